@@ -1,0 +1,50 @@
+# The only commands to know. `make help` prints what each does.
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+# The system's own Python where it is new enough: the hot side must run on a root-owned interpreter.
+PYTHON ?= $(shell for p in /usr/bin/python3 python3; do $$p -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && { echo $$p; break; }; done)
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+
+.PHONY: help setup demo test check fmt golden bench ci ci-full clean
+
+help: ## print this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+
+setup: $(VENV)/.ready ## set up .venv with every program in .venv/bin
+
+$(VENV)/.ready: pyproject.toml Makefile tests/support/packages.sh $(wildcard nvct/launch/*)
+	@bash tests/support/packages.sh
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/nvct launchers install --bin-dir $(BIN)
+	@touch $@
+
+demo: setup ## run the main job on a simulated 8-GPU node
+	@$(BIN)/nvct demo
+
+test: setup ## run the tests
+	@$(BIN)/python -m pytest -q
+
+check: setup ## format, lint, types, layers, spelling
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/codespell
+
+fmt: setup ## format the code
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+golden: setup ## rewrite the golden files from what the code does now
+	@$(BIN)/python -m pytest -q --update-golden tests/golden tests/startup
+
+bench: setup ## measure against bare runc (and the incumbent, NVCT_BENCH_PEER=DIR)
+	@$(BIN)/python -m tests.bench
+
+ci: check ## everything that a change must pass; a skipped engine test fails
+	@NVCT_TESTS_REQUIRE=engine $(MAKE) --no-print-directory test
+
+clean: ## remove what the other targets made
+	@rm -rf $(VENV) .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands: nvidia-ctk cdi generate, list, validate. Options and call, no logic."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from nvct import paths
+from nvct.cdi import load, registry, store
+from nvct.config import load as config_load
+from nvct.errors import NvctError, line
+from nvct.host import discover
+from nvct.host.roots import Roots
+from nvct.refresh.compiled import hook_path
+from nvct.specgen import generate as specgen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.cdi.types import Spec
+
+STRATEGIES = ("index", "uuid", "type-index")
+ENV = "NVIDIA_CTK_CDI_GENERATE_"
+
+
+class Words(click.ParamType):
+    """A repeatable option whose values are also split at commas, as the incumbent's."""
+
+    name = "list"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        """Split one value."""
+        del param, ctx
+        if isinstance(value, tuple):
+            return value
+        return tuple(word.strip() for word in str(value).split(",") if word.strip())
+
+
+def _flat(values: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    return tuple(word for value in values for word in value)
+
+
+@click.group()
+def cdi() -> None:
+    """Make, list and check CDI specifications."""
+
+
+@cdi.command()
+@click.option("--output", envvar="NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", default="-",
+              help="File to write.  [default: stdout]")  # fmt: skip
+@click.option("--format", "form", envvar=f"{ENV}OUTPUT_FORMAT", help="json or yaml.  "
+              "[default: by the ending of --output, else yaml]")  # fmt: skip
+@click.option("--mode", "--discovery-mode", envvar=f"{ENV}MODE", default="auto",
+              type=click.Choice(["auto", "nvml"], case_sensitive=False), show_default=True)  # fmt: skip
+@click.option("--driver-root", envvar="NVIDIA_CTK_DRIVER_ROOT",
+              help="Where the driver's files are.  [default: from config.toml, else /]")  # fmt: skip
+@click.option("--dev-root", envvar="NVIDIA_CTK_DEV_ROOT", help="Where dev/ is.")
+@click.option("--library-search-path", type=Words(), multiple=True,
+              envvar=f"{ENV}LIBRARY_SEARCH_PATHS", help="Search libraries only here.")  # fmt: skip
+@click.option("--vendor", "--cdi-vendor", envvar=f"{ENV}VENDOR", default="nvidia.com", show_default=True)  # fmt: skip
+@click.option("--class", "--cdi-class", "cls", envvar=f"{ENV}CLASS", default="gpu", show_default=True)  # fmt: skip
+@click.option("--device-name-strategy", type=Words(), multiple=True, envvar=f"{ENV}DEVICE_NAME_STRATEGIES",
+              help="index, uuid, type-index.  [default: index,uuid]")  # fmt: skip
+@click.option("--device-id", "--device-ids", "--device", "--devices", type=Words(), multiple=True,
+              envvar=f"{ENV}DEVICE_IDS", help="Only these: indices, UUIDs, all.")  # fmt: skip
+@click.option("--no-all-device", is_flag=True, envvar=f"{ENV}NO_ALL_DEVICE",
+              help="Leave out the device that stands for all.")  # fmt: skip
+@click.option("--nvidia-cdi-hook-path", "--nvidia-ctk-path", "hook", envvar="NVIDIA_CTK_CDI_HOOK_PATH",
+              help="The hook program that the spec names.")  # fmt: skip
+@click.option(
+    "--config", envvar="NVIDIA_CTK_CONFIG", help="config.toml to take --driver-root from."
+)
+def generate(  # noqa: D417  click options
+    output: str,
+    form: str | None,
+    mode: str,
+    driver_root: str | None,
+    dev_root: str | None,
+    library_search_path: tuple[tuple[str, ...], ...],
+    vendor: str,
+    cls: str,
+    device_name_strategy: tuple[tuple[str, ...], ...],
+    device_id: tuple[tuple[str, ...], ...],
+    no_all_device: bool,
+    hook: str | None,
+    config: str | None,
+) -> None:
+    """Write a CDI specification of this host's GPUs.
+
+    Example: nvidia-ctk cdi generate --output /var/run/cdi/nvidia.yaml
+    """
+    del mode  # auto and nvml are the same model; the other modes are not there yet
+    roots = Roots(driver_root=driver_root or _configured_root(config), dev_root=dev_root)
+    inventory = discover.discover(roots, search_paths=_flat(library_search_path))
+    options = specgen.Options(
+        vendor=vendor,
+        cls=cls,
+        device_name_strategies=_flat(device_name_strategy) or ("index", "uuid"),
+        device_ids=_flat(device_id) or ("all",),
+        all_device=not no_all_device,
+        hook_path=hook or hook_path(),
+    )
+    spec = specgen.generate(inventory, options)
+    for warning in inventory.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    write_spec(spec, output, form)
+
+
+def write_spec(spec: Spec, output: str, form: str | None) -> None:
+    """Write a spec to a file, or to stdout for "-"; say on stderr what was done.
+
+    Raises:
+        UsageError: the format is none.
+        HostError: the file cannot be written.
+    """
+    if output in ("", "-"):
+        sys.stdout.write(store.dumps(spec, (form or "yaml").lower()).decode())
+        return
+    store.save(spec, output, form.lower() if form else None)
+    click.echo(f"wrote {len(spec['devices'])} devices to {output}", err=True)
+
+
+def _configured_root(config: str | None) -> str:
+    return config_load.load(config or config_load.path_from(os.environ)).driver_root
+
+
+@cdi.command("list")
+@click.option("--spec-dir", type=Words(), multiple=True, envvar="NVIDIA_CTK_CDI_SPEC_DIRS",
+              help="Folders to look in.  [default: /etc/cdi,/var/run/cdi]")  # fmt: skip
+def list_devices(spec_dir: tuple[tuple[str, ...], ...]) -> None:
+    """Print the name of every CDI device, one a line.
+
+    Example: nvidia-ctk cdi list
+    """
+    found = registry.scan(_flat(spec_dir) or paths.CDI_SPEC_DIRS)
+    for name in sorted(found.devices):
+        click.echo(name)
+    for error in found.errors.values():
+        click.echo(line("warning", error), err=True)
+    for name, files in sorted(found.conflicts.items()):
+        click.echo(f"warning: {name} is defined by {' and '.join(files)}", err=True)
+    click.echo(f"found {len(found.devices)} CDI devices", err=True)
+
+
+@cdi.command()
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), required=True)
+def validate(files: tuple[Path, ...]) -> None:
+    """Check CDI specification files; exit with 1 if one is not right.
+
+    Example: nvidia-ctk cdi validate /etc/cdi/*.yaml
+    """
+    bad = 0
+    for path in files:
+        try:
+            spec = load.load_file(str(path))
+        except NvctError as error:
+            click.echo(line("invalid", error))
+            bad += 1
+        else:
+            click.echo(f"valid: {path} ({spec['kind']}, {len(spec['devices'])} devices)")
+    sys.exit(1 if bad else 0)

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands: nvct launchers install."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from nvct.launch import install as launch
+
+
+@click.group()
+def launchers() -> None:
+    """Install the runtime shim's launchers."""
+
+
+@launchers.command()
+@click.option("--bin-dir", type=click.Path(path_type=Path), required=True, help="Where they go.")
+@click.option("--form", type=click.Choice(launch.FORMS), default="auto", show_default=True,
+              help="A static C program, or a shell script.")  # fmt: skip
+@click.option("--python", help="Interpreter of the hot side.  [default: this one's base]")
+@click.option("--cold", help="Interpreter of the cold side.  [default: this one]")
+def install(bin_dir: Path, form: str, python: str | None, cold: str | None) -> None:
+    """Install nvidia-container-runtime, .cdi, .legacy and nvidia-cdi-hook.
+
+    Example: nvct launchers install --bin-dir /usr/local/bin
+    """
+    built = launch.default_built()
+    built = replace(built, python=python or built.python, cold=cold or built.cold)
+    used, made = launch.install(bin_dir.resolve(), form, built)
+    click.echo(f"installed {len(made)} launchers in {bin_dir} (form {used})", err=True)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs nvct and nvidia-ctk: two names of one command line, nvct with more commands.
+
+Commands are data, so that --help imports none of them: name -> (module, attribute, help).
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from nvct.errors import NvctError, line
+from nvct.version import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CTK_COMMANDS = {
+    "cdi": ("nvct.cli.cdi", "cdi", "Make, list and check CDI specifications."),
+    "hook": ("nvct.cli.hook", "hook", "Run a CDI hook, as nvidia-cdi-hook does."),
+}
+NVCT_COMMANDS = {
+    **CTK_COMMANDS,
+    "demo": ("nvct.cli.demo", "demo", "Run the main job on a simulated node."),
+    "launchers": ("nvct.cli.launchers", "launchers", "Install the runtime shim's launchers."),
+    "refresh": ("nvct.cli.refresh", "refresh", "Compile configuration and plans ahead of time."),
+    "sim": ("nvct.cli.sim", "sim", "Build and use simulated GPU nodes."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    def __init__(self, name: str, commands: Mapping[str, tuple[str, str, str]], text: str) -> None:
+        """Keep the table."""
+        super().__init__(name, help=text, context_settings={"help_option_names": ["-h", "--help"]})
+        self.table = commands
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names, sorted."""
+        del ctx
+        return sorted(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command."""
+        del ctx
+        if cmd_name not in self.table:
+            return None
+        module, attribute, _text = self.table[cmd_name]
+        found: click.Command = getattr(importlib.import_module(module), attribute)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.table[name][2]) for name in sorted(self.table)])
+
+
+def _run(name: str, table: Mapping[str, tuple[str, str, str]], text: str) -> None:
+    """Run a program; the one place that turns an error into its line and exit status."""
+    group = click.version_option(__version__, "--version", "-v", prog_name=name)(
+        LazyGroup(name, table, text)
+    )
+    try:
+        status = group.main(prog_name=name, standalone_mode=False)
+    except NvctError as error:
+        click.echo(line(name, error), err=True)
+        sys.exit(error.exit_status)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "", err=True)
+        sys.exit(2)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        click.echo(f"{name}: stopped", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def nvct() -> None:
+    """Program nvct."""
+    text = "GPU containers that start fast, never drift and explain themselves."
+    _run("nvct", NVCT_COMMANDS, text)
+
+
+def nvidia_ctk() -> None:
+    """Program nvidia-ctk."""
+    _run("nvidia-ctk", CTK_COMMANDS, "The commands of nvct under the incumbent's name.")

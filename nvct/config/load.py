@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads config.toml into a Config. Cold: TOML costs more than the whole create lane may.
+
+The file overlays the defaults key by key; keys that nobody knows are ignored, as the incumbent
+does (nvidia-container-toolkit v1.20), but a value of the wrong type is an error.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+from nvct.config.model import DRIVER_CAPABILITIES, LOG_LEVELS, Config, check, path_from
+from nvct.errors import ConfigError
+
+__all__ = ["KEYS", "check", "from_toml", "load", "path_from"]
+
+SIZE_LIMIT = 1 << 20
+
+KEYS: dict[str, str] = {
+    "disable-require": "disable_require",
+    "swarm-resource": "swarm_resource",
+    "accept-nvidia-visible-devices-envvar-when-unprivileged": "accept_envvar_when_unprivileged",
+    "accept-nvidia-visible-devices-as-volume-mounts": "accept_volume_mounts",
+    "supported-driver-capabilities": "supported_driver_capabilities",
+    "nvidia-container-cli.root": "driver_root",
+    "nvidia-container-cli.path": "cli_path",
+    "nvidia-container-cli.environment": "cli_environment",
+    "nvidia-container-cli.debug": "cli_debug",
+    "nvidia-container-cli.ldcache": "cli_ldcache",
+    "nvidia-container-cli.load-kmods": "cli_load_kmods",
+    "nvidia-container-cli.no-pivot": "cli_no_pivot",
+    "nvidia-container-cli.no-cgroups": "cli_no_cgroups",
+    "nvidia-container-cli.user": "cli_user",
+    "nvidia-container-cli.ldconfig": "cli_ldconfig",
+    "nvidia-ctk.path": "ctk_path",
+    "nvidia-container-runtime.debug": "debug",
+    "nvidia-container-runtime.log-level": "log_level",
+    "nvidia-container-runtime.runtimes": "runtimes",
+    "nvidia-container-runtime.mode": "mode",
+    "nvidia-container-runtime.modes.csv.mount-spec-path": "csv_mount_spec_path",
+    "nvidia-container-runtime.modes.csv.compat-container-root": "csv_compat_container_root",
+    "nvidia-container-runtime.modes.cdi.spec-dirs": "spec_dirs",
+    "nvidia-container-runtime.modes.cdi.default-kind": "default_kind",
+    "nvidia-container-runtime.modes.cdi.annotation-prefixes": "annotation_prefixes",
+    "nvidia-container-runtime.modes.jit-cdi.nvcdi-feature-flags": "jit_feature_flags",
+    "nvidia-container-runtime.modes.jit-cdi.nvcdi-disable-hooks": "jit_disable_hooks",
+    "nvidia-container-runtime.modes.legacy.cuda-compat-mode": "cuda_compat_mode",
+    "nvidia-container-runtime-hook.path": "runtime_hook_path",
+    "nvidia-container-runtime-hook.skip-mode-detection": "skip_mode_detection",
+    "features.allow-cuda-compat-libs-from-container": "allow_cuda_compat_libs_from_container",
+    "features.allow-ldconfig-from-container": "allow_ldconfig_from_container",
+    "features.allow-unknown-oci-spec-fields": "allow_unknown_oci_spec_fields",
+    "features.disable-cuda-compat-lib-hook": "disable_cuda_compat_lib_hook",
+    "features.disable-imex-channel-creation": "disable_imex_channel_creation",
+    "features.ignore-imex-channel-requests": "ignore_imex",
+    "features.no-additional-gids-for-device-nodes": "no_additional_gids",
+    "nvct.layout": "layout",
+    "nvct.hook-path": "hook_path",
+}
+"""Every key that is read: where it stands in the file, and its attribute of Config."""
+
+COMMA_LISTS = ("swarm_resource", "supported_driver_capabilities")
+"""Attributes that are lists, but strings with commas in the file."""
+
+_ABSENT = object()
+
+
+def load(path: str, *, required: bool = False) -> Config:
+    """Read a config.toml; without the file, the defaults hold.
+
+    Args:
+        path: of the file.
+        required: make a missing file an error.
+
+    Raises:
+        ConfigError: the file cannot be read, is no TOML, or holds a value of the wrong type.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(SIZE_LIMIT + 1)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if required:
+            raise ConfigError(
+                f"{path} does not exist", hint="create it, or name another"
+            ) from error
+        return Config()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    if len(data) > SIZE_LIMIT:
+        raise ConfigError(f"{path} is larger than {SIZE_LIMIT} bytes")
+    return from_toml(data, path)
+
+
+def from_toml(data: bytes, path: str) -> Config:
+    """Make a Config from the bytes of a config.toml.
+
+    Raises:
+        ConfigError: as `load`.
+    """
+    try:
+        document = _parse(data.decode())
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is no TOML: {error}", hint="correct the file") from error
+    config = Config()
+    config.path = path
+    for key, name in KEYS.items():
+        value = _find(document, key, path)
+        if value is not _ABSENT:
+            setattr(config, name, _typed(value, getattr(config, name), name, f"{path}: {key}"))
+    _normalize(config)
+    return config
+
+
+def _parse(text: str) -> dict[str, object]:
+    # tomli is the same parser for Python 3.10.
+    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    document: dict[str, object] = toml.loads(text)
+    return document
+
+
+def _find(document: dict[str, object], key: str, path: str) -> object:
+    """Return the value at a dotted key, or _ABSENT."""
+    *tables, last = key.split(".")
+    table = document
+    for depth, name in enumerate(tables):
+        inner = table.get(name, _ABSENT)
+        if inner is _ABSENT:
+            return _ABSENT
+        if not isinstance(inner, dict):
+            where = ".".join(tables[: depth + 1])
+            raise ConfigError(f"{path}: {where} is {inner!r:.80}, not a table")
+        table = inner
+    return table.get(last, _ABSENT)
+
+
+def _typed(value: object, default: object, name: str, where: str) -> object:
+    if name in COMMA_LISTS:
+        if not isinstance(value, str):
+            raise ConfigError(f"{where} is {value!r:.80}, not a string")
+        return [word for word in (part.strip() for part in value.split(",")) if word]
+    if isinstance(default, list):
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise ConfigError(f"{where} is {value!r:.80}, not an array of strings")
+        return list(value)
+    if type(value) is not type(default):
+        kind = "true or false" if isinstance(default, bool) else "a string"
+        raise ConfigError(f"{where} is {value!r:.80}, not {kind}")
+    return value
+
+
+def _normalize(config: Config) -> None:
+    config.driver_root = config.driver_root.rstrip("/") or "/"
+    if config.debug == "/dev/null":
+        config.debug = ""
+    if "all" in config.supported_driver_capabilities:
+        config.supported_driver_capabilities = list(DRIVER_CAPABILITIES)
+    level = config.log_level.lower()
+    if level not in LOG_LEVELS:
+        config.warnings.append(
+            f"{config.path}: nvidia-container-runtime.log-level is {config.log_level!r:.80},"
+            " which is no level; info is used"
+        )
+        level = "info"
+    config.log_level = level

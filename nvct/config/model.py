@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What config.toml can say, with the defaults that hold where it says nothing.
+
+Hot: the create lane gets a Config from the compiled form (`Config.from_dict`), never from TOML.
+Keys and defaults are nvidia-container-toolkit v1.20's; those of the table [nvct] are ours.
+Contract: one attribute per key, of the default's type; "" stands for "not set"; lists are lists
+of str. Nothing here reads a file or the environment.
+"""
+
+from __future__ import annotations
+
+from nvct import paths
+from nvct.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import TypeAlias
+
+    Value: TypeAlias = "bool | str | list[str]"
+
+MODES = ("auto", "jit-cdi", "cdi", "csv", "legacy")
+LAYOUTS = ("classic",)
+LOG_LEVELS = ("panic", "fatal", "error", "warn", "warning", "info", "debug", "trace")
+DRIVER_CAPABILITIES = (
+    "compat32", "compute", "display", "graphics", "ngx", "utility", "video",
+)  # fmt: skip
+
+
+class Config:
+    """The configuration of the shim, the hooks and the generator.
+
+    Attributes:
+        path: the file it was read from, "" if there was none.
+        warnings: sentences about values that were replaced, for the log.
+        disable_require, swarm_resource, accept_envvar_when_unprivileged, accept_volume_mounts,
+        supported_driver_capabilities: top level ("all" is expanded, unknown names are kept).
+        driver_root: nvidia-container-cli.root, "/" when unset; never ends in a slash otherwise.
+        cli_*: the other keys of nvidia-container-cli.
+        ctk_path: nvidia-ctk.path.
+        debug: nvidia-container-runtime.debug, "" when off (unset, empty or /dev/null).
+        log_level, runtimes, mode: of nvidia-container-runtime; log_level is always a valid one.
+        csv_*, spec_dirs, default_kind, annotation_prefixes, jit_*, cuda_compat_mode: of its modes.
+        runtime_hook_path, skip_mode_detection: of nvidia-container-runtime-hook.
+        allow_*, disable_cuda_compat_lib_hook, disable_imex_channel_creation, ignore_imex,
+        no_additional_gids: of features.
+        layout, hook_path: of nvct; hook_path is the program named in generated specs.
+    """
+
+    __slots__ = (
+        "accept_envvar_when_unprivileged",
+        "accept_volume_mounts",
+        "allow_cuda_compat_libs_from_container",
+        "allow_ldconfig_from_container",
+        "allow_unknown_oci_spec_fields",
+        "annotation_prefixes",
+        "cli_debug",
+        "cli_environment",
+        "cli_ldcache",
+        "cli_ldconfig",
+        "cli_load_kmods",
+        "cli_no_cgroups",
+        "cli_no_pivot",
+        "cli_path",
+        "cli_user",
+        "csv_compat_container_root",
+        "csv_mount_spec_path",
+        "ctk_path",
+        "cuda_compat_mode",
+        "debug",
+        "default_kind",
+        "disable_cuda_compat_lib_hook",
+        "disable_imex_channel_creation",
+        "disable_require",
+        "driver_root",
+        "hook_path",
+        "ignore_imex",
+        "jit_disable_hooks",
+        "jit_feature_flags",
+        "layout",
+        "log_level",
+        "mode",
+        "no_additional_gids",
+        "path",
+        "runtime_hook_path",
+        "runtimes",
+        "skip_mode_detection",
+        "spec_dirs",
+        "supported_driver_capabilities",
+        "swarm_resource",
+        "warnings",
+    )
+
+    def __init__(self) -> None:
+        self.path = ""
+        self.warnings: list[str] = []
+        self.disable_require = False
+        self.swarm_resource: list[str] = []
+        self.accept_envvar_when_unprivileged = True
+        self.accept_volume_mounts = False
+        self.supported_driver_capabilities = list(DRIVER_CAPABILITIES)
+        self._set_container_cli()
+        self._set_runtime()
+        self.allow_cuda_compat_libs_from_container = False
+        self.allow_ldconfig_from_container = False
+        self.allow_unknown_oci_spec_fields = False
+        self.disable_cuda_compat_lib_hook = False
+        self.disable_imex_channel_creation = False
+        self.ignore_imex = False
+        self.no_additional_gids = False
+        self.layout = "classic"
+        self.hook_path = paths.HOOK_PATH
+
+    def _set_container_cli(self) -> None:
+        self.driver_root = "/"
+        self.cli_path = ""
+        self.cli_environment: list[str] = []
+        self.cli_debug = ""
+        self.cli_ldcache = ""
+        self.cli_load_kmods = True
+        self.cli_no_pivot = False
+        self.cli_no_cgroups = False
+        self.cli_user = ""
+        self.cli_ldconfig = "@/sbin/ldconfig"
+
+    def _set_runtime(self) -> None:
+        self.ctk_path = "nvidia-ctk"
+        self.debug = ""
+        self.log_level = "info"
+        self.runtimes = ["runc", "crun"]
+        self.mode = "auto"
+        self.csv_mount_spec_path = "/etc/nvidia-container-runtime/host-files-for-container.d"
+        self.csv_compat_container_root = ""
+        self.spec_dirs = list(paths.CDI_SPEC_DIRS)
+        self.default_kind = "nvidia.com/gpu"
+        self.annotation_prefixes = ["cdi.k8s.io/"]
+        self.jit_feature_flags: list[str] = []
+        self.jit_disable_hooks: list[str] = []
+        self.cuda_compat_mode = "ldconfig"
+        self.runtime_hook_path = "nvidia-container-runtime-hook"
+        self.skip_mode_detection = False
+
+    @classmethod
+    def from_dict(cls, flat: Mapping[str, object]) -> Config:
+        """Build a Config from attribute names and values, as `to_dict` makes them.
+
+        Names that no attribute has are ignored; missing ones keep their default.
+
+        Raises:
+            ConfigError: a value is not of its attribute's type.
+        """
+        config = cls()
+        for name in cls.__slots__:
+            if name in flat:
+                setattr(config, name, _checked(name, flat[name], getattr(config, name)))
+        return config
+
+    def to_dict(self) -> dict[str, Value]:
+        """Return attribute names and values, plain enough for JSON."""
+        flat: dict[str, Value] = {}
+        for name in self.__slots__:
+            value = getattr(self, name)
+            flat[name] = list(value) if isinstance(value, list) else value
+        return flat
+
+
+def _checked(name: str, value: object, default: object) -> object:
+    if type(value) is not type(default):
+        raise ConfigError(
+            f"{name} is {value!r:.80}, not a {type(default).__name__}",
+            hint="remove the compiled configuration; it is made again",
+        )
+    if isinstance(value, list):
+        if not all(isinstance(item, str) for item in value):
+            raise ConfigError(f"{name} holds something that is no string: {value!r:.80}")
+        return list(value)
+    return value
+
+
+def path_from(env: Mapping[str, str]) -> str:
+    """Return the path of the config.toml that an environment names; it need not exist.
+
+    As nvidia-container-toolkit v1.20: an explicit path, then XDG_CONFIG_HOME, then /etc. A
+    relative XDG_CONFIG_HOME is ignored, as the XDG base directory specification wants it.
+    """
+    explicit = env.get(paths.CONFIG_ENV, "")
+    if explicit:
+        return explicit
+    home = env.get("XDG_CONFIG_HOME", "")
+    if home.startswith("/"):
+        return f"{home.rstrip('/')}/{paths.CONFIG_NAME}"
+    return paths.CONFIG_FILE
+
+
+def check(config: Config) -> None:
+    """Refuse what a container cannot be created with.
+
+    Called on create only: a bad value must not break delete or --version, as it does in
+    nvidia-container-toolkit v1.20.
+
+    Raises:
+        ConfigError: a value cannot be used.
+    """
+    where = config.path or "the configuration"
+    mode = "nvidia-container-runtime.mode"
+    _one_of(where, mode, config.mode, MODES)
+    _one_of(where, "nvct.layout", config.layout, LAYOUTS)
+    if not config.runtimes or "" in config.runtimes:
+        _refuse(where, "nvidia-container-runtime.runtimes", config.runtimes, "name runc or crun")
+    modes = "nvidia-container-runtime.modes.cdi"
+    vendor, slash, cls = config.default_kind.partition("/")
+    if not (vendor and slash and cls) or "/" in cls or "=" in config.default_kind:
+        _refuse(where, f"{modes}.default-kind", config.default_kind, "write VENDOR/CLASS")
+    if "" in config.annotation_prefixes:
+        # An empty prefix would turn every annotation into a device request.
+        _refuse(where, f"{modes}.annotation-prefixes", "", "remove the empty prefix")
+    for directory in config.spec_dirs:
+        _absolute(where, f"{modes}.spec-dirs", directory)
+    _absolute(where, "nvidia-container-cli.root", config.driver_root)
+    _absolute(where, "nvct.hook-path", config.hook_path)
+    ldconfig = config.cli_ldconfig
+    if ldconfig and not ldconfig.startswith("@") and not config.allow_ldconfig_from_container:
+        # Without the @ the container's own ldconfig would run, as a program of the image.
+        _refuse(where, "nvidia-container-cli.ldconfig", ldconfig, "put @ before the host's path")
+
+
+def _one_of(where: str, key: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        _refuse(where, key, value, f"use {', '.join(allowed[:-1])}{' or ' * (len(allowed) > 1)}"
+                f"{allowed[-1]}")  # fmt: skip
+
+
+def _absolute(where: str, key: str, value: str) -> None:
+    if not value.startswith("/"):
+        _refuse(where, key, value, "write an absolute path")
+
+
+def _refuse(where: str, key: str, value: object, hint: str) -> None:
+    raise ConfigError(f"{where}: {key} cannot be {value!r:.80}", hint=hint)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cases of the demonstration: ways to ask for GPUs, and what has to come out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from nvct.host.model import Gpu
+
+DEVICE_LIST = "/var/run/nvidia-container-devices"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One container.
+
+    Attributes:
+        title: what it shows.
+        request: how it asks, for people.
+        expected: UUIDs that nvidia-smi -L must list, None where there must be no driver.
+        error: a word of the sentence with which the create must fail, "" where it must not.
+    """
+
+    title: str
+    request: str
+    env: Sequence[str] = ()
+    mounts: Sequence[Mapping[str, Any]] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    expected: Sequence[str] | None = ()
+    error: str = ""
+
+
+def _env(value: str) -> dict[str, Any]:
+    return {"request": f"NVIDIA_VISIBLE_DEVICES={value}", "env": [f"NVIDIA_VISIBLE_DEVICES={value}"]}
+
+
+def cases(gpus: Sequence[Gpu]) -> list[Case]:
+    """Return the cases for a node of eight GPUs, of which number 3 is in MIG mode."""
+    whole = {gpu.index: gpu.uuid for gpu in gpus if not gpu.mig_enabled}
+    mig = [(gpu.index, device) for gpu in gpus for device in gpu.mig]
+    everything = [*whole.values(), *(device.uuid for _index, device in mig)]
+    null = {"type": "bind", "source": "/dev/null", "options": ["bind", "ro"]}
+    listed = [{**null, "destination": f"{DEVICE_LIST}/{index}"} for index in (4, 5)]
+    parent, instance = mig[2]
+    return [
+        Case(title="no request", request="nothing", expected=None),
+        Case(title="two by index", **_env("0,1"), expected=[whole[0], whole[1]]),
+        Case(title="one by UUID", **_env(whole[6]), expected=[whole[6]]),
+        Case(title="a MIG device", **_env(f"{parent}:{instance.index}"), expected=[instance.uuid]),
+        Case(title="all", **_env("all"), expected=everything),
+        Case(
+            title="a list of volume mounts",
+            request=f"{DEVICE_LIST}/{{4,5}}",
+            mounts=listed,
+            expected=[whole[4], whole[5]],
+        ),
+        Case(
+            title="a CDI name",
+            request="cdi.k8s.io/demo: nvidia.com/gpu=7",
+            annotations={"cdi.k8s.io/demo": "nvidia.com/gpu=7"},
+            expected=[whole[7]],
+        ),
+        Case(title="a typo", **_env("gpu0"), expected=None, error="gpu0"),
+    ]

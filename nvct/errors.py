@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every error that nvct raises on purpose, and the one way to print one.
+
+::
+
+    NvctError
+    ├── UsageError                     wrong option or combination; exit status 2
+    ├── RequestError                   the container may not have, or misspelt, what it asks for
+    │   ├── UnknownDeviceError
+    │   ├── NotPermittedError
+    │   └── RequirementError
+    ├── HostError                      this machine lacks something
+    │   ├── DriverNotFoundError
+    │   ├── NvmlError
+    │   └── StaleSpecError             a CDI spec no longer describes the host
+    ├── DocumentError                  a file is malformed or of an unknown version
+    │   ├── BundleError
+    │   ├── CdiSpecError
+    │   ├── CdiConflictError
+    │   ├── ConfigError
+    │   └── ElfError  LdCacheError
+    ├── UnsafePathError                a path in a container leaves its root, or is no regular file
+    ├── ContainerNotPossibleError      this machine does not let containers run (simulation, demo)
+    └── RuntimeNotFoundError           no low-level runtime; exit status 127
+
+Contract: imports nothing; the hot side loads it before anything else.
+"""
+
+LINE_LIMIT = 200
+
+
+class NvctError(Exception):
+    """One sentence about what is wrong, and a hint about what to do.
+
+    Attributes:
+        message: lower case start, no full stop, with the value and the path concerned.
+        hint: what to do, or "" where there is nothing to say.
+        code: stable kebab-case reference.
+        exit_status: of the program that ends with this error.
+    """
+
+    code = "error"
+    exit_status = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        """Keep message and hint; both are shown, the message is shortened first."""
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(NvctError):
+    """A wrong option or combination of options."""
+
+    code = "usage"
+    exit_status = 2
+
+
+class RequestError(NvctError):
+    """The container may not have, or misspelt, what it asks for."""
+
+    code = "bad-request"
+
+
+class UnknownDeviceError(RequestError):
+    """A device was asked for that this node does not have."""
+
+    code = "unknown-device"
+
+
+class NotPermittedError(RequestError):
+    """The container is not allowed what it asks for."""
+
+    code = "not-permitted"
+
+
+class RequirementError(RequestError):
+    """A NVIDIA_REQUIRE_* expression does not hold on this node."""
+
+    code = "requirement-not-met"
+
+
+class HostError(NvctError):
+    """This machine lacks something that the work needs."""
+
+    code = "host"
+
+
+class DriverNotFoundError(HostError):
+    """No NVIDIA driver, or no user space of it, was found."""
+
+    code = "driver-not-found"
+
+
+class NvmlError(HostError):
+    """NVML refused."""
+
+    code = "nvml"
+
+
+class StaleSpecError(HostError):
+    """A CDI spec no longer describes the host."""
+
+    code = "stale-spec"
+
+
+class DocumentError(NvctError):
+    """A file is malformed or of an unknown version."""
+
+    code = "bad-document"
+
+
+class BundleError(DocumentError):
+    """A config.json or a container state cannot be used."""
+
+    code = "bad-bundle"
+
+
+class CdiSpecError(DocumentError):
+    """A CDI spec is malformed."""
+
+    code = "bad-cdi-spec"
+
+
+class CdiConflictError(DocumentError):
+    """Two CDI specs of the same priority define the same device."""
+
+    code = "cdi-conflict"
+
+
+class ConfigError(DocumentError):
+    """config.toml is malformed or holds a value that cannot be used."""
+
+    code = "bad-config"
+
+
+class ElfError(DocumentError):
+    """A file is no ELF file, or a damaged one."""
+
+    code = "bad-elf"
+
+
+class LdCacheError(DocumentError):
+    """An ld.so.cache is damaged or of an unknown format."""
+
+    code = "bad-ldcache"
+
+
+class UnsafePathError(NvctError):
+    """A path inside a container leaves its root or is not what it has to be."""
+
+    code = "unsafe-path"
+
+
+class ContainerNotPossibleError(NvctError):
+    """This machine does not let containers run."""
+
+    code = "no-containers"
+
+
+class RuntimeNotFoundError(NvctError):
+    """None of the configured low-level runtimes is on this machine."""
+
+    code = "runtime-not-found"
+    exit_status = 127
+
+
+def printable(text: str) -> str:
+    """Return text on one line: control characters, which may be an attacker's, as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def line(program: str, error: NvctError) -> str:
+    """Render an error as the one line that users see, of at most LINE_LIMIT characters.
+
+    The form is ``program: message; hint [code]``. A message that is too long loses its middle,
+    never the hint or the code.
+    """
+    head = f"{printable(program)}: "
+    tail = f"; {printable(error.hint)}" if error.hint else ""
+    tail += f" [{error.code}]"
+    message = printable(error.message)
+    room = max(LINE_LIMIT - len(head) - len(tail), 20)
+    if len(message) > room:
+        keep = room - 3
+        message = message[: keep - keep // 3] + "..." + message[len(message) - keep // 3 :]
+    return (head + message + tail)[:LINE_LIMIT]

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every hook needs: its flags, the container's root, and a place for warnings.
+
+The root is found by the state that the runtime hands over: a top-level `root` (crun), or
+`root.path` in the bundle's config.json. Never by the working directory or a process id. It's
+opened once; everything in the container goes through that descriptor.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from nvct.errors import BundleError, DocumentError, UnsafePathError
+from nvct.linux.kernel import KERNEL
+from nvct.linux.root import Root
+from nvct.oci import jsontext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvct.hook.options import Options
+    from nvct.linux.kernel import Kernel
+
+STATE_LIMIT = 1 << 20
+CONFIG_LIMIT = 64 << 20
+STATE_HINT = "the OCI runtime hands the container's state to a hook on stdin"
+
+
+class Context:
+    """One run of one hook.
+
+    Attributes:
+        options: the hook's flags.
+        kernel: what changes anything.
+        proc_root: the host's /proc.
+        warn: takes one sentence for the user.
+    """
+
+    __slots__ = ("_root", "_stdin_fd", "kernel", "options", "proc_root", "warn")
+
+    def __init__(
+        self,
+        options: Options,
+        stdin_fd: int,
+        warn: Callable[[str], None],
+        *,
+        kernel: Kernel = KERNEL,
+    ) -> None:
+        """Keep what was given; nothing is read before it's asked for."""
+        self.options = options
+        self.kernel = kernel
+        self.proc_root = options.text("proc-root", "/proc")
+        self.warn = warn
+        self._stdin_fd = stdin_fd
+        self._root: Root | None = None
+
+    def root(self) -> Root:
+        """Return the container's root, opened by the first call.
+
+        Raises:
+            BundleError: the state or config.json cannot be read or names no root.
+            UnsafePathError: the container's root is the host's.
+            HostError: there is no such directory.
+        """
+        if self._root is None:
+            root = Root.open(self._root_path())
+            own, host = posix.fstat(root.fd), posix.stat(f"{self.proc_root}/self/root")
+            if (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino):
+                root.close()
+                raise UnsafePathError(
+                    "the container's root is the host's", hint="a hook would change the host"
+                )
+            self._root = root
+        return self._root
+
+    def close(self) -> None:
+        """Close the container's root."""
+        if self._root is not None:
+            self._root.close()
+            self._root = None
+
+    def _root_path(self) -> str:
+        source = self.options.text("container-spec", "-")
+        state = _read_object(source if source not in {"", "-"} else self._stdin_fd, "state")
+        root = _text(state, "root", "the container's state")
+        if root:
+            return _absolute(root, "the container's state")
+        bundle = _text(state, "bundle", "the container's state")
+        if not bundle:
+            raise BundleError("the container's state names no bundle", hint=STATE_HINT)
+        bundle = _absolute(bundle, "the container's state")
+        config = _read_object(f"{bundle}/config.json", "config")
+        section = config.get("root")
+        path = _text(section, "path", f"{bundle}/config.json") if section is not None else ""
+        if not path:
+            raise BundleError(f"{bundle}/config.json has no root.path")
+        return path if path.startswith("/") else f"{bundle}/{path}"
+
+
+def _absolute(path: str, source: str) -> str:
+    if not path.startswith("/"):
+        raise BundleError(f"{source} has the relative path {path!r}", hint=STATE_HINT)
+    return path
+
+
+def _text(value: jsontext.Json, key: str, source: str) -> str:
+    """Return a member that is a string, "" where it's missing."""
+    if not isinstance(value, dict):
+        raise BundleError(f"{source} is no JSON object where {key} is looked for")
+    found = value.get(key)
+    if found is None:
+        return ""
+    if not isinstance(found, str):
+        raise BundleError(f"{source} has a {key} that is no string")
+    return found
+
+
+def _read_object(source: str | int, what: str) -> dict[str, jsontext.Json]:
+    """Read a JSON object from a file's path or from a descriptor."""
+    label = "the container's state" if isinstance(source, int) else source
+    try:
+        if isinstance(source, int):
+            data = _drain(source)
+        else:
+            from nvct.linux.files import read_bytes
+
+            data = read_bytes(source, STATE_LIMIT if what == "state" else CONFIG_LIMIT)
+        value = jsontext.parse(data.decode("utf-8", "surrogateescape"), label)
+    except OSError as error:
+        raise BundleError(f"cannot read {label}: {error.strerror}", hint=STATE_HINT) from error
+    except DocumentError as error:
+        raise BundleError(error.message, hint=STATE_HINT) from error
+    if not isinstance(value, dict):
+        raise BundleError(f"{label} is no JSON object", hint=STATE_HINT)
+    return value
+
+
+def _drain(fd: int) -> bytes:
+    data = b""
+    while True:
+        part = posix.read(fd, 65536)
+        if not part:
+            return data
+        data += part
+        if len(data) > STATE_LIMIT:
+            raise BundleError(f"the container's state is longer than {STATE_LIMIT} bytes")

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The drop-in that makes a later ldconfig in the container find what was injected.
+
+One file of a fixed name, so that a container started again has no second one. `00-` wins over
+the image's own folders; the folder of CUDA forward compatibility comes first.
+"""
+
+from __future__ import annotations
+
+from nvct.errors import UnsafePathError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.linux.kernel import Kernel
+    from nvct.linux.root import Root
+
+PATH = "/etc/ld.so.conf.d/00-nvct.conf"
+MAIN = "/etc/ld.so.conf"
+MAIN_TEXT = b"include /etc/ld.so.conf.d/*.conf\n"
+COMPAT_MARK = "# CUDA forward compatibility"
+FOLDERS_MARK = "# driver"
+LIMIT = 1 << 16
+
+
+class LinkerConf:
+    """What the drop-in says.
+
+    Attributes:
+        compat: folders of CUDA forward compatibility.
+        folders: folders of the driver.
+    """
+
+    __slots__ = ("compat", "folders")
+
+    def __init__(self, compat: list[str], folders: list[str]) -> None:
+        """Keep both lists."""
+        self.compat = compat
+        self.folders = folders
+
+    def render(self) -> bytes:
+        """Return the file's content, nothing if no folder is named.
+
+        Raises:
+            UnsafePathError: a folder's name would be read as something else.
+        """
+        lines: list[str] = []
+        for mark, folders in ((COMPAT_MARK, self.compat), (FOLDERS_MARK, self.folders)):
+            for folder in folders:
+                if not is_plain(folder):
+                    raise UnsafePathError(f"folder {folder!r} cannot stand in {PATH}")
+            if folders:
+                lines += [mark, *folders]
+        return "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
+
+
+def is_plain(folder: str) -> bool:
+    """Tell whether a folder's name means itself in a configuration of a dynamic linker."""
+    return folder.startswith("/") and not any(c.isspace() or c in "#=*?[:,;\0" for c in folder)
+
+
+def read(root: Root) -> LinkerConf:
+    """Read the drop-in of an earlier start of the container; empty if there is none."""
+    found = LinkerConf([], [])
+    data = root.read_file(PATH, LIMIT) or b""
+    into = found.folders
+    for line in data.decode("utf-8", "surrogateescape").splitlines():
+        if line == COMPAT_MARK:
+            into = found.compat
+        elif line.startswith("#"):
+            into = found.folders
+        elif is_plain(line):
+            into.append(line)
+    return found
+
+
+def write(root: Root, conf: LinkerConf, kernel: Kernel) -> None:
+    """Write the drop-in, or remove it where it has nothing to say.
+
+    Raises:
+        UnsafePathError: a folder cannot be named in it, or a directory stands in its place.
+    """
+    data = conf.render()
+    if not data:
+        root.unlink(PATH, kernel=kernel)
+        return
+    if root.read_file(PATH, LIMIT) != data:
+        root.write_file(PATH, data, kernel=kernel)
+    if root.lstat(MAIN) is None:
+        root.write_file(MAIN, MAIN_TEXT, kernel=kernel)

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inventory of a machine, from procfs and sysfs, from NVML where they do not tell.
+
+Contract: NVML is loaded only where a GPU has MIG instances (their UUIDs are NVML's secret) or
+procfs is incomplete. NVML failing costs the MIG devices, with a warning, not the rest.
+"""
+
+from __future__ import annotations
+
+import posix
+from typing import Literal, NamedTuple
+
+from nvct.errors import DriverNotFoundError, NvmlError
+from nvct.host import binaries, firmware, ipc, libraries, mig, nodes, procfs
+from nvct.host.model import Findings, Gpu, Inventory, MigDevice
+from nvct.host.nvml import LibraryNvml
+from nvct.host.roots import below
+from nvct.host.tree import Tree
+from nvct.linux import device_nodes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvct.host.model import DriverFile
+    from nvct.host.nodes import StatNode
+    from nvct.host.nvml import Nvml, NvmlGpu, NvmlMig, NvmlReport
+    from nvct.host.roots import Roots
+
+# The CUDA version that a driver branch supports: NVIDIA's "CUDA Toolkit, driver and architecture
+# matrix". A branch that is not listed leaves the version unknown, unless NVML is asked anyway.
+CUDA_OF_BRANCH = {
+    410: "10.0", 418: "10.1", 440: "10.2", 450: "11.0", 455: "11.1", 460: "11.2", 465: "11.3",
+    470: "11.4", 495: "11.5", 510: "11.6", 515: "11.7", 520: "11.8", 525: "12.0", 530: "12.1",
+    535: "12.2", 545: "12.3", 550: "12.4", 555: "12.5", 560: "12.6", 565: "12.7", 570: "12.8",
+    575: "12.9", 580: "13.0", 590: "13.1",
+}  # fmt: skip
+
+
+class _Host(NamedTuple):
+    roots: Roots
+    stat_node: StatNode
+    findings: Findings
+
+
+def discover(
+    roots: Roots,
+    *,
+    nvml: Nvml | Literal["auto"] | None = "auto",
+    search_paths: Sequence[str] = (),
+    stat_node: StatNode = device_nodes.node,
+    machine: str = "",
+) -> Inventory:
+    """Return what a machine has.
+
+    Args:
+        roots: where to look.
+        nvml: asked where procfs does not tell; "auto" is the driver root's own library, None
+            means that it is never asked.
+        search_paths: absolute directories of the host that replace the library directories.
+        stat_node: `nodes.named_nodes(roots)` for trees whose nodes are plain files.
+        machine: of the libraries wanted, as uname names it; this machine's if empty.
+
+    Raises:
+        DriverNotFoundError: no driver, or no library that fits the loaded one.
+        HostError: the driver root is not there.
+    """
+    machine = machine or posix.uname().machine
+    findings = Findings()
+    with Tree(roots.driver_root) as tree:
+        version, files = _driver_files(tree, roots, machine, search_paths, findings)
+        files += binaries.find(tree, roots, findings)
+        files += firmware.find(tree, roots, version)
+    files += ipc.find(roots, findings)
+    if nvml == "auto":
+        library = libraries.host_path_of(files, "libnvidia-ml.so")
+        nvml = LibraryNvml(library) if library else None
+    host = _Host(roots, stat_node, findings)
+    gpus, report = _gpus(host, nvml)
+    cuda_version = report.cuda_version if report else ""
+    return Inventory(
+        driver_version=version,
+        cuda_version=cuda_version or CUDA_OF_BRANCH.get(int(version.partition(".")[0]), ""),
+        gpus=gpus,
+        control_nodes=nodes.control_nodes(roots, stat_node, findings),
+        files=tuple(sorted(files, key=lambda file: file.container_path)),
+        warnings=tuple(findings.warnings),
+        notes=tuple(findings.notes),
+    )
+
+
+def _driver_files(
+    tree: Tree, roots: Roots, machine: str, search_paths: Sequence[str], findings: Findings
+) -> tuple[str, list[DriverFile]]:
+    version = procfs.driver_version(roots)
+    if search_paths and not all(_is_in(roots.driver_root, path) for path in search_paths):
+        with Tree("/") as whole:
+            return _libraries(whole, roots, machine, list(search_paths), version, findings)
+    if search_paths:
+        dirs = [below(roots.driver_root, path) for path in search_paths]
+    else:
+        dirs = libraries.directories(tree, machine, findings)
+    return _libraries(tree, roots, machine, dirs, version, findings)
+
+
+def _libraries(
+    tree: Tree, roots: Roots, machine: str, dirs: list[str], version: str, findings: Findings
+) -> tuple[str, list[DriverFile]]:
+    if not version:
+        version = libraries.infer_version(tree, dirs)
+        if not version:
+            raise DriverNotFoundError(
+                f"no NVIDIA driver: {roots.proc}/driver/nvidia/version is not there, nor is "
+                f"libcuda.so in {roots.driver_root}",
+                hint="install the driver, or name its place with --driver-root",
+            )
+        findings.warn(f"no kernel module is loaded: version {version} is that of the libraries")
+    return version, libraries.find(tree, roots, version, machine, dirs, findings)
+
+
+def _is_in(root: str, path: str) -> bool:
+    return root == "/" or path == root or path.startswith(root + "/")
+
+
+def _gpus(host: _Host, nvml: Nvml | None) -> tuple[tuple[Gpu, ...], NvmlReport | None]:
+    listed = procfs.gpus(host.roots)
+    instances = {
+        gpu.minor: mig.instances(host.roots, gpu.minor) for gpu in listed if gpu.minor is not None
+    }
+    complete = bool(listed) and all(gpu.uuid and gpu.minor is not None for gpu in listed)
+    report = None
+    if not complete or any(instances.values()):
+        report = _ask(nvml, host.findings)
+    by_bus = {gpu.bus_id: gpu for gpu in report.gpus} if report else {}
+    found = []
+    if not listed and report:
+        host.findings.note("procfs lists no GPU: they are NVML's")
+        found = [_nvml_gpu(host, gpu) for gpu in report.gpus]
+    for index, gpu in enumerate(listed):
+        made = _gpu(host, index, gpu, by_bus.get(gpu.bus_id), instances)
+        if made is not None:
+            found.append(made)
+    return tuple(found), report
+
+
+def _ask(nvml: Nvml | None, findings: Findings) -> NvmlReport | None:
+    if nvml is None:
+        findings.warn("NVML is needed and not at hand: GPUs or MIG devices are left out")
+        return None
+    try:
+        report = nvml.report()
+    except NvmlError as error:
+        findings.warn(f"{error.message}: GPUs or MIG devices are left out")
+        return None
+    for warning in report.warnings:
+        findings.warn(warning)
+    return report
+
+
+def _gpu(
+    host: _Host,
+    index: int,
+    gpu: procfs.ProcGpu,
+    known: NvmlGpu | None,
+    instances: dict[int | None, dict[int, list[int]]],
+) -> Gpu | None:
+    minor = gpu.minor if gpu.minor is not None else known.minor if known else None
+    uuid = gpu.uuid or (known.uuid if known else "")
+    if minor is None or not uuid:
+        what = "device minor" if minor is None else "UUID"
+        host.findings.warn(f"GPU {index} at {gpu.bus_id} has no {what} yet: left out")
+        return None
+    existing = instances.get(minor, {})
+    # MIG mode without any instance is NVML's secret: asking it on every node costs seconds.
+    mig_enabled = known.mig_enabled if known else bool(existing)
+    devices: tuple[MigDevice, ...] = ()
+    if known:
+        devices = _mig_devices(host, minor, index, known.mig)
+    return _make(host, index, minor, uuid, gpu.bus_id, gpu.model, mig_enabled, devices)
+
+
+def _nvml_gpu(host: _Host, gpu: NvmlGpu) -> Gpu:
+    devices = _mig_devices(host, gpu.minor, gpu.index, gpu.mig)
+    return _make(
+        host, gpu.index, gpu.minor, gpu.uuid, gpu.bus_id, gpu.name, gpu.mig_enabled, devices
+    )
+
+
+def _make(
+    host: _Host,
+    index: int,
+    minor: int,
+    uuid: str,
+    bus_id: str,
+    model: str,
+    mig_enabled: bool,  # noqa: FBT001 - as the dataclass's own order
+    devices: tuple[MigDevice, ...],
+) -> Gpu:
+    drm, by_path = nodes.drm_nodes(host.roots, host.stat_node, bus_id, index)
+    return Gpu(
+        index=index,
+        minor=minor,
+        uuid=uuid,
+        bus_id=bus_id,
+        model=model,
+        node=nodes.gpu_node(host.roots, host.stat_node, host.findings, minor, index),
+        drm_nodes=drm,
+        by_path=by_path,
+        mig_enabled=mig_enabled,
+        mig=devices,
+    )
+
+
+def _mig_devices(
+    host: _Host, minor: int, parent_index: int, known: Sequence[NvmlMig]
+) -> tuple[MigDevice, ...]:
+    table = mig.minors(host.roots) if known else {}
+    found = []
+    for device in known:
+        name = f"{parent_index}:{device.index}"
+        minors = mig.cap_minors(host.roots, table, minor, device.gi, device.ci)
+        if minors is None:
+            host.findings.warn(f"no nvidia-caps minor for MIG device {name}: left out")
+            continue
+        cap_nodes = nodes.cap_nodes(host.roots, host.stat_node, minors, name)
+        if cap_nodes is None:
+            host.findings.warn(
+                f"MIG device {name} lacks {host.roots.dev}/nvidia-caps/nvidia-cap{minors[0]} or "
+                f"{minors[1]}: left out"
+            )
+            continue
+        found.append(
+            MigDevice(
+                index=device.index,
+                uuid=device.uuid,
+                gi=device.gi,
+                ci=device.ci,
+                profile=device.profile,
+                cap_minors=minors,
+                nodes=cap_nodes,
+            )
+        )
+    return tuple(found)

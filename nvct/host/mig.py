@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MIG instances as procfs shows them, and the minors of their nvidia-caps nodes.
+
+The UUIDs of MIG devices are known to NVML alone; which instances exist, and whether a node has
+any at all, procfs tells for nothing.
+"""
+
+from __future__ import annotations
+
+import re
+
+from nvct.host import procfs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.host.roots import Roots
+
+LINE = re.compile(r"(?P<name>config|monitor|gpu\d+/gi\d+(?:/ci\d+)?/access) (?P<minor>\d+)")
+INSTANCE = re.compile(r"(gi|ci)(\d+)")
+
+
+def minors(roots: Roots) -> dict[str, int]:
+    """Return the table of mig-minors, e.g. {"gpu0/gi1/ci0/access": 13}; lines it knows not, out."""
+    return parse_minors(procfs.read_text(f"{roots.proc}/driver/nvidia-caps/mig-minors") or "")
+
+
+def parse_minors(text: str) -> dict[str, int]:
+    """Parse mig-minors."""
+    matches = (LINE.fullmatch(line) for line in text.splitlines())
+    return {match["name"]: int(match["minor"]) for match in matches if match}
+
+
+def capability_directory(roots: Roots, minor: int) -> str:
+    """Return the directory that lists the GPU instances of a GPU."""
+    return f"{roots.proc}/driver/nvidia/capabilities/gpu{minor}/mig"
+
+
+def instances(roots: Roots, minor: int) -> dict[int, list[int]]:
+    """Return the compute instances of each GPU instance of a GPU."""
+    directory = capability_directory(roots, minor)
+    return {
+        gi: _numbers("ci", procfs.list_directory(f"{directory}/gi{gi}"))
+        for gi in _numbers("gi", procfs.list_directory(directory))
+    }
+
+
+def cap_minors(
+    roots: Roots, table: dict[str, int], minor: int, gi: int, ci: int
+) -> tuple[int, int] | None:
+    """Return the minors of the nodes of a GPU instance and a compute instance, None if unknown."""
+    pair = []
+    for name in (f"gi{gi}", f"gi{gi}/ci{ci}"):
+        number = table.get(f"gpu{minor}/{name}/access")
+        if number is None:
+            path = f"{capability_directory(roots, minor)}/{name}/access"
+            match = re.search(r"^DeviceFileMinor: (\d+)$", procfs.read_text(path) or "", re.M)
+            if not match:
+                return None
+            number = int(match[1])
+        pair.append(number)
+    return pair[0], pair[1]
+
+
+def _numbers(kind: str, names: list[str]) -> list[int]:
+    matches = (INSTANCE.fullmatch(name) for name in names)
+    return sorted(int(match[2]) for match in matches if match and match[1] == kind)

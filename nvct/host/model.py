@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a machine has: GPUs, MIG devices, device nodes and files of the driver.
+
+Contract: values only, no I/O. Every node and file carries the reason why it is in and its
+capability class, "" where it belongs to every container.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Capability: TypeAlias = Literal[
+    "", "compute", "utility", "graphics", "video", "display", "ngx", "compat32"
+]
+FileKind: TypeAlias = Literal["library", "binary", "firmware", "socket"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceNode:
+    """A character device node of the host, and its path in a container."""
+
+    path: str
+    host_path: str
+    major: int
+    minor: int
+    mode: int
+    uid: int
+    gid: int
+    reason: str
+    capability: Capability = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A symbolic link to make in a container: `path` -> `target`, which is stored as it is."""
+
+    target: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverFile:
+    """A file (or the directory of a socket) that containers get from the driver.
+
+    Attributes:
+        soname: of a library, "" where it has none.
+        links: what has to stand beside a library so that programs find it.
+    """
+
+    host_path: str
+    container_path: str
+    reason: str
+    kind: FileKind
+    capability: Capability = ""
+    soname: str = ""
+    links: tuple[Link, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigDevice:
+    """A MIG device: a compute instance of a GPU instance.
+
+    Attributes:
+        index: as NVML counts them on the parent.
+        profile: e.g. "1g.10gb", "" where NVML does not tell.
+        cap_minors: minors of the two nvidia-caps nodes: GPU instance, compute instance.
+        nodes: those nodes.
+    """
+
+    index: int
+    uuid: str
+    gi: int
+    ci: int
+    profile: str = ""
+    cap_minors: tuple[int, int]
+    nodes: tuple[DeviceNode, ...] = ()
+
+    @property
+    def has_graphics(self) -> bool:
+        """Whether the profile may use the parent's DRM nodes."""
+        return "gfx" in self.profile.partition("+")[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A physical GPU.
+
+    Attributes:
+        index: as NVML counts: in the order of the PCI bus.
+        minor: of /dev/nvidia<minor>; not the index.
+        bus_id: as sysfs writes it, e.g. 0000:18:00.0; "" where unknown.
+        node: None where the node is missing; the GPU can't be given to a container then.
+        by_path: links of /dev/dri/by-path whose target is one of drm_nodes.
+    """
+
+    index: int
+    minor: int
+    uuid: str
+    bus_id: str
+    model: str
+    node: DeviceNode | None
+    drm_nodes: tuple[DeviceNode, ...] = ()
+    by_path: tuple[Link, ...] = ()
+    mig_enabled: bool = False
+    mig: tuple[MigDevice, ...] = ()
+
+    @property
+    def is_display_only(self) -> bool:
+        """Whether this is the display adapter of a DGX station, which nobody computes on."""
+        return self.model in ("DGX Display", "NVIDIA DGX Display")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """Everything that was found on a machine.
+
+    Attributes:
+        cuda_version: that the driver supports, e.g. "13.0"; "" where unknown.
+        warnings: sentences about what is missing or broken and what that costs.
+        notes: sentences about how something was found.
+    """
+
+    driver_version: str
+    cuda_version: str = ""
+    gpus: tuple[Gpu, ...] = ()
+    control_nodes: tuple[DeviceNode, ...] = ()
+    files: tuple[DriverFile, ...] = ()
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Findings:
+    """Collects the sentences of one discovery."""
+
+    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def warn(self, sentence: str) -> None:
+        """Keep a warning once."""
+        if sentence not in self.warnings:
+            self.warnings.append(sentence)
+
+    def note(self, sentence: str) -> None:
+        """Keep a note once."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)

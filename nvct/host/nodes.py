@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device nodes of the driver: control nodes, GPUs, DRM nodes with their by-path links, MIG.
+
+Contract: nodes are looked at with lstat and never opened: opening one may start the driver. A
+node that is missing costs what needs it, with a warning.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+
+from nvct.host import procfs
+from nvct.host.model import DeviceNode, Link
+from nvct.linux import device_nodes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    from nvct.host.model import Capability, Findings
+    from nvct.host.roots import Roots
+
+    # (major, minor, mode, uid, gid) of a character device at a host path, None for all else.
+    NodeStat: TypeAlias = tuple[int, int, int, int, int]
+    StatNode: TypeAlias = Callable[[str], NodeStat | None]
+
+CONTROL_NODES: tuple[tuple[str, str, Capability], ...] = (
+    ("nvidiactl", "every use of the driver opens it", ""),
+    ("nvidia-uvm", "CUDA needs unified memory", "compute"),
+    ("nvidia-uvm-tools", "CUDA debuggers and profilers trace unified memory", "compute"),
+    ("nvidia-modeset", "displays are set up through it", "display"),
+)
+# Major 226 is DRM's, drivers/gpu/drm in the kernel's admin-guide/devices.txt; renderD128 has
+# minor 128 and card1 has 1.
+DRM_MAJOR = 226
+UVM_MINORS = {"nvidia-uvm": 0, "nvidia-uvm-tools": 1}
+NAMED = re.compile(r"(?:nvidia|nvidia-cap|card|renderD)(\d+)")
+
+
+def named_nodes(roots: Roots) -> StatNode:
+    """Return a stat function for trees whose nodes are plain files, made without privileges.
+
+    The numbers come from the name and from proc/devices; a node that is real is taken as it is.
+    """
+    majors = procfs.majors(roots)
+
+    def stat_node(path: str) -> NodeStat | None:
+        found = device_nodes.node(path)
+        if found is not None:
+            return found
+        try:
+            status = os.lstat(path)
+        except OSError:
+            return None
+        numbers = _numbers(os.path.basename(path), majors)
+        if not stat.S_ISREG(status.st_mode) or numbers is None:
+            return None
+        return (*numbers, status.st_mode & 0o777, status.st_uid, status.st_gid)
+
+    return stat_node
+
+
+def make_node(
+    roots: Roots,
+    stat_node: StatNode,
+    name: str,
+    reason: str,
+    capability: Capability = "",
+) -> DeviceNode | None:
+    """Return the node at /dev/<name>, None where there is none."""
+    host_path = f"{roots.dev}/{name}"
+    try:
+        found = stat_node(host_path)
+    except OSError:
+        return None
+    if found is None:
+        return None
+    major, minor, mode, uid, gid = found
+    return DeviceNode(
+        path=f"/dev/{name}",
+        host_path=host_path,
+        major=major,
+        minor=minor,
+        mode=mode & 0o7777,
+        uid=uid,
+        gid=gid,
+        reason=reason,
+        capability=capability,
+    )
+
+
+def control_nodes(
+    roots: Roots, stat_node: StatNode, findings: Findings
+) -> tuple[DeviceNode, ...]:
+    """Return the nodes that every GPU needs, sorted by path."""
+    found = []
+    for name, reason, capability in CONTROL_NODES:
+        node = make_node(roots, stat_node, name, reason, capability)
+        if node is not None:
+            found.append(node)
+        elif capability != "display":
+            findings.warn(f"{roots.dev}/{name} is no device node: {_cost(name)}")
+    return tuple(sorted(found, key=lambda node: node.path))
+
+
+def gpu_node(
+    roots: Roots, stat_node: StatNode, findings: Findings, minor: int, index: int
+) -> DeviceNode | None:
+    """Return a GPU's own node."""
+    node = make_node(roots, stat_node, f"nvidia{minor}", f"GPU {index}")
+    if node is None:
+        findings.warn(f"{roots.dev}/nvidia{minor} is no device node: GPU {index} is left out")
+    return node
+
+
+def drm_nodes(
+    roots: Roots, stat_node: StatNode, bus_id: str, index: int
+) -> tuple[tuple[DeviceNode, ...], tuple[Link, ...]]:
+    """Return a GPU's nodes in /dev/dri, and the by-path links that lead to them."""
+    found = []
+    for name in procfs.drm_names(roots, bus_id):
+        node = make_node(roots, stat_node, f"dri/{name}", f"DRM of GPU {index}", "graphics")
+        if node is not None:
+            found.append(node)
+    names = {os.path.basename(node.path) for node in found}
+    links = []
+    for kind in ("card", "render"):
+        name = f"dri/by-path/pci-{bus_id}-{kind}"
+        try:
+            target = os.readlink(f"{roots.dev}/{name}")
+        except OSError:
+            continue
+        if os.path.basename(target) in names:
+            # Always /dev in a container, whatever the dev root of the host is.
+            links.append(Link(target=f"../{os.path.basename(target)}", path=f"/dev/{name}"))
+    return tuple(sorted(found, key=lambda node: node.path)), tuple(links)
+
+
+def cap_nodes(
+    roots: Roots, stat_node: StatNode, minors: tuple[int, int], name: str
+) -> tuple[DeviceNode, ...] | None:
+    """Return the nodes of a MIG device's GPU and compute instance, None where one is missing."""
+    found = []
+    for minor, kind in zip(minors, ("GPU instance", "compute instance"), strict=True):
+        node = make_node(
+            roots, stat_node, f"nvidia-caps/nvidia-cap{minor}", f"{kind} of MIG device {name}"
+        )
+        if node is None:
+            return None
+        found.append(node)
+    return tuple(found)
+
+
+def _cost(name: str) -> str:
+    if name == "nvidia-uvm":
+        return "CUDA will not start in containers until the nvidia-uvm module is loaded"
+    if name == "nvidiactl":
+        return "nothing can talk to the driver; nvidia-modprobe makes it"
+    return "tools that trace unified memory will not work"
+
+
+def _numbers(name: str, majors: dict[str, int]) -> tuple[int, int] | None:
+    # nvidia-frontend is the name of the major before driver 550.40.
+    nvidia = majors.get("nvidia", majors.get("nvidia-frontend", 195))
+    fixed = {"nvidiactl": (nvidia, 255), "nvidia-modeset": (nvidia, 254)}
+    if name in fixed:
+        return fixed[name]
+    if name in UVM_MINORS:
+        major = majors.get("nvidia-uvm")
+        return None if major is None else (major, UVM_MINORS[name])
+    match = NAMED.fullmatch(name)
+    if not match:
+        return None
+    by_prefix = {"nvidia": nvidia, "nvidia-cap": majors.get("nvidia-caps")}
+    major = by_prefix.get(name[: match.start(1)], DRM_MAJOR)
+    return None if major is None else (major, int(match[1]))

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVML behind one protocol: what procfs does not tell, above all the UUIDs of MIG devices.
+
+Contract: the only importer of pynvml. The library is loaded from the driver root by its path, so
+that no other driver's is picked up. Calls may hang with the driver; a time-out is the caller's.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Protocol
+
+from nvct.errors import NvmlError
+from nvct.host.procfs import canonical_bus_id
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any, TypeAlias
+
+    Handle: TypeAlias = Any
+
+_LOCK = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlMig:
+    """A MIG device as NVML tells."""
+
+    index: int
+    uuid: str
+    gi: int
+    ci: int
+    profile: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlGpu:
+    """A GPU as NVML tells; bus_id as sysfs writes it."""
+
+    index: int
+    minor: int
+    uuid: str
+    bus_id: str
+    name: str
+    mig_enabled: bool = False
+    mig: tuple[NvmlMig, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlReport:
+    """What one round of NVML calls found; a warning for each thing that it refused."""
+
+    driver_version: str
+    cuda_version: str
+    gpus: tuple[NvmlGpu, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class Nvml(Protocol):
+    """A source of NvmlReport."""
+
+    def report(self) -> NvmlReport:
+        """Return what NVML tells about this machine.
+
+        Raises:
+            NvmlError: NVML does not work at all.
+        """
+        ...
+
+
+class LibraryNvml:
+    """NVML through nvidia-ml-py and one library file.
+
+    nvidia-ml-py keeps the loaded library in its module: a process should use one library only.
+    """
+
+    def __init__(self, library: str) -> None:
+        """Remember the library's path; nothing is loaded yet."""
+        self.library = library
+
+    def report(self) -> NvmlReport:
+        """Initialize NVML, ask it for everything and shut it down.
+
+        Raises:
+            NvmlError: the library cannot be loaded or initialized.
+        """
+        with _LOCK:
+            nvml = self._load()
+            try:
+                nvml.nvmlInit()
+            except nvml.NVMLError as error:
+                raise _error(self.library, "nvmlInit", error) from error
+            try:
+                return _report(nvml)
+            except nvml.NVMLError as error:
+                raise _error(self.library, "counting GPUs", error) from error
+            finally:
+                try:
+                    nvml.nvmlShutdown()
+                except nvml.NVMLError:
+                    pass
+
+    def _load(self) -> ModuleType:
+        import ctypes
+
+        import pynvml
+
+        try:
+            library = ctypes.CDLL(self.library)
+        except OSError as error:
+            raise NvmlError(
+                f"{self.library} cannot be loaded: {error}", hint="is it of this machine's kind?"
+            ) from error
+        # nvidia-ml-py has no parameter for the path: its module variable is the way, and its
+        # cache of functions belongs to the library before.
+        pynvml.nvmlLib = library
+        pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - see above
+        return pynvml
+
+
+def _report(nvml: ModuleType) -> NvmlReport:
+    warnings: list[str] = []
+    gpus = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            gpus.append(_gpu(nvml, index, warnings))
+        except nvml.NVMLError as error:
+            warnings.append(f"NVML refuses GPU {index}: {_text(error)}")
+    cuda = int(nvml.nvmlSystemGetCudaDriverVersion())
+    return NvmlReport(
+        driver_version=_string(nvml.nvmlSystemGetDriverVersion()),
+        cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}",
+        gpus=tuple(gpus),
+        warnings=tuple(warnings),
+    )
+
+
+def _gpu(nvml: ModuleType, index: int, warnings: list[str]) -> NvmlGpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    mode = _optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
+    enabled = mode == nvml.NVML_DEVICE_MIG_ENABLE
+    return NvmlGpu(
+        index=index,
+        minor=int(nvml.nvmlDeviceGetMinorNumber(handle)),
+        uuid=_string(nvml.nvmlDeviceGetUUID(handle)),
+        bus_id=canonical_bus_id(_string(nvml.nvmlDeviceGetPciInfo(handle).busId)),
+        name=_string(nvml.nvmlDeviceGetName(handle)),
+        mig_enabled=enabled,
+        mig=_mig_devices(nvml, handle, index, warnings) if enabled else (),
+    )
+
+
+def _mig_devices(
+    nvml: ModuleType, parent: Handle, parent_index: int, warnings: list[str]
+) -> tuple[NvmlMig, ...]:
+    found = []
+    for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(parent)):
+        try:
+            handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, index)
+            found.append(
+                NvmlMig(
+                    index=index,
+                    uuid=_string(nvml.nvmlDeviceGetUUID(handle)),
+                    gi=int(nvml.nvmlDeviceGetGpuInstanceId(handle)),
+                    ci=int(nvml.nvmlDeviceGetComputeInstanceId(handle)),
+                    profile=_profile(nvml, handle),
+                )
+            )
+        except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):
+            continue  # a gap: MIG devices need not be numbered without holes
+        except nvml.NVMLError as error:
+            warnings.append(f"NVML refuses MIG device {parent_index}:{index}: {_text(error)}")
+    return tuple(found)
+
+
+def _profile(nvml: ModuleType, handle: Handle) -> str:
+    """Return e.g. 1g.10gb: the end of the device's name, or made of its attributes."""
+    name = _optional(nvml, lambda: _string(nvml.nvmlDeviceGetName(handle))) or ""
+    _, mig, profile = name.rpartition(" MIG ")
+    if mig:
+        return profile.strip()
+    attributes = _optional(nvml, lambda: nvml.nvmlDeviceGetAttributes(handle))
+    if attributes is None:
+        return ""
+    slices = int(attributes.gpuInstanceSliceCount)
+    compute = int(attributes.computeInstanceSliceCount)
+    gigabytes = (int(attributes.memorySizeMB) + 1023) // 1024
+    text = f"{slices}g.{gigabytes}gb"
+    return text if compute == slices else f"{compute}c.{text}"
+
+
+def _optional(nvml: ModuleType, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - NVML's own types
+    try:
+        return call()
+    except (nvml.NVMLError, AttributeError):
+        return None
+
+
+def _string(value: object) -> str:
+    # nvidia-ml-py before 12.535.77 returned bytes.
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _text(error: Exception) -> str:
+    return str(error).lower().rstrip(".")
+
+
+def _error(library: str, what: str, error: Exception) -> NvmlError:
+    hints = {
+        "NVMLError_LibRmVersionMismatch": "reboot, or reload the nvidia modules",
+        "NVMLError_DriverNotLoaded": "load the nvidia module: modprobe nvidia",
+        "NVMLError_NoPermission": "run as root, or fix the modes of /dev/nvidia*",
+    }
+    return NvmlError(
+        f"{what} of {library} failed: {_text(error)}", hint=hints.get(type(error).__name__, "")
+    )

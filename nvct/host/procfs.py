@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs as the kernel shows them in procfs and sysfs: no NVML, no GPU is woken up.
+
+Contract: works while NVML reports a library mismatch. A malformed file costs what it describes,
+never more.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from nvct.linux import device_nodes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.host.roots import Roots
+
+BUS_ID = re.compile(
+    r"(?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})\.(?P<function>[0-7])",
+    re.IGNORECASE,
+)
+# "Kernel Module  580.159.04  " of the proprietary module, "Kernel Module for x86_64  580.159.04  "
+# of the open one.
+VERSION = re.compile(r"Kernel Module\b[^0-9\n]*(?:for \S+\s+)?(\d+\.\d+(?:\.\d+)*)")
+NUMBERS = re.compile(r"\d+\.\d+(?:\.\d+)*")
+SIZE_LIMIT = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcGpu:
+    """One /proc/driver/nvidia/gpus entry.
+
+    Attributes:
+        minor: None where the file does not tell.
+        uuid: "" while the GPU has not been initialized: the kernel shows question marks then.
+    """
+
+    bus_id: str
+    minor: int | None
+    uuid: str
+    model: str
+
+
+def read_text(path: str) -> str | None:
+    """Return the start of a file as text, None where it is not there or cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(SIZE_LIMIT).decode("utf-8", "replace")
+    except OSError:
+        return None
+
+
+def list_directory(path: str) -> list[str]:
+    """Return the sorted names in a directory, [] where there is none."""
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def driver_version(roots: Roots) -> str:
+    """Return the version of the loaded kernel module, "" where none is loaded."""
+    text = read_text(f"{roots.proc}/driver/nvidia/version") or ""
+    for line in text.splitlines():
+        if line.startswith("NVRM version:") and (match := VERSION.search(line)):
+            return match[1]
+    text = (read_text(f"{roots.sys}/module/nvidia/version") or "").strip()
+    return text if NUMBERS.fullmatch(text) else ""
+
+
+def gpus(roots: Roots) -> list[ProcGpu]:
+    """Return the GPUs in the order of the PCI bus, which is NVML's order; excluded ones left out."""
+    directory = f"{roots.proc}/driver/nvidia/gpus"
+    found = []
+    for name in list_directory(directory):
+        bus_id = canonical_bus_id(name)
+        text = read_text(f"{directory}/{name}/information")
+        if not bus_id or text is None:
+            continue
+        fields = _fields(text)
+        if fields.get("gpu excluded", "no").lower() == "yes":
+            continue
+        minor = fields.get("device minor", "")
+        uuid = fields.get("gpu uuid", "")
+        found.append(
+            ProcGpu(
+                bus_id=bus_id,
+                minor=int(minor) if minor.isascii() and minor.isdigit() else None,
+                uuid="" if "?" in uuid else uuid,
+                model=fields.get("model", ""),
+            )
+        )
+    return sorted(found, key=lambda gpu: bus_key(gpu.bus_id))
+
+
+def canonical_bus_id(text: str) -> str:
+    """Return a PCI bus id as sysfs writes it: lower case, domain of four digits; "" if it is none."""
+    match = BUS_ID.fullmatch(text.strip())
+    if not match:
+        return ""
+    domain = int(match["domain"], 16)
+    rest = f"{match['bus']}:{match['device']}.{match['function']}"
+    return f"{domain:04x}:{rest.lower()}"
+
+
+def bus_key(bus_id: str) -> tuple[int, ...]:
+    """Return the sort key of a canonical bus id: the order of the PCI bus."""
+    return tuple(int(part, 16) for part in re.split("[:.]", bus_id)) if bus_id else (1 << 32,)
+
+
+def majors(roots: Roots) -> dict[str, int]:
+    """Return the majors of the kernel's character devices by driver name."""
+    return device_nodes.parse_proc_devices(read_text(f"{roots.proc}/devices") or "")
+
+
+def drm_names(roots: Roots, bus_id: str) -> list[str]:
+    """Return the names of a GPU's nodes in /dev/dri, e.g. card1 and renderD128."""
+    if not bus_id:
+        return []
+    names = list_directory(f"{roots.sys}/bus/pci/devices/{bus_id}/drm")
+    return [name for name in names if re.fullmatch(r"(card|renderD)\d+", name)]
+
+
+def _fields(text: str) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        key, colon, value = line.partition(":")
+        if colon:
+            fields.setdefault(key.strip().lower(), value.strip())
+    return fields

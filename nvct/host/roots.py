@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the host's facts are read from: the driver's user space, /dev, /proc, /sys, /etc and /run.
+
+Contract: nothing below `nvct/host` names one of these directories by a literal path. A container
+path is a host path without the driver root; both are cut at component boundaries.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from nvct.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roots:
+    """The directories that stand for parts of a host.
+
+    Attributes:
+        driver_root: root of the driver's user space, e.g. /run/nvidia/driver.
+        dev_root: the directory that holds dev/; None means the driver root if it has
+            dev/nvidiactl, else /. It is never None after construction.
+        proc: where the kernel of the GPUs shows procfs.
+        sys: where it shows sysfs.
+        etc: the host's /etc.
+        run: the host's /run.
+    """
+
+    driver_root: str = "/"
+    dev_root: str | None = None
+    proc: str = "/proc"
+    sys: str = "/sys"
+    etc: str = "/etc"
+    run: str = "/run"
+
+    def __post_init__(self) -> None:
+        """Normalize every directory and choose the dev root.
+
+        Raises:
+            UsageError: a directory is not an absolute path.
+        """
+        for name in ("driver_root", "proc", "sys", "etc", "run"):
+            object.__setattr__(self, name, _absolute(name, getattr(self, name)))
+        dev_root = self.dev_root
+        if dev_root is None:
+            # As nvidia-container-toolkit v1.20: a driver container brings its own nodes.
+            own = os.path.lexists(join(self.driver_root, "dev/nvidiactl"))
+            dev_root = self.driver_root if own else "/"
+        object.__setattr__(self, "dev_root", _absolute("dev_root", dev_root))
+
+    @property
+    def dev(self) -> str:
+        """The directory of the device nodes on the host."""
+        return join(self.dev_root or "/", "dev")
+
+    def container_path(self, host_path: str) -> str:
+        """Return where a file of the driver root is in a container; others keep their path."""
+        return "/" + inside.lstrip("/") if (inside := below(self.driver_root, host_path)) else "/"
+
+    def host_path(self, container_path: str) -> str:
+        """Return where a container's path is in the driver root on the host."""
+        return join(self.driver_root, container_path)
+
+
+def join(root: str, path: str) -> str:
+    """Return path, absolute or not, under a root."""
+    return os.path.normpath(root.rstrip("/") + "/" + path.lstrip("/"))
+
+
+def below(root: str, path: str) -> str:
+    """Return path without root where root is one of its parents, else path as it is."""
+    path = os.path.normpath(path)
+    prefix = root.rstrip("/") + "/"
+    return path[len(prefix) - 1 :] if path.startswith(prefix) else path
+
+
+def _absolute(name: str, path: str) -> str:
+    if not path.startswith("/"):
+        raise UsageError(
+            f"the {name.replace('_', ' ')} {path!r} is not absolute", hint="start it with a /"
+        )
+    # normpath keeps a leading "//", which POSIX lets mean something else.
+    return "/" + os.path.normpath(path).lstrip("/")

@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The launcher: hands a low-level runtime's command line over without starting Python, unless a
+ * container is created whose config.json holds a word that a GPU request needs.
+ *
+ * It decides nothing about GPUs. It reads launcher.conf, which nvct compiles from config.toml; where
+ * that is missing, stale or not ours, or anything is unusual, Python takes over. The command line is
+ * read as nvct/oci/argv.py reads it; the same table of cases is run against both.
+ *
+ * Compiled with -DNVCT_PYTHON="/usr/bin/python3" -DNVCT_PACKAGES="/dir" -DNVCT_COLD="/venv/bin/python".
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define CONF_LIMIT 65536
+#define MAX_WORDS 64
+
+extern char **environ;
+
+static char *words[MAX_WORDS];
+static size_t word_sizes[MAX_WORDS];
+static int word_count;
+static char *runtimes[16];
+static int runtime_count;
+static char conf[CONF_LIMIT + 1];
+
+/* --- the way to Python ------------------------------------------------------------------------- */
+
+#define BOOT(module) "import sys;sys.path.insert(0,'" NVCT_PACKAGES "');from " module " import main;main('" NVCT_COLD "')"
+
+static _Noreturn void start_python(const char *boot, const char *name, char **args, int count, char **env)
+{
+	char **argv = calloc((size_t)count + 7, sizeof *argv);
+	int n = 0;
+	if (!argv)
+		_exit(1);
+	argv[n++] = (char *)NVCT_PYTHON;
+	argv[n++] = (char *)"-I";
+	argv[n++] = (char *)"-S";
+	argv[n++] = (char *)"-c";
+	argv[n++] = (char *)boot;
+	argv[n++] = (char *)name;
+	for (int i = 0; i < count; i++)
+		argv[n++] = args[i];
+	execve(NVCT_PYTHON, argv, env);
+	fprintf(stderr, "%s: cannot start " NVCT_PYTHON ": %s; run nvct launchers install again [host]\n", name,
+		strerror(errno));
+	_exit(1);
+}
+
+/* A hook's environment may be the container's (a spec without env): keep two switches of our own. */
+static char **hook_environment(void)
+{
+	static char *kept[3];
+	int n = 0;
+	for (char **e = environ; *e; e++)
+		if (n < 2 && (!strncmp(*e, "NVIDIA_CTK_DEBUG=", 17) || !strncmp(*e, "NVIDIA_CTK_QUIET=", 17)))
+			kept[n++] = *e;
+	return kept;
+}
+
+/* --- the command line: nvct/oci/argv.py says why ------------------------------------------------- */
+
+struct invocation {
+	const char *command, *bundle, *config;
+	int sure, version;
+};
+
+static int listed(const char *list, const char *name, size_t size)
+{
+	for (const char *p = list; *p; p += strlen(p) + 1)
+		if (strlen(p) == size && !memcmp(p, name, size))
+			return 1;
+	return 0;
+}
+
+static const char GLOBAL_VALUE[] = "log\0log-format\0root\0criu\0rootless\0cgroup-manager\0log-level\0";
+static const char GLOBAL_SWITCH[] = "debug\0systemd-cgroup\0help\0h\0version\0v\0";
+static const char CREATE_VALUE[] =
+	"bundle\0b\0config\0f\0console-socket\0pidfd-socket\0pid-file\0preserve-fds\0";
+
+static int creates(const struct invocation *said)
+{
+	return said->command && (!strcmp(said->command, "create") || !strcmp(said->command, "run"));
+}
+
+static void parse_create(int argc, char **argv, int i, struct invocation *said)
+{
+	while (i < argc) {
+		const char *arg = argv[i++], *name, *value;
+		size_t size;
+		if (!strcmp(arg, "--"))
+			return;
+		if (arg[0] != '-' || !arg[1])
+			continue;
+		name = arg[1] == '-' ? arg + 2 : arg + 1;
+		value = strchr(name, '=');
+		size = value ? (size_t)(value - name) : strlen(name);
+		if (value)
+			value++;
+		if ((arg[1] == 'b' || arg[1] == 'f') && arg[2] && !value) {
+			size = 1;
+			value = arg + 2;
+		}
+		if (!listed(CREATE_VALUE, name, size))
+			continue;
+		if (!value) {
+			if (i >= argc)
+				return;
+			value = argv[i++];
+		}
+		if ((size == 6 && !memcmp(name, "bundle", 6)) || (size == 1 && *name == 'b'))
+			said->bundle = value;
+		else if ((size == 6 && !memcmp(name, "config", 6)) || (size == 1 && *name == 'f'))
+			said->config = value;
+	}
+}
+
+static void parse(int argc, char **argv, struct invocation *said)
+{
+	int i = 1;
+	said->sure = 1;
+	while (i < argc) {
+		const char *arg = argv[i++], *name, *value;
+		size_t size;
+		if (!strcmp(arg, "--"))
+			break;
+		if (arg[0] != '-' || !arg[1]) {
+			i--;
+			break;
+		}
+		name = arg[1] == '-' ? arg + 2 : arg + 1;
+		value = strchr(name, '=');
+		size = value ? (size_t)(value - name) : strlen(name);
+		if (listed(GLOBAL_SWITCH, name, size)) {
+			if (*name == 'v')
+				said->version = 1;
+		} else if (!listed(GLOBAL_VALUE, name, size)) {
+			said->sure = 0; /* Python guesses, not we */
+			return;
+		} else if (!value) {
+			i++;
+		}
+	}
+	if (i < argc)
+		said->command = argv[i];
+	if (creates(said))
+		parse_create(argc, argv, i + 1, said);
+}
+
+/* --- launcher.conf ------------------------------------------------------------------------------- */
+
+static int config_is(const char *path, const char *signature)
+{
+	const char *named = getenv("NVIDIA_CTK_CONFIG_FILE_PATH"), *xdg = getenv("XDG_CONFIG_HOME");
+	char expected[4096], now[128];
+	struct stat s;
+	int n;
+	if (named && *named)
+		n = snprintf(expected, sizeof expected, "%s", named);
+	else
+		n = snprintf(expected, sizeof expected, "%s/nvidia-container-runtime/config.toml",
+			     xdg && *xdg ? xdg : "/etc");
+	if (n < 0 || (size_t)n >= sizeof expected || strcmp(path, expected))
+		return 0;
+	if (stat(expected, &s))
+		return !strcmp(signature, "absent");
+	snprintf(now, sizeof now, "%llu %llu %lld %lld %u", (unsigned long long)s.st_dev,
+		 (unsigned long long)s.st_ino, (long long)s.st_size,
+		 (long long)s.st_mtim.tv_sec * 1000000000LL + s.st_mtim.tv_nsec, (unsigned)s.st_uid);
+	return !strcmp(signature, now);
+}
+
+static int read_conf(void)
+{
+	const char *dir = getenv("NVCT_RUN_DIR"), *xdg = getenv("XDG_RUNTIME_DIR");
+	char path[4096];
+	struct stat s;
+	ssize_t size;
+	int fd, conf_fd;
+	if (!dir || !*dir) {
+		dir = "/run/nvct";
+		if (geteuid() && xdg && *xdg) {
+			if ((size_t)snprintf(path, sizeof path, "%s/nvct", xdg) >= sizeof path)
+				return 0;
+			dir = path;
+		}
+	}
+	fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return 0;
+	if (fstat(fd, &s) || s.st_uid != geteuid() || (s.st_mode & 077))
+		return 0;
+	conf_fd = openat(fd, "launcher.conf", O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+	close(fd);
+	if (conf_fd < 0)
+		return 0;
+	if (fstat(conf_fd, &s) || s.st_uid != geteuid() || (s.st_mode & 022) || !S_ISREG(s.st_mode) ||
+	    s.st_size > CONF_LIMIT)
+		return 0;
+	size = read(conf_fd, conf, CONF_LIMIT);
+	close(conf_fd);
+	return size > 0 && size == s.st_size;
+}
+
+static int parse_conf(void)
+{
+	int first = 1, fresh = 0, whole = 0;
+	for (char *line = conf, *next; *line; line = next) {
+		char *value, *rest;
+		next = strchr(line, '\n');
+		if (!next)
+			return 0;
+		*next++ = 0;
+		if (first) {
+			if (strcmp(line, "nvct-launcher 1"))
+				return 0;
+			first = 0;
+			continue;
+		}
+		if (!strcmp(line, "end")) {
+			whole = 1;
+			break;
+		}
+		value = strchr(line, '\t');
+		if (!value)
+			return 0;
+		*value++ = 0;
+		if (!strcmp(line, "config")) {
+			rest = strchr(value, '\t');
+			if (!rest)
+				return 0;
+			*rest++ = 0;
+			fresh = config_is(value, rest);
+			if (!fresh)
+				return 0;
+		} else if (!strcmp(line, "runtime") && runtime_count < 16) {
+			runtimes[runtime_count++] = value;
+		} else if (!strcmp(line, "word") && word_count < MAX_WORDS && *value) {
+			word_sizes[word_count] = strlen(value);
+			words[word_count++] = value;
+		} else {
+			return 0;
+		}
+	}
+	return whole && fresh && runtime_count && word_count;
+}
+
+/* --- the low-level runtime ------------------------------------------------------------------------- */
+
+static int executable(const char *path)
+{
+	struct stat s;
+	return !stat(path, &s) && S_ISREG(s.st_mode) && !access(path, X_OK);
+}
+
+static int in_dirs(const char *dirs, const char *name, char *found, size_t room)
+{
+	while (*dirs) {
+		size_t size = strcspn(dirs, ":");
+		if (size && (size_t)snprintf(found, room, "%.*s/%s", (int)size, dirs, name) < room &&
+		    executable(found))
+			return 1;
+		dirs += size;
+		if (*dirs)
+			dirs++;
+	}
+	return 0;
+}
+
+static void hand_over(char **argv)
+{
+	static char found[4096];
+	const char *path = getenv("PATH");
+	for (int i = 0; i < runtime_count; i++) {
+		const char *name = runtimes[i];
+		if (strchr(name, '/')) {
+			if (!executable(name))
+				continue;
+			snprintf(found, sizeof found, "%s", name);
+		} else if (!(path && in_dirs(path, name, found, sizeof found)) &&
+			   !in_dirs("/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", name, found,
+				    sizeof found)) {
+			continue;
+		}
+		argv[0] = found;
+		execv(found, argv);
+		return; /* Python tries again and says why */
+	}
+}
+
+/* --- the scan of config.json ------------------------------------------------------------------------- */
+
+/* Whether the text may hold a request: one of the words, or an escape that could hide one. */
+static int may_request(const char *text, size_t size)
+{
+	unsigned char first[256] = { 0 };
+	const char *end = text + size;
+	for (int i = 0; i < word_count; i++)
+		first[(unsigned char)*words[i]] = 1;
+	first['\\'] = 1;
+	for (const char *p = text; p < end; p++) {
+		size_t left = (size_t)(end - p);
+		if (!first[(unsigned char)*p])
+			continue;
+		if (*p == '\\') {
+			if (left > 5 && p[1] == 'u' && p[2] == '0' && p[3] == '0' && strncasecmp(p + 4, "3c", 2) &&
+			    strncasecmp(p + 4, "3e", 2) && strncmp(p + 4, "26", 2))
+				return 1;
+			continue;
+		}
+		for (int i = 0; i < word_count; i++)
+			if (word_sizes[i] <= left && *words[i] == *p && !memcmp(p, words[i], word_sizes[i]))
+				return 1;
+	}
+	return 0;
+}
+
+static int file_may_request(const struct invocation *said)
+{
+	char path[4096];
+	struct stat s;
+	const char *text;
+	int fd;
+	if (said->config)
+		fd = snprintf(path, sizeof path, "%s", said->config);
+	else
+		fd = snprintf(path, sizeof path, "%s%sconfig.json", said->bundle && *said->bundle ? said->bundle : "",
+			      said->bundle && *said->bundle ? "/" : "");
+	if (fd < 0 || (size_t)fd >= sizeof path)
+		return 1;
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return 1;
+	if (fstat(fd, &s) || !S_ISREG(s.st_mode) || s.st_size <= 0 || s.st_size > (64 << 20))
+		return 1;
+	text = mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd, 0);
+	close(fd);
+	if (text == MAP_FAILED)
+		return 1;
+	return may_request(text, (size_t)s.st_size);
+}
+
+int main(int argc, char **argv)
+{
+	struct invocation said = { 0 };
+	const char *name = argc > 0 ? strrchr(argv[0], '/') : NULL;
+	name = name ? name + 1 : argc > 0 ? argv[0] : "nvidia-container-runtime";
+	/* Whoever started us may ignore them, as Python does; the container must not inherit that. */
+	signal(SIGPIPE, SIG_DFL);
+	signal(SIGXFSZ, SIG_DFL);
+	if (!strcmp(name, "nvidia-cdi-hook"))
+		start_python(BOOT("nvct.hook.launch"), name, argv + 1, argc - 1, hook_environment());
+	parse(argc, argv, &said);
+#ifdef NVCT_SHOW_ARGV /* for the tests: what was understood */
+	printf("%d|%s|%s|%s|%d\n", said.sure, said.command ? said.command : "", said.bundle ? said.bundle : "",
+	       said.config ? said.config : "", said.version);
+	return 0;
+#endif
+	if (said.sure && !said.version && said.command && read_conf() && parse_conf() &&
+	    !(creates(&said) && file_may_request(&said)))
+		hand_over(argv);
+	start_python(BOOT("nvct.shim.main"), name, argv + 1, argc > 0 ? argc - 1 : 0, environ);
+}

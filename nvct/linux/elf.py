@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read SONAME, DT_NEEDED, machine and notes of an ELF file that may be hostile.
+
+Contract: reads bytes or, by pread, an open file; every count and length has a limit; whatever is
+wrong with the file is an ElfError. Program headers are what the dynamic linker believes, so
+SONAME and DT_NEEDED come from there; section headers serve for notes alone.
+"""
+
+from __future__ import annotations
+
+from nvct.errors import ElfError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    Note: TypeAlias = tuple[str, int, bytes]
+    Segment: TypeAlias = tuple[int, int, int, int]
+
+# System V ABI, "Object Files", and its 64-bit supplement.
+MAGIC = b"\x7fELF"
+PT_LOAD = 1
+PT_DYNAMIC = 2
+SHT_NOTE = 7
+DT_NULL = 0
+DT_NEEDED = 1
+DT_STRTAB = 5
+DT_SONAME = 14
+MACHINES = {
+    3: "i386", 8: "mips", 20: "ppc", 21: "ppc64", 22: "s390", 40: "arm", 62: "x86_64",
+    183: "aarch64", 243: "riscv", 258: "loongarch",
+}  # fmt: skip
+
+PROGRAM_HEADER_LIMIT = 512
+SECTION_LIMIT = 4096
+DYNAMIC_LIMIT = 1 << 16
+NEEDED_LIMIT = 1024
+NAME_LIMIT = 4096
+NOTE_LIMIT = 1 << 20
+
+
+class Elf:
+    """What is wanted of an ELF file.
+
+    Attributes:
+        bits: 32 or 64.
+        machine: as uname calls it, or "machine-N".
+        soname: DT_SONAME, None where there is none.
+        needed: DT_NEEDED in the file's order.
+    """
+
+    __slots__ = ("_order", "_sections", "_source", "bits", "machine", "needed", "soname")
+
+    def __init__(self, source: bytes | int) -> None:
+        """Read the headers and the dynamic section; a descriptor has to stay open for notes.
+
+        Raises:
+            ElfError: it is no ELF file, or a damaged one.
+        """
+        self._source = source
+        head = self._read(0, 64)
+        if head[:4] != MAGIC or head[4] not in {1, 2} or head[5] not in {1, 2}:
+            raise ElfError("file is no ELF file")
+        self.bits = 32 * head[4]
+        self._order = "<" if head[5] == 1 else ">"
+        layout = "HHIQQQIHHHHHH" if self.bits == 64 else "HHIIIIIHHHHHH"
+        fields = self._unpack(layout, head, 16)
+        machine, phoff, shoff = fields[1], fields[4], fields[5]
+        self.machine = MACHINES.get(machine, f"machine-{machine}")
+        self._sections = (shoff, fields[10], fields[11], fields[12])
+        self.soname: str | None = None
+        self.needed: list[str] = []
+        self._read_dynamic(self._segments(phoff, fields[8], fields[9]))
+
+    def _read(self, offset: int, length: int) -> bytes:
+        """Read exactly length bytes; less than that, at offset 0 only, is padded by zeros."""
+        source = self._source
+        if isinstance(source, bytes):
+            data = source[offset : offset + length]
+        else:
+            from posix import pread
+
+            try:
+                data = pread(source, length, offset)
+            except OverflowError as error:
+                raise ElfError(f"ELF file refers to offset {offset}, beyond its end") from error
+            except OSError as error:
+                raise ElfError(f"ELF file cannot be read: {error.strerror}") from error
+        if len(data) == length:
+            return data
+        if offset:
+            raise ElfError(f"ELF file ends before offset {offset + length}")
+        return data + bytes(length - len(data))
+
+    def _unpack(self, layout: str, data: bytes, offset: int) -> tuple[int, ...]:
+        from _struct import unpack_from
+
+        return unpack_from(self._order + layout, data, offset)
+
+    def _segments(self, offset: int, size: int, count: int) -> list[tuple[int, Segment]]:
+        """Return (type, (file offset, address, size in the file, size in memory))."""
+        layout, least = ("IIQQQQQQ", 56) if self.bits == 64 else ("IIIIIIII", 32)
+        if not count:
+            return []
+        if size != least or count > PROGRAM_HEADER_LIMIT or not offset:
+            raise ElfError(f"ELF file has {count} program headers of {size} bytes at {offset}")
+        table = self._read(offset, size * count)
+        found = []
+        for place in range(0, len(table), size):
+            f = self._unpack(layout, table, place)
+            if self.bits == 64:
+                found.append((f[0], (f[2], f[3], f[5], f[6])))
+            else:
+                found.append((f[0], (f[1], f[2], f[4], f[5])))
+        return found
+
+    def _read_dynamic(self, segments: list[tuple[int, Segment]]) -> None:
+        dynamic = [s for kind, s in segments if kind == PT_DYNAMIC]
+        if not dynamic:
+            return
+        offset, _, size, _ = dynamic[0]
+        width = self.bits // 8
+        if size > DYNAMIC_LIMIT or not offset:
+            raise ElfError(f"ELF file has a dynamic section of {size} bytes at {offset}")
+        table = self._read(offset, size - size % (2 * width))
+        sonames, needed, strings = [], [], -1
+        layout = "QQ" if self.bits == 64 else "II"
+        for place in range(0, len(table), 2 * width):
+            tag, value = self._unpack(layout, table, place)
+            if tag == DT_NULL:
+                break
+            if tag == DT_STRTAB:
+                strings = value
+            elif tag == DT_SONAME:
+                sonames.append(value)
+            elif tag == DT_NEEDED:
+                needed.append(value)
+        if not sonames and not needed:
+            return
+        if len(sonames) > 1 or len(needed) > NEEDED_LIMIT:
+            raise ElfError(
+                f"ELF file has {len(sonames)} SONAMEs and needs {len(needed)} libraries"
+            )
+        base = _file_offset(strings, [s for kind, s in segments if kind == PT_LOAD])
+        if sonames:
+            self.soname = self._string(base + sonames[0])
+        self.needed = [self._string(base + n) for n in needed]
+
+    def _string(self, offset: int) -> str:
+        """Read a NUL-terminated string, in two steps as most are short."""
+        for length in (128, NAME_LIMIT):
+            data = self._read_some(offset, length)
+            end = data.find(0)
+            if end >= 0:
+                return data[:end].decode("utf-8", "surrogateescape")
+        raise ElfError(f"ELF file has no whole string at {offset}")
+
+    def _read_some(self, offset: int, length: int) -> bytes:
+        """Read up to length bytes, fewer at the end of the file."""
+        if isinstance(self._source, bytes):
+            return self._source[offset : offset + length]
+        from posix import pread
+
+        try:
+            return pread(self._source, length, offset)
+        except (OSError, OverflowError) as error:
+            raise ElfError(f"ELF file has no string at {offset}") from error
+
+    def notes(self, section_name: str) -> list[Note]:
+        """Return (name, type, description) of each note in the first section of a name.
+
+        Raises:
+            ElfError: the section headers or the notes are damaged.
+        """
+        offset, size, count, names = self._sections
+        layout, least = ("IIQQQQIIQQ", 64) if self.bits == 64 else ("IIIIIIIIII", 40)
+        if not count:
+            return []
+        if size != least or count > SECTION_LIMIT or names >= count:
+            raise ElfError(f"ELF file has {count} section headers of {size} bytes")
+        table = self._read(offset, size * count)
+        headers = [self._unpack(layout, table, i * size) for i in range(count)]
+        for header in headers:
+            if (
+                header[1] != SHT_NOTE
+                or self._string(headers[names][4] + header[0]) != section_name
+            ):
+                continue
+            if header[5] > NOTE_LIMIT:
+                raise ElfError(f"ELF file has a note section of {header[5]} bytes")
+            return self._read_notes(self._read(header[4], header[5]), header[8])
+        return []
+
+    def _read_notes(self, data: bytes, align: int) -> list[Note]:
+        """Split a note section; its words have 4 bytes in 64-bit files, too."""
+        align = 8 if align == 8 else 4
+        found = []
+        place = 0
+        while place + 12 <= len(data):
+            name_size, size, kind = self._unpack("III", data, place)
+            name_at = place + 12
+            start = name_at + name_size
+            start += -start % align
+            if start + size > len(data):
+                raise ElfError(f"ELF file has a note of {size} bytes that leaves its section")
+            name = data[name_at : name_at + name_size].rstrip(b"\0")
+            found.append((name.decode("utf-8", "replace"), kind, data[start : start + size]))
+            place = start + size
+            place += -place % align
+        return found
+
+
+def _file_offset(address: int, loads: list[Segment]) -> int:
+    """Return where in the file an address of the program comes from."""
+    for offset, start, size, _ in loads:
+        if start <= address < start + size:
+            return offset + address - start
+    raise ElfError("ELF file has no string table in its segments")
+
+
+def read(data_or_fd: bytes | int) -> Elf:
+    """Read an ELF file from its bytes or from a descriptor.
+
+    Raises:
+        ElfError: it is no ELF file, or a damaged one.
+    """
+    return Elf(data_or_fd)

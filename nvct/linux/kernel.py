@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one place that asks the kernel to change something.
+
+One method per system call, named as the call; nothing here decides anything. Every OSError
+carries the path, and the second path where the call has two. `tests/support/recording_kernel.py`
+holds a twin that does the same and writes down what was asked.
+
+Descriptors are close-on-exec throughout. Paths are str as Python decodes file names.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from nvct.linux import constants, syscall
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.linux.syscall import Argument
+
+
+class Kernel:
+    """The real thing. It has no state: `KERNEL` is the instance to use."""
+
+    __slots__ = ()
+
+    # Files. posix adds O_CLOEXEC to every open (PEP 446).
+
+    def open(self, path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        """Open a file; relative paths start at `dir_fd`."""
+        return posix.open(path, flags, mode, dir_fd=dir_fd)
+
+    def reopen(self, fd: int, flags: int) -> int:
+        """Open again what a descriptor, O_PATH perhaps, stands for, by its magic link.
+
+        There is no race: no name is looked up twice. The path is this process's own table of
+        descriptors and no part of the host's tree, hence no parameter. The caller compares
+        identities where it cannot be sure that /proc is a procfs (`Root` does).
+        """
+        return posix.open(f"/proc/self/fd/{fd}", flags)
+
+    def read(self, fd: int, length: int) -> bytes:
+        """Read up to `length` bytes."""
+        return posix.read(fd, length)
+
+    def write(self, fd: int, data: bytes) -> int:
+        """Write, perhaps not everything; returns how much."""
+        return posix.write(fd, data)
+
+    def fsync(self, fd: int) -> None:
+        """Wait until a file or folder is on the disk."""
+        posix.fsync(fd)
+
+    def ftruncate(self, fd: int, length: int) -> None:
+        """Set the size of an open file."""
+        posix.ftruncate(fd, length)
+
+    def fchmod(self, fd: int, mode: int) -> None:
+        """Set the mode of an open file; an O_PATH descriptor is refused by the kernel."""
+        posix.fchmod(fd, mode)
+
+    def fchown(self, fd: int, uid: int, gid: int) -> None:
+        """Set owner and group of an open file; -1 leaves one as it is."""
+        posix.fchown(fd, uid, gid)
+
+    def chmod(self, path: str, mode: int, *, dir_fd: int | None = None) -> None:
+        """Set the mode of what `path`, links followed, names."""
+        posix.chmod(path, mode, dir_fd=dir_fd)
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor."""
+        posix.close(fd)
+
+    # Names.
+
+    def rename(
+        self,
+        source: str,
+        target: str,
+        *,
+        source_dir_fd: int | None = None,
+        target_dir_fd: int | None = None,
+    ) -> None:
+        """Give a file another name, in place of what has that name."""
+        posix.rename(source, target, src_dir_fd=source_dir_fd, dst_dir_fd=target_dir_fd)
+
+    def link(
+        self,
+        source: str,
+        target: str,
+        *,
+        source_dir_fd: int | None = None,
+        target_dir_fd: int | None = None,
+    ) -> None:
+        """Make a hard link; a symbolic link at `source` is not followed."""
+        posix.link(
+            source,
+            target,
+            src_dir_fd=source_dir_fd,
+            dst_dir_fd=target_dir_fd,
+            follow_symlinks=False,
+        )
+
+    def symlink(self, target: str, path: str, *, dir_fd: int | None = None) -> None:
+        """Make a symbolic link at `path` that says `target`."""
+        posix.symlink(target, path, dir_fd=dir_fd)
+
+    def unlink(self, path: str, *, dir_fd: int | None = None) -> None:
+        """Remove a name that is no directory."""
+        posix.unlink(path, dir_fd=dir_fd)
+
+    def mkdir(self, path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        """Make a directory; the umask is taken off the mode."""
+        posix.mkdir(path, mode, dir_fd=dir_fd)
+
+    def rmdir(self, path: str, *, dir_fd: int | None = None) -> None:
+        """Remove an empty directory."""
+        posix.rmdir(path, dir_fd=dir_fd)
+
+    def mknod(self, path: str, mode: int, device: int = 0, *, dir_fd: int | None = None) -> None:
+        """Make a device node, FIFO or socket; `device` is posix.makedev(major, minor)."""
+        posix.mknod(path, mode, device, dir_fd=dir_fd)
+
+    def memfd_create(self, name: str, flags: int = constants.MFD_CLOEXEC) -> int:
+        """Make a file that has no name in any file system."""
+        return posix.memfd_create(name, flags)
+
+    def openat2(self, dir_fd: int, path: str, flags: int, mode: int = 0, resolve: int = 0) -> int:
+        """Open with restrictions on the way there (RESOLVE_*). Linux 5.6."""
+        how = _pack("QQQ", flags | posix.O_CLOEXEC, mode, resolve)
+        return self._call("openat2", path, None, dir_fd, _encode(path), how, len(how))
+
+    # Mounts and namespaces.
+
+    def mount(
+        self,
+        source: str | None,
+        target: str,
+        fstype: str | None = None,
+        flags: int = 0,
+        data: str | None = None,
+    ) -> None:
+        """Attach a file system, bind a tree, or change a mount."""
+        self._call(
+            "mount",
+            target,
+            source,
+            None if source is None else _encode(source),
+            _encode(target),
+            None if fstype is None else _encode(fstype),
+            flags,
+            None if data is None else _encode(data),
+        )
+
+    def umount2(self, target: str, flags: int = 0) -> None:
+        """Detach a file system."""
+        self._call("umount2", target, None, _encode(target), flags)
+
+    def open_tree(self, dir_fd: int, path: str, flags: int) -> int:
+        """Take a mount, or with OPEN_TREE_CLONE a detached copy, as a descriptor. Linux 5.2."""
+        flags |= constants.OPEN_TREE_CLOEXEC
+        return self._call("open_tree", path, None, dir_fd, _encode(path), flags)
+
+    def move_mount(
+        self, from_dir_fd: int, from_path: str, to_dir_fd: int, to_path: str, flags: int
+    ) -> None:
+        """Attach a detached mount or move one; empty paths need MOVE_MOUNT_*_EMPTY_PATH."""
+        self._call(
+            "move_mount",
+            to_path,
+            from_path or None,
+            from_dir_fd,
+            _encode(from_path),
+            to_dir_fd,
+            _encode(to_path),
+            flags,
+        )
+
+    def mount_setattr(
+        self,
+        dir_fd: int,
+        path: str,
+        flags: int,
+        *,
+        attr_set: int = 0,
+        attr_clr: int = 0,
+        propagation: int = 0,
+        userns_fd: int = 0,
+    ) -> None:
+        """Change what a mount, with AT_RECURSIVE a tree of them, allows. Linux 5.12."""
+        attr = _pack("QQQQ", attr_set, attr_clr, propagation, userns_fd)
+        self._call("mount_setattr", path, None, dir_fd, _encode(path), flags, attr, len(attr))
+
+    def pivot_root(self, new_root: str, put_old: str) -> None:
+        """Make `new_root` the root; the old one stands at `put_old`."""
+        self._call("pivot_root", new_root, put_old, _encode(new_root), _encode(put_old))
+
+    def setns(self, fd: int, nstype: int) -> None:
+        """Enter a namespace."""
+        self._call("setns", f"/proc/self/fd/{fd}", None, fd, nstype)
+
+    def unshare(self, flags: int) -> None:
+        """Leave the namespaces named by CLONE_* flags for new ones."""
+        self._call("unshare", None, None, flags)
+
+    def chroot(self, path: str) -> None:
+        """Make a directory the root of this process."""
+        posix.chroot(path)
+
+    def chdir(self, path: str) -> None:
+        """Make a directory the working directory."""
+        posix.chdir(path)
+
+    def fchdir(self, fd: int) -> None:
+        """Make an open directory the working directory."""
+        posix.fchdir(fd)
+
+    def _call(self, name: str, path: str | None, other: str | None, *args: Argument) -> int:
+        try:
+            return syscall.syscall(syscall.number(name), *args)
+        except OSError as error:
+            code, text = error.errno or 0, error.strerror or ""
+        raise OSError(code, text, path, None, other)
+
+
+def _encode(path: str) -> bytes:
+    """Return a path as the kernel's bytes, as `os.fsencode` would."""
+    if "\0" in path:
+        raise ValueError("embedded null byte")  # as posix says; never a path cut short
+    import sys
+
+    return path.encode(sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
+
+
+def _pack(layout: str, *values: int) -> bytes:
+    """Return a struct of the kernel's."""
+    from _struct import pack  # a builtin or 0.1 ms; only who mounts needs it
+
+    return pack(layout, *values)
+
+
+KERNEL = Kernel()

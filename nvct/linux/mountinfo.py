@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/proc/<pid>/mountinfo as objects (proc_pid_mountinfo(5))."""
+
+from __future__ import annotations
+
+from nvct.errors import DocumentError
+
+
+class Mount:
+    """One line of mountinfo.
+
+    Attributes:
+        mount_id, parent_id, major, minor: as the kernel numbers them.
+        root: which directory of the file system is mounted.
+        target: where, as the process that the file belongs to sees it.
+        options: of this mount, as "ro" and "nosuid".
+        tags: propagation, as "shared:7"; empty for a private mount.
+        fstype, source, super_options: of the file system.
+    """
+
+    __slots__ = (
+        "fstype",
+        "major",
+        "minor",
+        "mount_id",
+        "options",
+        "parent_id",
+        "root",
+        "source",
+        "super_options",
+        "tags",
+        "target",
+    )
+
+    def __init__(self, line: str) -> None:
+        left, dash, right = line.partition(" - ")
+        fields, rest = left.split(" "), right.split(" ")
+        if not dash or len(fields) < 6 or len(rest) < 3:
+            raise DocumentError(f"mountinfo line {line!r} has too few fields")
+        major, _, minor = fields[2].partition(":")
+        try:
+            self.mount_id, self.parent_id = int(fields[0]), int(fields[1])
+            self.major, self.minor = int(major), int(minor)
+        except ValueError:
+            raise DocumentError(f"mountinfo line {line!r} has a number that is none") from None
+        self.root = unescape(fields[3])
+        self.target = unescape(fields[4])
+        self.options = tuple(fields[5].split(","))
+        self.tags = tuple(fields[6:])
+        self.fstype = unescape(rest[0])
+        self.source = unescape(rest[1])
+        self.super_options = tuple(rest[2].split(","))
+
+
+def parse(text: str) -> list[Mount]:
+    """Return the mounts in the order in which they were made; later ones lie on top.
+
+    Raises:
+        DocumentError: this is no mountinfo.
+    """
+    return [Mount(line) for line in text.split("\n") if line]
+
+
+def unescape(text: str) -> str:
+    r"""Undo the octal escapes that stand for space, tab, newline and backslash.
+
+    The kernel writes bytes of a name that are no ASCII as they are, so nothing else is escaped.
+    """
+    first, *parts = text.split("\\")
+    result = first
+    for part in parts:
+        digits = part[:3]
+        if len(digits) == 3 and all(c in "01234567" for c in digits) and digits < "400":
+            result += chr(int(digits, 8)) + part[3:]
+        else:
+            result += "\\" + part
+    return result

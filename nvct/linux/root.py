@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paths inside a container's root, or a driver's, without ever leaving it.
+
+The container's root is an attacker's, and may change while it is looked at. Contract:
+
+- Every path is walked from one descriptor, component by component, each opened relative to the
+  one before with O_PATH and O_NOFOLLOW: the kernel never follows a link for us, so no link, magic
+  ones of /proc included, leads out. A link's text is put before what is left of the path; an
+  absolute one starts again at the root, `..` goes back to a directory that was walked through,
+  and stops at the root. Links, depth and steps have limits.
+- Nothing is opened for reading before its descriptor is known to be a regular file's, and then it
+  is that descriptor which is opened again, no name: no FIFO blocks us, no device is touched.
+- Nothing is written through a link at the last component; files and links are replaced by rename.
+- Mounts below the root belong to the container and are walked into, as RESOLVE_IN_ROOT does.
+
+Errors: UnsafePathError where the content is to blame, else OSError with the path as the root's
+inside sees it. Reading needs the host's /proc, so it is done before entering a container's mount
+namespace; a /proc that isn't genuine is noticed.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from nvct.errors import HostError, UnsafePathError
+from nvct.linux import constants
+from nvct.linux.files import discard, read_all, temporary_name, write_temporary
+from nvct.linux.kernel import KERNEL
+from nvct.linux.walk import ABSENT, DIRECTORY, FOLLOW, NOFOLLOW, Place, link_text, walk
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from os import stat_result
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from nvct.linux.kernel import Kernel
+
+READ_LIMIT = 64 << 20
+LIST_LIMIT = 1 << 16
+
+
+class Root:
+    """A container's root directory, or any other tree that must not be left.
+
+    Args:
+        fd: an O_PATH or readable descriptor of the directory; the object closes it.
+        label: what error messages call this root.
+    """
+
+    __slots__ = ("fd", "label")
+
+    def __init__(self, fd: int, label: str = "the container") -> None:
+        self.fd = fd
+        self.label = label
+
+    @classmethod
+    def open(cls, path: str) -> Self:
+        """Open a directory of the host; links in `path` itself are the host's and are followed.
+
+        Raises:
+            HostError: there is no such directory.
+        """
+        try:
+            return cls(posix.open(path, posix.O_PATH | posix.O_DIRECTORY), path)
+        except OSError as error:
+            raise HostError(f"root {path} cannot be opened: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Close the descriptor; a second time does nothing."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            posix.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _walk(
+        self, path: str, last: int, create: int | None = None, kernel: Kernel = KERNEL
+    ) -> Place:
+        return walk(Place(self.fd, path, self.label), last, create, kernel)
+
+    # Looking.
+
+    def lstat(self, path: str) -> stat_result | None:
+        """Return the status of a path, the last link not followed; None if absent."""
+        try:
+            with self._walk(path, NOFOLLOW) as place:
+                return place.status()
+        except ABSENT:
+            return None
+
+    def stat(self, path: str) -> stat_result | None:
+        """Return the status of what a path leads to inside the root; None if absent."""
+        try:
+            with self._walk(path, FOLLOW) as place:
+                return place.status()
+        except ABSENT:
+            return None
+
+    def is_file(self, path: str) -> bool:
+        """Tell whether a path leads to a regular file."""
+        found = self.stat(path)
+        return found is not None and found.st_mode & constants.S_IFMT == constants.S_IFREG
+
+    def resolve(self, path: str) -> str | None:
+        """Return the path without links, `.` or `..`, as the container sees it; None if absent.
+
+        It is for showing and comparing. Using it again means walking it again, through a `Root`.
+        """
+        try:
+            with self._walk(path, FOLLOW) as place:
+                if place.status() is None:
+                    return None
+                return "/" + "/".join([*place.names, place.leaf] if place.leaf else place.names)
+        except ABSENT:
+            return None
+
+    def readlink(self, path: str) -> str | None:
+        """Return the text of a symbolic link; None if there is no such link."""
+        try:
+            with self._walk(path, NOFOLLOW) as place:
+                return link_text(place.leaf, place.dir_fd) if place.leaf else None
+        except ABSENT:
+            return None
+
+    def listdir(self, path: str, limit: int = LIST_LIMIT) -> list[str] | None:
+        """Return the sorted names in a directory; None if there is no such directory.
+
+        Raises:
+            UnsafePathError: more than `limit` names.
+        """
+        try:
+            with self._walk(path, DIRECTORY) as place:
+                fd = posix.open(".", posix.O_RDONLY | posix.O_DIRECTORY, dir_fd=place.dir_fd)
+                try:
+                    names = _names(fd, limit)
+                finally:
+                    posix.close(fd)
+                if names is None:
+                    raise place.unsafe(f"has more than {limit} entries")
+        except ABSENT:
+            return None
+        names.sort()
+        return names
+
+    # Descriptors.
+
+    def dir_fd(
+        self, path: str, *, create: bool = False, mode: int = 0o755, kernel: Kernel = KERNEL
+    ) -> int:
+        """Return an O_PATH descriptor of a directory; the caller closes it.
+
+        With `create`, missing directories are made with `mode`, whatever the umask.
+
+        Raises:
+            FileNotFoundError: absent.
+            NotADirectoryError: something else is there.
+        """
+        with self._walk(path, DIRECTORY, mode if create else None, kernel) as place:
+            return place.take()
+
+    def path_fd(self, path: str, *, follow: bool = True) -> int | None:
+        """Return an O_PATH descriptor of whatever is there, to mount on, say; None if absent.
+
+        Opening one has no side effect, not even on a device. With `follow` False, and where
+        somebody races us, it may be a link's: look at its type.
+        """
+        try:
+            with self._walk(path, FOLLOW if follow else NOFOLLOW) as place:
+                if not place.leaf:
+                    return place.take()
+                flags = posix.O_PATH | posix.O_NOFOLLOW
+                return posix.open(place.leaf, flags, dir_fd=place.dir_fd)
+        except ABSENT:
+            return None
+
+    def file_fd(self, path: str) -> int | None:
+        """Open a regular file for reading; None if absent; the caller closes it.
+
+        Raises:
+            UnsafePathError: something else than a regular file is there.
+        """
+        fd = self.path_fd(path)
+        if fd is None:
+            return None
+        try:
+            if posix.fstat(fd).st_mode & constants.S_IFMT != constants.S_IFREG:
+                raise UnsafePathError(f"{path} in {self.label} is no regular file")
+            return self._reopen(fd, path)
+        finally:
+            posix.close(fd)
+
+    def read_file(self, path: str, limit: int = READ_LIMIT) -> bytes | None:
+        """Return the content of a regular file; None if absent.
+
+        Raises:
+            UnsafePathError: larger than `limit`, or no regular file.
+        """
+        fd = self.file_fd(path)
+        if fd is None:
+            return None
+        try:
+            data = read_all(fd, posix.fstat(fd).st_size, limit)
+        finally:
+            posix.close(fd)
+        if data is None:
+            raise UnsafePathError(f"{path} in {self.label} is larger than {limit} bytes")
+        return data
+
+    # Changing.
+
+    def write_file(
+        self, path: str, data: bytes, *, mode: int = 0o644, kernel: Kernel = KERNEL
+    ) -> None:
+        """Put a file in place of a file or link by rename; parent directories are made.
+
+        An existing regular file's permission bits are kept, set-id bits are not.
+
+        Raises:
+            UnsafePathError: a directory is there.
+        """
+        with self._walk(path, NOFOLLOW, 0o755, kernel) as place:
+            found = _replaceable(place)
+            if found is not None and found.st_mode & constants.S_IFMT == constants.S_IFREG:
+                mode = found.st_mode & 0o777
+            _put(write_temporary(place.dir_fd, data, mode, kernel=kernel), place, kernel)
+
+    def symlink(self, target: str, path: str, *, kernel: Kernel = KERNEL) -> None:
+        """Make a link with the text `target` in place of a file or link; none if it is there.
+
+        Parent directories are made. The text is not looked at: it is the container that follows.
+
+        Raises:
+            UnsafePathError: a directory is there, or the text cannot be a link's.
+        """
+        if not target or "\0" in target:
+            raise UnsafePathError(f"{path} in {self.label} cannot be a link to {target!r}")
+        with self._walk(path, NOFOLLOW, 0o755, kernel) as place:
+            _replaceable(place)
+            if link_text(place.leaf, place.dir_fd) != target:
+                temporary = temporary_name()
+                kernel.symlink(target, temporary, dir_fd=place.dir_fd)
+                _put(temporary, place, kernel)
+
+    def unlink(self, path: str, *, kernel: Kernel = KERNEL) -> None:
+        """Remove a file or link; nothing happens if there is none.
+
+        Raises:
+            UnsafePathError: a directory is there.
+        """
+        try:
+            with self._walk(path, NOFOLLOW) as place:
+                if _replaceable(place) is not None:
+                    kernel.unlink(place.leaf, dir_fd=place.dir_fd)
+        except ABSENT:
+            return
+
+    def chmod(self, path: str, mode: int, *, kernel: Kernel = KERNEL) -> bool:
+        """Set the mode of a regular file or directory, links followed; False if absent.
+
+        Raises:
+            UnsafePathError: something else is there.
+        """
+        fd = self.path_fd(path)
+        if fd is None:
+            return False
+        try:
+            kind = posix.fstat(fd).st_mode & constants.S_IFMT
+            if kind not in (constants.S_IFREG, constants.S_IFDIR):
+                raise UnsafePathError(f"{path} in {self.label} is no file or directory")
+            again = self._reopen(fd, path)
+            try:
+                kernel.fchmod(again, mode)
+            finally:
+                kernel.close(again)
+        finally:
+            posix.close(fd)
+        return True
+
+    def _reopen(self, fd: int, path: str) -> int:
+        """Open for reading what an O_PATH descriptor stands for, and be sure it is the same."""
+        try:
+            again = KERNEL.reopen(fd, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOCTTY)
+        except FileNotFoundError:
+            raise HostError("/proc is not mounted", hint="mount -t proc proc /proc") from None
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+        was, now = posix.fstat(fd), posix.fstat(again)
+        if (was.st_dev, was.st_ino) != (now.st_dev, now.st_ino):
+            posix.close(again)
+            raise UnsafePathError(f"{path} in {self.label} is another file through /proc")
+        return again
+
+
+def _names(fd: int, limit: int) -> list[str] | None:
+    """Return the names in an open directory, None if there are more than `limit`."""
+    names = []
+    with posix.scandir(fd) as entries:
+        for entry in entries:
+            names.append(entry.name)
+            if len(names) > limit:
+                return None
+    return names
+
+
+def _replaceable(place: Place) -> stat_result | None:
+    """Return what is at a place, None if nothing is; a directory is refused."""
+    found = place.status()
+    if found is not None and found.st_mode & constants.S_IFMT == constants.S_IFDIR:
+        raise place.unsafe("is a directory")
+    return found
+
+
+def _put(temporary: str, place: Place, kernel: Kernel) -> None:
+    """Give a temporary file its name; it goes away if that fails."""
+    fd = place.dir_fd
+    try:
+        kernel.rename(temporary, place.leaf, source_dir_fd=fd, target_dir_fd=fd)
+    except BaseException as error:
+        discard(temporary, fd, kernel)
+        if isinstance(error, IsADirectoryError):
+            raise place.unsafe("is a directory") from None
+        raise

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One function, `syscall(nr, *args)`, and the numbers by machine.
+
+Two backends, chosen at the first call: the builtin module `_nvct` of the static interpreter
+(`_nvct.syscall(nr, *args)` returns -errno on failure, as the kernel does), or libc's syscall(2)
+through `_ctypes`, without the `ctypes` package around it.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from nvct.errors import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeAlias
+
+    Argument: TypeAlias = "int | bytes | None"
+    Backend: TypeAlias = Callable[..., int]
+
+# Linux's asm/unistd_64.h and asm-generic/unistd.h: what came after 5.0 has one number everywhere.
+_NEWER = {
+    "open_tree": 428,
+    "move_mount": 429,
+    "fsopen": 430,
+    "fsconfig": 431,
+    "fsmount": 432,
+    "openat2": 437,
+    "mount_setattr": 442,
+}
+_BY_MACHINE = {
+    "x86_64": {"mount": 165, "umount2": 166, "pivot_root": 155, "setns": 308, "unshare": 272},
+    "aarch64": {"mount": 40, "umount2": 39, "pivot_root": 41, "setns": 268, "unshare": 97},
+}
+
+_backends: list[Backend] = []
+
+
+def number(name: str, machine: str = "") -> int:
+    """Return the number of a system call on this machine, or on the one named.
+
+    Raises:
+        HostError: unknown call or machine.
+    """
+    machine = machine or posix.uname().machine
+    table = _BY_MACHINE.get(machine)
+    if table is None:
+        raise HostError(
+            f"system calls of a {machine} machine are not known",
+            hint="x86_64 and aarch64 are supported",
+        )
+    found = _NEWER.get(name) or table.get(name)
+    if found is None:
+        raise HostError(f"system call {name} has no known number on {machine}")
+    return found
+
+
+def syscall(nr: int, *args: Argument) -> int:
+    """Make system call `nr`; bytes are passed by address and end in NUL, None is a null pointer.
+
+    Raises:
+        OSError: with errno and its text; the caller adds the path.
+    """
+    if not _backends:
+        _backends.append(_choose())
+    return _backends[0](nr, *args)
+
+
+def _choose() -> Backend:
+    """Take the static interpreter's builtin where there is one: it needs no dlopen."""
+    import sys
+
+    return _builtin() if "_nvct" in sys.builtin_module_names else _through_libc()
+
+
+def _builtin() -> Backend:
+    import _nvct  # type: ignore[import-not-found]  # only the static interpreter has it
+
+    raw: Backend = _nvct.syscall
+
+    def call(nr: int, *args: Argument) -> int:
+        result = raw(nr, *args)
+        if result < 0:
+            raise OSError(-result, posix.strerror(-result))
+        return result
+
+    return call
+
+
+def _through_libc() -> Backend:
+    """Build the `_ctypes` backend; the import costs 0.2 ms, `import ctypes` 2 ms."""
+    import _ctypes
+
+    simple: Any = _ctypes._SimpleCData  # noqa: SLF001 - its public name is in `ctypes`
+
+    class Long(simple):  # type: ignore[misc]  # generic for mypy, not at run time
+        _type_ = "l"  # 64 bits, unlike the C int that ctypes would make of a bare int
+
+    class Pointer(simple):  # type: ignore[misc]  # as above
+        _type_ = "z"
+
+    class Function(_ctypes.CFuncPtr):
+        _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+        _restype_ = Long
+
+    # Variadic and fixed arguments travel alike on both machines (registers, 64 bits each).
+    itself: Any = None  # dlopen's name for all that this process has loaded, libc or musl
+    function = Function(_ctypes.dlsym(_ctypes.dlopen(itself, 0), "syscall"))
+
+    def call(nr: int, *args: Argument) -> int:
+        made = [Long(a) if isinstance(a, int) else Pointer(a) for a in args]
+        result: int = function(Long(nr), *made)
+        if result < 0:
+            errno = _ctypes.get_errno()
+            raise OSError(errno, posix.strerror(errno))
+        return result
+
+    return call

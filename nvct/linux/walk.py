@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The walk behind `root`: one descriptor per directory, links as text. The rules stand there."""
+
+from __future__ import annotations
+
+import errno
+import posix
+
+from nvct.errors import UnsafePathError
+from nvct.linux.files import lstat_or_none
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from os import stat_result
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from nvct.linux.kernel import Kernel
+
+LINK_LIMIT = 40  # the kernel's MAXSYMLINKS
+DEPTH_LIMIT = 256  # each level holds a descriptor; the usual limit of those is 1024
+STEP_LIMIT = 4096  # 40 links of 4095 bytes each could name 80000 components
+
+ABSENT = (FileNotFoundError, NotADirectoryError)
+DIRECTORY, FOLLOW, NOFOLLOW = range(3)
+
+
+class Place:
+    """Where a walk ended: open directories from the root down, and a last name in them.
+
+    `leaf` is "" where the path is the directory itself. Leaving the context closes everything and
+    gives OSErrors the whole path.
+    """
+
+    __slots__ = ("fds", "label", "leaf", "names", "path", "root_fd")
+
+    def __init__(self, root_fd: int, path: str, label: str) -> None:
+        self.root_fd = root_fd
+        self.path = path
+        self.label = label
+        self.fds: list[int] = []
+        self.names: list[str] = []
+        self.leaf = ""
+
+    @property
+    def dir_fd(self) -> int:
+        """The directory that holds the last name; it stays the Place's own."""
+        return self.fds[-1] if self.fds else self.root_fd
+
+    def take(self) -> int:
+        """Return the directory's descriptor for the caller to keep and close."""
+        return self.fds.pop() if self.fds else posix.dup(self.root_fd)
+
+    def up(self) -> None:
+        """Go back to the directory before, at most to the root."""
+        if self.fds:
+            self.names.pop()
+            posix.close(self.fds.pop())
+
+    def down(self, name: str, fd: int) -> None:
+        """Go on to a directory that was just opened."""
+        self.fds.append(fd)
+        self.names.append(name)
+        if len(self.fds) > DEPTH_LIMIT:
+            raise self.unsafe(f"lies more than {DEPTH_LIMIT} directories deep")
+
+    def restart(self) -> None:
+        """Go back to the root."""
+        self.names.clear()
+        while self.fds:
+            posix.close(self.fds.pop())
+
+    def status(self) -> stat_result | None:
+        """Tell what the last name stands for now, itself and no link's target."""
+        if not self.leaf:
+            return posix.stat(self.dir_fd)
+        return lstat_or_none(self.leaf, self.dir_fd)
+
+    def unsafe(self, what: str) -> UnsafePathError:
+        """Return the error that says what is wrong with this path."""
+        return UnsafePathError(f"{self.path} in {self.label} {what}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.restart()
+        if isinstance(error, OSError):
+            if error.errno == errno.ENAMETOOLONG:
+                raise self.unsafe("has a name that is too long") from error
+            raise OSError(error.errno, error.strerror, self.path) from error
+
+
+def walk(place: Place, last: int, create: int | None, kernel: Kernel) -> Place:
+    """Walk from the root to `place.path`; `last` says what to do with the last component.
+
+    DIRECTORY: it is a directory, walked into. FOLLOW: if it is a link, go on with its text.
+    NOFOLLOW: stop before it. `create` is the mode of directories to make on the way, or None.
+
+    Raises:
+        UnsafePathError: too many links, too deep, or no path at all.
+        FileNotFoundError, NotADirectoryError: a directory on the way is missing.
+    """
+    if "\0" in place.path:
+        raise UnsafePathError(f"a path inside {place.label} holds a NUL character")
+    try:
+        _steps(place, last, create, kernel)
+    except BaseException as error:
+        place.__exit__(None, error, None)
+        raise
+    return place
+
+
+def _steps(place: Place, last: int, create: int | None, kernel: Kernel) -> None:
+    todo = _components(place.path)
+    links = steps = 0
+    while todo:
+        steps += 1
+        name = todo.pop()
+        if name == "..":
+            place.up()
+            continue
+        if todo or last == DIRECTORY:
+            text = _enter(place, name, create, kernel)
+        elif last == FOLLOW:
+            text = link_text(name, place.dir_fd)
+        else:
+            text = None
+        if text is not None:
+            links += 1
+            if text.startswith("/"):
+                place.restart()
+            todo.extend(_components(text))
+        elif not todo and last != DIRECTORY:
+            place.leaf = name
+        if links > LINK_LIMIT or steps > STEP_LIMIT:
+            raise place.unsafe("leads through too many symbolic links")
+
+
+def _components(path: str) -> list[str]:
+    """Return the components of a path, last one first, without those that say nothing."""
+    return [name for name in reversed(path.split("/")) if name not in ("", ".")]
+
+
+def _enter(place: Place, name: str, create: int | None, kernel: Kernel) -> str | None:
+    """Go down into a directory, or return the text of the link that stands there."""
+    flags = posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW
+    for _ in range(LINK_LIMIT):  # more than two turns only if somebody races us
+        try:
+            fd = posix.open(name, flags, dir_fd=place.dir_fd)
+        except NotADirectoryError:
+            text = link_text(name, place.dir_fd)
+            if text is not None:
+                return text
+            if create is None or lstat_or_none(name, place.dir_fd) is not None:
+                raise
+        except FileNotFoundError:
+            if create is None:
+                raise
+            _make_directory(place, name, create, kernel)
+        else:
+            place.down(name, fd)
+            return None
+    raise place.unsafe("changes while it is walked")
+
+
+def link_text(name: str, dir_fd: int) -> str | None:
+    """Return a symbolic link's text, or None if that name is none."""
+    try:
+        return posix.readlink(name, dir_fd=dir_fd)
+    except ABSENT:
+        return None
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return None
+        raise
+
+
+def _make_directory(place: Place, name: str, mode: int, kernel: Kernel) -> None:
+    """Make a directory with these permissions; if somebody else was quicker, his is taken."""
+    try:
+        kernel.mkdir(name, mode, dir_fd=place.dir_fd)
+    except FileExistsError:
+        return
+    flags = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW
+    fd = kernel.open(name, flags, dir_fd=place.dir_fd)
+    try:
+        found = posix.fstat(fd).st_mode & 0o7777
+        if found & 0o777 != mode:  # the umask; an inherited set-group-id bit stays
+            kernel.fchmod(fd, found & 0o7000 | mode)
+    finally:
+        kernel.close(fd)

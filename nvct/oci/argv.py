@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Just enough of the command lines of runc and crun: which command, which bundle, which log.
+
+Hot, and written twice: `nvct/launch/launcher.c` takes the same decisions, and the same table of
+cases (tests/unit/oci/argv_cases.py) is run against both. Sources: `runc --help` and `runc create
+--help` of 1.1 to 1.4, `crun --help` of 1.8 to 1.28. An id called "create" is an id.
+"""
+
+from __future__ import annotations
+
+GLOBAL_VALUE = ("log", "log-format", "root", "criu", "rootless", "cgroup-manager", "log-level")
+GLOBAL_SWITCH = ("debug", "systemd-cgroup", "help", "h", "version", "v")
+CREATE_VALUE = (
+    "bundle", "b", "config", "f", "console-socket", "pidfd-socket", "pid-file", "preserve-fds",
+)  # fmt: skip
+COMMANDS = (
+    "create", "run", "start", "kill", "delete", "exec", "state", "list", "events", "spec", "ps",
+    "pause", "resume", "update", "checkpoint", "restore", "features", "help", "mounts",
+)  # fmt: skip
+
+
+class Invocation:
+    """What a command line of a low-level runtime says.
+
+    Attributes:
+        command: the first word that is no flag and no flag's value, or "".
+        bundle: value of the last --bundle or -b of create and run, or "".
+        config: value of crun's --config or -f, or "".
+        log: value of the last --log, or "".
+        log_format: value of the last --log-format, or "".
+        debug, version: whether the switch is there.
+        sure: False if an unknown global flag had to be guessed at.
+    """
+
+    __slots__ = ("bundle", "command", "config", "debug", "log", "log_format", "sure", "version")
+
+    def __init__(self) -> None:
+        """Start with nothing said."""
+        self.command = ""
+        self.bundle = ""
+        self.config = ""
+        self.log = ""
+        self.log_format = ""
+        self.debug = False
+        self.version = False
+        self.sure = True
+
+    @property
+    def creates(self) -> bool:
+        """Whether a container is created."""
+        return self.command in ("create", "run")
+
+
+def parse(args: list[str]) -> Invocation:
+    """Read the arguments that follow the program's name."""
+    said = Invocation()
+    i = _parse_global(args, said)
+    if i < len(args):
+        said.command = args[i]
+        if said.creates:
+            _parse_create(args, i + 1, said)
+    return said
+
+
+def _parse_global(args: list[str], said: Invocation) -> int:
+    """Read the flags before the command; return the command's place."""
+    i = 0
+    while i < len(args):
+        arg = args[i]
+        i += 1
+        if arg == "--":
+            return i
+        if len(arg) < 2 or arg[0] != "-":  # a lone "-" is a word
+            return i - 1
+        name, joined, value = _split(arg)
+        if name in GLOBAL_SWITCH:
+            if name == "debug":
+                said.debug = value not in ("0", "f", "F", "false", "False", "FALSE")
+            elif name in ("version", "v"):
+                said.version = True
+            continue
+        if name not in GLOBAL_VALUE:
+            said.sure = False
+            if joined or i >= len(args) or args[i] in COMMANDS:
+                continue
+        if not joined:
+            if i >= len(args):
+                return i
+            value = args[i]
+            i += 1
+        if name == "log":
+            said.log = value
+        elif name == "log-format":
+            said.log_format = value
+    return i
+
+
+def _parse_create(args: list[str], i: int, said: Invocation) -> None:
+    """Read the flags of create and run; both runtimes take them before and behind the id."""
+    while i < len(args):
+        arg = args[i]
+        i += 1
+        if arg == "--":
+            return
+        if len(arg) < 2 or arg[0] != "-":
+            continue
+        name, joined, value = _split(arg)
+        if arg[:2] in ("-b", "-f") and len(arg) > 2 and not joined:  # crun takes -bDIR
+            name, joined, value = arg[1], True, arg[2:]
+        if name not in CREATE_VALUE:
+            continue
+        if not joined:
+            if i >= len(args):
+                return
+            value = args[i]
+            i += 1
+        if name in ("bundle", "b"):
+            said.bundle = value
+        elif name in ("config", "f"):
+            said.config = value
+
+
+def _split(arg: str) -> tuple[str, bool, str]:
+    """Split a flag into its name, whether a value is joined to it, and that value."""
+    name = arg[2:] if arg[:2] == "--" else arg[1:]
+    at = name.find("=")
+    if at < 0:
+        return name, False, ""
+    return name[:at], True, name[at + 1 :]

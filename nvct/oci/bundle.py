@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An OCI bundle's config.json: what a request needs of it, and the edits that go into it.
+
+Hot. The file is read once; edits are pasted into its text, so unknown fields, order and number
+formats survive. It is written by temporary file and rename, and only when something changed.
+"""
+
+from __future__ import annotations
+
+from nvct.errors import BundleError, DocumentError
+from nvct.oci import jsontext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.linux.kernel import Kernel
+
+LIMIT = 64 << 20
+HOOK_POINTS = (
+    "prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop",
+)  # fmt: skip
+PRIVILEGED_CAPABILITY = "CAP_SYS_ADMIN"
+
+
+def _want() -> jsontext.Want:
+    """Return the members of config.json that a request reads or an edit changes."""
+    elements = jsontext.ELEMENTS
+    return {
+        "process": {
+            "env": elements,
+            "user": {"uid": None, "gid": None, "additionalGids": elements},
+            "capabilities": {"bounding": None},
+        },
+        "root": {"path": None, "readonly": None},
+        "mounts": elements,
+        "annotations": None,
+        "hooks": {point: elements for point in HOOK_POINTS},  # noqa: C420  dict.fromkeys would share nothing, but reads worse
+        "linux": {
+            "devices": elements,
+            "resources": {"devices": elements},
+            "netDevices": {},
+            "intelRdt": None,
+        },
+    }
+
+
+class Bundle:
+    """A bundle's config.json, read and ready to be edited.
+
+    Attributes:
+        path: of config.json.
+        document: its text, walked.
+    """
+
+    __slots__ = ("document", "path")
+
+    def __init__(self, path: str, text: str) -> None:
+        """Walk the text of a config.json.
+
+        Raises:
+            BundleError: it is no JSON object, or a part that matters has another type.
+        """
+        self.path = path
+        try:
+            self.document = jsontext.Document(text, _want(), path)
+        except DocumentError as error:
+            raise BundleError(
+                error.message, hint="the container engine writes it; look there"
+            ) from error
+
+    @property
+    def env(self) -> list[str]:
+        """process.env; entries that are no strings are left out."""
+        return [v for v in self._values(("process", "env")) if isinstance(v, str)]
+
+    @property
+    def mounts(self) -> list[dict[str, jsontext.Json]]:
+        """The mounts."""
+        return [v for v in self._values(("mounts",)) if isinstance(v, dict)]
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """The annotations whose values are strings."""
+        found = self.document.value(("annotations",))
+        if not isinstance(found, dict):
+            return {}
+        return {k: v for k, v in found.items() if isinstance(v, str)}
+
+    @property
+    def bounding(self) -> list[str]:
+        """process.capabilities.bounding; the flat list of runtime-spec before 1.0.0-rc5 too."""
+        found = self.document.value(("process", "capabilities", "bounding"))
+        if found is None:
+            found = self.document.value(("process", "capabilities"))
+        if not isinstance(found, list):
+            return []
+        return [v for v in found if isinstance(v, str)]
+
+    def process_id(self, which: str) -> int:
+        """Return process.user.uid or .gid, 0 where it is not said."""
+        found = self.document.value(("process", "user", which))
+        return found if isinstance(found, int) else 0
+
+    def _values(self, path: tuple[str, ...]) -> list[jsontext.Json]:
+        try:
+            return [node.value for node in self.document.elements(path)]
+        except DocumentError as error:
+            raise BundleError(error.message) from error
+
+    def save(self, kernel: Kernel) -> bool:
+        """Write config.json in one step if anything changed; return whether it was.
+
+        Raises:
+            BundleError: it cannot be written.
+        """
+        if not self.document.changed:
+            return False
+        from nvct.linux.files import write_atomic
+
+        try:
+            data = self.document.render().encode("utf-8", "surrogateescape")
+            write_atomic(self.path, data, kernel=kernel)
+        except OSError as error:
+            raise BundleError(f"cannot write {self.path}: {error.strerror}") from error
+        except DocumentError as error:
+            raise BundleError(error.message) from error
+        return True
+
+
+def config_path(bundle: str, config: str = "") -> str:
+    """Return where config.json is: crun's --config wins, then the bundle, then the cwd."""
+    if config:
+        return config
+    return f"{bundle}/config.json" if bundle else "config.json"
+
+
+def load(path: str) -> Bundle:
+    """Read a bundle's config.json.
+
+    Raises:
+        BundleError: it cannot be read, is too large, or is no JSON object.
+    """
+    from nvct.linux.files import read_bytes
+
+    try:
+        data = read_bytes(path, LIMIT)
+    except OSError as error:
+        raise BundleError(
+            f"cannot read {path}: {error.strerror}", hint="--bundle must name an OCI bundle"
+        ) from error
+    return Bundle(path, data.decode("utf-8", "surrogateescape"))

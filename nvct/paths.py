@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every well-known path, named once. Imports nothing: the hot side reads it.
+
+The names and values are the incumbent's where users rely on them (nvidia-container-toolkit v1.20).
+"""
+
+CDI_STATIC_DIR = "/etc/cdi"
+CDI_DYNAMIC_DIR = "/var/run/cdi"
+CDI_SPEC_DIRS = (CDI_STATIC_DIR, CDI_DYNAMIC_DIR)
+
+CONFIG_FILE = "/etc/nvidia-container-runtime/config.toml"
+CONFIG_NAME = "nvidia-container-runtime/config.toml"
+CONFIG_ENV = "NVIDIA_CTK_CONFIG_FILE_PATH"
+
+RUN_DIR = "/run/nvct"
+RUN_DIR_ENV = "NVCT_RUN_DIR"
+CONFIG_CACHE = "config.json"
+LAUNCHER_CONF = "launcher.conf"
+REGISTRY_PLAN = "registry.plan"
+OWN_PLAN = "own.plan"
+OWN_SPEC = "nvidia.com-gpu.json"
+LOCK_FILE = "lock"
+
+HOOK_PROGRAM = "nvidia-cdi-hook"
+HOOK_PATH = "/usr/bin/nvidia-cdi-hook"
+SHIM_PROGRAM = "nvidia-container-runtime"
+
+DEFAULT_PATH_DIRS = (
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+)
+
+VOLUME_MOUNT_ROOT = "/var/run/nvidia-container-devices"

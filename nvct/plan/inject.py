@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled edits into a bundle's config.json.
+
+Hot. The rules are those of the CDI specification 1.1 and its reference library, with these
+differences: env is replaced by key wherever it stands, so that a variable is there once; device
+rules are not written twice; existing mounts keep their order, ours come last, and a mount of the
+container that lies below one of ours is kept above it.
+"""
+
+from __future__ import annotations
+
+from nvct.oci.jsontext import quote
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.oci.bundle import Bundle
+    from nvct.plan.model import Edits, Node
+
+NVIDIA_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
+
+
+def apply(bundle: Bundle, edits: list[Edits]) -> None:
+    """Edit the bundle's document; nothing is written.
+
+    Raises:
+        DocumentError: a member that must be an array is none.
+    """
+    _env(bundle, [e for one in edits for e in one["env"]])
+    _nodes(bundle, [n for one in edits for n in one["nodes"]])
+    _mounts(bundle, [m for one in edits for m in one["mounts"]])
+    _hooks(bundle, edits)
+    _gids(bundle, [g for one in edits for g in one["gids"]])
+    document = bundle.document
+    for one in edits:
+        for interface, text in one["net"].items():
+            document.put(("linux", "netDevices", interface), text)
+        if one["rdt"]:
+            document.put(("linux", "intelRdt"), one["rdt"])
+
+
+def _env(bundle: Bundle, entries: list[str]) -> None:
+    """Replace by key, else append; a key that is there twice is left once."""
+    wanted = {entry.partition("=")[0]: entry for entry in entries}
+    if not wanted:
+        return
+    path = ("process", "env")
+    document = bundle.document
+    kept: list[str] = []
+    replaced: set[str] = set()
+    for node in document.elements(path):
+        key = node.value.partition("=")[0] if isinstance(node.value, str) else ""
+        if key not in wanted:
+            kept.append(document.fragment(node))
+        elif key not in replaced:
+            replaced.add(key)
+            kept.append(quote(wanted[key]))
+    added = [quote(entry) for key, entry in wanted.items() if key not in replaced]
+    if replaced:
+        document.rewrite(path, kept + added)
+    else:
+        document.append(path, added)
+
+
+def _nodes(bundle: Bundle, nodes: list[Node]) -> None:
+    """Replace device nodes by path, append their device rules."""
+    wanted = {node["path"]: node for node in nodes}
+    if not wanted:
+        return
+    uid, gid = bundle.process_id("uid"), bundle.process_id("gid")
+    texts = []
+    for node in wanted.values():
+        text = node["node"]
+        if not node["owned"]:  # CDI: the owner defaults to the process's
+            owner = (f',"uid":{uid}' if uid > 0 else "") + (f',"gid":{gid}' if gid > 0 else "")
+            text = text[:-1] + owner + "}"
+        texts.append(text)
+    _replace(bundle, ("linux", "devices"), "path", wanted, texts)
+    path = ("linux", "resources", "devices")
+    there = {bundle.document.fragment(rule) for rule in bundle.document.elements(path)}
+    rules = {node["rule"]: None for node in wanted.values() if node["rule"] not in ("", *there)}
+    bundle.document.append(path, list(rules))
+
+
+def _replace(
+    bundle: Bundle,
+    path: tuple[str, ...],
+    key: str,
+    wanted: dict[str, Node],
+    texts: list[str],
+) -> None:
+    """Append elements to an array and drop those there that have the same key."""
+    document = bundle.document
+    elements = document.elements(path)
+    kept = [n for n in elements if not (isinstance(n.value, dict) and n.value.get(key) in wanted)]
+    if len(kept) == len(elements):
+        document.append(path, texts)
+    else:
+        document.rewrite(path, [document.fragment(n) for n in kept] + texts)
+
+
+def _clean(path: str) -> str:
+    """Return a mount destination without doubled and trailing slashes."""
+    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
+
+
+def _mounts(bundle: Bundle, mounts: list[list[str]]) -> None:
+    """Append mounts; same destinations are replaced, what lies below ours stays behind it."""
+    wanted = {_clean(destination): text for destination, text in mounts}
+    if not wanted:
+        return
+    document = bundle.document
+    kept: list[str] = []
+    below: list[str] = []
+    parents = tuple(destination + "/" for destination in wanted)
+    elements = document.elements(("mounts",))
+    for node in elements:
+        destination = node.value.get("destination") if isinstance(node.value, dict) else None
+        clean = _clean(destination) if isinstance(destination, str) else ""
+        if clean in wanted:
+            continue
+        (below if clean.startswith(parents) else kept).append(document.fragment(node))
+    texts = [wanted[d] for d in sorted(wanted, key=_depth)]
+    if len(kept) == len(elements):
+        document.append(("mounts",), texts)
+    else:
+        document.rewrite(("mounts",), kept + texts + below)
+
+
+def _depth(destination: str) -> int:
+    return destination.count("/")
+
+
+def _hooks(bundle: Bundle, edits: list[Edits]) -> None:
+    for one in edits:
+        for point, texts in one["hooks"].items():
+            bundle.document.append(("hooks", point), texts)
+
+
+def _gids(bundle: Bundle, gids: list[int]) -> None:
+    path = ("process", "user", "additionalGids")
+    there = [node.value for node in bundle.document.elements(path)]
+    added: list[str] = []
+    for gid in gids:
+        if gid > 0 and gid not in there and str(gid) not in added:
+            added.append(str(gid))
+    bundle.document.append(path, added)
+
+
+def remove_nvidia_hooks(bundle: Bundle) -> bool:
+    """Drop the incumbent's prestart hooks, whose work the shim does; return whether one was there.
+
+    As nvidia-container-toolkit v1.20 does in its cdi and jit-cdi modes.
+    """
+    path = ("hooks", "prestart")
+    document = bundle.document
+    elements = document.elements(path)
+    kept = []
+    for node in elements:
+        hook = node.value.get("path") if isinstance(node.value, dict) else None
+        if not (isinstance(hook, str) and hook.rpartition("/")[2] in NVIDIA_HOOKS):
+            kept.append(document.fragment(node))
+    if len(kept) == len(elements):
+        return False
+    document.rewrite(path, kept)
+    return True

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans: CDI specs compiled into ready-made OCI fragments, and how a name is looked up in one.
+
+Hot. A plan is a JSON object::
+
+    {"nvct-plan": 1,
+     "facts":   [fact, ...],                    what the whole plan was compiled from
+     "specs":   [{"path": ..., "facts": [...], "edits": Edits, "refuse": ""}, ...],
+     "edits":   [Edits, ...],                   of the devices; two names of one device share one
+     "devices": {"vendor/class=name": {"spec": i, "edits": j, "facts": [...], "refuse": ""}},
+     "kinds":   ["vendor/class", ...],
+     "problems": ["sentence", ...]}             spec files that could not be used
+
+    Edits = {"env": ["K=V"], "nodes": [{"path": ..., "node": text, "rule": text, "owned": bool}],
+             "mounts": [[destination, text]], "hooks": {"createContainer": [text]},
+             "gids": [int], "net": {host interface: text}, "rdt": text}
+
+where each `text` is JSON that is pasted into config.json. `refuse` is the sentence with which a
+request is turned down, "" where it is not.
+"""
+
+from __future__ import annotations
+
+from nvct.errors import CdiSpecError, StaleSpecError, UnknownDeviceError
+from nvct.plan import facts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    class Node(TypedDict):
+        """A device node: its path in the container, its OCI device and device rule."""
+
+        path: str
+        node: str
+        rule: str
+        owned: bool
+
+    class Edits(TypedDict):
+        """Compiled container edits."""
+
+        env: list[str]
+        nodes: list[Node]
+        mounts: list[list[str]]
+        hooks: dict[str, list[str]]
+        gids: list[int]
+        net: dict[str, str]
+        rdt: str
+
+    class Spec(TypedDict):
+        """One compiled CDI spec."""
+
+        path: str
+        facts: list[facts.Fact]
+        edits: Edits
+        refuse: str
+
+    class Device(TypedDict):
+        """One selectable name."""
+
+        spec: int
+        edits: int
+        facts: list[facts.Fact]
+        refuse: str
+
+    Plan = TypedDict(
+        "Plan",
+        {
+            "nvct-plan": int,
+            "facts": list[facts.Fact],
+            "specs": list[Spec],
+            "edits": list[Edits],
+            "devices": dict[str, Device],
+            "kinds": list[str],
+            "problems": list[str],
+        },
+    )
+
+FORMAT = 1
+KEY = "nvct-plan"
+
+
+def is_current(plan: object) -> bool:
+    """Whether this is a plan of this version whose facts all hold."""
+    return (
+        isinstance(plan, dict) and plan.get(KEY) == FORMAT and facts.broken(plan["facts"]) is None
+    )
+
+
+class StalePlanError(Exception):
+    """A device's own facts no longer hold: the plan must be compiled again."""
+
+
+def collect(plan: Plan, names: list[str]) -> list[Edits]:
+    """Return the edits for qualified device names: each spec's common ones first, once.
+
+    Two names of the same device count once.
+
+    Raises:
+        UnknownDeviceError: a name is not in the plan.
+        StaleSpecError: a name's spec no longer describes the host.
+        StalePlanError: a fact about a requested device is no longer true.
+    """
+    missing = [name for name in names if name not in plan["devices"]]
+    if missing:
+        raise _unknown(plan, missing[0])
+    found: list[Edits] = []
+    specs: list[int] = []
+    seen: list[int] = []
+    for name in names:
+        device = plan["devices"][name]
+        spec = plan["specs"][device["spec"]]
+        if facts.broken(spec["facts"]) or facts.broken(device["facts"]):
+            raise StalePlanError(name)
+        refuse = spec["refuse"] or device["refuse"]
+        if refuse:
+            raise StaleSpecError(
+                f"{name} of {spec['path']} cannot be used: {refuse}",
+                hint="regenerate it with nvidia-ctk cdi generate",
+            )
+        if device["spec"] not in specs:
+            specs.append(device["spec"])
+            found.append(spec["edits"])
+        if device["edits"] not in seen:
+            seen.append(device["edits"])
+            found.append(plan["edits"][device["edits"]])
+    return found
+
+
+def common(plan: Plan, kind: str) -> list[Edits]:
+    """Return the common edits of a kind's first spec: driver files and control nodes, no GPU.
+
+    Raises:
+        CdiSpecError: no spec of this kind is in the plan.
+        StalePlanError: a fact about the spec is no longer true.
+        StaleSpecError: the spec no longer describes the host.
+    """
+    for name, device in plan["devices"].items():
+        if name.partition("=")[0] == kind:
+            spec = plan["specs"][device["spec"]]
+            if facts.broken(spec["facts"]):
+                raise StalePlanError(name)
+            if spec["refuse"]:
+                raise StaleSpecError(
+                    f"{spec['path']} cannot be used: {spec['refuse']}",
+                    hint="regenerate it with nvidia-ctk cdi generate",
+                )
+            return [spec["edits"]]
+    raise CdiSpecError(f"no CDI spec of kind {kind}", hint="make one: nvidia-ctk cdi generate")
+
+
+def _unknown(plan: Plan, name: str) -> UnknownDeviceError:
+    kind, _, device = name.partition("=")
+    there = [n.partition("=")[2] for n in plan["devices"] if n.partition("=")[0] == kind]
+    short = [n for n in there if len(n) < 8]
+    listed = ", ".join((short or there)[:12]) + (" ..." if len(short or there) > 12 else "")
+    if there:
+        return UnknownDeviceError(
+            f"{kind} has no device {device!r}; it has {listed}",
+            hint="nvidia-ctk cdi list shows all",
+        )
+    reason = f" ({plan['problems'][0]})" if plan["problems"] else ""
+    return UnknownDeviceError(
+        f"no CDI spec defines {name!r}{reason}", hint="nvidia-ctk cdi list shows what there is"
+    )

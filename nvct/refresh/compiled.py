@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make what the hot side reads: the configuration and the plans of registry and own spec.
+
+Cold. Called by the shim through its door, and by `nvct refresh` ahead of time. What is made is
+kept in the run directory; where that cannot be, it is answered all the same.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from nvct import paths
+from nvct.cdi import registry, store
+from nvct.config import load
+from nvct.host import discover
+from nvct.host.roots import Roots
+from nvct.oci import jsontext
+from nvct.plan import compile as compiler
+from nvct.plan.store import Store
+from nvct.specgen import facts as spec_facts
+from nvct.specgen import generate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.plan.model import Plan
+
+
+def config(path: str) -> dict[str, object]:
+    """Return config.toml as the flat values that `Config.from_dict` takes.
+
+    Raises:
+        ConfigError: it cannot be used.
+    """
+    return dict(load.load(path).to_dict())
+
+
+def registry_plan(config_path: str, run_dir: str) -> Plan:
+    """Compile the CDI spec folders that config.toml names, and keep the plan.
+
+    Raises:
+        ConfigError: config.toml cannot be used.
+    """
+    settings = load.load(config_path)
+    found = [config_path, *settings.spec_dirs, *_spec_files(settings.spec_dirs)]
+    facts = compiler.input_facts(found)  # before reading: what changes meanwhile breaks a fact
+    plan = compiler.compile_registry(registry.scan(settings.spec_dirs), config_path)
+    plan["facts"] = facts
+    _keep(plan, paths.REGISTRY_PLAN, run_dir)
+    return plan
+
+
+def own_plan(config_path: str, run_dir: str) -> Plan:
+    """Make nvct's own spec of this host as it is now, compile it, and keep both.
+
+    The spec lies in the run directory: in a CDI folder it would outrank an admin's.
+
+    Raises:
+        DriverNotFoundError: no driver is installed or loaded.
+        ConfigError: config.toml cannot be used.
+    """
+    settings = load.load(config_path)
+    facts = compiler.input_facts([config_path])
+    roots = Roots(driver_root=settings.driver_root)
+    inventory = discover.discover(roots)
+    facts += spec_facts.driver_facts(roots, inventory)
+    options = generate.Options(hook_path=hook_path())
+    spec = generate.generate(inventory, options)
+    spec_path = f"{run_dir}/{paths.OWN_SPEC}"
+    plan = compiler.compile_spec(spec, spec_path, config_path)
+    plan["facts"] = facts
+    plan["own"] = True  # type: ignore[typeddict-unknown-key]  # beside the plan, for the shim
+    kept = Store(run_dir, create=True)
+    kept.write(paths.OWN_SPEC, store.dumps(spec, "json"))
+    kept.close()
+    _keep(plan, paths.OWN_PLAN, run_dir)
+    return plan
+
+
+def hook_path() -> str:
+    """Return the absolute path of nvidia-cdi-hook: beside this interpreter, else installed."""
+    beside = Path(sys.executable).parent / paths.HOOK_PROGRAM
+    if os.access(beside, os.X_OK):
+        return str(beside)
+    return shutil.which(paths.HOOK_PROGRAM) or paths.HOOK_PATH
+
+
+def _spec_files(dirs: list[str]) -> list[str]:
+    """Return the files in the spec folders that the registry reads."""
+    found = []
+    for folder in dirs:
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError:
+            continue
+        found += [f"{folder}/{n}" for n in names if n.endswith((".json", ".yaml", ".yml"))]
+    return found
+
+
+def _keep(plan: Plan, name: str, run_dir: str) -> None:
+    kept = Store(run_dir, create=True)
+    kept.write(name, jsontext.dumps(plan).encode())
+    kept.close()

@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container asks for: annotations, then volume mounts, then the environment.
+
+Hot, and security relevant: everything but the configuration is the container's word. Precedence
+and privilege are nvidia-container-toolkit v1.20's; design section 7 says what unset, empty, void
+and none mean. Contract: no request gives None and never an error about anything else in the
+container; a request that can't be understood is an error; nothing widens a request.
+"""
+
+from __future__ import annotations
+
+from nvct.cdi import names
+from nvct.errors import ConfigError, RequestError
+from nvct.request import visible_devices
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import TypeAlias
+
+    from nvct.config.model import Config
+
+    Env: TypeAlias = dict[str, str]
+    Found: TypeAlias = "tuple[str, list[str]]"
+
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+CAP_SYS_ADMIN = "CAP_SYS_ADMIN"
+FEATURES = {
+    "gds": "NVIDIA_GDS",
+    "mofed": "NVIDIA_MOFED",
+    "gdrcopy": "NVIDIA_GDRCOPY",
+    "nvswitch": "NVIDIA_NVSWITCH",
+}
+
+
+class Extras:
+    """What a container asks for besides its GPUs.
+
+    Attributes:
+        gds, mofed, gdrcopy, nvswitch: its NVIDIA_<NAME> is "enabled".
+        imex: numbers of IMEX channels, each once.
+        mig_config, mig_monitor: access to the MIG capability of that name; legacy mode only.
+    """
+
+    __slots__ = ("gdrcopy", "gds", "imex", "mig_config", "mig_monitor", "mofed", "nvswitch")
+
+    def __init__(self) -> None:
+        self.gds = False
+        self.mofed = False
+        self.gdrcopy = False
+        self.nvswitch = False
+        self.imex: list[int] = []
+        self.mig_config = False
+        self.mig_monitor = False
+
+
+class Request:
+    """What a container asks for.
+
+    Attributes:
+        ids: as written, each once, in order; ["all"] alone when all; [] when none is true.
+        none: driver files and control nodes are wanted, but no GPU.
+        source: what brought the request, as a person would name it.
+        qualified: there are ids, and each is a full CDI name.
+        mode: "cdi", "jit-cdi", or "legacy" or "csv" if that is configured.
+        notes: sentences for the log and for explanations.
+        extras: what else is asked for; nothing in mode cdi.
+        capabilities: driver capabilities, sorted; None where the mode doesn't filter by them.
+        requirements: (variable, expression) pairs that have to hold; modes legacy and csv only.
+    """
+
+    __slots__ = (
+        "capabilities",
+        "extras",
+        "ids",
+        "mode",
+        "none",
+        "notes",
+        "qualified",
+        "requirements",
+        "source",
+    )
+
+    def __init__(self, ids: list[str], source: str) -> None:
+        self.ids = ids
+        self.none = not ids
+        self.source = source
+        self.qualified = bool(ids) and all(map(visible_devices.is_qualified, ids))
+        self.mode = "jit-cdi"
+        self.notes: list[str] = []
+        self.extras = Extras()
+        self.capabilities: list[str] | None = None
+        self.requirements: list[tuple[str, str]] = []
+
+
+def resolve(
+    env: Sequence[object],
+    mounts: Sequence[Mapping[str, object]],
+    annotations: Mapping[str, object],
+    bounding: Sequence[object],
+    config: Config,
+) -> Request | None:
+    """Return what a container asks for, or None if it is to stay untouched.
+
+    Args:
+        env: process.env of config.json.
+        mounts: its mounts.
+        annotations: its annotations.
+        bounding: process.capabilities.bounding; CAP_SYS_ADMIN in it means privileged.
+        config: the configuration.
+
+    Raises:
+        RequestError: there is a request that cannot be understood.
+        ConfigError: there is a request, and the configured mode does not exist.
+    """
+    return decide(env, mounts, annotations, bounding, config)[0]
+
+
+def decide(
+    env: Sequence[object],
+    mounts: Sequence[Mapping[str, object]],
+    annotations: Mapping[str, object],
+    bounding: Sequence[object],
+    config: Config,
+) -> tuple[Request | None, list[str]]:
+    """As `resolve`, with the notes, which there may be where there is no request as well.
+
+    Raises:
+        RequestError, ConfigError: as `resolve`.
+    """
+    variables = parse_env(env)
+    privileged = CAP_SYS_ADMIN in bounding
+    notes: list[str] = []
+    found = _find(variables, mounts, annotations, config, notes, privileged=privileged)
+    if found is None:
+        return None, notes
+    request = _request(*found, config)
+    if request is None:
+        return None, notes
+    request.notes = notes
+    if request.mode != "cdi":
+        _add_extras(request, variables, mounts, config, privileged=privileged)
+    if request.mode in {"legacy", "csv"}:
+        _add_conditions(request, variables, config)
+    return request, notes
+
+
+def parse_env(env: Sequence[object]) -> Env:
+    """Return the variables of process.env; a later one of the same name wins.
+
+    What is no string with an "=" is no variable. (The incumbent fails the create; a
+    container that asks for nothing must never fail.)
+    """
+    variables: Env = {}
+    for entry in env:
+        if not isinstance(entry, str):
+            continue
+        name, equals, value = entry.partition("=")
+        if equals:
+            variables[name] = value
+    return variables
+
+
+def is_legacy_image(variables: Env) -> bool:
+    """Tell whether an image is of the kind that gets all GPUs without asking.
+
+    CUDA images of before 2018 set CUDA_VERSION and no NVIDIA_* variables.
+    """
+    return bool(variables.get("CUDA_VERSION")) and "NVIDIA_REQUIRE_CUDA" not in variables
+
+
+def _find(
+    variables: Env,
+    mounts: Sequence[Mapping[str, object]],
+    annotations: Mapping[str, object],
+    config: Config,
+    notes: list[str],
+    *,
+    privileged: bool,
+) -> Found | None:
+    """Return the first source that has words, and the words."""
+    if annotations:
+        from nvct.request.annotations import find as find_annotations  # only where there are any
+
+        found = find_annotations(annotations, config, notes)
+        if found is not None:
+            return found
+    if config.accept_volume_mounts:
+        from nvct.request.volume_mounts import SOURCE, devices  # rarely accepted
+
+        words = devices(mounts)
+        if words:
+            return SOURCE, words
+    return _find_env(variables, config, notes, privileged=privileged)
+
+
+def _find_env(
+    variables: Env, config: Config, notes: list[str], *, privileged: bool
+) -> Found | None:
+    swarm = [name for name in config.swarm_resource if name in variables]
+    source = ", ".join(swarm) or VISIBLE_DEVICES
+    value = ",".join([variables[name] for name in swarm or [VISIBLE_DEVICES] if name in variables])
+    implied = not swarm and VISIBLE_DEVICES not in variables and is_legacy_image(variables)
+    if implied:
+        source, value = "CUDA_VERSION", "all"
+    if value.strip(visible_devices.BLANK + ",") in {"", "void"}:
+        return None
+    if not privileged and not config.accept_envvar_when_unprivileged:
+        # The value is not even read: a typo in what is ignored must not fail the create.
+        notes.append(
+            f"{source}={visible_devices.shown(value)} is ignored: the container is unprivileged"
+            " and accept-nvidia-visible-devices-envvar-when-unprivileged is false"
+        )
+        return None
+    if implied:
+        notes.append(
+            "all GPUs, because CUDA_VERSION is set and NVIDIA_VISIBLE_DEVICES and"
+            " NVIDIA_REQUIRE_CUDA are not"
+        )
+    return source, visible_devices.split(value, source)
+
+
+def _request(source: str, words: list[str], config: Config) -> Request | None:
+    ids = visible_devices.evaluate(words, source)
+    if ids is None:
+        return None
+    prefix = visible_devices.JIT_PREFIX
+    jit = [word for word in ids if word.startswith(prefix)]
+    _refuse_mixture(ids, jit, source)
+    if jit:
+        # The incumbent's name, in any mode, for what it generates on demand: here the same
+        # devices under their plain names.
+        ids = visible_devices.evaluate([word[len(prefix) :] for word in jit], source) or []
+    request = Request(ids, source)
+    request.mode = _mode(request, config)
+    if jit and request.mode == "cdi":
+        request.mode = "jit-cdi"
+    if request.mode != "cdi":
+        _refuse_mixture(ids, [word for word in ids if "=" in word], source)
+    return request
+
+
+def _refuse_mixture(ids: list[str], kin: list[str], source: str) -> None:
+    """Refuse ids of which some but not all are of a kind that is delivered in a way of its own."""
+    if kin and len(kin) < len(ids):
+        raise RequestError(
+            f"{source} mixes the CDI name {visible_devices.shown(kin[0])} with other names",
+            hint="write only names of that kind, or none of them",
+        )
+
+
+def _mode(request: Request, config: Config) -> str:
+    mode = config.mode
+    if mode in {"legacy", "csv", "cdi"}:
+        return mode
+    if mode in {"auto", "jit-cdi"}:
+        return "cdi" if request.qualified else "jit-cdi"
+    raise ConfigError(
+        f"{config.path or 'the configuration'}: nvidia-container-runtime.mode cannot be {mode!r}",
+        hint="use auto, jit-cdi, cdi, csv or legacy",
+    )
+
+
+def _add_extras(
+    request: Request,
+    variables: Env,
+    mounts: Sequence[Mapping[str, object]],
+    config: Config,
+    *,
+    privileged: bool,
+) -> None:
+    extras = request.extras
+    for name, variable in FEATURES.items():
+        setattr(extras, name, variables.get(variable) == "enabled")
+    if not config.ignore_imex and (
+        "NVIDIA_IMEX_CHANNELS" in variables or config.accept_volume_mounts
+    ):
+        from nvct.request.imex import channels  # rarely asked for
+
+        extras.imex = channels(variables, mounts, config, request.notes, privileged=privileged)
+    if request.mode == "legacy":
+        from nvct.request.capabilities import mig_capability  # legacy mode only
+
+        extras.mig_config = mig_capability(
+            variables, "NVIDIA_MIG_CONFIG_DEVICES", privileged=privileged
+        )
+        extras.mig_monitor = mig_capability(
+            variables, "NVIDIA_MIG_MONITOR_DEVICES", privileged=privileged
+        )
+
+
+def _add_conditions(request: Request, variables: Env, config: Config) -> None:
+    from nvct.request import requirements  # legacy and csv modes only
+
+    legacy_image = is_legacy_image(variables)
+    request.requirements = requirements.gather(
+        variables, legacy_image=legacy_image, disabled=config.disable_require
+    )
+    if request.mode == "legacy":
+        from nvct.request import capabilities
+
+        request.capabilities = capabilities.resolve(
+            variables.get("NVIDIA_DRIVER_CAPABILITIES"),
+            config.supported_driver_capabilities,
+            legacy_image=legacy_image,
+        )
+
+
+def qualify(request: Request, kind: str) -> list[str]:
+    """Return a request's ids as full CDI names, each once; plain ones get `kind`, vendor/class.
+
+    For mode cdi: "none" is a device of that name, which a spec must have.
+
+    Raises:
+        RequestError: an id makes no CDI name.
+    """
+    result = [
+        word if visible_devices.is_qualified(word) else f"{kind}={word}"
+        for word in (["none"] if request.none else request.ids)
+    ]
+    for name in result:
+        names.parse(name)
+    return list(dict.fromkeys(result))

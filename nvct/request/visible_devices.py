@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The grammar of a device list, whatever brings it: env, swarm variables, mounts, annotations.
+
+Hot. The words are an attacker's. Contract: an unknown word fails the whole list, so that nothing
+hides a typo, and no result names a device that the list doesn't: nothing here widens a request.
+The algebra (void, all, none, order) is nvidia-container-toolkit v1.20's, but for its duplicates,
+which fold here instead of turning into "none".
+"""
+
+from __future__ import annotations
+
+from nvct.cdi import names
+from nvct.errors import RequestError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+VALUE_LIMIT = 64 * 1024
+WORD_LIMIT = 4096
+JIT_PREFIX = "runtime.nvidia.com/gpu="
+"""What the incumbent puts before the names of the devices that it generates in memory."""
+
+BLANK = " \t\n\r\v\f"
+DIGITS = "0123456789"
+HEX = "0123456789abcdefABCDEF"
+UUID_PARTS = (8, 4, 4, 4, 12)
+INDEX_DIGITS = 9
+HINT = "use all, none, void, an index, G:M, a UUID, a PCI bus id or a CDI name"
+
+
+def split(value: str, source: str) -> list[str]:
+    """Return the words of a comma list, trimmed, without the empty ones.
+
+    Raises:
+        RequestError: the value is longer than VALUE_LIMIT or has more than WORD_LIMIT words.
+    """
+    if len(value) > VALUE_LIMIT:
+        raise RequestError(
+            f"{source} is {len(value)} characters long", hint=f"the limit is {VALUE_LIMIT}"
+        )
+    if value.count(",") >= WORD_LIMIT:
+        raise RequestError(
+            f"{source} lists more than {WORD_LIMIT} words", hint="name each device once"
+        )
+    words = [part.strip(BLANK) for part in value.split(",")]
+    return [word for word in words if word]
+
+
+def evaluate(
+    words: Iterable[str], source: str, *, check: Callable[[str, str], object] | None = None
+) -> list[str] | None:
+    """Return what a list of trimmed words asks for.
+
+    Args:
+        words: the list.
+        source: what brings it, for the error.
+        check: raises RequestError for a word (with the source); `check_word` if not given.
+
+    Returns:
+        None for no request (no word, or void among them), [] for "none" (driver files but no
+        device), ["all"], or the ids as written, each once, in order.
+
+    Raises:
+        RequestError: a word is no device name, or there are too many.
+    """
+    check = check or check_word
+    ids = list(dict.fromkeys(words))
+    if len(ids) > WORD_LIMIT:
+        raise RequestError(
+            f"{source} lists more than {WORD_LIMIT} words", hint="name each device once"
+        )
+    if not ids or "void" in ids:
+        return None
+    result = ids
+    for word in ids:
+        if word in {"all", "none"}:
+            # The first of the two decides, as in nvidia-container-toolkit v1.20; the rest of the
+            # list is still read, for its typos.
+            if result is ids:
+                result = ["all"] if word == "all" else []
+        else:
+            check(word, source)
+    return result
+
+
+def check_word(word: str, source: str) -> None:
+    """Refuse a word that cannot name a device.
+
+    Raises:
+        RequestError: it is none of the forms that HINT lists.
+    """
+    plain = word[len(JIT_PREFIX) :] if word.startswith(JIT_PREFIX) else word
+    if is_index(plain) or is_mig_index(plain) or is_uuid(plain) or is_bus_id(plain):
+        return
+    if plain is not word:
+        if plain in {"all", "none"}:
+            return
+    elif "=" in word:
+        _check_qualified(word, source)
+        return
+    raise RequestError(f"{source} asks for {shown(word)}, which names no device", hint=hint(plain))
+
+
+def _check_qualified(word: str, source: str) -> None:
+    try:
+        names.parse(word)
+    except RequestError as error:
+        raise RequestError(f"{source}: {error.message}", hint=error.hint) from error
+
+
+def is_qualified(word: str) -> bool:
+    """Tell whether a word is a full CDI name, vendor/class=device."""
+    return "=" in word and names.is_qualified(word)
+
+
+def is_index(word: str) -> bool:
+    """Tell whether a word is a decimal index, written the one way it can be."""
+    if not word or len(word) > INDEX_DIGITS or word.strip(DIGITS):
+        return False
+    return word == "0" or word[0] != "0"
+
+
+def is_mig_index(word: str) -> bool:
+    """Tell whether a word is G:M, the index of a GPU and of a MIG device in it."""
+    gpu, colon, mig = word.partition(":")
+    return bool(colon) and is_index(gpu) and is_index(mig)
+
+
+def is_uuid(word: str) -> bool:
+    """Tell whether a word is GPU-<uuid>, MIG-<uuid> or MIG-GPU-<uuid>/gi/ci."""
+    if word.startswith("GPU-"):
+        return _is_hex_uuid(word[4:])
+    if word.startswith("MIG-GPU-"):
+        # The form of drivers before R470.
+        uuid, *instances = word[8:].split("/")
+        return _is_hex_uuid(uuid) and len(instances) == 2 and all(map(is_index, instances))
+    return word.startswith("MIG-") and _is_hex_uuid(word[4:])
+
+
+def is_bus_id(word: str) -> bool:
+    """Tell whether a word is a PCI bus id, domain:bus:device with or without .function."""
+    fields = word.split(":")
+    if len(fields) != 3:
+        return False
+    domain, bus, device = fields
+    device, dot, function = device.partition(".")
+    if dot and not (len(function) == 1 and function in "01234567"):
+        return False
+    return _is_hex(domain, 8) and _is_hex(bus, 2) and _is_hex(device, 2)
+
+
+def _is_hex_uuid(text: str) -> bool:
+    parts = text.split("-")
+    if len(parts) != len(UUID_PARTS):
+        return False
+    return all(
+        len(part) == size and not part.strip(HEX)
+        for part, size in zip(parts, UUID_PARTS, strict=True)
+    )
+
+
+def _is_hex(text: str, most: int) -> bool:
+    return 0 < len(text) <= most and not text.strip(HEX)
+
+
+def shown(word: str) -> str:
+    """Return a word as a message quotes it: shortened, and in quotes."""
+    return f"'{word}'" if len(word) <= 64 else f"'{word[:61]}...'"
+
+
+def hint(word: str) -> str:
+    """Return what to do about a word that names no device."""
+    if word.lower() in {"all", "none", "void"}:
+        return f"write '{word.lower()}' in lower case"
+    first, dash, last = word.partition("-")
+    if dash and is_index(first) and is_index(last):
+        return f"there are no ranges: list each index, as in {first},{last}"
+    return HINT

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The create lane: request -> plan -> config.json.
+
+Hot. One resolver for every source of a request; nothing is written unless something changes.
+"""
+
+from __future__ import annotations
+
+from nvct import paths
+from nvct.errors import ConfigError, HostError, NvctError, RequestError
+from nvct.oci import bundle as bundles
+from nvct.plan import inject, model
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.config.model import Config
+    from nvct.oci.argv import Invocation
+    from nvct.plan.store import Store
+    from nvct.request.resolve import Request
+
+OWN_KIND = "nvidia.com/gpu"
+RUNTIME_KIND = "runtime.nvidia.com/gpu"
+
+
+class Host:
+    """What the create lane needs of the machine: the run directory, the environment, the door."""
+
+    __slots__ = ("cold", "env", "store")
+
+    def __init__(self, store: Store, env: dict[str, str], cold: str) -> None:
+        """Keep the three."""
+        self.store = store
+        self.env = env
+        self.cold = cold
+
+    def plan(self, which: str, config_path: str, *, anew: bool = False) -> model.Plan:
+        """Return the plan of `registry` or `own`, compiled anew where its facts do not hold.
+
+        Raises:
+            NvctError: it cannot be compiled; the reason is the cold side's.
+        """
+        name = paths.REGISTRY_PLAN if which == "registry" else paths.OWN_PLAN
+
+        def kept() -> model.Plan | None:
+            plan = self.store.read_json(name)
+            if plan is None or plan.get("config") != config_path or not model.is_current(plan):
+                return None
+            return plan  # type: ignore[return-value]  # what our own compiler wrote
+
+        def made() -> model.Plan:
+            from nvct.shim import door
+
+            plan = door.run(self.cold, [which, config_path, self.store.path], self.env)
+            return plan  # type: ignore[return-value]  # what our own compiler answers
+
+        found = None if anew else kept()
+        if found is not None:
+            return found
+        from nvct.shim import door
+
+        return door.under_lock(self.store, (lambda: None) if anew else kept, made)
+
+
+def create(
+    said: Invocation, config: Config, mode: str, host: Host, trouble: ConfigError | None
+) -> None:
+    """Edit the bundle of a create or run command for what the container asks for.
+
+    Args:
+        said: the command line.
+        config: the configuration in force, the defaults where `trouble` is set.
+        mode: of the program's name, else the configured one.
+        host: the machine.
+        trouble: why config.toml cannot be used; raised only when a GPU is asked for.
+
+    Raises:
+        NvctError: a GPU was asked for that cannot be had, and why.
+    """
+    from nvct.linux.kernel import KERNEL
+    from nvct.request.resolve import resolve
+
+    bundle = bundles.load(bundles.config_path(said.bundle, said.config))
+    config.mode = mode
+    request = resolve(bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config)
+    if trouble is not None and request is not None:
+        raise trouble
+    inject.remove_nvidia_hooks(bundle)
+    if request is not None:
+        inject.apply(bundle, edits_for(request, config, host))
+    bundle.save(KERNEL)
+
+
+def edits_for(request: Request, config: Config, host: Host) -> list[model.Edits]:
+    """Return the compiled edits for a request, from the plans in force.
+
+    Raises:
+        NvctError: a device cannot be had.
+    """
+    from nvct.shim.settings import config_file
+
+    _refuse_what_is_not_delivered(request)
+    path = config_file(host.env)
+    for last in (False, True):
+        try:
+            return _collect(request, config, host, path, anew=last)
+        except model.StalePlanError as error:
+            if last:
+                raise HostError(
+                    f"{error} keeps changing while it is being read",
+                    hint="is the driver being installed, or MIG being configured? try again",
+                ) from error
+    raise AssertionError
+
+
+def _refuse_what_is_not_delivered(request: Request) -> None:
+    """Fail closed on what can be asked for but is not delivered yet."""
+    extras = request.extras
+    asked = {
+        "NVIDIA_GDS": extras.gds,
+        "NVIDIA_MOFED": extras.mofed,
+        "NVIDIA_GDRCOPY": extras.gdrcopy,
+        "NVIDIA_NVSWITCH": extras.nvswitch,
+        "NVIDIA_IMEX_CHANNELS": extras.imex,
+        "NVIDIA_MIG_CONFIG_DEVICES": extras.mig_config,
+        "NVIDIA_MIG_MONITOR_DEVICES": extras.mig_monitor,
+    }
+    for name, wanted in asked.items():
+        if wanted:
+            raise RequestError(
+                f"{name} asks for what nvct does not deliver yet",
+                hint=f"unset {name} in the container",
+            )
+
+
+def _collect(
+    request: Request, config: Config, host: Host, path: str, *, anew: bool
+) -> list[model.Edits]:
+    bare_kind = config.default_kind if request.mode == "cdi" else RUNTIME_KIND
+    if request.none:
+        plan, kind = _plan_of(host, bare_kind, path, anew=anew)
+        return model.common(plan, kind)
+    answers: dict[str, tuple[model.Plan, str]] = {}
+    groups: dict[int, tuple[model.Plan, list[str]]] = {}
+    for word in request.ids:
+        asked, equals, device = word.partition("=")
+        if not equals:
+            asked, device = bare_kind, word
+        if asked not in answers:
+            answers[asked] = _plan_of(host, asked, path, anew=anew)
+        plan, kind = answers[asked]
+        groups.setdefault(id(plan), (plan, []))[1].append(f"{kind}={device}")
+    edits: list[model.Edits] = []
+    for plan, names in groups.values():
+        edits.extend(model.collect(plan, names))
+    return edits
+
+
+def _plan_of(host: Host, kind: str, path: str, *, anew: bool) -> tuple[model.Plan, str]:
+    """Return the plan that answers for a kind, and the kind's name in it.
+
+    A registry without any nvidia.com/gpu spec is no reason to fail: nvct's own spec answers.
+    """
+    if kind != RUNTIME_KIND:
+        plan = host.plan("registry", path, anew=anew)
+        if kind in plan["kinds"] or kind != OWN_KIND:
+            return plan, kind
+    try:
+        return host.plan("own", path, anew=anew), OWN_KIND
+    except NvctError as error:
+        if not error.hint:
+            error.hint = "is the NVIDIA driver installed and loaded? try nvidia-smi"
+        raise

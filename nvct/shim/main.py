@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Program nvidia-container-runtime (and .cdi, .legacy): the part that needs Python.
+
+Hot: started with -I -S by the launcher, for every create and run that may ask for a GPU, and
+for whatever the launcher was not sure about. It decides, edits the bundle, and becomes the
+low-level runtime. A container that asks for no GPU never fails here.
+"""
+
+from __future__ import annotations
+
+import posix
+import sys
+
+from nvct.errors import ConfigError, NvctError
+from nvct.oci import argv
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+MODES = {"nvidia-container-runtime.cdi": "cdi", "nvidia-container-runtime.legacy": "legacy"}
+
+
+def main(cold: str) -> NoReturn:
+    """Run the shim on sys.argv: the program's name, then the low-level runtime's arguments.
+
+    Args:
+        cold: the interpreter that has nvct's cold side and its dependencies.
+    """
+    program, args = sys.argv[1], sys.argv[2:]
+    said = argv.parse(args)
+    env = {k.decode("utf-8", "surrogateescape"): v.decode("utf-8", "surrogateescape")
+           for k, v in posix.environ.items()}  # fmt: skip
+    try:
+        _run(program, args, said, env, cold)
+    except NvctError as error:
+        from nvct.shim.log import report
+
+        report(program, error, said)
+        posix._exit(error.exit_status)  # no finalisation: 1 ms
+    except Exception as error:
+        from nvct.shim.log import report_crash
+
+        report_crash(program, error, said, debug="NVCT_DEBUG" in env)
+        posix._exit(1)
+
+
+def _run(
+    program: str, args: list[str], said: argv.Invocation, env: dict[str, str], cold: str
+) -> NoReturn:
+    from nvct.plan.store import Store, run_dir
+    from nvct.shim import lowlevel, settings
+
+    store = Store(run_dir(env), create=True)
+    try:
+        config = settings.load(store, env, cold)
+        trouble: ConfigError | None = None
+    except ConfigError as error:
+        config, trouble = settings.fallback(), error
+    if said.version:
+        from nvct.version import __version__
+
+        posix.write(1, f"NVIDIA Container Runtime version {__version__} (nvct)\n".encode())
+    if said.creates:
+        from nvct.shim import create
+
+        mode = MODES.get(program) or config.mode
+        create.create(said, config, mode, create.Host(store, env, cold), trouble)
+    path = lowlevel.find(config.runtimes, env.get("PATH", ""))
+    store.close()
+    lowlevel.become(path, args)

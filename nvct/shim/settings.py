@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shim's configuration: config.toml, compiled once and checked on every use.
+
+Hot. Parsing TOML costs 13 ms, so the cold side does it once; what it found is kept as JSON in the
+run directory with the facts it depends on, beside launcher.conf for the launcher.
+"""
+
+from __future__ import annotations
+
+import time
+
+from nvct import paths
+from nvct.config.model import Config
+from nvct.errors import ConfigError
+from nvct.oci import jsontext
+from nvct.plan import facts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nvct.plan.store import Store
+
+FORMAT = 1
+LAUNCHER_WORDS = (
+    "NVIDIA_",
+    "CUDA_VERSION",
+    "nvidia-container-devices",
+    "nvidia-container-runtime-hook",
+    "nvidia-container-toolkit",
+)
+
+
+def config_file(env: Mapping[str, str]) -> str:
+    """Return where config.toml is for this environment (nvidia-container-toolkit v1.20)."""
+    named = env.get(paths.CONFIG_ENV)
+    if named:
+        return named
+    return f"{env.get('XDG_CONFIG_HOME') or '/etc'}/{paths.CONFIG_NAME}"
+
+
+def fallback() -> Config:
+    """Return the defaults, which decide where config.toml cannot be used."""
+    return Config()
+
+
+def load(store: Store, env: Mapping[str, str], cold: str) -> Config:
+    """Return the configuration in force, compiling it where what is kept no longer holds.
+
+    Raises:
+        ConfigError: config.toml cannot be used.
+    """
+    path = config_file(env)
+    kept = store.read_json(paths.CONFIG_CACHE)
+    if kept is not None and kept.get("nvct-config") == FORMAT and kept.get("path") == path:
+        found, values = kept.get("facts"), kept.get("config")
+        if isinstance(found, list) and isinstance(values, dict) and not facts.broken(found):  # type: ignore[arg-type]  # what we wrote
+            if found[0][0] == "hash":  # type: ignore[index]  # was too young for the launcher
+                _keep(store, path, Config.from_dict(values))
+            return Config.from_dict(values)
+    fact = facts.take_file(path, time.time_ns())
+    if fact[0] == "absent":
+        config = Config()
+    else:
+        from nvct.shim import door
+
+        config = Config.from_dict(door.run(cold, ["config", path], env))
+    _keep(store, path, config, fact)
+    return config
+
+
+def _keep(store: Store, path: str, config: Config, fact: facts.Fact | None = None) -> None:
+    """Keep the compiled configuration, and launcher.conf where the file's times can be trusted."""
+    if fact is None:
+        fact = facts.take_file(path, time.time_ns())
+        if fact[0] == "hash":
+            return
+    document = {"nvct-config": FORMAT, "path": path, "facts": [fact], "config": config.to_dict()}
+    store.write(paths.CONFIG_CACHE, jsontext.dumps(document).encode())
+    if fact[0] != "hash" and "\n" not in path and "\t" not in path:
+        store.write(paths.LAUNCHER_CONF, launcher_conf(config, path, fact).encode())
+
+
+def launcher_conf(config: Config, path: str, fact: facts.Fact) -> str:
+    """Return what the launcher needs to know; nothing that makes it hand over while debugging.
+
+    Words are cut at characters that JSON may escape, so that no escape hides them.
+    """
+    if config.debug not in ("", "/dev/null"):
+        return "nvct-launcher 1\nend\n"
+    signature = fact[2]
+    stamp = " ".join([str(n) for n in signature]) if isinstance(signature, list) else "absent"
+    lines = ["nvct-launcher 1", f"config\t{path}\t{stamp}"]
+    lines += [f"runtime\t{name}" for name in config.runtimes]
+    words = [*LAUNCHER_WORDS, *config.swarm_resource, *config.annotation_prefixes]
+    for word in words:
+        plain = max(_pieces(word), key=len)
+        if not plain:
+            raise ConfigError(
+                f"config.toml: {word!r} is no name to look for", hint="name a variable"
+            )
+        lines.append(f"word\t{plain}")
+    return "\n".join([*lines, "end", ""])
+
+
+def _pieces(word: str) -> list[str]:
+    """Split a word at what JSON may write in more than one way."""
+    pieces = [""]
+    for char in word:
+        if char in '"\\/<>&\n\t' or not " " <= char <= "~":
+            pieces.append("")
+        else:
+            pieces[-1] += char
+    return pieces

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OCI bundles for simulated containers: a config.json as engines write it, and a rootfs of its own.
+
+The device rules deny everything first, as Docker's and containerd's do: a node whose rule is
+missing is in the container and cannot be opened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+CAPABILITIES = (
+    "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_NET_RAW",
+    "CAP_SETGID", "CAP_SETUID", "CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE",
+    "CAP_SYS_CHROOT", "CAP_KILL", "CAP_AUDIT_WRITE",
+)  # fmt: skip
+PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def clone_rootfs(source: Path, target: Path) -> None:
+    """Make a root file system like another one, by hard links: whoever writes must rename."""
+    shutil.copytree(source, target, symlinks=True, copy_function=os.link)
+
+
+def make_bundle(
+    folder: Path,
+    rootfs: Path,
+    args: Sequence[str],
+    *,
+    env: Sequence[str] = (),
+    mounts: Sequence[Mapping[str, Any]] = (),
+    annotations: Mapping[str, str] | None = None,
+) -> Path:
+    """Write folder/config.json and give it a rootfs; return the folder."""
+    folder.mkdir(parents=True)
+    clone_rootfs(rootfs, folder / "rootfs")
+    document = config(args, env=env, mounts=mounts, annotations=annotations)
+    (folder / "config.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
+    return folder
+
+
+def config(
+    args: Sequence[str],
+    *,
+    env: Sequence[str] = (),
+    mounts: Sequence[Mapping[str, Any]] = (),
+    annotations: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return a config.json for a program in a rootfs beside it."""
+    return {
+        "ociVersion": "1.0.2",
+        "process": {
+            "user": {"uid": 0, "gid": 0},
+            "args": list(args),
+            "env": [PATH, *env],
+            "cwd": "/",
+            "capabilities": {
+                name: list(CAPABILITIES) for name in ("bounding", "effective", "permitted")
+            },
+            "noNewPrivileges": True,
+        },
+        "root": {"path": "rootfs"},
+        "hostname": "nvct",
+        "mounts": [*_system_mounts(), *mounts],
+        "annotations": dict(annotations or {}),
+        "linux": {
+            "resources": {
+                "devices": [{"allow": False, "access": "rwm"}, *_usual_rules()],
+            },
+            "namespaces": [
+                {"type": name} for name in ("pid", "network", "ipc", "uts", "mount")
+            ],
+            "maskedPaths": ["/proc/kcore", "/proc/keys", "/proc/timer_list"],
+            "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys"],
+        },
+    }
+
+
+def _system_mounts() -> list[dict[str, Any]]:
+    plain = ["nosuid", "noexec", "nodev"]
+    return [
+        {"destination": "/proc", "type": "proc", "source": "proc", "options": plain},
+        {"destination": "/dev", "type": "tmpfs", "source": "tmpfs",
+         "options": ["nosuid", "strictatime", "mode=755", "size=65536k"]},
+        {"destination": "/dev/pts", "type": "devpts", "source": "devpts",
+         "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]},
+        {"destination": "/dev/shm", "type": "tmpfs", "source": "shm",
+         "options": [*plain, "mode=1777", "size=65536k"]},
+        {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": [*plain, "ro"]},
+    ]  # fmt: skip
+
+
+def _usual_rules() -> list[dict[str, Any]]:
+    """Return the rules of the nodes that every container has: null, zero, tty and so on."""
+    return [
+        {"allow": True, "type": "c", "major": 1, "minor": minor, "access": "rwm"}
+        for minor in (3, 5, 7, 8, 9)
+    ]

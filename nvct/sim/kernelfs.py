@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel would show of a simulated node: its parts of /proc, /sys and /dev.
+
+Everything is written from the node's state, into the folders ``proc``, ``sys`` and ``dev`` of the
+tree. Device nodes are real where that is possible and wanted, else empty files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from dataclasses import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from nvct.sim.state import Record, State
+
+MAX_GPUS, MAX_GPU_INSTANCES, MAX_COMPUTE_INSTANCES = 32, 15, 8
+CAPS_PER_GPU = MAX_GPU_INSTANCES * (MAX_COMPUTE_INSTANCES + 1)
+FIRST_GPU_CAP = 3  # 1 and 2 are the MIG configuration and monitor capabilities
+MAJORS = {
+    "nvidia": 195,
+    "nvidia-modeset": 195,
+    "nvidiactl": 195,
+    "nvidia-caps": 236,
+    "nvidia-caps-imex-channels": 234,
+    "nvidia-uvm": 508,
+    "drm": 226,
+}
+DYNAMIC_MAJORS = (*range(254, 233, -1), *range(511, 383, -1))  # Documentation/devices.txt
+FIRST_CARD, FIRST_RENDER = 1, 128  # card0 is the board's own display controller
+
+
+def capability_minor(gpu_minor: int, gi: int, ci: int | None = None) -> int:
+    """Return the minor of a MIG capability, as /proc/driver/nvidia-caps/mig-minors lists it."""
+    at = FIRST_GPU_CAP + gpu_minor * CAPS_PER_GPU + gi * (MAX_COMPUTE_INSTANCES + 1)
+    return at if ci is None else at + 1 + ci
+
+
+def proc_bus(bus: str) -> str:
+    """Return a PCI bus id as procfs and sysfs write it, from NVML's form."""
+    domain, _, rest = bus.lower().partition(":")
+    return f"{int(domain, 16):04x}:{rest}"
+
+
+def host_majors(devices: str) -> dict[int, str]:
+    """Return the majors that /proc/devices lists, of character and block devices alike."""
+    fields = (line.split() for line in devices.splitlines())
+    return {int(f[0]): f[1] for f in fields if len(f) == 2 and f[0].isdigit()}
+
+
+def choose_majors(taken: dict[int, str]) -> dict[str, int]:
+    """Return majors for the simulation that no driver of this host has.
+
+    A node of the simulation must never reach a real device: where the real module is loaded, or
+    a dynamic major is in use, another number is taken.
+    """
+    chosen: dict[int, int] = {}
+    used = set(taken) | set(MAJORS.values())
+    for major in MAJORS.values():
+        if major not in chosen:
+            free = major if major not in taken else next(m for m in DYNAMIC_MAJORS if m not in used)
+            chosen[major] = free
+            used.add(free)
+    return {name: chosen[major] for name, major in MAJORS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFile:
+    """A node below dev: its name, numbers, permission bits and group."""
+
+    name: str
+    major: int
+    minor: int
+    mode: int = 0o666
+    gid: int = 0
+
+
+def _majors(state: State) -> dict[str, int]:
+    (record,) = state.find("major")
+    return {name: int(value) for name, value in record.fields.items()}
+
+
+def device_files(state: State, groups: dict[str, int]) -> Iterator[DeviceFile]:
+    """Yield the nodes that the driver and udev make on this node."""
+    major = _majors(state)
+    yield DeviceFile("nvidiactl", major["nvidiactl"], 255)
+    yield DeviceFile("nvidia-modeset", major["nvidia-modeset"], 254)
+    yield DeviceFile("nvidia-uvm", major["nvidia-uvm"], 0)
+    yield DeviceFile("nvidia-uvm-tools", major["nvidia-uvm"], 1)
+    yield DeviceFile("nvidia-caps/nvidia-cap1", major["nvidia-caps"], 1, 0o400)
+    yield DeviceFile("nvidia-caps/nvidia-cap2", major["nvidia-caps"], 2, 0o444)
+    for gpu in state.find("gpu"):
+        yield DeviceFile(f"nvidia{gpu.fields['minor']}", major["nvidia"], int(gpu.fields["minor"]))
+    for cap in state.find("cap"):
+        minor = int(cap.fields["minor"])
+        yield DeviceFile(f"nvidia-caps/nvidia-cap{minor}", major["nvidia-caps"], minor, 0o444)
+    video, render = groups.get("video", 44), groups.get("render", 105)
+    for number in range(len(state.find("gpu"))):
+        card, node = FIRST_CARD + number, FIRST_RENDER + number
+        yield DeviceFile(f"dri/card{card}", major["drm"], card, 0o660, video)
+        yield DeviceFile(f"dri/renderD{node}", major["drm"], node, 0o660, render)
+
+
+def make_node(path: Path, device: DeviceFile, *, real: bool) -> None:
+    """Make one device node, or the plain file that stands for it, unless it is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        return
+    if not real:
+        path.touch()
+        path.chmod(device.mode)
+        return
+    os.mknod(path, stat.S_IFCHR | device.mode, os.makedev(device.major, device.minor))
+    path.chmod(device.mode)  # mknod's mode is cut by the umask
+    os.chown(path, 0, device.gid)
+
+
+def write_dev(dev: Path, state: State, groups: dict[str, int], *, real: bool) -> None:
+    """Write the device nodes and the links to them, and remove those of MIG devices gone."""
+    wanted = {device.name for device in device_files(state, groups)}
+    caps = dev / "nvidia-caps"
+    for path in [*caps.iterdir()] if caps.is_dir() else []:
+        if f"nvidia-caps/{path.name}" not in wanted:
+            path.unlink()
+    for device in device_files(state, groups):
+        make_node(dev / device.name, device, real=real)
+    by_path = dev / "dri/by-path"
+    by_path.mkdir(parents=True, exist_ok=True)
+    for number, gpu in enumerate(state.find("gpu")):
+        name = f"pci-{proc_bus(gpu.fields['bus'])}"
+        for kind, target in (
+            ("card", f"../card{FIRST_CARD + number}"),
+            ("render", f"../renderD{FIRST_RENDER + number}"),
+        ):
+            link = by_path / f"{name}-{kind}"
+            if not link.is_symlink():
+                link.symlink_to(target)
+
+
+def _put(path: Path, text: str, mode: int = 0o444) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+
+
+def write_proc(proc: Path, state: State, *, machine: str, host_devices: str) -> None:
+    """Write proc/devices and proc/driver of the loaded module."""
+    nvidia = proc / "driver/nvidia"
+    _put(
+        nvidia / "version",
+        f"NVRM version: NVIDIA UNIX Open Kernel Module for {machine}  {state.driver}  "
+        "Release Build  (simulated)\nGCC version:  gcc version 12.2.0\n",
+    )
+    _put(nvidia / "params", _params())
+    _put(nvidia / "registry", 'Binary: ""\n')
+    for gpu in state.find("gpu"):
+        bus = proc_bus(gpu.fields["bus"])
+        _put(nvidia / "gpus" / bus / "information", _information(gpu, bus, state.driver))
+        _put(nvidia / "gpus" / bus / "registry", 'Binary: ""\n')
+    _put(proc / "devices", _devices(host_devices, _majors(state)))
+    _put(proc / "driver/nvidia-caps/mig-minors", mig_minors())
+    _put(proc / "driver/nvidia-caps/sys-minors", "fabric-imex-mgmt 0\n")
+    write_capabilities(proc, state)
+
+
+def write_capabilities(proc: Path, state: State) -> None:
+    """Write the capability files of the MIG instances that there are, and remove all others."""
+    root = proc / "driver/nvidia/capabilities"
+    for name, minor, mode in (("config", 1, 0o400), ("monitor", 2, 0o444)):
+        _put(root / "mig" / name, _access(minor, mode))
+    for gpu in state.find("gpu", migcapable=1):
+        (root / f"gpu{gpu.fields['minor']}/mig").mkdir(parents=True, exist_ok=True)
+    wanted = {}
+    for cap in state.find("cap"):
+        gpu_minor = state.gpu(int(cap.fields["gpu"])).fields["minor"]
+        folder = root / f"gpu{gpu_minor}/mig/gi{cap.fields['gi']}"
+        if "ci" in cap.fields:
+            folder /= f"ci{cap.fields['ci']}"
+        wanted[folder / "access"] = int(cap.fields["minor"])
+    for folder in [*root.glob("gpu*/mig/gi*"), *root.glob("gpu*/mig/gi*/ci*")]:
+        if folder / "access" not in wanted:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(folder)
+    for path, minor in wanted.items():
+        _put(path, _access(minor, 0o444))
+
+
+def _access(minor: int, mode: int) -> str:
+    return f"DeviceFileMinor: {minor}\nDeviceFileMode: {mode}\nDeviceFileModify: 1\n"
+
+
+def mig_minors() -> str:
+    """Return /proc/driver/nvidia-caps/mig-minors: every capability that any GPU may ever have."""
+    lines = ["config 1", "monitor 2"]
+    for gpu in range(MAX_GPUS):
+        for gi in range(MAX_GPU_INSTANCES):
+            lines.append(f"gpu{gpu}/gi{gi}/access {capability_minor(gpu, gi)}")
+            lines += [
+                f"gpu{gpu}/gi{gi}/ci{ci}/access {capability_minor(gpu, gi, ci)}"
+                for ci in range(MAX_COMPUTE_INSTANCES)
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def _params() -> str:
+    values = {
+        "ResmanDebugLevel": 4294967295, "RmLogonRC": 1, "ModifyDeviceFiles": 1,
+        "DeviceFileUID": 0, "DeviceFileGID": 0, "DeviceFileMode": 438,
+        "InitializeSystemMemoryAllocations": 1, "UsePageAttributeTable": 4294967295,
+        "EnableMSI": 1, "EnablePCIeGen3": 0, "EnableStreamMemOPs": 0, "NvLinkDisable": 0,
+        "RmProfilingAdminOnly": 1, "PreserveVideoMemoryAllocations": 0, "OpenRmEnableUnsupportedGpus": 1,
+    }  # fmt: skip
+    return "".join(f"{key}: {value}\n" for key, value in values.items()) + 'RegistryDwords: ""\n'
+
+
+def _information(gpu: Record, bus: str, driver: str) -> str:
+    f = gpu.fields
+    return (
+        f"Model: \t\t {f['name']}\nIRQ:   \t\t {200 + int(f['minor'])}\n"
+        f"GPU UUID: \t {f['uuid']}\nVideo BIOS: \t {f.get('vbios', '??.??.??.??.??')}\n"
+        "Bus Type: \t PCIe\nDMA Size: \t 52 bits\nDMA Mask: \t 0xfffffffffffff\n"
+        f"Bus Location: \t {bus}\nDevice Minor: \t {f['minor']}\n"
+        f"GPU Firmware: \t {driver}\nGPU Excluded:\t No\n"
+    )
+
+
+def _devices(host: str, majors: dict[str, int]) -> str:
+    """Return /proc/devices: the host's lines, and the simulation's where it is not there."""
+    head, _, rest = host.partition("\nBlock devices:\n")
+    lines = [line for line in head.splitlines() if line[:1] in " 0123456789" and line.strip()]
+    ours = {f"{major:3d} {name}" for name, major in majors.items()}
+    # A real module's own lines would show majors that the simulation must not use.
+    lines = [line for line in lines if not line.split()[1].startswith("nvidia")]
+    if any(line.split()[1] == "drm" for line in lines):
+        ours = {line for line in ours if not line.endswith(" drm")}
+    lines = sorted({*lines, *ours}, key=lambda line: (int(line.split()[0]), line))
+    return "\n".join(["Character devices:", *lines, "", "Block devices:", rest.rstrip("\n"), ""])
+
+
+def write_sys(sys: Path, state: State) -> None:
+    """Write the PCI devices, with their DRM nodes, and the module's version."""
+    drm = _majors(state)["drm"]
+    for number, gpu in enumerate(state.find("gpu")):
+        folder = sys / "bus/pci/devices" / proc_bus(gpu.fields["bus"])
+        device, subsystem = (int(gpu.fields[key], 16) for key in ("device", "subsystem"))
+        values = {
+            "vendor": 0x10DE, "device": device >> 16, "class": 0x030200,
+            "subsystem_vendor": subsystem & 0xFFFF, "subsystem_device": subsystem >> 16,
+        }  # fmt: skip
+        for name, value in values.items():
+            width = 6 if name == "class" else 4
+            _put(folder / name, f"0x{value:0{width}x}\n")
+        _put(folder / "numa_node", "0\n")
+        _put(folder / "uevent", f"DRIVER=nvidia\nPCI_SLOT_NAME={folder.name}\n")
+        for name, minor in (
+            (f"card{FIRST_CARD + number}", FIRST_CARD + number),
+            (f"renderD{FIRST_RENDER + number}", FIRST_RENDER + number),
+        ):
+            _put(folder / "drm" / name / "dev", f"{drm}:{minor}\n")
+    _put(sys / "module/nvidia/version", f"{state.driver}\n")

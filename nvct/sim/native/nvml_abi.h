@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The part of NVML's binary interface that the simulation implements: numbers and struct layouts.
+ * Facts as nvidia-ml-py (pynvml.py) states them; a test compares sizes and offsets with it.
+ */
+#ifndef NVCT_SIM_NVML_ABI_H
+#define NVCT_SIM_NVML_ABI_H
+
+typedef unsigned int nvmlReturn_t;
+
+enum {
+    NVML_SUCCESS = 0,
+    NVML_ERROR_UNINITIALIZED = 1,
+    NVML_ERROR_INVALID_ARGUMENT = 2,
+    NVML_ERROR_NOT_SUPPORTED = 3,
+    NVML_ERROR_NO_PERMISSION = 4,
+    NVML_ERROR_NOT_FOUND = 6,
+    NVML_ERROR_INSUFFICIENT_SIZE = 7,
+    NVML_ERROR_DRIVER_NOT_LOADED = 9,
+    NVML_ERROR_TIMEOUT = 10,
+    NVML_ERROR_GPU_IS_LOST = 15,
+    NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18,
+    NVML_ERROR_IN_USE = 19,
+    NVML_ERROR_MEMORY = 20,
+    NVML_ERROR_INSUFFICIENT_RESOURCES = 23,
+    NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
+    NVML_ERROR_UNKNOWN = 999,
+};
+
+/* All handles are opaque pointers to the caller; here all kinds point into one table. */
+typedef struct handle *nvmlDevice_t;
+typedef struct handle *nvmlGpuInstance_t;
+typedef struct handle *nvmlComputeInstance_t;
+typedef struct event_set *nvmlEventSet_t;
+
+#define NVML_BUS_ID_LENGTH 32
+#define NVML_BUS_ID_LEGACY_LENGTH 16
+#define NVML_NAME_LENGTH 96
+
+typedef struct {
+    char busIdLegacy[NVML_BUS_ID_LEGACY_LENGTH];
+    unsigned int domain, bus, device, pciDeviceId, pciSubSystemId;
+    char busId[NVML_BUS_ID_LENGTH];
+} nvmlPciInfo_t;
+
+/* Before NVML 9.0: the four reserved words are where busId is now, half as long. */
+typedef struct {
+    char busId[NVML_BUS_ID_LEGACY_LENGTH];
+    unsigned int domain, bus, device, pciDeviceId, pciSubSystemId, reserved[4];
+} nvmlPciInfo_v2_t;
+
+typedef struct {
+    unsigned int version, domain, bus, device, pciDeviceId, pciSubSystemId, baseClass, subClass;
+    char busId[NVML_BUS_ID_LENGTH];
+} nvmlPciInfoExt_t;
+
+typedef struct {
+    unsigned long long total, free, used;
+} nvmlMemory_t;
+
+typedef struct {
+    unsigned int version;
+    unsigned long long total, reserved, free, used;
+} nvmlMemory_v2_t;
+
+typedef struct {
+    unsigned int gpu, memory;
+} nvmlUtilization_t;
+
+typedef struct {
+    unsigned long long l1Cache, l2Cache, deviceMemory, registerFile;
+} nvmlEccErrorCounts_t;
+
+typedef struct {
+    unsigned int version, type;
+    union {
+        char str[41];
+        unsigned char bytes[16];
+    } value;
+} nvmlUUID_t;
+
+typedef struct {
+    unsigned int version, value;
+} nvmlVersioned32_t; /* nvmlDeviceAddressingMode_t and nvmlMarginTemperature_t */
+
+typedef struct {
+    unsigned int version, sensorType;
+    int temperature;
+} nvmlTemperature_t;
+
+typedef struct {
+    unsigned int multiprocessorCount, sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount,
+        sharedJpegCount, sharedOfaCount, gpuInstanceSliceCount, computeInstanceSliceCount;
+    unsigned long long memorySizeMB;
+} nvmlDeviceAttributes_t;
+
+typedef struct {
+    unsigned char clusterUuid[16];
+    nvmlReturn_t status;
+    unsigned int cliqueId, state;
+} nvmlGpuFabricInfo_t;
+
+typedef struct {
+    unsigned int version;
+    unsigned char clusterUuid[16];
+    nvmlReturn_t status;
+    unsigned int cliqueId, state, healthMask;
+    unsigned char healthSummary; /* since v3 */
+} nvmlGpuFabricInfoV_t;
+
+typedef struct {
+    unsigned int fieldId, scopeId;
+    long long timestamp, latencyUsec;
+    unsigned int valueType;
+    nvmlReturn_t nvmlReturn;
+    unsigned long long value;
+} nvmlFieldValue_t;
+
+typedef struct {
+    unsigned int start, size;
+} nvmlPlacement_t; /* of GPU instances and of compute instances */
+
+typedef struct {
+    unsigned int id, isP2pSupported, sliceCount, instanceCount, multiprocessorCount,
+        copyEngineCount, decoderCount, encoderCount, jpegCount, ofaCount;
+    unsigned long long memorySizeMB;
+} nvmlGpuInstanceProfileInfo_t;
+
+typedef struct {
+    unsigned int version, id, isP2pSupported, sliceCount, instanceCount, multiprocessorCount,
+        copyEngineCount, decoderCount, encoderCount, jpegCount, ofaCount;
+    unsigned long long memorySizeMB;
+    char name[NVML_NAME_LENGTH];
+} nvmlGpuInstanceProfileInfo_v2_t;
+
+/* v3 says with capability bits (bit 0: peer to peer, bit 1: graphics) what v2 says with a bool. */
+typedef struct {
+    unsigned int version, id, sliceCount, instanceCount, multiprocessorCount, copyEngineCount,
+        decoderCount, encoderCount, jpegCount, ofaCount;
+    unsigned long long memorySizeMB;
+    char name[NVML_NAME_LENGTH];
+    unsigned int capabilities;
+} nvmlGpuInstanceProfileInfo_v3_t;
+
+typedef struct {
+    nvmlDevice_t device;
+    unsigned int id, profileId;
+    nvmlPlacement_t placement;
+} nvmlGpuInstanceInfo_t;
+
+typedef struct {
+    unsigned int id, sliceCount, instanceCount, multiprocessorCount, sharedCopyEngineCount,
+        sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount;
+} nvmlComputeInstanceProfileInfo_t;
+
+typedef struct {
+    unsigned int version, id, sliceCount, instanceCount, multiprocessorCount, sharedCopyEngineCount,
+        sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount;
+    char name[NVML_NAME_LENGTH];
+    unsigned int capabilities; /* since v3 */
+} nvmlComputeInstanceProfileInfo_v3_t;
+
+typedef struct {
+    nvmlDevice_t device;
+    nvmlGpuInstance_t gpuInstance;
+    unsigned int id, profileId;
+    nvmlPlacement_t placement;
+} nvmlComputeInstanceInfo_t;
+
+typedef struct {
+    nvmlDevice_t device;
+    unsigned long long eventType, eventData;
+    unsigned int gpuInstanceId, computeInstanceId; /* since v2 */
+} nvmlEventData_t;
+
+#define NVML_STRUCT(type, version) ((unsigned int)(sizeof(type) | ((unsigned int)(version) << 24)))
+
+#endif

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the parts of the simulated NVML share: the state as read from its file, the table of
+ * handles, and how an entry point begins and ends.
+ *
+ * The state file is the "kernel driver" of the simulation. Its text starts at STATE_OFFSET, one
+ * record a line, fields separated by TAB, `key=value`; the first line `nvct-sim 1 <generation>`
+ * and the last `end <generation>` frame it, so that a reader sees a write that is under way.
+ */
+#ifndef NVCT_SIM_SIMULATION_H
+#define NVCT_SIM_SIMULATION_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "nvml_abi.h"
+
+#define API __attribute__((visibility("default")))
+
+enum {
+    STATE_OFFSET = 8192, /* a small ELF file is before the text */
+    STATE_SIZE = 131072,
+    TEXT_SIZE = STATE_SIZE - STATE_OFFSET,
+    MAX_GPUS = 64,
+    MAX_PROFILES = 256,
+    MAX_GPU_INSTANCES = 256,
+    MAX_COMPUTE_INSTANCES = 512,
+    MAX_EVENTS = 256,
+    MAX_PLACEMENTS = 16,
+    GPU_INSTANCES_PER_GPU = 15, /* mig-minors of the real driver: gi0 to gi14, ci0 to ci7 */
+    COMPUTE_INSTANCES_PER_INSTANCE = 8,
+    SERIAL_LENGTH = 32,
+    UUID_LENGTH = 96,
+};
+
+enum visibility { UNKNOWN_YET, VISIBLE, HIDDEN };
+
+struct gpu {
+    unsigned index, minor, cc_major, cc_minor, arch, brand, device, subsystem;
+    unsigned domain, bus, slot;
+    unsigned power, temperature, utilization, board, persistence, ecc, addressing;
+    unsigned long long memory, memory_used, ecc_errors;
+    bool mig_capable, mig, lost;
+    char uuid[UUID_LENGTH], name[NVML_NAME_LENGTH], bus_id[NVML_BUS_ID_LENGTH];
+    char serial[SERIAL_LENGTH], vbios[32];
+    enum visibility seen;
+};
+
+struct profile {
+    int gpu; /* -1: every MIG-capable GPU */
+    unsigned id, kind, slices, media, sm, max, n_placements;
+    unsigned long long memory_mb;
+    char name[NVML_NAME_LENGTH];
+    nvmlPlacement_t placements[MAX_PLACEMENTS];
+};
+
+struct gpu_instance {
+    unsigned gpu, id, profile, start, size, cap;
+    bool has_cap;
+    enum visibility seen;
+};
+
+struct compute_instance {
+    unsigned gpu, gi, id, profile, start, size, cap;
+    bool has_cap;
+    char uuid[UUID_LENGTH];
+    enum visibility seen;
+};
+
+struct event {
+    unsigned long long seq, type, data;
+    unsigned gpu, gi, ci;
+};
+
+struct snapshot {
+    unsigned long generation;
+    char driver[80], tree[PATH_MAX];
+    unsigned cuda, caps_major;
+    unsigned n_gpus, n_profiles, n_gpu_instances, n_compute_instances, n_events;
+    struct gpu gpus[MAX_GPUS];
+    struct profile profiles[MAX_PROFILES];
+    struct gpu_instance gpu_instances[MAX_GPU_INSTANCES];
+    struct compute_instance compute_instances[MAX_COMPUTE_INSTANCES];
+    struct event events[MAX_EVENTS];
+};
+
+struct text {
+    char data[TEXT_SIZE + 1];
+    size_t length;
+};
+
+/* state.c: parsing, and changing the file in place. */
+nvmlReturn_t state_open(const char *path);
+void state_close(void);
+nvmlReturn_t state_refresh(struct snapshot *snapshot);
+nvmlReturn_t state_edit(nvmlReturn_t (*edit)(struct snapshot *now, struct text *text, void *arg),
+                        void *arg);
+nvmlReturn_t text_append(struct text *text, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+void text_remove(struct text *text, const char *start);
+nvmlReturn_t text_set(struct text *text, const char *start, const char *key, const char *value);
+
+/* record.c: numbers and fields of one line. */
+bool parse_number(const char **at, unsigned long long *value);
+bool field_text(const char *line, const char *key, char *out, size_t size);
+bool field_number(const char *line, const char *key, unsigned long long *value);
+unsigned field_unsigned(const char *line, const char *key, unsigned otherwise);
+nvmlReturn_t parse_snapshot(const struct text *text, struct snapshot *out);
+
+/* Look-ups in a snapshot; NULL where there is none. */
+struct gpu *find_gpu(struct snapshot *s, unsigned index);
+struct gpu_instance *find_gpu_instance(struct snapshot *s, unsigned gpu, unsigned id);
+struct compute_instance *find_compute_instance(struct snapshot *s, unsigned gpu, unsigned gi,
+                                               unsigned id);
+const struct profile *find_profile(const struct snapshot *s, unsigned gpu, unsigned id);
+
+/* visibility.c: a device is there if its nodes can be opened. */
+extern const char *device_directory;
+nvmlReturn_t probe_control_node(void);
+bool gpu_is_visible(struct gpu *gpu);
+bool compute_instance_is_visible(struct snapshot *s, struct compute_instance *ci);
+
+/* core.c */
+enum kind { GPU_HANDLE = 1, MIG_HANDLE, GPU_INSTANCE_HANDLE, COMPUTE_INSTANCE_HANDLE };
+
+struct handle {
+    enum kind kind;
+    unsigned gpu, gi, ci;
+};
+
+/* What a handle means in the present state. gi and ci are NULL for a whole GPU. */
+struct target {
+    struct snapshot *state;
+    struct gpu *gpu;
+    struct gpu_instance *gi;
+    struct compute_instance *ci;
+};
+
+enum accept { WHOLE_GPU, ANY_DEVICE, MIG_DEVICE };
+
+/* Take the lock and look at the state. On anything but NVML_SUCCESS the lock is not held. */
+nvmlReturn_t begin(struct snapshot **state);
+nvmlReturn_t begin_device(nvmlDevice_t device, enum accept accept, struct target *target);
+nvmlReturn_t begin_instance(struct handle *instance, enum kind kind, struct target *target);
+nvmlReturn_t finish(nvmlReturn_t result); /* gives the lock back, returns its argument */
+
+struct handle *intern(enum kind kind, unsigned gpu, unsigned gi, unsigned ci);
+nvmlReturn_t give_handle(struct handle **out, struct handle *handle);
+nvmlReturn_t resolve(struct snapshot *state, nvmlDevice_t device, enum accept accept,
+                     struct target *target);
+nvmlReturn_t copy_text(const char *from, char *to, unsigned length);
+bool is_initialized(void);
+void wait_ms(unsigned ms);
+unsigned long long now_us(void);
+
+/* mig.c */
+void mig_profile_name(const struct target *target, char *out, size_t size);
+unsigned compute_slices(unsigned profile);
+unsigned gpu_slices(const struct snapshot *s, unsigned gpu);
+
+#endif

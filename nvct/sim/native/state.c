@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The state file: read it when its generation changes, and change it in place. In place, because
+ * containers hold bind mounts of the file: a rename would cut them off. Writers exclude each other
+ * with flock; readers take no lock (a container must not be able to hold up the node) and read
+ * again while the generations of the first and the last line differ.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "simulation.h"
+
+static int state_fd = -1;
+static char state_path[PATH_MAX];
+static struct text scratch;
+
+static ssize_t read_at(int fd, char *data, size_t size)
+{
+    size_t n = 0;
+    while (n < size) {
+        ssize_t got = pread(fd, data + n, size - n, (off_t)(STATE_OFFSET + n));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return -1;
+        if (got == 0)
+            break;
+        n += (size_t)got;
+    }
+    return (ssize_t)n;
+}
+
+static nvmlReturn_t read_state(int fd, struct text *text, struct snapshot *out)
+{
+    nvmlReturn_t result = NVML_ERROR_UNKNOWN;
+    for (int attempt = 0; attempt < 100; attempt++) {
+        ssize_t n = read_at(fd, text->data, TEXT_SIZE);
+        if (n < 0)
+            return NVML_ERROR_UNKNOWN;
+        text->data[n] = '\0';
+        text->length = strlen(text->data);
+        result = parse_snapshot(text, out);
+        if (result == NVML_SUCCESS)
+            break;
+        wait_ms(1); /* a writer is at work, or the file is damaged */
+    }
+    return result;
+}
+
+nvmlReturn_t state_open(const char *path)
+{
+    int n = snprintf(state_path, sizeof(state_path), "%s", path);
+    if (n < 0 || (size_t)n >= sizeof(state_path))
+        return NVML_ERROR_UNKNOWN;
+    state_fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (state_fd >= 0)
+        return NVML_SUCCESS;
+    return errno == EACCES || errno == EPERM ? NVML_ERROR_NO_PERMISSION
+                                             : NVML_ERROR_DRIVER_NOT_LOADED;
+}
+
+void state_close(void)
+{
+    if (state_fd >= 0)
+        close(state_fd);
+    state_fd = -1;
+}
+
+/* The generation in the first line, or false if it cannot be read. */
+static bool peek_generation(unsigned long *generation)
+{
+    char head[64];
+    unsigned long long value;
+    ssize_t n = read_at(state_fd, head, sizeof(head) - 1);
+    if (n <= 0)
+        return false;
+    head[n] = '\0';
+    const char *at = strchr(head, '\t');
+    at = at ? strchr(at + 1, '\t') : NULL;
+    if (!at || (at++, !parse_number(&at, &value)))
+        return false;
+    *generation = (unsigned long)value;
+    return true;
+}
+
+nvmlReturn_t state_refresh(struct snapshot *snapshot)
+{
+    unsigned long generation;
+    if (snapshot->generation && peek_generation(&generation) &&
+        generation == snapshot->generation)
+        return NVML_SUCCESS;
+    return read_state(state_fd, &scratch, snapshot);
+}
+
+static nvmlReturn_t write_state(int fd, const struct text *text, size_t old_length)
+{
+    static char block[TEXT_SIZE];
+    size_t size = text->length > old_length ? text->length : old_length;
+    memset(block, 0, size);
+    memcpy(block, text->data, text->length);
+    for (size_t done = 0; done < size;) {
+        ssize_t n = pwrite(fd, block + done, size - done, (off_t)(STATE_OFFSET + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return NVML_ERROR_UNKNOWN;
+        done += (size_t)n;
+    }
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t bump_generation(struct text *text, unsigned long generation)
+{
+    char head[64];
+    char *rest = strchr(text->data, '\n');
+    snprintf(head, sizeof(head), "nvct-sim\t1\t%lu", generation);
+    size_t old = (size_t)(rest - text->data), new = strlen(head);
+    if (text->length - old + new > TEXT_SIZE)
+        return NVML_ERROR_MEMORY;
+    memmove(text->data + new, rest, text->length - old + 1);
+    memcpy(text->data, head, new);
+    text->length = text->length - old + new;
+    char *end = text->data + text->length;
+    while (end > text->data && strncmp(end, "\nend\t", 5) != 0)
+        end--;
+    *++end = '\0';
+    text->length = (size_t)(end - text->data);
+    return text_append(text, "end\t%lu\n", generation);
+}
+
+/* Nothing that one call may change may be lost: read, edit and write under one lock. */
+nvmlReturn_t state_edit(nvmlReturn_t (*edit)(struct snapshot *, struct text *, void *), void *arg)
+{
+    static struct snapshot now;
+    int fd = open(state_path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return NVML_ERROR_NO_PERMISSION; /* a container's view of the state is read-only */
+    while (flock(fd, LOCK_EX) != 0)
+        if (errno != EINTR) {
+            close(fd);
+            return NVML_ERROR_UNKNOWN;
+        }
+    nvmlReturn_t result = read_state(fd, &scratch, &now);
+    size_t old_length = scratch.length;
+    if (result == NVML_SUCCESS)
+        result = edit(&now, &scratch, arg);
+    if (result == NVML_SUCCESS)
+        result = bump_generation(&scratch, now.generation + 1);
+    if (result == NVML_SUCCESS)
+        result = write_state(fd, &scratch, old_length);
+    close(fd); /* gives the lock back */
+    return result;
+}
+
+/* Put a line in front of the last one, "end"; after it where there is none yet. */
+nvmlReturn_t text_append(struct text *text, const char *format, ...)
+{
+    char line[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    int n = vsnprintf(line, sizeof(line), format, arguments);
+    va_end(arguments);
+    if (n < 0 || (size_t)n >= sizeof(line) || text->length + (size_t)n > TEXT_SIZE)
+        return NVML_ERROR_MEMORY;
+    char *at = strstr(text->data, "\nend\t");
+    at = at ? at + 1 : text->data + text->length;
+    memmove(at + n, at, strlen(at) + 1);
+    memcpy(at, line, (size_t)n);
+    text->length += (size_t)n;
+    return NVML_SUCCESS;
+}
+
+/* Does the line start with these fields, each whole? */
+static bool starts_with(const char *line, const char *start)
+{
+    size_t n = strlen(start);
+    return strncmp(line, start, n) == 0 && (line[n] == '\t' || line[n] == '\n' || !line[n]);
+}
+
+void text_remove(struct text *text, const char *start)
+{
+    for (char *line = text->data; *line;) {
+        char *next = strchr(line, '\n');
+        next = next ? next + 1 : line + strlen(line);
+        if (starts_with(line, start))
+            memmove(line, next, strlen(next) + 1);
+        else
+            line = next;
+    }
+    text->length = strlen(text->data);
+}
+
+nvmlReturn_t text_set(struct text *text, const char *start, const char *key, const char *value)
+{
+    char field[64];
+    int n = snprintf(field, sizeof(field), "\t%s=", key);
+    for (char *line = text->data; line && *line;) {
+        char *next = strchr(line, '\n');
+        if (starts_with(line, start)) {
+            char *at = strstr(line, field);
+            if (!at || at > next) { /* absent: put it at the line's end */
+                size_t room = (size_t)n + strlen(value);
+                if (!next || text->length + room > TEXT_SIZE)
+                    return NVML_ERROR_MEMORY;
+                memmove(next + room, next, strlen(next) + 1);
+                memcpy(next, field, (size_t)n);
+                memcpy(next + n, value, strlen(value));
+            } else {
+                char *old = at + n;
+                size_t length = strcspn(old, "\t\n");
+                if (text->length - length + strlen(value) > TEXT_SIZE)
+                    return NVML_ERROR_MEMORY;
+                memmove(old + strlen(value), old + length, strlen(old + length) + 1);
+                memcpy(old, value, strlen(value));
+            }
+            text->length = strlen(text->data);
+            return NVML_SUCCESS;
+        }
+        line = next ? next + 1 : NULL;
+    }
+    return NVML_ERROR_NOT_FOUND;
+}

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The user space of a simulated driver: the files that a driver package installs.
+
+Names, SONAMEs, links and folders are those of NVIDIA's 580 packages for Debian (flat layout in the
+multiarch folder); the files are small shared objects without code, but for the NVML library and
+nvidia-smi, which are real and come from nvct.sim.native. GLVND and the OpenCL loader belong to
+other packages and are not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from typing import NamedTuple
+
+from nvct.linux import ldcache
+from nvct.sim.elf_writer import MACHINES, shared_object
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+STATE_LIBRARY = "libnvidia-simstate"
+
+
+class Library(NamedTuple):
+    """One library of the package.
+
+    Attributes:
+        name: up to ``.so``, below the library folder.
+        soname: what follows ``.so`` in its SONAME, "V" for the driver version.
+        version: what follows ``.so.`` in its file name, "V" for the driver version, "" for none.
+        dev: whether there is a link that ends in ``.so``, as for linking programs.
+        needed: libraries it needs besides libc, "V" for the driver version.
+    """
+
+    name: str
+    soname: str | None
+    version: str = "V"
+    dev: bool = False
+    needed: tuple[str, ...] = ()
+
+
+_GLCORE = ("libnvidia-glsi.so.V", "libnvidia-tls.so.V")
+# fmt: off
+LIBRARIES = (
+    Library("libcuda.so", ".1", dev=True),
+    Library("libcudadebugger.so", ".1"),
+    Library("libnvcuvid.so", ".1", dev=True, needed=("libcuda.so.1",)),
+    Library("libnvidia-allocator.so", ".1", dev=True),
+    Library("libnvidia-api.so", ".1", "1"),
+    Library("libnvidia-cfg.so", ".1", dev=True),
+    Library("libnvidia-compiler-next.so", ".V"),
+    Library("libnvidia-egl-gbm.so", ".1", "1.1.2"),
+    Library("libnvidia-egl-wayland.so", ".1", "1.1.20"),
+    Library("libnvidia-egl-wayland2.so", ".1", "1.0.0"),
+    Library("libnvidia-egl-xcb.so", ".1", "1.0.3"),
+    Library("libnvidia-egl-xlib.so", ".1", "1.0.3"),
+    Library("libnvidia-eglcore.so", ".V", needed=_GLCORE),
+    Library("libnvidia-encode.so", ".1", dev=True, needed=("libnvcuvid.so.1", "libcuda.so.1")),
+    Library("libnvidia-fbc.so", ".1", dev=True),
+    Library("libnvidia-glcore.so", ".V", needed=_GLCORE),
+    Library("libnvidia-glsi.so", ".V"),
+    Library("libnvidia-glvkspirv.so", ".V"),
+    Library("libnvidia-gpucomp.so", ".V"),
+    Library("libnvidia-ngx.so", ".1"),
+    Library("libnvidia-nvvm.so", ".4", dev=True),
+    Library("libnvidia-nvvm70.so", ".4", "4"),
+    Library("libnvidia-opencl.so", ".1"),
+    Library("libnvidia-opticalflow.so", ".1", dev=True),
+    Library("libnvidia-pkcs11-openssl3.so", ".V"),
+    Library("libnvidia-pkcs11.so", ".V"),
+    Library("libnvidia-present.so", ".V"),
+    Library("libnvidia-ptxjitcompiler.so", ".1", dev=True),
+    Library("libnvidia-rtcore.so", ".V"),
+    Library("libnvidia-sandboxutils.so", ".1"),
+    Library("libnvidia-tileiras.so", ".V"),
+    Library("libnvidia-tls.so", ".V"),
+    Library("libnvidia-vksc-core.so", ".1"),
+    Library("libnvidia-wayland-client.so", ".V"),
+    Library("libnvoptix.so", ".1"),
+    Library("libEGL_nvidia.so", ".0", needed=("libnvidia-eglcore.so.V",)),
+    Library("libGLESv1_CM_nvidia.so", ".1", needed=("libnvidia-eglcore.so.V",)),
+    Library("libGLESv2_nvidia.so", ".2", needed=("libnvidia-eglcore.so.V",)),
+    Library("libGLX_nvidia.so", ".0", needed=("libnvidia-glcore.so.V",)),
+    Library("vdpau/libvdpau_nvidia.so", ".1"),
+    Library("nvidia/xorg/libglxserver_nvidia.so", None, dev=True),
+    Library("nvidia/xorg/nvidia_drv.so", None, ""),
+)
+COMPAT32 = (
+    "libcuda.so", "libnvcuvid.so", "libnvidia-allocator.so", "libnvidia-encode.so",
+    "libnvidia-glcore.so", "libnvidia-glsi.so", "libnvidia-ptxjitcompiler.so", "libnvidia-tls.so",
+    "libGLX_nvidia.so", "libEGL_nvidia.so", "libnvidia-eglcore.so", "vdpau/libvdpau_nvidia.so",
+)
+# fmt: on
+BINARIES = {
+    "nvidia-bug-report.sh": 0o755,
+    "nvidia-cuda-mps-control": 0o755,
+    "nvidia-cuda-mps-server": 0o755,
+    "nvidia-debugdump": 0o755,
+    "nvidia-imex": 0o755,
+    "nvidia-imex-ctl": 0o755,
+    "nvidia-modprobe": 0o4755,
+    "nvidia-ngx-updater": 0o755,
+    "nvidia-persistenced": 0o755,
+    "nvidia-powerd": 0o755,
+    "nvidia-settings": 0o755,
+    "nvidia-xconfig": 0o755,
+}
+FIRMWARE = ("gsp_ga10x.bin", "gsp_tu10x.bin")
+
+
+def _documents(arch: str, version: str) -> Iterator[tuple[str, str]]:
+    """Yield path and content of the package's configuration files."""
+    icd = {"library_path": "libGLX_nvidia.so.0", "api_version": "1.4.312"}
+    layer = {
+        "name": "VK_LAYER_NV_optimus", "type": "INSTANCE", "api_version": "1.4.312",
+        "library_path": "libGLX_nvidia.so.0", "implementation_version": "1",
+        "description": "NVIDIA Optimus layer",
+        "enable_environment": {"__NV_PRIME_RENDER_OFFLOAD": "1"},
+        "disable_environment": {"DISABLE_LAYER_NV_OPTIMUS_1": ""},
+    }  # fmt: skip
+    share = "usr/share"
+
+    def document(content: object) -> str:
+        return json.dumps({"file_format_version": "1.0.0", **_mapping(content)}, indent=4) + "\n"
+
+    yield f"{share}/vulkan/icd.d/nvidia_icd.json", document({"ICD": icd})
+    yield f"{share}/vulkan/icd.d/nvidia_icd.{arch}.json", document({"ICD": icd})
+    yield f"{share}/vulkan/implicit_layer.d/nvidia_layers.json", document({"layers": [layer]})
+    egl = {"ICD": {"library_path": "libEGL_nvidia.so.0"}}
+    yield f"{share}/glvnd/egl_vendor.d/10_nvidia.json", document(egl)
+    for name in ("09_nvidia_wayland2", "10_nvidia_wayland", "15_nvidia_gbm", "20_nvidia_xcb", "20_nvidia_xlib"):  # fmt: skip
+        library = f"libnvidia-egl-{name.rpartition('_')[2]}.so.1"
+        platform = {"ICD": {"library_path": library}}
+        yield f"{share}/egl/egl_external_platform.d/{name}.json", document(platform)
+    yield f"{share}/nvidia/nvoptix.bin", f"simulated OptiX denoiser weights {version}\n"
+    yield f"{share}/nvidia/nvidia-application-profiles-{version}-rc", '{"rules": []}\n'
+    outputs = 'Section "OutputClass"\n    Identifier "nvidia"\n    Driver "nvidia"\nEndSection\n'
+    yield f"{share}/X11/xorg.conf.d/nvidia-drm-outputclass.conf", outputs
+    yield "etc/OpenCL/vendors/nvidia.icd", "libnvidia-opencl.so.1\n"
+
+
+def _mapping(content: object) -> dict[str, object]:
+    return content if isinstance(content, dict) else {}
+
+
+def library_dir(machine: str) -> str:
+    """Return the library folder of the driver root, as Debian names it."""
+    return f"usr/lib/{MACHINES[machine].triplet}"
+
+
+def skeleton(root: Path) -> None:
+    """Make the folders of a driver root, with /usr merged as in today's distributions."""
+    for name in ("usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "etc", "dev", "proc", "run", "sys"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    for name in ("bin", "sbin", "lib", "lib64"):
+        (root / name).symlink_to(f"usr/{name}")
+    (root / "var").mkdir()
+    (root / "var/run").symlink_to("../run")
+
+
+def install(
+    root: Path, version: str, *, machine: str, state: Path, native: Mapping[str, Path] | None
+) -> None:
+    """Install the user space of one driver version into a driver root.
+
+    Args:
+        root: made by skeleton().
+        version: of the driver.
+        machine: architecture of the libraries.
+        state: the node's state file, linked beside the NVML library.
+        native: "nvml" and "nvidia-smi", built; without it NVML is a library that has no function.
+    """
+    folder = root / library_dir(machine)
+    for library in LIBRARIES:
+        _install_library(folder, library, version, machine)
+    if machine == "x86_64":
+        for library in LIBRARIES:
+            if library.name in COMPAT32:
+                _install_library(root / library_dir("i386"), library, version, "i386")
+    nvml = Library("libnvidia-ml.so", ".1", dev=True)
+    data = native["nvml"].read_bytes() if native else None
+    _install_library(folder, nvml, version, machine, data)
+    os.link(state, folder / f"{STATE_LIBRARY}.so.{version}")
+    _replace_link(folder / f"{STATE_LIBRARY}.so.1", f"{STATE_LIBRARY}.so.{version}")
+    (folder / "gbm").mkdir(exist_ok=True)
+    _replace_link(folder / "gbm/nvidia-drm_gbm.so", "../libnvidia-allocator.so.1")
+    for name, mode in BINARIES.items():
+        script = f"#!/bin/sh\necho '{name}: part of a simulated driver {version}'\n"
+        _write(root / "usr/bin" / name, script.encode(), mode)
+    if native:
+        _write(root / "usr/bin/nvidia-smi", native["nvidia-smi"].read_bytes(), 0o755)
+    for name in FIRMWARE:
+        content = f"{name} {version}\n".encode().ljust(4096, b"\0")
+        _write(root / "usr/lib/firmware/nvidia" / version / name, content)
+    for path, text in _documents(machine, version):
+        _write(root / path, text.encode())
+    socket = root / "run/nvidia-persistenced/socket"
+    if not socket.exists():
+        socket.parent.mkdir(parents=True)
+        os.mknod(socket, stat.S_IFSOCK | 0o666)  # bind(2) takes no path as long as a tree's may be
+    write_cache(root, machine)
+
+
+def remove(root: Path, version: str, *, machine: str) -> None:
+    """Remove what only this version installed, as an upgrade of the package does."""
+    folders = [root / library_dir(machine), root / library_dir("i386")]
+    for folder in folders:
+        for path in [*folder.rglob(f"*.so.{version}")] if folder.is_dir() else []:
+            path.unlink()
+    firmware = root / "usr/lib/firmware/nvidia" / version
+    for path in [*firmware.iterdir()] if firmware.is_dir() else []:
+        path.unlink()
+    with contextlib.suppress(FileNotFoundError):
+        firmware.rmdir()
+    profile = f"usr/share/nvidia/nvidia-application-profiles-{version}-rc"
+    (root / profile).unlink(missing_ok=True)
+
+
+def write_cache(root: Path, machine: str) -> None:
+    """Write the driver root's ld.so.cache for the libraries that are there."""
+    folder = root / library_dir(machine)
+    at = f"/{library_dir(machine)}"
+    found = [path for path in folder.iterdir() if path.name.startswith("lib")]
+    # As ldconfig does: a file that has links is listed by their names only.
+    linked = {os.readlink(path) for path in found if path.is_symlink()}
+    names = sorted(path.name for path in found if path.is_symlink() or path.name not in linked)
+    added = [(name, f"{at}/{name}") for name in names]
+    _write(root / "etc/ld.so.cache", ldcache.merge(None, added, machine=machine))
+
+
+def _install_library(
+    folder: Path, library: Library, version: str, machine: str, data: bytes | None = None
+) -> None:
+    """Write one library and its links."""
+    base = library.name.rpartition("/")[2]
+    file = folder / library.name
+    suffix = library.version.replace("V", version)
+    target = file.with_name(f"{base}.{suffix}" if suffix else base)
+    soname = None if library.soname is None else base + library.soname.replace("V", version)
+    if data is None:
+        needed = [name.replace("V", version) for name in library.needed]
+        symbols = {"nvct_sim_version": version.encode()}
+        needed = [*needed, "libc.so.6"]
+        data = shared_object(machine, soname=soname, needed=needed, symbols=symbols)
+    _write(target, data)
+    if soname and soname != target.name:
+        _replace_link(file.with_name(soname), target.name)
+    if library.dev:
+        _replace_link(file, soname or target.name)
+
+
+def _write(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Put a new file in place, as a package manager does: never into the old inode."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_bytes(data)
+    temporary.chmod(mode)
+    temporary.rename(path)
+
+
+def _replace_link(path: Path, target: str) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of a simulated node: one small file that the NVML stub reads while it changes.
+
+The file is also a library, ``libnvidia-simstate.so.<driver version>``: it is found by the rule
+that finds a driver's libraries, so it is mounted into containers beside the stub. Hence its form:
+
+- bytes 0 to 8191: a shared object, padded with NUL;
+- then text, padded with NUL so that the file has exactly 131072 bytes. One record a line, fields
+  separated by TAB: a kind, then ``key=value`` pairs; what a kind does not know survives a change.
+
+The first record is ``nvct-sim 1 <generation>``, the last ``end <generation>``. Writers hold an
+exclusive flock and write in place, so that bind mounts of the file stay live; a reader that does
+not lock reads again when the two generations differ.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from nvct.errors import DocumentError
+from nvct.sim.elf_writer import shared_object
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ELF_SIZE = 8192
+FILE_SIZE = 131072
+SONAME = "libnvidia-simstate.so.1"
+MAGIC = "nvct-sim"
+FORMAT = "1"
+
+Fields: TypeAlias = "dict[str, str]"
+
+
+@dataclass(slots=True)
+class Record:
+    """One line: its kind and its fields in order."""
+
+    kind: str
+    fields: Fields
+
+    def has(self, wanted: dict[str, str | int]) -> bool:
+        """Tell whether every wanted field is there with that value."""
+        return all(self.fields.get(key) == str(value) for key, value in wanted.items())
+
+
+@dataclass(slots=True)
+class State:
+    """Everything a state file says.
+
+    Attributes:
+        generation: grows with every change.
+        driver: version of the loaded module.
+        cuda: version as NVML gives it, 13000 for 13.0.
+        tree: absolute path of the node's tree.
+        records: the records after these, in order.
+    """
+
+    generation: int
+    driver: str
+    cuda: str
+    tree: str
+    records: list[Record] = field(default_factory=list)
+
+    def find(self, kind: str, **wanted: str | int) -> list[Record]:
+        """Return the records of a kind whose fields have these values."""
+        return [r for r in self.records if r.kind == kind and r.has(wanted)]
+
+    def gpu(self, index: int) -> Record:
+        """Return the record of one GPU.
+
+        Raises:
+            DocumentError: there is no such GPU.
+        """
+        for record in self.find("gpu", index=index):
+            return record
+        count = len(self.find("gpu"))
+        raise DocumentError(f"no GPU {index} on this node", hint=f"it has {count}, from 0")
+
+    def add(self, kind: str, **fields: str | int) -> Record:
+        """Append a record after the last of its kind, or at the end."""
+        record = Record(kind, {key: str(value) for key, value in fields.items()})
+        last = max((i for i, r in enumerate(self.records) if r.kind == kind), default=None)
+        self.records.insert(len(self.records) if last is None else last + 1, record)
+        return record
+
+    def remove(self, kind: str, **wanted: str | int) -> int:
+        """Remove the records of a kind with these values, and return how many there were."""
+        keep = [r for r in self.records if r.kind != kind or not r.has(wanted)]
+        gone, self.records = len(self.records) - len(keep), keep
+        return gone
+
+
+def render(state: State) -> bytes:
+    """Return the text part of the file, without its padding.
+
+    Raises:
+        DocumentError: a value holds a TAB or newline, or the text is too long.
+    """
+    lines = [
+        (MAGIC, FORMAT, str(state.generation)),
+        ("driver", state.driver),
+        ("cuda", state.cuda),
+        ("tree", state.tree),
+        *((r.kind, *(f"{k}={v}" for k, v in r.fields.items())) for r in state.records),
+        ("end", str(state.generation)),
+    ]
+    for line in lines:
+        if any(set(part) & set("\t\n\0") for part in line):
+            raise DocumentError(f"state record {line[0]!r} holds a control character: {line!r}")
+    data = "".join("\t".join(line) + "\n" for line in lines).encode()
+    if len(data) >= FILE_SIZE - ELF_SIZE:
+        raise DocumentError(f"the state of this node is too long: {len(data)} bytes")
+    return data
+
+
+def parse(data: bytes) -> State:
+    """Return the state that the text part of a file holds.
+
+    Raises:
+        DocumentError: it is not whole, or no state at all.
+    """
+    text = data.split(b"\0", 1)[0].decode()
+    lines = [line.split("\t") for line in text.splitlines()]
+    if len(lines) < 5 or lines[0][:2] != [MAGIC, FORMAT] or len(lines[0]) != 3:
+        raise DocumentError("not the state of a simulated node, or of another version")
+    if lines[-1] != ["end", lines[0][2]]:
+        raise DocumentError("the state of the simulated node is not whole")
+    single = {line[0]: line[1] for line in lines[1:4] if len(line) == 2}
+    if set(single) != {"driver", "cuda", "tree"}:
+        raise DocumentError("the state of the simulated node lacks driver, cuda or tree")
+    state = State(int(lines[0][2]), single["driver"], single["cuda"], single["tree"])
+    for kind, *pairs in lines[4:-1]:
+        fields = dict(pair.partition("=")[::2] for pair in pairs)
+        state.records.append(Record(kind, fields))
+    return state
+
+
+def create(path: Path, state: State, *, machine: str) -> None:
+    """Make a new state file."""
+    head = shared_object(machine, soname=SONAME, size=ELF_SIZE)
+    data = (head + render(state)).ljust(FILE_SIZE, b"\0")
+    with path.open("xb") as file:
+        file.write(data)
+
+
+def read(path: Path, *, timeout_s: float = 2.0) -> State:
+    """Return the state as it is now.
+
+    Raises:
+        DocumentError: the file is no state file, or stays half written.
+    """
+    until = time.monotonic() + timeout_s
+    while True:
+        try:
+            with path.open("rb") as file:
+                return parse(os.pread(file.fileno(), FILE_SIZE - ELF_SIZE, ELF_SIZE))
+        except DocumentError as error:
+            if time.monotonic() > until:
+                raise DocumentError(f"{error.message}: {path}", hint=error.hint) from error
+            time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def change(path: Path) -> Iterator[State]:
+    """Give the state to be changed in place, under the lock; nothing is written on an error.
+
+    Raises:
+        DocumentError: the file is no state file, or the new state does not fit.
+    """
+    with path.open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        state = parse(os.pread(file.fileno(), FILE_SIZE - ELF_SIZE, ELF_SIZE))
+        yield state
+        state.generation += 1
+        data = render(state).ljust(FILE_SIZE - ELF_SIZE, b"\0")
+        os.pwrite(file.fileno(), data, ELF_SIZE)

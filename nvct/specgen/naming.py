@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of GPUs and MIG devices in a CDI spec, and what `--device-id` may say.
+
+The names are nvidia-container-toolkit's: indices are NVML's, a MIG device is PARENT:INDEX.
+"""
+
+from __future__ import annotations
+
+import re
+
+from nvct.errors import HostError, UnknownDeviceError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import TypeAlias
+
+    from nvct.host.model import Gpu, Inventory, MigDevice
+
+    Selected: TypeAlias = tuple[Gpu, MigDevice | None]
+
+STRATEGIES = ("index", "uuid", "type-index")
+INDEX = re.compile(r"(0|[1-9][0-9]{0,8})(?::(0|[1-9][0-9]{0,8}))?")
+UUID_WORD = re.compile(r"(GPU|MIG)-[0-9A-Fa-f/-]+|MIG-GPU-[0-9A-Fa-f/-]+")
+
+
+def check_strategies(strategies: Sequence[str]) -> tuple[str, ...]:
+    """Return the strategies, each once.
+
+    Raises:
+        UsageError: one is unknown, or there is none.
+    """
+    for strategy in strategies:
+        if strategy not in STRATEGIES:
+            raise UsageError(
+                f"device name strategy {strategy!r} is unknown",
+                hint=f"it is one of {', '.join(STRATEGIES)}",
+            )
+    if not strategies:
+        raise UsageError("no device name strategy is given", hint="for instance index,uuid")
+    return tuple(dict.fromkeys(strategies))
+
+
+def names(gpu: Gpu, mig: MigDevice | None, strategies: Iterable[str]) -> list[str]:
+    """Return the names of a GPU, or of one of its MIG devices."""
+    index = str(gpu.index) if mig is None else f"{gpu.index}:{mig.index}"
+    by_strategy = {
+        "index": index,
+        "uuid": gpu.uuid if mig is None else mig.uuid,
+        "type-index": f"gpu{index}" if mig is None else f"mig{index}",
+    }
+    return [by_strategy[strategy] for strategy in strategies]
+
+
+def select(inventory: Inventory, ids: Sequence[str]) -> list[Selected]:
+    """Return the devices that ids name, each once, in the order of the machine.
+
+    "all" names every GPU that is not in MIG mode and every MIG device; what has no device node
+    is not among them. An explicit id has to be deliverable.
+
+    Raises:
+        UnknownDeviceError: an id names nothing.
+        HostError: what it names has no device node.
+    """
+    available = list(_available(inventory))
+    if "all" in ids:
+        return available
+    chosen = {id(_find(inventory, available, word)) for word in ids}
+    return [pair for pair in available if id(pair) in chosen]
+
+
+def _available(inventory: Inventory) -> Iterator[Selected]:
+    for gpu in inventory.gpus:
+        if gpu.node is None or gpu.is_display_only:
+            continue
+        if gpu.mig_enabled:
+            yield from ((gpu, mig) for mig in gpu.mig)
+        else:
+            yield gpu, None
+
+
+def _find(inventory: Inventory, available: Sequence[Selected], word: str) -> Selected:
+    if not INDEX.fullmatch(word) and not UUID_WORD.fullmatch(word):
+        raise UnknownDeviceError(
+            f"device id {word!r} is no UUID or index",
+            hint="write 0, 0:1, GPU-..., MIG-..., all or none",
+        )
+    for pair in available:
+        gpu, mig = pair
+        if word in names(gpu, mig, ("index", "uuid")) or word == _old_uuid(gpu, mig):
+            return pair
+    for gpu in inventory.gpus:
+        if word not in (str(gpu.index), gpu.uuid):
+            continue
+        if gpu.node is None:
+            raise HostError(
+                f"GPU {word} has no device node /dev/nvidia{gpu.minor}",
+                hint="nvidia-modprobe makes it",
+            )
+        if gpu.mig_enabled:
+            listed = ", ".join(f"{gpu.index}:{mig.index}" for mig in gpu.mig) or "none yet"
+            raise UnknownDeviceError(
+                f"GPU {word} is in MIG mode", hint=f"name one of its MIG devices: {listed}"[:88]
+            )
+    raise UnknownDeviceError(
+        f"no device {word} among the {len(inventory.gpus)} GPUs of this machine",
+        hint="nvidia-smi -L lists them",
+    )
+
+
+def _old_uuid(gpu: Gpu, mig: MigDevice | None) -> str:
+    """Return a MIG device's name before driver R470: MIG-<UUID of the GPU>/<gi>/<ci>."""
+    return "" if mig is None else f"MIG-{gpu.uuid}/{mig.gi}/{mig.ci}"

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a part of a test in a process of its own: what it mounts, or what kills it, stays there."""
+
+from __future__ import annotations
+
+import functools
+import os
+import traceback
+import warnings
+
+import pytest
+
+from nvct.linux.constants import CLONE_NEWNS, MS_PRIVATE, MS_REC
+from nvct.linux.kernel import KERNEL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def run_forked(function: Callable[[], object]) -> int:
+    """Run a function in a child; return its wait status, having raised what it raised."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the child uses no thread's locks
+        pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.close(reading)
+            function()
+            code = 0
+        except BaseException:
+            os.write(writing, traceback.format_exc().encode())
+        finally:
+            os._exit(code)
+    os.close(writing)
+    with open(reading, encoding="utf-8") as pipe:
+        failure = pipe.read()
+    status = os.waitpid(pid, 0)[1]
+    assert not failure, failure
+    return status
+
+
+def in_mount_namespace(function: Callable[[], object]) -> None:
+    """Run a function in a child with mounts of its own; skip where that is not allowed."""
+    if not may_unshare():
+        pytest.skip("needs CAP_SYS_ADMIN")
+
+    def child() -> None:
+        _private_mounts()
+        function()
+
+    assert run_forked(child) == 0
+
+
+@functools.cache
+def may_unshare() -> bool:
+    """Tell whether this process may have a mount namespace of its own."""
+
+    def child() -> None:
+        try:
+            _private_mounts()
+        except OSError:
+            os._exit(2)
+
+    return run_forked(child) == 0
+
+
+def _private_mounts() -> None:
+    KERNEL.unshare(CLONE_NEWNS)
+    KERNEL.mount(None, "/", None, MS_REC | MS_PRIVATE)

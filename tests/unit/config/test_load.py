@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""config.toml as users and the incumbent's packages write it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nvct.config.load import SIZE_LIMIT, from_toml, load
+from nvct.config.model import DRIVER_CAPABILITIES, Config
+from nvct.errors import ConfigError
+
+# Every key that there is, each with another value than its default.
+EVERYTHING = """
+disable-require = true
+swarm-resource = " DOCKER_RESOURCE_GPU, OTHER ,"
+accept-nvidia-visible-devices-envvar-when-unprivileged = false
+accept-nvidia-visible-devices-as-volume-mounts = true
+supported-driver-capabilities = "compute,utility"
+[nvidia-container-cli]
+root = "/run/nvidia/driver/"
+path = "/usr/bin/nvidia-container-cli"
+environment = ["A=B"]
+debug = "/var/log/nvidia-container-toolkit.log"
+ldcache = "/etc/ld.so.cache"
+load-kmods = false
+no-pivot = true
+no-cgroups = true
+user = "root:video"
+ldconfig = "@/sbin/ldconfig.real"
+[nvidia-ctk]
+path = "/opt/nvidia-ctk"
+[nvidia-container-runtime]
+debug = "/var/log/nvidia-container-runtime.log"
+log-level = "DEBUG"
+runtimes = ["crun"]
+mode = "cdi"
+[nvidia-container-runtime.modes.csv]
+mount-spec-path = "/csv"
+compat-container-root = "/usr/local/cuda/other"
+[nvidia-container-runtime.modes.cdi]
+spec-dirs = ["/cdi"]
+default-kind = "example.com/gpu"
+annotation-prefixes = ["a/", "b/"]
+[nvidia-container-runtime.modes.jit-cdi]
+nvcdi-feature-flags = ["flag"]
+nvcdi-disable-hooks = ["all"]
+[nvidia-container-runtime.modes.legacy]
+cuda-compat-mode = "hook"
+[nvidia-container-runtime-hook]
+path = "/opt/hook"
+skip-mode-detection = true
+[features]
+allow-cuda-compat-libs-from-container = true
+allow-ldconfig-from-container = true
+allow-unknown-oci-spec-fields = true
+disable-cuda-compat-lib-hook = true
+disable-imex-channel-creation = true
+ignore-imex-channel-requests = true
+no-additional-gids-for-device-nodes = true
+[nvct]
+layout = "classic-too"
+hook-path = "/opt/nvidia-cdi-hook"
+"""
+
+
+def test_a_missing_file_means_the_defaults(tmp_path: Path) -> None:
+    config = load(str(tmp_path / "config.toml"))
+
+    assert config.to_dict() == Config().to_dict()
+    assert config.path == ""
+
+
+def test_a_required_file_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not exist"):
+        load(str(tmp_path / "config.toml"), required=True)
+
+
+def test_an_empty_file_changes_no_default(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_bytes(b"")
+
+    config = load(str(file))
+
+    assert config.to_dict() == {**Config().to_dict(), "path": str(file)}
+
+
+def test_every_key_is_read() -> None:
+    config = from_toml(EVERYTHING.encode(), "x")
+
+    default = Config().to_dict()
+    unchanged = {name for name, value in config.to_dict().items() if value == default[name]}
+    assert unchanged == {"warnings"}
+    assert config.swarm_resource == ["DOCKER_RESOURCE_GPU", "OTHER"]
+    assert config.driver_root == "/run/nvidia/driver"
+    assert config.log_level == "debug"
+    assert config.supported_driver_capabilities == ["compute", "utility"]
+    assert config.annotation_prefixes == ["a/", "b/"]
+    assert config.ignore_imex is True
+
+
+@pytest.mark.parametrize("root", ["", "/", "//"])
+def test_an_unset_driver_root_is_the_root(root: str) -> None:
+    config = from_toml(f'[nvidia-container-cli]\nroot = "{root}"'.encode(), "x")
+
+    assert config.driver_root == "/"
+
+
+def test_debug_to_dev_null_is_off() -> None:
+    config = from_toml(b'[nvidia-container-runtime]\ndebug = "/dev/null"', "x")
+
+    assert config.debug == ""
+
+
+def test_all_capabilities_are_expanded() -> None:
+    config = from_toml(b'supported-driver-capabilities = "all"', "x")
+
+    assert config.supported_driver_capabilities == list(DRIVER_CAPABILITIES)
+
+
+def test_unknown_keys_are_ignored() -> None:
+    config = from_toml(b'x = 1\n[features]\ny = 2\n[nvidia-container-cli.z]\na = "b"', "x")
+
+    assert config.to_dict() == {**Config().to_dict(), "path": "x"}
+
+
+def test_an_unknown_log_level_is_replaced_with_a_warning() -> None:
+    config = from_toml(b'[nvidia-container-runtime]\nlog-level = "chatty"', "/c.toml")
+
+    assert config.log_level == "info"
+    assert config.warnings == [
+        "/c.toml: nvidia-container-runtime.log-level is 'chatty', which is no level; info is used"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('disable-require = "true"', "x: disable-require is 'true', not true or false"),
+        ("disable-require = 1", "x: disable-require is 1, not true or false"),
+        ("swarm-resource = []", "x: swarm-resource is [], not a string"),
+        ("[nvidia-container-runtime]\nmode = 5", "x: nvidia-container-runtime.mode is 5, not a string"),
+        (
+            '[nvidia-container-runtime]\nruntimes = "runc"',
+            "x: nvidia-container-runtime.runtimes is 'runc', not an array of strings",
+        ),
+        (
+            "[nvidia-container-runtime]\nruntimes = [1]",
+            "x: nvidia-container-runtime.runtimes is [1], not an array of strings",
+        ),
+        (
+            "nvidia-container-runtime = 3",
+            "x: nvidia-container-runtime is 3, not a table",
+        ),
+        (
+            "[nvidia-container-runtime]\nmodes = 3",
+            "x: nvidia-container-runtime.modes is 3, not a table",
+        ),
+    ],
+)  # fmt: skip
+def test_a_value_of_the_wrong_type_is_named(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_toml(text.encode(), "x")
+
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"mode = ", b"[a", b"a = 1\na = 2", b"\xff\xfe", b"a = " + b"[" * 5000],
+    ids=["no value", "open table", "twice", "no UTF-8", "nested"],
+)
+def test_what_is_no_toml_is_refused_with_its_path(data: bytes) -> None:
+    with pytest.raises(ConfigError, match="^/c.toml is no TOML: "):
+        from_toml(data, "/c.toml")
+
+
+def test_a_directory_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(str(tmp_path))
+
+
+def test_a_huge_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_bytes(b"#" * (SIZE_LIMIT + 1))
+
+    with pytest.raises(ConfigError, match="larger than"):
+        load(str(file))

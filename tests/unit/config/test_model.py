@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Defaults, the compiled form and the checks of Config."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nvct.config.load import KEYS
+from nvct.config.model import Config, check, path_from
+from nvct.errors import ConfigError, line
+
+
+def test_the_defaults_are_those_of_the_incumbent() -> None:
+    config = Config()
+
+    assert config.mode == "auto"
+    assert config.runtimes == ["runc", "crun"]
+    assert config.spec_dirs == ["/etc/cdi", "/var/run/cdi"]
+    assert config.default_kind == "nvidia.com/gpu"
+    assert config.annotation_prefixes == ["cdi.k8s.io/"]
+    assert config.accept_envvar_when_unprivileged is True
+    assert config.accept_volume_mounts is False
+    assert config.swarm_resource == []
+    assert config.driver_root == "/"
+    assert config.cuda_compat_mode == "ldconfig"
+    assert config.log_level == "info"
+    assert config.debug == ""
+    assert config.cli_load_kmods is True
+    assert config.layout == "classic"
+
+
+def test_two_configurations_share_no_list() -> None:
+    first, second = Config(), Config()
+
+    first.runtimes.append("youki")
+    first.swarm_resource.append("X")
+
+    assert second.runtimes == ["runc", "crun"]
+    assert second.swarm_resource == []
+
+
+def test_the_compiled_form_survives_json() -> None:
+    config = Config()
+    config.mode = "cdi"
+    config.swarm_resource = ["A", "B"]
+    config.warnings.append("a warning")
+
+    again = Config.from_dict(json.loads(json.dumps(config.to_dict())))
+
+    assert again.to_dict() == config.to_dict()
+    assert again.swarm_resource == ["A", "B"]
+
+
+def test_the_compiled_form_shares_no_list_with_the_configuration() -> None:
+    config = Config()
+
+    flat = config.to_dict()
+    again = Config.from_dict(flat)
+    runtimes = flat["runtimes"]
+    assert isinstance(runtimes, list)
+    runtimes.append("evil")
+
+    assert config.runtimes == ["runc", "crun"]
+    assert again.runtimes == ["runc", "crun"]
+
+
+def test_unknown_names_of_the_compiled_form_are_ignored() -> None:
+    assert Config.from_dict({"new-in-nvct-9": 1}).to_dict() == Config().to_dict()
+
+
+@pytest.mark.parametrize(
+    "flat",
+    [
+        {"accept_volume_mounts": 1},
+        {"accept_volume_mounts": "true"},
+        {"mode": None},
+        {"runtimes": "runc"},
+        {"runtimes": ["runc", 1]},
+    ],
+    ids=str,
+)
+def test_a_value_of_the_wrong_type_in_the_compiled_form_is_refused(
+    flat: dict[str, object],
+) -> None:
+    with pytest.raises(ConfigError, match=next(iter(flat))):
+        Config.from_dict(flat)
+
+
+def test_every_attribute_has_a_key_in_the_file() -> None:
+    assert {*KEYS.values(), "path", "warnings"} == set(Config.__slots__)
+
+
+def test_every_attribute_is_set_without_a_file() -> None:
+    assert set(Config().to_dict()) == set(Config.__slots__)
+
+
+@pytest.mark.parametrize(
+    ("env", "path"),
+    [
+        ({}, "/etc/nvidia-container-runtime/config.toml"),
+        ({"XDG_CONFIG_HOME": "/x"}, "/x/nvidia-container-runtime/config.toml"),
+        ({"XDG_CONFIG_HOME": "/x/"}, "/x/nvidia-container-runtime/config.toml"),
+        ({"XDG_CONFIG_HOME": ""}, "/etc/nvidia-container-runtime/config.toml"),
+        ({"XDG_CONFIG_HOME": "x"}, "/etc/nvidia-container-runtime/config.toml"),
+        ({"NVIDIA_CTK_CONFIG_FILE_PATH": "/a.toml", "XDG_CONFIG_HOME": "/x"}, "/a.toml"),
+        ({"NVIDIA_CTK_CONFIG_FILE_PATH": ""}, "/etc/nvidia-container-runtime/config.toml"),
+    ],
+    ids=str,
+)
+def test_the_environment_names_the_file(env: dict[str, str], path: str) -> None:
+    assert path_from(env) == path
+
+
+def test_the_defaults_can_be_used() -> None:
+    check(Config())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "key"),
+    [
+        ("mode", "foo", "nvidia-container-runtime.mode"),
+        ("layout", "farm", "nvct.layout"),
+        ("runtimes", [], "nvidia-container-runtime.runtimes"),
+        ("runtimes", [""], "nvidia-container-runtime.runtimes"),
+        ("default_kind", "gpu", "modes.cdi.default-kind"),
+        ("default_kind", "nvidia.com/gpu=0", "modes.cdi.default-kind"),
+        ("default_kind", "a/b/c", "modes.cdi.default-kind"),
+        ("annotation_prefixes", ["cdi.k8s.io/", ""], "modes.cdi.annotation-prefixes"),
+        ("spec_dirs", ["/etc/cdi", "cdi"], "modes.cdi.spec-dirs"),
+        ("driver_root", "run/nvidia", "nvidia-container-cli.root"),
+        ("hook_path", "nvidia-cdi-hook", "nvct.hook-path"),
+        ("cli_ldconfig", "/sbin/ldconfig", "nvidia-container-cli.ldconfig"),
+    ],
+    ids=str,
+)
+def test_a_value_that_no_container_can_be_created_with_is_refused(
+    name: str, value: object, key: str
+) -> None:
+    config = Config()
+    config.path = "/etc/x.toml"
+    setattr(config, name, value)
+
+    with pytest.raises(ConfigError, match=key) as caught:
+        check(config)
+
+    assert caught.value.message.startswith("/etc/x.toml: ")
+    assert caught.value.hint
+
+
+def test_ldconfig_of_the_container_can_be_allowed() -> None:
+    config = Config()
+    config.cli_ldconfig = "/sbin/ldconfig"
+    config.allow_ldconfig_from_container = True
+
+    check(config)
+
+
+def test_a_bad_mode_reads_as_one_line() -> None:
+    config = Config()
+    config.path = "/etc/nvidia-container-runtime/config.toml"
+    config.mode = "foo"
+
+    with pytest.raises(ConfigError) as caught:
+        check(config)
+
+    assert line("nvidia-container-runtime", caught.value) == (
+        "nvidia-container-runtime: /etc/nvidia-container-runtime/config.toml:"
+        " nvidia-container-runtime.mode cannot be 'foo'; use auto, jit-cdi, cdi, csv or legacy"
+        " [bad-config]"
+    )

@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import time
+
+import pytest
+
+from nvct.errors import DocumentError, HostError, UnsafePathError
+from nvct.linux import files
+from tests.support.forked import run_forked
+from tests.support.recording_kernel import RecordingKernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NOBODY = 65534
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    old = os.umask(0o027)
+    yield
+    os.umask(old)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def only_file(folder: Path) -> str:
+    (name,) = os.listdir(folder)
+    return name
+
+
+def test_a_new_file_has_the_mode_asked_for_or_the_umasks(tmp_path: Path) -> None:
+    files.write_atomic(str(tmp_path / "asked"), b"x", mode=0o644)
+    files.write_atomic(str(tmp_path / "plain"), b"x")
+    assert mode(tmp_path / "asked") == 0o644
+    assert mode(tmp_path / "plain") == 0o640
+
+
+def test_mode_and_owner_of_an_existing_file_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    if os.geteuid() == 0:
+        os.chown(path, NOBODY, NOBODY)
+    path.chmod(0o604)
+    before = path.stat()
+    files.write_atomic(str(path), b"new")
+    after = path.stat()
+    assert path.read_bytes() == b"new"
+    assert (after.st_uid, after.st_gid, after.st_mode) == (
+        before.st_uid, before.st_gid, before.st_mode,
+    )  # fmt: skip
+    assert after.st_ino != before.st_ino
+
+
+def test_a_reader_keeps_the_file_it_opened(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    with path.open("rb") as reader:
+        files.write_atomic(str(path), b"new")
+        assert reader.read() == b"old"
+
+
+def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/a").write_bytes(b"old")
+    (tmp_path / "second").symlink_to("real/a")
+    (tmp_path / "first").symlink_to(tmp_path / "second")
+    files.write_atomic(str(tmp_path / "first"), b"new")
+    assert (tmp_path / "first").is_symlink()
+    assert (tmp_path / "second").is_symlink()
+    assert (tmp_path / "real/a").read_bytes() == b"new"
+
+
+def test_a_dangling_link_makes_its_target(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("target")
+    files.write_atomic(str(tmp_path / "link"), b"new")
+    assert (tmp_path / "target").read_bytes() == b"new"
+
+
+def test_a_loop_of_links_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(UnsafePathError, match="symbolic links"):
+        files.write_atomic(str(tmp_path / "a"), b"x")
+
+
+@pytest.mark.parametrize("name", ["sub", "fifo", "sub/", ""])
+def test_what_is_no_file_is_refused_and_left(tmp_path: Path, name: str) -> None:
+    (tmp_path / "sub").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(UnsafePathError):
+        files.write_atomic(f"{tmp_path}/{name}", b"x")
+    assert sorted(os.listdir(tmp_path)) == ["fifo", "sub"]
+    assert os.listdir(tmp_path / "sub") == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be another user")
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_another_users_entry_in_a_shared_directory_is_refused(tmp_path: Path, kind: str) -> None:
+    shared = tmp_path / "tmp"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    (tmp_path / "precious").write_bytes(b"old")
+    if kind == "link":
+        (shared / "a").symlink_to(tmp_path / "precious")
+    else:
+        (shared / "a").write_bytes(b"theirs")
+    os.chown(shared / "a", NOBODY, NOBODY, follow_symlinks=False)
+    with pytest.raises(UnsafePathError, match="uid 65534"):
+        files.write_atomic(str(shared / "a"), b"new")
+    assert (tmp_path / "precious").read_bytes() == b"old"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be another user")
+def test_an_owner_that_cannot_be_kept_fails_and_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    tmp_path.chmod(0o777)
+    path.chmod(0o666)
+
+    def child() -> None:
+        os.chdir(tmp_path)
+        os.setuid(NOBODY)
+        with pytest.raises(PermissionError) as caught:
+            files.write_atomic("a", b"new")
+        assert caught.value.filename == "a"
+
+    assert run_forked(child) == 0
+    assert path.read_bytes() == b"old"
+    assert only_file(tmp_path) == "a"
+
+
+def test_errors_name_the_path_that_was_given(tmp_path: Path) -> None:
+    path = str(tmp_path / "missing/a")
+    with pytest.raises(FileNotFoundError, match="missing"):
+        files.write_atomic(path, b"x")
+
+
+class FullDisk(RecordingKernel):
+    """Takes three bytes at a time, and no more than six."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = 2
+
+    def write(self, fd: int, data: bytes) -> int:
+        if self.left == 0:
+            raise OSError(28, "No space left on device")
+        self.left -= 1
+        return super().write(fd, data[:3])
+
+
+def test_short_writes_are_continued(tmp_path: Path) -> None:
+    files.write_atomic(str(tmp_path / "a"), b"123456", kernel=FullDisk())
+    assert (tmp_path / "a").read_bytes() == b"123456"
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    path = str(tmp_path / "a")
+    with pytest.raises(OSError, match="No space") as caught:
+        files.write_atomic(path, b"1234567", kernel=FullDisk())
+    assert caught.value.filename == path
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert only_file(tmp_path) == "a"
+
+
+def test_the_disk_is_waited_for_before_and_after_the_rename(tmp_path: Path) -> None:
+    twin = RecordingKernel()
+    files.write_atomic(str(tmp_path / "a"), b"x", sync=True, kernel=twin)
+    assert [n for n in twin.names() if n in ("fsync", "rename")] == ["fsync", "rename", "fsync"]
+    assert ("fsync", str(tmp_path)) in twin.calls
+    twin.calls.clear()
+    files.write_atomic(str(tmp_path / "a"), b"x", kernel=twin)
+    assert "fsync" not in twin.names()
+
+
+def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    before = os.listdir("/proc/self/fd")
+    files.write_atomic(str(tmp_path / "a"), b"x", sync=True)
+    files.read_bytes(str(tmp_path / "a"))
+    with pytest.raises(UnsafePathError):
+        files.write_atomic(str(tmp_path / "loop"), b"x")
+    with pytest.raises(UnsafePathError):
+        files.write_atomic(str(tmp_path), b"x")
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_kill_at_any_call_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    rehearsal = RecordingKernel()
+    path.write_bytes(b"old")
+    files.write_atomic(str(path), b"new", sync=True, kernel=rehearsal)
+    seen = []
+    counts: dict[str, int] = {}
+    for name in rehearsal.names():
+        counts[name] = counts.get(name, 0) + 1
+        for when in ("before", "after"):
+            path.write_bytes(b"old")
+            twin = RecordingKernel(kill_at=(name, when, counts[name]))
+
+            def child(twin: RecordingKernel = twin) -> None:
+                files.write_atomic(str(path), b"new", sync=True, kernel=twin)
+
+            assert os.WTERMSIG(run_forked(child)) == signal.SIGKILL
+            seen.append(path.read_bytes())
+            leftover = set(os.listdir(tmp_path)) - {"config.json"}
+            assert all(n.startswith(files.TEMPORARY_PREFIX) for n in leftover)
+            assert len(leftover) <= 1
+            for other in leftover:
+                (tmp_path / other).unlink()
+    assert set(seen) == {b"old", b"new"}
+    assert seen == sorted(seen, reverse=True)  # once new, it stays new
+
+
+def test_reading_stops_at_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"12345")
+    assert files.read_bytes(str(path), 5) == b"12345"
+    with pytest.raises(DocumentError, match="larger than 4 bytes"):
+        files.read_bytes(str(path), 4)
+
+
+def test_files_of_proc_that_say_size_0_are_read_whole() -> None:
+    assert b"Uid:" in files.read_bytes("/proc/self/status")
+    assert len(files.read_bytes("/proc/sys/kernel/random/boot_id").strip()) == 36
+    assert files.read_bytes("/proc/sys/kernel/pid_max").strip().isdigit()
+    with pytest.raises(DocumentError, match="larger"):
+        files.read_bytes("/proc/self/status", 10)
+
+
+def test_an_empty_file_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    assert files.read_bytes(str(tmp_path / "a")) == b""
+    assert files.read_bytes(str(tmp_path / "a"), 0) == b""
+
+
+def test_a_file_that_grew_or_shrank_since_its_size_was_asked_is_read_to_its_end(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 200_000)
+    for said in (0, 1, 100_000, 300_000):
+        with (tmp_path / "a").open("rb") as file:
+            assert files.read_all(file.fileno(), said, 1 << 20) == b"x" * 200_000
+
+
+@pytest.mark.parametrize("name", ["fifo", "sub"])
+def test_a_fifo_or_directory_is_no_file_to_read(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "sub").mkdir()
+    with pytest.raises(DocumentError, match=name):
+        files.read_bytes(str(tmp_path / name))
+
+
+def test_a_signature_changes_with_content_and_file(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    assert files.signature(str(path)) is None
+    assert files.signature(str(path / "below")) is None
+    path.write_bytes(b"x")
+    first = files.signature(str(path))
+    found = path.stat()
+    assert first == (found.st_dev, found.st_ino, 1, found.st_mtime_ns, found.st_uid)
+    files.write_atomic(str(path), b"x")
+    assert files.signature(str(path)) != first
+
+
+def test_paths_are_split_as_the_kernel_reads_them() -> None:
+    assert files.split("/a") == ("/", "a")
+    assert files.split("a") == (".", "a")
+    assert files.split("/a//b") == ("/a", "b")
+    assert files.split("//a") == ("/", "a")
+
+
+def test_a_lock_is_waited_for_and_then_given_up(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    with files.Lock(path, 1.0):
+        start = time.monotonic()
+        with (
+            pytest.raises(HostError, match=r"lock has been locked .* for 0.05 s"),
+            files.Lock(path, 0.05),
+        ):
+            pass
+        assert 0.05 <= time.monotonic() - start < 5
+    with files.Lock(path, 0.0):
+        pass
+
+
+def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+
+    def child() -> None:
+        files.Lock(path, 1.0).__enter__()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    run_forked(child)
+    with files.Lock(path, 0.0):
+        assert mode(tmp_path / "lock") == 0o600
+
+
+def test_a_lock_file_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to("elsewhere")
+    with pytest.raises(OSError, match="symbolic links"), files.Lock(str(tmp_path / "lock"), 0.0):
+        pass
+    assert only_file(tmp_path) == "lock"
+
+
+def test_a_lock_on_a_file_that_was_replaced_excludes_nobody_falsely(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    before = os.listdir("/proc/self/fd")
+    with files.Lock(path, 0.0):
+        os.unlink(path)
+        with files.Lock(path, 0.0):
+            pass
+    assert os.listdir("/proc/self/fd") == before

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same tests for the kernel and for its recording twin."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import stat
+from functools import partial
+from typing import Any
+
+import pytest
+
+from nvct.linux import constants as c
+from nvct.linux.kernel import Kernel
+from tests.support.forked import in_mount_namespace, run_forked
+from tests.support.recording_kernel import CALLS, RecordingKernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(params=[Kernel, RecordingKernel])
+def kernel(request: pytest.FixtureRequest) -> Kernel:
+    made: Kernel = request.param()
+    return made
+
+
+def test_a_file_is_written_through_every_call(kernel: Kernel, tmp_path: Path) -> None:
+    folder = os.open(tmp_path, os.O_PATH)
+    kernel.mkdir("sub", 0o700, dir_fd=folder)
+    fd = kernel.open("sub/a", os.O_RDWR | os.O_CREAT, 0o600, dir_fd=folder)
+    assert not os.get_inheritable(fd)
+    assert kernel.write(fd, b"hello") == 5
+    kernel.ftruncate(fd, 4)
+    kernel.fchmod(fd, 0o640)
+    kernel.fchown(fd, -1, -1)
+    kernel.fsync(fd)
+    kernel.close(fd)
+    kernel.rename("sub/a", "b", source_dir_fd=folder, target_dir_fd=folder)
+    kernel.link("b", "hard", source_dir_fd=folder, target_dir_fd=folder)
+    kernel.symlink("b", "soft", dir_fd=folder)
+    kernel.chmod("soft", 0o600, dir_fd=folder)
+    assert os.stat("hard", dir_fd=folder).st_mode == stat.S_IFREG | 0o600
+    again = kernel.open(str(tmp_path / "soft"), os.O_RDONLY)
+    assert kernel.read(again, 99) == b"hell"
+    kernel.close(again)
+    kernel.unlink("soft", dir_fd=folder)
+    kernel.rmdir("sub", dir_fd=folder)
+    kernel.mknod("fifo", stat.S_IFIFO | 0o600, dir_fd=folder)
+    assert sorted(os.listdir(tmp_path)) == ["b", "fifo", "hard"]
+    os.close(folder)
+
+
+def test_a_hard_link_of_a_symbolic_link_is_that_link(kernel: Kernel, tmp_path: Path) -> None:
+    (tmp_path / "soft").symlink_to("/nowhere")
+    kernel.link(str(tmp_path / "soft"), str(tmp_path / "hard"))
+    assert (tmp_path / "hard").readlink() == (tmp_path / "soft").readlink()
+
+
+def test_an_o_path_descriptor_is_reopened_though_its_name_is_gone(
+    kernel: Kernel, tmp_path: Path
+) -> None:
+    (tmp_path / "a").write_bytes(b"first")
+    fd = kernel.open(str(tmp_path / "a"), os.O_PATH)
+    (tmp_path / "a").rename(tmp_path / "b")
+    (tmp_path / "a").write_bytes(b"other")
+    again = kernel.reopen(fd, os.O_RDONLY)
+    assert os.read(again, 99) == b"first"
+    os.close(again)
+    os.close(fd)
+
+
+def test_a_memfd_can_be_sealed(kernel: Kernel) -> None:
+    fd = kernel.memfd_create("part", c.MFD_CLOEXEC | c.MFD_ALLOW_SEALING)
+    kernel.write(fd, b"x")
+    fcntl.fcntl(
+        fd, c.F_ADD_SEALS, c.F_SEAL_WRITE | c.F_SEAL_GROW | c.F_SEAL_SHRINK | c.F_SEAL_SEAL
+    )
+    with pytest.raises(PermissionError):
+        kernel.write(fd, b"y")
+    kernel.close(fd)
+
+
+def test_openat2_keeps_inside_the_root_and_refuses_links_when_told(
+    kernel: Kernel, tmp_path: Path
+) -> None:
+    (tmp_path / "in").write_bytes(b"inside")
+    (tmp_path / "link").symlink_to("/../in")
+    root = os.open(tmp_path, os.O_PATH)
+    fd = kernel.openat2(root, "link", os.O_RDONLY, resolve=c.RESOLVE_IN_ROOT)
+    assert os.read(fd, 99) == b"inside"
+    assert not os.get_inheritable(fd)
+    os.close(fd)
+    with pytest.raises(OSError, match="link") as caught:
+        kernel.openat2(root, "link", os.O_RDONLY, resolve=c.RESOLVE_NO_SYMLINKS)
+    assert caught.value.errno == errno.ELOOP
+    made = kernel.openat2(root, "new", os.O_CREAT | os.O_WRONLY, 0o604, c.RESOLVE_BENEATH)
+    assert stat.S_IMODE(os.fstat(made).st_mode) == 0o604
+    os.close(made)
+    os.close(root)
+
+
+def test_errors_name_the_path(kernel: Kernel, tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    calls: list[tuple[Any, ...]] = [
+        (kernel.open, missing, os.O_RDONLY),
+        (kernel.openat2, -100, missing, os.O_RDONLY),
+        (kernel.open_tree, -100, missing, 0),
+        (kernel.mount, "none", missing, "tmpfs"),
+        (kernel.umount2, missing),
+        (kernel.pivot_root, missing, "/"),
+        (kernel.chroot, missing),
+        (kernel.chdir, missing),
+        (kernel.unlink, missing),
+        (partial(kernel.mount_setattr, attr_set=c.MOUNT_ATTR_RDONLY), -100, missing, 0),
+    ]
+    for call, *args in calls:
+        with pytest.raises(OSError, match="missing") as caught:
+            call(*args)
+        assert caught.value.filename == missing
+
+
+def test_both_paths_of_a_move_are_named(kernel: Kernel) -> None:
+    with pytest.raises(OSError, match="/no/a") as caught:
+        kernel.move_mount(-100, "/no/a", -100, "/no/b", 0)
+    assert {caught.value.filename, caught.value.filename2} == {"/no/a", "/no/b"}
+
+
+def test_a_path_is_never_cut_at_a_nul(kernel: Kernel) -> None:
+    with pytest.raises(ValueError, match="null byte"):
+        kernel.openat2(-100, "/etc\0/x", os.O_RDONLY)
+    with pytest.raises(ValueError, match="null byte"):
+        kernel.mount("none", "/tmp\0", "tmpfs")
+
+
+def test_names_that_are_no_utf8_reach_the_kernel(kernel: Kernel, tmp_path: Path) -> None:
+    name = os.fsencode(tmp_path) + b"/\xff"
+    with open(name, "wb"):
+        pass
+    os.close(kernel.openat2(-100, os.fsdecode(name), os.O_RDONLY))
+
+
+def test_setns_refuses_what_is_no_namespace(kernel: Kernel, tmp_path: Path) -> None:
+    fd = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(OSError, match="Invalid argument"):
+        kernel.setns(fd, c.CLONE_NEWNS)
+    os.close(fd)
+
+
+def test_a_detached_read_only_mount_is_put_over_a_file(kernel: Kernel, tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(b"new")
+    (tmp_path / "target").write_bytes(b"old")
+
+    def child() -> None:
+        target = kernel.open(str(tmp_path / "target"), os.O_PATH)
+        tree = kernel.open_tree(-100, str(tmp_path / "source"), c.OPEN_TREE_CLONE)
+        attributes = c.MOUNT_ATTR_RDONLY | c.MOUNT_ATTR_NODEV
+        kernel.mount_setattr(tree, "", c.AT_EMPTY_PATH, attr_set=attributes)
+        empty = c.MOVE_MOUNT_F_EMPTY_PATH | c.MOVE_MOUNT_T_EMPTY_PATH
+        kernel.move_mount(tree, "", target, "", empty)
+        assert (tmp_path / "target").read_bytes() == b"new"
+        with pytest.raises(OSError, match="Read-only"):
+            kernel.open(str(tmp_path / "target"), os.O_WRONLY)
+        kernel.umount2(str(tmp_path / "target"), c.MNT_DETACH | c.UMOUNT_NOFOLLOW)
+        assert (tmp_path / "target").read_bytes() == b"old"
+
+    in_mount_namespace(child)
+
+
+def test_a_root_is_pivoted_into(kernel: Kernel, tmp_path: Path) -> None:
+    def child() -> None:
+        kernel.mount("none", str(tmp_path), "tmpfs", c.MS_NOSUID | c.MS_NODEV, "size=64k,mode=700")
+        (tmp_path / "proof").touch()
+        kernel.chdir(str(tmp_path))
+        kernel.pivot_root(".", ".")
+        kernel.umount2(".", c.MNT_DETACH)
+        assert os.listdir("/") == ["proof"]
+
+    in_mount_namespace(child)
+
+
+def test_a_namespace_is_entered_again(kernel: Kernel, tmp_path: Path) -> None:
+    def child() -> None:
+        before = os.open("/proc/self/ns/mnt", os.O_RDONLY)
+        kernel.unshare(c.CLONE_NEWNS)
+        kernel.mount("none", str(tmp_path), "tmpfs")
+        (tmp_path / "proof").touch()
+        kernel.setns(before, c.CLONE_NEWNS)
+        assert not (tmp_path / "proof").exists()
+
+    in_mount_namespace(child)
+
+
+def test_a_device_node_is_made(kernel: Kernel, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs CAP_MKNOD")
+    kernel.mknod(str(tmp_path / "null"), stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    assert (tmp_path / "null").stat().st_rdev == os.makedev(1, 3)
+
+
+def test_the_twin_has_every_call_of_the_kernel() -> None:
+    public = {name for name in dir(Kernel) if not name.startswith("_")}
+    assert set(CALLS) == public
+    assert all(vars(RecordingKernel)[name] is not vars(Kernel)[name] for name in public)
+
+
+def test_records_are_the_same_from_run_to_run(tmp_path: Path) -> None:
+    def record() -> list[tuple[Any, ...]]:
+        twin = RecordingKernel()
+        folder = twin.open(str(tmp_path), os.O_PATH)
+        extra = os.dup(folder)
+        twin.symlink("x", f".nvct-{os.urandom(8).hex()}", dir_fd=folder)
+        os.close(extra)
+        twin.close(folder)
+        return twin.calls
+
+    first = record()
+    unused = os.open(tmp_path, os.O_PATH)
+    assert record() == first
+    os.close(unused)
+    assert first[1] == ("symlink", "x", ".nvct-*", str(tmp_path))
+
+
+@pytest.mark.parametrize(("when", "made"), [("before", ["first"]), ("after", ["first", "second"])])
+def test_the_twin_kills_its_process_at_the_call_named(
+    tmp_path: Path, when: str, made: list[str]
+) -> None:
+    def child() -> None:
+        twin = RecordingKernel(kill_at=("mkdir", when, 2))
+        twin.mkdir(str(tmp_path / "first"))
+        twin.mkdir(str(tmp_path / "second"))
+        twin.mkdir(str(tmp_path / "third"))
+
+    assert os.WTERMSIG(run_forked(child)) == signal.SIGKILL
+    assert sorted(os.listdir(tmp_path)) == made

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nvct.errors import DocumentError
+from nvct.linux import mountinfo
+
+TEXT = r"""22 28 0:21 / /proc rw,nosuid,nodev,noexec,relatime shared:12 - proc proc rw
+28 1 259:2 / / rw,relatime shared:1 master:3 - ext4 /dev/nvme0n1p2 rw,errors=remount-ro
+901 28 0:5 /a\040b\134c\011 /mnt/with\040space ro - tmpfs no\040ne rw,size=64k
+"""
+
+
+def test_a_line_says_what_is_mounted_where() -> None:
+    proc, root, odd = mountinfo.parse(TEXT)
+    assert (proc.mount_id, proc.parent_id, proc.major, proc.minor) == (22, 28, 0, 21)
+    assert (proc.fstype, proc.root, proc.target) == ("proc", "/", "/proc")
+    assert "nosuid" in proc.options
+    assert root.tags == ("shared:1", "master:3")
+    assert root.super_options == ("rw", "errors=remount-ro")
+    assert odd.tags == ()
+    assert (odd.root, odd.target, odd.source) == ("/a b\\c\t", "/mnt/with space", "no ne")
+
+
+def test_this_process_has_a_root_mount() -> None:
+    mounts = mountinfo.parse(Path("/proc/self/mountinfo").read_text(encoding="utf-8"))
+    assert mounts
+    device = os.makedev(mounts[0].major, mounts[0].minor)
+    assert device > 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["x", "1 2 0:1 / /", "a 2 0:1 / / rw - t s o", "1 2 01 / / rw - t s o", "1 2 0:1 / / rw - t"],
+)
+def test_what_is_no_mountinfo_is_refused(line: str) -> None:
+    with pytest.raises(DocumentError, match="mountinfo line"):
+        mountinfo.parse(line)
+
+
+@pytest.mark.parametrize(
+    ("escaped", "plain"),
+    [
+        (r"\040", " "),
+        (r"a\0404", "a 4"),
+        ("\\", "\\"),
+        (r"\9", r"\9"),
+        (r"\777", r"\777"),
+        ("é", "é"),
+    ],
+)
+def test_only_whole_octal_escapes_are_undone(escaped: str, plain: str) -> None:
+    assert mountinfo.unescape(escaped) == plain

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nvct.errors import HostError
+from nvct.linux import syscall
+
+GETPID = {"x86_64": 39, "aarch64": 172}
+LSEEK = {"x86_64": 8, "aarch64": 62}
+HERE = os.uname().machine
+REPOSITORY = Path(__file__).parents[3]
+
+PROBE = """
+import sys
+sys.path.append(sys.argv[1])
+before = set(sys.modules)
+from nvct.linux.kernel import KERNEL
+import nvct.linux.files, nvct.linux.root, nvct.linux.mountinfo, nvct.linux.device_nodes
+early = set(sys.modules) - before
+KERNEL.openat2(-100, "/", 0)
+late = set(sys.modules) - before - early
+print(" ".join(sorted(early)) + "|" + " ".join(sorted(late)))
+"""
+
+
+def test_a_call_returns_what_the_kernel_says() -> None:
+    assert syscall.syscall(GETPID[HERE]) == os.getpid()
+
+
+def test_a_failure_carries_errno_and_its_text() -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        syscall.syscall(syscall.number("umount2"), b"/no/such/place", 8)
+    assert caught.value.errno == errno.ENOENT
+    assert caught.value.strerror == os.strerror(errno.ENOENT)
+
+
+def test_arguments_and_results_hold_64_bits(tmp_path: Path) -> None:
+    with (tmp_path / "sparse").open("wb") as file:
+        assert syscall.syscall(LSEEK[HERE], file.fileno(), 5 << 32, os.SEEK_SET) == 5 << 32
+
+
+def test_none_is_a_null_pointer() -> None:
+    with pytest.raises(OSError, match="Bad address") as caught:
+        syscall.syscall(syscall.number("umount2"), None, 8)
+    assert caught.value.errno == errno.EFAULT
+
+
+def test_numbers_are_those_of_both_machines() -> None:
+    assert syscall.number("pivot_root", "x86_64") == 155
+    assert syscall.number("pivot_root", "aarch64") == 41
+    assert syscall.number("openat2", "x86_64") == syscall.number("openat2", "aarch64") == 437
+
+
+@pytest.mark.parametrize(("name", "machine"), [("mount", "s390x"), ("reboot", "x86_64")])
+def test_what_has_no_number_is_an_error(name: str, machine: str) -> None:
+    with pytest.raises(HostError, match=machine):
+        syscall.number(name, machine)
+
+
+def test_the_hot_side_loads_nothing_else_and_ctypes_only_when_it_calls() -> None:
+    command = [sys.executable, "-I", "-S", "-c", PROBE, str(REPOSITORY)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    early, late = (set(part.split()) for part in done.stdout.strip().split("|"))
+    ours = {"nvct", "nvct.errors", "nvct.linux"} | {
+        f"nvct.linux.{name}"
+        for name in (
+            "constants", "device_nodes", "files", "kernel", "mountinfo", "root", "syscall", "walk",
+        )
+    }  # fmt: skip
+    assert early - {"__future__", "errno", "fcntl", "_errno"} == ours
+    assert late - {"_struct"} == {"_ctypes"}

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The request is read on every create: what that may import."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import nvct
+
+PROGRAM = """
+import sys
+before = set(sys.modules)
+sys.path.append(sys.argv[1])
+from nvct.config.model import Config, check, path_from
+from nvct.request.resolve import resolve
+config = Config()
+config.mode = sys.argv[2]
+config.accept_volume_mounts = True
+env = ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_REQUIRE_CUDA=cuda>=12", "NVIDIA_IMEX_CHANNELS=1"]
+assert resolve(env, [], {"cdi.k8s.io/a": ""}, [], config).ids == ["0"]
+print("\\n".join(sorted(set(sys.modules) - before)))
+"""
+
+
+def modules(mode: str) -> set[str]:
+    root = os.path.dirname(next(iter(nvct.__path__)))
+    command = [sys.executable, "-I", "-S", "-c", PROGRAM, root, mode]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return set(done.stdout.split())
+
+
+def test_nothing_but_hot_modules_of_our_own_is_imported() -> None:
+    assert {name for name in modules("legacy") if not name.startswith("nvct")} == set()
+
+
+def test_what_only_legacy_mode_needs_is_imported_there_only() -> None:
+    assert modules("legacy") - modules("auto") == {
+        "nvct.request.capabilities",
+        "nvct.request.requirements",
+    }
