@@ -13,9 +13,7 @@ from nvct import paths
 from nvct.cdi import load, registry, store
 from nvct.config import load as config_load
 from nvct.errors import NvctError, line
-from nvct.host import discover
-from nvct.host.roots import Roots
-from nvct.refresh.compiled import hook_path
+from nvct.refresh import compiled
 from nvct.specgen import generate as specgen
 
 TYPE_CHECKING = False
@@ -95,15 +93,17 @@ def generate(  # noqa: D417  click options
     Example: nvidia-ctk cdi generate --output /var/run/cdi/nvidia.yaml
     """
     del mode  # auto and nvml are the same model; the other modes are not there yet
-    roots = Roots(driver_root=driver_root or _configured_root(config), dev_root=dev_root)
-    inventory = discover.discover(roots, search_paths=_flat(library_search_path))
+    settings = config_load.load(config or config_load.path_from(os.environ))
+    settings.driver_root = driver_root or settings.driver_root
+    settings.dev_root = dev_root or settings.dev_root
+    inventory = compiled.look(settings, _flat(library_search_path))
     options = specgen.Options(
         vendor=vendor,
         cls=cls,
         device_name_strategies=_flat(device_name_strategy) or ("index", "uuid"),
         device_ids=_flat(device_id) or ("all",),
         all_device=not no_all_device,
-        hook_path=hook or hook_path(),
+        hook_path=hook or compiled.hook_path(settings),
     )
     spec = specgen.generate(inventory, options)
     for warning in inventory.warnings:
@@ -123,10 +123,6 @@ def write_spec(spec: Spec, output: str, form: str | None) -> None:
         return
     store.save(spec, output, form.lower() if form else None)
     click.echo(f"wrote {len(spec['devices'])} devices to {output}", err=True)
-
-
-def _configured_root(config: str | None) -> str:
-    return config_load.load(config or config_load.path_from(os.environ)).driver_root
 
 
 @cdi.command("list")

@@ -7,9 +7,9 @@ import os
 
 import click
 
+from nvct.config.load import path_from
 from nvct.plan.store import run_dir
 from nvct.refresh import compiled
-from nvct.shim.settings import config_file
 
 
 @click.command()
@@ -19,7 +19,7 @@ def refresh(what: str) -> None:
 
     Example: nvct refresh own
     """
-    config = config_file(os.environ)
+    config = path_from(os.environ)
     folder = run_dir(os.environ)
     if what in ("all", "registry"):
         plan = compiled.registry_plan(config, folder)

@@ -57,6 +57,10 @@ KEYS: dict[str, str] = {
     "features.no-additional-gids-for-device-nodes": "no_additional_gids",
     "nvct.layout": "layout",
     "nvct.hook-path": "hook_path",
+    "nvct.dev-root": "dev_root",
+    "nvct.proc-root": "proc_root",
+    "nvct.sys-root": "sys_root",
+    "nvct.plain-nodes": "plain_nodes",
 }
 """Every key that is read: where it stands in the file, and its attribute of Config."""
 

@@ -45,6 +45,7 @@ class Config:
         allow_*, disable_cuda_compat_lib_hook, disable_imex_channel_creation, ignore_imex,
         no_additional_gids: of features.
         layout, hook_path: of nvct; hook_path is the program named in generated specs.
+        dev_root, proc_root, sys_root, plain_nodes: of nvct; where a simulated node's parts are.
     """
 
     __slots__ = (
@@ -69,6 +70,7 @@ class Config:
         "cuda_compat_mode",
         "debug",
         "default_kind",
+        "dev_root",
         "disable_cuda_compat_lib_hook",
         "disable_imex_channel_creation",
         "disable_require",
@@ -82,12 +84,15 @@ class Config:
         "mode",
         "no_additional_gids",
         "path",
+        "plain_nodes",
+        "proc_root",
         "runtime_hook_path",
         "runtimes",
         "skip_mode_detection",
         "spec_dirs",
         "supported_driver_capabilities",
         "swarm_resource",
+        "sys_root",
         "warnings",
     )
 
@@ -110,6 +115,10 @@ class Config:
         self.no_additional_gids = False
         self.layout = "classic"
         self.hook_path = paths.HOOK_PATH
+        self.dev_root = ""
+        self.proc_root = "/proc"
+        self.sys_root = "/sys"
+        self.plain_nodes = False
 
     def _set_container_cli(self) -> None:
         self.driver_root = "/"
@@ -218,6 +227,8 @@ def check(config: Config) -> None:
         _absolute(where, f"{modes}.spec-dirs", directory)
     _absolute(where, "nvidia-container-cli.root", config.driver_root)
     _absolute(where, "nvct.hook-path", config.hook_path)
+    _absolute(where, "nvct.proc-root", config.proc_root)
+    _absolute(where, "nvct.sys-root", config.sys_root)
     ldconfig = config.cli_ldconfig
     if ldconfig and not ldconfig.startswith("@") and not config.allow_ldconfig_from_container:
         # Without the @ the container's own ldconfig would run, as a program of the image.
@@ -226,8 +237,7 @@ def check(config: Config) -> None:
 
 def _one_of(where: str, key: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        _refuse(where, key, value, f"use {', '.join(allowed[:-1])}{' or ' * (len(allowed) > 1)}"
-                f"{allowed[-1]}")  # fmt: skip
+        _refuse(where, key, value, f"use one of: {', '.join(allowed)}")
 
 
 def _absolute(where: str, key: str, value: str) -> None:

@@ -17,7 +17,7 @@ from nvct.demo import cases, run, show
 from nvct.errors import HostError
 from nvct.host import discover
 from nvct.host.roots import Roots
-from nvct.sim import attach, rootfs, tree
+from nvct.sim import attach, possible, rootfs, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ SPEC = "/var/run/cdi/nvidia.yaml"
 
 def demonstrate() -> int:
     """Run the demonstration; return 0 if every container was as expected."""
-    reason = attach.can_run_containers()
+    reason = possible.can_run_containers()
     with tempfile.TemporaryDirectory(prefix="nvct-demo-") as folder:
         work = Path(folder)
         node = tree.create("demo", PROFILE, base=work / "nodes")
@@ -38,7 +38,7 @@ def demonstrate() -> int:
             from nvct.demo import without
 
             return without.demonstrate(node, work, reason)
-        inside = [sys.executable, "-I", "-m", "nvct.demo.main", str(work), str(node.path)]
+        inside = [sys.executable, "-I", "-m", "nvct.demo.main", str(work), str(node.tree)]
         return attach.exec_in(node, inside, _environment(work))
 
 

@@ -65,6 +65,7 @@ class Context:
         """
         if self._root is None:
             root = Root.open(self._root_path())
+            root.label = "the container"  # a bundle's path is long and tells users nothing
             own, host = posix.fstat(root.fd), posix.stat(f"{self.proc_root}/self/root")
             if (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino):
                 root.close()

@@ -10,10 +10,10 @@ from __future__ import annotations
 import posix
 from typing import Literal, NamedTuple
 
-from nvct.errors import DriverNotFoundError, NvmlError
+from nvct.errors import DriverNotFoundError, NvmlError, UsageError
 from nvct.host import binaries, firmware, ipc, libraries, mig, nodes, procfs
 from nvct.host.model import Findings, Gpu, Inventory, MigDevice
-from nvct.host.nvml import LibraryNvml
+from nvct.host.nvml import LibraryNvml, NvmlGpu
 from nvct.host.roots import below
 from nvct.host.tree import Tree
 from nvct.linux import device_nodes
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from nvct.host.model import DriverFile
     from nvct.host.nodes import StatNode
-    from nvct.host.nvml import Nvml, NvmlGpu, NvmlMig, NvmlReport
+    from nvct.host.nvml import Nvml, NvmlMig, NvmlReport
     from nvct.host.roots import Roots
 
 # The CUDA version that a driver branch supports: NVIDIA's "CUDA Toolkit, driver and architecture
@@ -64,150 +64,142 @@ def discover(
     Raises:
         DriverNotFoundError: no driver, or no library that fits the loaded one.
         HostError: the driver root is not there.
+        UsageError: a search path is not absolute.
     """
     machine = machine or posix.uname().machine
     findings = Findings()
-    with Tree(roots.driver_root) as tree:
-        version, files = _driver_files(tree, roots, machine, search_paths, findings)
-        files += binaries.find(tree, roots, findings)
-        files += firmware.find(tree, roots, version)
-    files += ipc.find(roots, findings)
+    version, files = _files(roots, machine, search_paths, findings)
     if nvml == "auto":
         library = libraries.host_path_of(files, "libnvidia-ml.so")
         nvml = LibraryNvml(library) if library else None
-    host = _Host(roots, stat_node, findings)
-    gpus, report = _gpus(host, nvml)
+    gpus, report = _gpus(_Host(roots, stat_node, findings), nvml)
     cuda_version = report.cuda_version if report else ""
     return Inventory(
         driver_version=version,
         cuda_version=cuda_version or CUDA_OF_BRANCH.get(int(version.partition(".")[0]), ""),
         gpus=gpus,
         control_nodes=nodes.control_nodes(roots, stat_node, findings),
-        files=tuple(sorted(files, key=lambda file: file.container_path)),
+        files=tuple(files),
         warnings=tuple(findings.warnings),
         notes=tuple(findings.notes),
     )
 
 
+def _files(
+    roots: Roots, machine: str, search_paths: Sequence[str], findings: Findings
+) -> tuple[str, list[DriverFile]]:
+    """Return the driver's version and its files, sorted by container path."""
+    for path in search_paths:
+        if not path.startswith("/"):
+            raise UsageError(
+                f"the library search path {path!r} is not absolute", hint="start it with a /"
+            )
+    with Tree(roots.driver_root) as tree:
+        search = libraries.Search(tree, roots, machine, findings)
+        version, files = _driver_files(search, search_paths)
+        files += binaries.find(tree, roots, findings)
+        files += firmware.find(tree, roots, version)
+    files += ipc.find(roots, findings)
+    return version, sorted(files, key=lambda file: file.container_path)
+
+
 def _driver_files(
-    tree: Tree, roots: Roots, machine: str, search_paths: Sequence[str], findings: Findings
+    search: libraries.Search, search_paths: Sequence[str]
 ) -> tuple[str, list[DriverFile]]:
-    version = procfs.driver_version(roots)
-    if search_paths and not all(_is_in(roots.driver_root, path) for path in search_paths):
-        with Tree("/") as whole:
-            return _libraries(whole, roots, machine, list(search_paths), version, findings)
-    if search_paths:
-        dirs = [below(roots.driver_root, path) for path in search_paths]
-    else:
-        dirs = libraries.directories(tree, machine, findings)
-    return _libraries(tree, roots, machine, dirs, version, findings)
+    root = search.roots.driver_root
+    if not search_paths:
+        return _libraries(search, libraries.directories(search))
+    if all(_is_in(root, path) for path in search_paths):
+        return _libraries(search, [below(root, path) for path in search_paths])
+    with Tree("/") as whole:
+        return _libraries(search._replace(tree=whole), search_paths)
 
 
-def _libraries(
-    tree: Tree, roots: Roots, machine: str, dirs: list[str], version: str, findings: Findings
-) -> tuple[str, list[DriverFile]]:
+def _libraries(search: libraries.Search, dirs: Sequence[str]) -> tuple[str, list[DriverFile]]:
+    version = procfs.driver_version(search.roots)
     if not version:
-        version = libraries.infer_version(tree, dirs)
+        version = libraries.infer_version(search.tree, dirs)
         if not version:
             raise DriverNotFoundError(
-                f"no NVIDIA driver: {roots.proc}/driver/nvidia/version is not there, nor is "
-                f"libcuda.so in {roots.driver_root}",
+                f"no NVIDIA driver: no {search.roots.proc}/driver/nvidia/version and no "
+                f"libcuda.so in {search.tree.host_root}",
                 hint="install the driver, or name its place with --driver-root",
             )
-        findings.warn(f"no kernel module is loaded: version {version} is that of the libraries")
-    return version, libraries.find(tree, roots, version, machine, dirs, findings)
+        search.findings.warn(f"no kernel module is loaded: {version} is the libraries' version")
+    return version, libraries.find(search, version, dirs)
 
 
 def _is_in(root: str, path: str) -> bool:
-    return root == "/" or path == root or path.startswith(root + "/")
+    return root in ("/", path) or path.startswith(root + "/")
 
 
 def _gpus(host: _Host, nvml: Nvml | None) -> tuple[tuple[Gpu, ...], NvmlReport | None]:
     listed = procfs.gpus(host.roots)
-    instances = {
-        gpu.minor: mig.instances(host.roots, gpu.minor) for gpu in listed if gpu.minor is not None
-    }
-    complete = bool(listed) and all(gpu.uuid and gpu.minor is not None for gpu in listed)
+    minors = [gpu.minor for gpu in listed if gpu.minor is not None]
+    complete = bool(listed) and len(minors) == len(listed) and all(gpu.uuid for gpu in listed)
     report = None
-    if not complete or any(instances.values()):
-        report = _ask(nvml, host.findings)
-    by_bus = {gpu.bus_id: gpu for gpu in report.gpus} if report else {}
-    found = []
-    if not listed and report:
+    if not complete or any(mig.instances(host.roots, minor) for minor in minors):
+        lost = "MIG devices" if complete else "GPUs that procfs does not describe"
+        report = _ask(nvml, host.findings, f"{lost} are left out")
+    if report and not listed:
         host.findings.note("procfs lists no GPU: they are NVML's")
-        found = [_nvml_gpu(host, gpu) for gpu in report.gpus]
-    for index, gpu in enumerate(listed):
-        made = _gpu(host, index, gpu, by_bus.get(gpu.bus_id), instances)
-        if made is not None:
-            found.append(made)
-    return tuple(found), report
+        return tuple(_make(host, gpu) for gpu in report.gpus), report
+    by_bus = {gpu.bus_id: gpu for gpu in report.gpus} if report else {}
+    known = (_combine(host, i, gpu, by_bus.get(gpu.bus_id)) for i, gpu in enumerate(listed))
+    return tuple(_make(host, gpu) for gpu in known if gpu), report
 
 
-def _ask(nvml: Nvml | None, findings: Findings) -> NvmlReport | None:
+def _ask(nvml: Nvml | None, findings: Findings, cost: str) -> NvmlReport | None:
     if nvml is None:
-        findings.warn("NVML is needed and not at hand: GPUs or MIG devices are left out")
+        findings.warn(f"NVML is needed and not at hand: {cost}")
         return None
     try:
         report = nvml.report()
     except NvmlError as error:
-        findings.warn(f"{error.message}: GPUs or MIG devices are left out")
+        findings.warn(f"{error.message}: {cost}")
         return None
     for warning in report.warnings:
         findings.warn(warning)
     return report
 
 
-def _gpu(
-    host: _Host,
-    index: int,
-    gpu: procfs.ProcGpu,
-    known: NvmlGpu | None,
-    instances: dict[int | None, dict[int, list[int]]],
-) -> Gpu | None:
+def _combine(
+    host: _Host, index: int, gpu: procfs.ProcGpu, known: NvmlGpu | None
+) -> NvmlGpu | None:
+    """Return what procfs and NVML tell of a GPU together, None if it can't be used yet."""
     minor = gpu.minor if gpu.minor is not None else known.minor if known else None
     uuid = gpu.uuid or (known.uuid if known else "")
     if minor is None or not uuid:
         what = "device minor" if minor is None else "UUID"
         host.findings.warn(f"GPU {index} at {gpu.bus_id} has no {what} yet: left out")
         return None
-    existing = instances.get(minor, {})
     # MIG mode without any instance is NVML's secret: asking it on every node costs seconds.
-    mig_enabled = known.mig_enabled if known else bool(existing)
-    devices: tuple[MigDevice, ...] = ()
-    if known:
-        devices = _mig_devices(host, minor, index, known.mig)
-    return _make(host, index, minor, uuid, gpu.bus_id, gpu.model, mig_enabled, devices)
-
-
-def _nvml_gpu(host: _Host, gpu: NvmlGpu) -> Gpu:
-    devices = _mig_devices(host, gpu.minor, gpu.index, gpu.mig)
-    return _make(
-        host, gpu.index, gpu.minor, gpu.uuid, gpu.bus_id, gpu.name, gpu.mig_enabled, devices
-    )
-
-
-def _make(
-    host: _Host,
-    index: int,
-    minor: int,
-    uuid: str,
-    bus_id: str,
-    model: str,
-    mig_enabled: bool,  # noqa: FBT001 - as the dataclass's own order
-    devices: tuple[MigDevice, ...],
-) -> Gpu:
-    drm, by_path = nodes.drm_nodes(host.roots, host.stat_node, bus_id, index)
-    return Gpu(
+    in_mig = known.mig_enabled if known else bool(mig.instances(host.roots, minor))
+    return NvmlGpu(
         index=index,
         minor=minor,
         uuid=uuid,
-        bus_id=bus_id,
-        model=model,
-        node=nodes.gpu_node(host.roots, host.stat_node, host.findings, minor, index),
+        bus_id=gpu.bus_id,
+        name=gpu.model,
+        mig_enabled=in_mig,
+        mig=known.mig if known else (),
+    )
+
+
+def _make(host: _Host, gpu: NvmlGpu) -> Gpu:
+    roots, stat_node = host.roots, host.stat_node
+    drm, by_path = nodes.drm_nodes(roots, stat_node, gpu.bus_id, gpu.index)
+    return Gpu(
+        index=gpu.index,
+        minor=gpu.minor,
+        uuid=gpu.uuid,
+        bus_id=gpu.bus_id,
+        model=gpu.name,
+        node=nodes.gpu_node(roots, stat_node, host.findings, gpu.minor, gpu.index),
         drm_nodes=drm,
         by_path=by_path,
-        mig_enabled=mig_enabled,
-        mig=devices,
+        mig_enabled=gpu.mig_enabled,
+        mig=_mig_devices(host, gpu.minor, gpu.index, gpu.mig),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from typing import NamedTuple
 
 from nvct.errors import DriverNotFoundError, ElfError, LdCacheError, UnsafePathError
 from nvct.host.model import DriverFile, Link
@@ -33,8 +34,8 @@ CLASSES: dict[Capability, tuple[str, ...]] = {
     "compute": (
         "libcuda", "libcudadebugger", "libnvidia-opencl", "libnvidia-gpucomp",
         "libnvidia-ptxjitcompiler", "libnvidia-fatbinaryloader", "libnvidia-allocator",
-        "libnvidia-compiler", "libnvidia-pkcs11", "libnvidia-pkcs11-openssl3", "libnvidia-nvvm",
-        "libnvidia-nvvm70", "libnvidia-tileiras",
+        "libnvidia-compiler", "libnvidia-compiler-next", "libnvidia-pkcs11",
+        "libnvidia-pkcs11-openssl3", "libnvidia-nvvm", "libnvidia-nvvm70", "libnvidia-tileiras",
     ),
     "video": (
         "libvdpau_nvidia", "libnvidia-encode", "libnvidia-opticalflow", "libnvcuvid",
@@ -44,9 +45,9 @@ CLASSES: dict[Capability, tuple[str, ...]] = {
         "libnvidia-fbc", "libnvidia-ifr", "libnvidia-rtcore", "libnvoptix", "libGLX_nvidia",
         "libEGL_nvidia", "libGLESv2_nvidia", "libGLESv1_CM_nvidia", "libnvidia-glvkspirv",
         "libnvidia-cbl", "libnvidia-vulkan-producer", "libnvidia-present", "libnvidia-gtk2",
-        "libnvidia-gtk3", "libnvidia-wayland-client", "libglxserver_nvidia",
+        "libnvidia-gtk3", "libnvidia-wayland-client", "libglxserver_nvidia", "libnvidia-vksc-core",
     ),
-    "ngx": ("libnvidia-ngx", "libnvidia-vksc-core"),
+    "ngx": ("libnvidia-ngx",),
 }  # fmt: skip
 CLASS_OF: dict[str, Capability] = {name: c for c, names in CLASSES.items() for name in names}
 # Graphics libraries with versions of their own (libnvidia-egl-gbm.so.1.1.2 and its kin) belong to
@@ -56,15 +57,25 @@ DRIVER_SUFFIX = re.compile(r"\.so\.(\d{3,}\.\d+(?:\.\d+)*)$")
 NAME = re.compile(r"lib[^/]+?\.so(?=\.|$)")
 
 
+class Search(NamedTuple):
+    """Where libraries are looked for, for which machine, and who hears of oddities."""
+
+    tree: Tree
+    roots: Roots
+    machine: str
+    findings: Findings
+
+
 def machine_directories(machine: str) -> list[str]:
     """Return the usual library directories of a machine."""
     triplet = TRIPLETS.get(machine)
     return [*PLAIN_DIRS, *(d.format(triplet) for d in TRIPLET_DIRS if triplet)]
 
 
-def directories(tree: Tree, machine: str, findings: Findings) -> list[str]:
+def directories(search: Search) -> list[str]:
     """Return the real paths of the library directories of a tree, each once."""
-    wanted = machine_directories(machine)
+    tree = search.tree
+    wanted = machine_directories(search.machine)
     try:
         cached = (path for name, path in tree.cached_libraries() if _is_of_driver(name))
         for path in cached:
@@ -73,7 +84,7 @@ def directories(tree: Tree, machine: str, findings: Findings) -> list[str]:
             if found:
                 wanted.append(os.path.dirname(found.real))
     except LdCacheError as error:
-        findings.warn(f"{error.message}: only the usual library directories are searched")
+        search.findings.warn(f"{error.message}: only the usual library directories are searched")
     unique: dict[str, None] = {}
     for directory in wanted:
         real = tree.directory(directory)
@@ -106,24 +117,18 @@ def infer_version(tree: Tree, dirs: Sequence[str]) -> str:
     return ""
 
 
-def find(
-    tree: Tree,
-    roots: Roots,
-    version: str,
-    machine: str,
-    dirs: Sequence[str],
-    findings: Findings,
-) -> list[DriverFile]:
+def find(search: Search, version: str, dirs: Sequence[str]) -> list[DriverFile]:
     """Return the libraries of a driver version, sorted by container path.
 
     Raises:
         DriverNotFoundError: there is none.
     """
+    tree = search.tree
     files: dict[str, DriverFile] = {}
     for found in _candidates(tree, version, dirs):
         if found.real in files:
             continue
-        library = _library(tree, roots, version, machine, found, findings)
+        library = _library(search, version, found)
         if library is not None:
             files[found.real] = library
     names = {os.path.basename(path) for path in files}
@@ -131,7 +136,7 @@ def find(
         raise _not_found(tree, version, dirs)
     for stem in ("libcuda", "libnvidia-ml"):
         if f"{stem}.so.{version}" not in names:
-            findings.warn(f"{tree.host_root} has no {stem}.so.{version}")
+            search.findings.warn(f"{tree.host_root} has no {stem}.so.{version}")
     return sorted(files.values(), key=lambda file: file.container_path)
 
 
@@ -148,9 +153,8 @@ def _candidates(tree: Tree, version: str, dirs: Sequence[str]) -> Iterator[Found
                         yield found
 
 
-def _library(
-    tree: Tree, roots: Roots, version: str, machine: str, found: Found, findings: Findings
-) -> DriverFile | None:
+def _library(search: Search, version: str, found: Found) -> DriverFile | None:
+    tree, findings = search.tree, search.findings
     host_path = tree.host_path(found.real)
     name = os.path.basename(found.real)
     soname = ""
@@ -159,11 +163,11 @@ def _library(
     except (ElfError, UnsafePathError, OSError) as error:
         findings.warn(f"{host_path} has no readable SONAME, no links are made for it: {error}")
     else:
-        if elf.machine != machine:
+        if elf.machine != search.machine:
             findings.note(f"{host_path} is for {elf.machine}: left out")
             return None
         soname = elf.soname or ""
-    path = roots.container_path(host_path)
+    path = search.roots.container_path(host_path)
     stem = _stem(name)
     capability = CLASS_OF.get(stem.removesuffix(".so"), "")
     by_version = name.endswith(f".so.{version}")

@@ -20,7 +20,7 @@ INSTANCE = re.compile(r"(gi|ci)(\d+)")
 
 
 def minors(roots: Roots) -> dict[str, int]:
-    """Return the table of mig-minors, e.g. {"gpu0/gi1/ci0/access": 13}; lines it knows not, out."""
+    """Return the table of mig-minors, e.g. {"gpu0/gi1/ci0/access": 13}, unknown lines left out."""
     return parse_minors(procfs.read_text(f"{roots.proc}/driver/nvidia-caps/mig-minors") or "")
 
 

@@ -92,9 +92,7 @@ def make_node(
     )
 
 
-def control_nodes(
-    roots: Roots, stat_node: StatNode, findings: Findings
-) -> tuple[DeviceNode, ...]:
+def control_nodes(roots: Roots, stat_node: StatNode, findings: Findings) -> tuple[DeviceNode, ...]:
     """Return the nodes that every GPU needs, sorted by path."""
     found = []
     for name, reason, capability in CONTROL_NODES:

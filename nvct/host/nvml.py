@@ -116,7 +116,7 @@ class LibraryNvml:
             ) from error
         # nvidia-ml-py has no parameter for the path: its module variable is the way, and its
         # cache of functions belongs to the library before.
-        pynvml.nvmlLib = library
+        pynvml.nvmlLib = library  # type: ignore[assignment]
         pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - see above
         return pynvml
 

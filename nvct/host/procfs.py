@@ -71,7 +71,7 @@ def driver_version(roots: Roots) -> str:
 
 
 def gpus(roots: Roots) -> list[ProcGpu]:
-    """Return the GPUs in the order of the PCI bus, which is NVML's order; excluded ones left out."""
+    """Return the GPUs, less excluded ones, in the order of the PCI bus, which is NVML's."""
     directory = f"{roots.proc}/driver/nvidia/gpus"
     found = []
     for name in list_directory(directory):
@@ -96,7 +96,7 @@ def gpus(roots: Roots) -> list[ProcGpu]:
 
 
 def canonical_bus_id(text: str) -> str:
-    """Return a PCI bus id as sysfs writes it: lower case, domain of four digits; "" if it is none."""
+    """Return a PCI bus id as sysfs writes it, lower case, domain of four digits; "" if none."""
     match = BUS_ID.fullmatch(text.strip())
     if not match:
         return ""

@@ -56,7 +56,7 @@ class Roots:
 
     def container_path(self, host_path: str) -> str:
         """Return where a file of the driver root is in a container; others keep their path."""
-        return "/" + inside.lstrip("/") if (inside := below(self.driver_root, host_path)) else "/"
+        return below(self.driver_root, host_path)
 
     def host_path(self, container_path: str) -> str:
         """Return where a container's path is in the driver root on the host."""
@@ -65,13 +65,16 @@ class Roots:
 
 def join(root: str, path: str) -> str:
     """Return path, absolute or not, under a root."""
-    return os.path.normpath(root.rstrip("/") + "/" + path.lstrip("/"))
+    # normpath keeps a leading "//", which POSIX lets mean something else.
+    return "/" + os.path.normpath(root.rstrip("/") + "/" + path.lstrip("/")).lstrip("/")
 
 
 def below(root: str, path: str) -> str:
     """Return path without root where root is one of its parents, else path as it is."""
-    path = os.path.normpath(path)
+    path = join("/", path)
     prefix = root.rstrip("/") + "/"
+    if path == root:
+        return "/"
     return path[len(prefix) - 1 :] if path.startswith(prefix) else path
 
 
@@ -80,5 +83,4 @@ def _absolute(name: str, path: str) -> str:
         raise UsageError(
             f"the {name.replace('_', ' ')} {path!r} is not absolute", hint="start it with a /"
         )
-    # normpath keeps a leading "//", which POSIX lets mean something else.
-    return "/" + os.path.normpath(path).lstrip("/")
+    return join("/", path)

@@ -18,7 +18,8 @@ from nvct.linux.root import Root
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Self
+
+    from typing_extensions import Self
 
 S_IFMT, S_IFREG = 0o170000, 0o100000
 NAME_LIMIT = 1 << 17

@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -51,7 +50,7 @@ static _Noreturn void start_python(const char *boot, const char *name, char **ar
 	for (int i = 0; i < count; i++)
 		argv[n++] = args[i];
 	execve(NVCT_PYTHON, argv, env);
-	fprintf(stderr, "%s: cannot start " NVCT_PYTHON ": %s; run nvct launchers install again [host]\n", name,
+	fprintf(stderr, "%s: cannot start %s: %s; run nvct launchers install again [host]\n", name, NVCT_PYTHON,
 		strerror(errno));
 	_exit(1);
 }
@@ -71,7 +70,7 @@ static char **hook_environment(void)
 
 struct invocation {
 	const char *command, *bundle, *config;
-	int sure, version;
+	int sure, version, help;
 };
 
 static int listed(const char *list, const char *name, size_t size)
@@ -86,10 +85,17 @@ static const char GLOBAL_VALUE[] = "log\0log-format\0root\0criu\0rootless\0cgrou
 static const char GLOBAL_SWITCH[] = "debug\0systemd-cgroup\0help\0h\0version\0v\0";
 static const char CREATE_VALUE[] =
 	"bundle\0b\0config\0f\0console-socket\0pidfd-socket\0pid-file\0preserve-fds\0";
+static const char OFF[] = "0\0f\0F\0false\0False\0FALSE\0";
 
-static int creates(const struct invocation *said)
+static int is_create(const char *command)
 {
-	return said->command && (!strcmp(said->command, "create") || !strcmp(said->command, "run"));
+	return command && (!strcmp(command, "create") || !strcmp(command, "run"));
+}
+
+/* Whether a switch is on: there, and not =false. */
+static int on(const char *value)
+{
+	return !value || !listed(OFF, value, strlen(value));
 }
 
 static void parse_create(int argc, char **argv, int i, struct invocation *said)
@@ -106,12 +112,14 @@ static void parse_create(int argc, char **argv, int i, struct invocation *said)
 		size = value ? (size_t)(value - name) : strlen(name);
 		if (value)
 			value++;
-		if ((arg[1] == 'b' || arg[1] == 'f') && arg[2] && !value) {
-			size = 1;
+		if (!listed(CREATE_VALUE, name, size)) {
+			if (listed("help\0h\0", name, size))
+				said->help = on(value);
+			if ((arg[1] != 'b' && arg[1] != 'f') || !arg[2])
+				continue;
+			size = 1; /* crun takes -bDIR; runc -bundle DIR */
 			value = arg + 2;
 		}
-		if (!listed(CREATE_VALUE, name, size))
-			continue;
 		if (!value) {
 			if (i >= argc)
 				return;
@@ -142,7 +150,9 @@ static void parse(int argc, char **argv, struct invocation *said)
 		size = value ? (size_t)(value - name) : strlen(name);
 		if (listed(GLOBAL_SWITCH, name, size)) {
 			if (*name == 'v')
-				said->version = 1;
+				said->version = on(value);
+			else if (*name == 'h')
+				said->help = on(value);
 		} else if (!listed(GLOBAL_VALUE, name, size)) {
 			said->sure = 0; /* Python guesses, not we */
 			return;
@@ -152,7 +162,7 @@ static void parse(int argc, char **argv, struct invocation *said)
 	}
 	if (i < argc)
 		said->command = argv[i];
-	if (creates(said))
+	if (is_create(said->command))
 		parse_create(argc, argv, i + 1, said);
 }
 
@@ -168,7 +178,7 @@ static int config_is(const char *path, const char *signature)
 		n = snprintf(expected, sizeof expected, "%s", named);
 	else
 		n = snprintf(expected, sizeof expected, "%s/nvidia-container-runtime/config.toml",
-			     xdg && *xdg ? xdg : "/etc");
+			     xdg && *xdg == '/' ? xdg : "/etc"); /* the XDG specification wants it absolute */
 	if (n < 0 || (size_t)n >= sizeof expected || strcmp(path, expected))
 		return 0;
 	if (stat(expected, &s))
@@ -328,9 +338,11 @@ static int file_may_request(const struct invocation *said)
 {
 	char path[4096];
 	struct stat s;
-	const char *text;
+	char *text;
+	off_t size = 0;
+	ssize_t part;
 	int fd;
-	if (said->config)
+	if (said->config && *said->config && strcmp(said->config, "config.json"))
 		fd = snprintf(path, sizeof path, "%s", said->config);
 	else
 		fd = snprintf(path, sizeof path, "%s%sconfig.json", said->bundle && *said->bundle ? said->bundle : "",
@@ -342,11 +354,12 @@ static int file_may_request(const struct invocation *said)
 		return 1;
 	if (fstat(fd, &s) || !S_ISREG(s.st_mode) || s.st_size <= 0 || s.st_size > (64 << 20))
 		return 1;
-	text = mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd, 0);
+	/* read: cheaper than a mapping, and a file that is cut short meanwhile raises no SIGBUS */
+	text = malloc((size_t)s.st_size);
+	while (text && size < s.st_size && (part = read(fd, text + size, (size_t)(s.st_size - size))) > 0)
+		size += part;
 	close(fd);
-	if (text == MAP_FAILED)
-		return 1;
-	return may_request(text, (size_t)s.st_size);
+	return !text || size != s.st_size || may_request(text, (size_t)size);
 }
 
 int main(int argc, char **argv)
@@ -361,12 +374,12 @@ int main(int argc, char **argv)
 		start_python(BOOT("nvct.hook.launch"), name, argv + 1, argc - 1, hook_environment());
 	parse(argc, argv, &said);
 #ifdef NVCT_SHOW_ARGV /* for the tests: what was understood */
-	printf("%d|%s|%s|%s|%d\n", said.sure, said.command ? said.command : "", said.bundle ? said.bundle : "",
-	       said.config ? said.config : "", said.version);
+	printf("%d|%s|%s|%s|%d|%d\n", said.sure, said.command ? said.command : "", said.bundle ? said.bundle : "",
+	       said.config ? said.config : "", said.version, said.help);
 	return 0;
 #endif
 	if (said.sure && !said.version && said.command && read_conf() && parse_conf() &&
-	    !(creates(&said) && file_may_request(&said)))
+	    !(is_create(said.command) && !said.help && file_may_request(&said)))
 		hand_over(argv);
 	start_python(BOOT("nvct.shim.main"), name, argv + 1, argc > 0 ? argc - 1 : 0, environ);
 }

@@ -1,11 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The launcher where there is no compiler: hands over everything but create and run, for which
-# Python decides. nvct/oci/argv.py says how the command line is read; launcher.c does more.
-python() { exec @PYTHON@ -I -S -c "import sys;sys.path.insert(0,'@PACKAGES@');from $module import main;main('@COLD@')" "$name" "$@" 3<&-; }
+# Python decides. nvct/oci/argv.py says how the command line is read; launcher.c does more: it also
+# scans config.json, and it resets SIGPIPE and keeps the environment to the byte, as no shell can.
 name=${0##*/} module=nvct.shim.main
-case $name in nvidia-cdi-hook)
-	exec env -i ${NVIDIA_CTK_DEBUG+"NVIDIA_CTK_DEBUG=$NVIDIA_CTK_DEBUG"} @PYTHON@ -I -S -c \
+python() { exec "@PYTHON@" -I -S -c "import sys;sys.path.insert(0,'@PACKAGES@');from $module import main;main('@COLD@')" "$name" "$@"; }
+case $name in nvidia-cdi-hook) # its environment, PATH too, may be the container's
+	exec /usr/bin/env -i ${NVIDIA_CTK_DEBUG+"NVIDIA_CTK_DEBUG=$NVIDIA_CTK_DEBUG"} \
+		${NVIDIA_CTK_QUIET+"NVIDIA_CTK_QUIET=$NVIDIA_CTK_QUIET"} "@PYTHON@" -I -S -c \
 		"import sys;sys.path.insert(0,'@PACKAGES@');from nvct.hook.launch import main;main('@COLD@')" "$name" "$@" ;;
 esac
 skip='' command=''
@@ -18,29 +20,44 @@ for arg do
 	*) command=$arg; break ;;
 	esac
 done
+set -f
 dir=${NVCT_RUN_DIR:-/run/nvct}
-[ -n "${NVCT_RUN_DIR:-}" ] || [ "${XDG_RUNTIME_DIR:-}" = "" ] || [ -O / ] || dir=$XDG_RUNTIME_DIR/nvct
+[ -n "${NVCT_RUN_DIR:-}" ] || [ -z "${XDG_RUNTIME_DIR:-}" ] || [ -O / ] || dir=$XDG_RUNTIME_DIR/nvct
 config=${NVIDIA_CTK_CONFIG_FILE_PATH:-${XDG_CONFIG_HOME:-/etc}/nvidia-container-runtime/config.toml}
-conf=$dir/launcher.conf tab='	' fresh=''
-if [ -n "$command" ] && [ -O "$dir" ] && [ -O "$conf" ] && [ ! -L "$conf" ]; then
-	while IFS=$tab read -r key value signature <&3; do
+conf=$dir/launcher.conf tab='	' head='' fresh='' whole='' runtimes=''
+nl='
+'
+same() { [ "$1 $2 $3 ${4%?????????} $5" = "$6 $7 $8 $9 ${10}" ]; } # nanoseconds; seconds will do for a file that was not young
+if [ -n "$command" ] && [ -O "$dir" ] && [ -O "$conf" ] && [ ! -L "$dir" ] && [ ! -L "$conf" ]; then
+	there='' what=$(stat -Lc '%f %d %i %s %Y %u' -- "$dir" "$conf" "$config" 2>/dev/null)
+	case $what in 41c0\ *"$nl"8180\ *) there=${what#*"$nl"} ;; esac # 0700 and 0600, no links
+	case $there in *"$nl"*) now=${there#*"$nl"} ;; *) now='' ;; esac
+	[ -z "$there" ] || while IFS=$tab read -r key value signature; do
 		case $key in
+		'nvct-launcher 1') head=1 ;;
 		config)
 			[ "$value" = "$config" ] || break
-			if [ "$signature" = absent ]; then [ ! -e "$config" ] || break
-			else [ -e "$config" ] && [ "$conf" -nt "$config" ] || break; fi
+			case $signature in
+			absent) [ -z "$now" ] || break ;;
+			*) [ -n "$now" ] && same $signature ${now#* } || break ;;
+			esac
 			fresh=1 ;;
-		runtime)
-			[ -n "$fresh" ] || break
-			case $value in
-			*/*) [ -f "$value" ] && [ -x "$value" ] && exec "$value" "$@" 3<&- ;;
-			*)
-				IFS=:
-				for d in $PATH /usr/local/sbin /usr/local/bin /usr/sbin /usr/bin /sbin /bin; do
-					[ -n "$d" ] && [ -f "$d/$value" ] && [ -x "$d/$value" ] && exec "$d/$value" "$@" 3<&-
-				done ;;
-			esac ;;
+		runtime) runtimes=$runtimes$value$nl ;;
+		end) whole=$head$fresh; break ;;
 		esac
-	done 3<"$conf"
+	done <"$conf"
+fi
+if [ "$whole" = 11 ]; then
+	IFS=$nl
+	for value in $runtimes; do
+		case $value in
+		*/*) [ -f "$value" ] && [ -x "$value" ] && exec "$value" "$@" ;;
+		*)
+			IFS=:
+			for d in ${PATH:-} /usr/local/sbin /usr/local/bin /usr/sbin /usr/bin /sbin /bin; do
+				[ -n "$d" ] && [ -f "$d/$value" ] && [ -x "$d/$value" ] && exec "$d/$value" "$@"
+			done ;;
+		esac
+	done
 fi
 python "$@"

@@ -58,10 +58,12 @@ class Elf:
             ElfError: it is no ELF file, or a damaged one.
         """
         self._source = source
-        head = self._read(0, 64)
-        if head[:4] != MAGIC or head[4] not in {1, 2} or head[5] not in {1, 2}:
+        head = self._read_some(0, 64)
+        if len(head) < 52 or head[:4] != MAGIC or not 0 < head[4] < 3 or not 0 < head[5] < 3:
             raise ElfError("file is no ELF file")
         self.bits = 32 * head[4]
+        if self.bits == 64 and len(head) < 64:
+            raise ElfError("ELF file ends within its header")
         self._order = "<" if head[5] == 1 else ">"
         layout = "HHIQQQIHHHHHH" if self.bits == 64 else "HHIIIIIHHHHHH"
         fields = self._unpack(layout, head, 16)
@@ -73,24 +75,11 @@ class Elf:
         self._read_dynamic(self._segments(phoff, fields[8], fields[9]))
 
     def _read(self, offset: int, length: int) -> bytes:
-        """Read exactly length bytes; less than that, at offset 0 only, is padded by zeros."""
-        source = self._source
-        if isinstance(source, bytes):
-            data = source[offset : offset + length]
-        else:
-            from posix import pread
-
-            try:
-                data = pread(source, length, offset)
-            except OverflowError as error:
-                raise ElfError(f"ELF file refers to offset {offset}, beyond its end") from error
-            except OSError as error:
-                raise ElfError(f"ELF file cannot be read: {error.strerror}") from error
-        if len(data) == length:
-            return data
-        if offset:
+        """Read exactly length bytes."""
+        data = self._read_some(offset, length)
+        if len(data) != length:
             raise ElfError(f"ELF file ends before offset {offset + length}")
-        return data + bytes(length - len(data))
+        return data
 
     def _unpack(self, layout: str, data: bytes, offset: int) -> tuple[int, ...]:
         from _struct import unpack_from
@@ -163,8 +152,10 @@ class Elf:
 
         try:
             return pread(self._source, length, offset)
-        except (OSError, OverflowError) as error:
-            raise ElfError(f"ELF file has no string at {offset}") from error
+        except OverflowError as error:
+            raise ElfError(f"ELF file refers to offset {offset}, beyond its end") from error
+        except OSError as error:
+            raise ElfError(f"ELF file cannot be read: {error.strerror}") from error
 
     def notes(self, section_name: str) -> list[Note]:
         """Return (name, type, description) of each note in the first section of a name.

@@ -44,6 +44,10 @@ LIST_LIMIT = 1 << 16
 class Root:
     """A container's root directory, or any other tree that must not be left.
 
+    A walk costs 7 us a component. For many files of one directory take that directory once:
+    `with Root(root.dir_fd("/usr/lib")) as folder: folder.symlink("liba.so.1", "liba.so")`; links
+    in it then end at that directory, so it is for making and replacing, not for following.
+
     Args:
         fd: an O_PATH or readable descriptor of the directory; the object closes it.
         label: what error messages call this root.

@@ -126,6 +126,8 @@ def _steps(place: Place, last: int, create: int | None, kernel: Kernel) -> None:
         if name == "..":
             place.up()
             continue
+        if name == ".":  # the last one: the path is the directory walked into before
+            continue
         if todo or last == DIRECTORY:
             text = _enter(place, name, create, kernel)
         elif last == FOLLOW:
@@ -144,8 +146,13 @@ def _steps(place: Place, last: int, create: int | None, kernel: Kernel) -> None:
 
 
 def _components(path: str) -> list[str]:
-    """Return the components of a path, last one first, without those that say nothing."""
-    return [name for name in reversed(path.split("/")) if name not in ("", ".")]
+    """Return the components of a path, last one first, without those that say nothing.
+
+    A `.` at the end, or a slash, does say something: what is before it has to be a directory.
+    """
+    names = path.split("/")
+    end = ["."] if names[-1] in ("", ".") else []
+    return end + [name for name in reversed(names) if name not in ("", ".")]
 
 
 def _enter(place: Place, name: str, create: int | None, kernel: Kernel) -> str | None:

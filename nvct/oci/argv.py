@@ -13,6 +13,7 @@ GLOBAL_SWITCH = ("debug", "systemd-cgroup", "help", "h", "version", "v")
 CREATE_VALUE = (
     "bundle", "b", "config", "f", "console-socket", "pidfd-socket", "pid-file", "preserve-fds",
 )  # fmt: skip
+OFF = ("0", "f", "F", "false", "False", "FALSE")  # Go's strconv.ParseBool
 COMMANDS = (
     "create", "run", "start", "kill", "delete", "exec", "state", "list", "events", "spec", "ps",
     "pause", "resume", "update", "checkpoint", "restore", "features", "help", "mounts",
@@ -28,11 +29,13 @@ class Invocation:
         config: value of crun's --config or -f, or "".
         log: value of the last --log, or "".
         log_format: value of the last --log-format, or "".
-        debug, version: whether the switch is there.
+        debug, version, help: whether the switch is there and on.
         sure: False if an unknown global flag had to be guessed at.
     """
 
-    __slots__ = ("bundle", "command", "config", "debug", "log", "log_format", "sure", "version")
+    __slots__ = (
+        "bundle", "command", "config", "debug", "help", "log", "log_format", "sure", "version",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         """Start with nothing said."""
@@ -42,13 +45,14 @@ class Invocation:
         self.log = ""
         self.log_format = ""
         self.debug = False
+        self.help = False
         self.version = False
         self.sure = True
 
     @property
     def creates(self) -> bool:
-        """Whether a container is created."""
-        return self.command in ("create", "run")
+        """Whether a container is created; help and version are printed instead of it."""
+        return self.command in ("create", "run") and not (self.help or self.version)
 
 
 def parse(args: list[str]) -> Invocation:
@@ -57,7 +61,7 @@ def parse(args: list[str]) -> Invocation:
     i = _parse_global(args, said)
     if i < len(args):
         said.command = args[i]
-        if said.creates:
+        if said.command in ("create", "run"):
             _parse_create(args, i + 1, said)
     return said
 
@@ -75,9 +79,11 @@ def _parse_global(args: list[str], said: Invocation) -> int:
         name, joined, value = _split(arg)
         if name in GLOBAL_SWITCH:
             if name == "debug":
-                said.debug = value not in ("0", "f", "F", "false", "False", "FALSE")
+                said.debug = value not in OFF
             elif name in ("version", "v"):
-                said.version = True
+                said.version = value not in OFF
+            elif name in ("help", "h"):
+                said.help = value not in OFF
             continue
         if name not in GLOBAL_VALUE:
             said.sure = False
@@ -105,10 +111,12 @@ def _parse_create(args: list[str], i: int, said: Invocation) -> None:
         if len(arg) < 2 or arg[0] != "-":
             continue
         name, joined, value = _split(arg)
-        if arg[:2] in ("-b", "-f") and len(arg) > 2 and not joined:  # crun takes -bDIR
-            name, joined, value = arg[1], True, arg[2:]
         if name not in CREATE_VALUE:
-            continue
+            if name in ("help", "h"):
+                said.help = value not in OFF
+            if arg[1] not in "bf" or len(arg) == 2:
+                continue
+            name, joined, value = arg[1], True, arg[2:]  # crun takes -bDIR; runc -bundle DIR
         if not joined:
             if i >= len(args):
                 return

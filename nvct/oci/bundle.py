@@ -98,7 +98,7 @@ class Bundle:
     def process_id(self, which: str) -> int:
         """Return process.user.uid or .gid, 0 where it is not said."""
         found = self.document.value(("process", "user", which))
-        return found if isinstance(found, int) else 0
+        return found if isinstance(found, int) and not isinstance(found, bool) else 0
 
     def _values(self, path: tuple[str, ...]) -> list[jsontext.Json]:
         try:
@@ -111,14 +111,17 @@ class Bundle:
 
         Raises:
             BundleError: it cannot be written.
+            UnsafePathError: something else than a regular file took its place.
         """
         if not self.document.changed:
             return False
         from nvct.linux.files import write_atomic
 
         try:
-            data = self.document.render().encode("utf-8", "surrogateescape")
-            write_atomic(self.path, data, kernel=kernel)
+            text = self.document.render()
+            if text == self.document.text:
+                return False
+            write_atomic(self.path, text.encode("utf-8", "surrogateescape"), kernel=kernel)
         except OSError as error:
             raise BundleError(f"cannot write {self.path}: {error.strerror}") from error
         except DocumentError as error:
@@ -127,8 +130,12 @@ class Bundle:
 
 
 def config_path(bundle: str, config: str = "") -> str:
-    """Return where config.json is: crun's --config wins, then the bundle, then the cwd."""
-    if config:
+    """Return where config.json is: in the bundle, else in the cwd, or where --config says.
+
+    crun takes the value of --config from the cwd, but the plain name "config.json" from the
+    bundle (create.c of 1.8).
+    """
+    if config not in ("", "config.json"):
         return config
     return f"{bundle}/config.json" if bundle else "config.json"
 
@@ -141,10 +148,11 @@ def load(path: str) -> Bundle:
     """
     from nvct.linux.files import read_bytes
 
+    hint = "--bundle must name an OCI bundle"
     try:
         data = read_bytes(path, LIMIT)
     except OSError as error:
-        raise BundleError(
-            f"cannot read {path}: {error.strerror}", hint="--bundle must name an OCI bundle"
-        ) from error
+        raise BundleError(f"cannot read {path}: {error.strerror}", hint=hint) from error
+    except DocumentError as error:
+        raise BundleError(error.message, hint=hint) from error
     return Bundle(path, data.decode("utf-8", "surrogateescape"))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
     Want: TypeAlias = "dict[str, Want | None]"
+    Cut: TypeAlias = tuple[int, int, str]
 
 SPACE = " \t\n\r"
 ELEMENTS: Want = {"[]": None}
@@ -82,6 +83,8 @@ def _reason(error: BaseException) -> str:
         return f"a value is missing at {error.value}"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
+    if isinstance(error, IndexError):
+        return "it ends too early"
     return str(error)
 
 
@@ -140,9 +143,14 @@ class Node:
 
 
 class Document:
-    """A JSON object whose wanted members can be read and edited in place."""
+    """A JSON object whose wanted members can be read and edited in place.
 
-    __slots__ = ("_appended", "_cuts", "_new", "_scan", "root", "source", "text")
+    What is read is always the text as it came; edits show in `render`. Edits of one path add up:
+    the last `put` counts, and what is appended stands behind what is rewritten. No path that is
+    put or rewritten may lie within another edited one.
+    """
+
+    __slots__ = ("_added", "_puts", "_rewritten", "_scan", "root", "source", "text")
 
     def __init__(self, text: str, want: Want, source: str) -> None:
         """Walk text along the wanted members.
@@ -153,9 +161,9 @@ class Document:
         self.text = text
         self.source = source
         self._scan = _scanner()
-        self._cuts: list[tuple[int, int, str]] = []
-        self._appended: dict[tuple[str, ...], list[str]] = {}
-        self._new: dict[tuple[str, ...], list[str]] = {}
+        self._added: dict[tuple[str, ...], list[str]] = {}
+        self._rewritten: dict[tuple[str, ...], list[str]] = {}
+        self._puts: dict[tuple[str, ...], str] = {}
         try:
             self.root = self._walk(_skip(text, 0), want)
             if _skip(text, self.root.end) != len(text):
@@ -191,7 +199,7 @@ class Document:
                 raise ValueError(f"a colon is missing at {pos}")
             child = self._walk(_skip(text, pos + 1), want.get(str(key)))
             if key in want and key in members:
-                raise ValueError(f"{key} stands there twice")
+                raise DocumentError(f"{self.source} is ambiguous: {key} stands there twice")
             members[str(key)] = child
             pos = _skip(text, child.end)
             if text[pos] == "}":
@@ -251,41 +259,36 @@ class Document:
         return node.elements
 
     def append(self, path: tuple[str, ...], fragments: list[str]) -> None:
-        """Append elements, given as JSON text, to the array at path; what is missing is made."""
-        if not fragments:
-            return
-        node = self.find(path)
-        if node is None:
-            self._new.setdefault(path, []).extend(fragments)
-            return
-        self.elements(path)  # refuses what is no array
-        self._appended.setdefault(path, []).extend(fragments)
+        """Append elements, given as JSON text, to the array at path; what is missing is made.
+
+        Raises:
+            DocumentError: something else than an array stands there.
+        """
+        if fragments:
+            self.elements(path)
+            self._added.setdefault(path, []).extend(fragments)
 
     def rewrite(self, path: tuple[str, ...], fragments: list[str]) -> None:
-        """Replace the elements of an array that is there."""
-        node = self.find(path)
-        if node is None:
-            self._new.setdefault(path, []).extend(fragments)
-        else:
-            self._cuts.append((node.start, node.end, "[" + ",".join(fragments) + "]"))
+        """Replace the elements of the array at path, given as JSON text.
+
+        Raises:
+            DocumentError: something else than an array stands there.
+        """
+        self.elements(path)
+        self._rewritten[path] = fragments
+
+    def put(self, path: tuple[str, ...], fragment: str) -> None:
+        """Set the member at path to a JSON text, replacing what stands there."""
+        self._puts[path] = fragment
 
     def fragment(self, node: Node) -> str:
         """Return a node's own text."""
         return self.text[node.start : node.end]
 
-    def put(self, path: tuple[str, ...], fragment: str) -> None:
-        """Set the member at path to a JSON text, replacing what stands there."""
-        node = self.find(path)
-        if node is None:
-            single = (*path, "")
-            self._new[single] = [fragment]
-        else:
-            self._cuts.append((node.start, node.end, fragment))
-
     @property
     def changed(self) -> bool:
         """Whether anything was edited."""
-        return bool(self._cuts or self._appended or self._new)
+        return bool(self._puts or self._rewritten or self._added)
 
     def render(self) -> str:
         """Return the text with all edits in it.
@@ -293,13 +296,18 @@ class Document:
         Raises:
             DocumentError: a parent of a new member is no object.
         """
-        cuts = self._cuts + self._insertions()
-        for path, fragments in self._appended.items():
-            elements, array = self.elements(path), self.find(path)
-            at = elements[-1].end if elements or array is None else array.start + 1
-            text = ",".join(fragments)
-            cuts.append((at, at, "," + text if elements else text))
-        cuts.sort(key=_start)
+        cuts: list[Cut] = []
+        new: dict[tuple[str, ...], str] = {}
+        for path in {**self._rewritten, **self._added}:
+            self._edit_array(path, cuts, new)
+        for path, fragment in self._puts.items():
+            node = self.find(path)
+            if node is None:
+                new[path] = fragment
+            else:
+                cuts.append((node.start, node.end, fragment))
+        self._insert(new, cuts)
+        cuts.sort()
         parts = []
         done = 0
         for start, end, text in cuts:
@@ -309,32 +317,45 @@ class Document:
         parts.append(self.text[done:])
         return "".join(parts)
 
-    def _insertions(self) -> list[tuple[int, int, str]]:
+    def _edit_array(
+        self, path: tuple[str, ...], cuts: list[Cut], new: dict[tuple[str, ...], str]
+    ) -> None:
+        node = self.find(path)
+        added = ",".join(self._added.get(path, ()))
+        if node is not None and path not in self._rewritten:
+            if node.elements:
+                at = node.elements[-1].end
+                cuts.append((at, at, "," + added))
+            else:
+                cuts.append((node.start + 1, node.start + 1, added))
+            return
+        kept = ",".join(self._rewritten.get(path, ()))
+        text = f"[{kept},{added}]" if kept and added else f"[{kept}{added}]"
+        if node is None:
+            new[path] = text
+        else:
+            cuts.append((node.start, node.end, text))
+
+    def _insert(self, new: dict[tuple[str, ...], str], cuts: list[Cut]) -> None:
         """Turn new members into one insertion for each object that is there."""
         trees: dict[tuple[str, ...], dict[str, object]] = {}
-        for path, fragments in self._new.items():
-            single = path[-1] == ""
-            keys = path[:-1] if single else path
-            text = fragments[0] if single else "[" + ",".join(fragments) + "]"
-            depth = len(keys) - 1
-            while depth and self.find(keys[:depth]) is None:
+        for path, text in new.items():
+            depth = len(path) - 1
+            while depth and self.find(path[:depth]) is None:
                 depth -= 1
-            branch = trees.setdefault(keys[:depth], {})
-            for key in keys[depth:-1]:
+            branch = trees.setdefault(path[:depth], {})
+            for key in path[depth:-1]:
                 branch = branch.setdefault(key, {})  # type: ignore[assignment]  # only dicts are set
-            branch[keys[-1]] = text
-        cuts = []
+            branch[path[-1]] = text
         for parent, branch in trees.items():
-            cuts.extend(self._insertion(parent, branch))
-        return cuts
+            self._insert_members(parent, branch, cuts)
 
-    def _insertion(
-        self, parent: tuple[str, ...], branch: dict[str, object]
-    ) -> list[tuple[int, int, str]]:
-        node = self.find(parent) if parent else self.root
+    def _insert_members(
+        self, parent: tuple[str, ...], branch: dict[str, object], cuts: list[Cut]
+    ) -> None:
+        node = self.find(parent)
         if node is None or node.members is None:
             raise DocumentError(f"{self.source}: {'.'.join(parent)} is not an object")
-        cuts = []
         added = []
         for key, value in branch.items():
             old = node.members.get(key)
@@ -346,7 +367,6 @@ class Document:
             text = ",".join(added)
             at = max((m.end for m in node.members.values()), default=node.start + 1)
             cuts.append((at, at, "," + text if node.members else text))
-        return cuts
 
 
 def _text(value: object) -> str:
@@ -355,7 +375,3 @@ def _text(value: object) -> str:
     if isinstance(value, dict):
         return "{" + ",".join([f"{quote(k)}:{_text(v)}" for k, v in value.items()]) + "}"
     raise TypeError(value)
-
-
-def _start(cut: tuple[int, int, str]) -> tuple[int, int]:
-    return cut[0], cut[1]

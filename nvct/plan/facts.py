@@ -27,11 +27,16 @@ if TYPE_CHECKING:
 
 TEXT_LIMIT = 65536
 YOUNG_NS = 2_000_000_000
+KINDS = ("stat", "absent", "text", "list", "rdev", "hash")
 S_IFMT, S_IFCHR, S_IFDIR = 0o170000, 0o020000, 0o040000
 
 
 def observe(kind: str, path: str) -> Value:
-    """Return what is true now, in the form of a fact's value; None where nothing is there."""
+    """Return what is true now, in the form of a fact's value; None where nothing is there.
+
+    Raises:
+        ValueError: there is no such kind, or the path can be none.
+    """
     try:
         if kind in ("stat", "absent"):
             s = posix.stat(path)
@@ -51,10 +56,20 @@ def observe(kind: str, path: str) -> Value:
 
 
 def broken(facts: list[Fact]) -> Fact | None:
-    """Return the first fact that no longer holds, None if all do."""
+    """Return the first fact that no longer holds, None if all do.
+
+    What is no fact, from a damaged plan say, is shown as one: it holds under no circumstances.
+    """
     for fact in facts:
+        if not isinstance(fact, list) or len(fact) != 3:  # type: ignore[redundant-expr]  # it was read from a file
+            return ["damaged", "", None]
         kind, path, value = fact
-        if not isinstance(kind, str) or not isinstance(path, str) or observe(kind, path) != value:
+        if kind not in KINDS or not isinstance(path, str):
+            return fact
+        try:
+            if observe(str(kind), path) != value:
+                return fact
+        except ValueError:  # no path: NUL, or half a surrogate pair
             return fact
     return None
 
@@ -83,7 +98,7 @@ def _read(path: str, limit: int) -> bytes:
     try:
         parts = []
         while limit > 0:
-            part = posix.read(fd, limit)
+            part = posix.read(fd, min(limit, 1 << 20))
             if not part:
                 break
             parts.append(part)

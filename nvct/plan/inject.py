@@ -2,14 +2,14 @@
 """Compiled edits into a bundle's config.json.
 
 Hot. The rules are those of the CDI specification 1.1 and its reference library, with these
-differences: env is replaced by key wherever it stands, so that a variable is there once; device
-rules are not written twice; existing mounts keep their order, ours come last, and a mount of the
-container that lies below one of ours is kept above it.
+differences: env is replaced by key wherever it stands, so that a variable is there once; a device
+rule is not written again behind the last one that denies; existing mounts keep their order, ours
+come last, and a mount of the container that lies below one of ours is kept above it.
 """
 
 from __future__ import annotations
 
-from nvct.oci.jsontext import quote
+from nvct.oci.jsontext import parse, quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def _env(bundle: Bundle, entries: list[str]) -> None:
     kept: list[str] = []
     replaced: set[str] = set()
     for node in document.elements(path):
-        key = node.value.partition("=")[0] if isinstance(node.value, str) else ""
-        if key not in wanted:
+        key = node.value.partition("=")[0] if isinstance(node.value, str) else None
+        if key is None or key not in wanted:
             kept.append(document.fragment(node))
         elif key not in replaced:
             replaced.add(key)
@@ -70,37 +70,52 @@ def _nodes(bundle: Bundle, nodes: list[Node]) -> None:
     texts = []
     for node in wanted.values():
         text = node["node"]
-        if not node["owned"]:  # CDI: the owner defaults to the process's
-            owner = (f',"uid":{uid}' if uid > 0 else "") + (f',"gid":{gid}' if gid > 0 else "")
-            text = text[:-1] + owner + "}"
+        for key, value in (("uid", uid), ("gid", gid)):  # CDI: each defaults to the process's
+            if value > 0 and f',"{key}":' not in text:
+                text = f'{text[:-1]},"{key}":{value}}}'
         texts.append(text)
-    _replace(bundle, ("linux", "devices"), "path", wanted, texts)
+    _replace_devices(bundle, wanted, texts)
+    _rules(bundle, [node["rule"] for node in wanted.values() if node["rule"]])
+
+
+def _rules(bundle: Bundle, rules: list[str]) -> None:
+    """Append device rules; the last rule that fits a device decides, so not if one is in force."""
     path = ("linux", "resources", "devices")
-    there = {bundle.document.fragment(rule) for rule in bundle.document.elements(path)}
-    rules = {node["rule"]: None for node in wanted.values() if node["rule"] not in ("", *there)}
-    bundle.document.append(path, list(rules))
+    there: list[object] = []
+    for node in bundle.document.elements(path):
+        if isinstance(node.value, dict) and node.value.get("allow") is not True:
+            there = []
+        else:
+            there.append(node.value)
+    added = [rule for rule in dict.fromkeys(rules) if parse(rule, "a plan") not in there]
+    bundle.document.append(path, added)
 
 
-def _replace(
-    bundle: Bundle,
-    path: tuple[str, ...],
-    key: str,
-    wanted: dict[str, Node],
-    texts: list[str],
-) -> None:
-    """Append elements to an array and drop those there that have the same key."""
+def _replace_devices(bundle: Bundle, wanted: dict[str, Node], texts: list[str]) -> None:
+    """Append device nodes and drop those there that have the same path."""
+    path = ("linux", "devices")
     document = bundle.document
     elements = document.elements(path)
-    kept = [n for n in elements if not (isinstance(n.value, dict) and n.value.get(key) in wanted)]
+    kept = []
+    for node in elements:
+        place = node.value.get("path") if isinstance(node.value, dict) else None
+        if not (isinstance(place, str) and place in wanted):
+            kept.append(document.fragment(node))
     if len(kept) == len(elements):
         document.append(path, texts)
     else:
-        document.rewrite(path, [document.fragment(n) for n in kept] + texts)
+        document.rewrite(path, kept + texts)
 
 
 def _clean(path: str) -> str:
-    """Return a mount destination without doubled and trailing slashes."""
-    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
+    """Return a mount destination as one absolute path: no doubled slashes, no dots."""
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/" + "/".join(parts)
 
 
 def _mounts(bundle: Bundle, mounts: list[list[str]]) -> None:
@@ -110,20 +125,26 @@ def _mounts(bundle: Bundle, mounts: list[list[str]]) -> None:
         return
     document = bundle.document
     kept: list[str] = []
-    below: list[str] = []
-    parents = tuple(destination + "/" for destination in wanted)
+    last: list[tuple[str, str]] = []
+    parents = tuple([destination + "/" for destination in wanted])
     elements = document.elements(("mounts",))
     for node in elements:
         destination = node.value.get("destination") if isinstance(node.value, dict) else None
         clean = _clean(destination) if isinstance(destination, str) else ""
         if clean in wanted:
             continue
-        (below if clean.startswith(parents) else kept).append(document.fragment(node))
-    texts = [wanted[d] for d in sorted(wanted, key=_depth)]
+        if clean.startswith(parents):
+            last.append((clean, document.fragment(node)))
+        else:
+            kept.append(document.fragment(node))
+    for destination in sorted(wanted, key=_depth):
+        below = [i for i, other in enumerate(last) if other[0].startswith(destination + "/")]
+        last.insert(below[0] if below else len(last), (destination, wanted[destination]))
+    texts = [text for _, text in last]
     if len(kept) == len(elements):
         document.append(("mounts",), texts)
     else:
-        document.rewrite(("mounts",), kept + texts + below)
+        document.rewrite(("mounts",), kept + texts)
 
 
 def _depth(destination: str) -> int:

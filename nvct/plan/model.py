@@ -82,9 +82,10 @@ KEY = "nvct-plan"
 
 def is_current(plan: object) -> bool:
     """Whether this is a plan of this version whose facts all hold."""
-    return (
-        isinstance(plan, dict) and plan.get(KEY) == FORMAT and facts.broken(plan["facts"]) is None
-    )
+    if not isinstance(plan, dict) or plan.get(KEY) != FORMAT:
+        return False
+    found = plan.get("facts")
+    return isinstance(found, list) and facts.broken(found) is None
 
 
 class StalePlanError(Exception):

@@ -134,8 +134,15 @@ class Store:
             posix.rename(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
         except OSError as error:
             self.reason = f"{self.path}/{name}: {error.strerror}"
+            self._discard(temporary)
             return False
         return True
+
+    def _discard(self, name: str) -> None:
+        try:
+            posix.unlink(name, dir_fd=self.fd)
+        except OSError:
+            pass
 
     def close(self) -> None:
         """Close the directory."""
@@ -154,5 +161,8 @@ def _make(path: str) -> None:
         parent = path.rpartition("/")[0]
         if not parent:
             raise
-        posix.mkdir(parent, 0o755)
-        posix.mkdir(path, 0o700)
+        for missing, mode in ((parent, 0o755), (path, 0o700)):
+            try:
+                posix.mkdir(missing, mode)
+            except FileExistsError:  # another process was faster
+                pass

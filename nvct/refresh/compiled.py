@@ -15,7 +15,7 @@ from pathlib import Path
 from nvct import paths
 from nvct.cdi import registry, store
 from nvct.config import load
-from nvct.host import discover
+from nvct.host import discover, nodes
 from nvct.host.roots import Roots
 from nvct.oci import jsontext
 from nvct.plan import compile as compiler
@@ -25,6 +25,10 @@ from nvct.specgen import generate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvct.config.model import Config
+    from nvct.host.model import Inventory
     from nvct.plan.model import Plan
 
 
@@ -46,7 +50,9 @@ def registry_plan(config_path: str, run_dir: str) -> Plan:
     settings = load.load(config_path)
     found = [config_path, *settings.spec_dirs, *_spec_files(settings.spec_dirs)]
     facts = compiler.input_facts(found)  # before reading: what changes meanwhile breaks a fact
-    plan = compiler.compile_registry(registry.scan(settings.spec_dirs), config_path)
+    plan = compiler.compile_registry(
+        registry.scan(settings.spec_dirs), config_path, settings.proc_root
+    )
     plan["facts"] = facts
     _keep(plan, paths.REGISTRY_PLAN, run_dir)
     return plan
@@ -63,14 +69,18 @@ def own_plan(config_path: str, run_dir: str) -> Plan:
     """
     settings = load.load(config_path)
     facts = compiler.input_facts([config_path])
-    roots = Roots(driver_root=settings.driver_root)
-    inventory = discover.discover(roots)
-    facts += spec_facts.driver_facts(roots, inventory)
-    options = generate.Options(hook_path=hook_path())
+    roots = roots_of(settings)
+    inventory, driver = spec_facts.discover_with_facts(roots, lambda: look(settings))
+    options = generate.Options(
+        hook_path=hook_path(settings),
+        disabled_hooks=settings.jit_disable_hooks,
+        gid_groups=not settings.no_additional_gids,
+        node_numbers=settings.plain_nodes,
+    )
     spec = generate.generate(inventory, options)
     spec_path = f"{run_dir}/{paths.OWN_SPEC}"
-    plan = compiler.compile_spec(spec, spec_path, config_path)
-    plan["facts"] = facts
+    plan = compiler.compile_spec(spec, spec_path, config_path, settings.proc_root)
+    plan["facts"] = facts + driver
     plan["own"] = True  # type: ignore[typeddict-unknown-key]  # beside the plan, for the shim
     kept = Store(run_dir, create=True)
     kept.write(paths.OWN_SPEC, store.dumps(spec, "json"))
@@ -79,8 +89,33 @@ def own_plan(config_path: str, run_dir: str) -> Plan:
     return plan
 
 
-def hook_path() -> str:
-    """Return the absolute path of nvidia-cdi-hook: beside this interpreter, else installed."""
+def roots_of(settings: Config) -> Roots:
+    """Return where config.toml says that the parts of the host are."""
+    return Roots(
+        driver_root=settings.driver_root,
+        dev_root=settings.dev_root or None,
+        proc=settings.proc_root,
+        sys=settings.sys_root,
+    )
+
+
+def look(settings: Config, search_paths: Sequence[str] = ()) -> Inventory:
+    """Return the inventory of the host that config.toml describes.
+
+    Raises:
+        DriverNotFoundError: no driver is installed or loaded.
+    """
+    roots = roots_of(settings)
+    if settings.plain_nodes:
+        stat_node = nodes.named_nodes(roots)
+        return discover.discover(roots, search_paths=search_paths, stat_node=stat_node)
+    return discover.discover(roots, search_paths=search_paths)
+
+
+def hook_path(settings: Config) -> str:
+    """Return the hook program of generated specs: configured, beside this interpreter, on PATH."""
+    if settings.hook_path != paths.HOOK_PATH:
+        return settings.hook_path
     beside = Path(sys.executable).parent / paths.HOOK_PROGRAM
     if os.access(beside, os.X_OK):
         return str(beside)

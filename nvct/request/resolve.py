@@ -10,6 +10,7 @@ container; a request that can't be understood is an error; nothing widens a requ
 from __future__ import annotations
 
 from nvct.cdi import names
+from nvct.config.model import MODES
 from nvct.errors import ConfigError, RequestError
 from nvct.request import visible_devices
 
@@ -257,7 +258,7 @@ def _mode(request: Request, config: Config) -> str:
         return "cdi" if request.qualified else "jit-cdi"
     raise ConfigError(
         f"{config.path or 'the configuration'}: nvidia-container-runtime.mode cannot be {mode!r}",
-        hint="use auto, jit-cdi, cdi, csv or legacy",
+        hint=f"use one of: {', '.join(MODES)}",
     )
 
 

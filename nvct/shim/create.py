@@ -76,14 +76,17 @@ def create(
     Raises:
         NvctError: a GPU was asked for that cannot be had, and why.
     """
+    from nvct.config.model import check
     from nvct.linux.kernel import KERNEL
     from nvct.request.resolve import resolve
 
     bundle = bundles.load(bundles.config_path(said.bundle, said.config))
     config.mode = mode
     request = resolve(bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config)
-    if trouble is not None and request is not None:
-        raise trouble
+    if request is not None:
+        if trouble is not None:
+            raise trouble
+        check(config)
     inject.remove_nvidia_hooks(bundle)
     if request is not None:
         inject.apply(bundle, edits_for(request, config, host))
@@ -96,10 +99,10 @@ def edits_for(request: Request, config: Config, host: Host) -> list[model.Edits]
     Raises:
         NvctError: a device cannot be had.
     """
-    from nvct.shim.settings import config_file
+    from nvct.config.model import path_from
 
     _refuse_what_is_not_delivered(request)
-    path = config_file(host.env)
+    path = path_from(host.env)
     for last in (False, True):
         try:
             return _collect(request, config, host, path, anew=last)

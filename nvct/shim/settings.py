@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 
 from nvct import paths
-from nvct.config.model import Config
+from nvct.config.model import Config, path_from
 from nvct.errors import ConfigError
 from nvct.oci import jsontext
 from nvct.plan import facts
@@ -31,14 +31,6 @@ LAUNCHER_WORDS = (
 )
 
 
-def config_file(env: Mapping[str, str]) -> str:
-    """Return where config.toml is for this environment (nvidia-container-toolkit v1.20)."""
-    named = env.get(paths.CONFIG_ENV)
-    if named:
-        return named
-    return f"{env.get('XDG_CONFIG_HOME') or '/etc'}/{paths.CONFIG_NAME}"
-
-
 def fallback() -> Config:
     """Return the defaults, which decide where config.toml cannot be used."""
     return Config()
@@ -50,7 +42,7 @@ def load(store: Store, env: Mapping[str, str], cold: str) -> Config:
     Raises:
         ConfigError: config.toml cannot be used.
     """
-    path = config_file(env)
+    path = path_from(env)
     kept = store.read_json(paths.CONFIG_CACHE)
     if kept is not None and kept.get("nvct-config") == FORMAT and kept.get("path") == path:
         found, values = kept.get("facts"), kept.get("config")

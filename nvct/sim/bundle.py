@@ -75,9 +75,7 @@ def config(
             "resources": {
                 "devices": [{"allow": False, "access": "rwm"}, *_usual_rules()],
             },
-            "namespaces": [
-                {"type": name} for name in ("pid", "network", "ipc", "uts", "mount")
-            ],
+            "namespaces": [{"type": name} for name in ("pid", "network", "ipc", "uts", "mount")],
             "maskedPaths": ["/proc/kcore", "/proc/keys", "/proc/timer_list"],
             "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys"],
         },

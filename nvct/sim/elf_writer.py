@@ -122,7 +122,13 @@ def shared_object(
     named = [(strings.add(name), value + b"\0") for name, value in (symbols or {}).items()]
     count = len(named) + 1
     # One bucket with a chain through all symbols: a lookup walks the table, which is short.
-    chain = [1, count, int(count > 1), 0, *(i + 1 if i + 1 < count else 0 for i in range(1, count))]
+    chain = [
+        1,
+        count,
+        int(count > 1),
+        0,
+        *(i + 1 if i + 1 < count else 0 for i in range(1, count)),
+    ]
     width = 24 if m.bits == 64 else 16
     word = m.bits // 8
     data = _Section(".data", SHT_PROGBITS, b"".join(value for _, value in named))
@@ -165,7 +171,7 @@ def _assemble(m: Machine, loaded: list[_Section], extra: list[_Section], end: in
         (0x6474E551, 6, 0, 0, 16),  # PT_GNU_STACK: not executable
     ]
     head = _header(m, table_at, len(segments), len(everything) + 1)
-    head += b"".join(_segment(m.bits, *segment) for segment in segments)
+    head += b"".join(_segment(m.bits, segment) for segment in segments)
     out[: len(head)] = head
     for section in everything:
         out[section.address : section.address + len(section.data)] = section.data
@@ -186,7 +192,8 @@ def _header(m: Machine, table_at: int, segments: int, sections: int) -> bytes:
     )
 
 
-def _segment(bits: int, kind: int, flags: int, at: int, size: int, align: int) -> bytes:
+def _segment(bits: int, segment: tuple[int, int, int, int, int]) -> bytes:
+    kind, flags, at, size, align = segment
     if bits == 64:
         return struct.pack("<IIQQQQQQ", kind, flags, at, at, at, size, size, align)
     return struct.pack("<IIIIIIII", kind, at, at, at, size, size, flags, align)

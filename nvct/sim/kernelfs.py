@@ -54,6 +54,21 @@ def host_majors(devices: str) -> dict[int, str]:
     return {int(f[0]): f[1] for f in fields if len(f) == 2 and f[0].isdigit()}
 
 
+def modules_majors(aliases: str) -> dict[int, str]:
+    """Return the majors for which modules.alias names a module.
+
+    Opening a node of such a major would load that module: a real driver that is installed.
+    """
+    found = {}
+    for line in aliases.splitlines():
+        fields = line.split()
+        if len(fields) == 3 and fields[1].startswith("char-major-"):
+            major = fields[1].split("-")[2]
+            if major.isdigit():
+                found[int(major)] = fields[2]
+    return found
+
+
 def choose_majors(taken: dict[int, str]) -> dict[str, int]:
     """Return majors for the simulation that no driver of this host has.
 
@@ -64,7 +79,9 @@ def choose_majors(taken: dict[int, str]) -> dict[str, int]:
     used = set(taken) | set(MAJORS.values())
     for major in MAJORS.values():
         if major not in chosen:
-            free = major if major not in taken else next(m for m in DYNAMIC_MAJORS if m not in used)
+            free = (
+                major if major not in taken else next(m for m in DYNAMIC_MAJORS if m not in used)
+            )
             chosen[major] = free
             used.add(free)
     return {name: chosen[major] for name, major in MAJORS.items()}
@@ -164,7 +181,7 @@ def write_proc(proc: Path, state: State, *, machine: str, host_devices: str) -> 
         bus = proc_bus(gpu.fields["bus"])
         _put(nvidia / "gpus" / bus / "information", _information(gpu, bus, state.driver))
         _put(nvidia / "gpus" / bus / "registry", 'Binary: ""\n')
-    _put(proc / "devices", _devices(host_devices, _majors(state)))
+    _put(proc / "devices", devices(host_devices, _majors(state)))
     _put(proc / "driver/nvidia-caps/mig-minors", mig_minors())
     _put(proc / "driver/nvidia-caps/sys-minors", "fabric-imex-mgmt 0\n")
     write_capabilities(proc, state)
@@ -215,7 +232,8 @@ def _params() -> str:
         "DeviceFileUID": 0, "DeviceFileGID": 0, "DeviceFileMode": 438,
         "InitializeSystemMemoryAllocations": 1, "UsePageAttributeTable": 4294967295,
         "EnableMSI": 1, "EnablePCIeGen3": 0, "EnableStreamMemOPs": 0, "NvLinkDisable": 0,
-        "RmProfilingAdminOnly": 1, "PreserveVideoMemoryAllocations": 0, "OpenRmEnableUnsupportedGpus": 1,
+        "RmProfilingAdminOnly": 1, "PreserveVideoMemoryAllocations": 0,
+        "OpenRmEnableUnsupportedGpus": 1,
     }  # fmt: skip
     return "".join(f"{key}: {value}\n" for key, value in values.items()) + 'RegistryDwords: ""\n'
 
@@ -231,7 +249,7 @@ def _information(gpu: Record, bus: str, driver: str) -> str:
     )
 
 
-def _devices(host: str, majors: dict[str, int]) -> str:
+def devices(host: str, majors: dict[str, int]) -> str:
     """Return /proc/devices: the host's lines, and the simulation's where it is not there."""
     head, _, rest = host.partition("\nBlock devices:\n")
     lines = [line for line in head.splitlines() if line[:1] in " 0123456789" and line.strip()]

@@ -110,6 +110,13 @@ BINARIES = {
     "nvidia-settings": 0o755,
     "nvidia-xconfig": 0o755,
 }
+EGL_PLATFORMS = (
+    "09_nvidia_wayland2",
+    "10_nvidia_wayland",
+    "15_nvidia_gbm",
+    "20_nvidia_xcb",
+    "20_nvidia_xlib",
+)
 FIRMWARE = ("gsp_ga10x.bin", "gsp_tu10x.bin")
 
 
@@ -133,7 +140,7 @@ def _documents(arch: str, version: str) -> Iterator[tuple[str, str]]:
     yield f"{share}/vulkan/implicit_layer.d/nvidia_layers.json", document({"layers": [layer]})
     egl = {"ICD": {"library_path": "libEGL_nvidia.so.0"}}
     yield f"{share}/glvnd/egl_vendor.d/10_nvidia.json", document(egl)
-    for name in ("09_nvidia_wayland2", "10_nvidia_wayland", "15_nvidia_gbm", "20_nvidia_xcb", "20_nvidia_xlib"):  # fmt: skip
+    for name in EGL_PLATFORMS:
         library = f"libnvidia-egl-{name.rpartition('_')[2]}.so.1"
         platform = {"ICD": {"library_path": library}}
         yield f"{share}/egl/egl_external_platform.d/{name}.json", document(platform)
@@ -155,7 +162,17 @@ def library_dir(machine: str) -> str:
 
 def skeleton(root: Path) -> None:
     """Make the folders of a driver root, with /usr merged as in today's distributions."""
-    for name in ("usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "etc", "dev", "proc", "run", "sys"):
+    for name in (
+        "usr/bin",
+        "usr/sbin",
+        "usr/lib",
+        "usr/lib64",
+        "etc",
+        "dev",
+        "proc",
+        "run",
+        "sys",
+    ):
         (root / name).mkdir(parents=True, exist_ok=True)
     for name in ("bin", "sbin", "lib", "lib64"):
         (root / name).symlink_to(f"usr/{name}")
@@ -221,16 +238,20 @@ def remove(root: Path, version: str, *, machine: str) -> None:
     (root / profile).unlink(missing_ok=True)
 
 
-def write_cache(root: Path, machine: str) -> None:
-    """Write the driver root's ld.so.cache for the libraries that are there."""
+def cache_entries(root: Path, machine: str) -> list[tuple[str, str]]:
+    """Return name and path of the libraries, as ldconfig lists them."""
     folder = root / library_dir(machine)
-    at = f"/{library_dir(machine)}"
     found = [path for path in folder.iterdir() if path.name.startswith("lib")]
     # As ldconfig does: a file that has links is listed by their names only.
     linked = {os.readlink(path) for path in found if path.is_symlink()}
     names = sorted(path.name for path in found if path.is_symlink() or path.name not in linked)
-    added = [(name, f"{at}/{name}") for name in names]
-    _write(root / "etc/ld.so.cache", ldcache.merge(None, added, machine=machine))
+    return [(name, f"/{library_dir(machine)}/{name}") for name in names]
+
+
+def write_cache(root: Path, machine: str) -> None:
+    """Write the driver root's ld.so.cache for the libraries that are there."""
+    data = ldcache.merge(None, cache_entries(root, machine), machine=machine)
+    _write(root / "etc/ld.so.cache", data)
 
 
 def _install_library(

@@ -5,15 +5,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from importlib import resources
+from importlib import import_module, resources
 from typing import Any
 
 from nvct.errors import UsageError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +16,7 @@ class MigProfile:
     """A GPU instance profile: what NVML says of it, and the compute instance that fills it."""
 
     id: int
-    index: int
+    kind: int
     name: str
     slices: int
     media: int
@@ -77,7 +72,10 @@ class Profile:
 
 def _data(name: str) -> dict[str, Any]:
     text = (resources.files("nvct.sim") / "profiles" / name).read_text("utf-8")
-    return tomllib.loads(text)
+    # tomli is the same parser for Python 3.10.
+    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    content: dict[str, Any] = toml.loads(text)
+    return content
 
 
 def names() -> list[str]:

@@ -69,7 +69,7 @@ class State:
     tree: str
     records: list[Record] = field(default_factory=list)
 
-    def find(self, kind: str, **wanted: str | int) -> list[Record]:
+    def find(self, kind: str, /, **wanted: str | int) -> list[Record]:
         """Return the records of a kind whose fields have these values."""
         return [r for r in self.records if r.kind == kind and r.has(wanted)]
 
@@ -84,14 +84,14 @@ class State:
         count = len(self.find("gpu"))
         raise DocumentError(f"no GPU {index} on this node", hint=f"it has {count}, from 0")
 
-    def add(self, kind: str, **fields: str | int) -> Record:
+    def add(self, kind: str, /, **fields: str | int) -> Record:
         """Append a record after the last of its kind, or at the end."""
         record = Record(kind, {key: str(value) for key, value in fields.items()})
         last = max((i for i, r in enumerate(self.records) if r.kind == kind), default=None)
         self.records.insert(len(self.records) if last is None else last + 1, record)
         return record
 
-    def remove(self, kind: str, **wanted: str | int) -> int:
+    def remove(self, kind: str, /, **wanted: str | int) -> int:
         """Remove the records of a kind with these values, and return how many there were."""
         keep = [r for r in self.records if r.kind != kind or not r.has(wanted)]
         gone, self.records = len(self.records) - len(keep), keep

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import time
 
-from nvct.host import libraries, mig
+from nvct.errors import HostError
+from nvct.host import libraries, mig, procfs
 from nvct.host.nodes import CONTROL_NODES
 from nvct.plan import facts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.host.model import Gpu, Inventory
+    from collections.abc import Callable
+
+    from nvct.host.model import Inventory
     from nvct.host.roots import Roots
+
+ATTEMPTS = 3
 
 
 def driver_facts(
@@ -24,10 +29,20 @@ def driver_facts(
 ) -> list[facts.Fact]:
     """Return what must stay true for a spec of this inventory to describe the machine.
 
-    Take them before `discover` reads, or compare again after it: a change in between would be
-    missed otherwise.
+    They are true now, which may be later than the inventory: `discover_with_facts` sees to that.
     """
     now_ns = time.time_ns() if now_ns is None else now_ns
+    found = kernel_facts(roots)
+    for stem in ("libcuda.so", "libnvidia-ml.so"):
+        library = libraries.host_path_of(inventory.files, stem)
+        if library:
+            found.append(facts.take_file(library, now_ns))
+            break
+    return found
+
+
+def kernel_facts(roots: Roots) -> list[facts.Fact]:
+    """Return the facts that need no inventory: loaded driver, GPUs, nodes, MIG instances."""
     found = [
         facts.take("text", f"{roots.proc}/driver/nvidia/version"),
         facts.take("text", f"{roots.proc}/sys/kernel/random/boot_id"),
@@ -36,23 +51,38 @@ def driver_facts(
     ]
     # A control node that appears later, nvidia-uvm's at its first use, has to get into the spec.
     found += [facts.take("rdev", f"{roots.dev}/{node[0]}") for node in CONTROL_NODES]
-    for stem in ("libcuda.so", "libnvidia-ml.so"):
-        library = libraries.host_path_of(inventory.files, stem)
-        if library:
-            found.append(facts.take_file(library, now_ns))
-            break
-    for gpu in inventory.gpus:
-        found += gpu_facts(roots, gpu)
+    for gpu in procfs.gpus(roots):
+        if gpu.minor is not None:
+            found += gpu_facts(roots, gpu.minor)
     return found
 
 
-def gpu_facts(roots: Roots, gpu: Gpu) -> list[facts.Fact]:
+def gpu_facts(roots: Roots, minor: int) -> list[facts.Fact]:
     """Return the facts of one GPU: its node and which MIG instances it has."""
-    directory = mig.capability_directory(roots, gpu.minor)
-    found = [
-        facts.take("rdev", f"{roots.dev}/nvidia{gpu.minor}"),
+    directory = mig.capability_directory(roots, minor)
+    instances = mig.instances(roots, minor)
+    return [
+        facts.take("rdev", f"{roots.dev}/nvidia{minor}"),
         facts.take("list", directory),
+        *(facts.take("list", f"{directory}/gi{gi}") for gi in instances),
     ]
-    instances = mig.instances(roots, gpu.minor)
-    found += [facts.take("list", f"{directory}/gi{gi}") for gi in instances]
-    return found
+
+
+def discover_with_facts(
+    roots: Roots, find: Callable[[], Inventory], *, now_ns: int | None = None
+) -> tuple[Inventory, list[facts.Fact]]:
+    """Return an inventory and facts that were true all the while it was made.
+
+    Raises:
+        HostError: the machine changed again and again meanwhile, and whatever `find` raises.
+    """
+    for _ in range(ATTEMPTS):
+        before = kernel_facts(roots)
+        inventory = find()
+        after = driver_facts(roots, inventory, now_ns=now_ns)
+        if after[: len(before)] == before:
+            return inventory, after
+    raise HostError(
+        f"GPUs or MIG devices changed {ATTEMPTS} times while they were listed",
+        hint="try again when whatever changes them is done",
+    )

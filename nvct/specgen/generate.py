@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import cast
 
 from nvct import paths
+from nvct.cdi.names import check_class, check_vendor
 from nvct.cdi.versions import minimum_version
-from nvct.errors import HostError
+from nvct.errors import HostError, RequestError, UsageError
 from nvct.host import libraries
 from nvct.specgen import hooks, naming, transform
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any, TypeAlias
 
+    from nvct.cdi.types import Spec
     from nvct.host.model import DeviceNode, DriverFile, Inventory, Link
     from nvct.specgen.naming import Selected
 
@@ -71,6 +74,7 @@ def generate(inventory: Inventory, options: Options | None = None) -> Json:
         HostError: there is no device to give to a container.
     """
     options = options or Options()
+    _check_kind(options)
     strategies = naming.check_strategies(options.device_name_strategies)
     wanted = hooks.enabled_names(options.disabled_hooks, options.enabled_hooks)
     common = _common_edits(inventory, options, wanted)
@@ -86,8 +90,16 @@ def generate(inventory: Inventory, options: Options | None = None) -> Json:
     }
     for source, target in options.host_roots:
         spec = transform.move_host_root(spec, source, target)
-    spec["cdiVersion"] = minimum_version(spec)
+    spec["cdiVersion"] = minimum_version(cast("Spec", spec))
     return spec
+
+
+def _check_kind(options: Options) -> None:
+    try:
+        check_vendor(options.vendor)
+        check_class(options.cls)
+    except RequestError as error:
+        raise UsageError(error.message, hint=error.hint) from error
 
 
 def _devices(
@@ -99,27 +111,27 @@ def _devices(
     selected = naming.select(inventory, options.device_ids)
     if not selected:
         raise _no_device(inventory)
-    devices: dict[str, Json] = {}
-    merged: Json = {}
-    for pair in selected:
-        edits = _device_edits(pair, options, wanted)
-        for name in naming.names(*pair, strategies):
-            devices[name] = edits
-        transform.merge(merged, edits)
+    devices = {
+        name: _device_edits([pair], options, wanted)
+        for pair in selected
+        for name in naming.names(*pair, strategies)
+    }
     if options.all_device:
-        devices.setdefault("all", merged)
+        devices["all"] = _device_edits(selected, options, wanted)
     return devices
 
 
-def _device_edits(pair: Selected, options: Options, wanted: frozenset[str]) -> Json:
-    gpu, mig = pair
-    nodes = [gpu.node] if gpu.node else []
-    links: Sequence[Link] = ()
-    if mig is not None:
-        nodes += mig.nodes
-    if mig is None or mig.has_graphics:
-        nodes += gpu.drm_nodes
-        links = gpu.by_path
+def _device_edits(pairs: Sequence[Selected], options: Options, wanted: frozenset[str]) -> Json:
+    """Return the edits of some devices; what they do together takes one hook, not one each."""
+    nodes: list[DeviceNode] = []
+    links: list[Link] = []
+    for gpu, mig in pairs:
+        nodes += [gpu.node] if gpu.node else []
+        if mig is not None:
+            nodes += mig.nodes
+        if mig is None or mig.has_graphics:
+            nodes += gpu.drm_nodes
+            links += [link for link in gpu.by_path if link not in links]
     directories = sorted({os.path.dirname(node.path) for node in nodes} - {"/dev"})
     entries = (
         hooks.link_hook(options.hook_path, wanted, links),
@@ -134,9 +146,7 @@ def _common_edits(inventory: Inventory, options: Options, wanted: frozenset[str]
         {link for file in files for link in file.links}, key=lambda link: (link.path, link.target)
     )
     folders = sorted({os.path.dirname(f.container_path) for f in files if f.kind == "library"})
-    entry = hooks.apply_hook(
-        options.hook_path, wanted, links, folders, inventory.driver_version
-    )
+    entry = hooks.apply_hook(options.hook_path, wanted, links, folders, inventory.driver_version)
     env = [VOID_ENV]
     if dirs := libraries.libcuda_directories(files):
         env.insert(0, f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(dirs)}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of container edits and CDI specs: merge, tidy, move to another root. No I/O."""
+"""Changes of container edits and CDI specs: tidy, move to another root. No I/O."""
 
 from __future__ import annotations
 
@@ -9,18 +9,12 @@ from nvct.host.roots import join
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any, TypeAlias
 
     Json: TypeAlias = dict[str, Any]
 
 PATH_OF = {"deviceNodes": "path", "mounts": "containerPath"}
-
-
-def merge(into: Json, edits: Json) -> None:
-    """Append the edits of one device to those of another, each entry once."""
-    for key, entries in edits.items():
-        into[key] = _unique([*into.get(key, []), *entries])
 
 
 def tidy(edits: Json, common: Json) -> Json:
@@ -30,7 +24,9 @@ def tidy(edits: Json, common: Json) -> Json:
     Hooks and environment keep their order, which may matter; node and mounts have none.
     """
     whole = {key: _unique(entries) for key, entries in edits.items()}
-    rest = {key: [e for e in entries if e not in common.get(key, [])] for key, entries in whole.items()}
+    rest = {
+        key: [e for e in entries if e not in common.get(key, [])] for key, entries in whole.items()
+    }
     if any(rest.values()):
         whole = rest
     for key, entries in whole.items():
@@ -76,8 +72,8 @@ def move_host_root(spec: Json, source: str, target: str) -> Json:
     return {**spec, "devices": devices, "containerEdits": edits(spec.get("containerEdits", {}))}
 
 
-def _moved_node(node: Json, moved: Any) -> Json:
-    host_path = moved(node.get("hostPath", node["path"]))
+def _moved_node(node: Json, moved: Callable[[str], str]) -> Json:
+    host_path = moved(str(node.get("hostPath", node["path"])))
     entry = {"path": node["path"]}
     if host_path != node["path"]:
         entry["hostPath"] = host_path

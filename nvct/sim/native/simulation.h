@@ -31,6 +31,8 @@ enum {
     GPU_INSTANCES_PER_GPU = 15, /* mig-minors of the real driver: gi0 to gi14, ci0 to ci7 */
     COMPUTE_INSTANCES_PER_INSTANCE = 8,
     SERIAL_LENGTH = 32,
+    PROFILE_NAME_LENGTH = 32,
+    MIG_NAME_LENGTH = PROFILE_NAME_LENGTH + 16, /* and "1c." in front */
     UUID_LENGTH = 96,
 };
 
@@ -51,7 +53,7 @@ struct profile {
     int gpu; /* -1: every MIG-capable GPU */
     unsigned id, kind, slices, media, sm, max, n_placements;
     unsigned long long memory_mb;
-    char name[NVML_NAME_LENGTH];
+    char name[PROFILE_NAME_LENGTH];
     nvmlPlacement_t placements[MAX_PLACEMENTS];
 };
 
@@ -90,6 +92,16 @@ struct text {
     size_t length;
 };
 
+/* Lines of one kind whose fields have these values; fields may stand in any order. */
+enum { MATCH_FIELDS = 3 };
+struct match {
+    const char *record;
+    struct {
+        const char *key;
+        unsigned value;
+    } fields[MATCH_FIELDS];
+};
+
 /* state.c: parsing, and changing the file in place. */
 nvmlReturn_t state_open(const char *path);
 void state_close(void);
@@ -98,8 +110,9 @@ nvmlReturn_t state_edit(nvmlReturn_t (*edit)(struct snapshot *now, struct text *
                         void *arg);
 nvmlReturn_t text_append(struct text *text, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-void text_remove(struct text *text, const char *start);
-nvmlReturn_t text_set(struct text *text, const char *start, const char *key, const char *value);
+void text_remove(struct text *text, const struct match *match);
+nvmlReturn_t text_set(struct text *text, const struct match *match, const char *key,
+                      const char *value);
 
 /* record.c: numbers and fields of one line. */
 bool parse_number(const char **at, unsigned long long *value);
@@ -158,5 +171,10 @@ unsigned long long now_us(void);
 void mig_profile_name(const struct target *target, char *out, size_t size);
 unsigned compute_slices(unsigned profile);
 unsigned gpu_slices(const struct snapshot *s, unsigned gpu);
+unsigned multiprocessors(const struct profile *gi, unsigned slices);
+void name_profile(const struct profile *gi, unsigned slices, char *out, size_t size);
+
+/* uuid5.c */
+void make_mig_uuid(const char *gpu_uuid, unsigned gi, unsigned ci, char *out, size_t size);
 
 #endif

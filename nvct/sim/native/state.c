@@ -175,19 +175,25 @@ nvmlReturn_t text_append(struct text *text, const char *format, ...)
     return NVML_SUCCESS;
 }
 
-/* Does the line start with these fields, each whole? */
-static bool starts_with(const char *line, const char *start)
+static bool line_matches(const char *line, const struct match *match)
 {
-    size_t n = strlen(start);
-    return strncmp(line, start, n) == 0 && (line[n] == '\t' || line[n] == '\n' || !line[n]);
+    size_t n = strlen(match->record);
+    if (strncmp(line, match->record, n) != 0 || line[n] != '\t')
+        return false;
+    for (int i = 0; i < MATCH_FIELDS && match->fields[i].key; i++) {
+        unsigned long long value;
+        if (!field_number(line, match->fields[i].key, &value) || value != match->fields[i].value)
+            return false;
+    }
+    return true;
 }
 
-void text_remove(struct text *text, const char *start)
+void text_remove(struct text *text, const struct match *match)
 {
     for (char *line = text->data; *line;) {
         char *next = strchr(line, '\n');
         next = next ? next + 1 : line + strlen(line);
-        if (starts_with(line, start))
+        if (line_matches(line, match))
             memmove(line, next, strlen(next) + 1);
         else
             line = next;
@@ -195,13 +201,14 @@ void text_remove(struct text *text, const char *start)
     text->length = strlen(text->data);
 }
 
-nvmlReturn_t text_set(struct text *text, const char *start, const char *key, const char *value)
+nvmlReturn_t text_set(struct text *text, const struct match *match, const char *key,
+                      const char *value)
 {
     char field[64];
     int n = snprintf(field, sizeof(field), "\t%s=", key);
     for (char *line = text->data; line && *line;) {
         char *next = strchr(line, '\n');
-        if (starts_with(line, start)) {
+        if (line_matches(line, match)) {
             char *at = strstr(line, field);
             if (!at || at > next) { /* absent: put it at the line's end */
                 size_t room = (size_t)n + strlen(value);

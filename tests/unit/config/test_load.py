@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from nvct.config.load import SIZE_LIMIT, from_toml, load
 from nvct.config.model import DRIVER_CAPABILITIES, Config
 from nvct.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Every key that there is, each with another value than its default.
 EVERYTHING = """
@@ -172,7 +174,7 @@ def test_a_value_of_the_wrong_type_is_named(text: str, message: str) -> None:
     ids=["no value", "open table", "twice", "no UTF-8", "nested"],
 )
 def test_what_is_no_toml_is_refused_with_its_path(data: bytes) -> None:
-    with pytest.raises(ConfigError, match="^/c.toml is no TOML: "):
+    with pytest.raises(ConfigError, match=r"^/c.toml is no TOML: "):
         from_toml(data, "/c.toml")
 
 

@@ -167,6 +167,6 @@ def test_a_bad_mode_reads_as_one_line() -> None:
 
     assert line("nvidia-container-runtime", caught.value) == (
         "nvidia-container-runtime: /etc/nvidia-container-runtime/config.toml:"
-        " nvidia-container-runtime.mode cannot be 'foo'; use auto, jit-cdi, cdi, csv or legacy"
+        " nvidia-container-runtime.mode cannot be 'foo'; use one of: auto, jit-cdi, cdi, csv, legacy"
         " [bad-config]"
     )

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -62,6 +63,18 @@ def test_numbers_are_those_of_both_machines() -> None:
 def test_what_has_no_number_is_an_error(name: str, machine: str) -> None:
     with pytest.raises(HostError, match=machine):
         syscall.number(name, machine)
+
+
+def test_the_static_interpreters_builtin_returns_errors_as_the_kernel_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    builtin = ModuleType("_nvct")
+    builtin.__dict__["syscall"] = lambda nr, *args: len(args) if nr == 1 else -errno.EPERM
+    monkeypatch.setitem(sys.modules, "_nvct", builtin)
+    call = syscall._builtin()
+    assert call(1, 2, b"3", None) == 3
+    with pytest.raises(PermissionError):
+        call(2)
 
 
 def test_the_hot_side_loads_nothing_else_and_ctypes_only_when_it_calls() -> None:

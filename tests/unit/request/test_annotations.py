@@ -66,7 +66,7 @@ def test_other_modes_ignore_annotations_with_a_note(mode: str) -> None:
 
 @pytest.mark.parametrize("word", ["0", "all", "void", "v.com/gpu"])
 def test_mode_auto_takes_cdi_names_only(word: str) -> None:
-    with pytest.raises(RequestError, match="^annotation cdi.k8s.io/a asks for"):
+    with pytest.raises(RequestError, match=r"^annotation cdi.k8s.io/a asks for"):
         find({"cdi.k8s.io/a": word}, configured(), [])
 
 

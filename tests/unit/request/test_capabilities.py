@@ -31,7 +31,7 @@ def test_a_value_is_a_list_of_capabilities(value: str, names: list[str]) -> None
     "value", ["none", "void", "Compute", "compute;utility", "all,foo", "foo,all"]
 )
 def test_an_unknown_capability_is_refused(value: str) -> None:
-    with pytest.raises(RequestError, match="^NVIDIA_DRIVER_CAPABILITIES has .* unknown"):
+    with pytest.raises(RequestError, match=r"^NVIDIA_DRIVER_CAPABILITIES has .* unknown"):
         parse(value)
 
 
@@ -52,7 +52,7 @@ def test_an_unknown_capability_is_refused(value: str) -> None:
     ids=str,
 )
 def test_a_container_gets_what_it_asks_for_within_the_bound(
-    value: str | None, supported: list[str], legacy_image: bool, names: list[str]
+    value: str | None, supported: list[str], *, legacy_image: bool, names: list[str]
 ) -> None:
     assert resolve(value, supported, legacy_image=legacy_image) == names
 

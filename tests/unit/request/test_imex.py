@@ -91,5 +91,5 @@ def test_mounts_count_only_where_accepted() -> None:
 
 @pytest.mark.parametrize("word", ["all", "none", "x", "3/4"])
 def test_a_mount_has_to_name_a_channel(word: str) -> None:
-    with pytest.raises(RequestError, match="^volume mount"):
+    with pytest.raises(RequestError, match=r"^volume mount"):
         channels({}, mount(word), configured(mounts=True), [], privileged=False)

@@ -109,7 +109,7 @@ def test_a_later_variable_wins() -> None:
 
 
 def test_a_typo_fails() -> None:
-    with pytest.raises(RequestError, match="^NVIDIA_VISIBLE_DEVICES asks for 'gpu0'"):
+    with pytest.raises(RequestError, match=r"^NVIDIA_VISIBLE_DEVICES asks for 'gpu0'"):
         asked("NVIDIA_VISIBLE_DEVICES=0,gpu0")
 
 
@@ -156,7 +156,7 @@ def test_an_unset_swarm_variable_changes_nothing() -> None:
     ids=str,
 )
 def test_the_environment_of_an_unprivileged_container_can_be_refused(
-    accepted: bool, bounding: list[str], ids: list[str] | None
+    *, accepted: bool, bounding: list[str], ids: list[str] | None
 ) -> None:
     config = configured(accept_envvar_when_unprivileged=accepted)
 
@@ -235,7 +235,7 @@ def test_annotations_win_over_everything() -> None:
 
 
 def test_a_misspelt_annotation_does_not_fall_through_to_the_environment() -> None:
-    with pytest.raises(RequestError, match="^annotation .*'gpu1', which is no CDI name"):
+    with pytest.raises(RequestError, match=r"^annotation .*'gpu1', which is no CDI name"):
         asked("NVIDIA_VISIBLE_DEVICES=all", annotations={CDI: "nvidia.com/gpu=0,gpu1"})
 
 
@@ -268,14 +268,14 @@ def test_an_unknown_mode_fails_only_where_there_is_a_request() -> None:
     config = configured(mode="foo", path="/c.toml")
 
     assert asked(config=config) is None
-    with pytest.raises(ConfigError, match="^/c.toml: .*mode cannot be 'foo'"):
+    with pytest.raises(ConfigError, match=r"^/c.toml: .*mode cannot be 'foo'"):
         asked("NVIDIA_VISIBLE_DEVICES=0", config=config)
 
 
 @pytest.mark.parametrize("mode", ["auto", "jit-cdi", "legacy", "csv"])
 @pytest.mark.parametrize("value", ["nvidia.com/gpu=0,1", "1,nvidia.com/gpu=0"])
 def test_cdi_names_do_not_mix_with_others(mode: str, value: str) -> None:
-    with pytest.raises(RequestError, match="mixes the CDI name 'nvidia.com/gpu=0'"):
+    with pytest.raises(RequestError, match=r"mixes the CDI name 'nvidia.com/gpu=0'"):
         asked(f"NVIDIA_VISIBLE_DEVICES={value}", config=configured(mode=mode))
 
 

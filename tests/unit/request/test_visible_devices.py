@@ -71,15 +71,15 @@ NO_WORDS = [
     "?",
     "../0",
     "/dev/nvidia0",
-    "٣",
-    "０",
-    "²",
+    "\u0663",
+    "\uff10",
+    "\u00b2",
     "0\x00",
     "0\x1b[31m",
     "0\u200b",
     "\u00a00",
     "\ud800",
-    "а11",
+    "\u043011",
     f"GPU-{UUID[:-1]}",
     f"GPU-{UUID}0",
     f"GPU-{UUID.replace('-', '')}",
@@ -214,23 +214,23 @@ def test_more_words_from_many_sources_are_refused() -> None:
     [
         (
             "gpu0",
-            "p: NVIDIA_VISIBLE_DEVICES asks for 'gpu0', which names no device;"
-            " use all, none, void, an index, G:M, a UUID, a PCI bus id or a CDI name [bad-request]",
+            ("p: NVIDIA_VISIBLE_DEVICES asks for 'gpu0', which names no device;"
+            " use all, none, void, an index, G:M, a UUID, a PCI bus id or a CDI name [bad-request]"),
         ),
         (
             "0-3",
-            "p: NVIDIA_VISIBLE_DEVICES asks for '0-3', which names no device;"
-            " there are no ranges: list each index, as in 0,3 [bad-request]",
+            ("p: NVIDIA_VISIBLE_DEVICES asks for '0-3', which names no device;"
+            " there are no ranges: list each index, as in 0,3 [bad-request]"),
         ),
         (
             "ALL",
-            "p: NVIDIA_VISIBLE_DEVICES asks for 'ALL', which names no device;"
-            " write 'all' in lower case [bad-request]",
+            ("p: NVIDIA_VISIBLE_DEVICES asks for 'ALL', which names no device;"
+            " write 'all' in lower case [bad-request]"),
         ),
         (
             "\x1b]0;x",
-            "p: NVIDIA_VISIBLE_DEVICES asks for '\\x1b]0;x', which names no device;"
-            " use all, none, void, an index, G:M, a UUID, a PCI bus id or a CDI name [bad-request]",
+            ("p: NVIDIA_VISIBLE_DEVICES asks for '\\x1b]0;x', which names no device;"
+            " use all, none, void, an index, G:M, a UUID, a PCI bus id or a CDI name [bad-request]"),
         ),
     ],
     ids=ascii,

@@ -23,7 +23,7 @@ def mounts(*destinations: str, source: object = "/dev/null") -> list[dict[str, o
         (f"{ROOT}/0", ["0"]),
         (f"{ROOT}/all", ["all"]),
         (f"{ROOT}/GPU-1/", ["GPU-1"]),
-        (f"//var/run/./nvidia-container-devices//x/../0", ["0"]),
+        ("//var/run/./nvidia-container-devices//x/../0", ["0"]),
         (f"{ROOT}/MIG-GPU-1/2/3", ["MIG-GPU-1/2/3"]),
         (f"{ROOT}/cdi/nvidia.com/gpu/0", ["nvidia.com/gpu=0"]),
         (f"{ROOT}/cdi/nvidia.com/gpu=0", ["nvidia.com/gpu=0"]),
@@ -65,7 +65,7 @@ def test_mounts_without_source_or_destination_are_passed_over() -> None:
     "name", ["nvidia.com", "nvidia.com/gpu", "nvidia.com/gpu/0/1", "a/b/c", "x=0", "n v/gpu/0"]
 )
 def test_a_malformed_cdi_name_is_an_error(name: str) -> None:
-    with pytest.raises(RequestError, match="^volume mount"):
+    with pytest.raises(RequestError, match=r"^volume mount"):
         devices(mounts(f"{ROOT}/0", f"{ROOT}/cdi/{name}"))
 
 

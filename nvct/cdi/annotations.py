@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Annotations: those that a spec carries, and those that ask for devices (`cdi.k8s.io/…`).
+
+Cold. A request's key is `cdi.k8s.io/<plugin>_<device id>`, its value a comma-separated list of
+qualified device names. Rules as in the CDI library, which takes those for keys from Kubernetes.
+"""
+
+from __future__ import annotations
+
+import re
+
+from nvct.cdi import names
+from nvct.cdi.form import shown
+from nvct.errors import RequestError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+PREFIX = "cdi.k8s.io/"
+NAME_LIMIT = 63
+DOMAIN_LIMIT = 253
+TOTAL_LIMIT = 256 << 10  # Kubernetes: of all keys and values of one object
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?", re.ASCII)
+_LABEL = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+_DOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII)
+
+
+def key(plugin: str, device_id: str) -> str:
+    """Return the key under which a device plugin asks for a device.
+
+    Raises:
+        RequestError: plugin and device make no key, because of a character or their length.
+    """
+    if not plugin or not device_id:
+        raise RequestError(f"no annotation key without {'device id' if plugin else 'plugin'}")
+    name = f"{plugin}_{device_id.replace('/', '_')}"
+    _check_name(name, f"{PREFIX}{name}")
+    return PREFIX + name
+
+
+def value(devices: Iterable[str]) -> str:
+    """Return the value that asks for devices.
+
+    Raises:
+        RequestError: one is no qualified name.
+    """
+    wanted = list(devices)
+    for device in wanted:
+        names.parse(device)
+    return ",".join(wanted)
+
+
+def parse(annotations: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return the keys that ask for devices, sorted, and the devices, each once.
+
+    Raises:
+        RequestError: an element is no qualified name.
+    """
+    keys = sorted(one for one in annotations if one.startswith(PREFIX))
+    devices: list[str] = []
+    for one in keys:
+        for device in annotations[one].split(","):
+            try:
+                names.parse(device)
+            except RequestError as error:
+                raise RequestError(
+                    f"annotation {one}: {error.message}", hint=error.hint
+                ) from error
+            devices.append(device)
+    return keys, list(dict.fromkeys(devices))
+
+
+def update(annotations: dict[str, str], plugin: str, device_id: str, devices: list[str]) -> None:
+    """Add a request to a container's annotations.
+
+    Raises:
+        RequestError: the request can not be written, or its key is taken.
+    """
+    new = key(plugin, device_id)
+    if new in annotations:
+        raise RequestError(f"annotation {new} is already there: {shown(annotations[new])}")
+    annotations[new] = value(devices)
+
+
+def check(annotations: Mapping[str, str]) -> None:
+    """Refuse annotations of a spec or device that Kubernetes would refuse.
+
+    Raises:
+        RequestError: a key is none, or all are too large together.
+    """
+    total = 0
+    for one, text in annotations.items():
+        domain, slash, name = one.rpartition("/")
+        if slash and (len(domain) > DOMAIN_LIMIT or not _DOMAIN.fullmatch(domain.lower())):
+            raise RequestError(f"annotation key {shown(one)} does not begin with a domain name")
+        _check_name(name, one)
+        total += len(one.encode()) + len(text.encode())
+    if total > TOTAL_LIMIT:
+        raise RequestError(f"annotations are of {total} bytes, more than {TOTAL_LIMIT}")
+
+
+def _check_name(name: str, whole: str) -> None:
+    if len(name) > NAME_LIMIT:
+        raise RequestError(
+            f"annotation key {shown(whole)} has a name of {len(name)} characters",
+            hint=f"{NAME_LIMIT} are allowed",
+        )
+    if not _NAME.fullmatch(name):
+        raise RequestError(
+            f"annotation key {shown(whole)} is malformed",
+            hint="letters, digits, and _ . - between them",
+        )

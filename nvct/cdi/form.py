@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The form of a CDI spec: which members there are, of what type, in which order.
+
+Cold. One table for `validate`, which refuses what does not fit, and for `store`, which writes
+members in this order. As engines read specs: a member that nobody knows is an error, null is the
+same as absent, and the case of a member's name does not matter (the specification itself writes
+additionalGIDs in one place).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from nvct.errors import CdiSpecError
+
+Reader: TypeAlias = Callable[[object, str], Any]
+"""Takes a value and the place it stands at; returns the value, with all nulls left out."""
+
+SHOWN = 60
+UINT32 = 2**32 - 1
+INT64 = 2**63 - 1
+MAJOR_LIMIT = 2**12 - 1  # the kernel's dev_t: 12 bits of major number, 20 of minor
+MINOR_LIMIT = 2**20 - 1
+
+
+def shown(value: object) -> str:
+    """Return a value for an error message, shortened."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+
+
+def member(at: str, key: str) -> str:
+    """Return the place of a member; the place of a whole document ends with a colon."""
+    return f"{at} {key}" if at.endswith(":") else f"{at}.{key}"
+
+
+def owner(at: str) -> str:
+    """Return a place as the subject of a sentence."""
+    return at.removesuffix(":")
+
+
+def text(value: object, at: str) -> str:
+    """Read a string.
+
+    Raises:
+        CdiSpecError: it is none, or one that no path, argument or variable can be.
+    """
+    if not isinstance(value, str):
+        raise CdiSpecError(f"{at} is {shown(value)}, not a string", hint="put it in quotes")
+    if "\0" in value:
+        raise CdiSpecError(f"{at} has a NUL character: {shown(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise CdiSpecError(f"{at} is no Unicode text: {shown(value)}") from error
+    return value
+
+
+def flag(value: object, at: str) -> bool:
+    """Read true or false.
+
+    Raises:
+        CdiSpecError: it is neither.
+    """
+    if not isinstance(value, bool):
+        raise CdiSpecError(f"{at} is {shown(value)}, not true or false")
+    return value
+
+
+def number(least: int, most: int) -> Reader:
+    """Return a reader of integers in a range."""
+
+    def read(value: object, at: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise CdiSpecError(f"{at} is {shown(value)}, not a number")
+        if not least <= value <= most:
+            raise CdiSpecError(f"{at} is {shown(value)}, not in {least} to {most}")
+        return value
+
+    return read
+
+
+def array(reader: Reader) -> Reader:
+    """Return a reader of arrays."""
+
+    def read(value: object, at: str) -> list[Any]:
+        if not isinstance(value, list):
+            raise CdiSpecError(f"{at} is {shown(value)}, not a list")
+        return [reader(element, f"{at}[{index}]") for index, element in enumerate(value)]
+
+    return read
+
+
+def texts(value: object, at: str) -> dict[str, str]:
+    """Read a table of strings.
+
+    Raises:
+        CdiSpecError: it is none.
+    """
+    if not isinstance(value, dict):
+        raise CdiSpecError(f"{owner(at)} is {shown(value)}, not a table")
+    return {text(key, at): text(one, member(at, str(key))) for key, one in value.items()}
+
+
+def table(fields: Mapping[str, Reader]) -> Reader:
+    """Return a reader of objects that have these members and no others."""
+    names = {name.lower(): name for name in fields}
+
+    def read(value: object, at: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise CdiSpecError(f"{owner(at)} is {shown(value)}, not a table")
+        found: dict[str, Any] = {}
+        for key, one in value.items():
+            name = names.get(key.lower()) if isinstance(key, str) else None
+            if name is None:
+                raise CdiSpecError(
+                    f"{owner(at)} has the unknown field {shown(key)}",
+                    hint="CDI 1.1 knows " + ", ".join(fields) if len(fields) < 8 else "",
+                )
+            if name in found:
+                raise CdiSpecError(f"{owner(at)} has {name} twice, in different spellings")
+            if one is not None:
+                found[name] = fields[name](one, member(at, name))
+        return found
+
+    return read
+
+
+DEVICE_NODE: dict[str, Reader] = {
+    "path": text,
+    "hostPath": text,
+    "type": text,
+    "major": number(0, MAJOR_LIMIT),
+    "minor": number(0, MINOR_LIMIT),
+    "fileMode": number(0, UINT32),
+    "permissions": text,
+    "uid": number(0, UINT32),
+    "gid": number(0, UINT32),
+}
+NET_DEVICE: dict[str, Reader] = {"hostInterfaceName": text, "name": text}
+MOUNT: dict[str, Reader] = {
+    "hostPath": text,
+    "containerPath": text,
+    "options": array(text),
+    "type": text,
+}
+HOOK: dict[str, Reader] = {
+    "hookName": text,
+    "path": text,
+    "args": array(text),
+    "env": array(text),
+    "timeout": number(0, INT64),
+}
+INTEL_RDT: dict[str, Reader] = {
+    "closID": text,
+    "l3CacheSchema": text,
+    "memBwSchema": text,
+    "schemata": array(text),
+    "enableCMT": flag,  # these two in 0.7.0 to 1.0.0 only
+    "enableMBM": flag,
+    "enableMonitoring": flag,
+}
+EDITS: dict[str, Reader] = {
+    "env": array(text),
+    "deviceNodes": array(table(DEVICE_NODE)),
+    "netDevices": array(table(NET_DEVICE)),
+    "hooks": array(table(HOOK)),
+    "mounts": array(table(MOUNT)),
+    "intelRdt": table(INTEL_RDT),
+    "additionalGids": array(number(0, UINT32)),
+}
+DEVICE: dict[str, Reader] = {"name": text, "annotations": texts, "containerEdits": table(EDITS)}
+SPEC: dict[str, Reader] = {
+    "cdiVersion": text,
+    "kind": text,
+    "annotations": texts,
+    "devices": array(table(DEVICE)),
+    "containerEdits": table(EDITS),
+}
+
+# Members that hold numbers or truth values, in lower case; all others hold strings.
+NUMBERS = frozenset({"major", "minor", "filemode", "uid", "gid", "timeout", "additionalgids"})
+FLAGS = frozenset({"enablecmt", "enablembm", "enablemonitoring"})
+
+read_spec: Reader = table(SPEC)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of CDI devices: `vendor/class=device`.
+
+Hot. The rules are the ones that the CDI library enforces (v1.1.0 and later): a vendor or class
+begins with a letter, ends with a letter or digit and has only those, `_`, `.` and `-` between; a
+device name begins and ends with a letter or digit and may have `:` as well. ASCII only.
+
+One difference: a vendor or class of one letter is refused. Versions of the library up to 1.1.0,
+which Docker 28 and the incumbent's v1.20 are built with, crash on one.
+"""
+
+from __future__ import annotations
+
+from nvct.errors import RequestError
+
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+ALPHANUMERIC = LETTERS + "0123456789"
+KIND_BETWEEN = "_.-"
+DEVICE_BETWEEN = "_.-:"
+SHOWN = 80
+HINT = "write VENDOR/CLASS=DEVICE, as in nvidia.com/gpu=0"
+
+
+def parse(name: str) -> tuple[str, str, str]:
+    """Return vendor, class and device of a qualified name.
+
+    Raises:
+        RequestError: it is no qualified name.
+    """
+    kind, equals, device = name.partition("=")
+    vendor, slash, cls = kind.partition("/")
+    if not (equals and slash and vendor and cls and device):
+        raise RequestError(f"{_shown(name)} is no CDI device name", hint=HINT)
+    check_vendor(vendor)
+    check_class(cls)
+    check_device_name(device)
+    return vendor, cls, device
+
+
+def parse_kind(kind: str) -> tuple[str, str]:
+    """Return vendor and class of a kind, `vendor/class`.
+
+    Raises:
+        RequestError: it is none.
+    """
+    vendor, slash, cls = kind.partition("/")
+    if not (slash and vendor and cls):
+        raise RequestError(
+            f"{_shown(kind)} is no CDI kind", hint="write VENDOR/CLASS, as in nvidia.com/gpu"
+        )
+    check_vendor(vendor)
+    check_class(cls)
+    return vendor, cls
+
+
+def qualified(kind: str, device: str) -> str:
+    """Return the qualified name of a device of a kind; nothing is checked."""
+    return f"{kind}={device}"
+
+
+def is_qualified(name: str) -> bool:
+    """Tell whether a word is a full, well-formed CDI device name."""
+    try:
+        parse(name)
+    except RequestError:
+        return False
+    return True
+
+
+def check_vendor(vendor: str) -> None:
+    """Refuse a vendor that cannot be one.
+
+    Raises:
+        RequestError: it breaks the rules above.
+    """
+    _check_kind_part("vendor", vendor)
+
+
+def check_class(cls: str) -> None:
+    """Refuse a class that cannot be one.
+
+    Raises:
+        RequestError: it breaks the rules above.
+    """
+    _check_kind_part("class", cls)
+
+
+def check_device_name(device: str) -> None:
+    """Refuse a device name, the part after `=`, that cannot be one.
+
+    Raises:
+        RequestError: it breaks the rules above.
+    """
+    if not device or device[0] not in ALPHANUMERIC or device[-1] not in ALPHANUMERIC:
+        raise RequestError(
+            f"CDI device name {_shown(device)} does not begin and end with a letter or digit",
+            hint=HINT,
+        )
+    _check_between("device name", device, DEVICE_BETWEEN)
+
+
+def _check_kind_part(what: str, text: str) -> None:
+    if not text or text[0] not in LETTERS or text[-1] not in ALPHANUMERIC:
+        raise RequestError(
+            f"CDI {what} {_shown(text)} does not begin with a letter "
+            "and end with a letter or digit",
+            hint=HINT,
+        )
+    if len(text) == 1:
+        raise RequestError(
+            f"CDI {what} {_shown(text)} is of one letter, which crashes Docker 28",
+            hint="choose a longer one",
+        )
+    _check_between(what, text, KIND_BETWEEN)
+
+
+def _check_between(what: str, text: str, between: str) -> None:
+    for character in text:
+        if character not in ALPHANUMERIC and character not in between:
+            raise RequestError(
+                f"CDI {what} {_shown(text)} has the character {character!r}",
+                hint=f"letters, digits and {between} are allowed",
+            )
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= SHOWN else text[:SHOWN] + "...")

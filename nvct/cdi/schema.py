@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CDI specs against nvct's JSON schema: for who writes specs, and for our own tests.
+
+Cold: jsonschema costs more to import than a spec takes to read. The schema is stricter than what
+engines and `validate` accept (paths are absolute, members are spelled as they are specified), and
+says nothing about what JSON schema cannot: versions, names defined twice.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import jsonschema
+
+from nvct.cdi.form import member, owner
+from nvct.errors import CdiSpecError
+
+FILE = "schema.json"
+MESSAGE_LIMIT = 120
+
+
+@cache
+def schema() -> dict[str, Any]:
+    """Return the schema as a document."""
+    text = resources.files("nvct.cdi").joinpath(FILE).read_text(encoding="utf-8")
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
+@cache
+def _validator() -> jsonschema.Draft7Validator:
+    return jsonschema.Draft7Validator(schema())
+
+
+def check(document: object, *, source: str) -> None:
+    """Refuse a document that the schema does not allow.
+
+    Raises:
+        CdiSpecError: it does not fit; names the file and the place of what is most wrong.
+    """
+    error = jsonschema.exceptions.best_match(_validator().iter_errors(document))
+    if error is None:
+        return
+    at = f"{source}:"
+    for step in error.absolute_path:
+        at = f"{at}[{step}]" if isinstance(step, int) else member(at, step)
+    message = error.message
+    if len(message) > MESSAGE_LIMIT:
+        message = message[: MESSAGE_LIMIT * 2 // 3] + "..." + message[-MESSAGE_LIMIT // 3 :]
+    raise CdiSpecError(f"{owner(at)} breaks the schema: {message}", hint="see cdi/schema.json")

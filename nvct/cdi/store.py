@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CDI specs written: the same spec gives the same bytes, in one step, with the lowest version.
+
+Cold. Members come in the order of `nvct.cdi.form`, array elements stay in theirs. In YAML every
+string that some reader could take for something else is quoted: a device "0", "0:1" or "1e3".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any
+
+import yaml
+
+from nvct.cdi import form, versions
+from nvct.cdi.validate import validate
+from nvct.errors import HostError, UsageError
+from nvct.linux.files import write_atomic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nvct.cdi.types import Spec
+
+FORMATS = ("yaml", "json")
+MODE = 0o644
+FOLDER_MODE = 0o755
+
+# Readers of YAML 1.1 (go-yaml, as engines use) take more words for numbers and truth values than
+# PyYAML's own writer knows. A version such as 1.1.0 is none: no number has two dots.
+_NUMBER_LIKE = re.compile(r"[-+]?\.?[0-9][0-9A-Fa-f_xXoObBeE+:-]*(\.[0-9_eE+-]*)?|[-+.]+|[yYnN]")
+
+
+def dumps(spec: Spec, format: str = "yaml") -> bytes:  # noqa: A002  as the option is called
+    """Return a spec as a file's content; `cdiVersion` is the lowest that it needs.
+
+    Raises:
+        UsageError: the format is none.
+    """
+    ordered = _ordered(spec)
+    if format == "json":
+        return json.dumps(ordered, indent=2, ensure_ascii=False).encode() + b"\n"
+    if format != "yaml":
+        raise UsageError(f"{format!r} is no format of a CDI spec", hint="yaml or json")
+    text: str = yaml.dump(
+        ordered,
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=False,
+        explicit_start=True,
+        width=1 << 20,
+    )
+    return text.encode()
+
+
+def save(spec: Spec, path: str, format: str | None = None) -> str:  # noqa: A002  same
+    """Write a spec to a file, mode 0644, in one step; return the file's path.
+
+    Args:
+        spec: checked before anything is written.
+        path: gets the ending .yaml or .json if it has none of these nor .yml: engines read no
+            other files.
+        format: yaml or json; by the path's ending if None, which is left as it is.
+
+    Raises:
+        CdiSpecError: it is no valid spec.
+        UsageError: the format is none.
+        HostError: the file cannot be written.
+        UnsafePathError: no regular file is there.
+    """
+    ending = os.path.splitext(path)[1]
+    if ending not in {".json", ".yaml", ".yml"}:
+        path += f".{format or 'yaml'}"
+    data = dumps(spec, format or ("json" if ending == ".json" else "yaml"))
+    validate(_ordered(spec), source=path)
+    try:
+        os.makedirs(os.path.dirname(path) or ".", mode=FOLDER_MODE, exist_ok=True)
+        write_atomic(path, data, mode=MODE)
+    except OSError as error:
+        raise HostError(
+            f"CDI spec {path} cannot be written: {error.strerror}",
+            hint="choose another --output, or run as root",
+        ) from error
+    return path
+
+
+def _ordered(spec: Spec) -> dict[str, Any]:
+    """Return the spec with its lowest version, members in order, unknown ones last, by name."""
+    edits = _order(form.EDITS)
+    found = _sorted(spec, _order(form.SPEC))
+    found["cdiVersion"] = versions.minimum_version(spec)
+    found = _sorted(found, _order(form.SPEC))
+    if "containerEdits" in found:
+        found["containerEdits"] = _edits(found["containerEdits"], edits)
+    found["devices"] = [_sorted(device, _order(form.DEVICE)) for device in found["devices"]]
+    for device in found["devices"]:
+        if "containerEdits" in device:
+            device["containerEdits"] = _edits(device["containerEdits"], edits)
+    return found
+
+
+def _edits(edits: Mapping[str, Any], order: dict[str, int]) -> dict[str, Any]:
+    found = _sorted(edits, order)
+    for key, fields in (
+        ("deviceNodes", form.DEVICE_NODE),
+        ("netDevices", form.NET_DEVICE),
+        ("hooks", form.HOOK),
+        ("mounts", form.MOUNT),
+    ):
+        if key in found:
+            found[key] = [_sorted(one, _order(fields)) for one in found[key]]
+    if "intelRdt" in found:
+        found["intelRdt"] = _sorted(found["intelRdt"], _order(form.INTEL_RDT))
+    return found
+
+
+def _order(fields: Mapping[str, object]) -> dict[str, int]:
+    return {name: place for place, name in enumerate(fields)}
+
+
+def _sorted(table: Mapping[str, Any], order: dict[str, int]) -> dict[str, Any]:
+    keys = sorted(table, key=lambda key: (order.get(key, len(order)), key))
+    found = {key: table[key] for key in keys}
+    if "annotations" in found:
+        found["annotations"] = dict(sorted(found["annotations"].items()))
+    return found
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes strings so that they are read as strings, and shared values as often as they are."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Return True: an anchor would make two equal edits one, for whoever edits the file."""
+        del data
+        return True
+
+
+def _string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # Line breaks (U+0085 among them) change in PyYAML's other styles.
+    quoted = _NUMBER_LIKE.fullmatch(text) or not text.isprintable()
+    style = '"' if quoted else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _string)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Versions of the CDI specification: which are known, and which one a spec needs.
+
+A reader refuses a spec that uses more than the version it declares, so what is written declares
+the lowest version that has all it uses; old engines then read it as long as they can. As in the
+CDI library, no spec needs less than 0.3.0, which makes every 0.1.0 and 0.2.0 file unreadable.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from nvct.cdi.types import ContainerEdits, Spec
+
+KNOWN = (
+    "0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0",
+)  # fmt: skip
+LOWEST = "0.3.0"
+LATEST = KNOWN[-1]
+
+
+def is_known(version: str) -> bool:
+    """Tell whether a version exists; a leading v is allowed, as in the CDI library."""
+    return version.removeprefix("v") in KNOWN
+
+
+def is_older(version: str, other: str) -> bool:
+    """Tell whether a known version came before another known one."""
+    return KNOWN.index(version.removeprefix("v")) < KNOWN.index(other.removeprefix("v"))
+
+
+def minimum_version(spec: Spec) -> str:
+    """Return the lowest version that has all that a spec uses."""
+    return minimum(spec)[0]
+
+
+def minimum(spec: Spec) -> tuple[str, str]:
+    """Return the lowest version that has all that a spec uses, and what it is needed for."""
+    for version, reason, needs in NEEDS:
+        if needs(spec):
+            return version, reason
+    return LOWEST, "every spec"
+
+
+def _edits(spec: Spec) -> Iterator[ContainerEdits]:
+    yield spec.get("containerEdits") or {}
+    for device in spec["devices"]:
+        yield device.get("containerEdits") or {}
+
+
+def _has_net_devices(spec: Spec) -> bool:
+    return any(edits.get("netDevices") for edits in _edits(spec))
+
+
+def _has_new_rdt(spec: Spec) -> bool:
+    return any(
+        "schemata" in rdt or rdt.get("enableMonitoring", False)
+        for rdt in (edits.get("intelRdt", {}) for edits in _edits(spec))
+    )
+
+
+def _has_rdt(spec: Spec) -> bool:
+    return any("intelRdt" in edits for edits in _edits(spec))
+
+
+def _has_gids(spec: Spec) -> bool:
+    return any(edits.get("additionalGids") for edits in _edits(spec))
+
+
+def _has_annotations(spec: Spec) -> bool:
+    return any(one.get("annotations") for one in (spec, *spec["devices"]))
+
+
+def _has_dotted_class(spec: Spec) -> bool:
+    return "." in spec["kind"].partition("/")[2]
+
+
+def _has_digit_name(spec: Spec) -> bool:
+    return any(device["name"][:1] in tuple("0123456789") for device in spec["devices"])
+
+
+def _has_host_path(spec: Spec) -> bool:
+    return any(
+        node.get("hostPath") for edits in _edits(spec) for node in edits.get("deviceNodes", ())
+    )
+
+
+def _has_mount_type(spec: Spec) -> bool:
+    return any(mount.get("type") for edits in _edits(spec) for mount in edits.get("mounts", ()))
+
+
+# Latest first. 0.8.0 and 1.0.0 changed the Go packages, not the documents.
+NEEDS: tuple[tuple[str, str, Callable[[Spec], bool]], ...] = (
+    ("1.1.0", "netDevices", _has_net_devices),
+    ("1.1.0", "intelRdt's schemata and enableMonitoring", _has_new_rdt),
+    ("0.7.0", "intelRdt", _has_rdt),
+    ("0.7.0", "additionalGids", _has_gids),
+    ("0.6.0", "annotations", _has_annotations),
+    ("0.6.0", "a class with a dot", _has_dotted_class),
+    ("0.5.0", "a device name that begins with a digit", _has_digit_name),
+    ("0.5.0", "the hostPath of a device node", _has_host_path),
+    ("0.4.0", "the type of a mount", _has_mount_type),
+)

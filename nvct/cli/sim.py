@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands: nvct sim create, destroy, list, set, exec, shell."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from nvct.sim import attach, possible, profile, sets, tree
+
+EXAMPLE = """Simulated GPU nodes: real driver files, device nodes and NVML, no GPU.
+
+\b
+Example:
+  nvct sim create lab --profile h100-mig
+  nvct sim exec lab nvidia-smi -L
+"""
+WHAT = "\n".join(f"  {name} {usage}" for name, (usage, _) in sets.CHANGES.items())
+
+
+@click.group(help=EXAMPLE)
+@click.option("--base", type=click.Path(path_type=Path), help="Folder of all nodes.")
+@click.pass_context
+def sim(ctx: click.Context, base: Path | None) -> None:
+    """Keep the folder for the commands."""
+    ctx.obj = base or tree.default_base(os.environ, os.geteuid())
+
+
+@sim.command()
+@click.argument("name")
+@click.option("--profile", "kind", default="h100", show_default=True, help="What it is made of.")
+@click.option("--driver-version", help="Instead of the profile's.")
+@click.option(
+    "--plain", is_flag=True, help="Plain files for device nodes, no NVML: needs no root."
+)
+@click.pass_obj
+def create(base: Path, name: str, kind: str, driver_version: str | None, plain: bool) -> None:
+    """Make a node."""
+    nodes: tree.Nodes = "plain" if plain else "auto"
+    node = tree.create(
+        name, kind, base, driver_version=driver_version, native=not plain, nodes=nodes
+    )
+    click.echo(node.tree)
+
+
+@sim.command("list")
+@click.option("--profiles", is_flag=True, help="The profiles instead of the nodes.")
+@click.pass_obj
+def show(base: Path, profiles: bool) -> None:
+    """List the nodes."""
+    for name in profile.names() if profiles else ():
+        click.echo(name)
+    for node in () if profiles else tree.list_nodes(base):
+        gpus = len(node.state().find("gpu"))
+        click.echo(f"{node.name}\t{node.profile}\t{node.installed}\t{gpus} GPUs\t{node.tree}")
+
+
+@sim.command()
+@click.argument("name")
+@click.pass_obj
+def destroy(base: Path, name: str) -> None:
+    """Remove a node and its files."""
+    tree.destroy(tree.find(base, name))
+
+
+@sim.command("set", help=f"Change a node.\n\n\b\nChanges:\n{WHAT}")
+@click.argument("name")
+@click.argument("change")
+@click.argument("words", nargs=-1, metavar="[ARGUMENTS]...")
+@click.pass_obj
+def change_node(base: Path, name: str, change: str, words: tuple[str, ...]) -> None:
+    """Change a node."""
+    sets.apply(tree.find(base, name), change, words)
+
+
+DRIVER_ROOT = click.option(
+    "--driver-root", default="/", show_default=True, help=f"Or {attach.DRIVER_ROOT}, as operators."
+)
+
+
+@sim.command("exec", context_settings={"ignore_unknown_options": True})
+@click.argument("name")
+@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
+@DRIVER_ROOT
+@click.pass_obj
+def execute(base: Path, name: str, argv: tuple[str, ...], driver_root: str) -> None:
+    """Run a command on a node, in a private view of this machine."""
+    node = tree.find(base, name)
+    sys.exit(attach.exec_in(node, argv, driver_root=driver_root))
+
+
+@sim.command()
+@click.argument("name")
+@DRIVER_ROOT
+@click.pass_obj
+def shell(base: Path, name: str, driver_root: str) -> None:
+    """Start a shell on a node; what it changes in /etc, /run and /dev is gone afterwards."""
+    node = tree.find(base, name)
+    program = os.environ.get("SHELL", "/bin/sh")
+    sys.exit(attach.exec_in(node, [program], driver_root=driver_root))
+
+
+@sim.command()
+def check() -> None:
+    """Tell whether containers can run on a node here."""
+    possible.check()
+    click.echo("containers can run on a simulated node here")

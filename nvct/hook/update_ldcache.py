@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hook update-ldcache: let the container's dynamic linker find the libraries of some folders.
+
+No ldconfig runs, and no program of the image: ld.so.cache is edited as data, our libraries before
+others of the same name. A drop-in keeps them through a later ldconfig in the container. Where the
+cache is of a format unknown here it stays, the drop-in is written and a warning says so. musl has
+no cache; its path file gets the folders. An image with neither linker is left alone.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from nvct.errors import LdCacheError
+from nvct.hook import linker_conf
+from nvct.hook.libraries import Mounts, scan
+from nvct.linux import ldcache
+from nvct.linux.constants import S_IFDIR, S_IFMT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.hook.context import Context
+    from nvct.hook.libraries import Found
+    from nvct.linux.root import Root
+
+CACHE = "/etc/ld.so.cache"
+LIBC = "libc.so.6"
+LOADERS = {
+    "x86_64": "/lib64/ld-linux-x86-64.so.2",
+    "aarch64": "/lib/ld-linux-aarch64.so.1",
+    "i386": "/lib/ld-linux.so.2",
+}
+MUSL_DEFAULT = ("/lib", "/usr/local/lib", "/usr/lib")  # musl, ldso/dynlink.c
+MUSL_LIMIT = 1 << 16
+
+
+def run(context: Context) -> None:
+    """Update the cache for the folders given, and for those enable-cuda-compat left.
+
+    Raises:
+        NvctError: the container's files don't allow it.
+    """
+    folders = context.options.values("folder")
+    root = context.root()
+    update(context, folders, linker_conf.read(root).compat)
+
+
+def update(context: Context, folders: list[str], compat: list[str]) -> None:
+    """Make the libraries of folders loadable, those of compat before the others.
+
+    Raises:
+        NvctError: the container's files don't allow it.
+    """
+    root = context.root()
+    musl = f"/lib/ld-musl-{posix.uname().machine}.so.1"
+    if root.is_file(musl):
+        update_musl(context, f"/etc/{musl[5:-5]}.path", folders)
+    if root.lstat(CACHE) is not None or any(root.is_file(p) for p in LOADERS.values()):
+        _Update(context, root).run(folders, compat)
+
+
+class _Update:
+    """One update of a glibc container."""
+
+    __slots__ = ("_cache", "_context", "_data", "_old", "_root")
+
+    def __init__(self, context: Context, root: Root) -> None:
+        self._context = context
+        self._root = root
+        self._old = linker_conf.read(root)
+        self._data = root.read_file(CACHE, ldcache.LIMIT)
+        self._cache: ldcache.Cache | None = None
+        if self._data is not None:
+            try:
+                self._cache = ldcache.parse(self._data)
+            except LdCacheError as error:
+                context.warn(
+                    f"{error.message}; it is left as it is, run ldconfig in the container"
+                )
+
+    def run(self, folders: list[str], compat: list[str]) -> None:
+        root = self._root
+        mounts = Mounts.read(root, self._context.proc_root)
+        default = self._default_folders()
+        libraries: Found = {}
+        kept: list[str] = []
+        seen: set[str] = set()
+        for folder in [*compat, *folders]:
+            place = root.resolve(folder)
+            if place is None or place in seen or not _is_folder(root, place):
+                continue
+            seen.add(place)
+            shown = default.get(place, folder.rstrip("/"))
+            for machine, found in scan(root, place, mounts, self._context.warn, shown).items():
+                libraries.setdefault(machine, []).extend(found)
+            if folder not in compat and place not in default:
+                kept.append(shown)
+        kept = self._uncovered(kept, {pair for found in libraries.values() for pair in found})
+        gone = [f for f in self._old.compat + self._old.folders if f not in compat + kept]
+        self._write_cache(libraries, gone)
+        linker_conf.write(root, linker_conf.LinkerConf(compat, kept), self._context.kernel)
+
+    def _default_folders(self) -> dict[str, str]:
+        """Return the folders of the image's libc, by path without links, as its cache calls them.
+
+        A merged /usr makes one folder of /lib/TRIPLET and /usr/lib/TRIPLET; ldconfig keeps the
+        name it met first. The dynamic linker searches these without any configuration.
+        """
+        found: dict[str, str] = {}
+        for path in self._cache.find(LIBC) if self._cache is not None else ():
+            folder = path.rpartition("/")[0]
+            place = self._root.resolve(folder)
+            if place is not None:
+                found.setdefault(place, folder)
+        return found
+
+    def _uncovered(self, folders: list[str], ours: set[tuple[str, str]]) -> list[str]:
+        """Return the folders that a later ldconfig would not search by itself.
+
+        It does where libc is, and where the image's own cache has entries from. What an earlier
+        start added, even one that was killed before it wrote the drop-in, is no proof.
+        """
+        folders = [f for f in folders if not self._root.is_file(f"{f}/{LIBC}")]
+        if not folders or self._cache is None:
+            return folders
+        cached = {e[1].rpartition("/")[0] for e in self._cache.entries if e[:2] not in ours}
+        cached.difference_update(self._old.folders, self._old.compat)
+        return [f for f in folders if f not in cached]
+
+    def _write_cache(self, libraries: Found, gone: list[str]) -> None:
+        if self._data is not None and self._cache is None:
+            return
+        data = self._data
+        for machine in ldcache.FLAGS:
+            found = libraries.get(machine, [])
+            if found or (gone and data is not None):
+                data = ldcache.merge(data, found, machine=machine, drop_dirs=gone)
+                gone = []
+        if data is not None and data != self._data:
+            self._root.write_file(CACHE, data, kernel=self._context.kernel)
+
+
+def _is_folder(root: Root, place: str) -> bool:
+    found = root.stat(place)
+    return found is not None and found.st_mode & S_IFMT == S_IFDIR
+
+
+def update_musl(context: Context, path: str, folders: list[str]) -> None:
+    """Add folders to musl's path file, which replaces its defaults when it is there.
+
+    Raises:
+        UnsafePathError: the path file is no regular file.
+    """
+    root = context.root()
+    data = root.read_file(path, MUSL_LIMIT) or b""
+    text = data.decode("utf-8", "surrogateescape")
+    lines = [part for line in text.splitlines() for part in line.split(":") if part]
+    known = lines or list(MUSL_DEFAULT)
+    new = [f for f in folders if f not in known and linker_conf.is_plain(f)]
+    if not new:
+        return
+    merged = "\n".join([*known, *new]) + "\n"
+    root.write_file(path, merged.encode("utf-8", "surrogateescape"), kernel=context.kernel)
+
+
+def forget(context: Context, folders: list[str]) -> None:
+    """Take the entries of folders out of the cache.
+
+    Raises:
+        NvctError: the container's files don't allow it.
+    """
+    root = context.root()
+    data = root.read_file(CACHE, ldcache.LIMIT)
+    if data is None or not folders:
+        return
+    try:
+        new = ldcache.merge(data, (), machine="x86_64", drop_dirs=folders)
+    except LdCacheError as error:
+        context.warn(f"{error.message}; it is left as it is")
+        return
+    if new != data:
+        root.write_file(CACHE, new, kernel=context.kernel)

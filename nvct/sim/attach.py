@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make a simulated node look real to the processes of one private mount namespace.
+
+Nothing on the host changes: all mounts are made in a namespace of their own and go with its last
+process, and so does what is written to the /etc, /run and /dev in it. What is laid over:
+
+- /proc/driver, /proc/devices, /sys/bus/pci/devices, /sys/module: the node's beside the host's;
+- /dev: a private one with the usual nodes, the terminals of the host and the node's devices;
+- /run: a private one in which the host's entries are bound, so that sockets keep working;
+- /etc: the host's with the node's on top, writes kept private;
+- the driver at /run/nvidia/driver, or on top of / itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+from nvct.errors import HostError, NvctError, UsageError
+from nvct.linux import ldcache, mountinfo
+from nvct.linux.constants import CLONE_NEWNS, MNT_DETACH, MS_BIND, MS_MOVE, MS_PRIVATE, MS_REC
+from nvct.linux.kernel import KERNEL
+from nvct.sim import kernelfs, package, tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import IO, TypeAlias
+
+    from nvct.linux.kernel import Kernel
+    from nvct.sim.tree import Node
+
+    Stream: TypeAlias = "int | IO[bytes] | None"
+
+DRIVER_ROOT = "/run/nvidia/driver"
+DEV_ENTRIES = (
+    "null", "zero", "full", "random", "urandom", "tty", "ptmx", "kmsg", "fuse", "net/tun",
+    "fd", "stdin", "stdout", "stderr", "core",
+)  # fmt: skip
+DEV_MOUNTS = ("pts", "shm", "mqueue", "hugepages")
+OWN_RUN = ("nvct", "cdi", "nvidia")
+"""What the host has of these in /run is hidden: it belongs to another node."""
+OVERLAID_SYS = ("bus/pci/devices", "module")
+
+
+class _Attachment:
+    """The work of one attach(): every step leaves its mounts in place for the next."""
+
+    __slots__ = ("_driver_root", "_kernel", "_node", "_stage", "_state")
+
+    def __init__(self, node: Node, driver_root: str, kernel: Kernel) -> None:
+        self._node = node
+        self._driver_root = driver_root
+        self._kernel = kernel
+        self._stage = node.tree / "mnt"
+        self._state = node.state()
+
+    def run(self, *, host_run: bool) -> None:
+        self._tmpfs(self._stage)
+        self._proc()
+        self._sys()
+        self._etc()
+        if self._driver_root == "/":
+            self._lay_over("/usr", [str(self._node.driver_root / "usr")])
+        self._run(host_run=host_run)
+        self._dev()
+        self._driver()
+        # What was mounted from it stays; only the way to it goes.
+        self._kernel.umount2(str(self._stage), MNT_DETACH)
+
+    def _tmpfs(self, target: Path) -> None:
+        target.mkdir(exist_ok=True)
+        self._kernel.mount("nvct-sim", str(target), "tmpfs", 0, "mode=755")
+
+    def _bind(self, source: str | Path, target: str | Path) -> None:
+        self._kernel.mount(str(source), str(target), None, MS_BIND | MS_REC)
+
+    def _overlay(self, target: str, lower: Sequence[str], upper: Path | None = None) -> None:
+        if any(set(path) & set(":,\\") for path in lower):
+            raise UsageError(
+                f"cannot attach a node in {self._node.tree}", hint="its path holds one of : , \\"
+            )
+        options = f"lowerdir={':'.join(lower)}"
+        if upper is not None:
+            work = upper.with_name(upper.name + ".work")
+            upper.mkdir()
+            work.mkdir()
+            options += f",upperdir={upper},workdir={work}"
+        self._kernel.mount("nvct-sim", target, "overlay", 0, options)
+
+    def _proc(self) -> None:
+        host = Path("/proc/devices").read_text()
+        majors = self._state.find("major")[0].fields
+        names = kernelfs.host_majors(host)
+        for name, major in majors.items():
+            if not names.get(int(major), name).startswith(("nvidia", "drm")):
+                raise HostError(
+                    f"major {major} of {name} now belongs to {names[int(major)]} on this host",
+                    hint="destroy and create the node",
+                )
+        merged = self._stage / "devices"
+        text = kernelfs.devices(host, {name: int(major) for name, major in majors.items()})
+        merged.write_text(text)
+        merged.chmod(0o444)
+        self._bind(merged, "/proc/devices")
+        self._bind(self._node.proc / "driver", "/proc/driver")
+
+    def _sys(self) -> None:
+        for name in OVERLAID_SYS:
+            self._overlay(f"/sys/{name}", [str(self._node.sys / name), f"/sys/{name}"])
+
+    def _etc(self) -> None:
+        lower = [str(self._node.etc)]
+        if self._driver_root == "/":
+            lower.append(str(self._driver_etc()))
+        self._lay_over("/etc", lower, self._stage / "etc")
+        Path("/etc/cdi").mkdir(exist_ok=True)
+        self._tmpfs(Path("/etc/cdi"))
+
+    def _lay_over(self, folder: str, layers: Sequence[str], upper: Path | None = None) -> None:
+        """Put layers on top of a host's folder; what the host has mounted in it stays."""
+        inside = _mounts_below(folder)  # such as /etc/resolv.conf in a container
+        kept = self._stage / f"host-{Path(folder).name}"
+        kept.mkdir()
+        self._bind(folder, kept)
+        self._overlay(folder, [*layers, folder], upper)
+        for path in inside:
+            self._bind(kept / path.removeprefix(f"{folder}/"), path)
+
+    def _driver_etc(self) -> Path:
+        """Return what the driver adds to the host's /etc, with the host's ld.so.cache extended."""
+        folder = self._stage / "driver-etc"
+        # Copied: an overlay does not show what is mounted inside its layers.
+        shutil.copytree(self._node.driver_root / "etc", folder)
+        host = Path("/etc/ld.so.cache")
+        merged = ldcache.merge(
+            host.read_bytes() if host.exists() else None,
+            package.cache_entries(self._node.driver_root, self._node.machine),
+            machine=self._node.machine,
+        )
+        (folder / host.name).write_bytes(merged)
+        return folder
+
+    def _run(self, *, host_run: bool) -> None:
+        private = self._stage / "run"
+        self._tmpfs(private)
+        for entry in sorted(Path("/run").iterdir()) if host_run else []:
+            if entry.name not in OWN_RUN:
+                _stand_in(entry, private / entry.name, self._bind)
+        for name in (*OWN_RUN, "lock"):
+            (private / name).mkdir(exist_ok=True)
+        (private / "nvct").chmod(0o700)
+        self._kernel.mount(str(private), "/run", None, MS_MOVE)
+        if not Path("/var/run").is_symlink():
+            self._bind("/run", "/var/run")
+
+    def _dev(self) -> None:
+        private = self._stage / "dev"
+        self._tmpfs(private)
+        for name in DEV_ENTRIES:
+            _copy_node(Path("/dev") / name, private / name, self._kernel)
+        for name in DEV_MOUNTS:
+            if Path("/dev", name).is_dir():
+                (private / name).mkdir()
+                self._bind(f"/dev/{name}", private / name)
+        kernelfs.write_dev(private, self._state, tree.groups(), real=True)
+        caps = self._node.dev / "nvidia-caps"
+        if self._node.real_nodes and not os.statvfs(caps).f_flag & os.ST_NODEV:
+            # Live: MIG devices that are made later appear here too.
+            self._bind(caps, private / "nvidia-caps")
+        self._kernel.mount(str(private), "/dev", None, MS_MOVE)
+
+    def _driver(self) -> None:
+        if self._driver_root != "/":
+            target = Path(self._driver_root)
+            target.mkdir(parents=True, exist_ok=True)
+            self._bind(self._node.driver_root, target)
+            self._bind("/dev", target / "dev")
+            return
+        service = Path("/run/nvidia-persistenced")
+        if not service.exists():
+            service.mkdir()
+            self._bind(self._node.driver_root / "run/nvidia-persistenced", service)
+
+
+def _stand_in(entry: Path, target: Path, bind: Callable[[Path, Path], None]) -> None:
+    """Make an entry of a folder appear in another: links are copied, all else is bound."""
+    if entry.is_symlink():
+        target.symlink_to(os.readlink(entry))
+        return
+    if entry.is_dir():
+        target.mkdir()
+    else:
+        target.touch()
+    bind(entry, target)
+
+
+def _copy_node(source: Path, target: Path, kernel: Kernel) -> None:
+    try:
+        found = source.lstat()
+    except FileNotFoundError:
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if stat.S_ISLNK(found.st_mode):
+        target.symlink_to(os.readlink(source))
+    elif stat.S_ISCHR(found.st_mode):
+        kernel.mknod(str(target), found.st_mode, found.st_rdev)
+        target.chmod(stat.S_IMODE(found.st_mode))
+        os.chown(target, found.st_uid, found.st_gid)
+
+
+def _mounts_below(folder: str) -> list[str]:
+    """Return the mount points below a folder, outer ones first."""
+    mounts = mountinfo.parse(Path("/proc/self/mountinfo").read_text())
+    return sorted({m.target for m in mounts if m.target.startswith(f"{folder}/")})
+
+
+def attach(
+    node: Node,
+    *,
+    driver_root: str = DRIVER_ROOT,
+    host_run: bool = True,
+    kernel: Kernel = KERNEL,
+) -> None:
+    """Make a node look real in the current mount namespace, which must be a private one.
+
+    Args:
+        node: a whole node.
+        driver_root: where its driver's user space is to be; "/" lays it over the host's own.
+        host_run: whether what the host has in /run stays visible.
+        kernel: makes the mounts.
+
+    Raises:
+        HostError: this is no private namespace, or the kernel refused a mount.
+        DocumentError: the node's state is damaged.
+    """
+    if os.readlink("/proc/self/ns/mnt") == os.readlink(f"/proc/{os.getppid()}/ns/mnt"):
+        raise HostError(
+            "a node is attached only in a private mount namespace", hint="use `nvct sim exec`"
+        )
+    try:
+        _Attachment(node, driver_root, kernel).run(host_run=host_run)
+    except OSError as error:
+        raise HostError(f"cannot attach node {node.name}: {error}", hint="run as root") from error
+
+
+def enter(
+    node: Node,
+    *,
+    driver_root: str = DRIVER_ROOT,
+    host_run: bool = True,
+    kernel: Kernel = KERNEL,
+) -> None:
+    """Move this process into a private mount namespace in which a node looks real.
+
+    Raises:
+        HostError: the kernel refused.
+        DocumentError: the node's state is damaged.
+    """
+    make_private(kernel)
+    attach(node, driver_root=driver_root, host_run=host_run, kernel=kernel)
+
+
+def make_private(kernel: Kernel = KERNEL) -> None:
+    """Move this process into a mount namespace whose changes reach no other.
+
+    Raises:
+        HostError: the kernel refused.
+    """
+    try:
+        kernel.unshare(CLONE_NEWNS)
+        kernel.mount("none", "/", None, MS_REC | MS_PRIVATE)
+    except OSError as error:
+        raise HostError(
+            f"cannot make a mount namespace: {error.strerror}", hint="run as root"
+        ) from error
+
+
+def spawn(
+    argv: Sequence[str],
+    prepare: Callable[[], None],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    stdin: Stream = None,
+    stdout: Stream = None,
+    stderr: Stream = None,
+) -> subprocess.Popen[bytes]:
+    """Start a program after prepare() ran in the new process.
+
+    Raises:
+        HostError: what prepare() raised, if it was an NvctError.
+        UsageError: there is no such program.
+    """
+    reader, writer = os.pipe()
+
+    def child() -> None:
+        try:
+            prepare()
+        except NvctError as error:
+            os.write(writer, f"{error.message}\0{error.hint}".encode())
+            raise
+        except Exception as error:  # whatever it is, the other process has to be told
+            os.write(writer, repr(error).encode())
+            raise
+
+    try:
+        return subprocess.Popen(
+            argv, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr,
+            preexec_fn=child,  # noqa: PLW1509  mounts have to be made in the child
+        )  # fmt: skip
+    except subprocess.SubprocessError as error:
+        os.set_blocking(reader, False)  # this process has the other end as well
+        message, _, hint = os.read(reader, 4096).decode().partition("\0")
+        raise HostError(message or str(error), hint=hint) from error
+    except (FileNotFoundError, PermissionError) as error:
+        raise UsageError(f"cannot run {argv[0]!r}: {error.strerror}") from error
+    finally:
+        os.close(writer)
+        os.close(reader)
+
+
+def exec_in(
+    node: Node,
+    argv: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    *,
+    driver_root: str = DRIVER_ROOT,
+    host_run: bool = True,
+    cwd: str | None = None,
+) -> int:
+    """Run a program on a node and return its exit status, 128 + N where signal N ended it.
+
+    Raises:
+        HostError: the node cannot be attached on this machine.
+        UsageError: there is no such program.
+    """
+    process = spawn(
+        argv, lambda: enter(node, driver_root=driver_root, host_run=host_run), env=env, cwd=cwd
+    )
+    while True:
+        try:
+            status = process.wait()
+        except KeyboardInterrupt:  # the terminal told the program as well
+            continue
+        return status if status >= 0 else 128 - status
+
+
+def run_in(
+    node: Node,
+    argv: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    *,
+    driver_root: str = DRIVER_ROOT,
+    host_run: bool = True,
+    cwd: str | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program on a node and return what it wrote.
+
+    Raises:
+        HostError: the node cannot be attached on this machine.
+        UsageError: there is no such program.
+    """
+    process = spawn(
+        argv, lambda: enter(node, driver_root=driver_root, host_run=host_run), env=env, cwd=cwd,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    out, err = process.communicate()
+    return subprocess.CompletedProcess(
+        list(argv), process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
+    )

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the simulated NVML library and nvidia-smi with the C compiler of this machine.
+
+What is built is kept in a folder, under a name made from the sources, the flags and the compiler:
+a change of any of these builds anew, and nothing else does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvct.errors import ContainerNotPossibleError, HostError
+
+FOLDER = Path(__file__).parent
+NVML_SOURCES = (
+    "core.c", "device.c", "event.c", "mig.c", "mig_change.c", "mig_compute.c", "record.c",
+    "state.c", "telemetry.c", "unsupported.c", "uuid5.c", "visibility.c",
+)  # fmt: skip
+SMI_SOURCES = ("nvidia_smi.c", "smi_mig.c", "smi_start.c", "smi_table.c")
+HEADERS = ("nvml_abi.h", "simulation.h", "smi.h")
+WARNINGS = ("-Wall", "-Wextra")
+FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-fvisibility=hidden")
+# No build id and no time: the same sources give the same bytes.
+NVML_FLAGS = (
+    "-fPIC", "-shared", "-pthread", "-Wl,-soname,libnvidia-ml.so.1", "-Wl,--hash-style=both",
+    "-Wl,--build-id=none", "-Wl,-z,defs",
+)  # fmt: skip
+# The program brings its own entry point, and finds dlopen in libdl where glibc is before 2.34.
+SMI_FLAGS = ("-fPIE", "-pie", "-nostartfiles", "-Wl,--build-id=none")
+SMI_LIBRARIES = ("-Wl,--no-as-needed", "-l:libdl.so.2")
+MACHINES = ("x86_64", "aarch64")
+TIMEOUT_S = 120
+
+
+@dataclass(frozen=True)
+class Built:
+    """The two files, under names that say nothing of a driver version."""
+
+    nvml: Path
+    nvidia_smi: Path
+
+
+def find_compiler(search_path: str | None = None) -> str:
+    """Return the path of a C compiler.
+
+    Args:
+        search_path: folders as in PATH, which is the default.
+
+    Raises:
+        ContainerNotPossibleError: there is none.
+    """
+    for name in ("cc", "gcc", "clang"):
+        found = shutil.which(name, path=search_path)
+        if found:
+            return found
+    raise ContainerNotPossibleError(
+        "the simulated NVML library has to be built, and there is no C compiler (cc)",
+        hint="install gcc and the C library's headers (gcc libc6-dev), or make a node without it",
+    )
+
+
+def build(out_dir: Path, *, strict: bool = False, search_path: str | None = None) -> Built:
+    """Build what is missing below out_dir, and return where it is.
+
+    Args:
+        out_dir: a folder to keep what is built; made when absent.
+        strict: a warning of the compiler is an error, as our tests want it. A user's compiler may
+            be newer than ours and warn of more.
+        search_path: where to look for the compiler instead of PATH.
+
+    Raises:
+        ContainerNotPossibleError: there is no compiler, or the machine is unknown.
+        HostError: the compiler fails, or out_dir cannot be written.
+    """
+    if platform.machine() not in MACHINES:
+        raise ContainerNotPossibleError(
+            f"the simulated NVML library is for {' and '.join(MACHINES)}, not {platform.machine()}",
+            hint="make a node without it",
+        )
+    compiler = find_compiler(search_path)
+    common = (*FLAGS, *WARNINGS, *(("-Werror",) if strict else ()))
+    folder = out_dir / _key(compiler, common)
+    built = Built(folder / "libnvidia-ml.so", folder / "nvidia-smi")
+    if built.nvml.exists() and built.nvidia_smi.exists():
+        return built
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _compile([compiler, *common, *NVML_FLAGS], NVML_SOURCES, (), built.nvml)
+        _compile([compiler, *common, *SMI_FLAGS], SMI_SOURCES, SMI_LIBRARIES, built.nvidia_smi)
+    except OSError as error:
+        raise HostError(
+            f"cannot build the simulated NVML library in {out_dir}: {error.strerror}",
+            hint="choose a folder that can be written",
+        ) from error
+    return built
+
+
+def _key(compiler: str, flags: tuple[str, ...]) -> str:
+    """Return a name for what these sources, this compiler and these flags make."""
+    status = os.stat(compiler)
+    digest = hashlib.sha256()
+    for text in (
+        compiler, str(status.st_size), str(status.st_mtime_ns), *flags, *NVML_FLAGS, *SMI_FLAGS,
+        *SMI_LIBRARIES,
+    ):  # fmt: skip
+        digest.update(text.encode() + b"\0")
+    for name in (*HEADERS, *NVML_SOURCES, *SMI_SOURCES):
+        digest.update(name.encode() + b"\0" + (FOLDER / name).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _compile(
+    command: list[str], sources: tuple[str, ...], libraries: tuple[str, ...], target: Path
+) -> None:
+    """Compile into a file beside the target and rename it: another build may run at once."""
+    handle, made = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    os.close(handle)
+    try:
+        done = subprocess.run(
+            [*command, "-o", made, *(str(FOLDER / name) for name in sources), *libraries],
+            capture_output=True, check=False, text=True, timeout=TIMEOUT_S,
+        )  # fmt: skip
+        if done.returncode:
+            raise HostError(
+                f"building {target.name} with {command[0]} failed: {_first_error(done.stderr)}",
+                hint="install the C library's headers (libc6-dev, glibc-devel)",
+            )
+        os.chmod(made, 0o755)
+        os.rename(made, target)
+    except subprocess.TimeoutExpired as error:
+        raise HostError(
+            f"building {target.name} with {command[0]} took more than {TIMEOUT_S} s"
+        ) from error
+    finally:
+        if os.path.exists(made):
+            os.unlink(made)
+
+
+def _first_error(output: str) -> str:
+    """Return the compiler's first line that names an error."""
+    lines = [line for line in output.splitlines() if "error" in line] or output.splitlines()
+    return lines[0] if lines else "no message"

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What there is of MIG: mode, profiles, placements, instances, MIG devices. Changes: mig_change.c.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "simulation.h"
+
+enum { GPU_PROFILE_KINDS = 0x12 };
+
+/* Compute instance profiles have fixed ids: 1, 2, 3, 4, 7, 8 and 6 slices. */
+static const unsigned char compute_profile_slices[] = {1, 2, 3, 4, 7, 8, 6};
+
+unsigned compute_slices(unsigned profile)
+{
+    return profile < sizeof(compute_profile_slices) ? compute_profile_slices[profile] : 0;
+}
+
+/* Compute slices of a whole GPU: those of its largest profile. */
+unsigned gpu_slices(const struct snapshot *s, unsigned gpu)
+{
+    unsigned most = 0;
+    for (unsigned i = 0; i < s->n_profiles; i++) {
+        const struct profile *p = &s->profiles[i];
+        if ((p->gpu == -1 || p->gpu == (int)gpu) && p->slices > most)
+            most = p->slices;
+    }
+    return most;
+}
+
+/* "1g.10gb", and "1c.3g.40gb" for a compute instance that is not its GPU instance's whole. */
+void name_profile(const struct profile *gi, unsigned slices, char *out, size_t size)
+{
+    if (slices && slices < gi->slices)
+        snprintf(out, size, "%uc.%s", slices, gi->name);
+    else
+        snprintf(out, size, "%s", gi->name);
+}
+
+unsigned multiprocessors(const struct profile *gi, unsigned slices)
+{
+    return slices < gi->slices ? gi->sm / gi->slices * slices : gi->sm;
+}
+
+void mig_profile_name(const struct target *t, char *out, size_t size)
+{
+    const struct profile *profile = find_profile(t->state, t->gpu->index, t->gi->profile);
+    if (profile)
+        name_profile(profile, t->ci ? t->ci->size : 0, out, size);
+    else
+        snprintf(out, size, "?");
+}
+
+/* --- mode and devices --------------------------------------------------------------------- */
+
+API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *now, unsigned *pending)
+{
+    struct target t;
+    nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
+    if (result)
+        return result;
+    if (!now || !pending)
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    if (!t.gpu->mig_capable)
+        return finish(NVML_ERROR_NOT_SUPPORTED);
+    *now = *pending = t.gpu->mig;
+    return finish(NVML_SUCCESS);
+}
+
+API nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned *count)
+{
+    struct target t;
+    nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
+    if (result)
+        return result;
+    if (!count)
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    *count = t.gpu->mig_capable ? gpu_slices(t.state, t.gpu->index) : 0;
+    return finish(NVML_SUCCESS);
+}
+
+API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned index,
+                                                     nvmlDevice_t *mig)
+{
+    struct target t;
+    nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
+    if (result)
+        return result;
+    if (!mig || index >= gpu_slices(t.state, t.gpu->index))
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    for (unsigned i = 0, n = 0; i < t.state->n_compute_instances; i++) {
+        struct compute_instance *ci = &t.state->compute_instances[i];
+        if (ci->gpu == t.gpu->index && compute_instance_is_visible(t.state, ci) && n++ == index)
+            return finish(give_handle(mig, intern(MIG_HANDLE, ci->gpu, ci->gi, ci->id)));
+    }
+    return finish(NVML_ERROR_NOT_FOUND);
+}
+
+API nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *is_mig)
+{
+    struct target t;
+    nvmlReturn_t result = begin_device(device, ANY_DEVICE, &t);
+    if (result)
+        return result;
+    if (!is_mig)
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    *is_mig = t.ci != NULL;
+    return finish(NVML_SUCCESS);
+}
+
+API nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mig, nvmlDevice_t *out)
+{
+    struct target t;
+    nvmlReturn_t result = begin_device(mig, MIG_DEVICE, &t);
+    if (result)
+        return result;
+    if (!out)
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    return finish(give_handle(out, intern(GPU_HANDLE, t.gpu->index, 0, 0)));
+}
+
+static nvmlReturn_t instance_id(nvmlDevice_t mig, bool compute, unsigned *id)
+{
+    struct target t;
+    nvmlReturn_t result = begin_device(mig, MIG_DEVICE, &t);
+    if (result)
+        return result;
+    if (!id)
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    *id = compute ? t.ci->id : t.gi->id;
+    return finish(NVML_SUCCESS);
+}
+
+API nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t mig, unsigned *id)
+{
+    return instance_id(mig, false, id);
+}
+
+API nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t mig, unsigned *id)
+{
+    return instance_id(mig, true, id);
+}
+
+API nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t mig, nvmlDeviceAttributes_t *out)
+{
+    struct target t;
+    nvmlReturn_t result = begin_device(mig, MIG_DEVICE, &t);
+    if (result)
+        return result;
+    const struct profile *p = find_profile(t.state, t.gpu->index, t.gi->profile);
+    if (!out || !p)
+        return finish(out ? NVML_ERROR_UNKNOWN : NVML_ERROR_INVALID_ARGUMENT);
+    *out = (nvmlDeviceAttributes_t){
+        .multiprocessorCount = multiprocessors(p, t.ci->size),
+        .sharedCopyEngineCount = p->slices,
+        .sharedDecoderCount = p->media,
+        .sharedJpegCount = p->media,
+        .gpuInstanceSliceCount = p->slices,
+        .computeInstanceSliceCount = t.ci->size,
+        .memorySizeMB = p->memory_mb,
+    };
+    return finish(NVML_SUCCESS);
+}
+
+API nvmlReturn_t nvmlDeviceGetAttributes(nvmlDevice_t mig, nvmlDeviceAttributes_t *out)
+{
+    return nvmlDeviceGetAttributes_v2(mig, out);
+}
+
+/* --- GPU instance profiles ---------------------------------------------------------------- */
+
+static nvmlReturn_t profile_info(nvmlDevice_t device, unsigned number, bool by_id,
+                                 nvmlGpuInstanceProfileInfo_v3_t *out)
+{
+    struct target t;
+    if (!out)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
+    if (result)
+        return result;
+    if (!by_id && number >= GPU_PROFILE_KINDS)
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    const struct profile *found = NULL;
+    for (unsigned i = 0; i < t.state->n_profiles && t.gpu->mig_capable; i++) {
+        const struct profile *p = &t.state->profiles[i];
+        if ((by_id ? p->id : p->kind) == number &&
+            p == find_profile(t.state, t.gpu->index, p->id))
+            found = p;
+    }
+    if (!found)
+        return finish(by_id && t.gpu->mig_capable ? NVML_ERROR_INVALID_ARGUMENT
+                                                  : NVML_ERROR_NOT_SUPPORTED);
+    *out = (nvmlGpuInstanceProfileInfo_v3_t){
+        .id = found->id,
+        .sliceCount = found->slices,
+        .instanceCount = found->max,
+        .multiprocessorCount = found->sm,
+        .copyEngineCount = found->slices,
+        .decoderCount = found->media,
+        .jpegCount = found->media,
+        .memorySizeMB = found->memory_mb,
+    };
+    snprintf(out->name, sizeof(out->name), "MIG %s", found->name);
+    return finish(NVML_SUCCESS);
+}
+
+API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned kind,
+                                                     nvmlGpuInstanceProfileInfo_t *out)
+{
+    nvmlGpuInstanceProfileInfo_v3_t info;
+    nvmlReturn_t result = profile_info(device, kind, false, &info);
+    if (result || !out)
+        return result ? result : NVML_ERROR_INVALID_ARGUMENT;
+    *out = (nvmlGpuInstanceProfileInfo_t){
+        .id = info.id,
+        .sliceCount = info.sliceCount,
+        .instanceCount = info.instanceCount,
+        .multiprocessorCount = info.multiprocessorCount,
+        .copyEngineCount = info.copyEngineCount,
+        .decoderCount = info.decoderCount,
+        .jpegCount = info.jpegCount,
+        .memorySizeMB = info.memorySizeMB,
+    };
+    return NVML_SUCCESS;
+}
+
+/* The caller says with the first word which of two layouts it has room for. */
+static nvmlReturn_t versioned_profile_info(nvmlDevice_t device, unsigned number, bool by_id,
+                                           void *out)
+{
+    nvmlGpuInstanceProfileInfo_v3_t info;
+    unsigned version;
+    if (!out)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    memcpy(&version, out, sizeof(version));
+    bool v3 = version == NVML_STRUCT(nvmlGpuInstanceProfileInfo_v3_t, 3);
+    if (!v3 && version != NVML_STRUCT(nvmlGpuInstanceProfileInfo_v2_t, 2))
+        return is_initialized() ? NVML_ERROR_ARGUMENT_VERSION_MISMATCH : NVML_ERROR_UNINITIALIZED;
+    nvmlReturn_t result = profile_info(device, number, by_id, &info);
+    if (result)
+        return result;
+    info.version = version;
+    if (v3) {
+        memcpy(out, &info, sizeof(info));
+        return NVML_SUCCESS;
+    }
+    nvmlGpuInstanceProfileInfo_v2_t old = {
+        .version = version,
+        .id = info.id,
+        .sliceCount = info.sliceCount,
+        .instanceCount = info.instanceCount,
+        .multiprocessorCount = info.multiprocessorCount,
+        .copyEngineCount = info.copyEngineCount,
+        .decoderCount = info.decoderCount,
+        .jpegCount = info.jpegCount,
+        .memorySizeMB = info.memorySizeMB,
+    };
+    memcpy(old.name, info.name, sizeof(old.name));
+    memcpy(out, &old, sizeof(old));
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t device, unsigned kind, void *out)
+{
+    return versioned_profile_info(device, kind, false, out);
+}
+
+API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoByIdV(nvmlDevice_t device, unsigned id,
+                                                          void *out)
+{
+    return versioned_profile_info(device, id, true, out);
+}
+
+/* --- GPU instances ------------------------------------------------------------------------ */
+
+/* Count-then-fetch: a NULL array asks for the count alone. */
+API nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t device, unsigned id,
+                                                               nvmlPlacement_t *out,
+                                                               unsigned *count)
+{
+    struct target t;
+    nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
+    if (result)
+        return result;
+    const struct profile *p = find_profile(t.state, t.gpu->index, id);
+    if (!count || !t.gpu->mig_capable || !p)
+        return finish(t.gpu->mig_capable ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED);
+    if (out && *count < p->n_placements)
+        result = NVML_ERROR_INSUFFICIENT_SIZE;
+    else if (out)
+        memcpy(out, p->placements, p->n_placements * sizeof(*out));
+    *count = p->n_placements;
+    return finish(result);
+}
+
+API nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements(nvmlDevice_t device, unsigned id,
+                                                            nvmlPlacement_t *out, unsigned *count)
+{
+    return nvmlDeviceGetGpuInstancePossiblePlacements_v2(device, id, out, count);
+}
+
+API nvmlReturn_t nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned profile,
+                                           nvmlGpuInstance_t *out, unsigned *count)
+{
+    struct target t;
+    nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
+    if (result)
+        return result;
+    if (!out || !count)
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    if (!t.gpu->mig)
+        return finish(NVML_ERROR_NOT_SUPPORTED);
+    *count = 0; /* the caller's array has room for the profile's instanceCount */
+    for (unsigned i = 0; i < t.state->n_gpu_instances && !result; i++) {
+        const struct gpu_instance *gi = &t.state->gpu_instances[i];
+        if (gi->gpu == t.gpu->index && gi->profile == profile)
+            result = give_handle(&out[(*count)++], intern(GPU_INSTANCE_HANDLE, gi->gpu, gi->id, 0));
+    }
+    return finish(result);
+}
+
+API nvmlReturn_t nvmlDeviceGetGpuInstanceById(nvmlDevice_t device, unsigned id,
+                                              nvmlGpuInstance_t *out)
+{
+    struct target t;
+    nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
+    if (result)
+        return result;
+    if (!out)
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    if (!find_gpu_instance(t.state, t.gpu->index, id))
+        return finish(t.gpu->mig ? NVML_ERROR_NOT_FOUND : NVML_ERROR_NOT_SUPPORTED);
+    return finish(give_handle(out, intern(GPU_INSTANCE_HANDLE, t.gpu->index, id, 0)));
+}
+
+API nvmlReturn_t nvmlGpuInstanceGetInfo(nvmlGpuInstance_t instance, nvmlGpuInstanceInfo_t *out)
+{
+    struct target t;
+    nvmlReturn_t result = begin_instance(instance, GPU_INSTANCE_HANDLE, &t);
+    if (result)
+        return result;
+    if (!out)
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    out->id = t.gi->id;
+    out->profileId = t.gi->profile;
+    out->placement = (nvmlPlacement_t){t.gi->start, t.gi->size};
+    return finish(give_handle(&out->device, intern(GPU_HANDLE, t.gpu->index, 0, 0)));
+}

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The simulated nvidia-smi: the real program's output and exit statuses, as far as scripts that look
+ * at containers use them: -L, --version, the table, --query-gpu, -mig and mig.
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "smi.h"
+
+void *open_library(const char *name, int flags); /* smi_start.c */
+void *find_symbol(void *library, const char *name);
+
+struct nvml nvml;
+
+int fail(const char *what, nvmlReturn_t result)
+{
+    printf("%s: %s\n", what, nvml.nvmlErrorString(result));
+    return (int)(result > 255 ? 255 : result);
+}
+
+bool parse_unsigned(const char *text, unsigned *out)
+{
+    unsigned n = 0;
+    if (!text || !*text || strlen(text) > 9)
+        return false;
+    for (; *text; text++) {
+        if (*text < '0' || *text > '9')
+            return false;
+        n = n * 10 + (unsigned)(*text - '0');
+    }
+    *out = n;
+    return true;
+}
+
+static bool load(void)
+{
+    void *library = open_library("libnvidia-ml.so.1", RTLD_LAZY);
+    if (!library)
+        return false;
+    bool complete = true;
+    void *found;
+#define X(name, arguments)                                                                         \
+    found = find_symbol(library, #name);                                                           \
+    complete = complete && found;                                                                  \
+    memcpy(&nvml.name, &found, sizeof(found));
+    NVML_FUNCTIONS(X)
+    X(nvmlErrorString, )
+#undef X
+    return complete;
+}
+
+/* The real program's words for what goes wrong most often. */
+static int report_initialization(nvmlReturn_t result)
+{
+    switch (result) {
+    case NVML_ERROR_DRIVER_NOT_LOADED:
+        puts("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
+             "Make sure that the latest NVIDIA driver is installed and running.\n");
+        return (int)result;
+    default:
+        return fail("Failed to initialize NVML", result);
+    }
+}
+
+static void read_gpu(unsigned index, struct gpu_entry *gpu)
+{
+    nvmlPciInfo_t pci;
+    unsigned mode = 0, pending;
+    gpu->status = nvml.nvmlDeviceGetHandleByIndex_v2(index, &gpu->device);
+    if (!gpu->status)
+        gpu->status = nvml.nvmlDeviceGetName(gpu->device, gpu->name, sizeof(gpu->name));
+    if (!gpu->status)
+        gpu->status = nvml.nvmlDeviceGetUUID(gpu->device, gpu->uuid, sizeof(gpu->uuid));
+    if (!gpu->status)
+        gpu->status = nvml.nvmlDeviceGetPciInfo_v3(gpu->device, &pci);
+    if (gpu->status)
+        return;
+    memcpy(gpu->bus_id, pci.busId, sizeof(gpu->bus_id));
+    gpu->mig = nvml.nvmlDeviceGetMigMode(gpu->device, &mode, &pending) == NVML_SUCCESS && mode;
+}
+
+/* -i takes an index, a UUID or a bus id; a list of them is separated by commas. */
+bool is_selected(const struct gpu_entry *gpu, unsigned index, const char *wanted)
+{
+    for (const char *p = wanted; p && *p;) {
+        size_t n = strcspn(p, ",");
+        char word[NVML_NAME_LENGTH];
+        unsigned number;
+        snprintf(word, sizeof(word), "%.*s", (int)n, p);
+        if ((parse_unsigned(word, &number) && number == index) || strcmp(word, gpu->uuid) == 0 ||
+            strcmp(word, gpu->bus_id) == 0)
+            return true;
+        p += n + (p[n] == ',');
+    }
+    return !wanted;
+}
+
+unsigned max_mig_devices(const struct gpu_entry *gpu)
+{
+    unsigned count = 0;
+    if (gpu->mig)
+        nvml.nvmlDeviceGetMaxMigDeviceCount(gpu->device, &count);
+    return count;
+}
+
+/* The MIG device at a place, or NULL. Places may be empty; *n counts those that are not. */
+nvmlDevice_t mig_device(const struct gpu_entry *gpu, unsigned place, unsigned *n)
+{
+    nvmlDevice_t device;
+    if (nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu->device, place, &device) != NVML_SUCCESS)
+        return NULL;
+    ++*n;
+    return device;
+}
+
+static void list_mig_devices(const struct gpu_entry *gpu)
+{
+    for (unsigned i = 0, n = 0; i < max_mig_devices(gpu); i++) {
+        char name[2 * NVML_NAME_LENGTH], uuid[NVML_NAME_LENGTH];
+        nvmlDevice_t device = mig_device(gpu, i, &n);
+        if (!device || nvml.nvmlDeviceGetName(device, name, sizeof(name)) ||
+            nvml.nvmlDeviceGetUUID(device, uuid, sizeof(uuid)))
+            continue;
+        const char *profile = strstr(name, " MIG ");
+        printf("  MIG %-11s Device %2u: (UUID: %s)\n", profile ? profile + 5 : name, i, uuid);
+    }
+}
+
+static int list_gpus(const struct gpu_list *list, const char *wanted)
+{
+    int status = list->count ? EXIT_DONE : EXIT_NOT_FOUND;
+    if (!list->count)
+        puts("No devices found.");
+    for (unsigned i = 0; i < list->count; i++) {
+        const struct gpu_entry *gpu = &list->gpus[i];
+        if (!is_selected(gpu, i, wanted))
+            continue;
+        if (gpu->status) {
+            printf("Unable to determine the device handle for gpu %u: %s\n", i,
+                   nvml.nvmlErrorString(gpu->status));
+            status = (int)gpu->status;
+            continue;
+        }
+        printf("GPU %u: %s (UUID: %s)\n", i, gpu->name, gpu->uuid);
+        list_mig_devices(gpu);
+    }
+    return status;
+}
+
+static int print_version(void)
+{
+    char driver[80] = "N/A", library[80] = "N/A";
+    int cuda = 0;
+    nvml.nvmlSystemGetDriverVersion(driver, sizeof(driver));
+    nvml.nvmlSystemGetNVMLVersion(library, sizeof(library));
+    nvml.nvmlSystemGetCudaDriverVersion_v2(&cuda);
+    char *own = strchr(library, '.'); /* "13.580.159.04" -> "580.159", as the real one says */
+    own = own ? own + 1 : library;
+    char *dot = strchr(own, '.');
+    if (dot && (dot = strchr(dot + 1, '.')))
+        *dot = '\0';
+    printf("NVIDIA-SMI version  : %s\nNVML version        : %s\nDRIVER version      : %s\n"
+           "CUDA Version        : %d.%d\n", driver, own, driver, cuda / 1000, cuda % 1000 / 10);
+    return EXIT_DONE;
+}
+
+static int usage(void)
+{
+    puts("NVIDIA System Management Interface -- simulated by nvct\n\n"
+         "nvidia-smi                       a table of the GPUs\n"
+         "    -L, --list-gpus              one GPU or MIG device a line\n"
+         "    --version                    versions of the driver, NVML and CUDA\n"
+         "    -i, --id=ID                  only this GPU: index, UUID or bus id\n"
+         "    --query-gpu=FIELD,...        with --format=csv[,noheader][,nounits]\n"
+         "    -mig, --multi-instance-gpu=MODE   0 or 1\n"
+         "    mig -lgip | -lgi | -lci      MIG profiles, GPU instances, compute instances\n"
+         "    mig -cgi PROFILE,... [-C]    create GPU instances (with compute instances)\n"
+         "    mig -cci [-gi ID] | -dci [-gi ID] [-ci ID] | -dgi [-gi ID]");
+    return EXIT_DONE;
+}
+
+/* The value of `-i X`, `--id X` or `--id=X`, or NULL if the argument is another option. */
+static const char *value_of(int argc, char **argv, int *i, const char *brief, const char *verbose)
+{
+    size_t n = strlen(verbose);
+    if (strncmp(argv[*i], verbose, n) == 0 && argv[*i][n] == '=')
+        return argv[*i] + n + 1;
+    if (strcmp(argv[*i], verbose) != 0 && strcmp(argv[*i], brief) != 0)
+        return NULL;
+    return *i + 1 < argc ? argv[++*i] : "";
+}
+
+struct options {
+    const char *id, *query, *format, *mig_mode;
+    bool list, version, help;
+};
+
+static int parse(int argc, char **argv, struct options *o)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *value;
+        if (!strcmp(argv[i], "-L") || !strcmp(argv[i], "--list-gpus"))
+            o->list = true;
+        else if (!strcmp(argv[i], "--version"))
+            o->version = true;
+        else if (!strcmp(argv[i], "-h") || !strcmp(argv[i], "--help"))
+            o->help = true;
+        else if ((value = value_of(argc, argv, &i, "-i", "--id")))
+            o->id = value;
+        else if ((value = value_of(argc, argv, &i, "--query-gpu", "--query-gpu")))
+            o->query = value;
+        else if ((value = value_of(argc, argv, &i, "--format", "--format")))
+            o->format = value;
+        else if ((value = value_of(argc, argv, &i, "-mig", "--multi-instance-gpu")))
+            o->mig_mode = value;
+        else {
+            printf("Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n"
+                   "Option \"%s\" is not recognized.\n", argv[i]);
+            return EXIT_INVALID_ARGUMENT;
+        }
+    }
+    return EXIT_DONE;
+}
+
+static int run(const struct gpu_list *list, const struct options *o)
+{
+    bool found = !o->id;
+    for (unsigned i = 0; i < list->count; i++)
+        found = found || is_selected(&list->gpus[i], i, o->id);
+    if (!found) {
+        puts("No devices were found");
+        return EXIT_NOT_FOUND;
+    }
+    if (o->version)
+        return print_version();
+    if (o->mig_mode)
+        return set_mig_mode(list, o->id, o->mig_mode);
+    if (o->list)
+        return list_gpus(list, o->id);
+    if (!list->count) {
+        puts("No devices were found");
+        return EXIT_NOT_FOUND;
+    }
+    if (o->query)
+        return print_query(list, o->id, o->query, o->format);
+    return print_table(list, o->id);
+}
+
+int main(int argc, char **argv)
+{
+    static struct gpu_list list;
+    struct options options = {0};
+    bool mig = argc > 1 && strcmp(argv[1], "mig") == 0;
+    int status = mig ? EXIT_DONE : parse(argc, argv, &options);
+    if (status || options.help)
+        return status ? status : usage();
+    if (!load()) {
+        puts("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system. Please make sure "
+             "that the NVIDIA Display Driver is properly installed and present in your system.\n"
+             "Please also try adding directory that contains libnvidia-ml.so to your system PATH.");
+        return 12; /* NVML_ERROR_LIBRARY_NOT_FOUND */
+    }
+    nvmlReturn_t result = nvml.nvmlInit_v2();
+    if (result)
+        return report_initialization(result);
+    result = nvml.nvmlDeviceGetCount_v2(&list.count);
+    if (result)
+        return fail("Failed to count the GPUs", result);
+    if (list.count > MAX_DEVICES)
+        list.count = MAX_DEVICES;
+    for (unsigned i = 0; i < list.count; i++)
+        read_gpu(i, &list.gpus[i]);
+    status = mig ? run_mig(&list, argc - 2, argv + 2) : run(&list, &options);
+    nvml.nvmlShutdown();
+    return status;
+}

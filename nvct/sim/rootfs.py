@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small root file system for containers, made of files that this host has anyway.
+
+It holds what a GPU image is expected to hold: glibc with its loader and ldconfig, a shell
+(busybox, statically linked), /etc with users and an ld.so.cache, and empty mount points. Files are
+copied, never linked: what runs in a container may write them.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+from nvct.errors import ContainerNotPossibleError, ElfError, LdCacheError
+from nvct.linux import elf, ldcache
+from nvct.sim.elf_writer import MACHINES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+PROGRAM_DIRS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+LOADERS = {
+    "x86_64": "/lib64/ld-linux-x86-64.so.2",
+    "aarch64": "/lib/ld-linux-aarch64.so.1",
+}
+LIBRARIES = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
+USERS = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
+GROUPS = "root:x:0:\nvideo:x:44:\nnogroup:x:65534:\n"
+FOLDERS = ("proc", "sys", "dev", "tmp", "run", "root", "var", "etc/ld.so.conf.d", "usr/local")
+MERGED = ("bin", "sbin", "lib", "lib64")
+
+
+def find_program(name: str, folders: Sequence[str] = PROGRAM_DIRS) -> Path | None:
+    """Return the first program of this name in the folders, None where there is none."""
+    return next((Path(d, name) for d in folders if os.access(f"{d}/{name}", os.X_OK)), None)
+
+
+def static_busybox(folders: Sequence[str] = PROGRAM_DIRS) -> Path:
+    """Return a busybox that needs no library.
+
+    Raises:
+        ContainerNotPossibleError: this host has none.
+    """
+    hint = "install the package busybox-static"
+    path = find_program("busybox", folders)
+    if path is None:
+        raise ContainerNotPossibleError("this host has no busybox", hint=hint)
+    if _needs_libraries(path):
+        raise ContainerNotPossibleError(f"{path} is not statically linked", hint=hint)
+    return path
+
+
+def build_rootfs(folder: Path, *, programs: Sequence[str] = PROGRAM_DIRS) -> None:
+    """Make the root file system in a folder, which must be empty or missing.
+
+    Args:
+        folder: becomes the root.
+        programs: where busybox and ldconfig are looked for.
+
+    Raises:
+        ContainerNotPossibleError: this host lacks a file that has to be in it.
+    """
+    busybox = static_busybox(programs)
+    for name in (*FOLDERS, *(f"usr/{merged}" for merged in MERGED)):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for name in MERGED:
+        (folder / name).symlink_to(f"usr/{name}")
+    (folder / "var/run").symlink_to("../run")
+    (folder / "tmp").chmod(0o1777)
+    libraries = list(_libraries())
+    for path in libraries:
+        _copy(path, folder)
+    shutil.copy(busybox, folder / "usr/bin/busybox")
+    for applet in _applets(busybox):
+        link = folder / "usr" / applet.removeprefix("usr/")
+        if link.parent.is_dir() and not link.exists():
+            link.symlink_to("/usr/bin/busybox")
+    _write_etc(folder)
+    _copy_ldconfig(folder, programs)
+    _write_cache(folder, libraries)
+
+
+def _libraries() -> Iterator[Path]:
+    """Yield the host's loader and C library, by the paths under which programs find them.
+
+    Raises:
+        ContainerNotPossibleError: this host has another C library.
+    """
+    machine = platform.machine()
+    loader = Path(LOADERS.get(machine, "/nonexistent"))
+    if not loader.exists():
+        raise ContainerNotPossibleError(
+            f"this host has no glibc loader for {machine}", hint="a glibc distribution is needed"
+        )
+    yield loader
+    arch = MACHINES[machine]
+    folders = [f"/usr/lib/{arch.triplet}", f"/lib/{arch.triplet}", "/usr/lib64", "/lib64"]
+    for name in LIBRARIES:
+        path = next((Path(d, name) for d in folders if Path(d, name).exists()), None)
+        if path is not None:
+            yield path
+        elif name == "libc.so.6":
+            raise ContainerNotPossibleError(f"{name} is in none of {', '.join(folders)}")
+
+
+def _copy(source: Path, root: Path) -> None:
+    target = root / str(source).lstrip("/")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source.resolve(), target)
+
+
+def _applets(busybox: Path) -> list[str]:
+    listed = subprocess.run([busybox, "--list-full"], check=True, capture_output=True, text=True)
+    # Its own ldconfig would not know this file system's loader.
+    return [line for line in listed.stdout.split() if not line.endswith("/ldconfig")]
+
+
+def _write_etc(folder: Path) -> None:
+    etc = folder / "etc"
+    (etc / "passwd").write_text(USERS)
+    (etc / "group").write_text(GROUPS)
+    (etc / "hosts").write_text("127.0.0.1 localhost\n")
+    (etc / "ld.so.conf").write_text("include /etc/ld.so.conf.d/*.conf\n")
+    (etc / "ld.so.conf.d/libc.conf").write_text(
+        "".join(f"/usr/lib/{machine.triplet}\n" for machine in MACHINES.values())
+    )
+    for name in ("debian_version", "os-release"):
+        if Path("/etc", name).is_file():
+            shutil.copy(f"/etc/{name}", etc / name)
+
+
+def _copy_ldconfig(folder: Path, programs: Sequence[str]) -> None:
+    """Copy ldconfig where it is one static program; Ubuntu has it behind a script."""
+    for name in ("ldconfig.real", "ldconfig"):
+        path = find_program(name, programs)
+        if path is not None and not _needs_libraries(path):
+            shutil.copy(path.resolve(), folder / "usr/sbin/ldconfig")
+            return
+
+
+def _needs_libraries(path: Path) -> bool:
+    """Tell whether a program is anything but a statically linked one."""
+    try:
+        return bool(elf.read(path.read_bytes()).needed)
+    except ElfError:
+        return True
+
+
+def _write_cache(folder: Path, libraries: Sequence[Path]) -> None:
+    """Write ld.so.cache: by ldconfig, as in real images, where it can chroot; else as data."""
+    ldconfig = folder / "usr/sbin/ldconfig"
+    cache = folder / "etc/ld.so.cache"
+    if os.geteuid() == 0 and ldconfig.exists():
+        subprocess.run([ldconfig, "-r", folder, "-X"], check=True, capture_output=True)
+        return
+    entries = [(path.name, f"/{path.relative_to('/')}") for path in libraries]
+    try:
+        cache.write_bytes(ldcache.merge(None, entries, machine=platform.machine()))
+    except LdCacheError as error:
+        raise ContainerNotPossibleError(error.message) from error

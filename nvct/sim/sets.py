@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Change a simulated node: MIG, health, driver upgrades. What an administrator or fate would do.
+
+MIG instances can be made and destroyed through NVML as well; both ways keep state, capability
+files and nodes in step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from nvct.errors import UsageError
+from nvct.sim import mig, package, state, tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nvct.sim.tree import Node
+
+XID_EVENT = 8  # nvml.h: nvmlEventTypeXidCriticalError
+XID_FALLEN_OFF_BUS = 79  # NVIDIA, "XID errors": GPU has fallen off the bus
+
+
+def set_mig_mode(node: Node, index: int, *, on: bool) -> None:
+    """Switch MIG mode of a GPU; its instances are gone either way.
+
+    Raises:
+        DocumentError: there is no such GPU.
+        UsageError: it cannot do MIG.
+    """
+    with state.change(node.state_file) as now:
+        gpu = now.gpu(index)
+        if gpu.fields["migcapable"] != "1":
+            raise UsageError(f"GPU {index}, a {gpu.fields['name']}, has no MIG")
+        gpu.fields["mig"] = str(int(on))
+        mig.remove_all_instances(now, index)
+    tree.write_kernel(node)
+
+
+def create_instance(node: Node, index: int, profile_name: str) -> tuple[int, int]:
+    """Make a MIG instance on a GPU in MIG mode; return ids of GPU and compute instance.
+
+    Raises:
+        DocumentError: there is no such GPU.
+        UsageError: it is not in MIG mode, has no such profile, or no room.
+    """
+    with state.change(node.state_file) as now:
+        ids = mig.add_instance(now, index, profile_name)
+    tree.write_kernel(node)
+    return ids
+
+
+def destroy_instance(node: Node, index: int, gi: int) -> None:
+    """Destroy a MIG instance.
+
+    Raises:
+        UsageError: there is none of this id.
+    """
+    with state.change(node.state_file) as now:
+        mig.remove_instance(now, index, gi)
+    tree.write_kernel(node)
+
+
+def set_gpu(node: Node, index: int, **fields: str | int) -> None:
+    """Set fields of a GPU that the stub reports: temp, power, util, used, eccerrors and so on.
+
+    Raises:
+        DocumentError: there is no such GPU.
+        UsageError: the field is what the GPU is, not how it is.
+    """
+    fixed = {"index", "minor", "uuid", "bus", "mig", "migcapable"} & set(fields)
+    if fixed:
+        raise UsageError(f"{fixed.pop()!r} of a GPU cannot be changed")
+    with state.change(node.state_file) as now:
+        now.gpu(index).fields.update({key: str(value) for key, value in fields.items()})
+
+
+def add_event(node: Node, index: int, *, kind: int = XID_EVENT, data: int = 0) -> None:
+    """Let an event happen on a GPU, by default an XID error whose number is data.
+
+    Raises:
+        DocumentError: there is no such GPU.
+    """
+    with state.change(node.state_file) as now:
+        _append_event(now, index, kind, data)
+
+
+def _append_event(now: state.State, index: int, kind: int, data: int) -> None:
+    now.gpu(index)
+    seq = max((int(e.fields["seq"]) for e in now.find("event")), default=0) + 1
+    now.add("event", seq=seq, gpu=index, type=kind, data=data)
+
+
+def lose_gpu(node: Node, index: int) -> None:
+    """Let a GPU fall off the bus: NVML calls on it fail, and an event tells so.
+
+    Raises:
+        DocumentError: there is no such GPU.
+    """
+    with state.change(node.state_file) as now:
+        now.gpu(index).fields["lost"] = "1"
+        _append_event(now, index, XID_EVENT, XID_FALLEN_OFF_BUS)
+
+
+def find_gpu(node: Node, index: int) -> None:
+    """Bring a lost GPU back.
+
+    Raises:
+        DocumentError: there is no such GPU.
+    """
+    set_gpu(node, index, lost=0)
+
+
+def upgrade(node: Node, version: str) -> Node:
+    """Upgrade the driver's user space on disk, as a package manager does; the module stays.
+
+    Until reload_module() the two versions differ, and NVML refuses.
+
+    Raises:
+        UsageError: the version cannot be used.
+    """
+    if not tree.VERSION.fullmatch(version):
+        raise UsageError(f"bad driver version {version!r}", hint="as in 580.159.04")
+    if version == node.installed:
+        return node
+    native = None
+    if node.native:
+        native = {
+            "nvml": node.library_dir / f"libnvidia-ml.so.{node.installed}",
+            "nvidia-smi": node.driver_root / "usr/bin/nvidia-smi",
+        }
+    package.install(
+        node.driver_root, version, machine=node.machine, state=node.state_file, native=native
+    )
+    package.remove(node.driver_root, node.installed, machine=node.machine)
+    package.write_cache(node.driver_root, node.machine)
+    upgraded = dataclasses.replace(node, installed=version)
+    tree.save(upgraded)
+    return upgraded
+
+
+def reload_module(node: Node) -> None:
+    """Load the module of the installed version, as a reboot would: MIG instances are gone."""
+    with state.change(node.state_file) as now:
+        now.driver = node.installed
+        for gpu in now.find("gpu"):
+            gpu.fields["lost"] = "0"
+            mig.remove_all_instances(now, int(gpu.fields["index"]))
+        now.remove("event")
+    tree.write_kernel(node)
+
+
+def _index(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"{text!r} is no number", hint="GPUs and instances are numbered from 0")
+    return int(text)
+
+
+def _mode(text: str) -> bool:
+    if text not in ("on", "off"):
+        raise UsageError(f"{text!r} is neither on nor off")
+    return text == "on"
+
+
+def _fields(words: tuple[str, ...]) -> dict[str, str]:
+    pairs = [word.partition("=") for word in words]
+    bad = [name for name, equals, _ in pairs if not (name and equals)]
+    if bad or not pairs:
+        raise UsageError(f"{' '.join(words)!r} is no list of FIELD=VALUE", hint="as in temp=91")
+    return {name: value for name, _, value in pairs}
+
+
+CHANGES: dict[str, tuple[str, Callable[..., object]]] = {
+    "mig-mode": ("GPU on|off", lambda n, gpu, mode: set_mig_mode(n, _index(gpu), on=_mode(mode))),
+    "mig-create": ("GPU PROFILE", lambda n, gpu, name: create_instance(n, _index(gpu), name)),
+    "mig-destroy": ("GPU ID", lambda n, gpu, gi: destroy_instance(n, _index(gpu), _index(gi))),
+    "lose": ("GPU", lambda n, gpu: lose_gpu(n, _index(gpu))),
+    "find": ("GPU", lambda n, gpu: find_gpu(n, _index(gpu))),
+    "xid": ("GPU NUMBER", lambda n, gpu, data: add_event(n, _index(gpu), data=_index(data))),
+    "gpu": ("GPU FIELD=VALUE...", lambda n, gpu, *w: set_gpu(n, _index(gpu), **_fields(w))),
+    "upgrade": ("VERSION", upgrade),
+    "reload": ("", reload_module),
+}
+"""What `nvct sim set` can do: name -> (its arguments, function of a node and these)."""
+
+
+def apply(node: Node, name: str, words: Sequence[str]) -> None:
+    """Make one of CHANGES, as given on a command line.
+
+    Raises:
+        UsageError: there is no such change, or its arguments are wrong.
+        DocumentError: there is no such GPU.
+    """
+    if name not in CHANGES:
+        raise UsageError(f"unknown change {name!r}", hint=f"one of {', '.join(CHANGES)}")
+    usage, function = CHANGES[name]
+    wanted = len(usage.split())
+    if len(words) < wanted or (len(words) > wanted and not usage.endswith("...")):
+        raise UsageError(
+            f"wrong arguments for {name}: {' '.join(words)!r}", hint=f"{name} {usage}"
+        )
+    function(node, *words)

@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make, find and remove simulated nodes: a GPU node's files in one folder.
+
+::
+
+    <tree>/driver     driver root: the user space of the driver (nvct.sim.package)
+    <tree>/proc, sys, dev    what the kernel module would show (nvct.sim.kernelfs)
+    <tree>/etc        what this node has in /etc beyond the host
+    <tree>/mnt        empty; mount point of the private file systems of nvct.sim.attach
+    <tree>/state      the state (nvct.sim.state), hard link of a file in the driver root
+    <tree>/node.json  what the node is; its presence makes a folder a node
+
+A tree can be used as it is, by passing its folders as roots, or be laid over a process's own view
+of this machine (nvct.sim.attach).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import stat
+import tempfile
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from nvct.errors import DocumentError, HostError, UsageError
+from nvct.linux.files import write_atomic
+from nvct.sim import kernelfs, mig, package, profile, state
+from nvct.sim.elf_writer import MACHINES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
+VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}")
+ROOT_BASE = Path("/var/lib/nvct-sim")
+NODE_FILE = "node.json"
+FORMAT = 1
+
+Nodes: TypeAlias = 'Literal["auto", "device", "plain"]'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A simulated node on disk.
+
+    Attributes:
+        name: of the node.
+        profile: it was made from.
+        tree: its folder.
+        machine: architecture of its libraries.
+        installed: version of the driver's user space on disk.
+        real_nodes: whether its device nodes are device nodes.
+        native: whether NVML and nvidia-smi work.
+    """
+
+    name: str
+    profile: str
+    tree: Path
+    machine: str
+    installed: str
+    real_nodes: bool
+    native: bool
+
+    @property
+    def driver_root(self) -> Path:
+        """Return the root below which the driver's user space is."""
+        return self.tree / "driver"
+
+    @property
+    def library_dir(self) -> Path:
+        """Return the folder of the driver's libraries."""
+        return self.driver_root / package.library_dir(self.machine)
+
+    @property
+    def state_file(self) -> Path:
+        """Return the file that the NVML stub reads."""
+        return self.tree / "state"
+
+    @property
+    def proc(self) -> Path:
+        """Return what stands for /proc."""
+        return self.tree / "proc"
+
+    @property
+    def sys(self) -> Path:
+        """Return what stands for /sys."""
+        return self.tree / "sys"
+
+    @property
+    def dev(self) -> Path:
+        """Return what stands for /dev."""
+        return self.tree / "dev"
+
+    @property
+    def etc(self) -> Path:
+        """Return what this node has in /etc beyond the host."""
+        return self.tree / "etc"
+
+    def state(self) -> state.State:
+        """Return the node's state as it is now.
+
+        Raises:
+            DocumentError: the state file is damaged.
+        """
+        return state.read(self.state_file)
+
+
+def default_base(env: Mapping[str, str], uid: int) -> Path:
+    """Return the folder where this user's nodes are."""
+    if uid == 0:
+        return ROOT_BASE
+    home = env.get("XDG_STATE_HOME") or f"{env.get('HOME', '/nonexistent')}/.local/state"
+    return Path(home) / "nvct-sim"
+
+
+def gpu_uuid(name: str, index: int) -> str:
+    """Return the UUID of a node's GPU: the same for every node of this name."""
+    return f"GPU-{uuid.uuid5(mig.NAMESPACE, f'{name}/{index}')}"
+
+
+def create(
+    name: str,
+    profile_name: str,
+    base: Path,
+    *,
+    driver_version: str | None = None,
+    nodes: Nodes = "auto",
+    native: bool = True,
+    machine: str | None = None,
+    native_cache: Path | None = None,
+) -> Node:
+    """Make a node below base.
+
+    Args:
+        name: of the node, and of its folder.
+        profile_name: what it is made of (nvct.sim.profile).
+        base: folder of all nodes; made where it is missing.
+        driver_version: instead of the profile's.
+        nodes: "device" for real device nodes, "plain" for files that stand for them, "auto" for
+            what this user can make.
+        native: build NVML and nvidia-smi; without them the node is files only.
+        machine: architecture of the libraries, this machine's unless given.
+        native_cache: folder where built programs are kept, below base unless given.
+
+    Raises:
+        UsageError: name, profile or version cannot be used, or the node exists.
+        HostError: a file cannot be written here, or real nodes cannot be made.
+        ContainerNotPossibleError: native parts are wanted and there is no compiler.
+    """
+    chosen = profile.load(profile_name)
+    version = driver_version or chosen.driver
+    machine = machine or platform.machine()
+    _check(name, version, machine, native=native)
+    tree = base.absolute() / name
+    if tree.exists():
+        raise UsageError(f"{tree} exists", hint="choose another name, or destroy it first")
+    built = _build(native_cache or base / ".native") if native else None
+    base.mkdir(parents=True, exist_ok=True)
+    # Aside, then renamed: a folder with a node's name is a whole node.
+    aside = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=base))
+    try:
+        aside.chmod(0o755)
+        node = Node(
+            name=name, profile=chosen.name, tree=aside, machine=machine, installed=version,
+            real_nodes=_real_nodes(aside, nodes), native=native,
+        )  # fmt: skip
+        _fill(node, _first_state(name, chosen, version, tree), built)
+        aside.rename(tree)
+    except OSError as error:
+        raise HostError(f"cannot make a simulated node in {base}: {error}") from error
+    finally:
+        if aside.exists():
+            shutil.rmtree(aside)
+    return load(tree)
+
+
+def _check(name: str, version: str, machine: str, *, native: bool) -> None:
+    if not NAME.fullmatch(name):
+        raise UsageError(f"bad node name {name!r}", hint="use a-z, 0-9, dot and dash")
+    if not VERSION.fullmatch(version):
+        raise UsageError(f"bad driver version {version!r}", hint="as in 580.159.04")
+    if machine not in MACHINES or machine == "i386":
+        raise UsageError(f"cannot simulate a driver for machine {machine!r}")
+    if native and machine != platform.machine():
+        raise UsageError(
+            f"NVML for {machine} cannot be built on {platform.machine()}",
+            hint="make the node without native parts",
+        )
+
+
+def _build(cache: Path) -> dict[str, Path]:
+    from nvct.sim.native import build  # a compiler is needed only here
+
+    built = build.build(cache)
+    return {"nvml": built.nvml, "nvidia-smi": built.nvidia_smi}
+
+
+def _real_nodes(folder: Path, wanted: Nodes) -> bool:
+    """Tell whether to make device nodes, after trying one."""
+    if wanted == "plain":
+        return False
+    probe = folder / ".probe"
+    try:
+        os.mknod(probe, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    except OSError as error:
+        if wanted == "device":
+            raise HostError(
+                f"cannot make device nodes in {folder}: {error.strerror}", hint="run as root"
+            ) from error
+        return False
+    probe.unlink()
+    return True
+
+
+def _first_state(name: str, chosen: profile.Profile, version: str, tree: Path) -> state.State:
+    first = state.State(1, version, chosen.cuda, str(tree))
+    taken = kernelfs.modules_majors(_read(f"/lib/modules/{platform.release()}/modules.alias"))
+    taken |= kernelfs.host_majors(_read("/proc/devices"))
+    first.add("major", **kernelfs.choose_majors(taken))
+    for index, place in enumerate(chosen.gpus):
+        model = place.model
+        serial = int(hashlib.sha256(f"{name}/{index}".encode()).hexdigest()[:10], 16)
+        first.add(
+            "gpu", index=index, minor=place.minor, uuid=gpu_uuid(name, index), name=model.name,
+            bus=place.bus, memory=model.memory, cc=model.cc, arch=model.arch, brand=model.brand,
+            device=f"0x{model.device:08X}", subsystem=f"0x{model.subsystem:08X}",
+            serial=serial, migcapable=model.migcapable, mig=int(place.mig is not None), lost=0,
+            power=model.power, temp=model.temp, vbios=model.vbios,
+        )  # fmt: skip
+    for index, place in enumerate(chosen.gpus):
+        for kind in place.model.mig:
+            first.add(
+                "profile", gpu=index, **asdict(kind)
+            )  # fmt: skip
+    for index, place in enumerate(chosen.gpus):
+        for mig_name in place.mig or ():
+            mig.add_instance(first, index, mig_name)
+    return first
+
+
+def _fill(node: Node, first: state.State, built: dict[str, Path] | None) -> None:
+    package.skeleton(node.driver_root)
+    (node.etc / "cdi").mkdir(parents=True)
+    (node.tree / "mnt").mkdir()
+    state.create(node.state_file, first, machine=node.machine)
+    package.install(
+        node.driver_root, node.installed, machine=node.machine, state=node.state_file, native=built
+    )
+    write_kernel(node)
+    save(node)
+
+
+def write_kernel(node: Node) -> None:
+    """Write proc, sys and dev as the present state has them."""
+    now = node.state()
+    host_devices = _read("/proc/devices")
+    kernelfs.write_proc(node.proc, now, machine=node.machine, host_devices=host_devices)
+    kernelfs.write_sys(node.sys, now)
+    kernelfs.write_dev(node.dev, now, groups(), real=node.real_nodes)
+
+
+def _read(path: str) -> str:
+    """Return a text file of this host, "" where there is none."""
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def groups() -> dict[str, int]:
+    """Return the ids of this host's groups, to which DRM nodes are given."""
+    fields = (line.split(":") for line in _read("/etc/group").splitlines())
+    return {f[0]: int(f[2]) for f in fields if len(f) > 2 and f[2].isdigit()}
+
+
+def save(node: Node) -> None:
+    """Write node.json."""
+    content = {
+        "nvct-sim": FORMAT, "name": node.name, "profile": node.profile, "machine": node.machine,
+        "installed": node.installed, "real_nodes": node.real_nodes, "native": node.native,
+    }  # fmt: skip
+    data = json.dumps(content, indent=2) + "\n"
+    write_atomic(str(node.tree / NODE_FILE), data.encode())
+
+
+def load(tree: Path) -> Node:
+    """Return the node whose folder this is.
+
+    Raises:
+        UsageError: it is no node's folder.
+        DocumentError: its node.json is damaged or of another version.
+    """
+    path = tree / NODE_FILE
+    try:
+        content = json.loads(path.read_text())
+        if content.pop("nvct-sim") != FORMAT:
+            raise DocumentError(
+                f"{path} is of another version", hint="destroy and create the node"
+            )
+        return Node(tree=tree.absolute(), **content)
+    except OSError as error:
+        raise UsageError(
+            f"no simulated node at {tree}", hint="`nvct sim list` shows those there are"
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DocumentError(f"{path} is damaged: {error}") from error
+
+
+def find(base: Path, name: str) -> Node:
+    """Return the node of this name below base.
+
+    Raises:
+        UsageError: there is none.
+        DocumentError: its node.json is damaged or of another version.
+    """
+    if not NAME.fullmatch(name):
+        raise UsageError(f"bad node name {name!r}", hint="use a-z, 0-9, dot and dash")
+    return load(base / name)
+
+
+def list_nodes(base: Path) -> list[Node]:
+    """Return the nodes below base, by name; a damaged one is left out."""
+    found = []
+    for path in sorted(base.glob(f"*/{NODE_FILE}")):
+        if not path.parent.name.startswith("."):
+            with contextlib.suppress(DocumentError):
+                found.append(load(path.parent))
+    return found
+
+
+def destroy(node: Node) -> None:
+    """Remove a node and all its files.
+
+    Raises:
+        HostError: something cannot be removed, such as what is mounted in this namespace.
+    """
+    aside = node.tree.with_name(f".{node.name}.gone.{os.getpid()}")
+    try:
+        node.tree.rename(aside)  # no longer a node from here on, even if the rest fails
+        shutil.rmtree(aside)
+    except OSError as error:
+        raise HostError(f"cannot remove {node.tree}: {error}") from error

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all tests share: golden files, and the rule about skipped engine tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
+
+
+def _required() -> set[str]:
+    return set(os.environ.get("NVCT_TESTS_REQUIRE", "").split(","))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn the skip of an engine test into a failure where NVCT_TESTS_REQUIRE=engine says so."""
+    report = yield
+    if report.skipped and item.get_closest_marker("engine") and "engine" in _required():
+        report.outcome = "failed"
+        report.longrepr = f"an engine test was skipped: {report.longrepr}"
+    return report
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a text with tests/golden/NAME, or write it there with --update-golden."""
+
+    def compare(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert path.exists(), f"{path} is missing: run make golden and look at it"
+        assert text == path.read_text(encoding="utf-8")
+
+    return compare

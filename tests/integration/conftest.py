@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A simulated node for the tests that start real containers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from nvct.paths import DEFAULT_PATH_DIRS
+from nvct.sim import attach, possible, rootfs, tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@dataclass
+class SimulatedNode:
+    """A node, a folder to work in, and a root file system for containers."""
+
+    node: tree.Node
+    work: Path
+    rootfs: Path
+
+    def run(self, function: Callable[[Path], None], env: Mapping[str, str] | None = None) -> None:
+        """Run a module-level function inside the node, in a process of its own.
+
+        It gets the work folder; what it raises fails the test.
+        """
+        module, name = function.__module__, function.__name__
+        code = (
+            f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); from pathlib import Path; "
+            f"import {module} as m; m.{name}(Path(sys.argv[1]))"
+        )
+        programs = str(Path(sys.executable).parent)
+        full = {"PATH": ":".join([programs, *DEFAULT_PATH_DIRS]), **(env or {})}
+        status = attach.exec_in(self.node, [sys.executable, "-c", code, str(self.work)], full)
+        assert status == 0, f"{name} failed inside the node; its output is above"
+
+
+@pytest.fixture
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedNode]:
+    """A node of eight H100s, one of them in MIG mode; skips where containers can't run."""
+    reason = possible.can_run_containers()
+    if reason is not None:
+        pytest.skip(reason)
+    work = tmp_path_factory.mktemp("node")
+    node = tree.create(f"test-{os.getpid()}", "h100-mig", base=work / "nodes")
+    base = work / "rootfs"
+    rootfs.build_rootfs(base)
+    yield SimulatedNode(node, work, base)
+    tree.destroy(node)

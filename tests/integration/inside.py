@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the integration tests do inside a simulated node; each function is a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvct.cdi import load
+from nvct.paths import CONFIG_ENV
+from nvct.sim import bundle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+DRIVER_ROOT = "/run/nvidia/driver"
+SPEC = "/var/run/cdi/nvidia.json"
+UUID = re.compile(r"UUID: ((?:GPU|MIG)-[0-9a-f-]+)\)")
+PROBE = (
+    "cd /dev && find . -name '*nvidia*' -type c | sort; echo --; "
+    "grep -o ' /[^ ]*nvidia[^ ]* ' /proc/self/mountinfo | wc -l; echo --; "
+    "ldconfig -p | grep -c libcuda.so.1; echo --; nvidia-smi -L"
+)
+
+
+def shim() -> str:
+    """Return the path of the installed shim."""
+    return str(Path(sys.executable).with_name("nvidia-container-runtime"))
+
+
+def configure(work: Path, extra: str = "") -> None:
+    """Write a config.toml for this node and point this process's children to it."""
+    path = work / "config.toml"
+    path.write_text(
+        "accept-nvidia-visible-devices-as-volume-mounts = true\n"
+        f'[nvidia-container-cli]\nroot = "{DRIVER_ROOT}"\n{extra}',
+        encoding="utf-8",
+    )
+    os.environ[CONFIG_ENV] = str(path)
+
+
+def generate(path: str = SPEC) -> dict[str, Any]:
+    """Write the node's CDI spec with the command line and return it."""
+    ctk = Path(sys.executable).with_name("nvidia-ctk")
+    subprocess.run([ctk, "cdi", "generate", "--output", path], check=True)
+    return dict(load.load_file(path))
+
+
+def make(work: Path, name: str, script: str, **asks: Any) -> Path:
+    """Return a new bundle that runs a shell script."""
+    return bundle.make_bundle(work / name, work / "rootfs", ["/bin/sh", "-c", script], **asks)
+
+
+def run(work: Path, folder: Path, program: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a bundle to its end."""
+    return subprocess.run(
+        command(work, folder, program), capture_output=True, text=True, check=False, timeout=120,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def command(work: Path, folder: Path, program: str | None = None) -> list[str]:
+    """Return the command line that runs a bundle to its end."""
+    root = str(work / "runc")
+    name = f"t{os.getpid()}-{folder.name}"
+    return [program or shim(), "--root", root, "run", "--bundle", str(folder), name]
+
+
+@dataclass
+class Wish:
+    """A request and what has to come of it."""
+
+    env: list[str]
+    annotations: dict[str, str]
+    names: list[str]
+
+
+def wishes(spec: dict[str, Any], count: int) -> list[Wish]:
+    """Return different requests: subsets by index, UUID, MIG index, CDI name, all and none."""
+    chosen = random.Random(7)
+    plain = [d["name"] for d in spec["devices"] if d["name"] != "all"]
+    made = []
+    for number in range(count):
+        names = chosen.sample(plain, chosen.randint(1, 4))
+        if number % 10 == 8:
+            names = ["all"]
+        elif number % 10 == 9:
+            names = []
+        value = ",".join(names) or "none"
+        annotations: dict[str, str] = {}
+        env = [f"NVIDIA_VISIBLE_DEVICES={value}"]
+        if names and number % 3 == 0:
+            joined = ",".join(f"nvidia.com/gpu={n}" for n in names)
+            env, annotations = [], {"cdi.k8s.io/test": joined}
+        made.append(Wish(env, annotations, names))
+    return made
+
+
+def expected_nodes(spec: dict[str, Any], names: Sequence[str]) -> list[str]:
+    """Return the device nodes below /dev that a request must bring, as `find .` prints them."""
+    common = [n["path"] for n in spec["containerEdits"]["deviceNodes"]]
+    devices = {d["name"]: d["containerEdits"].get("deviceNodes", []) for d in spec["devices"]}
+    nodes = common + [n["path"] for name in names for n in devices[name]]
+    return sorted({f".{n.removeprefix('/dev')}" for n in nodes if "nvidia" in n})
+
+
+def parallel(work: Path) -> None:
+    """Create 200 containers at once; each must hold exactly what it asked for."""
+    configure(work)
+    spec = generate()
+    nodes = {d["name"]: d for d in spec["devices"]}
+    by_nodes = _uuids(spec)
+    wanted = wishes(spec, 200)
+    folders = [
+        make(work, f"p{i}", PROBE, env=w.env, annotations=w.annotations)
+        for i, w in enumerate(wanted)
+    ]
+    started = [
+        subprocess.Popen(
+            command(work, f), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            stdin=subprocess.DEVNULL,
+        )
+        for f in folders
+    ]  # fmt: skip
+    mounted = set()
+    for process, wish, folder in zip(started, wanted, folders, strict=True):
+        said, _ = process.communicate(timeout=500)
+        parts = said.split("--\n")
+        assert len(parts) == 4, f"{wish}: {said}"
+        assert parts[0].split() == expected_nodes(spec, wish.names), wish
+        mounted.add(parts[1].strip())
+        assert parts[2].strip() == "1", f"{wish}: ldconfig -p does not list libcuda.so.1 once"
+        seen = set(UUID.findall(parts[3]))
+        asked = {by_nodes[name] for name in wish.names if name != "all"}
+        if wish.names == ["all"]:
+            asked = {n for n in nodes if n.startswith(("GPU-", "MIG-"))}
+        parents = {u for u in seen if u.startswith("GPU-")} - asked
+        assert asked <= seen, f"{wish}: {parts[3]}"
+        assert seen - asked == parents, f"{wish}: {parts[3]}"
+        assert all(_is_parent(parts[3], parent) for parent in parents), f"{wish}: {parts[3]}"
+        shutil.rmtree(folder)
+    assert len(mounted) == 1, f"the number of driver mounts differs: {mounted}"
+
+
+def _is_parent(listing: str, uuid: str) -> bool:
+    """Tell whether a GPU is listed only as the parent of a MIG device."""
+    lines = listing.splitlines()
+    at = next(i for i, text in enumerate(lines) if uuid in text)
+    return at + 1 < len(lines) and lines[at + 1].lstrip().startswith("MIG ")
+
+
+def _uuids(spec: dict[str, Any]) -> dict[str, str]:
+    """Return the UUID of each device name, by the equal edits of its two names."""
+    edits = {json.dumps(d["containerEdits"], sort_keys=True): d["name"] for d in spec["devices"]
+             if d["name"].startswith(("GPU-", "MIG-"))}  # fmt: skip
+    return {
+        d["name"]: edits[json.dumps(d["containerEdits"], sort_keys=True)]
+        for d in spec["devices"]
+        if d["name"] != "all"
+    }
+
+
+def missing_rule(work: Path) -> None:
+    """A node whose device rule is missing is there, cannot be opened, and is not listed."""
+    configure(work)
+    folder = make(work, "rule", PROBE, env=["NVIDIA_VISIBLE_DEVICES=0,1"])
+    noop = work / "noop"
+    noop.write_text("#!/bin/sh\nexit 0\n", encoding="utf-8")
+    noop.chmod(0o755)
+    configure(work, f'[nvidia-container-runtime]\nruntimes = ["{noop}"]\n')
+    subprocess.run([shim(), "create", "--bundle", folder, "x"], check=True)
+    path = folder / "config.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    node = next(d for d in document["linux"]["devices"] if d["path"] == "/dev/nvidia1")
+    rules = document["linux"]["resources"]["devices"]
+    number = (node["major"], node["minor"])
+    kept = [r for r in rules if (r.get("major"), r.get("minor")) != number]
+    assert len(kept) == len(rules) - 1
+    document["linux"]["resources"]["devices"] = kept
+    path.write_text(json.dumps(document), encoding="utf-8")
+    said = run(work, folder, shutil.which("runc"))
+    assert said.returncode == 0, said
+    assert "./nvidia1" in said.stdout
+    assert len(UUID.findall(said.stdout)) == 1, said.stdout
+
+
+def changes_are_seen(work: Path) -> None:
+    """A change of MIG layout, config.toml and spec files is seen by the next create."""
+    from nvct.sim import tree  # only this one changes the node
+
+    del tree
+    configure(work)
+    first = run(work, make(work, "c1", "nvidia-smi -L", env=["NVIDIA_VISIBLE_DEVICES=0"]))
+    assert len(UUID.findall(first.stdout)) == 1, first
+    spec = {
+        "cdiVersion": "0.5.0",
+        "kind": "acme.com/gpu",
+        "devices": [{"name": "a", "containerEdits": {"env": ["ACME=1"]}}],
+    }
+    Path("/etc/cdi").mkdir(exist_ok=True)
+    path = Path("/etc/cdi/acme.json")
+    for value in ("1", "2"):
+        spec["devices"][0]["containerEdits"]["env"] = [f"ACME={value}"]  # type: ignore[index]  # plain data
+        path.write_text(json.dumps(spec), encoding="utf-8")
+        asks = {"cdi.k8s.io/x": "acme.com/gpu=a"}
+        said = run(work, make(work, f"c-{value}", "echo $ACME", annotations=asks))
+        assert said.stdout == f"{value}\n", said
+    path.unlink()
+    gone = run(work, make(work, "c-gone", "true", annotations=asks))
+    assert gone.returncode == 1
+    assert "acme.com/gpu" in gone.stderr
+    configure(work, '[nvidia-container-runtime]\nruntimes = ["/nowhere/runc"]\n')
+    broken = run(work, make(work, "c-runtime", "true"))
+    assert broken.returncode == 127, broken
+
+
+def refusals(work: Path) -> None:
+    """What cannot be had fails the create with one line; what is not asked for never does."""
+    configure(work)
+    for number, value in enumerate(("9", "gpu0", "3", "0,foo", "MIG-nothing", "0-3")):
+        said = run(work, make(work, f"r{number}", "true", env=[f"NVIDIA_VISIBLE_DEVICES={value}"]))
+        assert said.returncode == 1, said
+        assert said.stdout == ""
+        lines = said.stderr.splitlines()
+        assert len(lines) == 1, said
+        assert len(lines[0]) <= 200
+        assert value.split(",")[-1] in lines[0]
+    for number, asks in enumerate(([], ["NVIDIA_VISIBLE_DEVICES="], ["NVIDIA_VISIBLE_DEVICES=void"])):
+        said = run(work, make(work, f"n{number}", "ls /dev | grep -c nvidia", env=asks))
+        assert said.stdout == "0\n", said
+    Path(os.environ[CONFIG_ENV]).write_text("mode = [broken", encoding="utf-8")
+    said = run(work, make(work, "n-broken", "echo fine"))
+    assert said.stdout == "fine\n", said
+    said = run(work, make(work, "r-broken", "true", env=["NVIDIA_VISIBLE_DEVICES=0"]))
+    assert said.returncode == 1
+    assert "config.toml" in said.stderr

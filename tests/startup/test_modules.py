@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The modules that each hot lane loads are golden files: a new import shows in the diff.
+
+Modules, not milliseconds: they are the same on every machine. `make golden` writes them anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
+from nvct.sim.bundle import config
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REPOSITORY = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+BANNED = {
+    "os", "re", "json", "typing", "dataclasses", "pathlib", "enum", "functools", "collections",
+    "logging", "argparse", "subprocess", "shutil", "tempfile", "contextlib", "ctypes", "struct",
+    "socket", "inspect", "traceback", "site",
+}  # fmt: skip
+SHIM = """
+import sys
+before = set(sys.modules)
+sys.path.insert(0, {repository!r})
+import posix
+from nvct.shim import lowlevel
+def show(path, args):
+    posix.write(1, "\\n".join(sorted(set(sys.modules) - before)).encode())
+    posix._exit(0)
+lowlevel.become = show
+from nvct.shim.main import main
+main({cold!r})
+"""
+HOOK = """
+import sys
+before = set(sys.modules)
+sys.path.insert(0, {repository!r})
+import posix
+def show(status):
+    posix.write(1, "\\n".join(sorted(set(sys.modules) - before)).encode())
+    exit_now(status)
+exit_now, posix._exit = posix._exit, show
+from nvct.hook.launch import main
+main({cold!r})
+"""
+
+
+class Lane:
+    """Runs the hot side as a launcher does, and returns the modules that it loaded."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        (work / "config.toml").write_text(
+            f'[nvidia-container-runtime.modes.cdi]\nspec-dirs = ["{work}/cdi"]\n', encoding="utf-8"
+        )
+        (work / "cdi").mkdir()
+        (work / "cdi" / "acme.json").write_text(
+            json.dumps({
+                "cdiVersion": "0.5.0", "kind": "acme.com/gpu",
+                "devices": [{"name": "a", "containerEdits": {
+                    "env": ["A=1"], "deviceNodes": [{"path": "/dev/null"}]}}],
+            }),
+            encoding="utf-8",
+        )  # fmt: skip
+        old = time.time() - 60
+        for path in (work / "config.toml", work / "cdi" / "acme.json", work / "cdi"):
+            os.utime(path, (old, old))
+        self.env = {
+            "PATH": os.environ["PATH"],
+            CONFIG_ENV: str(work / "config.toml"),
+            RUN_DIR_ENV: str(work / "run"),
+        }
+
+    def python(self, code: str, *args: str, stdin: str = "") -> list[str]:
+        text = code.format(repository=str(REPOSITORY), cold=sys.executable)
+        base = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+        done = subprocess.run(
+            [base, "-I", "-S", "-c", text, *args], env=self.env, check=False,
+            capture_output=True, text=True, input=stdin,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return [name for name in done.stdout.split() if not name.startswith("_sysconfigdata")]
+
+    def shim(self, *args: str) -> list[str]:
+        self.python(SHIM, "nvidia-container-runtime", *args)  # compiles what is missing
+        return self.python(SHIM, "nvidia-container-runtime", *args)
+
+    def bundle(self, **asks: dict[str, str]) -> str:
+        (self.work / "config.json").write_text(json.dumps(config(["true"], **asks)), encoding="utf-8")  # type: ignore[arg-type]  # annotations only
+        return str(self.work)
+
+
+def _compare(request: pytest.FixtureRequest, name: str, modules: list[str]) -> None:
+    found = set(modules) & BANNED
+    assert not found, f"lane {name} loads {found}"
+    path = HERE / f"{name}.txt"
+    text = "\n".join(m for m in modules if m.startswith("nvct")) + "\n"
+    if request.config.getoption("--update-golden"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8"), f"lane {name} loads other modules than before"
+
+
+LANES: dict[str, Callable[[Lane], list[str]]] = {
+    "handover": lambda lane: lane.shim("state", "x"),
+    "create-no-gpu": lambda lane: lane.shim("create", "--bundle", lane.bundle(), "x"),
+    "create": lambda lane: lane.shim(
+        "create", "--bundle", lane.bundle(annotations={"cdi.k8s.io/x": "acme.com/gpu=a"}), "x"
+    ),
+    "hook-apply": lambda lane: lane.python(
+        HOOK, "nvidia-cdi-hook", "apply", "--link", "a::/b",
+        stdin=json.dumps({"ociVersion": "1.0.2", "id": "x", "bundle": lane.bundle()}),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LANES)
+def test_a_lane_loads_only_what_is_recorded(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    (tmp_path / "rootfs").mkdir()
+
+    modules = LANES[name](Lane(tmp_path))
+
+    _compare(request, name, modules)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A container as a hook sees it: a bundle, a root file system, and the state on stdin."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from nvct.hook.main import main
+from nvct.sim.elf_writer import shared_object
+
+
+class Container:
+    """A bundle with a root of real directories.
+
+    Attributes:
+        bundle: the bundle's folder.
+        root: the container's root.
+        proc: a stand-in for the host's /proc.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.bundle = folder / "bundle"
+        self.root = self.bundle / "rootfs"
+        self.root.mkdir(parents=True)
+        self.proc = folder / "proc"
+        (self.proc / "self").mkdir(parents=True)
+        (self.proc / "self/root").symlink_to("/")
+        self.write_config({"root": {"path": "rootfs"}})
+
+    def write_config(self, config: object) -> None:
+        (self.bundle / "config.json").write_text(json.dumps(config))
+
+    def file(self, path: str, data: bytes | str = b"") -> Path:
+        """Put a file into the container."""
+        place = self.root / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data.encode() if isinstance(data, str) else data)
+        return place
+
+    def link(self, path: str, target: str) -> None:
+        """Put a symbolic link into the container."""
+        place = self.root / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(target)
+
+    def library(self, path: str, soname: str | None, machine: str = "x86_64", **kw: str) -> Path:
+        """Put a shared object into the container; kw are exported strings."""
+        symbols = {name: value.encode() for name, value in kw.items()}
+        return self.file(path, shared_object(machine, soname=soname, symbols=symbols))
+
+    def params(self, text: str) -> None:
+        """Give the host a /proc/driver/nvidia/params."""
+        place = self.proc / "driver/nvidia/params"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+    def read(self, path: str) -> str:
+        return (self.root / path.lstrip("/")).read_text()
+
+    def hook(self, *arguments: str, state: object = None) -> int:
+        """Run a hook as the OCI runtime does; return its exit status."""
+        if state is None:
+            state = {"ociVersion": "1.0.2", "id": "c", "pid": 1, "bundle": str(self.bundle)}
+        return run_hook(*arguments, state=json.dumps(state).encode())
+
+    def tree(self) -> dict[str, str]:
+        """Return everything in the container, links as `-> target`."""
+        found = {}
+        for folder, folders, files in os.walk(self.root):
+            for name in folders + files:
+                place = Path(folder, name)
+                key = str(place.relative_to(self.root))
+                if place.is_symlink():
+                    found[key] = f"-> {place.readlink()}"
+                elif place.is_file():
+                    found[key] = place.read_bytes().decode("latin-1")
+                else:
+                    found[key] = "/"
+        return found
+
+
+def run_hook(*arguments: str, state: bytes = b"") -> int:
+    """Run a hook with some bytes on its stdin."""
+    reading, writing = os.pipe()
+    os.write(writing, state)
+    os.close(writing)
+    try:
+        return main(list(arguments), reading)
+    finally:
+        os.close(reading)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The launchers, built with a fake interpreter, beside fake runtimes: small scripts that print."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import NamedTuple
+
+import pytest
+
+from nvct.launch.install import SCRIPT, Built, compile_launcher
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+# What was given to a program, byte for byte, each argument closed by a NUL.
+PRINT_ARGS = """printf '%s\\0' "$0" "$@"\n"""
+
+
+class Answer(NamedTuple):
+    """Which fake program answered, and with what."""
+
+    status: int
+    words: list[bytes]
+    stdout: bytes
+    stderr: bytes
+
+
+def script(path: Path, body: str, mode: int = 0o755) -> Path:
+    """Write a program for /bin/sh."""
+    path.write_text("#!/bin/sh\n" + body, encoding="utf-8")
+    path.chmod(mode)
+    return path
+
+
+def ask(
+    command: Sequence[str | bytes | Path],
+    env: Mapping[str, str] | Mapping[bytes, bytes],
+    cwd: Path,
+    data: bytes = b"",
+) -> Answer:
+    """Run a launcher and return what the program behind it printed."""
+    done = subprocess.run(
+        list(command), env=env, cwd=cwd, input=data, capture_output=True, check=False, timeout=60
+    )
+    words = done.stdout.split(b"\0")
+    return Answer(done.returncode, words[:-1], done.stdout, done.stderr)
+
+
+def compiled(folder: Path, built: Built, *flags: str, name: str = "launcher") -> Path:
+    """Compile the launcher, or skip."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    path = folder / name
+    path.write_bytes(compile_launcher(built, compiler, "-Werror", *flags))
+    path.chmod(0o755)
+    return path
+
+
+def shown(folder: Path) -> Path:
+    """Return a launcher that only prints how it reads the command line."""
+    built = Built(python="/no/python", packages="/no/packages", cold="/no/cold")
+    return compiled(folder, built, "-DNVCT_SHOW_ARGV", name="shown")
+
+
+def scripted(path: Path, built: Built) -> Path:
+    """Write the launcher for /bin/sh."""
+    text = SCRIPT.read_text(encoding="utf-8")
+    for key in ("python", "packages", "cold"):
+        text = text.replace(f"@{key.upper()}@", getattr(built, key))
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
+    return path

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All of a container's work in one process, and that programs in it load what they should."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from tests.support.forked import in_mount_namespace, run_forked
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.containers import Container
+
+LDCONFIG = shutil.which("ldconfig", path="/usr/sbin:/sbin:/usr/bin:/bin")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+APPLY = (
+    "apply",
+    "--link", "libcuda.so.580.1::/drv/libcuda.so.1",
+    "--link", "libcuda.so.1::/drv/libcuda.so",
+    "--folder", "/drv",
+    "--host-driver-version", "550.1.1",
+    "--application-profile",
+    "--mask-params",
+)  # fmt: skip
+
+
+@pytest.fixture
+def image(container: Container) -> Container:
+    """An image that this machine's dynamic linker runs in, and a driver."""
+    container.file("/lib64/ld-linux-x86-64.so.2")
+    container.library("/opt/stub/libcuda.so.1", "libcuda.so.1", origin="stub")
+    container.library("/drv/libcuda.so.580.1", "libcuda.so.1", origin="driver")
+    container.file("/etc/ld.so.conf", "/opt/stub\ninclude /etc/ld.so.conf.d/*.conf\n")
+    return container
+
+
+def loaded_in(container: Container, name: str) -> str:
+    """Load a library by dlopen in a process whose root is the container; tell where it is from."""
+    told = container.bundle / "told"
+    fd = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+
+    def child() -> None:
+        os.chroot(container.root)
+        os.chdir("/")
+        library = ctypes.CDLL(name)
+        os.write(fd, (ctypes.c_char * 16).in_dll(library, "origin").value)
+
+    try:
+        assert run_forked(child) == 0
+    finally:
+        os.close(fd)
+    return told.read_text()
+
+
+def ldconfig(container: Container) -> None:
+    if LDCONFIG is None:
+        pytest.skip("needs ldconfig")
+    subprocess.run([LDCONFIG, "-r", str(container.root)], check=True)
+
+
+@needs_root
+def test_a_program_in_the_container_loads_the_drivers_library(image: Container) -> None:
+    ldconfig(image)
+    assert loaded_in(image, "libcuda.so.1") == "stub"
+
+    assert image.hook(*APPLY) == 0
+
+    assert loaded_in(image, "libcuda.so.1") == "driver"
+    assert loaded_in(image, "libcuda.so") == "driver"
+
+
+@needs_root
+def test_it_still_does_after_an_ldconfig_in_the_container(image: Container) -> None:
+    shutil.rmtree(image.root / "opt")
+    image.hook(*APPLY)
+    (image.root / "etc/ld.so.cache").unlink()
+
+    ldconfig(image)
+
+    assert loaded_in(image, "libcuda.so.1") == "driver"
+
+
+@needs_root
+def test_an_image_without_cache_loads_it_too(image: Container) -> None:
+    assert image.hook(*APPLY) == 0
+
+    assert loaded_in(image, "libcuda.so.1") == "driver"
+
+
+@needs_root
+def test_the_compatibility_library_is_loaded_where_the_host_is_older(image: Container) -> None:
+    image.library("/usr/local/cuda/compat/libcuda.so.575.1", "libcuda.so.1", origin="compat")
+
+    assert image.hook(*APPLY) == 0
+
+    assert loaded_in(image, "libcuda.so.1") == "compat"
+    assert loaded_in(image, "libcuda.so") == "driver"
+
+
+@needs_root
+def test_after_an_upgrade_of_the_host_the_drivers_library_is_back(image: Container) -> None:
+    image.library("/usr/local/cuda/compat/libcuda.so.575.1", "libcuda.so.1", origin="compat")
+    image.hook(*APPLY)
+
+    assert image.hook(*[word.replace("550", "580") for word in APPLY]) == 0
+
+    assert loaded_in(image, "libcuda.so.1") == "driver"
+
+
+@needs_root
+def test_an_image_in_which_the_driver_is_mounted_file_by_file_works(
+    image: Container, tmp_path: Path
+) -> None:
+    from nvct.linux.constants import MS_BIND
+    from nvct.linux.kernel import KERNEL
+
+    driver = tmp_path / "libcuda.so.580.1"
+    place = image.root / "drv/libcuda.so.580.1"
+    driver.write_bytes(place.read_bytes())
+    place.write_bytes(b"")
+
+    def mounted() -> None:
+        KERNEL.mount(str(driver), str(place), None, MS_BIND)
+        assert image.hook(*APPLY) == 0
+        assert loaded_in(image, "libcuda.so.1") == "driver"
+
+    in_mount_namespace(mounted)
+
+
+def test_applying_twice_changes_nothing(image: Container) -> None:
+    assert image.hook(*APPLY) == 0
+    before = image.tree()
+
+    assert image.hook(*APPLY) == 0
+    assert image.tree() == before
+
+
+def test_nothing_asked_for_is_nothing_done(image: Container) -> None:
+    before = image.tree()
+
+    assert image.hook("apply") == 0
+    assert image.tree() == before
+
+
+def test_links_come_before_the_cache(image: Container) -> None:
+    assert image.hook(*APPLY) == 0
+
+    assert b"/drv/libcuda.so.1\0" in (image.root / "etc/ld.so.cache").read_bytes()
+
+
+def test_the_params_mask_is_made_last(image: Container) -> None:
+    image.params("ModifyDeviceFiles: 1\n")
+    target = image.file("/proc/driver/nvidia/params", "ModifyDeviceFiles: 1\n")
+
+    def masked() -> None:
+        assert image.hook(*APPLY, "--proc-root", str(image.proc)) == 0
+        assert target.read_text() == "ModifyDeviceFiles: 0\n"
+
+    in_mount_namespace(masked)
+
+
+def test_a_part_that_fails_is_one_line_and_status_1(
+    image: Container, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (image.root / "drv/libcuda.so.1").mkdir()
+
+    assert image.hook(*APPLY) == 1
+    assert capsys.readouterr().err == (
+        "nvidia-cdi-hook: /drv/libcuda.so.1 in the container is a directory [unsafe-path]\n"
+    )

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When the image's newer libcuda is used, and how it gets first."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+
+from nvct.errors import DocumentError
+from nvct.hook.enable_cuda_compat import Note, is_wanted, parse_note, parse_version
+from nvct.linux import ldcache
+from nvct.sim.elf_writer import shared_object
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.support.containers import Container
+
+REAL = "/usr/local/cuda-13.0/compat"
+DROPIN = "/etc/ld.so.conf.d/00-nvct.conf"
+CACHE = "/etc/ld.so.cache"
+
+
+def note(cuda: str = "13.0", drivers: object = (535, 550)) -> bytes:
+    text = json.dumps({"Format": 1, "CUDA Version": cuda, "Driver": drivers, "Device": []})
+    description = text.encode() + b"\0"
+    name = b"NVIDIA Corporation\0"
+    return (
+        struct.pack("<III", len(name), len(description), 1) + name.ljust(20, b"\0") + description
+    )
+
+
+@pytest.fixture
+def cuda(container: Container) -> Container:
+    """An image with glibc and compatibility libraries of driver 580.82.07, without a note."""
+    container.file("/lib64/ld-linux-x86-64.so.2")
+    container.library(f"{REAL}/libcuda.so.580.82.07", "libcuda.so.1")
+    container.link(f"{REAL}/libcuda.so.1", "libcuda.so.580.82.07")
+    container.link("/usr/local/cuda", "/usr/local/cuda-13.0")
+    return container
+
+
+def add_note(container: Container, data: bytes) -> None:
+    library = shared_object(soname="libcuda.so.1", sections={".note.cuda.fwd_compatibility": data})
+    container.file(f"{REAL}/libcuda.so.580.82.07", library)
+
+
+V550, V580, V580_90, V590 = (550, 1, 0), (580, 82, 7), (580, 90, 0), (590, 1, 0)
+NOTE = Note((13, 0, 0), frozenset({550, 580}))
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda_version", "compat", "found", "wanted"),
+    [
+        pytest.param(V550, None, V580, None, True, id="older major"),
+        pytest.param(V580, None, V580, None, False, id="same major"),
+        pytest.param(V590, None, V580, None, False, id="newer major"),
+        pytest.param(V550, (12, 4, 0), V580, None, False, id="no note but a CUDA version"),
+        pytest.param(None, (12, 4, 0), V580, None, False, id="no note, no driver"),
+        pytest.param(V550, None, None, None, False, id="unreadable file name"),
+        pytest.param(V550, None, V580, NOTE, True, id="note names the driver"),
+        pytest.param(V590, None, V580, NOTE, False, id="note does not name the driver"),
+        pytest.param(V580, None, V580_90, NOTE, True, id="newer minor of a named driver"),
+        pytest.param(V580, None, V580, NOTE, False, id="same version"),
+        pytest.param(None, (12, 9, 0), V580, NOTE, True, id="note with newer CUDA"),
+        pytest.param(None, (13, 0, 0), V580, NOTE, False, id="note with the same CUDA"),
+        pytest.param(None, None, V580, NOTE, False, id="nothing known of the host"),
+    ],
+)
+def test_compatibility_libraries_are_used_where_they_fit(
+    driver: tuple[int, ...] | None,
+    cuda_version: tuple[int, ...] | None,
+    compat: tuple[int, ...] | None,
+    found: Note | None,
+    wanted: bool,  # noqa: FBT001  a table
+) -> None:
+    assert is_wanted(driver, cuda_version, compat, found) is wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("580.82.07", (580, 82, 7)), ("12.9", (12, 9, 0)), ("580", None), ("", None),
+        ("580.*", None), ("1.2.3.4", None), ("-1.2", None), ("1.\u0667", None), ("1." + "9" * 99, None),
+    ],
+)  # fmt: skip
+def test_versions_have_two_or_three_numbers(text: str, version: tuple[int, ...] | None) -> None:
+    assert parse_version(text) == version
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"CUDA Version":"x","Driver":[]}'])
+def test_a_note_that_says_nothing_is_an_error(data: bytes) -> None:
+    with pytest.raises(DocumentError):
+        parse_note(data)
+
+
+def test_the_folder_without_links_comes_first_in_the_drop_in(cuda: Container) -> None:
+    assert cuda.hook("enable-cuda-compat", "--host-driver-version=550.1.1") == 0
+
+    assert cuda.read(DROPIN) == f"# CUDA forward compatibility\n{REAL}\n"
+    assert cuda.read("/etc/ld.so.conf") == "include /etc/ld.so.conf.d/*.conf\n"
+
+
+def test_the_next_update_puts_its_libraries_first(cuda: Container) -> None:
+    cuda.library("/drv/libcuda.so.1", "libcuda.so.1")
+
+    for _ in range(2):
+        cuda.hook("enable-cuda-compat", "--host-driver-version=550.1.1")
+        cuda.hook("update-ldcache", "--folder", "/drv")
+
+    cache = ldcache.parse((cuda.root / CACHE[1:]).read_bytes())
+    assert cache.find("libcuda.so.1") == [f"{REAL}/libcuda.so.1", "/drv/libcuda.so.1"]
+    assert cuda.read(DROPIN) == f"# CUDA forward compatibility\n{REAL}\n# driver\n/drv\n"
+
+
+def test_after_an_upgrade_of_the_host_the_folder_is_forgotten(cuda: Container) -> None:
+    cuda.library("/drv/libcuda.so.1", "libcuda.so.1")
+    cuda.hook("enable-cuda-compat", "--host-driver-version=550.1.1")
+    cuda.hook("update-ldcache", "--folder", "/drv")
+
+    assert cuda.hook("enable-cuda-compat", "--host-driver-version=590.1.1") == 0
+
+    cache = ldcache.parse((cuda.root / CACHE[1:]).read_bytes())
+    assert cache.find("libcuda.so.1") == ["/drv/libcuda.so.1"]
+    assert cuda.read(DROPIN) == "# driver\n/drv\n"
+
+
+def test_a_note_decides(cuda: Container) -> None:
+    add_note(cuda, note(drivers=[535]))
+    cuda.hook("enable-cuda-compat", "--host-driver-version=550.1.1")
+    assert not (cuda.root / DROPIN[1:]).exists()
+
+    add_note(cuda, note(drivers=[535, 550]))
+    cuda.hook("enable-cuda-compat", "--host-driver-version=550.1.1")
+    assert (cuda.root / DROPIN[1:]).exists()
+
+
+@pytest.mark.parametrize("data", [b"x" * 40, note(drivers="all"), note(cuda="new")])
+def test_a_damaged_note_counts_as_none_with_a_warning(
+    cuda: Container, data: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_note(cuda, data)
+
+    assert cuda.hook("enable-cuda-compat", "--host-driver-version=550.1.1") == 0
+
+    assert REAL in cuda.read(DROPIN)
+    assert f"warning: {REAL}/libcuda.so.580.82.07 in the container: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param([], id="no host version"),
+        pytest.param(["--host-driver-version=590.1.1"], id="newer host"),
+        pytest.param(["--host-cuda-version=12.4"], id="CUDA version without a note"),
+        pytest.param(
+            ["--host-driver-version=550.1.1", "--cuda-compat-container-root=/none"],
+            id="no such folder",
+        ),
+    ],
+)
+def test_otherwise_the_container_stays_as_it_is(cuda: Container, arguments: list[str]) -> None:
+    before = cuda.tree()
+
+    assert cuda.hook("enable-cuda-compat", *arguments) == 0
+    assert cuda.tree() == before
+
+
+def test_two_candidates_are_a_warning(cuda: Container, capsys: pytest.CaptureFixture[str]) -> None:
+    cuda.library(f"{REAL}/libcuda.so.575.1", "libcuda.so.1")
+
+    assert cuda.hook("enable-cuda-compat", "--host-driver-version=550.1.1") == 0
+
+    assert not (cuda.root / DROPIN[1:]).exists()
+    assert "has 2 libcuda.so of full version" in capsys.readouterr().err
+
+
+def test_a_folder_outside_the_container_is_never_meant(cuda: Container) -> None:
+    outside = cuda.bundle / "compat"
+    outside.mkdir()
+    (outside / "libcuda.so.580.1").write_bytes(b"")
+    cuda.link("/opt/c", "../../../../compat")
+    before = cuda.tree()
+    arguments = ["--host-driver-version=550.1.1", "--cuda-compat-container-root=/opt/c"]
+
+    assert cuda.hook("enable-cuda-compat", *arguments) == 0
+    assert cuda.tree() == before

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inventory as a whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvct.errors import DriverNotFoundError, HostError, NvmlError, UsageError
+from nvct.host.discover import discover
+from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nvct.host.model import Inventory
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> HostTree:
+    return HostTree(tmp_path).module().user_space()
+
+
+def look(host: HostTree, nvml: FakeNvml | None = None, **rest: tuple[str, ...]) -> Inventory:
+    return discover(host.roots, nvml=nvml, stat_node=host.stat_node, machine="x86_64", **rest)
+
+
+def test_node_without_mig_is_described_without_nvml(host: HostTree) -> None:
+    host.gpu(0).gpu(1, minor=5)
+    nvml = FakeNvml(error=NvmlError("must not be asked"))
+
+    found = look(host, nvml)
+
+    assert nvml.calls == 0
+    assert found.driver_version == VERSION
+    assert found.cuda_version == "13.0"
+    assert [(gpu.index, gpu.minor, gpu.uuid) for gpu in found.gpus] == [
+        (0, 0, host.uuid(0)),
+        (1, 5, host.uuid(1)),
+    ]
+    assert found.warnings == ()
+
+
+def test_gpu_carries_its_drm_nodes_and_links(host: HostTree) -> None:
+    (gpu,) = look(host.gpu(0)).gpus
+
+    assert gpu.node is not None
+    assert [node.path for node in gpu.drm_nodes] == ["/dev/dri/card1", "/dev/dri/renderD128"]
+    assert [link.target for link in gpu.by_path] == ["../card1", "../renderD128"]
+
+
+def test_mig_uuids_come_from_nvml_and_minors_from_procfs(host: HostTree) -> None:
+    host.gpu(0).gpu(1).instance(1, 7, 0, (66, 67)).instance(1, 9, 0, (84, 85))
+    nvml = FakeNvml(gpus=(nvml_gpu(0), nvml_gpu(1, instances=((7, 0), (9, 0)))))
+
+    whole, parted = look(host, nvml).gpus
+
+    assert nvml.calls == 1
+    assert (whole.mig_enabled, whole.mig) == (False, ())
+    assert parted.mig_enabled
+    assert [(mig.index, mig.gi, mig.cap_minors, mig.profile) for mig in parted.mig] == [
+        (0, 7, (66, 67), "1g.10gb"),
+        (1, 9, (84, 85), "1g.10gb"),
+    ]
+    assert [node.path for node in parted.mig[1].nodes] == [
+        "/dev/nvidia-caps/nvidia-cap84",
+        "/dev/nvidia-caps/nvidia-cap85",
+    ]
+
+
+@pytest.mark.parametrize("source", ["fails", "absent"])
+def test_nvml_failing_costs_the_mig_devices_alone(host: HostTree, source: str) -> None:
+    host.gpu(0).gpu(1).instance(1, 7, 0, (66, 67))
+    error = NvmlError("nvmlInit of libnvidia-ml.so failed: gpu is lost")
+
+    found = look(host, FakeNvml(error=error) if source == "fails" else None)
+
+    assert [(gpu.index, gpu.mig_enabled, gpu.mig) for gpu in found.gpus] == [
+        (0, False, ()),
+        (1, True, ()),
+    ]
+    assert len(found.warnings) == 1
+    assert found.warnings[0].endswith(": MIG devices are left out")
+
+
+def test_mig_device_whose_node_is_missing_costs_that_device(host: HostTree) -> None:
+    host.gpu(0).instance(0, 7, 0, (66, 67)).instance(0, 9, 0, (84, 85))
+    (host.base / "dev/nvidia-caps/nvidia-cap84").unlink()
+    nvml = FakeNvml(gpus=(nvml_gpu(0, instances=((7, 0), (9, 0))),))
+
+    found = look(host, nvml)
+
+    assert [mig.gi for mig in found.gpus[0].mig] == [7]
+    assert "MIG device 0:1 lacks" in found.warnings[0]
+
+
+def test_uuid_that_procfs_hides_comes_from_nvml(host: HostTree) -> None:
+    host.gpu(0).gpu(1, uuid="GPU-????????-????-????-????-????????????")
+    nvml = FakeNvml(gpus=(nvml_gpu(0), nvml_gpu(1)))
+
+    assert [gpu.uuid for gpu in look(host, nvml).gpus] == [host.uuid(0), host.uuid(1)]
+
+
+def test_gpu_without_uuid_anywhere_is_left_out_and_the_index_stays_free(host: HostTree) -> None:
+    host.gpu(0, uuid="GPU-????????-????-????-????-????????????").gpu(1)
+
+    found = look(host, FakeNvml(error=NvmlError("broken")))
+
+    assert [gpu.index for gpu in found.gpus] == [1]
+    assert "GPU 0 at 0000:18:00.0 has no UUID yet: left out" in found.warnings
+
+
+def test_gpus_are_nvmls_where_procfs_lists_none(host: HostTree) -> None:
+    host.write("dev/nvidia0", mode=0o666)
+
+    found = look(host, FakeNvml(gpus=(nvml_gpu(0),)))
+
+    assert [gpu.uuid for gpu in found.gpus] == [host.uuid(0)]
+    assert found.gpus[0].node is not None
+    assert found.notes == ("procfs lists no GPU: they are NVML's",)
+
+
+def test_warnings_of_nvml_are_kept(host: HostTree) -> None:
+    host.gpu(0).instance(0, 7, 0, (66, 67))
+    nvml = FakeNvml(gpus=(nvml_gpu(0),), warnings=("NVML refuses MIG device 0:0: unknown error",))
+
+    assert "NVML refuses MIG device 0:0: unknown error" in look(host, nvml).warnings
+
+
+def test_missing_node_costs_that_gpu_with_a_warning(host: HostTree) -> None:
+    host.gpu(0).gpu(1)
+    (host.base / "dev/nvidia1").unlink()
+
+    found = look(host)
+
+    assert [gpu.node is None for gpu in found.gpus] == [False, True]
+    assert found.warnings == (f"{host.base}/dev/nvidia1 is no device node: GPU 1 is left out",)
+
+
+def test_files_of_all_kinds_are_sorted_by_container_path(host: HostTree) -> None:
+    files = look(host.gpu(0)).files
+
+    paths = [file.container_path for file in files]
+    assert paths == sorted(paths)
+    assert {file.kind for file in files} == {"library", "binary", "firmware"}
+
+
+def test_search_paths_replace_the_usual_directories(host: HostTree) -> None:
+    place = host.write(f"elsewhere/libcuda.so.{VERSION}", elf_bytes("libcuda.so.1")).parent
+
+    found = look(host.gpu(0), search_paths=(str(place),))
+
+    libraries = [file for file in found.files if file.kind == "library"]
+    assert [file.host_path for file in libraries] == [f"{place}/libcuda.so.{VERSION}"]
+    assert [file.container_path for file in libraries] == [f"{place}/libcuda.so.{VERSION}"]
+
+
+def test_search_path_in_the_driver_root_is_cut_in_the_container(host: HostTree) -> None:
+    found = look(host.gpu(0), search_paths=(f"{host.driver}/{LIB}",))
+
+    assert f"/{LIB}/libcuda.so.{VERSION}" in [file.container_path for file in found.files]
+
+
+def test_relative_search_path_is_refused(host: HostTree) -> None:
+    with pytest.raises(UsageError, match="search path 'lib' is not absolute"):
+        look(host.gpu(0), search_paths=("lib",))
+
+
+def test_version_is_the_libraries_where_no_module_is_loaded(tmp_path: Path) -> None:
+    found = look(HostTree(tmp_path).user_space())
+
+    assert found.driver_version == VERSION
+    assert any("no kernel module is loaded" in warning for warning in found.warnings)
+
+
+def test_machine_without_a_driver_is_an_error_with_both_places(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    host.driver.mkdir()
+
+    with pytest.raises(DriverNotFoundError, match="no NVIDIA driver") as caught:
+        look(host)
+
+    assert "--driver-root" in caught.value.hint
+
+
+def test_driver_root_that_is_not_there_is_an_error_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match=f"{tmp_path}/driver"):
+        look(HostTree(tmp_path))
+
+
+def test_unknown_driver_branch_leaves_the_cuda_version_open(tmp_path: Path) -> None:
+    host = HostTree(tmp_path, version="999.88.77").module().user_space().gpu(0)
+
+    assert look(host).cuda_version == ""

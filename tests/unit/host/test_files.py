@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Libraries, programs, firmware and sockets of a driver."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from nvct.errors import DriverNotFoundError
+from nvct.host import binaries, firmware, ipc, libraries
+from nvct.host.model import DriverFile, Findings
+from nvct.host.tree import Tree
+from nvct.linux import ldcache
+from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def find_libraries(host: HostTree, *, version: str = VERSION) -> tuple[list[DriverFile], Findings]:
+    findings = Findings()
+    with Tree(str(host.driver)) as tree:
+        search = libraries.Search(tree, host.roots, "x86_64", findings)
+        return libraries.find(search, version, libraries.directories(search)), findings
+
+
+def find_one(host: HostTree, stem: str) -> DriverFile:
+    files, _ = find_libraries(host)
+    return next(f for f in files if f.container_path.rpartition("/")[2].startswith(f"{stem}.so."))
+
+
+def links_of(file: DriverFile) -> dict[str, str]:
+    return {link.path: link.target for link in file.links}
+
+
+def test_library_of_the_driver_version_is_in_with_class_and_reason(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+
+    file = find_one(host, "libnvidia-ml")
+
+    assert file.host_path == f"{host.driver}/{LIB}/libnvidia-ml.so.{VERSION}"
+    assert file.container_path == f"/{LIB}/libnvidia-ml.so.{VERSION}"
+    assert (file.capability, file.soname, file.kind) == ("utility", "libnvidia-ml.so.1", "library")
+    assert VERSION in file.reason
+
+
+def test_libraries_of_another_version_stay_out(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space().library("libnvidia-cfg", suffix="570.10")
+
+    files, _ = find_libraries(host)
+
+    assert not [file for file in files if "570" in file.container_path]
+
+
+def test_nvvm70_has_a_version_of_its_own_and_is_in(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+
+    assert find_one(host, "libnvidia-nvvm70").container_path == f"/{LIB}/libnvidia-nvvm70.so.4"
+
+
+def test_soname_link_is_made_even_where_the_host_has_none(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    (host.driver / LIB / "libnvidia-ptxjitcompiler.so.1").unlink()
+
+    links = links_of(find_one(host, "libnvidia-ptxjitcompiler"))
+
+    assert links == {
+        f"/{LIB}/libnvidia-ptxjitcompiler.so.1": f"libnvidia-ptxjitcompiler.so.{VERSION}"
+    }
+
+
+def test_development_link_is_made_only_where_the_host_has_it(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+
+    assert f"/{LIB}/libnvidia-ml.so" not in links_of(find_one(host, "libnvidia-ml"))
+
+    host.link(f"driver/{LIB}/libnvidia-ml.so", "libnvidia-ml.so.1")
+    assert (
+        links_of(find_one(host, "libnvidia-ml"))[f"/{LIB}/libnvidia-ml.so"] == "libnvidia-ml.so.1"
+    )
+
+
+def test_libcuda_has_its_development_link_always(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    (host.driver / LIB / "libcuda.so").unlink()
+
+    assert links_of(find_one(host, "libcuda")) == {
+        f"/{LIB}/libcuda.so.1": f"libcuda.so.{VERSION}",
+        f"/{LIB}/libcuda.so": "libcuda.so.1",
+    }
+
+
+def test_glx_library_is_the_indirect_one_too(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+
+    links = links_of(find_one(host, "libGLX_nvidia"))
+
+    assert links[f"/{LIB}/libGLX_indirect.so.0"] == f"libGLX_nvidia.so.{VERSION}"
+
+
+def test_hostile_soname_makes_no_link(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    host.write(f"driver/{LIB}/libnvidia-evil.so.{VERSION}", elf_bytes("../../../etc/passwd"))
+
+    assert find_one(host, "libnvidia-evil").links == ()
+
+
+def test_library_of_another_machine_is_left_out_with_a_note(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    host.write(
+        f"driver/{LIB}/libnvidia-odd.so.{VERSION}", elf_bytes("libnvidia-odd.so.1", "aarch64")
+    )
+
+    files, findings = find_libraries(host)
+
+    assert not [file for file in files if "libnvidia-odd" in file.container_path]
+    assert findings.notes == [
+        f"{host.driver}/{LIB}/libnvidia-odd.so.{VERSION} is for aarch64: left out"
+    ]
+
+
+def test_damaged_library_is_in_without_links_and_with_a_warning(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    host.write(f"driver/{LIB}/libnvidia-bad.so.{VERSION}", "not ELF")
+
+    assert find_one(host, "libnvidia-bad").links == ()
+    _, findings = find_libraries(host)
+    assert "libnvidia-bad" in findings.warnings[0]
+
+
+def test_same_directory_by_two_names_gives_each_library_once(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    host.link("driver/usr/lib64", f"/{LIB}")
+
+    files, _ = find_libraries(host)
+
+    assert len({file.host_path for file in files}) == len(files)
+    assert all(file.container_path.startswith(f"/{LIB}/") for file in files)
+
+
+def test_absolute_link_in_a_driver_root_stays_inside_it(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    inside = host.write(
+        f"driver/opt/real/libnvidia-far.so.{VERSION}", elf_bytes("libnvidia-far.so.1")
+    )
+    host.link(f"driver/{LIB}/libnvidia-far.so.{VERSION}", f"/opt/real/libnvidia-far.so.{VERSION}")
+
+    file = find_one(host, "libnvidia-far")
+
+    assert file.host_path == str(inside)
+    assert file.container_path == f"/opt/real/libnvidia-far.so.{VERSION}"
+
+
+def test_link_that_would_leave_the_driver_root_finds_nothing(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    outside = host.write(f"outside/libnvidia-out.so.{VERSION}", elf_bytes("libnvidia-out.so.1"))
+    host.link(f"driver/{LIB}/libnvidia-out.so.{VERSION}", str(outside))
+    up = "../" * 12 + str(outside).lstrip("/")
+    host.link(f"driver/{LIB}/libnvidia-up.so.{VERSION}", up)
+
+    files, _ = find_libraries(host)
+
+    assert not [
+        f for f in files if "libnvidia-out" in f.host_path or "libnvidia-up" in f.host_path
+    ]
+
+
+def test_directory_that_only_the_linker_cache_knows_is_searched(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    host.library("libnvidia-cfg", "libnvidia-cfg.so.1", folder="opt/nvidia/lib")
+    cache = ldcache.merge(
+        None, [("libnvidia-cfg.so.1", "/opt/nvidia/lib/libnvidia-cfg.so.1")], machine="x86_64"
+    )
+    host.write("driver/etc/ld.so.cache", cache)
+
+    file = find_one(host, "libnvidia-cfg")
+
+    assert file.container_path == f"/opt/nvidia/lib/libnvidia-cfg.so.{VERSION}"
+
+
+def test_damaged_linker_cache_costs_a_warning(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    host.write("driver/etc/ld.so.cache", b"garbage")
+
+    files, findings = find_libraries(host)
+
+    assert files
+    assert "only the usual library directories are searched" in findings.warnings[0]
+
+
+def test_libraries_of_another_version_alone_name_both_versions(tmp_path: Path) -> None:
+    host = HostTree(tmp_path, version="575.51.03").user_space()
+
+    with pytest.raises(DriverNotFoundError) as caught:
+        find_libraries(host, version="580.159.04")
+
+    assert caught.value.message == (
+        f"kernel module is 580.159.04, but {host.driver} has libraries of 575.51.03"
+    )
+    assert caught.value.hint == "reboot, or reload the nvidia modules"
+
+
+def test_empty_driver_root_is_an_error_with_the_place(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    host.driver.mkdir()
+
+    with pytest.raises(DriverNotFoundError, match=f"no library of driver {VERSION} in "):
+        find_libraries(host)
+
+
+def test_two_versions_and_no_module_are_ambiguous(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space().library("libcuda", suffix="570.10.01")
+
+    with (
+        Tree(str(host.driver)) as tree,
+        pytest.raises(DriverNotFoundError, match=r"570\.10\.01 and 580"),
+    ):
+        libraries.infer_version(tree, [f"/{LIB}"])
+
+
+def test_programs_come_from_the_driver_root_alone(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    host.write("driver/usr/bin/nvidia-debugdump", "not executable", mode=0o644)
+
+    with Tree(str(host.driver)) as tree:
+        files = binaries.find(tree, host.roots, Findings())
+
+    assert [file.container_path for file in files] == [
+        "/usr/bin/nvidia-smi",
+        "/usr/bin/nvidia-cuda-mps-control",
+    ]
+
+
+def test_program_behind_a_link_is_mounted_under_its_own_name(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    host.write("driver/usr/lib/nvidia/current/nvidia-smi", "ELF", mode=0o755)
+    host.link("driver/etc/alternatives/nvidia-smi", "/usr/lib/nvidia/current/nvidia-smi")
+    host.link("driver/usr/bin/nvidia-smi", "/etc/alternatives/nvidia-smi")
+
+    with Tree(str(host.driver)) as tree:
+        (file,) = binaries.find(tree, host.roots, Findings())
+
+    assert file.container_path == "/usr/bin/nvidia-smi"
+    assert file.host_path == f"{host.driver}/usr/lib/nvidia/current/nvidia-smi"
+
+
+def test_firmware_is_gsp_only_and_taken_once(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    host.write("sys/module/firmware_class/parameters/path", "/lib/firmware\n")
+
+    with Tree(str(host.driver)) as tree:
+        files = firmware.find(tree, host.roots, VERSION)
+
+    assert [file.container_path for file in files] == [
+        f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin",
+        f"/lib/firmware/nvidia/{VERSION}/gsp_tu10x.bin",
+    ]
+
+
+def test_firmware_directories_are_the_kernels_in_its_order(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).module()
+    host.write("sys/module/firmware_class/parameters/path", "/custom\n")
+
+    assert firmware.directories(host.roots) == [
+        "/custom",
+        "/lib/firmware/updates/6.1.0-40-amd64",
+        "/lib/firmware/updates",
+        "/lib/firmware/6.1.0-40-amd64",
+        "/lib/firmware",
+    ]
+
+
+def bind_socket(path: Path) -> socket.socket:
+    path.parent.mkdir(parents=True)
+    server = socket.socket(socket.AF_UNIX)
+    here = os.open(path.parent, os.O_PATH)
+    try:  # the path itself may be longer than sun_path
+        server.bind(f"/proc/self/fd/{here}/{path.name}")
+    finally:
+        os.close(here)
+    return server
+
+
+@pytest.mark.parametrize("place", ["driver/run", "driver/var/run", "run"])
+def test_socket_is_at_run_in_the_container(tmp_path: Path, place: str) -> None:
+    host = HostTree(tmp_path)
+
+    with bind_socket(tmp_path / place / "nvidia-persistenced/socket"):
+        (file,) = ipc.find(host.roots, Findings())
+
+    assert file.container_path == "/run/nvidia-persistenced/socket"
+    assert file.host_path == f"{tmp_path}/{place}/nvidia-persistenced/socket"
+    assert file.kind == "socket"
+
+
+def test_file_or_link_in_place_of_a_socket_is_left_out(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    host.write("driver/run/nvidia-persistenced/socket", "")
+    host.link("driver/run/nvidia-fabricmanager/socket", "/etc/passwd")
+
+    assert ipc.find(host.roots, Findings()) == []
+
+
+def test_mps_directory_is_taken_from_root_alone(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    (tmp_path / "driver/tmp/nvidia-mps").mkdir(parents=True)
+    findings = Findings()
+
+    files = ipc.find(host.roots, findings)
+
+    if os.geteuid() == 0:
+        assert [file.container_path for file in files] == ["/tmp/nvidia-mps"]
+    else:
+        assert files == []
+        assert "not to root" in findings.warnings[0]
+
+
+def test_mps_link_that_anybody_could_make_is_left_out(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    host.link("driver/tmp/nvidia-mps", "/etc")
+
+    assert ipc.find(host.roots, Findings()) == []

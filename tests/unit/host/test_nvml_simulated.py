@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The adapter over the real nvidia-ml-py and a library with the real NVML ABI."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from nvct.errors import ContainerNotPossibleError, NvmlError
+from nvct.host.discover import discover
+from nvct.host.nodes import named_nodes
+from nvct.host.nvml import LibraryNvml
+from nvct.host.roots import Roots
+from nvct.sim import tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from nvct.host.model import Inventory
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tree.Node]:
+    """A node with whole GPUs, one in MIG mode with devices, and one in MIG mode without."""
+    try:
+        made = tree.create("mixed", "mixed", tmp_path_factory.mktemp("nodes"))
+    except ContainerNotPossibleError as error:
+        pytest.skip(error.message)
+    before = os.environ.get("NVCT_SIM_DEV")
+    os.environ["NVCT_SIM_DEV"] = str(made.dev)
+    yield made
+    if before is None:
+        del os.environ["NVCT_SIM_DEV"]
+    else:
+        os.environ["NVCT_SIM_DEV"] = before
+
+
+def look(node: tree.Node) -> Inventory:
+    places = {"proc": node.proc, "sys": node.sys, "etc": node.etc, "run": node.tree / "run"}
+    roots = Roots(
+        driver_root=str(node.driver_root),
+        dev_root=str(node.tree),
+        **{name: str(path) for name, path in places.items()},
+    )
+    return discover(roots, stat_node=named_nodes(roots))
+
+
+def test_mig_devices_of_a_mixed_node_are_found(node: tree.Node) -> None:
+    found = look(node)
+
+    assert found.warnings == ()
+    assert [(gpu.index, gpu.minor, gpu.mig_enabled) for gpu in found.gpus] == [
+        (0, 3, False),
+        (1, 0, True),
+        (2, 1, True),
+        (3, 4, False),
+        (4, 2, False),
+    ]
+    assert [mig.profile for mig in found.gpus[1].mig] == ["3g.40gb", "2g.20gb", "1g.10gb+me"]
+    assert all(mig.uuid.startswith("MIG-") for mig in found.gpus[1].mig)
+    assert found.gpus[2].mig == ()
+
+
+def test_nvml_and_procfs_agree_on_every_gpu(node: tree.Node) -> None:
+    found = look(node)
+
+    report = LibraryNvml(f"{node.library_dir}/libnvidia-ml.so.{node.installed}").report()
+
+    assert report.driver_version == found.driver_version
+    assert report.cuda_version == found.cuda_version
+    assert [(g.index, g.minor, g.uuid, g.bus_id, g.name) for g in report.gpus] == [
+        (g.index, g.minor, g.uuid, g.bus_id, g.model) for g in found.gpus
+    ]
+
+
+def test_library_that_does_not_fit_the_loaded_driver_says_so(
+    node: tree.Node, tmp_path: Path
+) -> None:
+    newer = tmp_path / "libnvidia-ml.so.999.99.99"
+    newer.write_bytes((node.library_dir / f"libnvidia-ml.so.{node.installed}").read_bytes())
+    state = node.library_dir / f"libnvidia-simstate.so.{node.installed}"
+    (tmp_path / "libnvidia-simstate.so.999.99.99").write_bytes(state.read_bytes())
+
+    with pytest.raises(NvmlError, match="version mismatch") as caught:
+        LibraryNvml(str(newer)).report()
+
+    assert caught.value.hint == "reboot, or reload the nvidia modules"

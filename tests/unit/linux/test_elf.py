@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ELF files: what is read of good ones, and that bad ones are errors of ours."""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+
+import pytest
+
+from nvct.errors import ElfError
+from nvct.linux import elf
+from nvct.sim.elf_writer import shared_object
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOTE = struct.pack("<III", 19, 3, 7) + b"NVIDIA Corporation\0\0" + b"abc\0"
+
+
+@pytest.mark.parametrize(("machine", "bits"), [("x86_64", 64), ("aarch64", 64), ("i386", 32)])
+def test_a_library_tells_its_machine_soname_and_needs(machine: str, bits: int) -> None:
+    data = shared_object(machine, soname="libcuda.so.1", needed=["libc.so.6", "libm.so.6"])
+
+    found = elf.read(data)
+
+    assert (found.machine, found.bits, found.soname) == (machine, bits, "libcuda.so.1")
+    assert found.needed == ["libc.so.6", "libm.so.6"]
+
+
+def test_a_library_without_soname_has_none() -> None:
+    found = elf.read(shared_object(needed=["libc.so.6"]))
+
+    assert found.soname is None
+    assert found.needed == ["libc.so.6"]
+
+
+def test_an_open_file_is_read_without_moving_its_position(tmp_path: Path) -> None:
+    path = tmp_path / "liba.so"
+    path.write_bytes(shared_object(soname="liba.so.1", size=1 << 20))
+
+    with path.open("rb") as file:
+        assert elf.read(file.fileno()).soname == "liba.so.1"
+        assert os.lseek(file.fileno(), 0, os.SEEK_CUR) == 0
+
+
+def test_the_running_interpreter_is_read() -> None:
+    with open(sys.executable, "rb") as file:
+        found = elf.read(file.fileno())
+
+    assert any(name.startswith("libc.so") for name in found.needed)
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "i386"])
+def test_notes_of_a_section_are_found(machine: str) -> None:
+    data = shared_object(machine, soname="libcuda.so.1", sections={".note.x": NOTE + NOTE})
+
+    notes = elf.read(data).notes(".note.x")
+
+    assert notes == [("NVIDIA Corporation", 7, b"abc")] * 2
+
+
+def test_a_section_that_is_not_there_has_no_notes() -> None:
+    assert elf.read(shared_object()).notes(".note.x") == []
+
+
+def test_a_note_that_leaves_its_section_is_an_error() -> None:
+    data = shared_object(sections={".note.x": NOTE[:-4]})
+
+    with pytest.raises(ElfError, match="leaves its section"):
+        elf.read(data).notes(".note.x")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"/* GNU ld script */ GROUP ( libc.so.6 )",
+        b"\x7fELF",
+        b"\x7fELF\x03\x01" + bytes(100),
+        b"\x7fELF\x02\x07" + bytes(100),
+    ],
+)
+def test_what_is_no_elf_file_is_an_error(data: bytes) -> None:
+    with pytest.raises(ElfError, match="no ELF file"):
+        elf.read(data)
+
+
+@pytest.mark.parametrize(
+    ("offset", "layout", "value"),
+    [
+        pytest.param(32, "<Q", 1 << 63, id="program headers beyond 63 bits"),
+        pytest.param(32, "<Q", 1 << 40, id="program headers beyond the end"),
+        pytest.param(54, "<H", 1, id="size of a program header"),
+        pytest.param(56, "<H", 0xFFFF, id="number of program headers"),
+    ],
+)
+def test_a_damaged_header_is_an_error(
+    tmp_path: Path, offset: int, layout: str, value: int
+) -> None:
+    data = bytearray(shared_object(soname="liba.so"))
+    struct.pack_into(layout, data, offset, value)
+    path = tmp_path / "liba.so"
+    path.write_bytes(data)
+
+    with pytest.raises(ElfError):
+        elf.read(bytes(data))
+    with path.open("rb") as file, pytest.raises(ElfError):
+        elf.read(file.fileno())
+
+
+def test_a_truncated_library_is_an_error_or_has_its_names() -> None:
+    data = shared_object(soname="liba.so.1", needed=["libc.so.6"])
+    whole = 0
+    for size in range(len(data)):
+        try:
+            found = elf.read(data[:size])
+        except ElfError:
+            continue
+        whole += 1
+        assert found.soname == "liba.so.1"
+
+    assert 0 < whole < len(data)
+
+
+def test_a_directory_is_an_error(tmp_path: Path) -> None:
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with pytest.raises(ElfError, match="cannot be read"):
+            elf.read(fd)
+    finally:
+        os.close(fd)

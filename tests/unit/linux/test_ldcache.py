@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ld.so.cache: what is read, where new entries go, and that glibc's own tools agree."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+
+import pytest
+
+from nvct.errors import LdCacheError
+from nvct.linux import ldcache
+from nvct.sim.elf_writer import shared_object
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+LDCONFIG = shutil.which("ldconfig", path="/usr/sbin:/sbin:/usr/bin:/bin")
+needs_ldconfig = pytest.mark.skipif(LDCONFIG is None, reason="needs ldconfig")
+
+# Numbers against letters and against nothing, leading zeros, long numbers, signs of char.
+NAMES = [
+    "libc.so.6", "libcuda.so", "libcuda.so.1", "libcuda.so.535", "libfoo.so.9", "libfoo.so.10",
+    "libfoo2.so.1", "libfoo10.so.1", "libfoo-2.so", "libfoo_2.so", "libfooA.so", "libfooa.so",
+    "libnvidia-ml.so.1", "libz.so.1", "liba1b.so", "liba1.so", "liba.so", "lib1.so",
+    "libx+y.so.3", "libx~.so", "libbig20230804.so", "libGLX_nvidia.so.0",
+]  # fmt: skip
+
+
+def ldconfig(root: Path, *arguments: str) -> str:
+    assert LDCONFIG is not None
+    command = [LDCONFIG, "-r", str(root), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def image(root: Path, names: list[str], *arguments: str) -> bytes:
+    """Make a folder of libraries and its cache by the real ldconfig."""
+    folder = root / "opt/lib"
+    folder.mkdir(parents=True)
+    (root / "etc").mkdir()
+    for name in names:
+        (folder / name).write_bytes(shared_object(soname=name))
+    ldconfig(root, *arguments, "/opt/lib")
+    return (root / "etc/ld.so.cache").read_bytes()
+
+
+def names_of(data: bytes) -> list[str]:
+    return [entry[0] for entry in ldcache.parse(data).entries]
+
+
+def test_no_cache_gives_a_new_one_with_the_added_libraries() -> None:
+    data = ldcache.merge(None, [("liba.so.1", "/x/liba.so.1")], machine="x86_64")
+
+    assert ldcache.parse(data).entries == [("liba.so.1", "/x/liba.so.1", 0x0303, 0, 0)]
+
+
+def test_a_cache_of_nothing_is_a_bare_header() -> None:
+    data = ldcache.merge(None, [], machine="x86_64")
+
+    assert len(data) == 48
+    assert ldcache.parse(data).entries == []
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags"), [("x86_64", 0x0303), ("aarch64", 0x0A03), ("i386", 0x0003)]
+)
+def test_entries_carry_the_flags_of_their_machine(machine: str, flags: int) -> None:
+    data = ldcache.merge(None, [("liba.so", "/liba.so")], machine=machine)
+
+    assert ldcache.parse(data).entries[0][2] == flags
+
+
+def test_an_added_library_comes_before_others_of_its_name() -> None:
+    old = ldcache.merge(None, [("liba.so", "/image/liba.so")], machine="x86_64")
+
+    data = ldcache.merge(old, [("liba.so", "/ours/liba.so")], machine="x86_64")
+
+    assert ldcache.parse(data).find("liba.so") == ["/ours/liba.so", "/image/liba.so"]
+
+
+def test_among_added_libraries_of_one_name_the_first_given_comes_first() -> None:
+    added = [("liba.so", "/compat/liba.so"), ("liba.so", "/ours/liba.so")]
+
+    data = ldcache.merge(None, added, machine="x86_64")
+
+    assert ldcache.parse(data).find("liba.so") == ["/compat/liba.so", "/ours/liba.so"]
+
+
+def test_merging_twice_gives_the_same_bytes() -> None:
+    old = ldcache.merge(None, [(n, f"/image/{n}") for n in NAMES], machine="x86_64")
+    added = [(n, f"/ours/{n}") for n in NAMES[::2]]
+
+    once = ldcache.merge(old, added, machine="x86_64")
+
+    assert ldcache.merge(once, added, machine="x86_64") == once
+
+
+def test_an_entry_that_is_there_but_not_first_is_moved_to_the_front() -> None:
+    old = ldcache.merge(
+        None, [("liba.so", "/a/liba.so"), ("liba.so", "/b/liba.so")], machine="i386"
+    )
+
+    data = ldcache.merge(old, [("liba.so", "/b/liba.so")], machine="i386")
+
+    assert ldcache.parse(data).find("liba.so") == ["/b/liba.so", "/a/liba.so"]
+    assert len(data) == len(old)
+
+
+def test_entries_of_dropped_folders_go() -> None:
+    old = ldcache.merge(
+        None, [("liba.so", "/a/liba.so"), ("libb.so", "/b/libb.so")], machine="i386"
+    )
+
+    data = ldcache.merge(old, [], machine="i386", drop_dirs=["/a/"])
+
+    assert names_of(data) == ["libb.so"]
+
+
+def test_a_name_that_is_no_utf_8_survives() -> None:
+    name = b"lib\xff\xfe.so".decode("utf-8", "surrogateescape")
+
+    data = ldcache.merge(None, [(name, f"/x/{name}")], machine="x86_64")
+
+    assert names_of(data) == [name]
+    assert b"/x/lib\xff\xfe.so\0" in data
+
+
+def test_bytes_above_ascii_sort_by_the_sign_of_the_machines_char() -> None:
+    high, low = "lib\xff.so", "libz.so"
+    added = [(high, f"/{high}"), (low, f"/{low}")]
+
+    assert names_of(ldcache.merge(None, added, machine="x86_64")) == [low, high]
+    assert names_of(ldcache.merge(None, added, machine="aarch64")) == [high, low]
+
+
+def test_a_nul_in_a_name_is_refused() -> None:
+    with pytest.raises(LdCacheError, match="NUL"):
+        ldcache.merge(None, [("lib\0a.so", "/a")], machine="x86_64")
+
+
+def test_an_unknown_machine_is_refused() -> None:
+    with pytest.raises(LdCacheError, match="'vax'"):
+        ldcache.merge(None, [], machine="vax")
+
+
+def _cache(*, flags: int = 2, count: int = 0, extension: int = 0, rest: bytes = b"") -> bytes:
+    head = struct.pack("<20sIIB3xI12x", b"glibc-ld.so.cache1.1", count, 0, flags, extension)
+    return head + rest
+
+
+def _extension(tag: int, flags: int = 0, start: int = 48, size: int = 0) -> bytes:
+    return struct.pack("<IIIIII", 0xEAA42174, 1, tag, flags, start, size)
+
+
+ENTRY = struct.pack("<iIIIQ", 0x303, 72, 72, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"ld.so-1.7.0\0\0\0\0\0", id="old format alone"),
+        pytest.param(b"ld.so-1.7.0\0\xff\xff\xff\xff", id="old format, absurd count"),
+        pytest.param(b"glibc-ld.so.cache1.2" + bytes(28), id="another version"),
+        pytest.param(_cache()[:30], id="half a header"),
+        pytest.param(_cache(flags=3), id="big endian"),
+        pytest.param(_cache(flags=1), id="invalid byte order"),
+        pytest.param(_cache(count=1), id="no room for entries"),
+        pytest.param(_cache(count=0xFFFFFFFF), id="absurd count"),
+        pytest.param(_cache(count=1, rest=ENTRY + b"lib"), id="string without end"),
+        pytest.param(_cache(count=1, rest=ENTRY), id="string outside"),
+        pytest.param(_cache(extension=999), id="extension outside"),
+        pytest.param(_cache(extension=48, rest=bytes(8)), id="unknown extension"),
+        pytest.param(_cache(extension=48, rest=b"\0"), id="half an extension"),
+        pytest.param(_cache(extension=48, rest=_extension(7)), id="unknown section"),
+        pytest.param(_cache(extension=48, rest=_extension(0, 1)), id="unknown section flag"),
+        pytest.param(_cache(extension=48, rest=_extension(0, 0, 48, 999)), id="section outside"),
+        pytest.param(_cache(extension=48, rest=_extension(1, 0, 48, 3)), id="odd hwcaps"),
+        pytest.param(_cache(extension=48, rest=_extension(1, 0, 48, 4)), id="hwcaps outside"),
+    ],
+)
+def test_a_damaged_or_unknown_cache_is_an_error(data: bytes) -> None:
+    with pytest.raises(LdCacheError):
+        ldcache.parse(data)
+
+
+def test_a_very_long_string_is_refused_where_it_is_used() -> None:
+    data = _cache(count=1, rest=ENTRY + b"x" * 5000 + b"\0")
+
+    with pytest.raises(LdCacheError, match="longer than 4096"):
+        _ = ldcache.parse(data).entries
+
+
+@needs_ldconfig
+def test_a_real_cache_is_read_and_kept_with_its_generator(tmp_path: Path) -> None:
+    old = image(tmp_path, NAMES)
+
+    merged = ldcache.merge(old, [("libnew.so.1", "/opt/new/libnew.so.1")], machine="x86_64")
+
+    before, after = ldcache.parse(old), ldcache.parse(merged)
+    assert sorted(before.entries) == sorted(e for e in after.entries if e[0] != "libnew.so.1")
+    assert after.generator == before.generator
+    assert before.generator is not None
+
+
+@needs_ldconfig
+def test_our_order_is_that_of_ldconfig(tmp_path: Path) -> None:
+    theirs = ldcache.parse(image(tmp_path, NAMES)).entries
+
+    ours = ldcache.merge(None, [(n, f"/opt/lib/{n}") for n in sorted(NAMES)], machine="x86_64")
+
+    assert ldcache.parse(ours).entries == theirs
+    assert len(theirs) == len(NAMES)
+
+
+@needs_ldconfig
+@pytest.mark.parametrize("form", ["new", "compat"])
+def test_ldconfig_lists_what_was_merged(tmp_path: Path, form: str) -> None:
+    old = image(tmp_path, NAMES, "-c", form)
+    added = [("libcuda.so.1", "/drv/libcuda.so.1"), ("libnew.so", "/drv/libnew.so")]
+
+    (tmp_path / "etc/ld.so.cache").write_bytes(ldcache.merge(old, added, machine="x86_64"))
+
+    listed = ldconfig(tmp_path, "-p").splitlines()
+    assert "\tlibnew.so (libc6,x86-64) => /drv/libnew.so" in listed
+    cuda = [line.split(" => ")[1] for line in listed if line.startswith("\tlibcuda.so.1 ")]
+    assert cuda == ["/drv/libcuda.so.1", "/opt/lib/libcuda.so.1"]
+    assert listed[0].startswith(f"{len(ldcache.parse(old).entries) + 2} libs found")
+
+
+@needs_ldconfig
+@pytest.mark.parametrize("form", ["new", "compat"])
+def test_hwcaps_subdirectories_survive_a_merge(tmp_path: Path, form: str) -> None:
+    folder = tmp_path / "opt/lib/glibc-hwcaps/x86-64-v3"
+    folder.mkdir(parents=True)
+    (tmp_path / "etc").mkdir()
+    for place in (folder, folder.parents[1]):
+        (place / "libz.so.1").write_bytes(shared_object(soname="libz.so.1"))
+    ldconfig(tmp_path, "-c", form, "/opt/lib")
+    old = (tmp_path / "etc/ld.so.cache").read_bytes()
+    if not ldcache.parse(old).hwcaps:
+        pytest.skip("ldconfig is older than glibc 2.33")
+
+    merged = ldcache.merge(old, [("liba.so", "/drv/liba.so")], machine="x86_64")
+
+    (tmp_path / "etc/ld.so.cache").write_bytes(merged)
+    assert 'libz.so.1 (libc6,x86-64, hwcap: "x86-64-v3")' in ldconfig(tmp_path, "-p")
+
+
+@needs_ldconfig
+def test_a_merged_cache_can_be_made_anew_by_ldconfig(tmp_path: Path) -> None:
+    old = image(tmp_path, NAMES)
+    cache = tmp_path / "etc/ld.so.cache"
+    cache.write_bytes(ldcache.merge(old, [("liba.so", "/drv/liba.so")], machine="x86_64"))
+
+    ldconfig(tmp_path, "/opt/lib")
+
+    assert cache.read_bytes() == old
+
+
+@pytest.mark.parametrize(
+    ("smaller", "larger"),
+    [
+        ("libfoo.so.9", "libfoo.so.10"),
+        ("libfoo.so", "libfoo.so.1"),
+        ("libfooz", "libfoo1"),
+        ("libfoo.so.2147483648", "libfoo.so.1"),
+    ],
+)
+def test_order_is_that_of_the_dynamic_linker(smaller: str, larger: str) -> None:
+    key: Callable[[bytes], tuple[int, ...]] = ldcache.order_key
+    assert key(smaller.encode()) < key(larger.encode())

@@ -1,0 +1,456 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A root's content is an attacker's: each test is a shape that it may have."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+
+import pytest
+
+from nvct.errors import HostError, UnsafePathError
+from nvct.linux import constants as c
+from nvct.linux.kernel import KERNEL
+from nvct.linux.root import Root
+from nvct.linux.walk import DEPTH_LIMIT, LINK_LIMIT
+from tests.support.forked import in_mount_namespace, run_forked
+from tests.support.recording_kernel import RecordingKernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def inside(tmp_path: Path) -> Path:
+    """The container's root; what lies beside it, `secret`, is the host's."""
+    (tmp_path / "secret").write_bytes(b"the host's")
+    made = tmp_path / "root"
+    for folder in ("etc", "usr/lib", "tmp"):
+        (made / folder).mkdir(parents=True)
+    (made / "lib").symlink_to("usr/lib")
+    (made / "etc/passwd").write_bytes(b"inside")
+    (made / "usr/lib/libc.so.6").write_bytes(b"ELF")
+    return made
+
+
+@pytest.fixture
+def root(inside: Path) -> Iterator[Root]:
+    before = os.listdir("/proc/self/fd")
+    with Root.open(str(inside)) as opened:
+        yield opened
+    assert os.listdir("/proc/self/fd") == before, "a descriptor was left open"
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    old = os.umask(0o077)
+    yield
+    os.umask(old)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def test_a_file_is_read_through_links_inside(root: Root, inside: Path) -> None:
+    (inside / "a").symlink_to("/lib/../lib/libc.so.6")
+    assert root.read_file("/lib/libc.so.6") == b"ELF"
+    assert root.read_file("a") == b"ELF"
+    assert root.resolve("/a") == "/usr/lib/libc.so.6"
+    assert root.resolve("/lib/") == "/usr/lib"
+    assert root.resolve("//./etc/..//") == "/"
+    assert root.is_file("/a")
+    assert not root.is_file("/lib")
+    assert root.readlink("/lib") == "usr/lib"
+    assert root.readlink("/etc") is None
+    assert root.readlink("/") is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/none",
+        "/none/below",
+        "/etc/passwd/below",
+        "/lib/none",
+        "/etc/passwd/../passwd",
+        "/etc/passwd/",
+        "/etc/passwd/.",
+    ],
+)
+def test_what_is_absent_is_none(root: Root, path: str) -> None:
+    assert root.read_file(path) is None
+    assert root.stat(path) is None
+    assert root.lstat(path) is None
+    assert root.resolve(path) is None
+    assert root.readlink(path) is None
+    assert root.listdir(path) is None
+    assert root.path_fd(path) is None
+    assert root.file_fd(path) is None
+    assert not root.is_file(path)
+    assert not root.chmod(path, 0o755)
+    root.unlink(path)
+    with pytest.raises((FileNotFoundError, NotADirectoryError)) as caught:
+        root.dir_fd(path)
+    assert caught.value.filename == path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "../secret", "/../secret", "../../../../../../secret", "/etc/../../secret",
+        "lib/../../../secret", "{host}/secret", "up/secret", "self/secret",
+    ],
+)  # fmt: skip
+def test_no_link_leads_out(root: Root, inside: Path, text: str) -> None:
+    (inside / "up").symlink_to("../..")
+    (inside / "self").symlink_to(inside.parent)
+    (inside / "link").symlink_to(text.format(host=inside.parent))
+    for path in ("/link", text.format(host=inside.parent)):
+        assert root.read_file(path) is None
+        root.write_file(path, b"mine")
+        root.unlink(path)
+        root.symlink("x", path)
+    assert (inside.parent / "secret").read_bytes() == b"the host's"
+    assert sorted(os.listdir(inside.parent)) == ["root", "secret"]
+
+
+def test_magic_links_are_read_as_text(inside: Path) -> None:
+    def child() -> None:
+        (inside / "proc").mkdir()
+        KERNEL.mount("proc", str(inside / "proc"), "proc")
+        os.chdir(inside.parent)
+        root = Root.open(str(inside))
+        assert (inside / "proc/self/cwd/secret").exists()
+        assert root.resolve("/proc/self/root") == "/"
+        assert root.read_file("/proc/self/cwd/secret") is None
+        assert root.read_file("/proc/self/root/" + str(inside.parent / "secret")) is None
+        assert root.read_file(f"/proc/self/fd/{root.fd}/../secret") is None
+        assert root.listdir("/proc/self/cwd") is None
+        status = root.read_file("/proc/self/status")
+        assert status is not None
+        assert b"Uid:" in status
+
+    in_mount_namespace(child)
+
+
+def test_links_have_a_limit(root: Root, inside: Path) -> None:
+    (inside / "loop").symlink_to("loop")
+    (inside / "l0").symlink_to("etc/passwd")
+    for n in range(LINK_LIMIT + 1):
+        (inside / f"l{n + 1}").symlink_to(f"l{n}")
+    assert root.read_file(f"/l{LINK_LIMIT - 1}") == b"inside"
+    for path in (f"/l{LINK_LIMIT}", "/loop", "/loop/below"):
+        with pytest.raises(UnsafePathError, match="too many symbolic links"):
+            root.read_file(path)
+
+
+def test_steps_and_depth_have_a_limit(root: Root, inside: Path) -> None:
+    (inside / "long").symlink_to("etc/../" * 580)
+    (inside / "longer").symlink_to("long/../" * 39)
+    assert root.resolve("/long") == "/"
+    with pytest.raises(UnsafePathError, match="too many symbolic links"):
+        root.resolve("/longer")
+    with pytest.raises(UnsafePathError, match=f"more than {DEPTH_LIMIT} directories"):
+        root.dir_fd("/deep" * (DEPTH_LIMIT + 1), create=True)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "socket", "directory", "device"])
+def test_only_regular_files_are_opened(root: Root, inside: Path, kind: str) -> None:
+    path = inside / "odd"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "socket":
+        os.mknod(path, stat.S_IFSOCK | 0o600)
+    elif os.geteuid() == 0:
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))
+    else:
+        pytest.skip("needs CAP_MKNOD")
+    with pytest.raises(UnsafePathError, match=f"/odd in {inside} is no regular file"):
+        root.read_file("/odd")
+    if kind != "directory":
+        with pytest.raises(UnsafePathError, match="no file or directory"):
+            root.chmod("/odd", 0o777)
+    assert mode(path) & 0o077 == 0
+
+
+def test_a_file_too_large_is_refused(root: Root) -> None:
+    assert root.read_file("/etc/passwd", 6) == b"inside"
+    with pytest.raises(UnsafePathError, match="larger than 5 bytes"):
+        root.read_file("/etc/passwd", 5)
+
+
+def test_a_sparse_file_of_a_terabyte_costs_nothing(root: Root, inside: Path) -> None:
+    with (inside / "huge").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UnsafePathError, match="larger"):
+        root.read_file("/huge")
+
+
+def test_names_are_listed_sorted_and_no_more_than_the_limit(root: Root, inside: Path) -> None:
+    for name in ("b", "a", ".c"):
+        (inside / "tmp" / name).touch()
+    assert root.listdir("/tmp", 3) == [".c", "a", "b"]
+    assert root.listdir("/etc/passwd") is None
+    with pytest.raises(UnsafePathError, match="more than 2 entries"):
+        root.listdir("/tmp", 2)
+
+
+def test_names_that_are_no_utf8_are_the_same_file_again(root: Root, inside: Path) -> None:
+    with open(os.fsencode(inside) + b"/tmp/\xff\n", "wb") as file:
+        file.write(b"x")
+    (name,) = root.listdir("/tmp") or []
+    assert root.read_file(f"/tmp/{name}") == b"x"
+
+
+def test_directories_are_made_with_their_mode_whatever_the_umask(root: Root, inside: Path) -> None:
+    os.close(root.dir_fd("/var/lib/x", create=True))
+    os.close(root.dir_fd("/var/lib/x/y", create=True, mode=0o555))
+    assert [mode(inside / p) for p in ("var", "var/lib", "var/lib/x")] == [0o755] * 3
+    assert mode(inside / "var/lib/x/y") == 0o555
+
+
+def test_directories_behind_dangling_links_are_made_inside(root: Root, inside: Path) -> None:
+    (inside / "lib64").symlink_to("/../../usr/lib64")
+    root.write_file("/lib64/a/b", b"x")
+    assert (inside / "usr/lib64/a/b").read_bytes() == b"x"
+    assert not (inside.parent / "usr").exists()
+
+
+def test_a_directory_inherits_the_group_bit(root: Root, inside: Path) -> None:
+    (inside / "tmp").chmod(0o2775)
+    os.close(root.dir_fd("/tmp/new", create=True))
+    assert mode(inside / "tmp/new") == 0o2755
+
+
+def test_a_file_in_the_way_of_a_directory_is_an_error(root: Root) -> None:
+    with pytest.raises(NotADirectoryError) as caught:
+        root.write_file("/etc/passwd/below", b"x")
+    assert caught.value.filename == "/etc/passwd/below"
+
+
+def test_the_root_itself_is_a_directory_to_open(root: Root, inside: Path) -> None:
+    for path in ("/", "", "..", "/etc/.."):
+        fd = root.dir_fd(path)
+        assert os.fstat(fd).st_ino == inside.stat().st_ino
+        assert not os.get_inheritable(fd)
+        os.close(fd)
+    also = root.path_fd("/")
+    assert also is not None
+    os.close(also)
+    assert root.stat("/") is not None
+
+
+def test_a_written_file_has_its_mode_and_keeps_an_old_ones(root: Root, inside: Path) -> None:
+    root.write_file("/etc/new", b"x")
+    assert mode(inside / "etc/new") == 0o644
+    (inside / "etc/passwd").chmod(0o604)
+    root.write_file("/etc/passwd", b"y", mode=0o640)
+    assert mode(inside / "etc/passwd") == 0o604
+    assert (inside / "etc/passwd").read_bytes() == b"y"
+    assert sorted(os.listdir(inside / "etc")) == ["new", "passwd"]
+
+
+def test_set_id_bits_are_not_kept(root: Root, inside: Path) -> None:
+    (inside / "etc/passwd").chmod(0o6755)
+    root.write_file("/etc/passwd", b"y")
+    assert mode(inside / "etc/passwd") == 0o755
+
+
+def test_a_file_replaces_a_link_and_not_what_it_leads_to(root: Root, inside: Path) -> None:
+    (inside / "etc/cache").symlink_to("passwd")
+    root.write_file("/etc/cache", b"new")
+    assert (inside / "etc/passwd").read_bytes() == b"inside"
+    assert (inside / "etc/cache").read_bytes() == b"new"
+    assert not (inside / "etc/cache").is_symlink()
+
+
+def test_a_hard_link_of_a_file_is_not_written_through(root: Root, inside: Path) -> None:
+    os.link(inside.parent / "secret", inside / "etc/hard")
+    root.write_file("/etc/hard", b"new")
+    assert (inside.parent / "secret").read_bytes() == b"the host's"
+
+
+@pytest.mark.parametrize("path", ["/etc", "/", "..", "/lib/..", "/etc/", "/lib/."])
+def test_a_directory_is_never_replaced(root: Root, inside: Path, path: str) -> None:
+    with pytest.raises(UnsafePathError, match="is a directory"):
+        root.write_file(path, b"x")
+    with pytest.raises(UnsafePathError, match="is a directory"):
+        root.symlink("x", path)
+    with pytest.raises(UnsafePathError, match="is a directory"):
+        root.unlink(path)
+    assert sorted(os.listdir(inside)) == ["etc", "lib", "tmp", "usr"]
+
+
+class Racer(RecordingKernel):
+    """Somebody who makes a directory at the last moment before a rename."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: Path) -> None:
+        super().__init__()
+        self.place = place
+
+    def rename(
+        self,
+        source: str,
+        target: str,
+        *,
+        source_dir_fd: int | None = None,
+        target_dir_fd: int | None = None,
+    ) -> None:
+        self.place.mkdir()
+        super().rename(source, target, source_dir_fd=source_dir_fd, target_dir_fd=target_dir_fd)
+
+
+def test_a_directory_that_appears_at_the_last_moment_is_not_replaced(
+    root: Root, inside: Path
+) -> None:
+    with pytest.raises(UnsafePathError, match="is a directory"):
+        root.write_file("/tmp/a", b"x", kernel=Racer(inside / "tmp/a"))
+    with pytest.raises(UnsafePathError, match="is a directory"):
+        root.symlink("x", "/tmp/b", kernel=Racer(inside / "tmp/b"))
+    assert sorted(os.listdir(inside / "tmp")) == ["a", "b"]
+
+
+def test_a_link_is_made_once(root: Root, inside: Path) -> None:
+    twin = RecordingKernel()
+    root.symlink("libcuda.so.1", "/lib/libcuda.so", kernel=twin)
+    assert (inside / "usr/lib/libcuda.so").readlink().name == "libcuda.so.1"
+    assert twin.names() == ["symlink", "rename"]
+    twin.calls.clear()
+    root.symlink("libcuda.so.1", "/lib/libcuda.so", kernel=twin)
+    assert twin.calls == []
+    root.symlink("/elsewhere", "/lib/libcuda.so", kernel=twin)
+    assert os.readlink(inside / "usr/lib/libcuda.so") == "/elsewhere"
+
+
+@pytest.mark.parametrize("target", ["", "a\0b"])
+def test_a_text_that_no_link_can_have_is_refused(root: Root, target: str) -> None:
+    with pytest.raises(UnsafePathError, match="cannot be a link"):
+        root.symlink(target, "/etc/link")
+
+
+def test_a_link_replaces_a_file_and_a_dangling_link(root: Root, inside: Path) -> None:
+    (inside / "etc/dangling").symlink_to("/../../secret")
+    root.symlink("x", "/etc/dangling")
+    root.symlink("y", "/etc/passwd")
+    assert os.readlink(inside / "etc/dangling") == "x"
+    assert os.readlink(inside / "etc/passwd") == "y"
+
+
+def test_unlink_takes_the_link_and_not_its_target(root: Root, inside: Path) -> None:
+    (inside / "etc/link").symlink_to("passwd")
+    root.unlink("/etc/link")
+    root.unlink("/etc/link")
+    assert os.listdir(inside / "etc") == ["passwd"]
+
+
+def test_chmod_follows_links_inside_only(root: Root, inside: Path) -> None:
+    (inside.parent / "secret").chmod(0o600)
+    (inside / "link").symlink_to("/../secret")
+    (inside / "good").symlink_to("etc/passwd")
+    assert not root.chmod("/link", 0o777)
+    assert root.chmod("/good", 0o640)
+    assert root.chmod("/etc", 0o1777)
+    assert mode(inside.parent / "secret") == 0o600
+    assert mode(inside / "etc/passwd") == 0o640
+    assert mode(inside / "etc") == 0o1777
+
+
+def test_a_descriptor_for_mounting_touches_nothing(root: Root, inside: Path) -> None:
+    os.mkfifo(inside / "fifo")
+    (inside / "link").symlink_to("fifo")
+    fd = root.path_fd("/link")
+    assert fd is not None
+    assert stat.S_ISFIFO(os.fstat(fd).st_mode)
+    os.close(fd)
+    fd = root.path_fd("/link", follow=False)
+    assert fd is not None
+    assert stat.S_ISLNK(os.fstat(fd).st_mode)
+    os.close(fd)
+
+
+@pytest.mark.parametrize("path", ["/" + "x" * 256, "/" + "x" * 256 + "/y"])
+def test_a_name_too_long_is_the_containers_fault(root: Root, path: str) -> None:
+    with pytest.raises(UnsafePathError, match="too long"):
+        root.stat(path)
+    with pytest.raises(UnsafePathError, match="too long"):
+        root.write_file(path, b"x")
+
+
+def test_a_nul_never_cuts_a_path(root: Root) -> None:
+    with pytest.raises(UnsafePathError, match="NUL"):
+        root.read_file("/etc/passwd\0.txt")
+
+
+def test_a_root_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name in ("missing", "file"):
+        with pytest.raises(HostError, match=f"root {tmp_path}/{name} cannot be opened"):
+            Root.open(str(tmp_path / name))
+
+
+def test_a_root_may_be_closed_twice(inside: Path) -> None:
+    root = Root(os.open(inside, os.O_RDONLY), "x")
+    root.close()
+    root.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        root.stat("/etc")
+
+
+def test_a_full_file_system_leaves_the_old_file_and_nothing_else(inside: Path) -> None:
+    def child() -> None:
+        KERNEL.mount("none", str(inside / "tmp"), "tmpfs", 0, "size=64k")
+        (inside / "tmp/a").write_bytes(b"old")
+        with Root.open(str(inside)) as root:
+            with pytest.raises(OSError, match="No space") as caught:
+                root.write_file("/tmp/a", b"x" * 100_000)
+            assert caught.value.filename == "/tmp/a"
+            assert root.read_file("/tmp/a") == b"old"
+            assert root.listdir("/tmp") == ["a"]
+
+    in_mount_namespace(child)
+
+
+def test_a_false_proc_is_noticed(root: Root, inside: Path) -> None:
+    def child() -> None:
+        fd = root.path_fd("/etc/passwd")
+        assert fd is not None
+        os.close(fd)
+        KERNEL.mount("none", "/proc", "tmpfs")
+        with pytest.raises(HostError, match="/proc is not mounted"):
+            root.read_file("/etc/passwd")
+        os.makedirs("/proc/self/fd")
+        for number in range(64):
+            os.symlink(inside.parent / "secret", f"/proc/self/fd/{number}")
+        with pytest.raises(UnsafePathError, match="another file"):
+            root.read_file("/etc/passwd")
+        KERNEL.umount2("/proc", c.MNT_DETACH)
+
+    in_mount_namespace(child)
+
+
+def test_a_kill_at_any_call_leaves_the_old_file_or_the_new_one_inside(
+    root: Root, inside: Path
+) -> None:
+    path = inside / "etc/passwd"
+    rehearsal = RecordingKernel()
+    root.write_file("/etc/passwd", b"inside", kernel=rehearsal)
+    seen = set()
+    for name in rehearsal.names():
+        for when in ("before", "after"):
+            path.write_bytes(b"inside")
+            twin = RecordingKernel(kill_at=(name, when, 1))
+
+            def child(twin: RecordingKernel = twin) -> None:
+                root.write_file("/etc/passwd", b"new", kernel=twin)
+
+            assert os.WTERMSIG(run_forked(child)) == signal.SIGKILL
+            seen.add(path.read_bytes())
+    assert seen == {b"inside", b"new"}

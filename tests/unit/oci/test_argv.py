@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command lines of runc and crun, read by nvct and by the runtimes themselves."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from nvct.oci import argv
+from tests.unit.oci.argv_cases import CASES, Case
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+READ = ("command", "bundle", "config", "log", "log_format", "debug", "version", "help", "sure")
+TRIED = {"runc": "1.1.5", "crun": "1.8.1"}
+NO_BUNDLE = {
+    "runc": re.compile(r"failed: (?:chdir (.*?): no such file|JSON specification file config)"),
+    "crun": re.compile(
+        r"(?:realpath|chdir) `(.*?)` failed: No such|error loading|cannot read the"
+    ),
+}
+"""What each says when there is no such bundle, or no config.json in the working directory."""
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_command_line_is_read_as_the_table_says(case: Case) -> None:
+    said = argv.parse(list(case.args))
+    assert {key: getattr(said, key) for key in READ} == {key: getattr(case, key) for key in READ}
+    assert said.creates is case.creates
+
+
+def test_the_table_is_large_and_names_no_line_twice() -> None:
+    lines = [case.args for case in CASES]
+    assert len(lines) >= 100
+    assert len(set(lines)) == len(lines)
+
+
+def looked_for(runtime: str, case: Case, folder: Path) -> str | None:
+    done = subprocess.run(
+        [runtime, *case.args],
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": str(folder)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.returncode != 0
+    log = folder / case.log.removeprefix("file:")
+    found = NO_BUNDLE[runtime].search(done.stderr + (log.read_text() if log.is_file() else ""))
+    return None if found is None else found[1] or ""
+
+
+@pytest.mark.parametrize("runtime", sorted(TRIED))
+def test_the_runtimes_look_for_the_bundle_where_the_table_says(
+    runtime: str, tmp_path: Path
+) -> None:
+    program = shutil.which(runtime)
+    if program is None:
+        pytest.skip(f"needs {runtime}")
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    if TRIED[runtime] not in said.stdout.splitlines()[0]:
+        pytest.skip(f"the table tells of {runtime} {TRIED[runtime]}")
+    wrong = {}
+    for number, case in enumerate(case for case in CASES if case.creates):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        found = looked_for(runtime, case, folder)
+        if found != getattr(case, runtime):
+            wrong[str(case)] = found
+    assert wrong == {}
+
+
+def test_the_arguments_stay_as_they_were() -> None:
+    args = ["--root", "r", "create", "-bB", "id"]
+    argv.parse(args)
+    assert args == ["--root", "r", "create", "-bB", "id"]

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON text: what is read, what is refused, and what an edit leaves alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nvct.errors import DocumentError
+from nvct.oci import jsontext
+from nvct.oci.jsontext import ELEMENTS, Document
+
+WANT: jsontext.Want = {
+    "a": {"list": ELEMENTS, "deep": {"list": ELEMENTS, "value": None}},
+    "list": ELEMENTS,
+    "value": None,
+    "open": {},
+}
+
+
+def document(text: str) -> Document:
+    return Document(text, WANT, "x.json")
+
+
+def edited(text: str, *edits: tuple[str, tuple[str, ...], list[str] | str]) -> str:
+    made = document(text)
+    for verb, path, value in edits:
+        getattr(made, verb)(path, value)
+    return made.render()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0", "-1", "1.5e3", "true", "null", '"x"', '""', "[]", "{}", " {} ", "\n\t\r [1 , 2]\n",
+        '{"a":{"b":[{"c":null}]}}', '"\\u00e4\\ud83d\\ude00\\/\\"\\\\"', '"ä😀"', '"\\ud800"',
+    ],
+)  # fmt: skip
+def test_what_is_json_is_parsed_as_the_json_module_does(text: str) -> None:
+    assert jsontext.parse(text, "x") == json.loads(text)
+
+
+NO_JSON = [
+    "", " ", "{", "[", '"', "[1", "[1,", "[1,]", "[,1]", "[1 2]", "{,}", '{"a"}', '{"a":}', '{"a":1',
+    '{"a":1,', '{"a":1,}', '{"a" 1}', '{"a":1 "b":2}', "{a:1}", "{'a':1}", "{1:2}", "nul", "truex",
+    "NaN", "[NaN]", "Infinity", "-Infinity", '{"value":NaN}', "01", "+1", "1.", ".5", "-", "0x1",
+    '"\n"', '"\x00"', '"\\x"', '"\\u12"', "{} {}", "{}x", "{}\x00", "\ufeff{}", "// c\n{}",
+    '{"a":{}}}', '{"list":[1}', '{"list":[1]', '{"a":{"list":[', '{"a":{"list":[1,', '{"a"', '{"a":',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NO_JSON)
+def test_what_is_no_json_is_refused_by_both_readers(text: str) -> None:
+    with pytest.raises(DocumentError, match=r"^x.json is not JSON: "):
+        jsontext.parse(text, "x.json")
+    with pytest.raises(DocumentError, match=r"^x.json is not (JSON: |a JSON object)"):
+        document(text)
+
+
+@pytest.mark.parametrize("text", ["[]", "1", "null", '"{}"', "true"])
+def test_a_document_that_is_no_object_is_refused(text: str) -> None:
+    with pytest.raises(DocumentError, match=r"^x.json is not a JSON object$"):
+        document(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"value":' + "[" * 100_000, '{"x":' + '{"x":' * 100_000]
+)
+def test_deep_nesting_is_refused_with_a_sentence(text: str) -> None:
+    with pytest.raises(DocumentError, match="it is nested too deeply"):
+        jsontext.parse(text, "x.json")
+    with pytest.raises(DocumentError, match="it is nested too deeply"):
+        document('{"y":' + text)
+
+
+def test_what_is_nested_as_deeply_as_a_seccomp_profile_is_read() -> None:
+    text = '{"value":' + "[" * 100 + "]" * 100 + "}"
+    assert document(text).render() == text
+
+
+def test_an_integer_too_long_for_python_is_refused_with_a_sentence() -> None:
+    with pytest.raises(DocumentError, match=r"^x.json is not JSON: "):
+        document('{"value":' + "1" * 5000 + "}")
+
+
+@pytest.mark.parametrize(
+    "text", ['{"list":[],"list":[]}', '{"a":{},"value":1,"a":{}}', '{"a":{"list":1,"list":2}}',
+             '{"value":1,"v\\u0061lue":2}']
+)  # fmt: skip
+def test_a_wanted_member_that_is_there_twice_is_refused(text: str) -> None:
+    with pytest.raises(DocumentError, match=r"^x.json is ambiguous: \w+ stands there twice$"):
+        document(text)
+
+
+def test_another_member_that_is_there_twice_stays_as_it_is() -> None:
+    text = '{"z":1,"z":2,"a":{"z":1,"z":2}}'
+    assert edited(text, ("append", ("a", "list"), ["3"])) == (
+        '{"z":1,"z":2,"a":{"z":1,"z":2,"list":[3]}}'
+    )
+
+
+def test_an_escaped_member_name_is_the_member() -> None:
+    assert edited('{"l\\u0069st":[1]}', ("append", ("list",), ["2"])) == '{"l\\u0069st":[1,2]}'
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{}", '{"a":{"list":[1,2]}}'),
+        (" { } ", ' {"a":{"list":[1,2]} } '),
+        ('{"z":1}', '{"z":1,"a":{"list":[1,2]}}'),
+        ('{"z":1 }', '{"z":1,"a":{"list":[1,2]} }'),
+        ('{"a":null}', '{"a":{"list":[1,2]}}'),
+        ('{"a":{}}', '{"a":{"list":[1,2]}}'),
+        ('{"a":{"list":null}}', '{"a":{"list":[1,2]}}'),
+        ('{"a":{"list":null},"z":1}', '{"a":{"list":[1,2]},"z":1}'),
+        ('{"a":{"list":[]}}', '{"a":{"list":[1,2]}}'),
+        ('{"a":{"list":[ ]}}', '{"a":{"list":[1,2 ]}}'),
+        ('{"a":{"list":[0]}}', '{"a":{"list":[0,1,2]}}'),
+        ('{"a":{"list":[\n 0\n]}}', '{"a":{"list":[\n 0,1,2\n]}}'),
+    ],
+)
+def test_appending_makes_what_is_missing_and_moves_nothing_else(text: str, expected: str) -> None:
+    assert edited(text, ("append", ("a", "list"), ["1", "2"])) == expected
+
+
+def test_appending_nothing_is_no_edit() -> None:
+    made = document("{}")
+    made.append(("list",), [])
+    assert not made.changed
+    assert made.render() == "{}"
+
+
+def test_new_members_of_one_object_are_one_insertion() -> None:
+    text = edited(
+        '{"z":1}',
+        ("append", ("a", "deep", "list"), ["1"]),
+        ("put", ("a", "deep", "value"), '"v"'),
+        ("append", ("a", "list"), ["2"]),
+        ("put", ("open", "x"), "{}"),
+    )
+    assert json.loads(text) == {
+        "z": 1, "a": {"deep": {"list": [1], "value": "v"}, "list": [2]}, "open": {"x": {}},
+    }  # fmt: skip
+
+
+def test_edits_next_to_each_other_do_not_touch() -> None:
+    text = edited(
+        '{"list":[1],"value":null,"a":{"list":[],"deep":{"value":5,"list":[7]}}}',
+        ("append", ("list",), ["2"]),
+        ("put", ("value",), "3"),
+        ("append", ("a", "list"), ["4"]),
+        ("put", ("a", "deep", "value"), "6"),
+        ("rewrite", ("a", "deep", "list"), []),
+        ("put", ("open", "k"), "9"),
+    )
+    assert text == (
+        '{"list":[1,2],"value":3,"a":{"list":[4],"deep":{"value":6,"list":[]}},"open":{"k":9}}'
+    )
+
+
+def test_what_is_appended_stands_behind_what_is_rewritten_in_whatever_order() -> None:
+    for text in ('{"list":[1,2]}', "{}"):
+        after = edited(text, ("rewrite", ("list",), ["3"]), ("append", ("list",), ["4"]))
+        before = edited(text, ("append", ("list",), ["4"]), ("rewrite", ("list",), ["3"]))
+        assert after == before == '{"list":[3,4]}'
+
+
+def test_the_last_put_and_the_last_rewrite_count() -> None:
+    for text in ('{"value":1,"list":[2]}', "{}"):
+        result = edited(
+            text,
+            ("put", ("value",), "3"),
+            ("put", ("value",), "4"),
+            ("rewrite", ("list",), ["5"]),
+            ("rewrite", ("list",), ["6"]),
+        )
+        assert json.loads(result) == {"value": 4, "list": [6]}
+
+
+def test_appending_twice_adds_up() -> None:
+    twice = (("append", ("list",), ["1"]), ("append", ("list",), ["2", "3"]))
+    assert edited("{}", *twice) == '{"list":[1,2,3]}'
+    assert edited('{"list":[0]}', *twice) == '{"list":[0,1,2,3]}'
+
+
+def test_rendering_twice_is_the_same() -> None:
+    made = document('{"list":[1]}')
+    made.append(("list",), ["2"])
+    made.put(("value",), "3")
+    assert made.render() == made.render() == '{"list":[1,2],"value":3}'
+
+
+@pytest.mark.parametrize("value", ["{}", "1", '"x"', "true", "false", '{"[]":[]}'])
+def test_an_array_of_another_type_is_refused(value: str) -> None:
+    made = document(f'{{"list":{value}}}')
+    for edit in (made.append, made.rewrite):
+        with pytest.raises(DocumentError, match=r"^x.json: list is not an array$"):
+            edit(("list",), ["1"])
+    assert made.render() == made.text
+
+
+@pytest.mark.parametrize("value", ["[]", "1", '"x"', "true", "false"])
+def test_an_object_of_another_type_is_refused(value: str) -> None:
+    made = document(f'{{"a":{value}}}')
+    made.append(("a", "deep", "list"), ["1"])
+    with pytest.raises(DocumentError, match=r"^x.json: a is not an object$"):
+        made.render()
+
+
+def test_a_member_that_stands_in_no_object_is_none() -> None:
+    made = document('{"a":5,"value":{"x":1},"list":[null,1]}')
+    assert made.value(("a", "deep", "value")) is None
+    assert made.value(("value",)) == {"x": 1}
+    assert made.value(("value", "x")) is None
+    assert [node.value for node in made.elements(("list",))] == [None, 1]
+    assert made.elements(("a", "list")) == []
+
+
+def test_white_space_order_and_number_formats_survive() -> None:
+    text = '{\n\t"z" : 1.50e+2 ,\r\n "list" : [ 1e0 , 0.10 ] , "y":-0,"\\u0041":"\\/\\u00e4ä"}\n'
+    assert edited(text, ("append", ("list",), ["2"])) == text.replace("0.10", "0.10,2")
+
+
+def test_lone_surrogates_and_bytes_that_are_no_utf_8_survive() -> None:
+    data = b'{"list":["\\ud800","\xff\xc3"],"\xfe":"\xed\xa0\x80"}'
+    text = edited(data.decode("utf-8", "surrogateescape"), ("append", ("list",), ["1"]))
+    assert text.encode("utf-8", "surrogateescape") == data.replace(b"]", b",1]")
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, False, 0, -5, 2**70, "", 'q"\\/\n\x00\x7f', "ä😀", "\ud800", [], {}, [[]],
+              {"": {"k": [1, None, "x"]}}]
+)  # fmt: skip
+def test_what_is_dumped_is_ascii_and_reads_the_same(value: object) -> None:
+    text = jsontext.dumps(value)
+    assert text.isascii()
+    assert jsontext.parse(text, "x") == value
+    assert json.loads(text) == value
+
+
+def test_a_tuple_is_dumped_as_an_array() -> None:
+    assert jsontext.dumps((1, (2,))) == "[1,[2]]"
+
+
+@pytest.mark.parametrize("value", [1.5, b"x", {1: 2}, {"a"}, object()])
+def test_what_is_no_plain_data_is_not_dumped(value: object) -> None:
+    with pytest.raises(TypeError):
+        jsontext.dumps(value)

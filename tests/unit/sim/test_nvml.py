@@ -1,0 +1,505 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pynvml
+import pytest
+
+from nvct.sim.native import build as native
+from tests.support.nvml_node import NvmlNode, gpu_record, gpu_uuid, make_node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from nvct.sim.native.build import Built
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return native.build(tmp_path_factory.mktemp("native"), strict=True)
+
+
+@pytest.fixture
+def node(tmp_path: Path, built: Built) -> NvmlNode:
+    return make_node(tmp_path / "node", built)
+
+
+@pytest.fixture
+def nvml(node: NvmlNode, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """nvidia-ml-py, loaded with this node's library and not initialised."""
+    monkeypatch.setenv("NVCT_SIM_DEV", str(node.dev))
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    pynvml.nvmlLib = ctypes.CDLL(str(node.library))
+    yield pynvml
+    while pynvml.nvmlLib.nvmlShutdown() == 0:
+        pass
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    pynvml.nvmlLib = None
+
+
+def code_of(call: Callable[..., object], *arguments: object) -> int:
+    with pytest.raises(pynvml.NVMLError) as caught:
+        call(*arguments)
+    return int(caught.value.value)
+
+
+def handles(nvml: Any) -> list[Any]:
+    return [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())]
+
+
+# --- initialisation -------------------------------------------------------------------------
+
+
+def test_every_function_of_nvidia_ml_py_is_there_and_wants_initialisation(nvml: Any) -> None:
+    text = Path(pynvml.__file__).read_text()
+    names = sorted(set(re.findall(r'_nvmlGetFunctionPointer\("(\w+)"\)', text)))
+    special = {"nvmlErrorString", "nvmlInitWithFlags"}
+    scratch = ctypes.create_string_buffer(8192)  # for whatever the function takes
+
+    codes = {name: getattr(nvml.nvmlLib, name)(*[scratch] * 5) for name in names if name not in special}
+
+    assert len(names) > 300
+    wanted = {nvml.NVML_ERROR_UNINITIALIZED, nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH}
+    assert {name: code for name, code in codes.items() if code not in wanted} == {}
+
+
+def test_functions_that_nobody_simulates_say_not_supported(nvml: Any) -> None:
+    nvml.nvmlInit()
+
+    assert nvml.nvmlLib.nvmlDeviceGetGridLicensableFeatures_v4(None, None) == 3
+    assert code_of(nvml.nvmlDeviceGetNvLinkState, handles(nvml)[0], 0) == 3
+
+
+def test_versions_come_from_the_state_and_the_file_name(nvml: Any) -> None:
+    nvml.nvmlInit()
+
+    assert nvml.nvmlSystemGetDriverVersion() == "580.159.04"
+    assert nvml.nvmlSystemGetNVMLVersion() == "13.580.159.04"
+    assert nvml.nvmlSystemGetCudaDriverVersion() == 13000
+
+
+def test_each_initialisation_wants_a_shutdown(nvml: Any) -> None:
+    nvml.nvmlInit()
+    nvml.nvmlInit()
+    nvml.nvmlShutdown()
+    assert nvml.nvmlDeviceGetCount() == 4
+    nvml.nvmlShutdown()
+
+    assert code_of(nvml.nvmlDeviceGetCount) == nvml.NVML_ERROR_UNINITIALIZED
+    assert nvml.nvmlLib.nvmlShutdown() == nvml.NVML_ERROR_UNINITIALIZED
+
+
+def test_without_the_control_node_no_driver_is_loaded(node: NvmlNode, nvml: Any) -> None:
+    (node.dev / "nvidiactl").unlink()
+
+    assert code_of(nvml.nvmlInit) == nvml.NVML_ERROR_DRIVER_NOT_LOADED
+
+
+def test_without_a_state_no_driver_is_loaded(node: NvmlNode, nvml: Any) -> None:
+    node.state_file.unlink()
+
+    assert code_of(nvml.nvmlInit) == nvml.NVML_ERROR_DRIVER_NOT_LOADED
+
+
+def test_a_module_of_another_version_is_a_mismatch(node: NvmlNode, nvml: Any) -> None:
+    node.write([line.replace("580.159.04", "575.1") for line in node.lines()])
+
+    assert code_of(nvml.nvmlInit) == nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\0" * 100,
+        b"nvct-sim\t2\t1\nend\t1\n",
+        b"nvct-sim\t1\t1\ndriver\t580.159.04\nend\t2\n",
+        b"nvct-sim\t1\t1\ndriver\t580.159.04\n",
+        b"nvct-sim\t1\t1\ngpu\tname=without index\nend\t1\n",
+        b"nvct-sim\t1\t1\ncuda\tthirteen\nend\t1\n",
+        b"x" * 122880,
+    ],
+    ids=["empty", "zeros", "version", "torn", "no end", "gpu without index", "no number", "full"],
+)
+def test_a_damaged_state_is_an_error_and_no_crash(node: NvmlNode, nvml: Any, text: bytes) -> None:
+    node.write_text(text)
+
+    assert code_of(nvml.nvmlInit) == nvml.NVML_ERROR_UNKNOWN
+
+
+def test_error_strings_are_those_of_the_real_library(nvml: Any) -> None:
+    assert nvml.nvmlErrorString(nvml.NVML_SUCCESS) == "Success"
+    assert nvml.nvmlErrorString(nvml.NVML_ERROR_GPU_IS_LOST) == "GPU is lost"
+    assert nvml.nvmlErrorString(18) == "Driver/library version mismatch"
+    assert nvml.nvmlErrorString(4711) == "Unknown Error"
+
+
+# --- what may be seen -----------------------------------------------------------------------
+
+
+def test_a_gpu_without_its_node_is_not_counted_and_the_rest_moves_up(
+    node: NvmlNode, nvml: Any
+) -> None:
+    (node.dev / "nvidia1").unlink()
+    nvml.nvmlInit()
+
+    found = handles(nvml)
+
+    assert [nvml.nvmlDeviceGetUUID(h) for h in found] == [gpu_uuid(n) for n in (0, 2, 3)]
+    assert [nvml.nvmlDeviceGetMinorNumber(h) for h in found] == [0, 2, 3]
+    assert [nvml.nvmlDeviceGetIndex(h) for h in found] == [0, 1, 2]
+    assert code_of(nvml.nvmlDeviceGetHandleByIndex, 3) == nvml.NVML_ERROR_INVALID_ARGUMENT
+    assert code_of(nvml.nvmlDeviceGetHandleByUUID, gpu_uuid(1)) == nvml.NVML_ERROR_NOT_FOUND
+    assert code_of(nvml.nvmlDeviceGetHandleBySerial, "1320000001") == nvml.NVML_ERROR_NOT_FOUND
+    assert code_of(nvml.nvmlDeviceGetHandleByPciBusId, "0000:28:00.0") == 4
+
+
+def test_nodes_go_by_minor_number_and_not_by_index(tmp_path: Path, built: Built) -> None:
+    node = make_node(tmp_path / "other", built, gpus=2)
+    node.write([line.replace("minor=1", "minor=7") for line in node.lines()])
+    assert node.smi("-L").stdout.count("GPU ") == 1
+
+    (node.dev / "nvidia7").touch()
+
+    assert gpu_uuid(1) in node.smi("-L").stdout
+
+
+def test_what_is_no_openable_node_is_not_there(node: NvmlNode, nvml: Any) -> None:
+    (node.dev / "nvidia0").unlink()
+    (node.dev / "nvidia0").mkdir()
+    (node.dev / "nvidia2").unlink()
+    (node.dev / "nvidia2").symlink_to("nvidia2")
+    nvml.nvmlInit()
+
+    assert [nvml.nvmlDeviceGetUUID(h) for h in handles(nvml)] == [gpu_uuid(1), gpu_uuid(3)]
+
+
+def test_a_character_node_without_a_driver_behind_it_is_visible(node: NvmlNode, nvml: Any) -> None:
+    path = node.dev / "nvidia0"
+    path.unlink()
+    try:
+        os.mknod(path, 0o020666, os.makedev(508, 0))
+        os.close(os.open(path, os.O_RDWR))
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            pytest.skip(f"needs root, and a device major that no driver has: {error.strerror}")
+    nvml.nvmlInit()
+
+    assert nvml.nvmlDeviceGetCount() == 4
+
+
+@pytest.mark.parametrize(("name", "status"), [("nvidiactl", 4), ("nvidia2", 0)])
+def test_a_node_that_must_not_be_opened_does_not_count(built: Built, name: str, status: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        os.chmod(built.nvml, 0o755)
+        node = make_node(Path(folder) / "node", built)
+        smi = Path(folder) / "nvidia-smi"  # where another user reaches it
+        smi.write_bytes(built.nvidia_smi.read_bytes())
+        smi.chmod(0o755)
+        for path in node.dev.iterdir():
+            path.chmod(0o777)
+        (node.dev / name).chmod(0)
+        other = {"user": 65534, "group": 65534} if os.geteuid() == 0 else {}
+
+        done = subprocess.run(
+            [smi, "-L"], env=node.environment, capture_output=True, text=True, check=False, **other  # type: ignore[call-overload]
+        )
+
+    assert done.returncode == status
+    if status:
+        assert done.stdout == "Failed to initialize NVML: Insufficient Permissions\n"
+    else:
+        assert [gpu_uuid(n) in done.stdout for n in range(4)] == [True, True, False, True]
+
+
+# --- what a GPU says ------------------------------------------------------------------------
+
+
+def test_a_gpu_is_found_by_everything_that_names_it(nvml: Any) -> None:
+    nvml.nvmlInit()
+    third = nvml.nvmlDeviceGetHandleByIndex(2)
+    by_name = [
+        nvml.nvmlDeviceGetHandleByUUID(gpu_uuid(2)),
+        nvml.nvmlDeviceGetHandleByUUIDV(gpu_uuid(2).encode(), nvml.NVML_UUID_TYPE_ASCII),
+        nvml.nvmlDeviceGetHandleByUUIDV(
+            bytes.fromhex(gpu_uuid(2)[4:].replace("-", "")), nvml.NVML_UUID_TYPE_BINARY
+        ),
+        nvml.nvmlDeviceGetHandleBySerial("1320000002"),
+        nvml.nvmlDeviceGetHandleByPciBusId("00000000:38:00.0"),
+        nvml.nvmlDeviceGetHandleByPciBusId("0000:38:00"),
+    ]
+
+    addresses = {ctypes.cast(h, ctypes.c_void_p).value for h in (third, *by_name)}
+
+    assert len(addresses) == 1
+
+
+@pytest.mark.parametrize("name", ["", "GPU-", "18:00.0", "0000:18:00.1", "0000:xx:00.0", "0000:18:00.0 "])
+def test_a_bus_id_that_is_none_is_refused(nvml: Any, name: str) -> None:
+    nvml.nvmlInit()
+
+    assert code_of(nvml.nvmlDeviceGetHandleByPciBusId, name) == nvml.NVML_ERROR_INVALID_ARGUMENT
+
+
+def test_identity_of_a_gpu(nvml: Any) -> None:
+    nvml.nvmlInit()
+    gpu = nvml.nvmlDeviceGetHandleByIndex(1)
+
+    pci = nvml.nvmlDeviceGetPciInfo(gpu)
+
+    assert nvml.nvmlDeviceGetName(gpu) == "NVIDIA H100 80GB HBM3"
+    assert nvml.nvmlDeviceGetSerial(gpu) == "1320000001"
+    assert (pci.busId, pci.busIdLegacy) == ("00000000:28:00.0", "0000:28:00.0")
+    assert (pci.domain, pci.bus, pci.device) == (0, 0x28, 0)
+    assert (pci.pciDeviceId, pci.pciSubSystemId) == (0x233010DE, 0x16C110DE)
+    assert nvml.nvmlDeviceGetCudaComputeCapability(gpu) == (9, 0)
+    assert nvml.nvmlDeviceGetArchitecture(gpu) == nvml.NVML_DEVICE_ARCH_HOPPER
+    assert nvml.nvmlDeviceGetBrand(gpu) == nvml.NVML_BRAND_NVIDIA
+    assert nvml.nvmlDeviceGetPersistenceMode(gpu) == 1
+
+
+def test_old_and_extended_pci_information_agree_with_the_new(nvml: Any) -> None:
+    nvml.nvmlInit()
+    gpu = nvml.nvmlDeviceGetHandleByIndex(1)
+    old, extended = pynvml.nvmlPciInfo_v2_t(), pynvml.nvmlPciInfoExt_v1_t()
+    extended.version = pynvml.nvmlPciInfoExt_v1
+    guard = (ctypes.c_char * (ctypes.sizeof(old) + 16))(*b"\xee" * (ctypes.sizeof(old) + 16))
+
+    assert nvml.nvmlLib.nvmlDeviceGetPciInfo_v2(gpu, guard) == 0
+    assert nvml.nvmlLib.nvmlDeviceGetPciInfo(gpu, ctypes.byref(old)) == 0
+    assert nvml.nvmlLib.nvmlDeviceGetPciInfoExt(gpu, ctypes.byref(extended)) == 0
+
+    assert (old.busId, old.bus, old.pciDeviceId) == ("0000:28:00.0", 0x28, 0x233010DE)
+    assert (extended.busId, extended.bus, extended.baseClass) == ("00000000:28:00.0", 0x28, 3)
+    assert bytes(guard)[ctypes.sizeof(old) :] == b"\xee" * 16
+
+
+def test_memory_in_both_versions(nvml: Any) -> None:
+    nvml.nvmlInit()
+    gpu = nvml.nvmlDeviceGetHandleByIndex(0)
+
+    first = nvml.nvmlDeviceGetMemoryInfo(gpu)
+    second = nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2)
+
+    assert first.total == second.total == 85520809984
+    assert first.used + first.free == first.total
+    assert second.used + second.free + second.reserved == second.total
+    assert nvml.nvmlDeviceGetBAR1MemoryInfo(gpu).bar1Total == 1 << 37
+
+
+def test_an_unknown_struct_version_is_refused(nvml: Any) -> None:
+    nvml.nvmlInit()
+    gpu = nvml.nvmlDeviceGetHandleByIndex(0)
+
+    code = code_of(lambda: nvml.nvmlDeviceGetMemoryInfo(gpu, version=0x03000028))
+
+    assert code == nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+
+
+def test_telemetry_of_an_idle_gpu(nvml: Any) -> None:
+    nvml.nvmlInit()
+    gpu = nvml.nvmlDeviceGetHandleByIndex(0)
+
+    assert nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU) == 34
+    assert nvml.nvmlDeviceGetTemperatureV(gpu, nvml.NVML_TEMPERATURE_GPU) == 34
+    assert nvml.nvmlDeviceGetUtilizationRates(gpu).gpu == 0
+    assert nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) == 700000
+    assert 0 < nvml.nvmlDeviceGetPowerUsage(gpu) < 700000
+    assert nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM) == 1980
+    assert nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM) == 345
+    assert nvml.nvmlDeviceGetEccMode(gpu) == [1, 1]
+    assert nvml.nvmlDeviceGetTotalEccErrors(gpu, 1, 0) == 0
+    assert nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu) == 5
+    assert nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu) == 16
+    assert nvml.nvmlDeviceGetComputeRunningProcesses(gpu) == []
+    assert nvml.nvmlDeviceGetComputeMode(gpu) == nvml.NVML_COMPUTEMODE_DEFAULT
+    assert nvml.nvmlDeviceGetCpuAffinity(gpu, 4)[0] & 1
+
+
+def test_fabric_and_addressing_mode_answer_as_on_a_node_without_a_fabric(nvml: Any) -> None:
+    nvml.nvmlInit()
+    gpu = nvml.nvmlDeviceGetHandleByIndex(0)
+    second, third = nvml.c_nvmlGpuFabricInfo_v2_t(), nvml.c_nvmlGpuFabricInfo_v3_t()
+
+    nvml.nvmlDeviceGetGpuFabricInfoV(gpu, ctypes.byref(second))
+    nvml.nvmlDeviceGetGpuFabricInfoV(gpu, ctypes.byref(third))
+
+    assert second.state == third.state == nvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED
+    assert nvml.nvmlDeviceGetAddressingMode(gpu) == nvml.NVML_DEVICE_ADDRESSING_MODE_NONE
+
+
+def test_values_change_while_the_library_is_in_use(node: NvmlNode, nvml: Any) -> None:
+    nvml.nvmlInit()
+    gpu = nvml.nvmlDeviceGetHandleByIndex(3)
+    assert nvml.nvmlDeviceGetTemperature(gpu, 0) == 34
+
+    node.change_gpu(3, "temp", 91)
+
+    assert nvml.nvmlDeviceGetTemperature(gpu, 0) == 91
+
+
+def test_a_lost_gpu_is_counted_and_fails_every_question(node: NvmlNode, nvml: Any) -> None:
+    nvml.nvmlInit()
+    before = nvml.nvmlDeviceGetHandleByIndex(1)
+
+    node.change_gpu(1, "lost", 1)
+
+    assert nvml.nvmlDeviceGetCount() == 4
+    assert code_of(nvml.nvmlDeviceGetUUID, before) == nvml.NVML_ERROR_GPU_IS_LOST
+    assert code_of(nvml.nvmlDeviceGetHandleByIndex, 1) == nvml.NVML_ERROR_GPU_IS_LOST
+    assert nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(2)) == gpu_uuid(2)
+
+
+def test_pointers_that_are_no_handles_are_refused(nvml: Any) -> None:
+    nvml.nvmlInit()
+    gpu = nvml.nvmlDeviceGetHandleByIndex(0)
+    address = ctypes.cast(gpu, ctypes.c_void_p).value
+    assert address is not None
+
+    for value in (0, 1, address + 4, address + (1 << 30), 2**63):
+        out = ctypes.c_uint()
+        code = nvml.nvmlLib.nvmlDeviceGetMinorNumber(ctypes.c_void_p(value), ctypes.byref(out))
+        assert code == nvml.NVML_ERROR_INVALID_ARGUMENT, hex(value)
+
+
+def test_a_buffer_that_is_too_small_is_refused_and_not_written(nvml: Any) -> None:
+    nvml.nvmlInit()
+    gpu = nvml.nvmlDeviceGetHandleByIndex(0)
+    buffer = ctypes.create_string_buffer(b"untouched", 64)
+
+    code = nvml.nvmlLib.nvmlDeviceGetUUID(gpu, buffer, ctypes.c_uint(40))
+
+    assert (code, buffer.value) == (nvml.NVML_ERROR_INSUFFICIENT_SIZE, b"untouched")
+
+
+def test_the_name_of_a_process_is_its_first_word(nvml: Any) -> None:
+    nvml.nvmlInit()
+
+    name = nvml.nvmlSystemGetProcessName(os.getpid())
+
+    assert name == Path("/proc/self/cmdline").read_bytes().split(b"\0")[0].decode()
+    assert code_of(nvml.nvmlSystemGetProcessName, 2**22 + 1) == nvml.NVML_ERROR_NOT_FOUND
+
+
+# --- events ---------------------------------------------------------------------------------
+
+
+def event_set(nvml: Any, *indices: int) -> Any:
+    events = nvml.nvmlEventSetCreate()
+    for index in indices:
+        gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+        nvml.nvmlDeviceRegisterEvents(gpu, nvml.nvmlEventTypeXidCriticalError, events)
+    return events
+
+
+def test_an_event_set_delivers_what_happens_after_it_was_made(node: NvmlNode, nvml: Any) -> None:
+    node.add("event\tseq=1\tgpu=0\ttype=8\tdata=13")
+    nvml.nvmlInit()
+    events = event_set(nvml, 0, 2)
+    node.add("event\tseq=2\tgpu=1\ttype=8\tdata=79", "event\tseq=3\tgpu=2\ttype=1\tdata=0")
+    node.add("event\tseq=4\tgpu=2\ttype=8\tdata=79", "event\tseq=5\tgpu=0\ttype=8\tdata=31\tgi=7")
+
+    first, second = (nvml.nvmlEventSetWait_v2(events, 1000) for _ in range(2))
+
+    assert nvml.nvmlDeviceGetUUID(first.device) == gpu_uuid(2)
+    assert (first.eventType, first.eventData, first.gpuInstanceId) == (8, 79, 0xFFFFFFFF)
+    assert nvml.nvmlDeviceGetUUID(second.device) == gpu_uuid(0)
+    assert (second.eventData, second.gpuInstanceId) == (31, 7)
+    assert code_of(nvml.nvmlEventSetWait_v2, events, 0) == nvml.NVML_ERROR_TIMEOUT
+
+
+def test_waiting_ends_when_an_event_comes(node: NvmlNode, nvml: Any) -> None:
+    nvml.nvmlInit()
+    events = event_set(nvml, 1)
+    later = threading.Timer(0.1, node.add, ["event\tseq=1\tgpu=1\ttype=8\tdata=48"])
+    start = time.monotonic()
+    later.start()
+
+    data = nvml.nvmlEventSetWait_v2(events, 20_000)
+
+    later.join()
+    assert data.eventData == 48
+    assert time.monotonic() - start < 10
+
+
+def test_waiting_ends_after_its_time(nvml: Any) -> None:
+    nvml.nvmlInit()
+    events = event_set(nvml, 0)
+    start = time.monotonic()
+
+    assert code_of(nvml.nvmlEventSetWait_v2, events, 50) == nvml.NVML_ERROR_TIMEOUT
+
+    assert time.monotonic() - start >= 0.05
+
+
+def test_the_old_wait_writes_no_further_than_the_old_struct(node: NvmlNode, nvml: Any) -> None:
+    nvml.nvmlInit()
+    events = event_set(nvml, 0)
+    node.add("event\tseq=1\tgpu=0\ttype=8\tdata=79")
+    data = pynvml.c_nvmlEventData_t()
+    data.gpuInstanceId = data.computeInstanceId = 4711
+
+    assert nvml.nvmlLib.nvmlEventSetWait(events, ctypes.byref(data), 100) == 0
+
+    assert (data.eventData, data.gpuInstanceId, data.computeInstanceId) == (79, 4711, 4711)
+
+
+def test_a_freed_event_set_and_an_unknown_type_are_refused(nvml: Any) -> None:
+    nvml.nvmlInit()
+    gpu = nvml.nvmlDeviceGetHandleByIndex(0)
+    events = event_set(nvml, 0)
+    assert nvml.nvmlDeviceGetSupportedEventTypes(gpu) & nvml.nvmlEventTypeXidCriticalError
+    assert code_of(nvml.nvmlDeviceRegisterEvents, gpu, 1 << 40, events) == 2
+    assert code_of(nvml.nvmlDeviceRegisterEvents, gpu, nvml.nvmlEventTypePState, events) == 3
+
+    nvml.nvmlEventSetFree(events)
+
+    assert code_of(nvml.nvmlEventSetWait_v2, events, 0) == nvml.NVML_ERROR_INVALID_ARGUMENT
+
+
+# --- many at once ---------------------------------------------------------------------------
+
+
+def test_readers_see_whole_states_while_a_writer_is_at_work(node: NvmlNode, nvml: Any) -> None:
+    nvml.nvmlInit()
+    gpu, library = nvml.nvmlDeviceGetHandleByIndex(0), nvml.nvmlLib
+    seen: set[tuple[int, int]] = set()
+    done = threading.Event()
+
+    def read() -> None:
+        count, celsius = ctypes.c_uint(), ctypes.c_uint()
+        while not done.is_set():
+            codes = (
+                library.nvmlDeviceGetTemperature(gpu, 0, ctypes.byref(celsius)),
+                library.nvmlDeviceGetCount_v2(ctypes.byref(count)),
+            )
+            seen.add((sum(codes), count.value))
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    records = node.lines()
+    for n in range(150):  # of changing length, so that a torn read would show
+        node.write([*records, *(f"event\tseq={i}\tgpu=0\ttype=1\tdata=0" for i in range(n % 40 * 5))])
+    done.set()
+    for reader in readers:
+        reader.join()
+
+    assert seen == {(0, 4)}
+
+
+def test_a_state_with_more_gpus_than_fit_is_an_error(node: NvmlNode, nvml: Any) -> None:
+    node.add(*(gpu_record(n) for n in range(4, 80)))
+
+    assert code_of(nvml.nvmlInit) == nvml.NVML_ERROR_UNKNOWN
