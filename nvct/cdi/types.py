@@ -68,6 +68,8 @@ class IntelRdt(TypedDict, total=False):
     l3CacheSchema: str
     memBwSchema: str
     schemata: list[str]
+    enableCMT: bool
+    enableMBM: bool
     enableMonitoring: bool
 
 

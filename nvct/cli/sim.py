@@ -81,7 +81,7 @@ DRIVER_ROOT = click.option(
 )
 
 
-@sim.command("exec", context_settings={"ignore_unknown_options": True})
+@sim.command("exec", context_settings={"allow_interspersed_args": False})
 @click.argument("name")
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
 @DRIVER_ROOT

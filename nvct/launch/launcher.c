@@ -148,6 +148,8 @@ static void parse(int argc, char **argv, struct invocation *said)
 		name = arg[1] == '-' ? arg + 2 : arg + 1;
 		value = strchr(name, '=');
 		size = value ? (size_t)(value - name) : strlen(name);
+		if (value)
+			value++;
 		if (listed(GLOBAL_SWITCH, name, size)) {
 			if (*name == 'v')
 				said->version = on(value);

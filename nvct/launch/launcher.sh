@@ -33,17 +33,19 @@ if [ -n "$command" ] && [ -O "$dir" ] && [ -O "$conf" ] && [ ! -L "$dir" ] && [ 
 	case $what in 41c0\ *"$nl"8180\ *) there=${what#*"$nl"} ;; esac # 0700 and 0600, no links
 	case $there in *"$nl"*) now=${there#*"$nl"} ;; *) now='' ;; esac
 	[ -z "$there" ] || while IFS=$tab read -r key value signature; do
-		case $key in
+		case $head$key in
 		'nvct-launcher 1') head=1 ;;
-		config)
+		1config)
 			[ "$value" = "$config" ] || break
 			case $signature in
 			absent) [ -z "$now" ] || break ;;
 			*) [ -n "$now" ] && same $signature ${now#* } || break ;;
 			esac
 			fresh=1 ;;
-		runtime) runtimes=$runtimes$value$nl ;;
-		end) whole=$head$fresh; break ;;
+		1runtime) runtimes=$runtimes$value$nl ;;
+		1end) whole=$head$fresh; break ;;
+		1*) ;;
+		*) break ;;
 		esac
 	done <"$conf"
 fi

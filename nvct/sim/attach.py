@@ -92,11 +92,15 @@ class _Attachment:
         self._kernel.mount("nvct-sim", target, "overlay", 0, options)
 
     def _proc(self) -> None:
+        if "/proc/devices" in _mounts_below("/proc"):
+            raise HostError(
+                "this already is the inside of a simulated node", hint="leave it first"
+            )
         host = Path("/proc/devices").read_text()
         majors = self._state.find("major")[0].fields
         names = kernelfs.host_majors(host)
         for name, major in majors.items():
-            if not names.get(int(major), name).startswith(("nvidia", "drm")):
+            if int(major) in names:
                 raise HostError(
                     f"major {major} of {name} now belongs to {names[int(major)]} on this host",
                     hint="destroy and create the node",
@@ -237,7 +241,9 @@ def attach(
         HostError: this is no private namespace, or the kernel refused a mount.
         DocumentError: the node's state is damaged.
     """
-    if os.readlink("/proc/self/ns/mnt") == os.readlink(f"/proc/{os.getppid()}/ns/mnt"):
+    # Whoever called unshare() differs from its parent; PID 1 of a namespace has none to see.
+    parent = os.getppid()
+    if parent and os.readlink("/proc/self/ns/mnt") == os.readlink(f"/proc/{parent}/ns/mnt"):
         raise HostError(
             "a node is attached only in a private mount namespace", hint="use `nvct sim exec`"
         )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 DT_NULL, DT_NEEDED, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SYMENT, DT_SONAME = (
     (0, 1, 4, 5, 6, 10, 11, 14)  # System V gABI, "Dynamic Section"
 )  # fmt: skip
+HEADERS = 64 + 3 * 56  # of the 64-bit form, which is the longer one
 SHT_PROGBITS, SHT_STRTAB, SHT_HASH, SHT_DYNAMIC, SHT_NOTE, SHT_DYNSYM = 1, 3, 5, 6, 7, 11
 
 
@@ -120,6 +121,18 @@ def shared_object(
     if soname is not None:
         tags.append((DT_SONAME, strings.add(soname)))
     named = [(strings.add(name), value + b"\0") for name, value in (symbols or {}).items()]
+    loaded, end = _loaded(m, bytes(strings.data), tags, named)
+    extra = [
+        _Section(name, SHT_NOTE if name.startswith(".note") else SHT_PROGBITS, content, flags=0)
+        for name, content in (sections or {}).items()
+    ]
+    return _assemble(m, loaded, extra, end).ljust(size, b"\0")
+
+
+def _loaded(
+    m: Machine, strings: bytes, tags: list[tuple[int, int]], named: list[tuple[int, bytes]]
+) -> tuple[list[_Section], int]:
+    """Return the sections of the one segment, placed, and its end; the dynamic section is last."""
     count = len(named) + 1
     # One bucket with a chain through all symbols: a lookup walks the table, which is short.
     chain = [
@@ -129,30 +142,25 @@ def shared_object(
         0,
         *(i + 1 if i + 1 < count else 0 for i in range(1, count)),
     ]
-    width = 24 if m.bits == 64 else 16
-    word = m.bits // 8
+    width, word = (24, 8) if m.bits == 64 else (16, 4)
     data = _Section(".data", SHT_PROGBITS, b"".join(value for _, value in named))
-    dynstr = _Section(".dynstr", SHT_STRTAB, bytes(strings.data))
+    dynstr = _Section(".dynstr", SHT_STRTAB, strings)
     dynsym = _Section(".dynsym", SHT_DYNSYM, bytes(width * count), link=2, info=1, entry=width)
     hashes = _Section(".hash", SHT_HASH, struct.pack(f"<{len(chain)}I", *chain), link=3, entry=4)
     dynamic = _Section(".dynamic", SHT_DYNAMIC, bytes(2 * word * (len(tags) + 6)), link=2)
     dynamic.entry = 2 * word
     dynamic.flags = 3  # SHF_WRITE too: loaders before glibc 2.35 relocate it in place
-    loaded = [data, dynstr, dynsym, hashes, dynamic]
-    end = _layout(loaded, 64 + 3 * 56)
+    sections = [data, dynstr, dynsym, hashes, dynamic]
+    end = _layout(sections, HEADERS)
     at, table = data.address, [_symbol(m.bits, 0, 0, 0)]
     for name, value in named:
         table.append(_symbol(m.bits, name, at, len(value)))
         at += len(value)
     dynsym.data = b"".join(table)
-    tags += [(DT_HASH, hashes.address), (DT_STRTAB, dynstr.address), (DT_SYMTAB, dynsym.address)]
-    tags += [(DT_STRSZ, len(dynstr.data)), (DT_SYMENT, width)]
-    dynamic.data = _dynamic(m, tags)
-    extra = [
-        _Section(name, SHT_NOTE if name.startswith(".note") else SHT_PROGBITS, content, flags=0)
-        for name, content in (sections or {}).items()
-    ]
-    return _assemble(m, loaded, extra, end).ljust(size, b"\0")
+    places = [(DT_HASH, hashes.address), (DT_STRTAB, dynstr.address), (DT_SYMTAB, dynsym.address)]
+    sizes = [(DT_STRSZ, len(dynstr.data)), (DT_SYMENT, width)]
+    dynamic.data = _dynamic(m, [*tags, *places, *sizes])
+    return sections, end
 
 
 def _assemble(m: Machine, loaded: list[_Section], extra: list[_Section], end: int) -> bytes:

@@ -62,7 +62,7 @@ def destroy_instance(node: Node, index: int, gi: int) -> None:
     tree.write_kernel(node)
 
 
-def set_gpu(node: Node, index: int, **fields: str | int) -> None:
+def set_gpu(node: Node, index: int, /, **fields: str | int) -> None:
     """Set fields of a GPU that the stub reports: temp, power, util, used, eccerrors and so on.
 
     Raises:

@@ -128,7 +128,8 @@ def parse(data: bytes) -> State:
         DocumentError: it is not whole, or no state at all.
     """
     text = data.split(b"\0", 1)[0].decode()
-    lines = [line.split("\t") for line in text.splitlines()]
+    # Not splitlines(): it would split at other characters too.
+    lines = [line.split("\t") for line in text.removesuffix("\n").split("\n")]
     if len(lines) < 5 or lines[0][:2] != [MAGIC, FORMAT] or len(lines[0]) != 3:
         raise DocumentError("not the state of a simulated node, or of another version")
     if lines[-1] != ["end", lines[0][2]]:

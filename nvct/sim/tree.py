@@ -164,16 +164,19 @@ def create(
     if tree.exists():
         raise UsageError(f"{tree} exists", hint="choose another name, or destroy it first")
     built = _build(native_cache or base / ".native") if native else None
-    base.mkdir(parents=True, exist_ok=True)
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=base))
+    except OSError as error:
+        raise HostError(f"cannot make a simulated node in {base}: {error}") from error
     # Aside, then renamed: a folder with a node's name is a whole node.
-    aside = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=base))
     try:
         aside.chmod(0o755)
         node = Node(
             name=name, profile=chosen.name, tree=aside, machine=machine, installed=version,
             real_nodes=_real_nodes(aside, nodes), native=native,
         )  # fmt: skip
-        _fill(node, _first_state(name, chosen, version, tree), built)
+        _fill(node, first_state(name, chosen, version, tree), built)
         aside.rename(tree)
     except OSError as error:
         raise HostError(f"cannot make a simulated node in {base}: {error}") from error
@@ -221,7 +224,8 @@ def _real_nodes(folder: Path, wanted: Nodes) -> bool:
     return True
 
 
-def _first_state(name: str, chosen: profile.Profile, version: str, tree: Path) -> state.State:
+def first_state(name: str, chosen: profile.Profile, version: str, tree: Path) -> state.State:
+    """Return the state that a new node of this profile starts with."""
     first = state.State(1, version, chosen.cuda, str(tree))
     taken = kernelfs.modules_majors(_read(f"/lib/modules/{platform.release()}/modules.alias"))
     taken |= kernelfs.host_majors(_read("/proc/devices"))

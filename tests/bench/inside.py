@@ -78,6 +78,8 @@ class Bench:
             f'[nvidia-container-cli]\nroot = "{DRIVER_ROOT}"\n'
             f'[nvidia-container-runtime]\nmode = "{mode}"\nruntimes = ["{runtime}"]\n'
             '[nvidia-container-runtime.modes.cdi]\nspec-dirs = ["/etc/cdi"]\n'
+            '[nvidia-container-runtime.modes.jit-cdi]\n'
+            'nvcdi-feature-flags = ["disable-nvsandboxutils"]\n'
             f'[nvidia-ctk]\npath = "{self.peer}/nvidia-ctk"\n',
             encoding="utf-8",
         )
@@ -262,7 +264,10 @@ def _specs(bench: Bench) -> None:
         path = "/etc/cdi/peer.json"
         hook = str(bench.peer / "nvidia-cdi-hook")
         subprocess.run(
-            [str(bench.peer / "nvidia-ctk"), *command, path, "--nvidia-cdi-hook-path", hook],
+            [
+                str(bench.peer / "nvidia-ctk"), *command, path, "--nvidia-cdi-hook-path", hook,
+                "--feature-flag", "disable-nvsandboxutils",
+            ],
             check=True, stderr=subprocess.DEVNULL,
         )  # fmt: skip
 

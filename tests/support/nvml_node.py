@@ -13,20 +13,23 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from nvct.sim.native.build import Built, build
+import pynvml
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
+    from nvct.sim.native.build import Built
+
+CACHE = Path(__file__).parents[2] / ".cache/native"  # built once, not once a session
 OFFSET, SIZE = 8192, 131072
 VERSION = "580.159.04"
+EIGHTHS = "0:1,1:1,2:1,3:1,4:1,5:1,6:1"
 H100_PROFILES = (
-    "id=19\tname=1g.10gb\tslices=1\tmedia=0\tsm=16\tmemory=9856\tmax=7"
-    "\tplacements=0:1,1:1,2:1,3:1,4:1,5:1,6:1",
-    "id=20\tname=1g.10gb+me\tslices=1\tmedia=1\tsm=16\tmemory=9856\tmax=1"
-    "\tplacements=0:1,1:1,2:1,3:1,4:1,5:1,6:1",
+    f"id=19\tname=1g.10gb\tslices=1\tmedia=0\tsm=16\tmemory=9856\tmax=7\tplacements={EIGHTHS}",
+    f"id=20\tname=1g.10gb+me\tslices=1\tmedia=1\tsm=16\tmemory=9856\tmax=1\tplacements={EIGHTHS}",
     "id=15\tname=1g.20gb\tslices=1\tmedia=0\tsm=26\tmemory=20096\tmax=4\tplacements=0:2,2:2,4:2,6:2",
     "id=14\tname=2g.20gb\tslices=2\tmedia=0\tsm=32\tmemory=20096\tmax=3\tplacements=0:2,2:2,4:2",
     "id=9\tname=3g.40gb\tslices=3\tmedia=0\tsm=60\tmemory=40448\tmax=2\tplacements=0:4,4:4",
@@ -108,7 +111,10 @@ class NvmlNode:
         """Set one field of one GPU."""
         pattern, start = re.compile(rf"\t{key}=[^\t]*"), f"gpu\tindex={index}\t"
         self.write(
-            [pattern.sub(f"\t{key}={value}", x) if x.startswith(start) else x for x in self.lines()]
+            [
+                pattern.sub(f"\t{key}={value}", x) if x.startswith(start) else x
+                for x in self.lines()
+            ]
         )
 
     def add_mig_devices(self, gpu: int, count: int) -> list[str]:
@@ -158,4 +164,10 @@ def make_node(tree: Path, built: Built, *, gpus: int = 4, driver: str = VERSION)
     return node
 
 
-__all__ = ["NvmlNode", "build", "gpu_record", "gpu_uuid", "make_node"]
+def code_of(call: Callable[..., object], *arguments: object) -> int:
+    """Call a function of nvidia-ml-py and return NVML's result."""
+    try:
+        call(*arguments)
+    except pynvml.NVMLError as error:
+        return int(error.args[0])
+    return 0

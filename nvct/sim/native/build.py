@@ -36,6 +36,7 @@ NVML_FLAGS = (
 SMI_FLAGS = ("-fPIE", "-pie", "-nostartfiles", "-Wl,--build-id=none")
 SMI_LIBRARIES = ("-Wl,--no-as-needed", "-l:libdl.so.2")
 MACHINES = ("x86_64", "aarch64")
+MODE = 0o755  # a program and a library, as packages install them
 TIMEOUT_S = 120
 
 
@@ -81,7 +82,7 @@ def build(out_dir: Path, *, strict: bool = False, search_path: str | None = None
     """
     if platform.machine() not in MACHINES:
         raise ContainerNotPossibleError(
-            f"the simulated NVML library is for {' and '.join(MACHINES)}, not {platform.machine()}",
+            f"the simulated NVML is for {' and '.join(MACHINES)}, not {platform.machine()}",
             hint="make a node without it",
         )
     compiler = find_compiler(search_path)
@@ -132,7 +133,7 @@ def _compile(
                 f"building {target.name} with {command[0]} failed: {_first_error(done.stderr)}",
                 hint="install the C library's headers (libc6-dev, glibc-devel)",
             )
-        os.chmod(made, 0o755)
+        os.chmod(made, MODE)
         os.rename(made, target)
     except subprocess.TimeoutExpired as error:
         raise HostError(

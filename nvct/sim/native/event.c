@@ -157,8 +157,8 @@ static nvmlReturn_t wait_for(nvmlEventSet_t set, nvmlEventData_t *data, unsigned
         if (result != NVML_ERROR_TIMEOUT)
             return result;
         clock_gettime(CLOCK_MONOTONIC, &now);
-        long long passed = (long long)(now.tv_sec - start.tv_sec) * 1000 +
-                           (now.tv_nsec - start.tv_nsec) / 1000000;
+        long long passed = ((long long)(now.tv_sec - start.tv_sec) * 1000000000LL +
+                            (now.tv_nsec - start.tv_nsec)) / 1000000;
         if (passed >= timeout_ms)
             return NVML_ERROR_TIMEOUT;
         long long left = timeout_ms - passed;

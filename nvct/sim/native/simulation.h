@@ -6,6 +6,10 @@
  * The state file is the "kernel driver" of the simulation. Its text starts at STATE_OFFSET, one
  * record a line, fields separated by TAB, `key=value`; the first line `nvct-sim 1 <generation>`
  * and the last `end <generation>` frame it, so that a reader sees a write that is under way.
+ *
+ * Keys that a record may lack: of gpu `vbios`, `board`, `util` (per cent), `used` (bytes), `ecc`,
+ * `eccerrors`, `persistence`, `addressing` (NVML's number); of profile `kind`
+ * (NVML_GPU_INSTANCE_PROFILE_*, by the name otherwise); of ci `start` and `size`; of event `gi`, `ci`.
  */
 #ifndef NVCT_SIM_SIMULATION_H
 #define NVCT_SIM_SIMULATION_H

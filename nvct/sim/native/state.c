@@ -120,7 +120,7 @@ static nvmlReturn_t bump_generation(struct text *text, unsigned long generation)
     char *rest = strchr(text->data, '\n');
     snprintf(head, sizeof(head), "nvct-sim\t1\t%lu", generation);
     size_t old = (size_t)(rest - text->data), new = strlen(head);
-    if (text->length - old + new > TEXT_SIZE)
+    if (text->length - old + new >= TEXT_SIZE)
         return NVML_ERROR_MEMORY;
     memmove(text->data + new, rest, text->length - old + 1);
     memcpy(text->data, head, new);
@@ -165,7 +165,7 @@ nvmlReturn_t text_append(struct text *text, const char *format, ...)
     va_start(arguments, format);
     int n = vsnprintf(line, sizeof(line), format, arguments);
     va_end(arguments);
-    if (n < 0 || (size_t)n >= sizeof(line) || text->length + (size_t)n > TEXT_SIZE)
+    if (n < 0 || (size_t)n >= sizeof(line) || text->length + (size_t)n >= TEXT_SIZE)
         return NVML_ERROR_MEMORY;
     char *at = strstr(text->data, "\nend\t");
     at = at ? at + 1 : text->data + text->length;
@@ -212,7 +212,7 @@ nvmlReturn_t text_set(struct text *text, const struct match *match, const char *
             char *at = strstr(line, field);
             if (!at || at > next) { /* absent: put it at the line's end */
                 size_t room = (size_t)n + strlen(value);
-                if (!next || text->length + room > TEXT_SIZE)
+                if (!next || text->length + room >= TEXT_SIZE)
                     return NVML_ERROR_MEMORY;
                 memmove(next + room, next, strlen(next) + 1);
                 memcpy(next, field, (size_t)n);
@@ -220,7 +220,7 @@ nvmlReturn_t text_set(struct text *text, const struct match *match, const char *
             } else {
                 char *old = at + n;
                 size_t length = strcspn(old, "\t\n");
-                if (text->length - length + strlen(value) > TEXT_SIZE)
+                if (text->length - length + strlen(value) >= TEXT_SIZE)
                     return NVML_ERROR_MEMORY;
                 memmove(old + strlen(value), old + length, strlen(old + length) + 1);
                 memcpy(old, value, strlen(value));

@@ -354,5 +354,5 @@ def test_hooks_removed_and_hooks_added_do_not_meet() -> None:
 
 
 def test_hooks_of_another_type_are_refused() -> None:
-    with pytest.raises(DocumentError, match="hooks.prestart is not an array"):
+    with pytest.raises(DocumentError, match=r"hooks.prestart is not an array"):
         inject.remove_nvidia_hooks(Bundle("config.json", '{"hooks":{"prestart":{}}}'))

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Edits of any config.json: what they promise, and that a second time changes nothing."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvct.oci.bundle import Bundle
+from nvct.plan import facts, inject, model
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.plan.model import Edits
+
+keys = st.sampled_from(["A", "AB", "B", "NVIDIA_VISIBLE_DEVICES", "é", ""])
+env = st.builds(lambda k, v: f"{k}={v}", keys, st.text(max_size=3)) | keys
+names = st.sampled_from(["/dev/a", "/dev/b", "/dev/c"])
+steps = st.lists(st.sampled_from(["a", "b", "ab", "c"]), min_size=1, max_size=4)
+destinations = steps.map(lambda parts: "/" + "/".join(parts))
+sloppy = st.builds(
+    lambda parts, slash, end: slash.join(["", *parts]) + end,
+    steps, st.sampled_from(["/", "//", "/./"]), st.sampled_from(["", "/", "/."]),
+)  # fmt: skip
+rules = st.fixed_dictionaries(
+    {
+        "allow": st.booleans(),
+        "type": st.just("c"),
+        "major": st.just(195),
+        "minor": st.integers(0, 2),
+    }
+)
+gids = st.lists(st.integers(-1, 5), max_size=4)
+odd: st.SearchStrategy[Any] = st.sampled_from([None, 5, "x", {}])
+
+
+def with_odd(good: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | st.lists(good | odd, max_size=5)
+
+
+configs = st.fixed_dictionaries(
+    {"ociVersion": st.just("1.0.2")},
+    optional={
+        "process": st.none() | st.fixed_dictionaries(
+            {},
+            optional={
+                "env": with_odd(env),
+                "args": st.lists(st.text(max_size=3), max_size=3),
+                "user": st.fixed_dictionaries(
+                    {},
+                    optional={
+                        "uid": st.integers(0, 2), "gid": st.integers(0, 2),
+                        "additionalGids": st.none() | gids,
+                    },
+                ),
+            },
+        ),
+        "mounts": with_odd(st.fixed_dictionaries({"destination": destinations | sloppy})),
+        "hooks": st.none() | st.fixed_dictionaries({}, optional={"prestart": st.none() | st.just([1])}),
+        "linux": st.none() | st.fixed_dictionaries(
+            {},
+            optional={
+                "devices": with_odd(st.fixed_dictionaries({"path": names})),
+                "resources": st.none() | st.fixed_dictionaries({}, optional={"devices": with_odd(rules)}),
+                "seccomp": st.just({"x": [1.50, {"y": None}]}),
+            },
+        ),
+        "é\n": st.text(max_size=5),
+    },
+)  # fmt: skip
+
+
+def compiled(
+    env: list[str], nodes: list[tuple[str, int, bool]], mounts: list[str], gids: list[int]
+) -> Edits:
+    made: Edits = {
+        "env": env, "nodes": [], "hooks": {}, "gids": gids, "net": {}, "rdt": "",
+        "mounts": [[d, json.dumps({"destination": d, "source": "ours"})] for d in mounts],
+    }  # fmt: skip
+    for path, minor, owned in nodes:
+        rule = {"allow": True, "type": "c", "major": 195, "minor": minor}
+        entry = {"path": path, "minor": minor} | ({"uid": 9, "gid": 9} if owned else {})
+        made["nodes"].append(
+            {"path": path, "node": json.dumps(entry, separators=(",", ":")),
+             "rule": json.dumps(rule), "owned": owned}
+        )  # fmt: skip
+    return made
+
+
+node = st.tuples(names, st.integers(0, 2), st.booleans())
+edits = st.builds(
+    compiled,
+    st.lists(st.builds(lambda k, v: f"{k}={v}", keys, st.text(max_size=3)), max_size=4),
+    st.lists(node, max_size=4),
+    st.lists(destinations | sloppy, max_size=4),
+    gids,
+)
+
+
+def apply(text: str, some: list[Edits]) -> str:
+    bundle = Bundle("config.json", text)
+    inject.apply(bundle, some)
+    return bundle.document.render()
+
+
+def applied(config: dict[str, Any], some: list[Edits]) -> dict[str, Any]:
+    return cast("dict[str, Any]", json.loads(apply(json.dumps(config), some)))
+
+
+def member(document: Any, *path: str) -> Any:
+    for key in path:
+        document = (document or {}).get(key)
+    return document or []
+
+
+def key(entry: object) -> object:
+    return entry.partition("=")[0] if isinstance(entry, str) else None
+
+
+def clean(mount: Any) -> str | None:
+    found = mount.get("destination") if isinstance(mount, dict) else None
+    return posixpath.normpath("/" + found.lstrip("/")) if isinstance(found, str) else None
+
+
+@given(configs, st.lists(edits, max_size=3))
+def test_env_equals_a_dictionary_that_was_updated(
+    config: dict[str, Any], some: list[Edits]
+) -> None:
+    before, after = (
+        member(config, "process", "env"),
+        member(applied(config, some), "process", "env"),
+    )
+    ours = {key(e): e for one in some for e in one["env"]}
+    assert {key(e): e for e in after if key(e) in ours} == ours
+    assert len([e for e in after if key(e) in ours]) == len(ours)
+    assert [e for e in after if key(e) not in ours] == [e for e in before if key(e) not in ours]
+
+
+@given(configs, st.lists(edits, max_size=3))
+def test_nodes_are_there_once_and_every_one_is_allowed(
+    config: dict[str, Any], some: list[Edits]
+) -> None:
+    result = applied(config, some)
+    before, after = member(config, "linux", "devices"), member(result, "linux", "devices")
+    ours = {
+        node["path"]: json.loads(node["node"])["minor"] for one in some for node in one["nodes"]
+    }
+    mine = [d for d in after if isinstance(d, dict) and d.get("path") in ours]
+    assert {d["path"]: d["minor"] for d in mine} == ours
+    assert len(mine) == len(ours)
+    assert [d for d in after if d not in mine] == [
+        d for d in before if not (isinstance(d, dict) and d.get("path") in ours)
+    ]
+    there = member(config, "linux", "resources", "devices")
+    rules = member(result, "linux", "resources", "devices")
+    assert rules[: len(there)] == there
+    for minor in ours.values():
+        assert allowed(rules, minor)
+
+
+def allowed(rules: list[Any], minor: int) -> bool:
+    """Tell what the kernel would: the last rule that fits decides."""
+    verdict = False
+    for rule in rules:
+        if isinstance(rule, dict) and rule.get("minor", minor) == minor:
+            verdict = rule.get("allow") is True
+    return verdict
+
+
+@given(configs, st.lists(edits, max_size=3))
+def test_mounts_keep_their_order_and_none_hides_another(
+    config: dict[str, Any], some: list[Edits]
+) -> None:
+    before = member(config, "mounts")
+    after = member(applied(config, some), "mounts")
+    ours = {clean({"destination": m[0]}): m[0] for one in some for m in one["mounts"]}
+    mine = [m for m in after if isinstance(m, dict) and m.get("source") == "ours"]
+    assert {clean(m): m["destination"] for m in mine} == ours
+    assert len(mine) == len(ours)
+    theirs = [m for m in before if clean(m) not in ours]
+    rest = [m for m in after if m not in mine]
+    below = [m for m in theirs if any(is_below(clean(m), d) for d in ours)]
+    assert [m for m in rest if m in below] == [m for m in theirs if m in below]
+    assert [m for m in rest if m not in below] == [m for m in theirs if m not in below]
+    places = [clean(m) for m in after]
+    for destination in ours:
+        at = max(i for i, place in enumerate(places) if place == destination)
+        hidden = [p for p in places[:at] if is_below(p, destination)]
+        assert hidden == []
+
+
+def is_below(path: str | None, parent: str | None) -> bool:
+    return path is not None and parent is not None and path.startswith(parent.rstrip("/") + "/")
+
+
+@given(configs, st.lists(edits, max_size=3))
+def test_groups_are_there_once_and_never_root(config: dict[str, Any], some: list[Edits]) -> None:
+    path = ("process", "user", "additionalGids")
+    before, after = member(config, *path), member(applied(config, some), *path)
+    ours = {g for one in some for g in one["gids"] if g > 0}
+    assert after[: len(before)] == before
+    added = after[len(before) :]
+    assert sorted(added) == sorted(ours - set(before))
+
+
+@given(configs, st.lists(edits, max_size=3), st.sampled_from([None, 1]))
+def test_a_second_time_changes_nothing(
+    config: dict[str, Any], some: list[Edits], indent: int | None
+) -> None:
+    once = apply(json.dumps(config, indent=indent), some)
+    assert json.loads(apply(once, some)) == json.loads(once)
+
+
+@given(configs, st.lists(edits, max_size=3))
+def test_all_other_members_survive(config: dict[str, Any], some: list[Edits]) -> None:
+    result = applied(config, some)
+    assert strip(result) == strip(config)
+
+
+def strip(config: dict[str, Any]) -> dict[str, Any]:
+    """Take away what edits may touch."""
+    rest = json.loads(json.dumps(config))
+    rest.pop("mounts", None)
+    for name, keys in (("process", ("env", "user")), ("linux", ("devices", "resources"))):
+        for part in keys:
+            (rest.get(name) or {}).pop(part, None)
+        if not rest.get(name):
+            rest.pop(name, None)
+    return cast("dict[str, Any]", rest)
+
+
+json_like = st.recursive(
+    st.none() | st.integers() | st.text(max_size=4)
+    | st.sampled_from(["stat", "absent", "text", "list", "rdev", "hash", "/", "/dev/null", "\0"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(st.lists(json_like, max_size=3))
+def test_damaged_facts_never_hold_and_never_crash(damaged: list[Any]) -> None:
+    assert model.is_current({"nvct-plan": 1, "facts": damaged}) in (True, False)
+    for fact in damaged:
+        if not (isinstance(fact, list) and len(fact) == 3):
+            assert facts.broken([fact])

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+from nvct.sim import tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def plain_node(tmp_path: Path) -> tree.Node:
+    """A node of files only, made without a compiler and without root."""
+    return tree.create("plain", "mixed", tmp_path / "nodes", native=False, nodes="plain")

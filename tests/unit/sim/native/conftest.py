@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The built library, a node for it, and nvidia-ml-py bound to that node."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, cast
+
+import pynvml
+import pytest
+
+from nvct.sim.native import build as native
+from tests.support.nvml_node import CACHE, NvmlNode, make_node
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from nvct.sim.native.build import Built
+
+
+@pytest.fixture(scope="session")
+def built() -> Built:
+    return native.build(CACHE, strict=True)
+
+
+@pytest.fixture
+def node(tmp_path: Path, built: Built) -> NvmlNode:
+    return make_node(tmp_path / "node", built)
+
+
+@pytest.fixture
+def nvml(node: NvmlNode, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """nvidia-ml-py, loaded with this node's library and not initialised."""
+    monkeypatch.setenv("NVCT_SIM_DEV", str(node.dev))
+    library, module = ctypes.CDLL(str(node.library)), cast("Any", pynvml)
+    module._nvmlGetFunctionPointer_cache.clear()
+    module.nvmlLib = library
+    yield module
+    while library.nvmlShutdown() == 0:
+        pass
+    module._nvmlGetFunctionPointer_cache.clear()
+    module.nvmlLib = None

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from typing import Any
+
+import pynvml
+import pytest
+
+from nvct.errors import ContainerNotPossibleError, HostError
+from nvct.sim.native import build as native
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nvct.sim.native.build import Built
+
+# C type of nvml_abi.h -> nvidia-ml-py's class; fields go by the names that both have.
+LAYOUTS: dict[str, Any] = {
+    "nvmlPciInfo_t": pynvml.nvmlPciInfo_t,
+    "nvmlPciInfo_v2_t": pynvml.nvmlPciInfo_v2_t,
+    "nvmlPciInfoExt_t": pynvml.nvmlPciInfoExt_v1_t,
+    "nvmlMemory_t": pynvml.c_nvmlMemory_t,
+    "nvmlMemory_v2_t": pynvml.c_nvmlMemory_v2_t,
+    "nvmlUtilization_t": pynvml.c_nvmlUtilization_t,
+    "nvmlEccErrorCounts_t": pynvml.c_nvmlEccErrorCounts_t,
+    "nvmlUUID_t": pynvml.c_nvmlUUID_t,
+    "nvmlVersioned32_t": pynvml.c_nvmlDeviceAddressingMode_t,
+    "nvmlTemperature_t": pynvml.c_nvmlTemperature_v1_t,
+    "nvmlDeviceAttributes_t": pynvml.c_nvmlDeviceAttributes,
+    "nvmlGpuFabricInfo_t": pynvml.c_nvmlGpuFabricInfo_t,
+    "nvmlGpuFabricInfoV_t": pynvml.c_nvmlGpuFabricInfo_v3_t,
+    "nvmlFieldValue_t": pynvml.c_nvmlFieldValue_t,
+    "nvmlPlacement_t": pynvml.c_nvmlGpuInstancePlacement_t,
+    "nvmlGpuInstanceProfileInfo_t": pynvml.c_nvmlGpuInstanceProfileInfo_t,
+    "nvmlGpuInstanceProfileInfo_v2_t": pynvml.c_nvmlGpuInstanceProfileInfo_v2_t,
+    "nvmlGpuInstanceInfo_t": pynvml.c_nvmlGpuInstanceInfo_t,
+    "nvmlComputeInstanceProfileInfo_t": pynvml.c_nvmlComputeInstanceProfileInfo_t,
+    "nvmlComputeInstanceInfo_t": pynvml.c_nvmlComputeInstanceInfo_t,
+    "nvmlEventData_t": pynvml.c_nvmlEventData_t,
+}
+
+
+def fields_of(layout: Any) -> list[str]:
+    return [f[0] for f in layout._fields_ if not f[0].startswith("reserved") or f[0] == "reserved"]
+
+
+def test_structs_have_the_layout_of_nvidia_ml_py(tmp_path: Path) -> None:
+    source, program = tmp_path / "layout.c", tmp_path / "layout"
+    lines = [
+        "#include <stddef.h>",
+        "#include <stdio.h>",
+        '#include "nvml_abi.h"',
+        "int main(void){",
+    ]
+    expected = []
+    for name, layout in LAYOUTS.items():
+        lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
+        expected.append(f"{name} {ctypes.sizeof(layout)}")
+        for field in fields_of(layout):
+            lines.append(f'printf("{name}.{field} %zu\\n", offsetof({name}, {field}));')
+            expected.append(f"{name}.{field} {getattr(layout, field).offset}")
+    source.write_text("\n".join([*lines, "return 0;}"]))
+
+    compiler = native.find_compiler()
+    subprocess.run([compiler, f"-I{native.FOLDER}", "-o", program, source], check=True)
+
+    found = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    assert found.splitlines() == expected
+
+
+def test_both_files_load_with_the_c_library_of_2020(built: Built) -> None:
+    readelf = shutil.which("readelf")
+    if not readelf:
+        pytest.skip("needs readelf (binutils)")
+    for path in (built.nvml, built.nvidia_smi):
+        text = subprocess.run(
+            [readelf, "--wide", "--version-info", path], capture_output=True, text=True, check=True
+        ).stdout
+        versions = [tuple(map(int, v.split("."))) for v in re.findall(r"GLIBC_(\d+\.\d+)", text)]
+        assert versions
+        assert max(versions) <= (2, 31), path
+
+
+def test_they_need_the_c_library_and_nothing_else(built: Built) -> None:
+    readelf = shutil.which("readelf")
+    if not readelf:
+        pytest.skip("needs readelf (binutils)")
+    needed = {}
+    for path in (built.nvml, built.nvidia_smi):
+        text = subprocess.run(
+            [readelf, "--wide", "--dynamic", path], capture_output=True, text=True, check=True
+        ).stdout
+        needed[path.name] = set(re.findall(r"\(NEEDED\).*\[(.*)\]", text))
+        if path == built.nvml:
+            assert re.findall(r"\(SONAME\).*\[(.*)\]", text) == ["libnvidia-ml.so.1"]
+
+    assert needed == {
+        "libnvidia-ml.so": {"libc.so.6"}, "nvidia-smi": {"libc.so.6", "libdl.so.2"},
+    }  # fmt: skip
+
+
+def test_only_nvml_functions_are_exported(built: Built) -> None:
+    nm = shutil.which("nm")
+    if not nm:
+        pytest.skip("needs nm (binutils)")
+    text = subprocess.run(
+        [nm, "--dynamic", "--defined-only", built.nvml], capture_output=True, text=True, check=True
+    ).stdout
+
+    names = [line.split()[-1] for line in text.splitlines()]
+
+    assert len(names) > 400
+    assert [name for name in names if not name.startswith("nvml")] == []
+
+
+def test_what_is_built_is_not_built_again(built: Built) -> None:
+    before = built.nvml.stat()
+
+    again = native.build(built.nvml.parents[1], strict=True)
+
+    assert again == built
+    assert again.nvml.stat().st_ino == before.st_ino
+
+
+def test_the_same_sources_give_the_same_bytes(built: Built, tmp_path: Path) -> None:
+    other = native.build(tmp_path, strict=True)
+
+    assert other.nvml.read_bytes() == built.nvml.read_bytes()
+    assert other.nvidia_smi.read_bytes() == built.nvidia_smi.read_bytes()
+    assert {p.name for p in other.nvml.parent.iterdir()} == {"libnvidia-ml.so", "nvidia-smi"}
+
+
+def test_without_a_compiler_it_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(ContainerNotPossibleError, match="no C compiler") as caught:
+        native.build(tmp_path / "out", search_path=str(tmp_path))
+
+    assert "gcc" in caught.value.hint
+
+
+def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
+    compiler = tmp_path / "bin/cc"
+    compiler.parent.mkdir()
+    compiler.write_text(
+        "#!/bin/sh\necho 'noise'; echo 'core.c:1: error: out of ideas' >&2; exit 1\n"
+    )
+    compiler.chmod(0o755)
+
+    with pytest.raises(HostError, match="out of ideas"):
+        native.build(tmp_path / "out", search_path=str(compiler.parent))
+
+    assert list((tmp_path / "out").rglob("*.so")) == []
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(HostError, match="Not a directory"):
+        native.build(tmp_path / "file/out")

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+from tests.support.nvml_node import NvmlNode, gpu_uuid
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_list_is_in_the_real_format(node: NvmlNode) -> None:
+    uuids = node.add_mig_devices(1, 2)
+
+    done = node.smi("-L")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        f"GPU 0: NVIDIA H100 80GB HBM3 (UUID: {gpu_uuid(0)})\n"
+        f"GPU 1: NVIDIA H100 80GB HBM3 (UUID: {gpu_uuid(1)})\n"
+        f"  MIG 1g.10gb     Device  0: (UUID: {uuids[0]})\n"
+        f"  MIG 1g.10gb     Device  1: (UUID: {uuids[1]})\n"
+        f"GPU 2: NVIDIA H100 80GB HBM3 (UUID: {gpu_uuid(2)})\n"
+        f"GPU 3: NVIDIA H100 80GB HBM3 (UUID: {gpu_uuid(3)})\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["2", gpu_uuid(2), "00000000:38:00.0"])
+def test_one_gpu_is_chosen_by_any_of_its_names(node: NvmlNode, name: str) -> None:
+    assert node.smi("-L", "-i", name).stdout == (
+        f"GPU 2: NVIDIA H100 80GB HBM3 (UUID: {gpu_uuid(2)})\n"
+    )
+
+
+def test_a_gpu_that_is_not_there_is_not_found(node: NvmlNode) -> None:
+    done = node.smi("-L", "--id=9")
+
+    assert (done.returncode, done.stdout) == (6, "No devices were found\n")
+
+
+def test_a_container_without_gpus_has_no_devices(node: NvmlNode) -> None:
+    for n in range(4):
+        (node.dev / f"nvidia{n}").unlink()
+
+    done = node.smi("-L")
+
+    assert (done.returncode, done.stdout) == (6, "No devices found.\n")
+
+
+def test_versions_in_the_real_format(node: NvmlNode) -> None:
+    assert node.smi("--version").stdout == (
+        "NVIDIA-SMI version  : 580.159.04\n"
+        "NVML version        : 580.159\n"
+        "DRIVER version      : 580.159.04\n"
+        "CUDA Version        : 13.0\n"
+    )
+
+
+def test_the_table_is_rectangular_and_has_each_gpu(node: NvmlNode) -> None:
+    node.add_mig_devices(3, 1)
+
+    done = node.smi()
+
+    table = done.stdout.split("\n\n")[0].splitlines()
+    assert done.returncode == 0
+    assert {len(line) for line in table} == {91}
+    assert sum("NVIDIA H100 80GB HBM3" in line for line in table) == 4
+    assert "CUDA Version: 13.0" in table[1]
+    assert "1g.10gb" in done.stdout
+
+
+def test_a_query_as_scripts_write_it(node: NvmlNode) -> None:
+    fields = "index,name,uuid,memory.total,mig.mode.current,power.limit"
+
+    done = node.smi(f"--query-gpu={fields}", "--format=csv", "-i", "1")
+    bare = node.smi(f"--query-gpu={fields}", "--format=csv,noheader,nounits", "-i", "1")
+
+    row = f"1, NVIDIA H100 80GB HBM3, {gpu_uuid(1)}"
+    assert done.stdout == (
+        "index, name, uuid, memory.total [MiB], mig.mode.current, power.limit [W]\n"
+        f"{row}, 81559 MiB, Disabled, 700.00 W\n"
+    )
+    assert bare.stdout == f"{row}, 81559, Disabled, 700.00\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--query-gpu=index,colour", "--format=csv"], 'Field "colour" is not a valid field'),
+        (["--query-gpu=memory.shared", "--format=csv"], 'Field "memory.shared" is not a valid'),
+        (["--query-gpu=index"], '"--format=" switch is missing'),
+        (["--list"], 'Option "--list" is not recognized'),
+        (["mig", "-xyz"], 'Option "-xyz" is not recognized'),
+        (["-mig", "2"], "Invalid MIG mode: 2"),
+    ],
+)
+def test_what_it_does_not_know_is_an_invalid_argument(
+    node: NvmlNode, arguments: list[str], text: str
+) -> None:
+    done = node.smi(*arguments)
+
+    assert done.returncode == 2
+    assert text in done.stdout
+
+
+def test_without_the_library_it_says_what_the_real_one_says(node: NvmlNode) -> None:
+    (node.tree / "lib/libnvidia-ml.so.1").unlink()
+
+    done = node.smi("-L")
+
+    assert done.returncode == 12
+    assert done.stdout.startswith(
+        "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system."
+    )
+
+
+def test_a_version_mismatch_is_named(node: NvmlNode) -> None:
+    node.write([line.replace("580.159.04", "575.1") for line in node.lines()])
+
+    done = node.smi()
+
+    assert done.returncode == 18
+    assert done.stdout == "Failed to initialize NVML: Driver/library version mismatch\n"
+
+
+def test_without_a_driver_it_cannot_communicate(node: NvmlNode) -> None:
+    (node.dev / "nvidiactl").unlink()
+
+    done = node.smi("-L")
+
+    assert done.returncode == 9
+    assert "couldn't communicate with the NVIDIA driver" in done.stdout
+
+
+def test_a_lost_gpu_does_not_hide_the_others(node: NvmlNode) -> None:
+    node.change_gpu(1, "lost", 1)
+
+    done = node.smi("-L")
+
+    assert done.returncode == 15
+    assert "Unable to determine the device handle for gpu 1: GPU is lost" in done.stdout
+    assert done.stdout.count("(UUID: ") == 3
+
+
+def test_an_administrator_divides_a_gpu_and_puts_it_together_again(node: NvmlNode) -> None:
+    before = node.lines()
+    part = "Successfully created compute instance ID  0 on GPU  0"
+
+    assert node.smi("-mig", "1", "-i", "0").stdout == (
+        "Enabled MIG Mode for GPU 00000000:18:00.0\nAll done.\n"
+    )
+    created = node.smi("mig", "-cgi", "9,1g.10gb:5", "-C", "-i", "0")
+    assert created.returncode == 0, created.stdout
+    assert created.stdout.splitlines() == [
+        "Successfully created GPU instance ID  2 on GPU  0 using profile MIG 3g.40gb (ID  9)",
+        f"{part} GPU instance ID  2 using profile MIG 3g.40gb (ID  2)",
+        "Successfully created GPU instance ID  8 on GPU  0 using profile MIG 1g.10gb (ID 19)",
+        f"{part} GPU instance ID  8 using profile MIG 1g.10gb (ID  0)",
+    ]
+    assert node.smi("-L", "-i", "0").stdout.count("  MIG ") == 2
+    assert "MIG 1g.10gb          19          8          5:1" in node.smi("mig", "-lgi").stdout
+    assert node.smi("mig", "-lgip").stdout.count("\n") == 8
+    assert node.smi("mig", "-dgi").returncode == 19  # in use
+    assert node.smi("mig", "-dci", "-gi", "8").returncode == 0
+    assert node.smi("mig", "-dgi", "-gi", "8").returncode == 0
+    assert node.smi("mig", "-dci").returncode == 0
+    assert node.smi("mig", "-dgi").returncode == 0
+    assert node.smi("-mig", "0", "-i", "0").returncode == 0
+
+    assert node.lines() == before
+
+
+def test_mig_commands_need_a_gpu_in_mig_mode(node: NvmlNode) -> None:
+    done = node.smi("mig", "-lgi")
+
+    assert done.returncode == 6
+    assert done.stdout.endswith("No MIG-enabled devices found.\n")
+
+
+def test_the_help_says_that_it_is_simulated(node: NvmlNode, tmp_path: Path) -> None:
+    done = node.smi("-h", cwd=tmp_path)
+
+    assert done.returncode == 0
+    assert "simulated by nvct" in done.stdout

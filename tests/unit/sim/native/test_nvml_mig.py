@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+import subprocess
+import uuid
+from typing import Any
+
+import pynvml
+import pytest
+
+from nvct.sim import mig as state_mig
+from tests.support.nvml_node import H100_PROFILES, NvmlNode, code_of, gpu_record, gpu_uuid
+
+TYPE_CHECKING = False
+
+
+def mig_devices(nvml: Any, gpu: Any) -> list[Any]:
+    count = nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
+    get = nvml.nvmlDeviceGetMigDeviceHandleByIndex
+    codes = [code_of(get, gpu, n) for n in range(count)]
+    assert set(codes) <= {nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND}
+    return [get(gpu, n) for n, code in enumerate(codes) if code == nvml.NVML_SUCCESS]
+
+
+def start(nvml: Any, gpu: int = 1, *, on: bool = True) -> Any:
+    nvml.nvmlInit()
+    handle = nvml.nvmlDeviceGetHandleByIndex(gpu)
+    if on:
+        nvml.nvmlDeviceSetMigMode(handle, 1)
+    return handle
+
+
+def capability(node: NvmlNode, path: str) -> str:
+    return (node.tree / "proc/driver/nvidia/capabilities" / path / "access").read_text()
+
+
+def caps(node: NvmlNode) -> list[str]:
+    return sorted(p.name for p in (node.dev / "nvidia-caps").iterdir())
+
+
+# --- reading --------------------------------------------------------------------------------
+
+
+def test_a_gpu_that_cannot_do_mig_says_not_supported(node: NvmlNode, nvml: Any) -> None:
+    node.change_gpu(0, "migcapable", 0)
+    gpu = start(nvml, 0, on=False)
+
+    assert code_of(nvml.nvmlDeviceGetMigMode, gpu) == nvml.NVML_ERROR_NOT_SUPPORTED
+    assert code_of(nvml.nvmlDeviceSetMigMode, gpu, 1) == nvml.NVML_ERROR_NOT_SUPPORTED
+    assert code_of(nvml.nvmlDeviceGetGpuInstanceProfileInfo, gpu, 0) == 3
+    assert nvml.nvmlDeviceGetMaxMigDeviceCount(gpu) == 0
+
+
+def test_mig_devices_are_enumerated_with_their_parents(node: NvmlNode, nvml: Any) -> None:
+    uuids = node.add_mig_devices(2, 3)
+    gpu = start(nvml, 2, on=False)
+    assert nvml.nvmlDeviceGetMigMode(gpu) == [1, 1]
+    assert nvml.nvmlDeviceGetMaxMigDeviceCount(gpu) == 7
+
+    found = mig_devices(nvml, gpu)
+
+    assert [nvml.nvmlDeviceGetUUID(m) for m in found] == uuids
+    assert [nvml.nvmlDeviceGetIndex(m) for m in found] == [0, 1, 2]
+    assert [nvml.nvmlDeviceGetGpuInstanceId(m) for m in found] == [7, 8, 9]
+    assert [nvml.nvmlDeviceGetComputeInstanceId(m) for m in found] == [0, 0, 0]
+    for device in found:
+        assert nvml.nvmlDeviceIsMigDeviceHandle(device).value == 1
+        parent = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)
+        assert nvml.nvmlDeviceGetUUID(parent) == gpu_uuid(2)
+        assert nvml.nvmlDeviceGetName(device) == "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+        assert nvml.nvmlDeviceGetMemoryInfo(device).total == 9856 << 20
+    assert nvml.nvmlDeviceIsMigDeviceHandle(gpu).value == 0
+    assert nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByUUID(uuids[1])) == uuids[1]
+    old = f"MIG-{gpu_uuid(2)}/8/0"
+    assert nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByUUID(old)) == uuids[1]
+
+
+def test_attributes_of_a_mig_device(node: NvmlNode, nvml: Any) -> None:
+    node.add_mig_devices(2, 1)
+    gpu = start(nvml, 2, on=False)
+
+    attributes = nvml.nvmlDeviceGetAttributes(mig_devices(nvml, gpu)[0])
+
+    assert attributes.multiprocessorCount == 16
+    assert (attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount) == (1, 1)
+    assert attributes.memorySizeMB == 9856
+    assert code_of(nvml.nvmlDeviceGetAttributes, gpu) == nvml.NVML_ERROR_INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    "missing", ["nvidia2", "nvidia-caps/nvidia-cap345", "nvidia-caps/nvidia-cap346"]
+)
+def test_a_mig_device_needs_the_gpu_and_both_capability_nodes(
+    node: NvmlNode, nvml: Any, missing: str
+) -> None:
+    uuids = node.add_mig_devices(2, 2)  # 3 + 2 * 135 + 8 * 9 = 345 is the second's
+    assert {"nvidia-cap345", "nvidia-cap346"} <= set(caps(node))
+    (node.dev / missing).unlink()
+    nvml.nvmlInit()
+
+    assert code_of(nvml.nvmlDeviceGetHandleByUUID, uuids[1]) == nvml.NVML_ERROR_NOT_FOUND
+    if missing != "nvidia2":
+        found = mig_devices(nvml, nvml.nvmlDeviceGetHandleByIndex(2))
+        assert [nvml.nvmlDeviceGetUUID(m) for m in found] == uuids[:1]
+
+
+def test_a_container_with_the_second_mig_device_sees_it_as_its_first(
+    node: NvmlNode, nvml: Any
+) -> None:
+    uuids = node.add_mig_devices(2, 3)
+    for name in ("nvidia-cap336", "nvidia-cap337", "nvidia-cap354", "nvidia-cap355"):
+        (node.dev / "nvidia-caps" / name).unlink()
+    gpu = start(nvml, 2, on=False)
+
+    device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0)
+
+    assert nvml.nvmlDeviceGetUUID(device) == uuids[1]
+    assert nvml.nvmlDeviceGetIndex(device) == 0
+    assert code_of(nvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, 1) == nvml.NVML_ERROR_NOT_FOUND
+
+
+def test_gpu_instance_profiles_by_kind_and_by_id(nvml: Any) -> None:
+    gpu = start(nvml)
+    found = {}
+    for kind in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        code = code_of(nvml.nvmlDeviceGetGpuInstanceProfileInfo, gpu, kind)
+        if code == nvml.NVML_ERROR_NOT_SUPPORTED:
+            continue
+        info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, kind)
+        found[kind] = (info.id, info.name, info.sliceCount, info.instanceCount)
+        old = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, kind, version=1)
+        assert (old.id, old.memorySizeMB) == (info.id, info.memorySizeMB)
+        assert nvml.nvmlDeviceGetGpuInstanceProfileInfoById(gpu, info.id).name == info.name
+
+    assert found == {
+        nvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE: (19, "MIG 1g.10gb", 1, 7),
+        nvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE: (14, "MIG 2g.20gb", 2, 3),
+        nvml.NVML_GPU_INSTANCE_PROFILE_3_SLICE: (9, "MIG 3g.40gb", 3, 2),
+        nvml.NVML_GPU_INSTANCE_PROFILE_4_SLICE: (5, "MIG 4g.40gb", 4, 1),
+        nvml.NVML_GPU_INSTANCE_PROFILE_7_SLICE: (0, "MIG 7g.80gb", 7, 1),
+        nvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1: (20, "MIG 1g.10gb+me", 1, 1),
+        nvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV2: (15, "MIG 1g.20gb", 1, 4),
+    }
+    assert code_of(nvml.nvmlDeviceGetGpuInstanceProfileInfo, gpu, 0x12) == 2
+    assert code_of(nvml.nvmlDeviceGetGpuInstanceProfileInfoById, gpu, 77) == 2
+
+
+def test_possible_placements_are_counted_and_then_fetched(nvml: Any) -> None:
+    gpu = start(nvml)
+    count, places = ctypes.c_uint(), (pynvml.c_nvmlGpuInstancePlacement_t * 4)()
+
+    nvml.nvmlDeviceGetGpuInstancePossiblePlacements(gpu, 9, None, ctypes.byref(count))
+    assert count.value == 2
+    nvml.nvmlDeviceGetGpuInstancePossiblePlacements(gpu, 9, places, ctypes.byref(count))
+
+    assert [(p.start, p.size) for p in places[:2]] == [(0, 4), (4, 4)]
+
+
+# --- creating and destroying ----------------------------------------------------------------
+
+
+def test_mig_mode_is_kept_in_the_state(node: NvmlNode, nvml: Any) -> None:
+    gpu = start(nvml, 1, on=False)
+    records, generation = node.lines(), node.generation()
+
+    assert nvml.nvmlDeviceSetMigMode(gpu, 1) == nvml.NVML_SUCCESS
+
+    assert nvml.nvmlDeviceGetMigMode(gpu) == [1, 1]
+    assert node.lines() == [gpu_record(1, mig=1) if r == gpu_record(1) else r for r in records]
+    assert node.generation() == generation + 1
+    nvml.nvmlDeviceSetMigMode(gpu, 0)
+    assert node.lines() == records
+
+
+def test_creating_an_instance_shows_in_state_procfs_and_dev(node: NvmlNode, nvml: Any) -> None:
+    gpu = start(nvml)
+    before = node.lines()
+
+    instance = nvml.nvmlDeviceCreateGpuInstance(gpu, 9)
+    compute = nvml.nvmlGpuInstanceCreateComputeInstance(instance, 2)
+
+    info = nvml.nvmlGpuInstanceGetInfo(instance)
+    assert (info.id, info.profileId, info.placement.start, info.placement.size) == (2, 9, 0, 4)
+    assert nvml.nvmlDeviceGetUUID(info.device) == gpu_uuid(1)
+    part = nvml.nvmlComputeInstanceGetInfo(compute)
+    assert (part.id, part.profileId, part.placement.size) == (0, 2, 3)
+    minor = 3 + 135 + 2 * 9
+    assert node.lines()[len(before) :] == [
+        "gi\tgpu=1\tid=2\tprofile=9\tstart=0\tsize=4",
+        f"cap\tgpu=1\tgi=2\tminor={minor}",
+        f"ci\tgpu=1\tgi=2\tid=0\tprofile=2\tstart=0\tsize=3\tuuid={state_mig.mig_uuid(gpu_uuid(1), 2, 0)}",
+        f"cap\tgpu=1\tgi=2\tci=0\tminor={minor + 1}",
+    ]
+    access = "DeviceFileMinor: {}\nDeviceFileMode: 292\nDeviceFileModify: 1\n"
+    assert capability(node, "gpu1/mig/gi2") == access.format(minor)
+    assert capability(node, "gpu1/mig/gi2/ci0") == access.format(minor + 1)
+    assert caps(node) == [f"nvidia-cap{minor}", f"nvidia-cap{minor + 1}"]
+    (device,) = mig_devices(nvml, gpu)
+    assert nvml.nvmlDeviceGetName(device).endswith(" MIG 3g.40gb")
+
+
+def test_destroying_undoes_all_of_it(node: NvmlNode, nvml: Any) -> None:
+    gpu = start(nvml)
+    before = node.lines()
+    instance = nvml.nvmlDeviceCreateGpuInstance(gpu, 9)
+    compute = nvml.nvmlGpuInstanceCreateComputeInstance(instance, 2)
+    (device,) = mig_devices(nvml, gpu)
+    assert code_of(nvml.nvmlGpuInstanceDestroy, instance) == nvml.NVML_ERROR_IN_USE
+    assert code_of(nvml.nvmlDeviceSetMigMode, gpu, 0) == nvml.NVML_ERROR_IN_USE
+
+    nvml.nvmlComputeInstanceDestroy(compute)
+    nvml.nvmlGpuInstanceDestroy(instance)
+
+    assert node.lines() == before
+    assert caps(node) == []
+    assert list((node.tree / "proc/driver/nvidia/capabilities/gpu1/mig").iterdir()) == []
+    assert code_of(nvml.nvmlDeviceGetUUID, device) == nvml.NVML_ERROR_INVALID_ARGUMENT
+    assert code_of(nvml.nvmlGpuInstanceGetInfo, instance) == nvml.NVML_ERROR_NOT_FOUND
+    assert code_of(nvml.nvmlComputeInstanceDestroy, compute) == nvml.NVML_ERROR_NOT_FOUND
+
+
+def test_what_a_state_has_beside_survives_a_change(node: NvmlNode, nvml: Any) -> None:
+    node.add("future\tkey=value", "gi\tcolour=red\tid=2\tgpu=3\tprofile=9\tstart=0\tsize=4")
+    gpu = start(nvml)
+    instance = nvml.nvmlDeviceCreateGpuInstance(gpu, 9)
+
+    nvml.nvmlGpuInstanceDestroy(instance)
+
+    assert node.lines()[-2:] == [
+        "future\tkey=value", "gi\tcolour=red\tid=2\tgpu=3\tprofile=9\tstart=0\tsize=4",
+    ]  # fmt: skip
+
+
+def test_ids_and_uuids_are_those_that_nvct_sim_gives(node: NvmlNode, nvml: Any) -> None:
+    gpu = start(nvml, 1)
+    found = []
+
+    for _ in range(7):
+        instance = nvml.nvmlDeviceCreateGpuInstance(gpu, 19)
+        nvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
+        info = nvml.nvmlGpuInstanceGetInfo(instance)
+        found.append((info.placement.start, info.id))
+
+    assert found == [(0, 11), (1, 12), (2, 13), (3, 14), (4, 7), (5, 8), (6, 9)]
+    uuids = {nvml.nvmlDeviceGetUUID(m) for m in mig_devices(nvml, gpu)}
+    assert uuids == {state_mig.mig_uuid(gpu_uuid(1), gi, 0) for _, gi in found}
+    assert all(uuid.UUID(text[4:]).version == 5 for text in uuids)
+    assert code_of(nvml.nvmlDeviceCreateGpuInstance, gpu, 19) == 23
+
+
+@pytest.mark.parametrize("profile", [int(p.split("\t")[0][3:]) for p in H100_PROFILES])
+def test_remaining_capacity_is_what_creation_then_gives(nvml: Any, profile: int) -> None:
+    gpu = start(nvml)
+    nvml.nvmlDeviceCreateGpuInstance(gpu, 14)  # in the way of some
+    promised = nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(gpu, profile)
+
+    codes = [code_of(nvml.nvmlDeviceCreateGpuInstance, gpu, profile) for _ in range(promised + 1)]
+
+    assert codes == [nvml.NVML_SUCCESS] * promised + [nvml.NVML_ERROR_INSUFFICIENT_RESOURCES]
+    assert nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(gpu, profile) == 0
+
+
+def test_an_instance_goes_where_it_is_asked_to_go(nvml: Any) -> None:
+    gpu = start(nvml)
+    place = pynvml.c_nvmlGpuInstancePlacement_t(4, 4)
+
+    instance = nvml.nvmlDeviceCreateGpuInstanceWithPlacement(gpu, 9, ctypes.byref(place))
+
+    info = nvml.nvmlGpuInstanceGetInfo(instance)
+    assert (info.id, info.placement.start) == (1, 4)
+    again = code_of(nvml.nvmlDeviceCreateGpuInstanceWithPlacement, gpu, 9, ctypes.byref(place))
+    assert again == nvml.NVML_ERROR_INSUFFICIENT_RESOURCES
+
+
+def test_a_gpu_instance_is_divided_into_compute_instances(nvml: Any) -> None:
+    gpu = start(nvml)
+    instance = nvml.nvmlDeviceCreateGpuInstance(gpu, 9)
+    names = {}
+    for kind in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+        code = code_of(nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo, instance, kind, 0)
+        if code == nvml.NVML_ERROR_NOT_SUPPORTED:
+            continue
+        info = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, kind, 0)
+        names[info.name] = (info.id, info.instanceCount, info.multiprocessorCount)
+    assert names == {
+        "MIG 1c.3g.40gb": (0, 3, 20), "MIG 2c.3g.40gb": (1, 1, 40), "MIG 3g.40gb": (2, 1, 60),
+    }  # fmt: skip
+
+    for profile in (1, 0):
+        nvml.nvmlGpuInstanceCreateComputeInstance(instance, profile)
+
+    devices = mig_devices(nvml, gpu)
+    assert [nvml.nvmlDeviceGetName(m)[22:] for m in devices] == [
+        "MIG 2c.3g.40gb",
+        "MIG 1c.3g.40gb",
+    ]
+    assert [nvml.nvmlDeviceGetComputeInstanceId(m) for m in devices] == [0, 1]
+    assert nvml.nvmlGpuInstanceGetComputeInstanceRemainingCapacity(instance, 0) == 0
+    assert code_of(nvml.nvmlGpuInstanceCreateComputeInstance, instance, 0) == 23
+    assert nvml.nvmlDeviceGetAttributes(devices[0]).multiprocessorCount == 40
+
+
+def test_creating_without_mig_mode_or_with_an_unknown_profile_is_refused(nvml: Any) -> None:
+    gpu = start(nvml, on=False)
+    assert code_of(nvml.nvmlDeviceCreateGpuInstance, gpu, 19) == nvml.NVML_ERROR_NOT_SUPPORTED
+    nvml.nvmlDeviceSetMigMode(gpu, 1)
+
+    assert code_of(nvml.nvmlDeviceCreateGpuInstance, gpu, 99) == nvml.NVML_ERROR_INVALID_ARGUMENT
+
+
+def test_where_the_tree_is_out_of_sight_nothing_changes(node: NvmlNode, nvml: Any) -> None:
+    gpu = start(nvml)
+    node.write(
+        [f"tree\t{node.tree}/not/here" if x.startswith("tree\t") else x for x in node.lines()]
+    )
+    before = node.lines()
+
+    assert code_of(nvml.nvmlDeviceCreateGpuInstance, gpu, 19) == nvml.NVML_ERROR_NO_PERMISSION
+
+    assert node.lines() == before
+    assert caps(node) == []
+
+
+def test_a_state_that_cannot_be_written_says_no_permission(node: NvmlNode, nvml: Any) -> None:
+    gpu = start(nvml)
+    node.state_file.rename(node.tree / "elsewhere")  # it stays readable: the library has it open
+    node.state_file.mkdir()  # and no one, not even root, can write a folder
+
+    assert code_of(nvml.nvmlDeviceCreateGpuInstance, gpu, 19) == nvml.NVML_ERROR_NO_PERMISSION
+    assert caps(node) == []
+
+
+@pytest.mark.parametrize("room", [0, 20, 50], ids=["for nothing", "for less", "for one of two"])
+def test_a_full_state_is_an_error_and_stays_as_it_is(node: NvmlNode, nvml: Any, room: int) -> None:
+    gpu = start(nvml)
+    frame = len("nvct-sim\t1\t9\n" + "\n" + "note\t\n" + "end\t9\n")
+    taken = len("\n".join(node.lines())) + frame
+    node.add("note\t" + "x" * (131072 - 8192 - 1 - taken - room))
+    before = node.lines()
+    assert len(node.state_file.read_bytes()[8192:].rstrip(b"\0")) == 131072 - 8192 - 1 - room
+
+    assert code_of(nvml.nvmlDeviceCreateGpuInstance, gpu, 19) == nvml.NVML_ERROR_MEMORY
+
+    assert node.lines() == before
+    assert caps(node) == []
+    assert nvml.nvmlDeviceGetCount() == 4
+
+
+def test_real_capability_nodes_are_made_where_the_tree_has_real_nodes(
+    node: NvmlNode, nvml: Any
+) -> None:
+    control = node.dev / "nvidiactl"
+    control.unlink()
+    try:
+        os.mknod(control, stat.S_IFCHR | 0o666, os.makedev(508, 255))
+    except OSError as error:
+        pytest.skip(f"needs root: {error.strerror}")
+    node.write([x.replace("nvidia-caps=236", "nvidia-caps=508") for x in node.lines()])
+    gpu = start(nvml)
+
+    nvml.nvmlDeviceCreateGpuInstance(gpu, 19)
+
+    status = (node.dev / "nvidia-caps/nvidia-cap237").stat()
+    assert stat.S_ISCHR(status.st_mode)
+    assert (status.st_rdev, stat.S_IMODE(status.st_mode)) == (os.makedev(508, 237), 0o444)
+
+
+def test_processes_that_create_at_once_do_not_disturb_each_other(node: NvmlNode) -> None:
+    node.change_gpu(1, "mig", 1)
+    command = [str(node.built.nvidia_smi), "mig", "-cgi", "19", "-C"]
+
+    running = [
+        subprocess.Popen(command, env=node.environment, stdout=subprocess.PIPE) for _ in range(9)
+    ]
+    outputs = [process.communicate(timeout=60)[0].decode() for process in running]
+
+    assert sorted(process.returncode for process in running) == [0] * 7 + [23] * 2, outputs
+    assert sum(line.startswith("gi\t") for line in node.lines()) == 7
+    assert sum(line.startswith("ci\t") for line in node.lines()) == 7
+    assert node.smi("-L", "-i", "1").stdout.count("  MIG 1g.10gb ") == 7
+    assert len(caps(node)) == 14

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unit tests for nvct.sim.attach: a node in a private mount namespace."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from nvct.errors import HostError, UsageError
+from nvct.sim import attach, possible, rootfs, sets, state, tree
+
+REASON = "needs root and CAP_SYS_ADMIN"
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason=REASON)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> tree.Node:
+    reason = possible.can_run_containers()
+    if reason is not None:
+        pytest.skip(reason)
+    return tree.create("lab", "h100-mig", tmp_path_factory.mktemp("sim"), native=False)
+
+
+def shell(node: tree.Node, script: str, *, driver_root: str = attach.DRIVER_ROOT) -> str:
+    done = attach.run_in(node, ["/bin/sh", "-ec", script], driver_root=driver_root)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_proc_and_sys_show_the_simulated_driver(node: tree.Node) -> None:
+    out = shell(
+        node,
+        "cat /proc/driver/nvidia/version /sys/module/nvidia/version; grep nvidia /proc/devices;"
+        "cat /sys/bus/pci/devices/0000:18:00.0/vendor; ls /sys/module | wc -l",
+    ).splitlines()
+
+    assert "580.159.04" in out[0]
+    assert out[2] == "580.159.04"
+    assert "195 nvidia" in out or any(line.endswith(" nvidia") for line in out)
+    assert out[-2] == "0x10de"
+    assert int(out[-1]) == len(os.listdir("/sys/module")) + 1
+
+
+def test_the_hosts_own_lines_stay_in_proc_devices(node: tree.Node) -> None:
+    out = shell(node, "cat /proc/devices")
+
+    host = Path("/proc/devices").read_text().splitlines()
+    assert [line for line in host if line not in out.splitlines() and "nvidia" not in line] == []
+
+
+def test_dev_has_the_usual_nodes_and_those_of_the_driver(node: tree.Node) -> None:
+    out = shell(
+        node,
+        "echo x > /dev/null; head -c 3 /dev/zero | wc -c; echo via >/dev/stdout;"
+        "ls /dev/pts > /dev/null; cd /dev; stat -c '%t:%T %a' nvidia0 nvidiactl nvidia-caps/*1",
+    ).splitlines()
+
+    assert out[:2] == ["3", "via"]
+    assert out[2:4] == ["c3:0 666", "c3:ff 666"]
+
+
+def test_the_driver_root_holds_driver_and_device_nodes(node: tree.Node) -> None:
+    out = shell(node, "cd /run/nvidia/driver; ls usr/lib/*/libcuda.so.1 dev/nvidia7 dev/null")
+
+    assert len(out.split()) == 4 - (node.machine != "x86_64")
+
+
+def test_with_root_as_driver_root_the_driver_lies_over_the_host(node: tree.Node) -> None:
+    out = shell(
+        node,
+        "ldconfig -p | grep -c libcuda.so; cat /etc/OpenCL/vendors/nvidia.icd; ls /usr/bin/env;"
+        "ls /run/nvidia-persistenced/socket; ls -d /run/nvidia/driver 2>&1 || true",
+        driver_root="/",
+    ).splitlines()
+
+    assert out[:3] == ["2", "libnvidia-opencl.so.1", "/usr/bin/env"]
+    assert out[3] == "/run/nvidia-persistenced/socket"
+    assert "No such file" in out[4]
+
+
+def test_nothing_is_left_on_the_host(node: tree.Node) -> None:
+    before = Path("/proc/self/mountinfo").read_text()
+
+    shell(
+        node,
+        "touch /etc/left /run/left /dev/left /etc/cdi/left /run/cdi/left /run/nvct/left"
+        " /var/run/cdi/also",
+    )
+
+    assert Path("/proc/self/mountinfo").read_text() == before
+    for folder in ("/etc", "/run", "/dev", "/etc/cdi", "/run/cdi", "/run/nvct"):
+        assert not Path(folder, "left").exists()
+    assert os.listdir(node.tree / "mnt") == []
+
+
+def test_spec_folders_are_empty_and_private(node: tree.Node) -> None:
+    out = shell(node, "ls -A /etc/cdi /var/run/cdi /run/nvct | grep -v : ; stat -c %a /run/nvct")
+
+    assert out.split() == ["700"]
+
+
+def test_what_the_host_has_in_etc_and_run_stays_visible(node: tree.Node) -> None:
+    out = shell(node, "cat /etc/passwd; ls -A /run")
+
+    assert out.startswith(Path("/etc/passwd").read_text())
+    own = {"nvct", "cdi", "nvidia"}
+    assert {name for name in os.listdir("/run") if name not in own} <= set(out.split())
+
+
+def test_an_empty_run_can_be_asked_for(node: tree.Node) -> None:
+    done = attach.run_in(node, ["ls", "/run"], host_run=False)
+
+    assert done.stdout.split() == ["cdi", "lock", "nvct", "nvidia"]
+
+
+def test_a_mig_device_that_is_made_later_is_seen_at_once(tmp_path: Path, node: tree.Node) -> None:
+    del node  # it says whether nodes can be attached here
+    live = tree.create("live", "mixed", tmp_path, native=False)
+    script = (
+        "touch $0/ready; i=0; while [ ! -e $0/go ]; do sleep 0.05; i=$((i+1)); [ $i -lt 400 ]; done;"
+        "ls /dev/nvidia-caps; ls /proc/driver/nvidia/capabilities/gpu1/mig"
+    )
+    process = attach.spawn(
+        ["/bin/sh", "-ec", script, str(tmp_path)], lambda: attach.enter(live), stdout=-1
+    )
+    while not (tmp_path / "ready").exists():
+        assert process.poll() is None
+
+    gi, _ = sets.create_instance(live, 2, "3g.40gb")
+    (tmp_path / "go").touch()
+
+    out = process.communicate(timeout=30)[0].decode().split()
+    assert f"gi{gi}" in out
+    minors = [cap.fields["minor"] for cap in live.state().find("cap", gpu=2)]
+    assert {f"nvidia-cap{minor}" for minor in minors} <= set(out)
+
+
+def test_plain_nodes_become_device_nodes(tmp_path: Path, node: tree.Node) -> None:
+    del node
+    plain = tree.create("plain", "mixed", tmp_path, native=False, nodes="plain")
+    assert stat.S_ISREG((plain.dev / "nvidia0").stat().st_mode)
+
+    out = shell(plain, "stat -c %F /dev/nvidia0 /dev/nvidia-caps/nvidia-cap1")
+
+    assert out.splitlines() == ["character special file"] * 2
+
+
+def test_the_exit_status_is_that_of_the_program(node: tree.Node) -> None:
+    assert attach.exec_in(node, ["/bin/sh", "-c", "exit 7"]) == 7
+    assert attach.exec_in(node, ["/bin/sh", "-c", "kill -TERM $$"]) == 128 + 15
+
+
+def test_only_the_given_environment_is_passed(node: tree.Node) -> None:
+    done = attach.run_in(node, ["/usr/bin/env"], {"ONLY": "this"})
+
+    assert done.stdout == "ONLY=this\n"
+
+
+def test_a_missing_program_is_named(node: tree.Node) -> None:
+    with pytest.raises(UsageError, match="cannot run '/no/such': No such file"):
+        attach.exec_in(node, ["/no/such"])
+
+
+def test_a_node_is_not_attached_to_the_hosts_own_namespace(node: tree.Node) -> None:
+    with pytest.raises(HostError, match="only in a private mount namespace"):
+        attach.attach(node)
+
+
+def test_an_error_in_the_new_process_reaches_the_caller(tmp_path: Path, node: tree.Node) -> None:
+    del node
+    broken = tree.create("broken", "t4", tmp_path, native=False)
+    (broken.tree / "sys/module/nvidia/version").unlink()
+    (broken.tree / "sys/module/nvidia").rmdir()
+    (broken.tree / "sys/module").rmdir()
+
+    with pytest.raises(HostError, match=r"cannot attach node broken: .*No such file"):
+        attach.exec_in(broken, ["/bin/true"])
+
+
+def test_a_major_that_another_driver_took_is_refused(tmp_path: Path, node: tree.Node) -> None:
+    del node
+    taken = tree.create("taken", "t4", tmp_path, native=False)
+    with state.change(taken.state_file) as now:
+        now.find("major")[0].fields["nvidia-caps"] = "1"
+
+    with pytest.raises(HostError, match="major 1 of nvidia-caps now belongs to mem"):
+        attach.exec_in(taken, ["/bin/true"])
+
+
+def test_the_loader_finds_driver_libraries_in_a_container_root(
+    tmp_path: Path, node: tree.Node
+) -> None:
+    del node
+    rootfs.build_rootfs(tmp_path / "root")
+
+    process = attach.spawn(
+        ["/bin/busybox", "sh", "-c", "ldconfig -p | grep -c libc.so.6; id -u; echo $PATH | wc -l"],
+        lambda: os.chroot(tmp_path / "root"),
+        env={"PATH": "/bin:/sbin"},
+        cwd="/",
+        stdout=-1,
+    )
+
+    assert process.communicate(timeout=30)[0].split() == [b"1", b"0", b"1"]
+
+
+def test_a_node_is_not_attached_inside_another(node: tree.Node) -> None:
+    def twice() -> None:
+        attach.enter(node)
+        attach.enter(node)
+
+    with pytest.raises(HostError, match="already is the inside of a simulated node"):
+        attach.spawn(["/bin/true"], twice)
+
+
+def test_a_major_of_a_real_driver_is_never_reached(node: tree.Node) -> None:
+    majors = node.state().find("major")[0].fields
+
+    host = {line.split()[0] for line in Path("/proc/devices").read_text().splitlines() if line}
+
+    assert not set(majors.values()) & host

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unit tests for nvct.cli.sim."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from nvct.cli.sim import sim
+from nvct.errors import UsageError
+from nvct.sim import possible, tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run(base: Path, *words: str) -> str:
+    done = CliRunner().invoke(sim, ["--base", str(base), *words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_node_is_made_listed_changed_and_destroyed(tmp_path: Path) -> None:
+    assert run(tmp_path, "create", "lab", "--profile", "t4", "--plain") == f"{tmp_path}/lab\n"
+    assert run(tmp_path, "list") == f"lab\tt4\t580.159.04\t1 GPUs\t{tmp_path}/lab\n"
+    run(tmp_path, "set", "lab", "gpu", "0", "temp=77")
+    assert tree.find(tmp_path, "lab").state().gpu(0).fields["temp"] == "77"
+    run(tmp_path, "destroy", "lab")
+    assert run(tmp_path, "list") == ""
+
+
+def test_profiles_are_listed(tmp_path: Path) -> None:
+    assert "h100-mig\n" in run(tmp_path, "list", "--profiles")
+
+
+def test_help_of_set_names_every_change(tmp_path: Path) -> None:
+    out = run(tmp_path, "set", "--help")
+
+    assert "mig-create GPU PROFILE" in out
+    assert "reload" in out
+
+
+def test_an_unknown_node_is_an_error_of_usage(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no simulated node at"):
+        run(tmp_path, "destroy", "nobody")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_options_after_the_node_belong_to_the_program(tmp_path: Path) -> None:
+    reason = possible.can_run_containers()
+    if reason is not None:
+        pytest.skip(reason)
+    run(tmp_path, "create", "lab", "--profile", "t4", "--plain")
+    words = [
+        "--base",
+        str(tmp_path),
+        "exec",
+        "lab",
+        "sh",
+        "-c",
+        "ls $1 /dev/nvidia0",
+        "x",
+        "--all",
+    ]
+
+    # A process of its own: what runs in the node writes to the real standard output.
+    program = "import sys; from nvct.cli.sim import sim; sim(sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], check=False, capture_output=True, text=True
+    )
+
+    assert (done.returncode, done.stdout) == (0, "/dev/nvidia0\n")

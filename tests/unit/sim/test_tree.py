@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unit tests for nvct.sim.tree, package and kernelfs: the files of a simulated node."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+import pytest
+
+from nvct.errors import DocumentError, HostError, UsageError
+from nvct.linux import elf, ldcache
+from nvct.sim import kernelfs, package, profile, tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VERSION = "580.159.04"
+
+
+def test_every_library_has_its_links_by_soname(plain_node: tree.Node) -> None:
+    folder = plain_node.library_dir
+    files = [p for p in folder.rglob("*.so*") if p.is_file() and not p.is_symlink()]
+
+    for path in files:
+        soname = elf.read(path.read_bytes()).soname
+        if soname is not None:
+            assert path.with_name(soname).resolve() == path
+    assert len(files) > 40
+
+
+def test_no_link_of_the_driver_root_dangles(plain_node: tree.Node) -> None:
+    links = [path for path in plain_node.driver_root.rglob("*") if path.is_symlink()]
+
+    assert [link for link in links if not link.exists()] == []
+
+
+def test_every_needed_library_of_the_driver_is_in_the_driver(plain_node: tree.Node) -> None:
+    folder = plain_node.library_dir
+    needed = {
+        name
+        for path in folder.rglob("*.so*")
+        if path.is_file()
+        for name in elf.read(path.read_bytes()).needed
+    }
+
+    missing = {n for n in needed if not (folder / n).exists()}
+    assert {n for n in missing if "nvidia" in n or "cuda" in n or "nvcuvid" in n} == set()
+
+
+def test_libraries_of_the_other_architecture_are_32_bit(plain_node: tree.Node) -> None:
+    folder = plain_node.driver_root / "usr/lib/i386-linux-gnu"
+    if plain_node.machine != "x86_64":
+        pytest.skip("only x86_64 has them")
+
+    machines = {elf.read(p.read_bytes()).machine for p in folder.rglob("*.so*") if p.is_file()}
+
+    assert machines == {"i386"}
+
+
+def test_the_cache_of_the_driver_root_lists_links_and_not_their_files(
+    plain_node: tree.Node,
+) -> None:
+    cache = ldcache.parse((plain_node.driver_root / "etc/ld.so.cache").read_bytes())
+    names = {entry[0] for entry in cache.entries}
+
+    assert {"libcuda.so", "libcuda.so.1", f"libnvidia-glcore.so.{VERSION}"} <= names
+    assert f"libcuda.so.{VERSION}" not in names
+    paths = [entry[1] for entry in cache.entries]
+    assert all((plain_node.driver_root / path.lstrip("/")).exists() for path in paths)
+
+
+def test_the_state_is_one_file_under_two_names(plain_node: tree.Node) -> None:
+    library = plain_node.library_dir / f"libnvidia-simstate.so.{VERSION}"
+
+    assert os.path.samefile(library, plain_node.state_file)
+    assert plain_node.state().tree == str(plain_node.tree)
+
+
+def test_information_names_uuid_and_minor_of_each_gpu(plain_node: tree.Node) -> None:
+    for gpu in plain_node.state().find("gpu"):
+        bus = kernelfs.proc_bus(gpu.fields["bus"])
+        text = (plain_node.proc / f"driver/nvidia/gpus/{bus}/information").read_text()
+        values = dict(line.split(":", 1) for line in text.splitlines())
+
+        assert values["GPU UUID"].strip() == gpu.fields["uuid"]
+        assert values["Device Minor"].strip() == gpu.fields["minor"]
+        assert (plain_node.sys / f"bus/pci/devices/{bus}/vendor").read_text() == "0x10de\n"
+
+
+@pytest.mark.parametrize(
+    ("bus", "expected"),
+    [("00000000:18:00.0", "0000:18:00.0"), ("00010000:AB:00.0", "10000:ab:00.0")],
+)
+def test_bus_ids_are_written_as_the_kernel_does(bus: str, expected: str) -> None:
+    assert kernelfs.proc_bus(bus) == expected
+
+
+def test_each_mig_device_has_capability_files_and_nodes(plain_node: tree.Node) -> None:
+    now = plain_node.state()
+    assert now.find("ci")
+    for ci in now.find("ci"):
+        gpu = now.gpu(int(ci.fields["gpu"]))
+        folder = f"gpu{gpu.fields['minor']}/mig/gi{ci.fields['gi']}/ci{ci.fields['id']}"
+        text = (plain_node.proc / "driver/nvidia/capabilities" / folder / "access").read_text()
+        minor = text.splitlines()[0].removeprefix("DeviceFileMinor: ")
+
+        assert (plain_node.dev / f"nvidia-caps/nvidia-cap{minor}").exists()
+
+
+def test_by_path_links_lead_to_the_nodes(plain_node: tree.Node) -> None:
+    links = sorted((plain_node.dev / "dri/by-path").iterdir())
+
+    assert len(links) == 2 * len(plain_node.state().find("gpu"))
+    assert all(link.resolve().parent == plain_node.dev / "dri" for link in links)
+
+
+def test_gpus_of_the_mixed_profile_have_minors_out_of_order(plain_node: tree.Node) -> None:
+    gpus = plain_node.state().find("gpu")
+
+    assert [gpu.fields["bus"] for gpu in gpus] == sorted(gpu.fields["bus"] for gpu in gpus)
+    assert [gpu.fields["minor"] for gpu in gpus] == ["3", "0", "1", "4", "2"]
+
+
+def test_uuids_depend_on_name_and_index_alone(tmp_path: Path) -> None:
+    uuids = []
+    for base in ("a", "b"):
+        node = tree.create("same", "t4", tmp_path / base, native=False, nodes="plain")
+        uuids.append([gpu.fields["uuid"] for gpu in node.state().find("gpu")])
+
+    assert uuids[0] == uuids[1] == [tree.gpu_uuid("same", 0)]
+    assert tree.gpu_uuid("same", 0) != tree.gpu_uuid("same", 1) != tree.gpu_uuid("other", 1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_as_root_nodes_are_device_nodes(tmp_path: Path) -> None:
+    node = tree.create("real", "t4", tmp_path, native=False, nodes="device")
+    majors = node.state().find("major")[0].fields
+
+    found = (node.dev / "nvidia0").lstat()
+
+    assert stat.S_ISCHR(found.st_mode)
+    assert found.st_rdev == os.makedev(int(majors["nvidia"]), 0)
+    assert stat.S_IMODE(found.st_mode) == 0o666
+    with pytest.raises(OSError, match="No such device or address"):
+        os.open(node.dev / "nvidia0", os.O_RDWR)
+
+
+def test_the_host_keeps_its_own_lines_in_proc_devices() -> None:
+    host = "Character devices:\n  1 mem\n195 nvidia\n226 drm\n\nBlock devices:\n  7 loop\n"
+
+    text = kernelfs.devices(host, {"nvidia": 254, "nvidia-uvm": 508, "drm": 253})
+
+    assert text == (
+        "Character devices:\n  1 mem\n226 drm\n254 nvidia\n508 nvidia-uvm\n\n"
+        "Block devices:\n  7 loop\n"
+    )
+
+
+def test_a_loaded_driver_keeps_its_majors() -> None:
+    taken = kernelfs.host_majors("Character devices:\n195 nvidia\n226 drm\n508 nvidia-uvm\n")
+
+    chosen = kernelfs.choose_majors(taken)
+
+    assert not {195, 226, 508} & set(chosen.values())
+    assert chosen["nvidia"] == chosen["nvidiactl"] == chosen["nvidia-modeset"]
+
+
+def test_a_driver_that_an_open_would_load_keeps_its_majors() -> None:
+    aliases = (
+        "alias char-major-195-* nvidia\nalias char-major-10-229 fuse\nalias pci:v000010DE* x\n"
+    )
+
+    assert kernelfs.modules_majors(aliases) == {195: "nvidia", 10: "fuse"}
+
+
+def test_another_driver_version_can_be_chosen(tmp_path: Path) -> None:
+    node = tree.create(
+        "old", "t4", tmp_path, driver_version="535.54.03", native=False, nodes="plain"
+    )
+
+    assert (node.library_dir / "libcuda.so.535.54.03").is_file()
+    assert "  535.54.03  " in (node.proc / "driver/nvidia/version").read_text()
+    assert (node.driver_root / "lib/firmware/nvidia/535.54.03/gsp_tu10x.bin").is_file()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "-a", "A", "a b", "x" * 64])
+def test_a_name_that_is_no_folder_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="bad node name"):
+        tree.create(name, "t4", tmp_path, native=False, nodes="plain")
+
+
+@pytest.mark.parametrize("version", ["", "580", "580.x", "../580.1", "580.1/..", "1.2.3.4.5"])
+def test_a_version_that_is_none_is_refused(tmp_path: Path, version: str) -> None:
+    with pytest.raises(UsageError, match="bad driver version"):
+        tree.create("a", "t4", tmp_path, driver_version=version or "x", native=False)
+
+
+def test_an_unknown_profile_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown profile 'b200'") as caught:
+        tree.create("a", "b200", tmp_path, native=False)
+
+    assert caught.value.hint == "one of " + ", ".join(profile.names())
+
+
+def test_a_node_is_not_made_twice(plain_node: tree.Node) -> None:
+    with pytest.raises(UsageError, match="exists"):
+        tree.create("plain", "t4", plain_node.tree.parent, native=False)
+
+
+def test_native_parts_for_a_foreign_machine_are_refused(tmp_path: Path) -> None:
+    foreign = next(m for m in ("aarch64", "x86_64") if m != os.uname().machine)
+
+    with pytest.raises(UsageError, match=f"NVML for {foreign} cannot be built"):
+        tree.create("a", "t4", tmp_path, machine=foreign)
+
+
+def test_a_node_of_a_foreign_machine_has_its_libraries(tmp_path: Path) -> None:
+    node = tree.create("arm", "t4", tmp_path, machine="aarch64", native=False, nodes="plain")
+
+    data = (node.driver_root / "usr/lib/aarch64-linux-gnu/libcuda.so.1").read_bytes()
+
+    assert elf.read(data).machine == "aarch64"
+
+
+def test_a_failed_creation_leaves_nothing(tmp_path: Path) -> None:
+    base = tmp_path / "nodes"
+    base.mkdir()
+    (base / "file").write_text("")
+
+    with pytest.raises(HostError, match="cannot make a simulated node"):
+        tree.create("a", "t4", base / "file", native=False, nodes="plain")
+
+    assert [path.name for path in base.iterdir()] == ["file"]
+
+
+def test_nodes_are_listed_and_destroyed(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        tree.create(name, "t4", tmp_path, native=False, nodes="plain")
+    (tmp_path / "other").mkdir()
+    assert [node.name for node in tree.list_nodes(tmp_path)] == ["a", "b"]
+
+    tree.destroy(tree.find(tmp_path, "a"))
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "other"]
+
+
+def test_a_folder_that_is_no_node_is_not_destroyed(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+
+    with pytest.raises(UsageError, match="no simulated node at"):
+        tree.find(tmp_path, "other")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"nvct-sim": 1}', '{"nvct-sim": 2, "name": "x"}'])
+def test_a_damaged_node_file_is_an_error_that_names_it(plain_node: tree.Node, text: str) -> None:
+    (plain_node.tree / "node.json").write_text(text)
+
+    with pytest.raises(DocumentError, match=r"node\.json"):
+        tree.load(plain_node.tree)
+
+
+def test_a_node_is_loaded_as_it_was_made(plain_node: tree.Node) -> None:
+    assert tree.load(plain_node.tree) == plain_node
+
+
+def test_configuration_files_are_json_that_names_libraries_of_the_driver(
+    plain_node: tree.Node,
+) -> None:
+    for path in plain_node.driver_root.glob("usr/share/**/*.json"):
+        text = path.read_text()
+        library = json.loads(text)
+        assert library["file_format_version"] == "1.0.0"
+        names = [word for word in text.split('"') if word.startswith("lib")]
+        assert [n for n in names if "." in n and not (plain_node.library_dir / n).exists()] == []
+
+
+def test_the_default_base_is_the_users_own() -> None:
+    assert str(tree.default_base({}, 0)) == "/var/lib/nvct-sim"
+    assert str(tree.default_base({"HOME": "/home/u"}, 1)) == "/home/u/.local/state/nvct-sim"
+    assert str(tree.default_base({"XDG_STATE_HOME": "/s", "HOME": "/h"}, 1)) == "/s/nvct-sim"
+
+
+def test_every_profile_can_be_made(tmp_path: Path) -> None:
+    for name in profile.names():
+        node = tree.create(name, name, tmp_path, native=False, nodes="plain")
+        assert len(node.state().find("gpu")) == len(profile.load(name).gpus)
+
+
+def test_the_mode_of_the_setuid_helper_is_kept(plain_node: tree.Node) -> None:
+    found = (plain_node.driver_root / "usr/bin/nvidia-modprobe").stat()
+
+    assert stat.S_IMODE(found.st_mode) == package.BINARIES["nvidia-modprobe"] == 0o4755
