@@ -125,7 +125,7 @@ def _mounts(bundle: Bundle, mounts: list[list[str]]) -> None:
         return
     document = bundle.document
     kept: list[str] = []
-    last: list[tuple[str, str]] = []
+    below: list[tuple[str, str]] = []
     parents = tuple([destination + "/" for destination in wanted])
     elements = document.elements(("mounts",))
     for node in elements:
@@ -134,17 +134,24 @@ def _mounts(bundle: Bundle, mounts: list[list[str]]) -> None:
         if clean in wanted:
             continue
         if clean.startswith(parents):
-            last.append((clean, document.fragment(node)))
+            below.append((clean, document.fragment(node)))
         else:
             kept.append(document.fragment(node))
-    for destination in sorted(wanted, key=_depth):
-        below = [i for i, other in enumerate(last) if other[0].startswith(destination + "/")]
-        last.insert(below[0] if below else len(last), (destination, wanted[destination]))
-    texts = [text for _, text in last]
+    ours = [(destination, wanted[destination]) for destination in sorted(wanted, key=_depth)]
+    texts = [text for _, text in (_woven(ours, below) if below else ours)]
     if len(kept) == len(elements):
         document.append(("mounts",), texts)
     else:
         document.rewrite(("mounts",), kept + texts)
+
+
+def _woven(ours: list[tuple[str, str]], below: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Put each of our mounts right before the first one that lies below it."""
+    woven = list(below)
+    for mount in ours:
+        places = [i for i, (other, _) in enumerate(woven) if other.startswith(mount[0] + "/")]
+        woven.insert(places[0] if places else len(woven), mount)
+    return woven
 
 
 def _depth(destination: str) -> int:

@@ -306,11 +306,8 @@ def spawn(
     def child() -> None:
         try:
             prepare()
-        except NvctError as error:
-            os.write(writer, f"{error.message}\0{error.hint}".encode())
-            raise
         except Exception as error:  # whatever it is, the other process has to be told
-            os.write(writer, repr(error).encode())
+            os.write(writer, _describe(error).encode())
             raise
 
     try:
@@ -327,6 +324,10 @@ def spawn(
     finally:
         os.close(writer)
         os.close(reader)
+
+
+def _describe(error: Exception) -> str:
+    return f"{error.message}\0{error.hint}" if isinstance(error, NvctError) else repr(error)
 
 
 def exec_in(

@@ -190,11 +190,12 @@ def install(
         version: of the driver.
         machine: architecture of the libraries.
         state: the node's state file, linked beside the NVML library.
-        native: "nvml" and "nvidia-smi", built; without it NVML is a library that has no function.
+        native: "nvml", "nvidia-smi" and libraries by name, built; without it they have no function.
     """
     folder = root / library_dir(machine)
     for library in LIBRARIES:
-        _install_library(folder, library, version, machine)
+        built = native.get(library.name) if native else None
+        _install_library(folder, library, version, machine, built and built.read_bytes())
     if machine == "x86_64":
         for library in LIBRARIES:
             if library.name in COMPAT32:
@@ -216,10 +217,7 @@ def install(
         _write(root / "usr/lib/firmware/nvidia" / version / name, content)
     for path, text in _documents(machine, version):
         _write(root / path, text.encode())
-    socket = root / "run/nvidia-persistenced/socket"
-    if not socket.exists():
-        socket.parent.mkdir(parents=True)
-        os.mknod(socket, stat.S_IFSOCK | 0o666)  # bind(2) takes no path as long as a tree's may be
+    _make_socket(root / "run/nvidia-persistenced/socket")
     write_cache(root, machine)
 
 
@@ -273,6 +271,12 @@ def _install_library(
         _replace_link(file.with_name(soname), target.name)
     if library.dev:
         _replace_link(file, soname or target.name)
+
+
+def _make_socket(path: Path) -> None:
+    if not path.exists():
+        path.parent.mkdir(parents=True)
+        os.mknod(path, stat.S_IFSOCK | 0o666)  # bind(2) takes no path as long as a tree's may be
 
 
 def _write(path: Path, data: bytes, mode: int = 0o644) -> None:

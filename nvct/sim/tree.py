@@ -145,11 +145,10 @@ def create(
         profile_name: what it is made of (nvct.sim.profile).
         base: folder of all nodes; made where it is missing.
         driver_version: instead of the profile's.
-        nodes: "device" for real device nodes, "plain" for files that stand for them, "auto" for
-            what this user can make.
+        nodes: real device nodes, plain files, or what this user can make.
         native: build NVML and nvidia-smi; without them the node is files only.
         machine: architecture of the libraries, this machine's unless given.
-        native_cache: folder where built programs are kept, below base unless given.
+        native_cache: where built programs are kept, below base unless given.
 
     Raises:
         UsageError: name, profile or version cannot be used, or the node exists.
@@ -166,23 +165,18 @@ def create(
     built = _build(native_cache or base / ".native") if native else None
     try:
         base.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=base))
+        # Aside, then renamed: a folder with a node's name is a whole node.
+        with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=base) as folder:
+            aside = Path(folder, name)
+            aside.mkdir()
+            node = Node(
+                name=name, profile=chosen.name, tree=aside, machine=machine, installed=version,
+                real_nodes=_real_nodes(aside, nodes), native=native,
+            )  # fmt: skip
+            _fill(node, first_state(name, chosen, version, tree), built)
+            aside.rename(tree)
     except OSError as error:
         raise HostError(f"cannot make a simulated node in {base}: {error}") from error
-    # Aside, then renamed: a folder with a node's name is a whole node.
-    try:
-        aside.chmod(0o755)
-        node = Node(
-            name=name, profile=chosen.name, tree=aside, machine=machine, installed=version,
-            real_nodes=_real_nodes(aside, nodes), native=native,
-        )  # fmt: skip
-        _fill(node, first_state(name, chosen, version, tree), built)
-        aside.rename(tree)
-    except OSError as error:
-        raise HostError(f"cannot make a simulated node in {base}: {error}") from error
-    finally:
-        if aside.exists():
-            shutil.rmtree(aside)
     return load(tree)
 
 
@@ -204,7 +198,11 @@ def _build(cache: Path) -> dict[str, Path]:
     from nvct.sim.native import build  # a compiler is needed only here
 
     built = build.build(cache)
-    return {"nvml": built.nvml, "nvidia-smi": built.nvidia_smi}
+    return {
+        "nvml": built.nvml,
+        "nvidia-smi": built.nvidia_smi,
+        "libnvidia-sandboxutils.so": built.sandbox_utils,
+    }
 
 
 def _real_nodes(folder: Path, wanted: Nodes) -> bool:

@@ -70,14 +70,6 @@ def apply_hook(
     return _entry(hook_path, "apply", args) if args else None
 
 
-def link_hook(hook_path: str, wanted: frozenset[str], links: Sequence[Link]) -> Hook | None:
-    """Return the entry that makes a device's own links."""
-    if not links or "create-symlinks" not in wanted:
-        return None
-    args = [part for link in links for part in ("--link", f"{link.target}::{link.path}")]
-    return _entry(hook_path, "create-symlinks", args)
-
-
 def chmod_hook(hook_path: str, wanted: frozenset[str], directories: Sequence[str]) -> Hook | None:
     """Return the entry that opens the directories of a device's nodes to everyone."""
     if not directories or "chmod" not in wanted:

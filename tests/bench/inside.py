@@ -78,8 +78,6 @@ class Bench:
             f'[nvidia-container-cli]\nroot = "{DRIVER_ROOT}"\n'
             f'[nvidia-container-runtime]\nmode = "{mode}"\nruntimes = ["{runtime}"]\n'
             '[nvidia-container-runtime.modes.cdi]\nspec-dirs = ["/etc/cdi"]\n'
-            '[nvidia-container-runtime.modes.jit-cdi]\n'
-            'nvcdi-feature-flags = ["disable-nvsandboxutils"]\n'
             f'[nvidia-ctk]\npath = "{self.peer}/nvidia-ctk"\n',
             encoding="utf-8",
         )
@@ -179,6 +177,7 @@ def _hook_group(bench: Bench) -> None:
         folder = bench.work / f"hook-{label.replace(' ', '-')}"
         folder.mkdir()
         state = folder / "state.json"
+        # stdin of every command: spawn() opens it anew.
         state.write_text(
             json.dumps({"ociVersion": "1.0.2", "id": "x", "pid": 0, "bundle": str(folder)}),
             encoding="utf-8",
@@ -194,12 +193,14 @@ def _hook_group(bench: Bench) -> None:
             _copy_libraries(folder / "rootfs", common)
 
         if label == "peer":
-            commands = [c for c in commands if "update-ldcache" not in c]  # needs a mounted root
+            # These two need a container's own mounts.
+            needs_mounts = {"update-ldcache", "disable-device-node-modification"}
+            commands = [c for c in commands if not needs_mounts & set(c)]
         subjects.append(
             Subject(name=label, commands=commands, env=env, prepare=prepare, stdin=str(state))
         )
     measure.interleaved(subjects, ROUNDS)
-    note = " (the peer's without update-ldcache)" if bench.peer else ""
+    note = " (the peer's without update-ldcache and the params mask)" if bench.peer else ""
     report.print_group(f"CDI hooks of one container{note}", subjects, subjects[2:])
 
 
@@ -264,10 +265,7 @@ def _specs(bench: Bench) -> None:
         path = "/etc/cdi/peer.json"
         hook = str(bench.peer / "nvidia-cdi-hook")
         subprocess.run(
-            [
-                str(bench.peer / "nvidia-ctk"), *command, path, "--nvidia-cdi-hook-path", hook,
-                "--feature-flag", "disable-nvsandboxutils",
-            ],
+            [str(bench.peer / "nvidia-ctk"), *command, path, "--nvidia-cdi-hook-path", hook],
             check=True, stderr=subprocess.DEVNULL,
         )  # fmt: skip
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     Path_ = tuple[str, ...]
     Edit = tuple[str, Path_, list[Any]]
 
+relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # busy machines
+
 WANT: jsontext.Want = {
     "list": ELEMENTS,
     "value": None,
@@ -150,6 +152,7 @@ def edited(text: str, todo: list[Edit]) -> Document:
     return document
 
 
+@relaxed
 @given(documents, edits, st.randoms(use_true_random=False))
 def test_edits_of_text_equal_edits_of_the_parsed_document(
     document: dict[str, Any], todo: list[Edit], random: Random
@@ -159,6 +162,7 @@ def test_edits_of_text_equal_edits_of_the_parsed_document(
     assert made.render() == made.render()
 
 
+@relaxed
 @given(odd_documents, edits, st.randoms(use_true_random=False))
 def test_whatever_stands_there_is_edited_right_or_refused(
     document: dict[str, Any], todo: list[Edit], random: Random
@@ -173,6 +177,7 @@ def test_whatever_stands_there_is_edited_right_or_refused(
         assert json.loads(edited(text, todo).render()) == expected
 
 
+@relaxed
 @given(documents, edits, st.randoms(use_true_random=False))
 def test_bytes_outside_the_edits_never_change(
     document: dict[str, Any], todo: list[Edit], random: Random
@@ -189,6 +194,7 @@ def test_bytes_outside_the_edits_never_change(
     assert result[at:].endswith("}")
 
 
+@relaxed
 @given(documents, st.randoms(use_true_random=False))
 def test_what_is_not_edited_comes_back_to_the_byte(
     document: dict[str, Any], random: Random
@@ -199,6 +205,7 @@ def test_what_is_not_edited_comes_back_to_the_byte(
     assert made.render() == text
 
 
+@relaxed
 @given(st.text(alphabet='{}[],:" \\ul01ena-\n\x00é', max_size=30))
 def test_no_text_makes_anything_but_a_document_error(text: str) -> None:
     try:
@@ -212,6 +219,7 @@ def test_no_text_makes_anything_but_a_document_error(text: str) -> None:
         assert jsontext.parse(text, "x") == expected
 
 
+@relaxed
 @given(documents, st.randoms(use_true_random=False), st.data())
 def test_a_document_cut_off_anywhere_is_refused(
     document: dict[str, Any], random: Random, data: st.DataObject
@@ -226,6 +234,7 @@ def refuse(name: str) -> None:
     raise ValueError(name)
 
 
+@relaxed
 @given(whole)
 def test_what_is_dumped_reads_the_same(value: Any) -> None:
     assert json.loads(jsontext.dumps(value)) == value
@@ -244,6 +253,7 @@ words = st.sampled_from(
 lines = st.lists(words, max_size=8)
 
 
+@relaxed
 @given(lines)
 def test_any_command_line_is_read_and_every_value_stood_there(args: list[str]) -> None:
     said = argv.parse(args)

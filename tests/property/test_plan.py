@@ -7,7 +7,7 @@ import json
 import posixpath
 from typing import Any, cast
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nvct.oci.bundle import Bundle
@@ -16,6 +16,8 @@ from nvct.plan import facts, inject, model
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.plan.model import Edits
+
+relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # busy machines
 
 keys = st.sampled_from(["A", "AB", "B", "NVIDIA_VISIBLE_DEVICES", "é", ""])
 env = st.builds(lambda k, v: f"{k}={v}", keys, st.text(max_size=3)) | keys
@@ -126,6 +128,7 @@ def clean(mount: Any) -> str | None:
     return posixpath.normpath("/" + found.lstrip("/")) if isinstance(found, str) else None
 
 
+@relaxed
 @given(configs, st.lists(edits, max_size=3))
 def test_env_equals_a_dictionary_that_was_updated(
     config: dict[str, Any], some: list[Edits]
@@ -140,6 +143,7 @@ def test_env_equals_a_dictionary_that_was_updated(
     assert [e for e in after if key(e) not in ours] == [e for e in before if key(e) not in ours]
 
 
+@relaxed
 @given(configs, st.lists(edits, max_size=3))
 def test_nodes_are_there_once_and_every_one_is_allowed(
     config: dict[str, Any], some: list[Edits]
@@ -171,6 +175,7 @@ def allowed(rules: list[Any], minor: int) -> bool:
     return verdict
 
 
+@relaxed
 @given(configs, st.lists(edits, max_size=3))
 def test_mounts_keep_their_order_and_none_hides_another(
     config: dict[str, Any], some: list[Edits]
@@ -197,6 +202,7 @@ def is_below(path: str | None, parent: str | None) -> bool:
     return path is not None and parent is not None and path.startswith(parent.rstrip("/") + "/")
 
 
+@relaxed
 @given(configs, st.lists(edits, max_size=3))
 def test_groups_are_there_once_and_never_root(config: dict[str, Any], some: list[Edits]) -> None:
     path = ("process", "user", "additionalGids")
@@ -207,6 +213,7 @@ def test_groups_are_there_once_and_never_root(config: dict[str, Any], some: list
     assert sorted(added) == sorted(ours - set(before))
 
 
+@relaxed
 @given(configs, st.lists(edits, max_size=3), st.sampled_from([None, 1]))
 def test_a_second_time_changes_nothing(
     config: dict[str, Any], some: list[Edits], indent: int | None
@@ -215,6 +222,7 @@ def test_a_second_time_changes_nothing(
     assert json.loads(apply(once, some)) == json.loads(once)
 
 
+@relaxed
 @given(configs, st.lists(edits, max_size=3))
 def test_all_other_members_survive(config: dict[str, Any], some: list[Edits]) -> None:
     result = applied(config, some)
@@ -241,6 +249,7 @@ json_like = st.recursive(
 )  # fmt: skip
 
 
+@relaxed
 @given(st.lists(json_like, max_size=3))
 def test_damaged_facts_never_hold_and_never_crash(damaged: list[Any]) -> None:
     assert model.is_current({"nvct-plan": 1, "facts": damaged}) in (True, False)

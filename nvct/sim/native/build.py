@@ -23,6 +23,7 @@ NVML_SOURCES = (
     "core.c", "device.c", "event.c", "mig.c", "mig_change.c", "mig_compute.c", "record.c",
     "state.c", "telemetry.c", "unsupported.c", "uuid5.c", "visibility.c",
 )  # fmt: skip
+SANDBOX_SOURCES = ("sandbox_utils.c",)
 SMI_SOURCES = ("nvidia_smi.c", "smi_mig.c", "smi_start.c", "smi_table.c")
 HEADERS = ("nvml_abi.h", "simulation.h", "smi.h")
 WARNINGS = ("-Wall", "-Wextra")
@@ -31,6 +32,10 @@ FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-fvisibility=hidden")
 NVML_FLAGS = (
     "-fPIC", "-shared", "-pthread", "-Wl,-soname,libnvidia-ml.so.1", "-Wl,--hash-style=both",
     "-Wl,--build-id=none", "-Wl,-z,defs",
+)  # fmt: skip
+SANDBOX_FLAGS = (
+    "-fPIC", "-shared", "-nostdlib", "-Wl,-soname,libnvidia-sandboxutils.so.1",
+    "-Wl,--build-id=none",
 )  # fmt: skip
 # The program brings its own entry point, and finds dlopen in libdl where glibc is before 2.34.
 SMI_FLAGS = ("-fPIE", "-pie", "-nostartfiles", "-Wl,--build-id=none")
@@ -42,10 +47,11 @@ TIMEOUT_S = 120
 
 @dataclass(frozen=True)
 class Built:
-    """The two files, under names that say nothing of a driver version."""
+    """What was built, under names that say nothing of a driver version."""
 
     nvml: Path
     nvidia_smi: Path
+    sandbox_utils: Path
 
 
 def find_compiler(search_path: str | None = None) -> str:
@@ -88,12 +94,14 @@ def build(out_dir: Path, *, strict: bool = False, search_path: str | None = None
     compiler = find_compiler(search_path)
     common = (*FLAGS, *WARNINGS, *(("-Werror",) if strict else ()))
     folder = out_dir / _key(compiler, common)
-    built = Built(folder / "libnvidia-ml.so", folder / "nvidia-smi")
-    if built.nvml.exists() and built.nvidia_smi.exists():
+    names = ("libnvidia-ml.so", "nvidia-smi", "libnvidia-sandboxutils.so")
+    built = Built(*(folder / name for name in names))
+    if all((folder / name).exists() for name in names):
         return built
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _compile([compiler, *common, *NVML_FLAGS], NVML_SOURCES, (), built.nvml)
+        _compile([compiler, *common, *SANDBOX_FLAGS], SANDBOX_SOURCES, (), built.sandbox_utils)
         _compile([compiler, *common, *SMI_FLAGS], SMI_SOURCES, SMI_LIBRARIES, built.nvidia_smi)
     except OSError as error:
         raise HostError(
@@ -109,10 +117,10 @@ def _key(compiler: str, flags: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
     for text in (
         compiler, str(status.st_size), str(status.st_mtime_ns), *flags, *NVML_FLAGS, *SMI_FLAGS,
-        *SMI_LIBRARIES,
+        *SMI_LIBRARIES, *SANDBOX_FLAGS,
     ):  # fmt: skip
         digest.update(text.encode() + b"\0")
-    for name in (*HEADERS, *NVML_SOURCES, *SMI_SOURCES):
+    for name in (*HEADERS, *NVML_SOURCES, *SANDBOX_SOURCES, *SMI_SOURCES):
         digest.update(name.encode() + b"\0" + (FOLDER / name).read_bytes())
     return digest.hexdigest()[:16]
 

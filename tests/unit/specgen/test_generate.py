@@ -52,7 +52,7 @@ def test_each_gpu_has_its_names_and_all_has_everything(host: HostTree) -> None:
 
     assert names(spec) == ["0", "1", host.uuid(0), host.uuid(1), "all"]
     assert device(spec, "0") == device(spec, host.uuid(0))
-    assert node_paths(device(spec, "all")) == [
+    assert [path for path in node_paths(device(spec, "all")) if "by-path" not in path] == [
         "/dev/nvidia0",
         "/dev/nvidia1",
         "/dev/dri/card1",
@@ -175,7 +175,7 @@ def test_mig_device_with_graphics_has_the_parents_drm_nodes(host: HostTree) -> N
     spec = generate(look(host, nvml))
 
     assert "/dev/dri/renderD128" in node_paths(device(spec, "0:0"))
-    assert len(device(spec, "0:0")["hooks"]) == 1
+    assert "/dev/dri/by-path/pci-0000:18:00.0-render" in node_paths(device(spec, "0:0"))
 
 
 def test_gpu_without_a_node_costs_that_gpu_alone(host: HostTree) -> None:
@@ -187,31 +187,20 @@ def test_gpu_without_a_node_costs_that_gpu_alone(host: HostTree) -> None:
     assert names(spec) == ["1", host.uuid(1), "all"]
 
 
-def test_by_path_hook_is_there_only_with_links_and_once_for_all(host: HostTree) -> None:
+def test_by_path_names_are_nodes_of_the_same_device_and_take_no_hook(host: HostTree) -> None:
     host.gpu(0).gpu(1)
     for kind in ("card", "render"):
         (host.base / f"dev/dri/by-path/pci-0000:2a:00.0-{kind}").unlink()
 
     spec = generate(look(host))
 
-    (hook,) = device(spec, "0")["hooks"]
-    assert hook["args"] == [
-        "nvidia-cdi-hook",
-        "create-symlinks",
-        "--link",
-        "../card1::/dev/dri/by-path/pci-0000:18:00.0-card",
-        "--link",
-        "../renderD128::/dev/dri/by-path/pci-0000:18:00.0-render",
-    ]
-    assert "hooks" not in device(spec, "1")
-    assert device(spec, "all")["hooks"] == [hook]
-
-
-def test_all_device_of_two_gpus_has_one_hook_for_all_links(host: HostTree) -> None:
-    spec = generate(look(host.gpu(0).gpu(1)))
-
-    (hook,) = device(spec, "all")["hooks"]
-    assert hook["args"].count("--link") == 4
+    nodes = {node["path"]: node for node in device(spec, "0")["deviceNodes"]}
+    for kind, name in (("card", "card1"), ("render", "renderD128")):
+        named = nodes[f"/dev/dri/by-path/pci-0000:18:00.0-{kind}"]
+        assert named["hostPath"].endswith(f"/dev/dri/{name}")
+    assert not [path for path in node_paths(device(spec, "1")) if "by-path" in path]
+    assert len([path for path in node_paths(device(spec, "all")) if "by-path" in path]) == 2
+    assert not [entry for entry in spec["devices"] if "hooks" in entry["containerEdits"]]
 
 
 def test_device_ids_limit_the_devices_and_what_all_means(host: HostTree) -> None:
@@ -275,7 +264,8 @@ def test_chmod_hook_is_made_only_when_it_is_asked_for(host: HostTree) -> None:
     spec = generate(look(host.gpu(0)), Options(enabled_hooks=("chmod",)))
 
     assert device(spec, "0")["hooks"][-1]["args"] == [
-        "nvidia-cdi-hook", "chmod", "--mode", "755", "--path", "/dev/dri",
+        "nvidia-cdi-hook", "chmod", "--mode", "755",
+        "--path", "/dev/dri", "--path", "/dev/dri/by-path",
     ]  # fmt: skip
 
 

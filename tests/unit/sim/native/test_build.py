@@ -132,7 +132,9 @@ def test_the_same_sources_give_the_same_bytes(built: Built, tmp_path: Path) -> N
 
     assert other.nvml.read_bytes() == built.nvml.read_bytes()
     assert other.nvidia_smi.read_bytes() == built.nvidia_smi.read_bytes()
-    assert {p.name for p in other.nvml.parent.iterdir()} == {"libnvidia-ml.so", "nvidia-smi"}
+    assert other.sandbox_utils.read_bytes() == built.sandbox_utils.read_bytes()
+    files = {"libnvidia-ml.so", "libnvidia-sandboxutils.so", "nvidia-smi"}
+    assert {p.name for p in other.nvml.parent.iterdir()} == files
 
 
 def test_without_a_compiler_it_says_what_to_install(tmp_path: Path) -> None:
