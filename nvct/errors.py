@@ -165,6 +165,16 @@ class RuntimeNotFoundError(NvctError):
     exit_status = 127
 
 
+def unexpected(error: Exception) -> NvctError:
+    """Return what nobody expected as an error that asks to be reported."""
+    made = NvctError(
+        f"unexpected {type(error).__name__}: {error}",
+        hint="please report it; NVCT_DEBUG=1 shows more",
+    )
+    made.code = "bug"
+    return made
+
+
 def printable(text: str) -> str:
     """Return text on one line: control characters, which may be an attacker's, as escapes."""
     if text.isprintable():
@@ -176,14 +186,18 @@ def line(program: str, error: NvctError) -> str:
     """Render an error as the one line that users see, of at most LINE_LIMIT characters.
 
     The form is ``program: message; hint [code]``. A message that is too long loses its middle,
-    never the hint or the code.
+    never the code, and the hint only where it takes most of the line by itself.
     """
-    head = f"{printable(program)}: "
-    tail = f"; {printable(error.hint)}" if error.hint else ""
-    tail += f" [{error.code}]"
-    message = printable(error.message)
-    room = max(LINE_LIMIT - len(head) - len(tail), 20)
-    if len(message) > room:
-        keep = room - 3
-        message = message[: keep - keep // 3] + "..." + message[len(message) - keep // 3 :]
-    return (head + message + tail)[:LINE_LIMIT]
+    head = f"{shortened(printable(program), 40)}: "
+    code = f" [{error.code}]"
+    room = LINE_LIMIT - len(head) - len(code)
+    hint = f"; {shortened(printable(error.hint), room - 42)}" if error.hint else ""
+    return head + shortened(printable(error.message), room - len(hint)) + hint + code
+
+
+def shortened(text: str, room: int) -> str:
+    """Return a text of at most `room` characters: a longer one loses its middle."""
+    if len(text) <= room:
+        return text
+    behind = (room - 3) // 3
+    return text[: room - 3 - behind] + "..." + text[len(text) - behind :]

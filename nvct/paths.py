@@ -21,6 +21,9 @@ OWN_PLAN = "own.plan"
 OWN_SPEC = "nvidia.com-gpu.json"
 LOCK_FILE = "lock"
 
+SIM_DEV_ENV = "NVCT_SIM_DEV"
+"""Where the simulated NVML finds the device nodes of a node that is not attached (nvct.sim)."""
+
 HOOK_PROGRAM = "nvidia-cdi-hook"
 HOOK_PATH = "/usr/bin/nvidia-cdi-hook"
 SHIM_PROGRAM = "nvidia-container-runtime"

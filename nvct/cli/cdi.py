@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from nvct import paths
-from nvct.cdi import load, registry, store
+from nvct.cdi import load, registry, schema, store
 from nvct.config import load as config_load
 from nvct.errors import NvctError, line
 from nvct.refresh import compiled
@@ -18,16 +18,24 @@ from nvct.specgen import generate as specgen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeAlias
+
     from nvct.cdi.types import Spec
 
-STRATEGIES = ("index", "uuid", "type-index")
+    Command: TypeAlias = Callable[..., Any]
+    ParamType: TypeAlias = click.ParamType[tuple[str, ...]]
+else:
+    ParamType = click.ParamType  # not generic before click 8.4
+
 ENV = "NVIDIA_CTK_CDI_GENERATE_"
 
 
-class Words(click.ParamType):
+class Words(ParamType):
     """A repeatable option whose values are also split at commas, as the incumbent's."""
 
     name = "list"
+    envvar_list_splitter = ","
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -43,6 +51,10 @@ def _flat(values: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
     return tuple(word for value in values for word in value)
 
 
+def _list(*names: str, env: str, text: str) -> Callable[[Command], Command]:
+    return click.option(*names, type=Words(), multiple=True, envvar=env, help=text)
+
+
 @click.group()
 def cdi() -> None:
     """Make, list and check CDI specifications."""
@@ -51,29 +63,40 @@ def cdi() -> None:
 @cdi.command()
 @click.option("--output", envvar="NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", default="-",
               help="File to write.  [default: stdout]")  # fmt: skip
-@click.option("--format", "form", envvar=f"{ENV}OUTPUT_FORMAT", help="json or yaml.  "
-              "[default: by the ending of --output, else yaml]")  # fmt: skip
+@click.option("--format", "form", envvar=f"{ENV}OUTPUT_FORMAT",
+              type=click.Choice(store.FORMATS, case_sensitive=False),
+              help="[default: by the ending of --output, else yaml]")  # fmt: skip
 @click.option("--mode", "--discovery-mode", envvar=f"{ENV}MODE", default="auto",
-              type=click.Choice(["auto", "nvml"], case_sensitive=False), show_default=True)  # fmt: skip
+              type=click.Choice(["auto", "nvml"], case_sensitive=False), show_default=True,
+              help="Both look at procfs, and ask NVML for the rest.")  # fmt: skip
 @click.option("--driver-root", envvar="NVIDIA_CTK_DRIVER_ROOT",
-              help="Where the driver's files are.  [default: from config.toml, else /]")  # fmt: skip
-@click.option("--dev-root", envvar="NVIDIA_CTK_DEV_ROOT", help="Where dev/ is.")
-@click.option("--library-search-path", type=Words(), multiple=True,
-              envvar=f"{ENV}LIBRARY_SEARCH_PATHS", help="Search libraries only here.")  # fmt: skip
-@click.option("--vendor", "--cdi-vendor", envvar=f"{ENV}VENDOR", default="nvidia.com", show_default=True)  # fmt: skip
-@click.option("--class", "--cdi-class", "cls", envvar=f"{ENV}CLASS", default="gpu", show_default=True)  # fmt: skip
-@click.option("--device-name-strategy", type=Words(), multiple=True, envvar=f"{ENV}DEVICE_NAME_STRATEGIES",
-              help="index, uuid, type-index.  [default: index,uuid]")  # fmt: skip
-@click.option("--device-id", "--device-ids", "--device", "--devices", type=Words(), multiple=True,
-              envvar=f"{ENV}DEVICE_IDS", help="Only these: indices, UUIDs, all.")  # fmt: skip
+              help="Where the driver's files are.  [default: config.toml's, else /]")  # fmt: skip
+@click.option("--dev-root", envvar="NVIDIA_CTK_DEV_ROOT",
+              help="Where dev/ is.  [default: the driver root's if there is one, else /]")  # fmt: skip
+@_list(
+    "--library-search-path", env=f"{ENV}LIBRARY_SEARCH_PATHS", text="Search libraries only here."
+)
+@click.option("--vendor", "--cdi-vendor", envvar=f"{ENV}VENDOR", default="nvidia.com",
+              show_default=True, help="Vendor of the devices' names.")  # fmt: skip
+@click.option("--class", "--cdi-class", "cls", envvar=f"{ENV}CLASS", default="gpu",
+              show_default=True, help="Class of the devices' names.")  # fmt: skip
+@_list("--device-name-strategy", env=f"{ENV}DEVICE_NAME_STRATEGIES",
+       text="index, uuid, type-index.  [default: index,uuid]")  # fmt: skip
+@_list("--device-id", "--device-ids", "--device", "--devices", env=f"{ENV}DEVICE_IDS",
+       text="Only these: indices, UUIDs, all, none.  [default: all]")  # fmt: skip
 @click.option("--no-all-device", is_flag=True, envvar=f"{ENV}NO_ALL_DEVICE",
               help="Leave out the device that stands for all.")  # fmt: skip
-@click.option("--nvidia-cdi-hook-path", "--nvidia-ctk-path", "hook", envvar="NVIDIA_CTK_CDI_HOOK_PATH",
+@click.option("--nvidia-cdi-hook-path", "--nvidia-ctk-path", "hook",
+              envvar="NVIDIA_CTK_CDI_HOOK_PATH",
               help="The hook program that the spec names.")  # fmt: skip
-@click.option(
-    "--config", envvar="NVIDIA_CTK_CONFIG", help="config.toml to take --driver-root from."
-)
-def generate(  # noqa: D417  click options
+@_list("--disable-hook", "--disable-hooks", env=f"{ENV}DISABLED_HOOKS",
+       text="Hooks to leave out, or all.")  # fmt: skip
+@_list("--enable-hook", "--enable-hooks", env=f"{ENV}ENABLED_HOOKS",
+       text="Hooks to put in, whatever --disable-hook says.")  # fmt: skip
+@click.option("--config", envvar="NVIDIA_CTK_CONFIG",
+              help="config.toml to take the roots from.")  # fmt: skip
+def generate(
+    *,
     output: str,
     form: str | None,
     mode: str,
@@ -86,6 +109,8 @@ def generate(  # noqa: D417  click options
     device_id: tuple[tuple[str, ...], ...],
     no_all_device: bool,
     hook: str | None,
+    disable_hook: tuple[tuple[str, ...], ...],
+    enable_hook: tuple[tuple[str, ...], ...],
     config: str | None,
 ) -> None:
     """Write a CDI specification of this host's GPUs.
@@ -93,7 +118,8 @@ def generate(  # noqa: D417  click options
     Example: nvidia-ctk cdi generate --output /var/run/cdi/nvidia.yaml
     """
     del mode  # auto and nvml are the same model; the other modes are not there yet
-    settings = config_load.load(config or config_load.path_from(os.environ))
+    path = config or config_load.path_from(os.environ)
+    settings = config_load.load(path, required=bool(config))
     settings.driver_root = driver_root or settings.driver_root
     settings.dev_root = dev_root or settings.dev_root
     inventory = compiled.look(settings, _flat(library_search_path))
@@ -104,6 +130,9 @@ def generate(  # noqa: D417  click options
         device_ids=_flat(device_id) or ("all",),
         all_device=not no_all_device,
         hook_path=hook or compiled.hook_path(settings),
+        disabled_hooks=_flat(disable_hook),
+        enabled_hooks=_flat(enable_hook),
+        node_numbers=settings.plain_nodes,
     )
     spec = specgen.generate(inventory, options)
     for warning in inventory.warnings:
@@ -115,14 +144,13 @@ def write_spec(spec: Spec, output: str, form: str | None) -> None:
     """Write a spec to a file, or to stdout for "-"; say on stderr what was done.
 
     Raises:
-        UsageError: the format is none.
         HostError: the file cannot be written.
     """
     if output in ("", "-"):
-        sys.stdout.write(store.dumps(spec, (form or "yaml").lower()).decode())
+        sys.stdout.write(store.dumps(spec, form or "yaml").decode())
         return
-    store.save(spec, output, form.lower() if form else None)
-    click.echo(f"wrote {len(spec['devices'])} devices to {output}", err=True)
+    path = store.save(spec, output, form)
+    click.echo(f"wrote {len(spec['devices'])} devices to {path}", err=True)
 
 
 @cdi.command("list")
@@ -154,6 +182,7 @@ def validate(files: tuple[Path, ...]) -> None:
     for path in files:
         try:
             spec = load.load_file(str(path))
+            schema.check(spec, source=str(path))
         except NvctError as error:
             click.echo(line("invalid", error))
             bad += 1

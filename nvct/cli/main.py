@@ -7,11 +7,12 @@ Commands are data, so that --help imports none of them: name -> (module, attribu
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 import click
 
-from nvct.errors import NvctError, line
+from nvct.errors import NvctError, line, unexpected
 from nvct.version import __version__
 
 TYPE_CHECKING = False
@@ -70,9 +71,6 @@ def _run(name: str, table: Mapping[str, tuple[str, str, str]], text: str) -> Non
     except NvctError as error:
         click.echo(line(name, error), err=True)
         sys.exit(error.exit_status)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.ctx.get_help() if error.ctx else "", err=True)
-        sys.exit(2)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -82,6 +80,11 @@ def _run(name: str, table: Mapping[str, tuple[str, str, str]], text: str) -> Non
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+    except Exception as error:
+        if "NVCT_DEBUG" in os.environ:
+            raise
+        click.echo(line(name, unexpected(error)), err=True)
+        sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)
 
 

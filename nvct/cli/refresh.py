@@ -26,6 +26,8 @@ def refresh(what: str) -> None:
         click.echo(f"registry: {len(plan['devices'])} devices in {len(plan['specs'])} specs")
         for problem in plan["problems"]:
             click.echo(f"warning: {problem}", err=True)
+        for name, files in plan["conflicts"].items():
+            click.echo(f"warning: {name} is defined by {' and '.join(files)}", err=True)
     if what in ("all", "own"):
         plan = compiled.own_plan(config, folder)
         click.echo(f"own: {len(plan['devices'])} device names")

@@ -23,6 +23,7 @@ class Case:
         title: what it shows.
         request: how it asks, for people.
         expected: UUIDs that nvidia-smi -L must list, None where there must be no driver.
+        by_name: whether it asks by a CDI name, so that the spec files answer and not the host.
         error: a word of the sentence with which the create must fail, "" where it must not.
     """
 
@@ -33,6 +34,13 @@ class Case:
     annotations: Mapping[str, str] = field(default_factory=dict)
     expected: Sequence[str] | None = ()
     error: str = ""
+    by_name: bool = False
+
+
+def first_of_each_plan(wanted: Sequence[Case]) -> list[Case]:
+    """Return one case for each of the two plans that a create may need."""
+    asking = [case for case in wanted if case.expected]
+    return [next(case for case in asking if case.by_name is by_name) for by_name in (False, True)]
 
 
 def _env(value: str) -> dict[str, Any]:
@@ -64,6 +72,7 @@ def cases(gpus: Sequence[Gpu]) -> list[Case]:
             request="cdi.k8s.io/demo: nvidia.com/gpu=7",
             annotations={"cdi.k8s.io/demo": "nvidia.com/gpu=7"},
             expected=[whole[7]],
+            by_name=True,
         ),
         Case(title="a typo", **_env("gpu0"), expected=None, error="gpu0"),
     ]

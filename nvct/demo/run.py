@@ -13,20 +13,21 @@ import shutil
 import subprocess
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
-from nvct.errors import HostError
 from nvct.sim import bundle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from nvct.demo.cases import Case
 
 UUID = re.compile(r"UUID: ((?:GPU|MIG)-[0-9a-f-]+)\)")
 SCRIPT = "command -v nvidia-smi >/dev/null && exec nvidia-smi -L; echo no GPU and no driver in here"
 TIMEOUT_S = 60
+GRACE_S = 5
+TURNS = 7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class Outcome:
 
     Attributes:
         lines: the container's output, or the sentence of a create that failed.
-        seconds: wall time of the container, from create to delete.
+        seconds: wall time of `run`: create, start, nvidia-smi, delete.
         nodes, mounts, hooks: how many were injected.
         right: whether exactly the expected GPUs were seen, or the create failed as it should.
     """
@@ -49,18 +50,24 @@ class Outcome:
     right: bool
 
 
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Seconds of a container that asks for nothing: the fastest of some runs, taken in turns."""
+
+    bare: float
+    shim: float
+    turns: int
+
+
 class Runner:
     """Runs containers with one shim, one low-level runtime and one rootfs."""
 
-    def __init__(self, work: Path, rootfs: Path, shim: Path) -> None:
-        """Work in a folder; `shim` is the path of nvidia-container-runtime."""
+    def __init__(self, work: Path, rootfs: Path, shim: Path, bare: Path) -> None:
+        """Work in a folder; `shim` is nvidia-container-runtime, `bare` runc or crun."""
         self.work = work
         self.rootfs = rootfs
         self.shim = shim
-        found = shutil.which("runc") or shutil.which("crun")
-        if found is None:
-            raise HostError("neither runc nor crun is on PATH", hint="install runc")
-        self.bare = Path(found)
+        self.bare = bare
         self._count = 0
 
     def run(self, case: Case) -> Outcome:
@@ -77,16 +84,14 @@ class Runner:
             nodes=_count(after, "linux", "devices") - _count(before, "linux", "devices"),
             mounts=_count(after, "mounts") - _count(before, "mounts"),
             hooks=_count(after, "hooks", "createContainer"),
-            right=_judge(case, status, lines),
+            right=judge(case, status, lines),
         )
 
-    def bare_seconds(self, case: Case, times: int = 5) -> float:
-        """Return the fastest of several runs of a case's bundle by the bare runtime."""
-        return min(self._timed(self.bare, case) for _ in range(times))
-
-    def shim_seconds(self, case: Case, times: int = 5) -> float:
-        """Return the fastest of several runs of a case through the shim."""
-        return min(self._timed(self.shim, case) for _ in range(times))
+    def compare(self, case: Case) -> Comparison:
+        """Time a case's bundle by the bare runtime and through the shim."""
+        pairs = [(self._timed(self.bare, case), self._timed(self.shim, case)) for _ in range(TURNS)]
+        bare, shim = (min(seconds) for seconds in zip(*pairs, strict=True))
+        return Comparison(bare=bare, shim=shim, turns=TURNS)
 
     def _timed(self, program: Path, case: Case) -> float:
         folder = self._bundle(case)
@@ -108,16 +113,34 @@ class Runner:
     def _start(self, program: Path, folder: Path) -> tuple[int, float, list[str]]:
         """Run a bundle to its end; return status, seconds and lines of output."""
         name = f"nvct-demo-{os.getpid()}-{folder.name}"
-        command = [
-            str(program), "--root", str(self.work / "runc"), "run", "--bundle", str(folder), name,
-        ]  # fmt: skip
+        root = str(self.work / "runc")
+        command = [str(program), "--root", root, "run", "--bundle", str(folder), name]
         started = time.perf_counter()
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-            stdin=subprocess.DEVNULL,
+        # In a session of its own: a Ctrl-C must not end a runtime half way through its work.
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, start_new_session=True,
         )  # fmt: skip
-        seconds = time.perf_counter() - started
-        return done.returncode, seconds, (done.stdout + done.stderr).splitlines()
+        try:
+            said, _ = process.communicate(timeout=TIMEOUT_S)
+        except BaseException as error:
+            self._end(process, root, name)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            return 1, TIMEOUT_S, [f"it did not end within {TIMEOUT_S} s"]
+        return process.returncode, time.perf_counter() - started, said.splitlines()
+
+    def _end(self, process: subprocess.Popen[str], root: str, name: str) -> None:
+        """Let a container end, by force where it does not, so that nothing of it is left."""
+        try:
+            process.communicate(timeout=GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+        subprocess.run(
+            [str(self.bare), "--root", root, "delete", "--force", name], check=False,
+            capture_output=True, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
 
 
 def _count(document: object, *keys: str) -> int:
@@ -126,7 +149,8 @@ def _count(document: object, *keys: str) -> int:
     return len(document) if isinstance(document, list) else 0
 
 
-def _judge(case: Case, status: int, lines: Sequence[str]) -> bool:
+def judge(case: Case, status: int, lines: Sequence[str]) -> bool:
+    """Tell whether a container's end and its output are what its request must lead to."""
     text = "\n".join(lines)
     if case.error:
         return status != 0 and len(lines) == 1 and case.error in text

@@ -1,56 +1,97 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the demonstration looks: tables for the node and its spec, a block for each container.
 
-Readable without color: every mark is also a word.
+Readable without color, where every mark is also a word, and on 80 columns. What programs wrote
+is shown as they wrote it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
+
 from rich import box
-from rich.console import Console, Group
+from rich.console import Console
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from nvct.cdi.types import Spec
-    from nvct.demo.run import Outcome
+    from nvct.demo.cases import Case
+    from nvct.demo.run import Comparison, Outcome
     from nvct.host.model import Inventory
 
 WIDTH = 100
+UUID_NAME = re.compile(r"(?:GPU|MIG)-[0-9a-f-]{36}")
+FEW = 2
 
 
-def console() -> Console:
-    """Return a console as wide as the terminal, at most WIDTH columns."""
-    made = Console(highlight=False)
-    made.width = min(made.width, WIDTH) if made.is_terminal else WIDTH
+def console(*, stderr: bool = False) -> Console:
+    """Return a console as wide as the terminal (or $COLUMNS, or 80), at most WIDTH columns."""
+    # No emoji: they would be found in PCI addresses, of which ":ab:" is one.
+    made = Console(highlight=False, emoji=False, stderr=stderr)
+    made.width = min(made.width, WIDTH)
     return made
 
 
-def banner(out: Console, driver: str) -> None:
+@contextlib.contextmanager
+def working(what: str) -> Iterator[None]:
+    """Say what takes a while, on terminals only, and take it back."""
+    out = console(stderr=True)
+    if not out.is_terminal:
+        yield
+        return
+    with out.status(f"{what} ..."):
+        yield
+
+
+def banner(out: Console, driver: str, runtime: str) -> None:
     """Say what this is, and that its GPUs are not real."""
-    out.print(
-        Panel(
-            f"[bold]nvct[/] on a [bold yellow]simulated[/] node: no GPU is used, none is needed.\n"
-            f"Driver {driver}, its files, /proc, /sys, device nodes and NVML are simulated;\n"
-            "runc, the containers, the mounts and the device rules are real.",
-            box=box.ROUNDED,
-            expand=False,
-        )
+    _panel(
+        out,
+        "[bold]nvct[/] on a [bold yellow]simulated[/] node: no GPU is used, none is needed.\n"
+        f"Driver {driver}, its files, /proc, /sys, device nodes and NVML are\n"
+        f"simulated; {runtime}, the containers, mounts and device rules are real.",
     )
+
+
+def banner_without(out: Console, driver: str, reason: str) -> None:
+    """Say what this is where no container can run, and why none can."""
+    _panel(
+        out,
+        "[bold]nvct[/] on a [bold yellow]simulated[/] node: no GPU is used, none is needed.\n"
+        f"Driver {driver}, its files, /proc, /sys, device nodes and NVML are\n"
+        "simulated. [bold yellow]No container is started here[/]; you see what each would get.",
+    )
+    out.print(Padding(Text.assemble(("why: ", "bold"), reason), (1, 0, 0, 3)))
+
+
+def _panel(out: Console, text: str) -> None:
+    out.print(Panel(text, box=box.ROUNDED, expand=False))
+
+
+def _table(*columns: str) -> Table:
+    return Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+
+
+def _indented(out: Console, table: Table) -> None:
+    out.print(Padding(table, (0, 0, 0, 2)))
 
 
 def node(out: Console, inventory: Inventory) -> None:
     """Show the GPUs of the node."""
-    table = Table("GPU", "model", "UUID", "bus", "MIG devices", box=box.SIMPLE_HEAD)
+    models = sorted({gpu.model for gpu in inventory.gpus})
+    table = _table("GPU", "UUID", "bus", "MIG devices")
     for gpu in inventory.gpus:
         mig = f"{len(gpu.mig)} x {gpu.mig[0].profile}" if gpu.mig else "-"
-        table.add_row(str(gpu.index), gpu.model, gpu.uuid, gpu.bus_id, mig)
-    heading(out, "1", "The node")
-    out.print(table)
+        table.add_row(str(gpu.index), gpu.uuid, gpu.bus_id, mig)
+    heading(out, "1", f"The node: {len(inventory.gpus)} x {', '.join(models)}")
+    _indented(out, table)
 
 
 def heading(out: Console, number: str, text: str) -> None:
@@ -60,63 +101,148 @@ def heading(out: Console, number: str, text: str) -> None:
 
 def command(out: Console, words: str) -> None:
     """Show a command line as one would type it."""
-    out.print(f"   [dim]$[/] {words}", soft_wrap=True)
+    out.print(Text.assemble("   ", ("$", "dim"), f" {words}"), soft_wrap=True)
+
+
+def nodes(paths: Iterable[str]) -> str:
+    """Return device nodes in few words: names without /dev, counted where there are many."""
+    folders: dict[str, list[str]] = {}
+    for path in sorted(paths, key=_natural):
+        folder, _, name = path.removeprefix("/dev/").rpartition("/")
+        folders.setdefault(folder, []).append(name)
+    words = _ranges(folders.pop("", []))
+    for folder, names in folders.items():
+        if len(names) > FEW or "by-path" in folder:
+            words.append(f"{len(names)} in {folder}/")
+        else:
+            words += [f"{folder}/{name}" for name in names]
+    return ", ".join(words)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part or 0), "") if part.isdigit() else (-1, part)
+            for part in re.split(r"(\d+)", name)]  # fmt: skip
+
+
+def _ranges(names: Sequence[str]) -> list[str]:
+    """Fold nvidia0, nvidia1, nvidia2 into one word."""
+    found: list[tuple[str, int, int]] = []
+    others = []
+    for name in names:
+        match = re.fullmatch(r"(\D+)(\d+)", name)
+        if match is None:
+            others.append(name)
+            continue
+        stem, number = match[1], int(match[2])
+        if found and found[-1][0] == stem and found[-1][2] == number - 1:
+            found[-1] = (stem, found[-1][1], number)
+        else:
+            found.append((stem, number, number))
+    folded = [
+        f"{stem}{first}" if first == last else f"{stem}[{first}-{last}]"
+        for stem, first, last in found
+    ]
+    return folded + others
 
 
 def spec(out: Console, found: Spec) -> None:
     """Show what a CDI spec has for every container and for each device."""
     common = found.get("containerEdits") or {}
-    table = Table("device", "device nodes", box=box.SIMPLE_HEAD, title_justify="left")
+    table = _table("device", "device nodes")
+    names = [device["name"] for device in found["devices"]]
     for device in found["devices"]:
-        if len(device["name"]) > 8:  # the UUIDs are the same devices by another name
-            continue
-        nodes = [n["path"].removeprefix("/dev/") for n in device["containerEdits"]["deviceNodes"]]
-        text = ", ".join(nodes[:6]) + (f" and {len(nodes) - 6} more" if len(nodes) > 6 else "")
-        table.add_row(device["name"], text)
-    out.print(table)
-    counted = ", ".join(
-        f"{len(common.get(key) or [])} {word}"  # type: ignore[arg-type]  # lists, all of them
-        for key, word in (
-            ("deviceNodes", "control nodes"), ("mounts", "driver files"), ("hooks", "hook"),
-        )
-    )  # fmt: skip
-    out.print(f"   {found['kind']}, CDI {found['cdiVersion']}; in every GPU container: {counted}")
+        if not UUID_NAME.fullmatch(device["name"]):
+            own = device["containerEdits"].get("deviceNodes") or []
+            table.add_row(device["name"], nodes(n["path"] for n in own))
+    _indented(out, table)
+    counted = {
+        "control node": len(common.get("deviceNodes") or []),
+        "driver file": len(common.get("mounts") or []),
+        "hook": len(common.get("hooks") or []),
+    }
+    uuids = sum(1 for name in names if UUID_NAME.fullmatch(name))
+    out.print(f"   {found['kind']}, CDI {found['cdiVersion']}; {uuids} of the devices have their UUID"
+              " as a second name.\n"
+              f"   In every GPU container: {_counted(counted)}.", soft_wrap=True)  # fmt: skip
+
+
+def _counted(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} {word}{'' if n == 1 else 's'}" for word, n in numbers.items())
+
+
+def _mark(*, right: bool) -> tuple[str, str]:
+    return ("ok", "bold green") if right else ("WRONG", "bold red")
+
+
+def _title(number: int, case: Case, *, right: bool) -> Text:
+    return Text.assemble(
+        f"{number}. {case.title}: ", (case.request, "bold"), "  ", _mark(right=right)
+    )
 
 
 def outcome(out: Console, number: int, done: Outcome) -> None:
     """Show one container: how it asked and what it saw."""
-    mark = Text("ok", "bold green") if done.right else Text("WRONG", "bold red")
-    title = Text.assemble(
-        f"{number}. {done.case.title}: ", (done.case.request, "bold"), "  ", mark, overflow="fold"
-    )
-    style = "red" if done.case.error else ""
-    body = Group(*(Text(f"   {line}", style, overflow="fold") for line in done.lines))
-    out.print(title)
-    out.print(body)
+    out.print(_title(number, done.case, right=done.right), soft_wrap=True)
+    for text in done.lines:
+        if done.case.error:
+            out.print(Padding(Text(text, "red"), (0, 0, 0, 3)))
+        else:
+            out.print(Text(f"   {text}"), soft_wrap=True)
     out.print()
 
 
-def summary(out: Console, outcomes: Sequence[Outcome], bare_s: float, shim_s: float) -> None:
+def would_get(
+    out: Console, number: int, case: Case, parts: Mapping[str, str], *, right: bool
+) -> None:
+    """Show what one container would get, part by part; or the error, under the name ""."""
+    out.print(_title(number, case, right=right), soft_wrap=True)
+    table = Table.grid(padding=(0, 2))
+    for name, text in parts.items():
+        if name:
+            table.add_row(Text(name, "dim"), Text(text))
+    if "" in parts:
+        table = Table.grid()
+        table.add_row(Text(parts[""], "red" if case.error else ""))
+    out.print(Padding(table, (0, 0, 0, 3)))
+    out.print()
+
+
+def summary(out: Console, outcomes: Sequence[Outcome], compared: Comparison) -> None:
     """Show what was injected, and how long it took beside the bare runtime."""
-    table = Table(
-        "container", "GPUs", "nodes", "mounts", "hooks", "time", "as expected", box=box.SIMPLE_HEAD
-    )
+    table = _table("container", "GPUs", "nodes", "mounts", "hooks", "time", "")
+    for name in ("nodes", "mounts", "hooks", "time"):
+        next(column for column in table.columns if column.header == name).justify = "right"
     for done in outcomes:
-        expected = len(done.case.expected or ())
         table.add_row(
             done.case.title,
-            "refused" if done.case.error else str(expected),
+            asked(done.case),
             str(done.nodes),
             str(done.mounts),
             str(done.hooks),
             f"{done.seconds * 1000:.0f} ms",
-            "yes" if done.right else "NO",
+            Text(*_mark(right=done.right)),
         )
-    out.print(table)
+    _indented(out, table)
     out.print(
-        f"   bare runtime without GPU {bare_s * 1000:.0f} ms, through nvct without GPU "
-        f"{shim_s * 1000:.0f} ms (fastest of 5; run, output and delete)"
+        f"   A container without GPU: {compared.bare * 1000:.0f} ms by the runtime alone, "
+        f"{compared.shim * 1000:.0f} ms through nvct.\n"
+        f"   (Times are of run: create, start, output, delete. This last line is the fastest of\n"
+        f"   {compared.turns} runs each, taken in turns; the table has one run each, plans ready.)"
     )
-    right = sum(done.right for done in outcomes)
-    color = "green" if right == len(outcomes) else "red"
-    out.print(f"   [bold {color}]{right} of {len(outcomes)} containers were as expected[/]")
+    verdict(out, sum(done.right for done in outcomes), len(outcomes), "containers")
+
+
+def asked(case: Case) -> str:
+    """Return how many devices a case asks for, in words."""
+    if case.error:
+        return "refused"
+    expected = case.expected or ()
+    mig = sum(uuid.startswith("MIG-") for uuid in expected)
+    words = [str(len(expected) - mig)] if len(expected) > mig or not mig else []
+    return " + ".join([*words, *([f"{mig} MIG"] if mig else [])])
+
+
+def verdict(out: Console, right: int, total: int, what: str) -> None:
+    """Say how many were as expected."""
+    color = "green" if right == total else "red"
+    out.print(f"\n   [bold {color}]{right} of {total} {what} were as expected.[/]")

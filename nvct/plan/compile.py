@@ -11,7 +11,6 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import Any, cast
 
 from nvct.cdi import edits as cdi_edits
 from nvct.errors import NvctError
@@ -20,10 +19,10 @@ from nvct.plan import facts, model
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from nvct.cdi.registry import Registry
-    from nvct.cdi.types import ContainerEdits, Spec
+    from nvct.cdi.types import ContainerEdits, Device, Spec
 
 VERSION_FILE = "driver/nvidia/version"
 _LIBCUDA = re.compile(r"/libcuda\.so\.(\d[\d.]+)$")
@@ -32,11 +31,10 @@ _LOADED = re.compile(r"Kernel Module[^\n]*?\s(\d+\.[\d.]+)\s")
 
 def empty(config: str) -> model.Plan:
     """Return a plan without devices."""
-    plan: dict[str, object] = {
-        model.KEY: model.FORMAT, "config": config, "own": False, "facts": [], "specs": [],
-        "edits": [], "devices": {}, "kinds": [], "problems": [],
+    return {
+        "nvct-plan": model.FORMAT, "config": config, "facts": [], "specs": [], "edits": [],
+        "devices": {}, "kinds": [], "problems": [], "conflicts": {},
     }  # fmt: skip
-    return cast("model.Plan", plan)
 
 
 def input_facts(paths: Sequence[str]) -> list[facts.Fact]:
@@ -61,9 +59,9 @@ def compile_registry(registry: Registry, config: str, proc: str = "/proc") -> mo
             places[spec_file.path] = len(plan["specs"])
             plan["specs"].append(_spec(spec_file.path, spec_file.spec, proc))
         _add_device(plan, name, places[spec_file.path], device, spec_file.path)
-    for name, files in registry.conflicts.items():
-        plan["problems"].append(f"{name} is defined by {' and '.join(files)}")
-    plan["kinds"] = sorted({name.partition("=")[0] for name in plan["devices"]})
+    plan["conflicts"] = dict(sorted(registry.conflicts.items()))
+    # A kind whose names all conflict is there: no other source may answer for it.
+    plan["kinds"] = sorted({n.partition("=")[0] for n in (*plan["devices"], *plan["conflicts"])})
     return plan
 
 
@@ -79,7 +77,7 @@ def compile_spec(spec: Spec, path: str, config: str, proc: str = "/proc") -> mod
 
 def _spec(path: str, spec: Spec, proc: str) -> model.Spec:
     """Compile a spec's common edits, and look whether it still fits the host."""
-    common = spec.get("containerEdits") or {}
+    common: ContainerEdits = spec.get("containerEdits") or {}
     compiled: model.Spec = {"path": path, "facts": [], "edits": _no_edits(), "refuse": ""}
     compiled["refuse"] = _drift(common, proc, compiled["facts"])
     try:
@@ -89,12 +87,10 @@ def _spec(path: str, spec: Spec, proc: str) -> model.Spec:
     return compiled
 
 
-def _add_device(
-    plan: model.Plan, name: str, spec: int, device: Mapping[str, Any], path: str
-) -> None:
+def _add_device(plan: model.Plan, name: str, spec: int, device: Device, path: str) -> None:
     """Compile one device; devices with equal edits share them, so that asking twice is once."""
     entry: model.Device = {"spec": spec, "edits": 0, "facts": [], "refuse": ""}
-    edits = device.get("containerEdits") or {}
+    edits: ContainerEdits = device.get("containerEdits") or {}
     for node in edits.get("deviceNodes", ()):
         entry["facts"].append(facts.take("rdev", node.get("hostPath") or node["path"]))
     entry["refuse"] = _missing(edits)
@@ -129,7 +125,6 @@ def fragments(edits: ContainerEdits, source: str) -> model.Edits:
                 "path": node["path"],
                 "node": text(node["node"]),
                 "rule": text(node["rule"]) if node["rule"] else "",
-                "owned": bool(node["own"]),
             }
             for node in oci["nodes"]
         ],
@@ -155,12 +150,12 @@ def _drift(common: ContainerEdits, proc: str, found: list[facts.Fact]) -> str:
     return _missing(common)
 
 
-def _missing(edits: Mapping[str, Any]) -> str:
+def _missing(edits: ContainerEdits) -> str:
     """Return which mount source or hook of some edits is not there, "" if all are."""
     for mount in edits.get("mounts", ()):
-        if "bind" in mount.get("options", ()) or "rbind" in mount.get("options", ()):
-            path = str(mount["hostPath"])
-            if not os.path.lexists(path):
+        if mount.get("type") == "bind" or {"bind", "rbind"} & set(mount.get("options", ())):
+            path = mount["hostPath"]
+            if not os.path.exists(path):
                 return f"{path} is gone"
     for hook in edits.get("hooks", ()):
         if not os.access(hook["path"], os.X_OK):

@@ -9,8 +9,8 @@ absent   None: nothing is there
 text     the content, at most 64 KiB (procfs, whose times move by themselves)
 list     the sorted names in a directory, [] where there is none
 rdev     the device number of a character device node, links not followed
-hash     blake2b of the content, for files that were younger than two seconds when
-         the fact was taken: coarse file times could hide a second change
+hash     size and blake2b of the first MiB, for files that were younger than two seconds
+         when the fact was taken: coarse file times could hide a second change
 =======  ==========================================================================
 """
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     Fact: TypeAlias = "list[str | Value]"
 
 TEXT_LIMIT = 65536
+HASH_LIMIT = 1 << 20
 YOUNG_NS = 2_000_000_000
 KINDS = ("stat", "absent", "text", "list", "rdev", "hash")
 S_IFMT, S_IFCHR, S_IFDIR = 0o170000, 0o020000, 0o040000
@@ -111,5 +112,21 @@ def _read(path: str, limit: int) -> bytes:
 def _digest(path: str) -> str:
     from _blake2 import blake2b
 
-    digest: str = blake2b(_read(path, 64 << 20), digest_size=16).hexdigest()
-    return digest
+    size = posix.stat(path).st_size
+    return f"{size} {blake2b(_read(path, HASH_LIMIT), digest_size=16).hexdigest()}"
+
+
+def settle(facts: list[Fact], now_ns: int) -> bool:
+    """Turn hashes that hold into the cheaper stat, once their files are old enough for it.
+
+    Returns:
+        Whether any was turned.
+    """
+    turned = False
+    for fact in facts:
+        if fact[0] == "hash":
+            later = take_file(str(fact[1]), now_ns)  # before the content: a change breaks one
+            if later[0] == "stat" and broken([fact]) is None:
+                fact[:] = later
+                turned = True
+    return turned

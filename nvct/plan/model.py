@@ -4,14 +4,16 @@
 Hot. A plan is a JSON object::
 
     {"nvct-plan": 1,
+     "config":  path,                           of the config.toml that it was compiled under
      "facts":   [fact, ...],                    what the whole plan was compiled from
      "specs":   [{"path": ..., "facts": [...], "edits": Edits, "refuse": ""}, ...],
      "edits":   [Edits, ...],                   of the devices; two names of one device share one
      "devices": {"vendor/class=name": {"spec": i, "edits": j, "facts": [...], "refuse": ""}},
      "kinds":   ["vendor/class", ...],
-     "problems": ["sentence", ...]}             spec files that could not be used
+     "problems": ["sentence", ...],             spec files that could not be used
+     "conflicts": {"vendor/class=name": [path, ...]}}    names that several files define
 
-    Edits = {"env": ["K=V"], "nodes": [{"path": ..., "node": text, "rule": text, "owned": bool}],
+    Edits = {"env": ["K=V"], "nodes": [{"path": ..., "node": text, "rule": text}],
              "mounts": [[destination, text]], "hooks": {"createContainer": [text]},
              "gids": [int], "net": {host interface: text}, "rdt": text}
 
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
         path: str
         node: str
         rule: str
-        owned: bool
 
     class Edits(TypedDict):
         """Compiled container edits."""
@@ -67,12 +68,14 @@ if TYPE_CHECKING:
         "Plan",
         {
             "nvct-plan": int,
+            "config": str,
             "facts": list[facts.Fact],
             "specs": list[Spec],
             "edits": list[Edits],
             "devices": dict[str, Device],
             "kinds": list[str],
             "problems": list[str],
+            "conflicts": dict[str, list[str]],
         },
     )
 

@@ -6,9 +6,11 @@ Answers with one JSON object on stdout: what was asked for, or {"error": {...}}.
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 
-from nvct.errors import NvctError, UsageError
+from nvct.errors import NvctError, UsageError, unexpected
 from nvct.oci import jsontext
 from nvct.refresh import compiled
 
@@ -35,11 +37,25 @@ def main() -> int:
         text = jsontext.dumps(answer(sys.argv[1:]))
         status = 0
     except NvctError as error:
-        failed = {"class": type(error).__name__, "message": error.message, "hint": error.hint}
-        text = jsontext.dumps({"error": failed})
+        text = jsontext.dumps({"error": told(error)})
         status = error.exit_status
+    except Exception as error:
+        if "NVCT_DEBUG" in os.environ:
+            traceback.print_exc()
+        text = jsontext.dumps({"error": told(unexpected(error))})
+        status = 1
     sys.stdout.write(text + "\n")
     return status
+
+
+def told(error: NvctError) -> dict[str, str]:
+    """Return an error in the form in which the door makes it again."""
+    return {
+        "class": type(error).__name__,
+        "message": error.message,
+        "hint": error.hint,
+        "code": error.code,
+    }
 
 
 if __name__ == "__main__":

@@ -47,9 +47,11 @@ def registry_plan(config_path: str, run_dir: str) -> Plan:
     Raises:
         ConfigError: config.toml cannot be used.
     """
+    # Facts before reading, and those of folders before listing: what changes meanwhile breaks one.
+    facts = compiler.input_facts([config_path])
     settings = load.load(config_path)
-    found = [config_path, *settings.spec_dirs, *_spec_files(settings.spec_dirs)]
-    facts = compiler.input_facts(found)  # before reading: what changes meanwhile breaks a fact
+    facts += compiler.input_facts(settings.spec_dirs)
+    facts += compiler.input_facts(_spec_files(settings.spec_dirs))
     plan = compiler.compile_registry(
         registry.scan(settings.spec_dirs), config_path, settings.proc_root
     )
@@ -67,8 +69,8 @@ def own_plan(config_path: str, run_dir: str) -> Plan:
         DriverNotFoundError: no driver is installed or loaded.
         ConfigError: config.toml cannot be used.
     """
-    settings = load.load(config_path)
     facts = compiler.input_facts([config_path])
+    settings = load.load(config_path)
     roots = roots_of(settings)
     inventory, driver = spec_facts.discover_with_facts(roots, lambda: look(settings))
     options = generate.Options(
@@ -81,7 +83,6 @@ def own_plan(config_path: str, run_dir: str) -> Plan:
     spec_path = f"{run_dir}/{paths.OWN_SPEC}"
     plan = compiler.compile_spec(spec, spec_path, config_path, settings.proc_root)
     plan["facts"] = facts + driver
-    plan["own"] = True  # type: ignore[typeddict-unknown-key]  # beside the plan, for the shim
     kept = Store(run_dir, create=True)
     kept.write(paths.OWN_SPEC, store.dumps(spec, "json"))
     kept.close()

@@ -6,10 +6,13 @@ Hot. One resolver for every source of a request; nothing is written unless somet
 
 from __future__ import annotations
 
+import time
+
 from nvct import paths
-from nvct.errors import ConfigError, HostError, NvctError, RequestError
+from nvct.errors import CdiConflictError, HostError, NvctError, RequestError, StaleSpecError
 from nvct.oci import bundle as bundles
-from nvct.plan import inject, model
+from nvct.oci import jsontext
+from nvct.plan import facts, inject, model
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,13 +48,15 @@ class Host:
             plan = self.store.read_json(name)
             if plan is None or plan.get("config") != config_path or not model.is_current(plan):
                 return None
+            if facts.settle(plan["facts"], time.time_ns()):  # type: ignore[arg-type]  # same
+                self.store.write(name, jsontext.dumps(plan).encode())
             return plan  # type: ignore[return-value]  # what our own compiler wrote
 
         def made() -> model.Plan:
             from nvct.shim import door
 
-            plan = door.run(self.cold, [which, config_path, self.store.path], self.env)
-            return plan  # type: ignore[return-value]  # what our own compiler answers
+            args = [which, config_path, self.store.path]
+            return door.run(self.cold, args, self.env)  # type: ignore[return-value]  # a plan
 
         found = None if anew else kept()
         if found is not None:
@@ -62,7 +67,7 @@ class Host:
 
 
 def create(
-    said: Invocation, config: Config, mode: str, host: Host, trouble: ConfigError | None
+    said: Invocation, config: Config, mode: str, host: Host, trouble: NvctError | None
 ) -> None:
     """Edit the bundle of a create or run command for what the container asks for.
 
@@ -71,7 +76,7 @@ def create(
         config: the configuration in force, the defaults where `trouble` is set.
         mode: of the program's name, else the configured one.
         host: the machine.
-        trouble: why config.toml cannot be used; raised only when a GPU is asked for.
+        trouble: why config.toml could not be read; raised only when a GPU is asked for.
 
     Raises:
         NvctError: a GPU was asked for that cannot be had, and why.
@@ -112,6 +117,10 @@ def edits_for(request: Request, config: Config, host: Host) -> list[model.Edits]
                     f"{error} keeps changing while it is being read",
                     hint="is the driver being installed, or MIG being configured? try again",
                 ) from error
+        except StaleSpecError:
+            # What was missing may be there now: a refusal is looked at again, a success is not.
+            if last:
+                raise
     raise AssertionError
 
 
@@ -154,8 +163,19 @@ def _collect(
         groups.setdefault(id(plan), (plan, []))[1].append(f"{kind}={device}")
     edits: list[model.Edits] = []
     for plan, names in groups.values():
+        _refuse_conflicts(plan, names)
         edits.extend(model.collect(plan, names))
     return edits
+
+
+def _refuse_conflicts(plan: model.Plan, names: list[str]) -> None:
+    for name in names:
+        files = plan.get("conflicts", {}).get(name)
+        if files:
+            raise CdiConflictError(
+                f"{name} is defined by {' and '.join(files)}",
+                hint="remove it from all but one of them",
+            )
 
 
 def _plan_of(host: Host, kind: str, path: str, *, anew: bool) -> tuple[model.Plan, str]:

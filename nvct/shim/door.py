@@ -24,10 +24,22 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 TIMEOUT_S = 20
-KEPT = ("PATH", "HOME", "XDG_CONFIG_HOME", "XDG_DATA_DIRS", "XDG_RUNTIME_DIR", "NVCT_RUN_DIR")
+NOT_STARTED = 127
+KEPT = (
+    "PATH", "HOME", "XDG_CONFIG_HOME", "XDG_DATA_DIRS", "XDG_RUNTIME_DIR", "NVCT_RUN_DIR",
+    "NVCT_DEBUG",
+    paths.SIM_DEV_ENV,  # only a simulated NVML reads it; a real one has a fixed /dev
+)  # fmt: skip
+WORK = {
+    "config": "reading config.toml",
+    "registry": "reading the CDI specs",
+    "own": "looking at the driver",
+}
 
 
-def run(cold: str, args: list[str], env: Mapping[str, str]) -> dict[str, jsontext.Json]:
+def run(
+    cold: str, args: list[str], env: Mapping[str, str], timeout_s: float = TIMEOUT_S
+) -> dict[str, jsontext.Json]:
     """Run `nvct.refresh` with the cold interpreter and return its answer.
 
     Raises:
@@ -36,83 +48,127 @@ def run(cold: str, args: list[str], env: Mapping[str, str]) -> dict[str, jsontex
     """
     kept = {k: v for k, v in env.items() if k in KEPT or k.startswith("NVIDIA_CTK_")}
     kept.setdefault("PATH", ":".join(paths.DEFAULT_PATH_DIRS))
-    data = _spawn([cold, "-I", "-m", "nvct.refresh", *args], kept)
+    work = WORK.get(args[0], args[0])
+    data, status = _spawn([cold, "-I", "-m", "nvct.refresh", *args], kept, work, timeout_s)
     try:
         answer = jsontext.parse(data.decode("utf-8", "surrogateescape"), "the cold side's answer")
     except NvctError as error:
-        raise HostError(
-            f"{cold} -m nvct.refresh failed", hint=f"run nvct refresh {args[0]} to see why"
-        ) from error
+        raise _crashed(cold, work, status) from error
     if not isinstance(answer, dict):
-        raise HostError("the cold side answered with no object")
+        raise _crashed(cold, work, status)
     failed = answer.get("error")
     if isinstance(failed, dict):
         raise _rebuild(failed)
     return answer
 
 
+def _crashed(cold: str, work: str, status: int) -> HostError:
+    if status == NOT_STARTED << 8:
+        return HostError(
+            f"{work} failed: {cold} cannot be started",
+            hint="run nvct launchers install again",
+        )
+    return HostError(
+        f"{work} failed: {cold} -m nvct.refresh gave no answer",
+        hint="nvct refresh, or NVCT_DEBUG=1, shows why",
+    )
+
+
 def _rebuild(failed: dict[str, jsontext.Json]) -> NvctError:
     """Make the cold side's error again, of the same class."""
-    made = getattr(errors, str(failed.get("class")), NvctError)
-    error: NvctError = made(str(failed.get("message")), hint=str(failed.get("hint", "")))
+    made = getattr(errors, str(failed.get("class")), None)
+    if not (isinstance(made, type) and issubclass(made, NvctError)):
+        made = NvctError
+    error = made(str(failed.get("message")), hint=str(failed.get("hint", "")))
+    if isinstance(failed.get("code"), str):
+        error.code = str(failed["code"])
     return error
 
 
-def _spawn(argv: list[str], env: dict[str, str]) -> bytes:
-    """Run a program and return its stdout; kill its process group after TIMEOUT_S."""
-    from _signal import ITIMER_REAL, SIG_DFL, SIGALRM, SIGKILL, setitimer, signal
+def _spawn(argv: list[str], env: dict[str, str], work: str, timeout_s: float) -> tuple[bytes, int]:
+    """Run a program; return its stdout and wait status. Its process group is killed when late."""
+    from _signal import ITIMER_REAL, SIG_UNBLOCK, SIGALRM, pthread_sigmask, setitimer, signal
 
     read_end, write_end = posix.pipe()
     pid = posix.fork()
     if pid == 0:
-        try:
-            posix.setsid()
-            null = posix.open("/dev/null", posix.O_RDWR)
-            posix.dup2(null, 0)
-            posix.dup2(write_end, 1)
-            if "NVCT_DEBUG" not in env:
-                posix.dup2(null, 2)
-            posix.execve(argv[0], argv, env)
-        finally:
-            posix._exit(127)
+        _become(argv, env, write_end)
     posix.close(write_end)
 
     def too_late(_number: int, _frame: object) -> None:
-        posix.kill(pid, SIGKILL)
         raise HostError(
-            f"looking at the driver took longer than {TIMEOUT_S} s and was stopped",
-            hint="nvidia-smi may hang too; see dmesg",
+            f"{work} took longer than {timeout_s:g} s and was stopped",
+            hint="does nvidia-smi hang too? dmesg may say why",
         )
 
-    signal(SIGALRM, too_late)
-    setitimer(ITIMER_REAL, TIMEOUT_S)
+    # Whoever started us may have blocked it. (Nobody waits for an alarm of its own: exec follows.)
+    pthread_sigmask(SIG_UNBLOCK, [SIGALRM])
+    before = signal(SIGALRM, too_late)
+    setitimer(ITIMER_REAL, timeout_s)
     parts = []
+    status = None
     try:
-        while True:
-            part = posix.read(read_end, 1 << 20)
-            if not part:
-                break
+        while part := posix.read(read_end, 1 << 20):
             parts.append(part)
+        status = posix.waitpid(pid, 0)[1]  # in time too: stdout may be closed long before the end
     finally:
         setitimer(ITIMER_REAL, 0)
-        signal(SIGALRM, SIG_DFL)
+        signal(SIGALRM, before)
         posix.close(read_end)
-        posix.waitpid(pid, 0)
-    return b"".join(parts)
+        if status is None:
+            _kill(pid)
+    return b"".join(parts), status
 
 
-def under_lock(store: Store, again: Callable[[], T | None], make: Callable[[], T]) -> T:
+def _become(argv: list[str], env: dict[str, str], stdout: int) -> None:
+    """Execute a program in a session and process group of its own; never return."""
+    try:
+        posix.setsid()
+        null = posix.open("/dev/null", posix.O_RDWR)
+        posix.dup2(null, 0)
+        posix.dup2(stdout, 1)
+        if "NVCT_DEBUG" not in env:
+            posix.dup2(null, 2)
+        posix.execve(argv[0], argv, env)
+    finally:
+        posix._exit(NOT_STARTED)
+
+
+def _kill(pid: int) -> None:
+    """Kill a program and all that it started."""
+    from _signal import SIGKILL
+
+    try:
+        posix.killpg(pid, SIGKILL)
+    except OSError:  # it has not come to setsid yet
+        posix.kill(pid, SIGKILL)
+    posix.waitpid(pid, 0)
+
+
+def under_lock(
+    store: Store,
+    again: Callable[[], T | None],
+    make: Callable[[], T],
+    timeout_s: float = TIMEOUT_S,
+) -> T:
     """Return what another process has made meanwhile, else make it, one process at a time.
 
-    Where there is no run directory to hold the lock, everybody makes their own.
+    Where the run directory cannot hold the lock, everybody makes their own.
 
     Raises:
-        HostError: the lock was not free within TIMEOUT_S.
+        HostError: the lock was not free in time.
     """
     if store.fd < 0:
         return make()
     from nvct.linux.files import Lock
 
-    with Lock(f"{store.path}/{paths.LOCK_FILE}", TIMEOUT_S):
+    lock = Lock(f"{store.path}/{paths.LOCK_FILE}", timeout_s)
+    try:
+        lock.__enter__()
+    except OSError:  # a full or read-only file system, or a directory in the lock's place
+        return make()
+    try:
         found = again()
         return make() if found is None else found
+    finally:
+        lock.__exit__(None, None, None)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import posix
 import time
 
-from nvct.errors import NvctError, line
+from nvct.errors import line, unexpected
 from nvct.oci.jsontext import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from nvct.errors import NvctError
     from nvct.oci.argv import Invocation
 
 
@@ -28,12 +29,7 @@ def report(program: str, error: NvctError, said: Invocation) -> None:
 
 def report_crash(program: str, error: Exception, said: Invocation, *, debug: bool) -> None:
     """Report what nobody expected; with NVCT_DEBUG set, with its traceback."""
-    wrapped = NvctError(
-        f"unexpected {type(error).__name__}: {error}",
-        hint="please report it; NVCT_DEBUG=1 shows more",
-    )
-    wrapped.code = "bug"
-    report(program, wrapped, said)
+    report(program, unexpected(error), said)
     if debug:
         import traceback  # on the way out of a bug only
 

@@ -59,6 +59,32 @@ def become(path: str, args: list[str]) -> NoReturn:
     signal(SIGPIPE, SIG_DFL)
     signal(SIGXFSZ, SIG_DFL)
     try:
-        posix.execve(path, [path, *args], posix.environ)
+        posix.execve(path, [path, *args], _environment())
     except OSError as error:
-        raise RuntimeNotFoundError(f"cannot execute {path}: {error.strerror}") from error
+        raise RuntimeNotFoundError(
+            f"cannot execute {path}: {error.strerror}",
+            hint="is it a program for this machine? see runtimes in config.toml",
+        ) from error
+
+
+def _environment() -> dict[bytes, bytes]:
+    """Return the environment as it was handed to us.
+
+    Where the locale is C, Python sets LC_CTYPE (PEP 538, also with -I) and the container's
+    engine would find it in the runtime's environment.
+    """
+    env = dict(posix.environ)
+    if env.get(b"LC_CTYPE") != b"C.UTF-8":
+        return env
+    fd = posix.open("/proc/self/environ", posix.O_RDONLY | posix.O_CLOEXEC)
+    try:
+        data = b""
+        while part := posix.read(fd, 1 << 17):
+            data += part
+    finally:
+        posix.close(fd)
+    del env[b"LC_CTYPE"]
+    for entry in data.split(b"\0"):
+        if entry.startswith(b"LC_CTYPE="):
+            env[b"LC_CTYPE"] = entry[9:]
+    return env

@@ -11,7 +11,7 @@ from __future__ import annotations
 import posix
 import sys
 
-from nvct.errors import ConfigError, NvctError
+from nvct.errors import NvctError
 from nvct.oci import argv
 
 TYPE_CHECKING = False
@@ -54,8 +54,8 @@ def _run(
     store = Store(run_dir(env), create=True)
     try:
         config = settings.load(store, env, cold)
-        trouble: ConfigError | None = None
-    except ConfigError as error:
+        trouble: NvctError | None = None
+    except NvctError as error:  # of the file, or of the door: both only concern who asks
         config, trouble = settings.fallback(), error
     if said.version:
         from nvct.version import __version__

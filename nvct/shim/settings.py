@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nvct.plan.store import Store
 
 FORMAT = 1
+AS_BYTES = ("utf-8", "surrogateescape")  # as paths are decoded
 LAUNCHER_WORDS = (
     "NVIDIA_",
     "CUDA_VERSION",
@@ -43,14 +44,12 @@ def load(store: Store, env: Mapping[str, str], cold: str) -> Config:
         ConfigError: config.toml cannot be used.
     """
     path = path_from(env)
-    kept = store.read_json(paths.CONFIG_CACHE)
-    if kept is not None and kept.get("nvct-config") == FORMAT and kept.get("path") == path:
-        found, values = kept.get("facts"), kept.get("config")
-        if isinstance(found, list) and isinstance(values, dict) and not facts.broken(found):  # type: ignore[arg-type]  # what we wrote
-            if found[0][0] == "hash":  # type: ignore[index]  # was too young for the launcher
-                _keep(store, path, Config.from_dict(values))
-            return Config.from_dict(values)
-    fact = facts.take_file(path, time.time_ns())
+    fact = facts.take_file(path, time.time_ns())  # before reading: a later change breaks it
+    config, was_young = _kept(store, path)
+    if config is not None:
+        if was_young and fact[0] == "stat":
+            _keep(store, path, config, fact)
+        return config
     if fact[0] == "absent":
         config = Config()
     else:
@@ -61,37 +60,49 @@ def load(store: Store, env: Mapping[str, str], cold: str) -> Config:
     return config
 
 
-def _keep(store: Store, path: str, config: Config, fact: facts.Fact | None = None) -> None:
+def _kept(store: Store, path: str) -> tuple[Config | None, bool]:
+    """Return the compiled configuration if it still holds, and whether the file was too young.
+
+    What is damaged is as if it were not there: it is made again.
+    """
+    kept = store.read_json(paths.CONFIG_CACHE)
+    if kept is None or kept.get("nvct-config") != FORMAT or kept.get("path") != path:
+        return None, False
+    found, values = kept.get("facts"), kept.get("config")
+    if not (isinstance(found, list) and found and isinstance(values, dict)):
+        return None, False
+    if facts.broken(found):  # type: ignore[arg-type]  # it looks at their form itself
+        return None, False
+    try:
+        return Config.from_dict(values), found[0][0] == "hash"  # type: ignore[index]  # a fact
+    except ConfigError:
+        return None, False
+
+
+def _keep(store: Store, path: str, config: Config, fact: facts.Fact) -> None:
     """Keep the compiled configuration, and launcher.conf where the file's times can be trusted."""
-    if fact is None:
-        fact = facts.take_file(path, time.time_ns())
-        if fact[0] == "hash":
-            return
     document = {"nvct-config": FORMAT, "path": path, "facts": [fact], "config": config.to_dict()}
     store.write(paths.CONFIG_CACHE, jsontext.dumps(document).encode())
-    if fact[0] != "hash" and "\n" not in path and "\t" not in path:
-        store.write(paths.LAUNCHER_CONF, launcher_conf(config, path, fact).encode())
+    if fact[0] in ("stat", "absent"):
+        store.write(paths.LAUNCHER_CONF, launcher_conf(config, path, fact).encode(*AS_BYTES))
 
 
 def launcher_conf(config: Config, path: str, fact: facts.Fact) -> str:
     """Return what the launcher needs to know; nothing that makes it hand over while debugging.
 
-    Words are cut at characters that JSON may escape, so that no escape hides them.
+    Words are cut at characters that JSON may escape, so that no escape hides them. Where nothing
+    is left of one, or a name cannot stand in a line, Python decides about every container.
     """
-    if config.debug not in ("", "/dev/null"):
+    words = [*LAUNCHER_WORDS, *config.swarm_resource, *config.annotation_prefixes]
+    plain = [max(_pieces(word), key=len) for word in words]
+    names = "".join([path, *config.runtimes])
+    if config.debug not in ("", "/dev/null") or "" in plain or "\n" in names or "\t" in names:
         return "nvct-launcher 1\nend\n"
     signature = fact[2]
     stamp = " ".join([str(n) for n in signature]) if isinstance(signature, list) else "absent"
     lines = ["nvct-launcher 1", f"config\t{path}\t{stamp}"]
     lines += [f"runtime\t{name}" for name in config.runtimes]
-    words = [*LAUNCHER_WORDS, *config.swarm_resource, *config.annotation_prefixes]
-    for word in words:
-        plain = max(_pieces(word), key=len)
-        if not plain:
-            raise ConfigError(
-                f"config.toml: {word!r} is no name to look for", hint="name a variable"
-            )
-        lines.append(f"word\t{plain}")
+    lines += [f"word\t{word}" for word in plain]
     return "\n".join([*lines, "end", ""])
 
 

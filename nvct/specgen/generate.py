@@ -65,7 +65,7 @@ class Options:
     host_roots: Sequence[tuple[str, str]] = ()
 
 
-def generate(inventory: Inventory, options: Options | None = None) -> Json:
+def generate(inventory: Inventory, options: Options | None = None) -> Spec:
     """Return the CDI spec of a machine.
 
     Raises:
@@ -90,8 +90,9 @@ def generate(inventory: Inventory, options: Options | None = None) -> Json:
     }
     for source, target in options.host_roots:
         spec = transform.move_host_root(spec, source, target)
-    spec["cdiVersion"] = minimum_version(cast("Spec", spec))
-    return spec
+    made = cast("Spec", spec)  # edits are plain dicts until here: they are moved and compared
+    made["cdiVersion"] = minimum_version(made)
+    return made
 
 
 def _check_kind(options: Options) -> None:

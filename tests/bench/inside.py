@@ -130,9 +130,10 @@ def _container_group(bench: Bench, title: str, devices: str | None) -> None:
     made = {"n": 0}
 
     def subject(label: str, program: str, env: dict[str, str], data: bytes) -> Subject:
-        folder = bench.work / f"e2e-{label.replace(' ', '-')}"
+        word = "".join(c if c.isalnum() else "-" for c in label)
+        folder = bench.work / f"e2e-{word}"
         root = ["--root", str(bench.work / "runc")]
-        name = f"bench-{os.getpid()}-{label.replace(' ', '-')}"
+        name = f"bench-{os.getpid()}-{word}"
 
         def prepare() -> None:
             made["n"] += 1

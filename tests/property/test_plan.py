@@ -88,7 +88,7 @@ def compiled(
         entry = {"path": path, "minor": minor} | ({"uid": 9, "gid": 9} if owned else {})
         made["nodes"].append(
             {"path": path, "node": json.dumps(entry, separators=(",", ":")),
-             "rule": json.dumps(rule), "owned": owned}
+             "rule": json.dumps(rule)}
         )  # fmt: skip
     return made
 

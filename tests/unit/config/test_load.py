@@ -64,6 +64,10 @@ no-additional-gids-for-device-nodes = true
 [nvct]
 layout = "classic-too"
 hook-path = "/opt/nvidia-cdi-hook"
+dev-root = "/sim"
+proc-root = "/sim/proc"
+sys-root = "/sim/sys"
+plain-nodes = true
 """
 
 

@@ -144,12 +144,13 @@ def test_hash_breaks_on_content_only(tmp_path: Path) -> None:
     data = os.urandom(3 << 20)
     path.write_bytes(data)
     fact = facts.take("hash", str(path))
-    assert fact[2] == blake2b(data, digest_size=16).hexdigest()
+    first = blake2b(data[: facts.HASH_LIMIT], digest_size=16).hexdigest()
+    assert fact[2] == f"{len(data)} {first}"
     aged(path)
     assert holds(fact)
     with path.open("r+b") as file:
-        file.seek(-1, os.SEEK_END)
-        file.write(bytes([data[-1] ^ 1]))
+        file.seek(facts.HASH_LIMIT - 1)
+        file.write(bytes([data[facts.HASH_LIMIT - 1] ^ 1]))
     assert not holds(fact)
 
 
@@ -217,3 +218,30 @@ def test_what_is_no_fact_never_holds(fact: Any) -> None:
 def test_an_unknown_kind_cannot_be_taken() -> None:
     with pytest.raises(ValueError, match="unheard-of"):
         facts.take("unheard-of", "/")
+
+
+def test_a_hash_becomes_a_stat_when_its_file_is_old_enough(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"1")
+    now = path.stat().st_mtime_ns
+    taken = [facts.take_file(str(path), now)]
+    assert taken[0][0] == "hash"
+
+    assert not facts.settle(taken, now)
+    assert facts.settle(taken, now + 3 * facts.YOUNG_NS)
+
+    assert taken[0][0] == "stat"
+    assert facts.broken(taken) is None
+    assert not facts.settle(taken, now + 3 * facts.YOUNG_NS)
+
+
+def test_a_hash_that_no_longer_holds_is_never_settled(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"1")
+    now = path.stat().st_mtime_ns
+    taken = [facts.take_file(str(path), now)]
+    path.write_bytes(b"2")
+    os.utime(path, ns=(now, now))
+
+    assert not facts.settle(taken, now + 3 * facts.YOUNG_NS)
+    assert facts.broken(taken) is not None

@@ -34,7 +34,7 @@ def edits(**parts: Any) -> Edits:
 def node(path: str, minor: int = 0, **more: Any) -> Node:
     entry = {"path": path, "type": "c", "major": 195, "minor": minor} | more
     rule = {"allow": True, "type": "c", "major": 195, "minor": minor, "access": "rw"}
-    return {"path": path, "node": dumps(entry), "rule": dumps(rule), "owned": "uid" in more}
+    return {"path": path, "node": dumps(entry), "rule": dumps(rule)}
 
 
 def mount(destination: str, source: str = "ours") -> list[str]:
