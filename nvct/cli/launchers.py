@@ -22,12 +22,18 @@ def launchers() -> None:
               help="A static C program, or a shell script.")  # fmt: skip
 @click.option("--python", help="Interpreter of the hot side.  [default: this one's base]")
 @click.option("--cold", help="Interpreter of the cold side.  [default: this one]")
-def install(bin_dir: Path, form: str, python: str | None, cold: str | None) -> None:
+@click.option("--archive", default="",
+              help="File for the compiled hot side.  [default: in nvct's __pycache__]")  # fmt: skip
+def install(
+    bin_dir: Path, form: str, python: str | None, cold: str | None, archive: str
+) -> None:
     """Install nvidia-container-runtime, .cdi, .legacy and nvidia-cdi-hook.
 
     Example: nvct launchers install --bin-dir /usr/local/bin
     """
     built = launch.default_built()
     built = replace(built, python=python or built.python, cold=cold or built.cold)
+    built = replace(built, archive=archive)
     used, made = launch.install(bin_dir.resolve(), form, built)
-    click.echo(f"installed {len(made)} launchers in {bin_dir} (form {used})", err=True)
+    programs = ", ".join(path.name for path in made if path.parent == bin_dir.resolve())
+    click.echo(f"installed in {bin_dir} (form {used}): {programs}", err=True)

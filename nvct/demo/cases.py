@@ -44,7 +44,8 @@ def first_of_each_plan(wanted: Sequence[Case]) -> list[Case]:
 
 
 def _env(value: str) -> dict[str, Any]:
-    return {"request": f"NVIDIA_VISIBLE_DEVICES={value}", "env": [f"NVIDIA_VISIBLE_DEVICES={value}"]}
+    variable = f"NVIDIA_VISIBLE_DEVICES={value}"
+    return {"request": variable, "env": [variable]}
 
 
 def cases(gpus: Sequence[Gpu]) -> list[Case]:

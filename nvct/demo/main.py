@@ -38,8 +38,7 @@ def demonstrate() -> int:
             kind: tree.Nodes = "auto" if reason is None else "plain"
             node = tree.create("demo", PROFILE, base=work / "nodes", nodes=kind)
         if reason is not None:
-            said = f"{reason.message}; {reason.hint}" if reason.hint else reason.message
-            return without.demonstrate(node, work, said)
+            return without.demonstrate(node, work, _sentence(reason))
         inside = [sys.executable, "-I", "-m", __spec__.name, str(work), str(runtime)]
         env = place.environment(work, os.environ)
         return place.wait(attach.spawn(inside, lambda: attach.enter(node), env=env))
@@ -59,6 +58,14 @@ def _runtime() -> tuple[Path | None, ContainerNotPossibleError | None]:
     return None, reasons[0]
 
 
+def _sentence(reason: ContainerNotPossibleError) -> str:
+    """Return why no container runs here, and what to do."""
+    hint = reason.hint
+    if os.geteuid() != 0:
+        hint = f"root can: sudo {sys.executable} -m nvct.cli demo"
+    return f"{reason.message}; {hint}" if hint else reason.message
+
+
 def _inside(work: Path, runtime: Path) -> int:
     """Run in the node's mount namespace."""
     out = show.console()
@@ -74,6 +81,7 @@ def _inside(work: Path, runtime: Path) -> int:
     shim = place.program(paths.SHIM_PROGRAM)
     runner = run.Runner(work, base, shim, runtime)
     show.heading(out, "3", f"Containers, by {shim.name} and {runtime.name}")
+    out.print()
     wanted = cases.cases(inventory.gpus)
     for case in cases.first_of_each_plan(wanted):
         runner.run(case)  # the first of each compiles what the others reuse

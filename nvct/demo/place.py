@@ -83,7 +83,9 @@ def environment(work: Path, env: Mapping[str, str]) -> dict[str, str]:
 def _on_signals(handler: Handler) -> dict[int, Handler]:
     """Handle what stops a program, but for what is ignored, as by nohup; return what was."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    handled = {number: was for number, was in before.items() if was != signal.SIG_IGN}
+    handled: dict[int, Handler] = {
+        number: was for number, was in before.items() if was != signal.SIG_IGN
+    }
     for number in handled:
         signal.signal(number, handler)
     return handled

@@ -6,6 +6,7 @@ Runs inside a simulated node's mount namespace. Nothing here knows how a case is
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from nvct.demo.cases import Case
 
 UUID = re.compile(r"UUID: ((?:GPU|MIG)-[0-9a-f-]+)\)")
-SCRIPT = "command -v nvidia-smi >/dev/null && exec nvidia-smi -L; echo no GPU and no driver in here"
+SCRIPT = "command -v nvidia-smi >/dev/null && exec nvidia-smi -L; echo no GPU, no driver in here"
 TIMEOUT_S = 60
 GRACE_S = 5
 TURNS = 7
@@ -89,9 +90,12 @@ class Runner:
 
     def compare(self, case: Case) -> Comparison:
         """Time a case's bundle by the bare runtime and through the shim."""
-        pairs = [(self._timed(self.bare, case), self._timed(self.shim, case)) for _ in range(TURNS)]
-        bare, shim = (min(seconds) for seconds in zip(*pairs, strict=True))
-        return Comparison(bare=bare, shim=shim, turns=TURNS)
+        bare, shim = [], []
+        for _ in range(TURNS):
+            bare.append(self._timed(self.bare, case))
+            shim.append(self._timed(self.shim, case))
+        print(bare, shim)
+        return Comparison(bare=min(bare), shim=min(shim), turns=TURNS)
 
     def _timed(self, program: Path, case: Case) -> float:
         folder = self._bundle(case)
@@ -163,7 +167,7 @@ def judge(case: Case, status: int, lines: Sequence[str]) -> bool:
 def _parents(lines: Sequence[str]) -> set[str]:
     """Return the GPUs that are listed only because a MIG device below them is."""
     found = set()
-    for line, following in zip(lines, lines[1:], strict=False):
+    for line, following in itertools.pairwise(lines):
         match = UUID.search(line)
         if match and line.startswith("GPU ") and following.lstrip().startswith("MIG "):
             found.add(match[1])

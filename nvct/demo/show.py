@@ -19,7 +19,7 @@ from rich.text import Text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 
     from nvct.cdi.types import Spec
     from nvct.demo.cases import Case
@@ -149,7 +149,6 @@ def spec(out: Console, found: Spec) -> None:
     """Show what a CDI spec has for every container and for each device."""
     common = found.get("containerEdits") or {}
     table = _table("device", "device nodes")
-    names = [device["name"] for device in found["devices"]]
     for device in found["devices"]:
         if not UUID_NAME.fullmatch(device["name"]):
             own = device["containerEdits"].get("deviceNodes") or []
@@ -160,10 +159,18 @@ def spec(out: Console, found: Spec) -> None:
         "driver file": len(common.get("mounts") or []),
         "hook": len(common.get("hooks") or []),
     }
-    uuids = sum(1 for name in names if UUID_NAME.fullmatch(name))
-    out.print(f"   {found['kind']}, CDI {found['cdiVersion']}; {uuids} of the devices have their UUID"
-              " as a second name.\n"
-              f"   In every GPU container: {_counted(counted)}.", soft_wrap=True)  # fmt: skip
+    uuids = sum(UUID_NAME.fullmatch(device["name"]) is not None for device in found["devices"])
+    _lines(
+        out,
+        f"{found['kind']}, CDI {found['cdiVersion']}; {uuids} of the devices have a second name:"
+        " their UUID.",
+        f"In every GPU container: {_counted(counted)}.",
+    )
+
+
+def _lines(out: Console, *texts: str) -> None:
+    for text in texts:
+        out.print(Padding(Text(text), (0, 0, 0, 3)))
 
 
 def _counted(numbers: Mapping[str, int]) -> str:
@@ -207,29 +214,34 @@ def would_get(
     out.print()
 
 
+def counts(last: str) -> Table:
+    """Return an empty table of what containers were given; `last` names its last number."""
+    table = _table("container", "GPUs", "nodes", "mounts", "hooks", last, "")
+    for column in table.columns[2:6]:
+        column.justify = "right"
+    return table
+
+
+def count(table: Table, case: Case, numbers: Sequence[Sized | int | str], *, right: bool) -> None:
+    """Add a container to a table of counts."""
+    words = [str(n if isinstance(n, (int, str)) else len(n)) for n in numbers]
+    table.add_row(case.title, asked(case), *words, Text(*_mark(right=right)))
+
+
 def summary(out: Console, outcomes: Sequence[Outcome], compared: Comparison) -> None:
     """Show what was injected, and how long it took beside the bare runtime."""
-    table = _table("container", "GPUs", "nodes", "mounts", "hooks", "time", "")
-    for name in ("nodes", "mounts", "hooks", "time"):
-        next(column for column in table.columns if column.header == name).justify = "right"
+    table = counts("time")
     for done in outcomes:
-        table.add_row(
-            done.case.title,
-            asked(done.case),
-            str(done.nodes),
-            str(done.mounts),
-            str(done.hooks),
-            f"{done.seconds * 1000:.0f} ms",
-            Text(*_mark(right=done.right)),
-        )
-    _indented(out, table)
-    out.print(
-        f"   A container without GPU: {compared.bare * 1000:.0f} ms by the runtime alone, "
-        f"{compared.shim * 1000:.0f} ms through nvct.\n"
-        f"   (Times are of run: create, start, output, delete. This last line is the fastest of\n"
-        f"   {compared.turns} runs each, taken in turns; the table has one run each, plans ready.)"
+        time = f"{done.seconds * 1000:.0f} ms"
+        count(table, done.case, (done.nodes, done.mounts, done.hooks, time), right=done.right)
+    verdict(out, table, sum(done.right for done in outcomes), "containers")
+    _lines(
+        out,
+        f"A container without GPU took {compared.bare * 1000:.0f} ms by the runtime alone and "
+        f"{compared.shim * 1000:.0f} ms through nvct:",
+        f"the fastest of {compared.turns} runs each, in turns. A time is that of one run: create, "
+        "start, output, delete.",
     )
-    verdict(out, sum(done.right for done in outcomes), len(outcomes), "containers")
 
 
 def asked(case: Case) -> str:
@@ -242,7 +254,8 @@ def asked(case: Case) -> str:
     return " + ".join([*words, *([f"{mig} MIG"] if mig else [])])
 
 
-def verdict(out: Console, right: int, total: int, what: str) -> None:
-    """Say how many were as expected."""
-    color = "green" if right == total else "red"
-    out.print(f"\n   [bold {color}]{right} of {total} {what} were as expected.[/]")
+def verdict(out: Console, table: Table, right: int, what: str) -> None:
+    """Show a table of counts, and say how many were as expected."""
+    _indented(out, table)
+    color = "green" if right == table.row_count else "red"
+    out.print(f"   [bold {color}]{right} of {table.row_count} {what} were as expected.[/]")

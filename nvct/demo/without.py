@@ -105,13 +105,17 @@ def _inside(work: Path, reason: str) -> int:
     shim = place.program(paths.SHIM_PROGRAM)
     show.heading(out, "3", f"What each container would get, by {shim.name} create")
     wanted = cases.cases(inventory.gpus)
+    out.print()
+    table = show.counts("env")
     right = 0
     for number, case in enumerate(wanted, 1):
         got = create(shim, work, case)
         fits = judge(case, got, inventory)
         right += fits
         show.would_get(out, number, case, parts(got, inventory), right=fits)
-    show.verdict(out, right, len(wanted), "bundles")
+        show.count(table, case, (got.nodes, got.mounts, got.hooks, got.env), right=fits)
+    show.heading(out, "4", "Counted")
+    show.verdict(out, table, right, "bundles")
     return 0 if right == len(wanted) else 1
 
 
@@ -140,7 +144,8 @@ def difference(before: bytes, after: bytes, status: int = 0, error: str = "") ->
     nodes = _added(old, new, "linux", "devices")
     rules = _added(old, new, "linux", "resources", "devices")
     allowed = {(r["type"], r["major"], r["minor"]) for r in rules if r["allow"]}
-    hooks = [hook for point in (new.get("hooks") or {}) for hook in _added(old, new, "hooks", point)]
+    points = new.get("hooks") or {}
+    hooks = [hook for point in points for hook in _added(old, new, "hooks", point)]
     return Got(
         status=status,
         error=error,
@@ -176,7 +181,7 @@ def expected_nodes(case: Case, inventory: Inventory) -> set[str]:
         if whole or parts:
             found |= {node.path for node in (gpu.node, *parts) if node is not None}
         if whole:
-            found |= {node.path for node in (*gpu.drm_nodes, *gpu.by_path)}
+            found |= {node.path for node in gpu.drm_nodes} | {link.path for link in gpu.by_path}
     return found
 
 
@@ -210,7 +215,7 @@ def parts(got: Got, inventory: Inventory) -> dict[str, str]:
         "nodes": f"{show.nodes(own)}; {show.nodes(shared)}",
         "mounts": f"{len(got.mounts)} files of the driver, such as {example}",
         "hooks": ", ".join(words for _path, words in got.hooks),
-        "env": ", ".join(got.env) or "nothing added",
+        "env": ", ".join(sorted(got.env)),
     }
 
 

@@ -23,6 +23,7 @@ import os
 import sys
 from pathlib import Path
 
+from nvct.errors import HostError
 from nvct.linux.files import write_atomic
 
 TYPE_CHECKING = False
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 ENTRIES = ("nvct.shim", "nvct.hook")
 """Everything in these packages is hot, and so is what it imports."""
 FINDER = "nvct.launch.finder"
-HEAD = 32768
+HEAD = 16384
 """Room for the magic number and the head; the launchers' boot text knows it."""
 
 
@@ -115,7 +116,7 @@ def make(packages: Path) -> bytes:
     """Return the archive of the nvct that lies in a folder, for the running interpreter.
 
     Raises:
-        ValueError: the head is longer than its room.
+        HostError: the head is longer than its room.
     """
     sources, others = discover(packages)
     modules: dict[str, Module] = {}
@@ -129,7 +130,7 @@ def make(packages: Path) -> bytes:
     finder = _Source(FINDER, packages.joinpath(*FINDER.split(".")).with_suffix(".py")).code()
     head = importlib.util.MAGIC_NUMBER + marshal.dumps((finder, modules, extensions))
     if len(head) > HEAD:
-        raise ValueError(f"the archive's head is {len(head)} bytes long, more than {HEAD}")
+        raise HostError(f"the archive's head is {len(head)} bytes long, more than {HEAD}")
     return head.ljust(HEAD, b"\0") + body
 
 

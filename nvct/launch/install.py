@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nvct.errors import HostError, UsageError
@@ -28,6 +28,19 @@ PROGRAMS = (
 SOURCE = Path(__file__).with_name("launcher.c")
 SCRIPT = Path(__file__).with_name("launcher.sh")
 FORMS = ("auto", "c", "sh")
+BOOT = """\
+import sys,posix,marshal,_frozen_importlib_external as e
+sys.path.append('{packages}')
+try:
+ f=posix.open('{archive}',0);s=posix.fstat(f);h=posix.read(f,16384)
+ if s.st_uid in(0,posix.geteuid())and not s.st_mode&18 and h[:4]==e.MAGIC_NUMBER:
+  c,m,x=marshal.loads(h[4:]);g={{}};exec(c,g);g['install'](f,m,x)
+except Exception:pass
+"""
+"""What an interpreter runs first: use the archive if it is root's or ours, and no group's or other's
+to write, and of this interpreter's byte code (`nvct.launch.archive` describes it). Whatever is
+wrong with it, the package folder has the same modules. Short, as it's compiled at every start.
+No double quotes, no backslashes: it stands in a C string and in a shell's quotes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +51,13 @@ class Built:
         python: interpreter of the hot side; needs nothing but the standard library.
         packages: the folder that holds the package nvct.
         cold: interpreter of the cold side, which has nvct's dependencies.
+        archive: the hot side in one file, "" where there is none.
     """
 
     python: str
     packages: str
     cold: str
+    archive: str = ""
 
     def check(self) -> None:
         """Refuse paths that would need quoting, and relative ones.
@@ -50,12 +65,18 @@ class Built:
         Raises:
             UsageError: a path cannot be built in.
         """
-        for path in (self.python, self.packages, self.cold):
+        for path in (self.python, self.packages, self.cold, self.archive or "/"):
             if not path.startswith("/") or any(c in path for c in "\"'\\\n$`|&"):
                 raise UsageError(
                     f"{path!r} cannot be built into a launcher",
                     hint="use absolute paths without quotes, $ or backslashes",
                 )
+
+    def boot(self) -> str:
+        """Return the Python that stands before `from MODULE import main`."""
+        if not self.archive:
+            return f"import sys;sys.path.append('{self.packages}');"
+        return BOOT.format(packages=self.packages, archive=self.archive)
 
 
 def default_built() -> Built:
@@ -71,32 +92,60 @@ def default_built() -> Built:
 def install(
     bin_dir: Path, form: str = "auto", built: Built | None = None
 ) -> tuple[str, list[Path]]:
-    """Put the launchers into a folder.
+    """Put the launchers into a folder, and the archive of the hot side in its place.
 
     Args:
         bin_dir: where the programs go; it must exist.
         form: "c", "sh", or "auto": C where it can be compiled.
-        built: what to build in; default this installation.
+        built: what to build in; default this installation. Where it names no archive, one is
+            made in nvct's own __pycache__ if that can be written.
 
     Returns:
-        The form that was used, and the programs' paths.
+        The form that was used, and the paths of the programs and the archive.
 
     Raises:
         UsageError: a path cannot be built in.
-        HostError: form "c" and no compiler, or the compiler failed.
+        HostError: form "c" and no compiler, the compiler failed, or so did a named archive.
     """
     built = built or default_built()
     built.check()
     compiler = shutil.which(os.environ.get("CC") or "cc")
     if form == "auto":
         form = "c" if compiler else "sh"
-    data = compile_launcher(built, compiler) if form == "c" else _script(built)
+    try:
+        built = replace(built, archive=make_archive(built))
+    except HostError:
+        if built.archive:
+            raise
+    data = compile_launcher(built, compiler) if form == "c" else fill_script(built)
     made = []
     for name in PROGRAMS:
         path = bin_dir / name
         write_atomic(str(path), data, mode=0o755)
         made.append(path)
-    return form, made
+    return form, made + ([Path(built.archive)] if built.archive else [])
+
+
+def make_archive(built: Built) -> str:
+    """Make the archive with the interpreter that will read it; return its path.
+
+    Raises:
+        HostError: that failed, or it cannot be written.
+    """
+    code = (
+        "import sys;sys.path.append(sys.argv[1]);from pathlib import Path;"
+        "from nvct.launch import archive;print(archive.write(Path(sys.argv[1]),sys.argv[2]))"
+    )
+    done = subprocess.run(
+        # Without the columns of a line, which only tracebacks show, it is a tenth smaller.
+        [built.python, "-I", "-S", "-X", "no_debug_ranges", "-c", code, built.packages,
+         built.archive],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise HostError(f"{built.python} could not archive the hot side: {reason}")
+    return done.stdout.strip()
 
 
 def compile_launcher(built: Built, compiler: str | None, *flags: str) -> bytes:
@@ -109,9 +158,10 @@ def compile_launcher(built: Built, compiler: str | None, *flags: str) -> bytes:
         raise HostError(
             "no C compiler on PATH", hint="install gcc and libc6-dev, or use --form sh"
         )
+    boot = built.boot().replace("\n", "\\n")
     defines = [
         f'-DNVCT_PYTHON="{built.python}"',
-        f'-DNVCT_PACKAGES="{built.packages}"',
+        f'-DNVCT_BOOT="{boot}"',
         f'-DNVCT_COLD="{built.cold}"',
     ]
     with tempfile.TemporaryDirectory(prefix="nvct-launcher-") as folder:
@@ -128,11 +178,12 @@ def compile_launcher(built: Built, compiler: str | None, *flags: str) -> bytes:
     raise HostError(f"{compiler} could not compile {SOURCE}: {said.splitlines()[-1:]}")
 
 
-def _script(built: Built) -> bytes:
+def fill_script(built: Built) -> bytes:
+    """Return the launcher for /bin/sh."""
     text = SCRIPT.read_text(encoding="utf-8")
     for key, value in (
         ("@PYTHON@", built.python),
-        ("@PACKAGES@", built.packages),
+        ("@BOOT@", built.boot()),
         ("@COLD@", built.cold),
     ):
         text = text.replace(key, value)

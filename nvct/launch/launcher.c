@@ -7,7 +7,8 @@
  * that is missing, stale or not ours, or anything is unusual, Python takes over. The command line is
  * read as nvct/oci/argv.py reads it; the same table of cases is run against both.
  *
- * Compiled with -DNVCT_PYTHON="/usr/bin/python3" -DNVCT_PACKAGES="/dir" -DNVCT_COLD="/venv/bin/python".
+ * Compiled with -DNVCT_PYTHON="/usr/bin/python3" -DNVCT_COLD="/venv/bin/python" and -DNVCT_BOOT, the
+ * Python that makes nvct importable (install.py has it).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -33,7 +34,7 @@ static char conf[CONF_LIMIT + 1];
 
 /* --- the way to Python ------------------------------------------------------------------------- */
 
-#define BOOT(module) "import sys;sys.path.insert(0,'" NVCT_PACKAGES "');from " module " import main;main('" NVCT_COLD "')"
+#define BOOT(module) NVCT_BOOT "from " module " import main;main('" NVCT_COLD "')"
 
 static _Noreturn void start_python(const char *boot, const char *name, char **args, int count, char **env)
 {

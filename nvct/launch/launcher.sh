@@ -3,12 +3,12 @@
 # The launcher where there is no compiler: hands over everything but create and run, for which
 # Python decides. nvct/oci/argv.py says how the command line is read; launcher.c does more: it also
 # scans config.json, and it resets SIGPIPE and keeps the environment to the byte, as no shell can.
-name=${0##*/} module=nvct.shim.main
-python() { exec "@PYTHON@" -I -S -c "import sys;sys.path.insert(0,'@PACKAGES@');from $module import main;main('@COLD@')" "$name" "$@"; }
+name=${0##*/} boot="@BOOT@"
+python() { exec "@PYTHON@" -I -S -c "${boot}from nvct.shim.main import main;main('@COLD@')" "$name" "$@"; }
 case $name in nvidia-cdi-hook) # its environment, PATH too, may be the container's
 	exec /usr/bin/env -i ${NVIDIA_CTK_DEBUG+"NVIDIA_CTK_DEBUG=$NVIDIA_CTK_DEBUG"} \
 		${NVIDIA_CTK_QUIET+"NVIDIA_CTK_QUIET=$NVIDIA_CTK_QUIET"} "@PYTHON@" -I -S -c \
-		"import sys;sys.path.insert(0,'@PACKAGES@');from nvct.hook.launch import main;main('@COLD@')" "$name" "$@" ;;
+		"${boot}from nvct.hook.launch import main;main('@COLD@')" "$name" "$@" ;;
 esac
 skip='' command=''
 for arg do

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OCI bundles for simulated containers: a config.json as engines write it, and a rootfs of its own.
+"""OCI bundles for simulated containers: a config.json as engines write it, and its own rootfs.
 
 The device rules deny everything first, as Docker's and containerd's do: a node whose rule is
 missing is in the container and cannot be opened.
@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from pathlib import Path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
     from typing import Any
 
 CAPABILITIES = (

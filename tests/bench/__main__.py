@@ -28,10 +28,14 @@ def main() -> int:
         node = tree.create("bench", "h100", base=work / "nodes")
         # The containers' own /proc has no driver/nvidia here, over which params could be masked.
         params = node.proc / "driver/nvidia/params"
-        text = params.read_text(encoding="utf-8").replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0")
+        text = params.read_text(encoding="utf-8").replace(
+            "ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0"
+        )
         params.chmod(0o644)
         params.write_text(text, encoding="utf-8")
-        env = {key: os.environ[key] for key in ("TERM", "COLUMNS", "NO_COLOR") if key in os.environ}
+        env = {
+            key: os.environ[key] for key in ("TERM", "COLUMNS", "NO_COLOR") if key in os.environ
+        }
         env |= {k: v for k, v in os.environ.items() if k.startswith("NVCT_BENCH_")}
         env["PATH"] = ":".join([str(Path(sys.executable).parent), *DEFAULT_PATH_DIRS])
         repository = str(Path(__file__).parents[2])

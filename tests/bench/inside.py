@@ -171,9 +171,7 @@ def _hook_group(bench: Bench) -> None:
     groups = [("nvct (C)", bench.c / "nvidia-cdi-hook", "/var/run/cdi/nvct.json")]
     if bench.peer:
         groups.append(("peer", bench.peer / "nvidia-cdi-hook", "/etc/cdi/peer.json"))
-    subjects = [
-        Subject(name="bare exec", commands=[[str(bench.noop)]], env={"PATH": "/usr/bin"})
-    ]
+    subjects = [Subject(name="bare exec", commands=[[str(bench.noop)]], env={"PATH": "/usr/bin"})]
     for label, _program, spec_path in groups:
         folder = bench.work / f"hook-{label.replace(' ', '-')}"
         folder.mkdir()

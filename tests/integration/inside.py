@@ -234,7 +234,9 @@ def refusals(work: Path) -> None:
         assert len(lines) == 1, said
         assert len(lines[0]) <= 200
         assert value.split(",")[-1] in lines[0]
-    for number, asks in enumerate(([], ["NVIDIA_VISIBLE_DEVICES="], ["NVIDIA_VISIBLE_DEVICES=void"])):
+    for number, asks in enumerate(
+        ([], ["NVIDIA_VISIBLE_DEVICES="], ["NVIDIA_VISIBLE_DEVICES=void"])
+    ):
         said = run(work, make(work, f"n{number}", "ls /dev | grep -c nvidia", env=asks))
         assert said.stdout == "0\n", said
     Path(os.environ[CONFIG_ENV]).write_text("mode = [broken", encoding="utf-8")

@@ -97,7 +97,9 @@ class Lane:
         return self.python(SHIM, "nvidia-container-runtime", *args)
 
     def bundle(self, **asks: dict[str, str]) -> str:
-        (self.work / "config.json").write_text(json.dumps(config(["true"], **asks)), encoding="utf-8")  # type: ignore[arg-type]  # annotations only
+        (self.work / "config.json").write_text(
+            json.dumps(config(["true"], **asks)), encoding="utf-8"
+        )  # type: ignore[arg-type]  # annotations only
         return str(self.work)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from nvct.launch.install import SCRIPT, Built, compile_launcher
+from nvct.launch.install import Built, compile_launcher, fill_script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,9 +69,6 @@ def shown(folder: Path) -> Path:
 
 def scripted(path: Path, built: Built) -> Path:
     """Write the launcher for /bin/sh."""
-    text = SCRIPT.read_text(encoding="utf-8")
-    for key in ("python", "packages", "cold"):
-        text = text.replace(f"@{key.upper()}@", getattr(built, key))
-    path.write_text(text, encoding="utf-8")
+    path.write_bytes(fill_script(built))
     path.chmod(0o755)
     return path

@@ -31,7 +31,7 @@ ODD = [
 def test_python_is_started_isolated_with_the_programs_name_and_all_arguments(lab: Lab) -> None:
     answer = lab.run(b"create", *ODD)
     boot = (
-        b"import sys;sys.path.insert(0,'/pack ages');"
+        b"import sys;sys.path.append('/pack ages');"
         b"from nvct.shim.main import main;main('/ve nv/bin/python')"
     )
     expected = [lab.python, b"-I", b"-S", b"-c", boot, PROGRAM.encode(), b"create", *ODD]
@@ -144,7 +144,7 @@ def test_a_hook_starts_python_with_an_environment_of_its_own(lab: Lab) -> None:
     finally:
         script(lab.launchers / "python", PRINT_ARGS)
     boot = (
-        b"import sys;sys.path.insert(0,'/pack ages');"
+        b"import sys;sys.path.append('/pack ages');"
         b"from nvct.hook.launch import main;main('/ve nv/bin/python')"
     )
     hook = [HOOK.encode(), b"update-ldcache", b"--folder", b"", b"*"]

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shim on a host of plain files: a driver, CDI folders, a run directory, a fake runtime.
+
+Everything lies below one folder whose path has a fixed length, so that a message which has to be
+shortened is shortened at the same place on every machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
+from nvct.sim.bundle import config as make_config
+from tests.support.host_tree import HostTree
+from tests.support.launcher import script
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+REPOSITORY = Path(__file__).parents[2]
+PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+BOOT = (
+    "import sys;sys.path.insert(0,{packages!r});from nvct.shim.main import main;main({cold!r})"
+)
+PROGRAM = "nvidia-container-runtime"
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a run of the shim left."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+class Lab:
+    """A host for the shim.
+
+    Attributes:
+        home: of everything.
+        host: the driver's files; nothing is there until a test puts it there.
+        cold: the interpreter behind the door.
+        keys: lines of config.toml by table; `configure` writes them.
+    """
+
+    def __init__(self) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="nvct-", dir="/tmp"))
+        self.host = HostTree(self.home)
+        self.cold = sys.executable
+        for name in ("bin", "cdi", "cdi2", "bundle", "bundle/rootfs", "proc", "sys", "dev"):
+            (self.home / name).mkdir()
+        (self.home / "run").mkdir(mode=0o700)
+        script(self.home / "bin/runc", 'echo "runc $*"\n')
+        self.hook = script(self.home / "bin/nvidia-cdi-hook", "exit 0\n")
+        self.keys: dict[str, dict[str, object]] = {
+            "nvidia-container-cli": {"root": str(self.home / "driver")},
+            "nvidia-container-runtime": {"runtimes": [str(self.home / "bin/runc")]},
+            "nvidia-container-runtime.modes.cdi": {
+                "spec-dirs": [str(self.home / "cdi"), str(self.home / "cdi2")]
+            },
+            "nvct": {
+                "dev-root": str(self.home),
+                "proc-root": str(self.home / "proc"),
+                "sys-root": str(self.home / "sys"),
+                "hook-path": str(self.hook),
+                "plain-nodes": True,
+            },
+        }
+        self.configure()
+        self.env = {
+            "PATH": "/usr/bin:/bin",
+            CONFIG_ENV: str(self.config_toml),
+            RUN_DIR_ENV: str(self.run_dir),
+        }
+
+    @property
+    def config_toml(self) -> Path:
+        return self.home / "config.toml"
+
+    @property
+    def run_dir(self) -> Path:
+        return self.home / "run"
+
+    @property
+    def bundle(self) -> Path:
+        return self.home / "bundle"
+
+    @property
+    def config_json(self) -> Path:
+        return self.bundle / "config.json"
+
+    def remove(self) -> None:
+        shutil.rmtree(self.home)
+
+    def configure(self, text: str = "", **runtime: object) -> None:
+        """Write config.toml: the keys, with more for nvidia-container-runtime, or a text."""
+        self.keys["nvidia-container-runtime"].update(runtime)
+        lines = [
+            f"[{table}]\n" + "".join(f"{key} = {json.dumps(v)}\n" for key, v in keys.items())
+            for table, keys in self.keys.items()
+        ]
+        self.config_toml.write_text(text or "\n".join(lines), encoding="utf-8")
+        self.age(self.config_toml)
+
+    def age(self, *paths: Path, seconds: float = 3600) -> None:
+        """Make files so old that their times can be trusted."""
+        at = time.time_ns() - int(seconds * 10**9)
+        for path in paths:
+            os.utime(path, ns=(at, at))
+
+    def driver(self, gpus: int = 2) -> HostTree:
+        """Install and load a driver."""
+        host = self.host.module().user_space()
+        for index in range(gpus):
+            host.gpu(index)
+        return host
+
+    def spec(
+        self,
+        name: str = "gpu.json",
+        *,
+        folder: str = "cdi",
+        kind: str = "nvidia.com/gpu",
+        devices: Mapping[str, Mapping[str, Any]] | None = None,
+        common: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """Write a CDI spec; a device is an environment variable unless its edits are given."""
+        if devices is None:
+            devices = {"0": {"env": ["GPU=0"]}, "1": {"env": ["GPU=1"]}}
+        document = {
+            "cdiVersion": "0.5.0",
+            "kind": kind,
+            "devices": [{"name": n, "containerEdits": edits} for n, edits in devices.items()],
+            "containerEdits": common or {"env": ["COMMON=1"]},
+        }
+        path = self.home / folder / name
+        path.write_text(json.dumps(document), encoding="utf-8")
+        self.age(path, path.parent)
+        return path
+
+    def asks(
+        self,
+        *env: str,
+        annotations: Mapping[str, str] | None = None,
+        **more: object,
+    ) -> None:
+        """Write config.json of a container that asks for something."""
+        document = make_config(["true"], env=env, annotations=annotations)
+        self.config_json.write_text(json.dumps({**document, **more}), encoding="utf-8")
+
+    def create(
+        self, *flags: str, program: str = PROGRAM, env: Mapping[str, str] | None = None
+    ) -> Said:
+        """Run `create` as an engine does."""
+        return self.shim([*flags, "create", "--bundle", str(self.bundle), "x"], program, env)
+
+    def shim(
+        self, args: Sequence[str], program: str = PROGRAM, env: Mapping[str, str] | None = None
+    ) -> Said:
+        """Run the shim as the launcher starts it."""
+        boot = BOOT.format(packages=str(REPOSITORY), cold=self.cold)
+        done = subprocess.run(
+            [PYTHON, "-I", "-S", "-c", boot, program, *args],
+            env={**self.env, **(env or {})},
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            check=False,
+            timeout=60,
+        )
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def document(self) -> dict[str, Any]:
+        """Return config.json as it is now."""
+        found: dict[str, Any] = json.loads(self.config_json.read_text(encoding="utf-8"))
+        return found
+
+    def container_env(self) -> list[str]:
+        """Return the container's variables but PATH."""
+        env: list[str] = self.document()["process"]["env"]
+        return [entry for entry in env if not entry.startswith("PATH=")]
