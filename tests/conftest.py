@@ -7,10 +7,22 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+
+# A loaded machine is no bug, so there is no deadline; CI draws the same examples every time, and
+# NVCT_TESTS_PROFILE=full (make ci-full) looks for new ones.
+settings.register_profile("default", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.register_profile(
+    "full", deadline=None, max_examples=3000, suppress_health_check=list(HealthCheck)
+)
+settings.load_profile(
+    os.environ.get("NVCT_TESTS_PROFILE") or ("ci" if os.environ.get("CI") else "default")
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 

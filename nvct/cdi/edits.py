@@ -138,9 +138,9 @@ def _look(host: str, source: str, *, may_be_missing: bool) -> os.stat_result | N
     except OSError as error:
         if may_be_missing:
             return None
-        raise HostError(
-            f"{source}: device node {host} cannot be used: {error.strerror}", hint=REGENERATE
-        ) from error
+        missing = isinstance(error, FileNotFoundError)
+        what = "is missing" if missing else f"cannot be used: {error.strerror}"
+        raise HostError(f"{source}: device node {host} {what}", hint=REGENERATE) from error
 
 
 def _check_numbers(host: str, entry: dict[str, Any], rdev: int, source: str) -> None:

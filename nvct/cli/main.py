@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 
 import click
 
@@ -18,6 +19,7 @@ from nvct.version import __version__
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import NoReturn
 
 CTK_COMMANDS = {
     "cdi": ("nvct.cli.cdi", "cdi", "Make, list and check CDI specifications."),
@@ -30,6 +32,13 @@ NVCT_COMMANDS = {
     "refresh": ("nvct.cli.refresh", "refresh", "Compile configuration and plans ahead of time."),
     "sim": ("nvct.cli.sim", "sim", "Build and use simulated GPU nodes."),
 }
+
+PROGRAMS = {
+    "nvct": (
+        NVCT_COMMANDS, "GPU containers that start fast, never drift and explain themselves."
+    ),
+    "nvidia-ctk": (CTK_COMMANDS, "The commands of nvct under the incumbent's name."),
+}  # fmt: skip
 
 
 class LazyGroup(click.Group):
@@ -61,11 +70,15 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, self.table[name][2]) for name in sorted(self.table)])
 
 
-def _run(name: str, table: Mapping[str, tuple[str, str, str]], text: str) -> None:
+def program(name: str) -> click.Group:
+    """Return the command line of nvct or nvidia-ctk."""
+    version = click.version_option(__version__, "--version", "-v", prog_name=name)
+    return version(LazyGroup(name, *PROGRAMS[name]))
+
+
+def run(name: str, group: click.Group | None = None) -> NoReturn:
     """Run a program; the one place that turns an error into its line and exit status."""
-    group = click.version_option(__version__, "--version", "-v", prog_name=name)(
-        LazyGroup(name, table, text)
-    )
+    group = group or program(name)
     try:
         status = group.main(prog_name=name, standalone_mode=False)
     except NvctError as error:
@@ -82,7 +95,7 @@ def _run(name: str, table: Mapping[str, tuple[str, str, str]], text: str) -> Non
         sys.exit(141)
     except Exception as error:
         if "NVCT_DEBUG" in os.environ:
-            raise
+            traceback.print_exc()
         click.echo(line(name, unexpected(error)), err=True)
         sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)
@@ -90,10 +103,9 @@ def _run(name: str, table: Mapping[str, tuple[str, str, str]], text: str) -> Non
 
 def nvct() -> None:
     """Program nvct."""
-    text = "GPU containers that start fast, never drift and explain themselves."
-    _run("nvct", NVCT_COMMANDS, text)
+    run("nvct")
 
 
 def nvidia_ctk() -> None:
     """Program nvidia-ctk."""
-    _run("nvidia-ctk", CTK_COMMANDS, "The commands of nvct under the incumbent's name.")
+    run("nvidia-ctk")

@@ -16,6 +16,7 @@ from nvct.errors import ConfigError
 __all__ = ["KEYS", "check", "from_toml", "load", "path_from"]
 
 SIZE_LIMIT = 1 << 20
+CORRECT = "correct the file"
 
 KEYS: dict[str, str] = {
     "disable-require": "disable_require",
@@ -90,9 +91,11 @@ def load(path: str, *, required: bool = False) -> Config:
             ) from error
         return Config()
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}", hint="make it a file that root can read"
+        ) from error
     if len(data) > SIZE_LIMIT:
-        raise ConfigError(f"{path} is larger than {SIZE_LIMIT} bytes")
+        raise ConfigError(f"{path} is larger than {SIZE_LIMIT} bytes", hint=CORRECT)
     return from_toml(data, path)
 
 
@@ -105,7 +108,7 @@ def from_toml(data: bytes, path: str) -> Config:
     try:
         document = _parse(data.decode())
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is no TOML: {error}", hint="correct the file") from error
+        raise ConfigError(f"{path} is no TOML: {error}", hint=CORRECT) from error
     config = Config()
     config.path = path
     for key, name in KEYS.items():
@@ -133,7 +136,7 @@ def _find(document: dict[str, object], key: str, path: str) -> object:
             return _ABSENT
         if not isinstance(inner, dict):
             where = ".".join(tables[: depth + 1])
-            raise ConfigError(f"{path}: {where} is {inner!r:.80}, not a table")
+            raise ConfigError(f"{path}: {where} is {inner!r:.80}, not a table", hint=CORRECT)
         table = inner
     return table.get(last, _ABSENT)
 
@@ -141,15 +144,15 @@ def _find(document: dict[str, object], key: str, path: str) -> object:
 def _typed(value: object, default: object, name: str, where: str) -> object:
     if name in COMMA_LISTS:
         if not isinstance(value, str):
-            raise ConfigError(f"{where} is {value!r:.80}, not a string")
+            raise ConfigError(f"{where} is {value!r:.80}, not a string", hint=CORRECT)
         return [word for word in (part.strip() for part in value.split(",")) if word]
     if isinstance(default, list):
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise ConfigError(f"{where} is {value!r:.80}, not an array of strings")
+            raise ConfigError(f"{where} is {value!r:.80}, not an array of strings", hint=CORRECT)
         return list(value)
     if type(value) is not type(default):
         kind = "true or false" if isinstance(default, bool) else "a string"
-        raise ConfigError(f"{where} is {value!r:.80}, not {kind}")
+        raise ConfigError(f"{where} is {value!r:.80}, not {kind}", hint=CORRECT)
     return value
 
 

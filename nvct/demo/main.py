@@ -62,7 +62,7 @@ def _sentence(reason: ContainerNotPossibleError) -> str:
     """Return why no container runs here, and what to do."""
     hint = reason.hint
     if os.geteuid() != 0:
-        hint = f"root can: sudo {sys.executable} -m nvct.cli demo"
+        hint = f"root can: sudo {Path(sys.executable).with_name('nvct')} demo"
     return f"{reason.message}; {hint}" if hint else reason.message
 
 

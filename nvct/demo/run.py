@@ -94,7 +94,6 @@ class Runner:
         for _ in range(TURNS):
             bare.append(self._timed(self.bare, case))
             shim.append(self._timed(self.shim, case))
-        print(bare, shim)
         return Comparison(bare=min(bare), shim=min(shim), turns=TURNS)
 
     def _timed(self, program: Path, case: Case) -> float:

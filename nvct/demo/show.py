@@ -68,7 +68,7 @@ def banner_without(out: Console, driver: str, reason: str) -> None:
         f"Driver {driver}, its files, /proc, /sys, device nodes and NVML are\n"
         "simulated. [bold yellow]No container is started here[/]; you see what each would get.",
     )
-    out.print(Padding(Text.assemble(("why: ", "bold"), reason), (1, 0, 0, 3)))
+    out.print(Padding(Text.assemble(("why: ", "bold"), reason), (1, 0, 0, 3), expand=False))
 
 
 def _panel(out: Console, text: str) -> None:
@@ -80,7 +80,7 @@ def _table(*columns: str) -> Table:
 
 
 def _indented(out: Console, table: Table) -> None:
-    out.print(Padding(table, (0, 0, 0, 2)))
+    out.print(Padding(table, (0, 0, 0, 2), expand=False))
 
 
 def node(out: Console, inventory: Inventory) -> None:
@@ -170,11 +170,16 @@ def spec(out: Console, found: Spec) -> None:
 
 def _lines(out: Console, *texts: str) -> None:
     for text in texts:
-        out.print(Padding(Text(text), (0, 0, 0, 3)))
+        out.print(Padding(Text(text), (0, 0, 0, 3), expand=False))
 
 
 def _counted(numbers: Mapping[str, int]) -> str:
-    return ", ".join(f"{n} {word}{'' if n == 1 else 's'}" for word, n in numbers.items())
+    return ", ".join(several(number, word) for word, number in numbers.items())
+
+
+def several(number: int, word: str) -> str:
+    """Return a number of things in words."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _mark(*, right: bool) -> tuple[str, str]:
@@ -192,7 +197,7 @@ def outcome(out: Console, number: int, done: Outcome) -> None:
     out.print(_title(number, done.case, right=done.right), soft_wrap=True)
     for text in done.lines:
         if done.case.error:
-            out.print(Padding(Text(text, "red"), (0, 0, 0, 3)))
+            out.print(Padding(Text(text, "red"), (0, 0, 0, 3), expand=False))
         else:
             out.print(Text(f"   {text}"), soft_wrap=True)
     out.print()
@@ -210,7 +215,7 @@ def would_get(
     if "" in parts:
         table = Table.grid()
         table.add_row(Text(parts[""], "red" if case.error else ""))
-    out.print(Padding(table, (0, 0, 0, 3)))
+    out.print(Padding(table, (0, 0, 0, 3), expand=False))
     out.print()
 
 
@@ -238,7 +243,7 @@ def summary(out: Console, outcomes: Sequence[Outcome], compared: Comparison) -> 
     _lines(
         out,
         f"A container without GPU took {compared.bare * 1000:.0f} ms by the runtime alone and "
-        f"{compared.shim * 1000:.0f} ms through nvct:",
+        f"{compared.shim * 1000:.0f} ms through nvct, "
         f"the fastest of {compared.turns} runs each, in turns. A time is that of one run: create, "
         "start, output, delete.",
     )

@@ -213,7 +213,7 @@ def parts(got: Got, inventory: Inventory) -> dict[str, str]:
     example = next((to for _, to in got.mounts if "libcuda.so" in to), "")
     return {
         "nodes": f"{show.nodes(own)}; {show.nodes(shared)}",
-        "mounts": f"{len(got.mounts)} files of the driver, such as {example}",
+        "mounts": f"{show.several(len(got.mounts), 'file')} of the driver, such as {example}",
         "hooks": ", ".join(words for _path, words in got.hooks),
         "env": ", ".join(sorted(got.env)),
     }

@@ -84,13 +84,15 @@ class Context:
     def _root_path(self) -> str:
         source = self.options.text("container-spec", "-")
         state = _read_object(source if source not in {"", "-"} else self._stdin_fd, "state")
-        root = _text(state, "root", "the container's state")
-        if root:
-            return _absolute(root, "the container's state")
+        root = _text(state, "root", "the container's state")  # crun 1.8: relative to the bundle
+        if root.startswith("/"):
+            return root
         bundle = _text(state, "bundle", "the container's state")
         if not bundle:
             raise BundleError("the container's state names no bundle", hint=STATE_HINT)
         bundle = _absolute(bundle, "the container's state")
+        if root:
+            return f"{bundle}/{root}"
         config = _read_object(f"{bundle}/config.json", "config")
         section = config.get("root")
         path = _text(section, "path", f"{bundle}/config.json") if section is not None else ""

@@ -25,11 +25,8 @@ def run(context: Context) -> None:
         UnsafePathError: a directory stands where the link is to be.
     """
     links = [split(text) for text in context.options.values("link")]
-    if not links:
-        return
-    root = context.root()
-    for target, link in links:
-        root.symlink(target, link, kernel=context.kernel)
+    if links:
+        context.root().symlinks(links, kernel=context.kernel)
 
 
 def split(text: str) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from nvct.errors import DocumentError, ElfError, UnsafePathError
 from nvct.linux import elf
 from nvct.linux.ldcache import order_key
 from nvct.linux.root import Root
+from nvct.linux.walk import link_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,16 +45,16 @@ class Mounts:
     def read(cls, root: Root, proc_root: str) -> Mounts:
         """Read this process's mounts; where that fails, none is known: folders are read whole."""
         from nvct.linux.files import read_bytes
-        from nvct.linux.mountinfo import parse
+        from nvct.linux.mountinfo import targets
 
         try:
             inside = posix.readlink(f"{proc_root}/self/fd/{root.fd}").rstrip("/") + "/"
             data = read_bytes(f"{proc_root}/self/mountinfo", MOUNTINFO_LIMIT)
-            mounts = parse(data.decode("utf-8", "surrogateescape"))
+            found = targets(data.decode("utf-8", "surrogateescape"))
         except (OSError, DocumentError):
             return cls([])
         start = len(inside) - 1
-        return cls([m.target[start:] for m in mounts if m.target.startswith(inside)])
+        return cls([target[start:] for target in found if target.startswith(inside)])
 
     def names_in(self, folder: str) -> set[str] | None:
         """Return the names mounted in a folder; None if all of it has to be read.
@@ -127,7 +128,7 @@ class _Reader:
         if name in self._known:
             return self._known[name]
         found = None
-        target = self._place.readlink(name)
+        target = link_text(name, self._place.fd)  # a name of this very folder: nothing to walk
         if target is not None:
             self.links.add(name)
         if target is not None and target in self.names and depth < LINK_LIMIT:

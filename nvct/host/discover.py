@@ -123,7 +123,7 @@ def _libraries(search: libraries.Search, dirs: Sequence[str]) -> tuple[str, list
             raise DriverNotFoundError(
                 f"no NVIDIA driver: no {search.roots.proc}/driver/nvidia/version and no "
                 f"libcuda.so in {search.tree.host_root}",
-                hint="install the driver, or name its place with --driver-root",
+                hint="install it, or name its place: --driver-root, or root in config.toml",
             )
         search.findings.warn(f"no kernel module is loaded: {version} is the libraries' version")
     return version, libraries.find(search, version, dirs)

@@ -58,7 +58,9 @@ def named_nodes(roots: Roots) -> StatNode:
         numbers = _numbers(os.path.basename(path), majors)
         if not stat.S_ISREG(status.st_mode) or numbers is None:
             return None
-        return (*numbers, status.st_mode & 0o777, status.st_uid, status.st_gid)
+        # Nodes are root's; what an unprivileged user made is theirs and says nothing.
+        owner = (0, 0) if status.st_uid else (0, status.st_gid)
+        return (*numbers, status.st_mode & 0o777, *owner)
 
     return stat_node
 

@@ -8,7 +8,7 @@ docstrings, annotations, TYPE_CHECKING blocks and `from __future__ import annota
 module alone costs 0.3 ms. Line numbers stay for tracebacks.
 
 The file is the interpreter's magic number for byte code; the head, a marshalled tuple (code of
-`nvct.launch.finder`, modules, extensions), padded to HEAD bytes; and each module's code. So what
+`nvct.launch.finder`, and what its `install` takes), padded to HEAD bytes; and each module's code. So what
 a lane does not import is not read either: the whole is 300 KB. It is only a copy: the finder compares each source
 with what is kept of it, and whoever starts the hot side refuses an archive of a foreign owner.
 """
@@ -96,16 +96,20 @@ class _Source:
         self.size, self.mtime_ns = found.st_size, found.st_mtime_ns
         self.tree = _Strip().visit(ast.parse(path.read_bytes(), self.path))
 
-    def imports(self) -> set[str]:
-        """Return the names of everything that it imports, in functions too, modules or not."""
-        names: set[str] = set()
-        for node in ast.walk(self.tree):
+    def imports(self, *, at_once: bool) -> list[str]:
+        """Return the names of what it imports, modules or not, in order, each once.
+
+        Args:
+            at_once: leave out what only a function imports.
+        """
+        names: dict[str, None] = {}
+        for node in self.tree.body if at_once else ast.walk(self.tree):
             if isinstance(node, ast.Import):
-                names.update(alias.name for alias in node.names)
+                names.update(dict.fromkeys(alias.name for alias in node.names))
             elif isinstance(node, ast.ImportFrom) and node.module:
-                names.add(node.module)
-                names.update(f"{node.module}.{alias.name}" for alias in node.names)
-        return names
+                names[node.module] = None
+                names.update(dict.fromkeys(f"{node.module}.{a.name}" for a in node.names))
+        return list(names)
 
     def code(self) -> CodeType:
         """Compile it; no flags of this module's own come along."""
@@ -124,11 +128,14 @@ def make(packages: Path) -> bytes:
     for name, source in sorted(sources.items()):
         code = marshal.dumps(source.code())
         place = HEAD + len(body), len(code)
-        modules[name] = (source.path, source.size, source.mtime_ns, source.is_package, *place)
+        stamp = source.size, source.mtime_ns, source.is_package
+        modules[name] = (*stamp, *place, needs(sources, name))
         body += code
     extensions = {name: path for name in sorted(others) if (path := _extension(name))}
     finder = _Source(FINDER, packages.joinpath(*FINDER.split(".")).with_suffix(".py")).code()
-    head = importlib.util.MAGIC_NUMBER + marshal.dumps((finder, modules, extensions))
+    head = importlib.util.MAGIC_NUMBER + marshal.dumps(
+        (finder, str(packages), modules, extensions)
+    )
     if len(head) > HEAD:
         raise HostError(f"the archive's head is {len(head)} bytes long, more than {HEAD}")
     return head.ljust(HEAD, b"\0") + body
@@ -141,7 +148,7 @@ def discover(packages: Path) -> tuple[dict[str, _Source], set[str]]:
     todo = [
         f"{entry}.{path.stem}"
         for entry in ENTRIES
-        for path in packages.joinpath(*entry.split(".")).glob("*.py")
+        for path in packages.joinpath(*entry.split(".")).glob("[!_]*.py")
     ]
     while todo:
         name = todo.pop()
@@ -153,8 +160,26 @@ def discover(packages: Path) -> tuple[dict[str, _Source], set[str]]:
             continue
         sources[name] = _Source(name, path)
         parent = name.rpartition(".")[0]
-        todo += [*sources[name].imports(), *([parent] if parent else [])]
+        todo += [*sources[name].imports(at_once=False), *([parent] if parent else [])]
     return sources, others
+
+
+def needs(sources: dict[str, _Source], name: str) -> tuple[str, ...]:
+    """Return the hot modules that are imported when a module is, in the order that they end."""
+    order: dict[str, None] = {}
+    begun = {name}
+
+    def visit(found: str) -> None:
+        for other in sources[found].imports(at_once=True):
+            parts = other.split(".")
+            for wanted in (".".join(parts[: n + 1]) for n in range(len(parts))):
+                if wanted in sources and wanted not in begun:
+                    begun.add(wanted)
+                    visit(wanted)
+                    order[wanted] = None
+
+    visit(name)
+    return tuple(order)
 
 
 def _find(packages: Path, name: str) -> Path | None:

@@ -34,7 +34,7 @@ sys.path.append('{packages}')
 try:
  f=posix.open('{archive}',0);s=posix.fstat(f);h=posix.read(f,16384)
  if s.st_uid in(0,posix.geteuid())and not s.st_mode&18 and h[:4]==e.MAGIC_NUMBER:
-  c,m,x=marshal.loads(h[4:]);g={{}};exec(c,g);g['install'](f,m,x)
+  c,*a=marshal.loads(h[4:]);g={{}};exec(c,g);g['install'](f,*a)
 except Exception:pass
 """
 """What an interpreter runs first: use the archive if it is root's or ours, and no group's or other's

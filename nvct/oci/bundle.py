@@ -18,6 +18,7 @@ LIMIT = 64 << 20
 HOOK_POINTS = (
     "prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop",
 )  # fmt: skip
+WRITER = "the container engine writes this file"
 PRIVILEGED_CAPABILITY = "CAP_SYS_ADMIN"
 
 
@@ -63,9 +64,7 @@ class Bundle:
         try:
             self.document = jsontext.Document(text, _want(), path)
         except DocumentError as error:
-            raise BundleError(
-                error.message, hint="the container engine writes it; look there"
-            ) from error
+            raise BundleError(error.message, hint=WRITER) from error
 
     @property
     def env(self) -> list[str]:
@@ -104,7 +103,7 @@ class Bundle:
         try:
             return [node.value for node in self.document.elements(path)]
         except DocumentError as error:
-            raise BundleError(error.message) from error
+            raise BundleError(error.message, hint=WRITER) from error
 
     def save(self, kernel: Kernel) -> bool:
         """Write config.json in one step if anything changed; return whether it was.

@@ -83,7 +83,7 @@ def _spec(path: str, spec: Spec, proc: str) -> model.Spec:
     try:
         compiled["edits"] = fragments(common, path)
     except NvctError as error:
-        compiled["refuse"] = compiled["refuse"] or error.message
+        compiled["refuse"] = compiled["refuse"] or error.message.removeprefix(f"{path}: ")
     return compiled
 
 
@@ -99,7 +99,7 @@ def _add_device(plan: model.Plan, name: str, spec: int, device: Device, path: st
         try:
             compiled = fragments(edits, path)
         except NvctError as error:
-            entry["refuse"] = error.message
+            entry["refuse"] = error.message.removeprefix(f"{path}: ")
     if compiled not in plan["edits"]:
         plan["edits"].append(compiled)
     entry["edits"] = plan["edits"].index(compiled)
@@ -158,11 +158,13 @@ def _missing(edits: ContainerEdits) -> str:
             if not os.path.exists(path):
                 return f"{path} is gone"
     for hook in edits.get("hooks", ()):
+        if not os.path.exists(hook["path"]):
+            return f"its hook {hook['path']} is missing"
         if not os.access(hook["path"], os.X_OK):
             return f"its hook {hook['path']} is no program"
         if not hook.get("env"):
             # runc would start it with the container's environment (CVE-2025-23266).
-            return f"its hook {hook['path']} has no env of its own, which lets an image run code"
+            return f"hook {hook['path']} has no env, so an image could run code in it"
     return ""
 
 

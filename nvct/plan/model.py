@@ -23,6 +23,7 @@ request is turned down, "" where it is not.
 
 from __future__ import annotations
 
+from nvct import paths
 from nvct.errors import CdiSpecError, StaleSpecError, UnknownDeviceError
 from nvct.plan import facts
 
@@ -118,10 +119,7 @@ def collect(plan: Plan, names: list[str]) -> list[Edits]:
             raise StalePlanError(name)
         refuse = spec["refuse"] or device["refuse"]
         if refuse:
-            raise StaleSpecError(
-                f"{name} of {spec['path']} cannot be used: {refuse}",
-                hint="regenerate it with nvidia-ctk cdi generate",
-            )
+            raise _stale(f"{name} of {spec['path']}", spec["path"], name, refuse)
         if device["spec"] not in specs:
             specs.append(device["spec"])
             found.append(spec["edits"])
@@ -145,12 +143,23 @@ def common(plan: Plan, kind: str) -> list[Edits]:
             if facts.broken(spec["facts"]):
                 raise StalePlanError(name)
             if spec["refuse"]:
-                raise StaleSpecError(
-                    f"{spec['path']} cannot be used: {spec['refuse']}",
-                    hint="regenerate it with nvidia-ctk cdi generate",
-                )
+                raise _stale(spec["path"], spec["path"], kind, spec["refuse"])
             return [spec["edits"]]
     raise CdiSpecError(f"no CDI spec of kind {kind}", hint="make one: nvidia-ctk cdi generate")
+
+
+def _is_own(path: str) -> bool:
+    return path.rpartition("/")[2] == paths.OWN_SPEC
+
+
+def _stale(what: str, path: str, name: str, reason: str) -> StaleSpecError:
+    if _is_own(path):  # it has just been made: no driver changed, our own installation did
+        hint = "nvct launchers install puts the hook in place"
+    elif name.startswith("nvidia.com/"):
+        hint = "regenerate it with nvidia-ctk cdi generate"
+    else:
+        hint = "regenerate it with its vendor's tool"
+    return StaleSpecError(f"{what}: {reason}", hint=hint)
 
 
 def _unknown(plan: Plan, name: str) -> UnknownDeviceError:
@@ -159,10 +168,12 @@ def _unknown(plan: Plan, name: str) -> UnknownDeviceError:
     short = [n for n in there if len(n) < 8]
     listed = ", ".join((short or there)[:12]) + (" ..." if len(short or there) > 12 else "")
     if there:
-        return UnknownDeviceError(
-            f"{kind} has no device {device!r}; it has {listed}",
-            hint="nvidia-ctk cdi list shows all",
-        )
+        own = all([_is_own(spec["path"]) for spec in plan["specs"]])
+        hint = "nvidia-smi -L shows the GPUs" if own else "nvidia-ctk cdi list shows all"
+        parts = [n for n in there if n.startswith(device + ":")]
+        if parts:
+            hint = f"GPU {device} is in MIG mode: ask for {' or '.join(parts[:2])}"
+        return UnknownDeviceError(f"{kind} has no device {device!r}; it has {listed}", hint=hint)
     reason = f" ({plan['problems'][0]})" if plan["problems"] else ""
     return UnknownDeviceError(
         f"no CDI spec defines {name!r}{reason}", hint="nvidia-ctk cdi list shows what there is"

@@ -68,6 +68,11 @@ def _crashed(cold: str, work: str, status: int) -> HostError:
             f"{work} failed: {cold} cannot be started",
             hint="run nvct launchers install again",
         )
+    if status & 0x7F:
+        return HostError(
+            f"{work} failed: {cold} -m nvct.refresh died of signal {status & 0x7F}",
+            hint="nvct refresh shows whether it does again",
+        )
     return HostError(
         f"{work} failed: {cold} -m nvct.refresh gave no answer",
         hint="nvct refresh, or NVCT_DEBUG=1, shows why",

@@ -222,6 +222,6 @@ def _no_device(inventory: Inventory) -> HostError:
             hint="make them with nvidia-smi mig -cgi, or switch MIG mode off",
         )
     return HostError(
-        f"none of the {len(inventory.gpus)} GPUs has a device node",
+        f"none of {len(inventory.gpus)} GPUs has its device node, /dev/nvidia0 and so on",
         hint="nvidia-modprobe -c 0 makes them",
     )

@@ -40,8 +40,10 @@ class SimulatedNode:
         )
         programs = str(Path(sys.executable).parent)
         full = {"PATH": ":".join([programs, *DEFAULT_PATH_DIRS]), **(env or {})}
-        status = attach.exec_in(self.node, [sys.executable, "-c", code, str(self.work)], full)
-        assert status == 0, f"{name} failed inside the node; its output is above"
+        done = attach.run_in(self.node, [sys.executable, "-c", code, str(self.work)], full)
+        if done.stderr.startswith("SKIP: "):
+            pytest.skip(done.stderr.removeprefix("SKIP: ").strip())
+        assert done.returncode == 0, f"{name} failed inside the node:\n{done.stdout}{done.stderr}"
 
 
 @pytest.fixture
@@ -51,7 +53,12 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedNod
     if reason is not None:
         pytest.skip(reason)
     work = tmp_path_factory.mktemp("node")
-    node = tree.create(f"test-{os.getpid()}", "h100-mig", base=work / "nodes")
+    node = tree.create(
+        f"test-{os.getpid()}",
+        "h100-mig",
+        base=work / "nodes",
+        native_cache=REPOSITORY / ".cache/native",
+    )
     base = work / "rootfs"
     rootfs.build_rootfs(base)
     yield SimulatedNode(node, work, base)

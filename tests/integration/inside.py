@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nvct.cdi import load
 from nvct.paths import CONFIG_ENV
-from nvct.sim import bundle
+from nvct.sim import bundle, sets, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ PROBE = (
     "grep -o ' /[^ ]*nvidia[^ ]* ' /proc/self/mountinfo | wc -l; echo --; "
     "ldconfig -p | grep -c libcuda.so.1; echo --; nvidia-smi -L"
 )
+VERSIONS = "ls /usr/lib/*-linux-gnu/; nvidia-smi -L"
 
 
 def shim() -> str:
@@ -194,10 +195,7 @@ def missing_rule(work: Path) -> None:
 
 
 def changes_are_seen(work: Path) -> None:
-    """A change of MIG layout, config.toml and spec files is seen by the next create."""
-    from nvct.sim import tree  # only this one changes the node
-
-    del tree
+    """A change of config.toml and spec files is seen by the next create."""
     configure(work)
     first = run(work, make(work, "c1", "nvidia-smi -L", env=["NVIDIA_VISIBLE_DEVICES=0"]))
     assert len(UUID.findall(first.stdout)) == 1, first
@@ -245,3 +243,51 @@ def refusals(work: Path) -> None:
     said = run(work, make(work, "r-broken", "true", env=["NVIDIA_VISIBLE_DEVICES=0"]))
     assert said.returncode == 1
     assert "config.toml" in said.stderr
+
+
+def crun(work: Path) -> None:
+    """The same by crun, with its own command line forms and its own hook state."""
+    unified = Path("/sys/fs/cgroup/unified")
+    if os.path.ismount(unified):  # crun refuses the hybrid layout; this namespace is our own
+        subprocess.run(["umount", "-l", str(unified)], check=True)
+    found = shutil.which("crun")
+    assert found
+    bare = run(work, make(work, "crun-bare", "echo runs"), found)
+    if bare.returncode:
+        raise SystemExit(f"SKIP: crun does not run here: {bare.stderr.strip()}")
+    configure(work, f'[nvidia-container-runtime]\nruntimes = ["{found}"]\n')
+    folder = make(work, "crun-gpu", PROBE, env=["NVIDIA_VISIBLE_DEVICES=0,3:1"])
+    said = run(work, folder)
+    assert said.returncode == 0, said
+    assert "./nvidia0\n" in said.stdout
+    assert len(UUID.findall(said.stdout)) == 3, said  # a GPU, a MIG device and its parent
+    assert "\n--\n1\n--\n" in said.stdout, said
+
+
+def node_changes_are_seen(work: Path) -> None:
+    """A MIG device destroyed through NVML, and a driver upgrade, are seen by the next create."""
+    configure(work)
+    (node,) = tree.list_nodes(work / "nodes")
+    asks = ["NVIDIA_VISIBLE_DEVICES=3:6"]
+    before = run(work, make(work, "m-before", "nvidia-smi -L", env=asks))
+    assert "MIG 1g.10gb" in before.stdout, before
+
+    smi = f"{DRIVER_ROOT}/usr/bin/nvidia-smi"
+    library_path = {"LD_LIBRARY_PATH": f"{DRIVER_ROOT}/usr/lib/{os.uname().machine}-linux-gnu"}
+    gi = node.state().find("ci")[-1].fields["gi"]
+    for words in (["-dci", "-ci", "0", "-gi", str(gi)], ["-dgi", "-gi", str(gi)]):
+        subprocess.run([smi, "mig", *words, "-i", "3"], env=library_path, check=True)
+    after = run(work, make(work, "m-after", "true", env=asks))
+    assert after.returncode == 1
+    assert "'3:6'" in after.stderr, after
+    others = run(work, make(work, "m-all", "nvidia-smi -L", env=["NVIDIA_VISIBLE_DEVICES=all"]))
+    assert others.stdout.count("MIG 1g.10gb") == 6, others
+
+    upgraded = sets.upgrade(node, "590.48.01")  # on disk; the old module is still loaded
+    stale = run(work, make(work, "u-stale", "true", env=["NVIDIA_VISIBLE_DEVICES=0"]))
+    assert stale.returncode == 1, "libraries that do not fit the module were injected"
+    sets.reload_module(upgraded)
+    new = run(work, make(work, "u-new", VERSIONS, env=["NVIDIA_VISIBLE_DEVICES=0"]))
+    assert new.returncode == 0, new
+    assert "libcuda.so.590.48.01" in new.stdout
+    assert len(UUID.findall(new.stdout)) == 1, new

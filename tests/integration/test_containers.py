@@ -11,21 +11,33 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tests.integration.conftest import SimulatedNode
 
-pytestmark = pytest.mark.engine
 
 
+@pytest.mark.engine
 @pytest.mark.slow
 def test_200_containers_at_once_hold_exactly_their_own(simulated: SimulatedNode) -> None:
     simulated.run(inside.parallel)
 
 
+@pytest.mark.engine
 def test_a_node_without_device_rule_is_not_listed(simulated: SimulatedNode) -> None:
     simulated.run(inside.missing_rule)
 
 
+@pytest.mark.engine
 def test_changes_are_seen_by_the_next_create(simulated: SimulatedNode) -> None:
     simulated.run(inside.changes_are_seen)
 
 
+@pytest.mark.engine
+def test_changes_of_the_node_are_seen_by_the_next_create(simulated: SimulatedNode) -> None:
+    simulated.run(inside.node_changes_are_seen)
+
+
+@pytest.mark.engine
 def test_what_cannot_be_had_fails_with_one_line(simulated: SimulatedNode) -> None:
     simulated.run(inside.refusals)
+
+
+def test_crun_gives_the_same(simulated: SimulatedNode) -> None:
+    simulated.run(inside.crun)  # no engine test: crun 1.8 refuses hybrid cgroups, other hosts lack it

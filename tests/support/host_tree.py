@@ -69,6 +69,8 @@ class HostTree:
     def write(self, path: str, data: str | bytes = "", *, mode: int = 0o644) -> Path:
         target = self.base / path
         target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            target.chmod(0o644)  # a capability is read-only, to its owner as well
         target.write_bytes(data.encode() if isinstance(data, str) else data)
         target.chmod(mode)
         return target

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).parents[2]
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-BOOT = (
-    "import sys;sys.path.insert(0,{packages!r});from nvct.shim.main import main;main({cold!r})"
-)
+BOOT = "import sys;sys.path.insert(0,{packages!r});from nvct.shim.main import main;main({cold!r})"
 PROGRAM = "nvidia-container-runtime"
 
 

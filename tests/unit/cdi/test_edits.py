@@ -102,7 +102,7 @@ def test_a_missing_node_is_named() -> None:
         node(path="/dev/nvidia77")
 
     assert line("nvct", caught.value) == (
-        "nvct: spec.yaml: device node /dev/nvidia77 cannot be used: No such file or directory; "
+        "nvct: spec.yaml: device node /dev/nvidia77 is missing; "
         "regenerate the spec, for NVIDIA: nvidia-ctk cdi generate [host]"
     )
 

@@ -60,7 +60,7 @@ def test_a_wrong_command_line_of_a_known_hook_fails(
         (b"[]", "the container's state is no JSON object"),
         (b"{}", "the container's state names no bundle"),
         (b'{"bundle":"x"}', "the container's state has the relative path 'x'"),
-        (b'{"root":"."}', "the container's state has the relative path '.'"),
+        (b'{"root":"."}', "the container's state names no bundle"),
         (b'{"bundle":7}', "the container's state has a bundle that is no string"),
         (b'{"bundle":"/nonexistent"}', "cannot read /nonexistent/config.json: No such file or"),
         (b'{"bundle":"/x"} {}', "the container's state is not JSON: something follows its end"),
@@ -104,6 +104,14 @@ def test_a_root_in_the_state_needs_no_config(container: Container) -> None:
     (container.bundle / "config.json").unlink()
 
     state = {"root": str(container.root), "bundle": "/nonexistent"}
+    assert container.hook("create-symlinks", "--link", "a::/b", state=state) == 0
+    assert container.tree() == {"b": "-> a"}
+
+
+def test_a_relative_root_in_the_state_is_below_the_bundle(container: Container) -> None:
+    (container.bundle / "config.json").unlink()
+
+    state = {"root": "rootfs", "bundle": str(container.bundle)}  # as crun 1.8 writes it
     assert container.hook("create-symlinks", "--link", "a::/b", state=state) == 0
     assert container.tree() == {"b": "-> a"}
 

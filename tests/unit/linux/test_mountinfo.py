@@ -26,6 +26,13 @@ def test_a_line_says_what_is_mounted_where() -> None:
     assert (odd.root, odd.target, odd.source) == ("/a b\\c\t", "/mnt/with space", "no ne")
 
 
+def test_mount_points_alone_are_the_same_ones() -> None:
+    text = Path("/proc/self/mountinfo").read_text(encoding="utf-8") + TEXT
+    assert mountinfo.targets(text) == [m.target for m in mountinfo.parse(text)]
+    with pytest.raises(DocumentError, match="mountinfo line"):
+        mountinfo.targets("x y")
+
+
 def test_every_mount_of_this_process_is_there() -> None:
     text = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
     proc = [m for m in mountinfo.parse(text) if m.target == "/proc"][-1]

@@ -330,6 +330,31 @@ def test_a_link_is_made_once(root: Root, inside: Path) -> None:
     assert os.readlink(inside / "usr/lib/libcuda.so") == "/elsewhere"
 
 
+def test_links_of_one_folder_take_one_call_each(root: Root, inside: Path) -> None:
+    links = [("x.1", "/lib/x"), ("y.1", "/lib/y"), ("z", "/new/deep/z"), ("../a", "top")]
+    twin = RecordingKernel()
+    root.symlinks(links, kernel=twin)
+    assert [n for n in twin.names() if n != "mkdir"].count("symlink") == len(links)
+    assert "rename" not in twin.names()
+    assert os.readlink(inside / "usr/lib/y") == "y.1"
+    assert os.readlink(inside / "new/deep/z") == "z"
+    assert os.readlink(inside / "top") == "../a"
+    assert mode(inside / "new/deep") == 0o755
+    root.symlinks([("x.1", "/lib/x"), ("other", "/lib/y"), ("b", "/etc/passwd")])
+    assert [os.readlink(inside / f) for f in ("lib/x", "lib/y", "etc/passwd")] == [
+        "x.1", "other", "b",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [("", "/etc/a"), ("a\0b", "/etc/a"), ("x", "/etc/.."), ("x", "/etc/"), ("x", "/usr"), ("x", "/etc/a\0")],
+)
+def test_what_no_link_can_be_is_refused_among_many_too(root: Root, target: str, path: str) -> None:
+    with pytest.raises(UnsafePathError):
+        root.symlinks([("ok", "/etc/ok"), (target, path)])
+
+
 @pytest.mark.parametrize("target", ["", "a\0b"])
 def test_a_text_that_no_link_can_have_is_refused(root: Root, target: str) -> None:
     with pytest.raises(UnsafePathError, match="cannot be a link"):
@@ -392,7 +417,7 @@ def test_a_nul_never_cuts_a_path(root: Root) -> None:
 def test_a_root_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name in ("missing", "file"):
-        with pytest.raises(HostError, match=f"root {tmp_path}/{name} cannot be opened"):
+        with pytest.raises(HostError, match=f"root folder {tmp_path}/{name} cannot be opened"):
             Root.open(str(tmp_path / name))
 
 

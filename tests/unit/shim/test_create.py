@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The create lane from a command line to config.json, on a host of plain files."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from nvct import paths
+from tests.support.launcher import script
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+    from tests.support.shim_lab import Lab
+
+ALL = "NVIDIA_VISIBLE_DEVICES=all"
+NVIDIA_HOOK = {"path": "/usr/bin/nvidia-container-runtime-hook", "args": ["x", "prestart"]}
+OTHER_HOOK = {"path": "/usr/bin/other-hook"}
+
+
+def cdi(name: str) -> dict[str, str]:
+    return {"cdi.k8s.io/x": name}
+
+
+def created(lab: Lab, *flags: str, program: str = "nvidia-container-runtime") -> None:
+    """Run a create that must succeed, by handing over to the runtime with all arguments."""
+    said = lab.create(*flags, program=program)
+    assert (said.status, said.stderr) == (0, "")
+    assert said.stdout == " ".join(["runc", *flags, "create", "--bundle", str(lab.bundle), "x\n"])
+
+
+def counting(lab: Lab) -> Path:
+    """Let the cold interpreter write down what it is asked; return the file."""
+    calls = lab.home / "calls"
+    calls.touch()
+    body = f'shift 3; echo "$1" >> {calls}; exec {lab.cold} -I -m nvct.refresh "$@"\n'
+    lab.cold = str(script(lab.home / "bin/python", body))
+    return calls
+
+
+def identity(path: Path) -> tuple[int, int, bytes]:
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "env",
+    [[], ["NVIDIA_VISIBLE_DEVICES="], ["NVIDIA_VISIBLE_DEVICES=void"], ["NVIDIA_GDS=enabled"]],
+    ids=["unset", "empty", "void", "only an extra"],
+)
+def test_a_container_that_asks_for_nothing_keeps_its_file(env: list[str], lab: Lab) -> None:
+    lab.driver()
+    lab.asks(*env)
+    before = identity(lab.config_json)
+
+    created(lab)
+
+    assert identity(lab.config_json) == before
+
+
+def test_an_nvidia_prestart_hook_is_removed_though_nothing_is_asked_for(lab: Lab) -> None:
+    lab.asks(hooks={"prestart": [OTHER_HOOK, NVIDIA_HOOK], "poststop": [NVIDIA_HOOK]})
+    before = lab.document()
+
+    created(lab)
+
+    before["hooks"]["prestart"] = [OTHER_HOOK]
+    assert lab.document() == before
+
+
+def test_gpus_come_from_the_driver_where_no_spec_is_there(lab: Lab) -> None:
+    lab.driver(gpus=2)
+    lab.asks("NVIDIA_VISIBLE_DEVICES=1")
+
+    created(lab)
+
+    document = lab.document()
+    nodes = [node["path"] for node in document["linux"]["devices"]]
+    assert "/dev/nvidia1" in nodes
+    assert "/dev/nvidia0" not in nodes
+    assert "/dev/nvidiactl" in nodes
+    assert lab.container_env()[0] == "NVIDIA_VISIBLE_DEVICES=void"
+    assert [hook["path"] for hook in document["hooks"]["createContainer"]] == [str(lab.hook)]
+    assert sorted(os.listdir(lab.run_dir)) == [
+        paths.CONFIG_CACHE, paths.LAUNCHER_CONF, paths.LOCK_FILE, paths.OWN_SPEC, paths.OWN_PLAN,
+    ]  # fmt: skip
+
+
+def test_none_gives_driver_files_and_control_nodes_but_no_gpu(lab: Lab) -> None:
+    lab.driver(gpus=2)
+    lab.asks("NVIDIA_VISIBLE_DEVICES=none")
+
+    created(lab)
+
+    document = lab.document()
+    nodes = [node["path"] for node in document["linux"]["devices"]]
+    assert "/dev/nvidiactl" in nodes
+    assert not [node for node in nodes if node[-1].isdigit()]
+    assert [m for m in document["mounts"] if m["destination"].endswith("libcuda.so.580.159.04")]
+
+
+def test_none_in_mode_cdi_gives_what_the_admins_spec_has_in_common(lab: Lab) -> None:
+    lab.configure(mode="cdi")
+    lab.spec()
+    lab.asks("NVIDIA_VISIBLE_DEVICES=none")
+
+    created(lab)
+
+    assert lab.container_env() == ["NVIDIA_VISIBLE_DEVICES=none", "COMMON=1"]
+
+
+def test_a_cdi_name_is_answered_by_the_spec_folders(lab: Lab) -> None:
+    lab.driver()
+    lab.spec()
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+
+    created(lab)
+
+    assert lab.container_env() == ["COMMON=1", "GPU=0"]
+
+
+def test_a_cdi_name_without_any_nvidia_spec_is_answered_by_our_own(lab: Lab) -> None:
+    lab.driver()
+    lab.spec(kind="acme.com/nic")
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+
+    created(lab)
+
+    assert "/dev/nvidia0" in [node["path"] for node in lab.document()["linux"]["devices"]]
+
+
+def test_an_index_is_answered_by_our_own_spec_whatever_the_folders_hold(lab: Lab) -> None:
+    lab.driver()
+    lab.spec()
+    lab.asks("NVIDIA_VISIBLE_DEVICES=0")
+
+    created(lab)
+
+    assert "GPU=0" not in lab.container_env()
+    assert "/dev/nvidia0" in [node["path"] for node in lab.document()["linux"]["devices"]]
+
+
+@pytest.mark.parametrize("way", ["config", "program"])
+def test_in_mode_cdi_an_index_is_a_device_of_the_default_kind(way: str, lab: Lab) -> None:
+    lab.configure(mode="cdi" if way == "config" else "auto")
+    lab.spec()
+    lab.asks("NVIDIA_VISIBLE_DEVICES=1")
+    suffix = ".cdi" if way == "program" else ""
+
+    created(lab, program=f"nvidia-container-runtime{suffix}")
+
+    assert lab.container_env() == ["NVIDIA_VISIBLE_DEVICES=1", "COMMON=1", "GPU=1"]
+
+
+def test_devices_of_two_vendors_come_together(lab: Lab) -> None:
+    lab.spec()
+    lab.spec("nic.json", kind="acme.com/nic", devices={"a": {"env": ["NIC=a"]}},
+             common={"env": ["NICS=1"]})  # fmt: skip
+    lab.asks(annotations=cdi("acme.com/nic=a,nvidia.com/gpu=1"))
+
+    created(lab)
+
+    assert sorted(lab.container_env()) == ["COMMON=1", "GPU=1", "NIC=a", "NICS=1"]
+
+
+def test_two_names_of_one_device_are_one(lab: Lab) -> None:
+    node = {"deviceNodes": [{"path": "/dev/null"}]}
+    lab.spec(devices={"0": node, "GPU-aaaaaaaa": node})
+    lab.asks(annotations=cdi("nvidia.com/gpu=0,nvidia.com/gpu=GPU-aaaaaaaa"))
+
+    created(lab)
+
+    nodes = [node["path"] for node in lab.document()["linux"]["devices"]]
+    assert nodes == ["/dev/null"]
+
+
+def test_a_second_create_starts_no_cold_side(lab: Lab) -> None:
+    calls = counting(lab)
+    lab.spec()
+    for _ in range(2):
+        lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+        created(lab)
+
+    assert calls.read_text().split() == ["config", "registry"]
+
+
+def test_a_spec_that_changes_is_read_again(lab: Lab) -> None:
+    lab.spec()
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+    created(lab)
+
+    lab.spec(devices={"0": {"env": ["GPU=changed"]}})
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+    created(lab)
+
+    assert lab.container_env() == ["COMMON=1", "GPU=changed"]
+
+
+def test_a_spec_of_a_higher_folder_that_appears_wins(lab: Lab) -> None:
+    lab.spec()
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+    created(lab)
+
+    lab.spec(folder="cdi2", devices={"0": {"env": ["GPU=higher"]}})
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+    created(lab)
+
+    assert "GPU=higher" in lab.container_env()
+
+
+def test_another_config_toml_has_another_plan(lab: Lab) -> None:
+    lab.spec()
+    lab.spec(folder="cdi2", devices={"0": {"env": ["GPU=higher"]}})
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+    created(lab)
+    other = lab.home / "other.toml"
+    only = lab.config_toml.read_text().replace(f', "{lab.home}/cdi2"', "")
+    other.write_text(only)
+    lab.env[paths.CONFIG_ENV] = str(other)
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+
+    created(lab)
+
+    assert "GPU=0" in lab.container_env()
+
+
+def test_a_device_whose_node_has_changed_is_compiled_again_once(lab: Lab) -> None:
+    calls = counting(lab)
+    lab.driver(gpus=1)
+    lab.spec(devices={"0": {"deviceNodes": [{"path": "/dev/null"}]}})
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+    created(lab)
+    plan_path = lab.run_dir / paths.REGISTRY_PLAN
+    plan = json.loads(plan_path.read_text())
+    plan["devices"]["nvidia.com/gpu=0"]["facts"] = [["rdev", "/dev/null", 1]]
+    plan_path.write_text(json.dumps(plan))
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+
+    created(lab)
+
+    assert calls.read_text().split() == ["config", "registry", "registry"]
+    assert [node["path"] for node in lab.document()["linux"]["devices"]] == ["/dev/null"]
+
+
+def test_a_device_that_never_stops_changing_is_an_error(lab: Lab) -> None:
+    plan = {
+        "nvct-plan": 1, "config": str(lab.config_toml), "facts": [], "kinds": ["acme.com/nic"],
+        "specs": [{"path": "/a", "facts": [], "edits": {}, "refuse": ""}], "edits": [{}],
+        "devices": {"acme.com/nic=0": {"spec": 0, "edits": 0, "refuse": "",
+                                       "facts": [["rdev", "/dev/null", 1]]}},
+        "problems": [], "conflicts": {},
+    }  # fmt: skip
+    (lab.home / "plan").write_text(json.dumps(plan))
+    body = f'case $4 in config) exec {lab.cold} "$@";; esac; cat {lab.home}/plan\n'
+    lab.cold = str(script(lab.home / "bin/python", body))
+    lab.asks(annotations=cdi("acme.com/nic=0"))
+
+    said = lab.create()
+
+    assert said.status == 1
+    assert "acme.com/nic=0 keeps changing while it is being read" in said.stderr
+
+
+def test_a_refusal_is_looked_at_again_each_time(lab: Lab) -> None:
+    gone = lab.home / "driver" / "late"
+    lab.spec(common={"mounts": [
+        {"hostPath": str(gone), "containerPath": "/late", "options": ["bind"]}]})  # fmt: skip
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+    refused = lab.create()
+
+    gone.parent.mkdir()
+    gone.touch()
+    created(lab)
+
+    assert f"{gone} is gone" in refused.stderr
+
+
+def test_a_run_directory_that_cannot_be_used_costs_only_time(lab: Lab) -> None:
+    lab.spec()
+    lab.run_dir.chmod(0o777)
+    for _ in range(2):
+        lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+        created(lab)
+
+    assert lab.container_env() == ["COMMON=1", "GPU=0"]
+    assert os.listdir(lab.run_dir) == []
+
+
+def test_a_run_directory_whose_files_cannot_be_made_costs_only_time(lab: Lab) -> None:
+    lab.driver()
+    lab.run_dir.rmdir()
+    lab.run_dir.write_text("a file")
+    lab.asks(ALL)
+
+    created(lab)
+
+    assert "/dev/nvidia0" in [node["path"] for node in lab.document()["linux"]["devices"]]
+
+
+# --- who asks for no GPU never fails because of us ---
+
+
+def break_config(lab: Lab) -> None:
+    lab.configure("runtimes = [")
+
+
+def break_cold(lab: Lab) -> None:
+    lab.cold = "/no/python"
+
+
+def crash_cold(lab: Lab) -> None:
+    lab.cold = "/bin/false"
+
+
+@pytest.mark.parametrize("trouble", [break_config, break_cold, crash_cold])
+def test_trouble_with_the_configuration_only_fails_who_asks_for_a_gpu(
+    trouble: Any, lab: Lab
+) -> None:
+    lab.driver()
+    trouble(lab)
+    lab.env["PATH"] = f"{lab.home}/bin:{lab.env['PATH']}"
+    lab.asks()
+    before = identity(lab.config_json)
+
+    created(lab)
+    state = lab.shim(["state", "x"])
+    untouched = identity(lab.config_json) == before
+    lab.asks(ALL)
+    asked = lab.create()
+
+    assert untouched
+    assert (state.status, state.stdout) == (0, "runc state x\n")
+    assert asked.status == 1
+    assert asked.stdout == ""
+
+
+@pytest.mark.parametrize("command", ["state", "delete", "start", "kill"])
+def test_other_commands_are_handed_over_without_looking_at_a_bundle(
+    command: str, lab: Lab
+) -> None:
+    lab.config_json.write_text("no json")
+
+    said = lab.shim([command, "--bundle", str(lab.bundle), "x"])
+
+    assert said.stdout == f"runc {command} --bundle {lab.bundle} x\n"
+
+
+def test_version_tells_both_versions(lab: Lab) -> None:
+    said = lab.shim(["--version"])
+
+    first, second = said.stdout.splitlines()
+    assert first.startswith("NVIDIA Container Runtime version ")
+    assert second == "runc --version"
+
+
+def test_help_of_create_creates_nothing(lab: Lab) -> None:
+    said = lab.shim(["create", "--help"])
+
+    assert said.stdout == "runc create --help\n"
+
+
+def test_the_bundle_is_the_working_directory_by_default(lab: Lab) -> None:
+    lab.spec()
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+    (lab.home / "config.json").write_bytes(lab.config_json.read_bytes())
+
+    said = lab.shim(["run", "x"])
+
+    assert said.status == 0
+    assert "GPU=0" in (lab.home / "config.json").read_text()

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An error on stderr and in the low-level runtime's log."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from nvct.errors import HostError
+from nvct.oci import argv
+from nvct.shim import log
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ERROR = HostError('a "quoted" \\ path\nwith a line break \u20ac', hint="do it")
+LINE = 'p: a "quoted" \\ path\\nwith a line break \u20ac; do it [host]'
+
+
+def report(*flags: str) -> None:
+    log.report("p", ERROR, argv.parse([*flags, "create", "x"]))
+
+
+def test_stderr_gets_the_line(capfd: pytest.CaptureFixture[str]) -> None:
+    report()
+
+    assert capfd.readouterr() == ("", LINE + "\n")
+
+
+def test_the_log_gets_a_json_entry_behind_what_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "log.json"
+    path.write_text('{"level":"info"}\n')
+
+    report("--log", str(path), "--log-format=json")
+
+    first, second, rest = path.read_text().split("\n")
+    assert (first, rest) == ('{"level":"info"}', "")
+    entry = json.loads(second)
+    assert (entry["level"], entry["msg"]) == ("error", LINE)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", entry["time"])
+
+
+@pytest.mark.parametrize("flags", [[], ["--log-format", "text"], ["--log-format=odd"]])
+def test_the_log_gets_a_text_entry_unless_json_is_wanted(flags: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "log"
+
+    report(f"--log={path}", *flags)
+
+    pattern = r'time="\d{4}-[^"]+Z" level=error msg="(.*)"\n'
+    match = re.fullmatch(pattern, path.read_text())
+    assert match
+    assert json.loads(f'"{match[1]}"') == LINE
+
+
+def test_a_log_that_is_not_there_is_made(tmp_path: Path) -> None:
+    report(f"--log={tmp_path}/new", "--log-format=json")
+
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_log_that_cannot_be_written_does_not_hide_the_error(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    report(f"--log={tmp_path}/no/such/folder")
+
+    assert capfd.readouterr().err == LINE + "\n"
+
+
+@pytest.mark.parametrize("kind", ["journald:x", "syslog:x"])
+def test_a_log_that_is_no_file_is_left_to_the_runtime(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    report(f"--log={kind}")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cruns_name_for_a_file_is_understood(tmp_path: Path) -> None:
+    report(f"--log=file:{tmp_path}/log")
+
+    assert LINE.partition(" ")[2][:1] in (tmp_path / "log").read_text()
+
+
+def test_a_bug_shows_its_traceback_only_for_debugging(capfd: pytest.CaptureFixture[str]) -> None:
+    said = argv.parse(["create", "x"])
+    text = "p: unexpected ValueError: odd; please report it; NVCT_DEBUG=1 shows more [bug]\n"
+
+    log.report_crash("p", ValueError("odd"), said, debug=False)
+    plain = capfd.readouterr().err
+    log.report_crash("p", ValueError("odd"), said, debug=True)
+
+    assert plain == text
+    assert capfd.readouterr().err == text + "ValueError: odd\n"
