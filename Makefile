@@ -12,12 +12,16 @@ SUDO = $(shell [ "$$(id -u)" = 0 ] || ! sudo -n true 2>/dev/null || echo sudo)
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
-setup: $(VENV)/.ready ## set up .venv with every program in .venv/bin
+setup: $(VENV)/.launchers ## set up .venv with every program in .venv/bin
 
-$(VENV)/.ready: pyproject.toml Makefile tests/support/packages.sh $(wildcard nvct/launch/*)
+$(VENV)/.ready: pyproject.toml Makefile tests/support/packages.sh
 	@bash tests/support/packages.sh
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+# Again after each change: what was compiled from an older source is not used.
+$(VENV)/.launchers: $(VENV)/.ready $(shell find nvct -name '*.py' -o -name 'launcher.*')
 	@$(BIN)/python -m compileall -q nvct # so that sudo leaves no files of root in the checkout
 	@$(BIN)/nvct launchers install --bin-dir $(BIN)
 	@touch $@

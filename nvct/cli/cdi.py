@@ -72,7 +72,7 @@ def cdi() -> None:
 @click.option("--driver-root", envvar="NVIDIA_CTK_DRIVER_ROOT",
               help="Where the driver's files are.  [default: config.toml's, else /]")  # fmt: skip
 @click.option("--dev-root", envvar="NVIDIA_CTK_DEV_ROOT",
-              help="Where dev/ is.  [default: the driver root's if there is one, else /]")  # fmt: skip
+              help="Where dev/ is.  [default: in the driver root, else in /]")  # fmt: skip
 @_list(
     "--library-search-path", env=f"{ENV}LIBRARY_SEARCH_PATHS", text="Search libraries only here."
 )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,11 +23,8 @@ def launchers() -> None:
               help="A static C program, or a shell script.")  # fmt: skip
 @click.option("--python", help="Interpreter of the hot side.  [default: this one's base]")
 @click.option("--cold", help="Interpreter of the cold side.  [default: this one]")
-@click.option("--archive", default="",
-              help="File for the compiled hot side.  [default: in nvct's __pycache__]")  # fmt: skip
-def install(
-    bin_dir: Path, form: str, python: str | None, cold: str | None, archive: str
-) -> None:
+@click.option("--archive", default="", help="Compiled hot side.  [default: in __pycache__]")
+def install(bin_dir: Path, form: str, python: str | None, cold: str | None, archive: str) -> None:
     """Install nvidia-container-runtime, .cdi, .legacy and nvidia-cdi-hook.
 
     Example: nvct launchers install --bin-dir /usr/local/bin
@@ -34,6 +32,7 @@ def install(
     built = launch.default_built()
     built = replace(built, python=python or built.python, cold=cold or built.cold)
     built = replace(built, archive=archive)
-    used, made = launch.install(bin_dir.resolve(), form, built)
+    compiler = os.environ.get("CC") or "cc"
+    used, made = launch.install(bin_dir.resolve(), form, built, compiler)
     programs = ", ".join(path.name for path in made if path.parent == bin_dir.resolve())
     click.echo(f"installed in {bin_dir} (form {used}): {programs}", err=True)

@@ -89,7 +89,10 @@ DRIVER_ROOT = click.option(
 def execute(base: Path, name: str, argv: tuple[str, ...], driver_root: str) -> None:
     """Run a command on a node, in a private view of this machine."""
     node = tree.find(base, name)
-    sys.exit(attach.exec_in(node, argv, driver_root=driver_root))
+    words = argv[1:] if argv[0] == "--" else argv  # as many write it; click keeps it here
+    if not words:
+        raise click.UsageError("Missing argument 'COMMAND...'.")
+    sys.exit(attach.exec_in(node, words, driver_root=driver_root))
 
 
 @sim.command()

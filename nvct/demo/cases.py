@@ -59,7 +59,7 @@ def cases(gpus: Sequence[Gpu]) -> list[Case]:
     return [
         Case(title="no request", request="nothing", expected=None),
         Case(title="two by index", **_env("0,1"), expected=[whole[0], whole[1]]),
-        Case(title="one by UUID", **_env(whole[6]), expected=[whole[6]]),
+        Case(title="by UUID", **_env(whole[6]), expected=[whole[6]]),
         Case(title="a MIG device", **_env(f"{parent}:{instance.index}"), expected=[instance.uuid]),
         Case(title="all", **_env("all"), expected=everything),
         Case(

@@ -61,8 +61,11 @@ def _runtime() -> tuple[Path | None, ContainerNotPossibleError | None]:
 def _sentence(reason: ContainerNotPossibleError) -> str:
     """Return why no container runs here, and what to do."""
     hint = reason.hint
-    if os.geteuid() != 0:
-        hint = f"root can: sudo {Path(sys.executable).with_name('nvct')} demo"
+    if hint == "run as root":
+        # Root that lacks it is most often root of a container.
+        program = Path(sys.executable).with_name("nvct")
+        confined = "in a container, it takes one started with --privileged"
+        hint = confined if os.geteuid() == 0 else f"root can: sudo {program} demo"
     return f"{reason.message}; {hint}" if hint else reason.message
 
 

@@ -143,7 +143,7 @@ class _Reader:
 
     def _read_file(self, name: str, target: str | None) -> tuple[str, str] | None:
         if target is None:
-            fd = self._place.file_fd(name)
+            fd = self._place.file_fd(name, follow=False)  # it was no link just now
         else:
             fd = self._root.file_fd(f"{self._folder}/{name}")
         if fd is None:

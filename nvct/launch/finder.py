@@ -15,11 +15,10 @@ from marshal import loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import ModuleType
     from typing import TypeAlias
 
     Module: TypeAlias = tuple[int, int, bool, int, int, tuple[str, ...]]
-
-ModuleType = type(sys)
 
 
 class Finder:
@@ -88,7 +87,7 @@ class Finder:
         parent, _, child = name.rpartition(".")
         if parent and parent not in sys.modules:
             return
-        module = ModuleType(name)
+        module = type(sys)(name)  # `types` is not loaded
         module.__spec__ = spec
         module.__loader__ = spec.loader
         module.__package__ = spec.parent
@@ -105,7 +104,8 @@ class Finder:
 
     def _run(self, name: str, module: ModuleType) -> None:
         _, _, _, offset, length, _ = self.modules[name]
-        exec(loads(posix.pread(self.fd, length, offset)), module.__dict__)  # noqa: S102  as every import does
+        code = loads(posix.pread(self.fd, length, offset))  # noqa: S302  the owner was checked
+        exec(code, module.__dict__)  # noqa: S102  as every import does
 
     def _extension(self, name: str) -> ModuleSpec | None:
         from _frozen_importlib_external import ExtensionFileLoader
@@ -122,4 +122,4 @@ def install(
     fd: int, packages: str, modules: dict[str, Module], extensions: dict[str, str]
 ) -> None:
     """Let imports look into the archive first."""
-    sys.meta_path.insert(0, Finder(fd, packages, modules, extensions))  # type: ignore[arg-type]  # a finder by what it can
+    sys.meta_path.insert(0, Finder(fd, packages, modules, extensions))

@@ -37,9 +37,9 @@ try:
   c,*a=marshal.loads(h[4:]);g={{}};exec(c,g);g['install'](f,*a)
 except Exception:pass
 """
-"""What an interpreter runs first: use the archive if it is root's or ours, and no group's or other's
-to write, and of this interpreter's byte code (`nvct.launch.archive` describes it). Whatever is
-wrong with it, the package folder has the same modules. Short, as it's compiled at every start.
+"""What an interpreter runs first: use the archive if it is root's or ours, nobody else may write
+it, and its byte code is this interpreter's (`nvct.launch.archive` describes it). Whatever is wrong
+with it, the package folder has the same modules. Short, as it is compiled at every start.
 No double quotes, no backslashes: it stands in a C string and in a shell's quotes."""
 
 
@@ -90,7 +90,7 @@ def default_built() -> Built:
 
 
 def install(
-    bin_dir: Path, form: str = "auto", built: Built | None = None
+    bin_dir: Path, form: str = "auto", built: Built | None = None, cc: str = "cc"
 ) -> tuple[str, list[Path]]:
     """Put the launchers into a folder, and the archive of the hot side in its place.
 
@@ -99,17 +99,19 @@ def install(
         form: "c", "sh", or "auto": C where it can be compiled.
         built: what to build in; default this installation. Where it names no archive, one is
             made in nvct's own __pycache__ if that can be written.
+        cc: the C compiler.
 
     Returns:
         The form that was used, and the paths of the programs and the archive.
 
     Raises:
         UsageError: a path cannot be built in.
-        HostError: form "c" and no compiler, the compiler failed, or so did a named archive.
+        HostError: form "c" and no compiler, the compiler failed, or so did a named archive, or a
+            program cannot be written.
     """
     built = built or default_built()
     built.check()
-    compiler = shutil.which(os.environ.get("CC") or "cc")
+    compiler = shutil.which(cc)
     if form == "auto":
         form = "c" if compiler else "sh"
     try:
@@ -121,7 +123,13 @@ def install(
     made = []
     for name in PROGRAMS:
         path = bin_dir / name
-        write_atomic(str(path), data, mode=0o755)
+        try:
+            write_atomic(str(path), data, mode=0o755)
+        except OSError as error:
+            raise HostError(
+                f"{path} cannot be written: {error.strerror}",
+                hint="name a folder that is there, or run as root",
+            ) from error
         made.append(path)
     return form, made + ([Path(built.archive)] if built.archive else [])
 
@@ -144,7 +152,10 @@ def make_archive(built: Built) -> str:
     )  # fmt: skip
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise HostError(f"{built.python} could not archive the hot side: {reason}")
+        raise HostError(
+            f"{built.python} could not archive the hot side: {reason}",
+            hint="--python must name a Python 3.10 or newer",
+        )
     return done.stdout.strip()
 
 
@@ -175,7 +186,11 @@ def compile_launcher(built: Built, compiler: str | None, *flags: str) -> bytes:
             if done.returncode == 0:
                 return out.read_bytes()
             said = done.stderr.strip()
-    raise HostError(f"{compiler} could not compile {SOURCE}: {said.splitlines()[-1:]}")
+    reason = next((text for text in said.splitlines() if "error" in text), said[-200:])
+    raise HostError(
+        f"{compiler} could not compile {SOURCE}: {reason}",
+        hint="install gcc and libc6-dev, or use --form sh",
+    )
 
 
 def fill_script(built: Built) -> bytes:

@@ -189,13 +189,15 @@ class Root:
         except ABSENT:
             return None
 
-    def file_fd(self, path: str) -> int | None:
+    def file_fd(self, path: str, *, follow: bool = True) -> int | None:
         """Open a regular file for reading; None if absent; the caller closes it.
+
+        With `follow` False a link is no regular file.
 
         Raises:
             UnsafePathError: something else than a regular file is there.
         """
-        fd = self.path_fd(path)
+        fd = self.path_fd(path, follow=follow)
         if fd is None:
             return None
         try:
@@ -257,13 +259,11 @@ class Root:
                 kernel.symlink(target, temporary, dir_fd=place.dir_fd)
                 _put(temporary, place, kernel)
 
-    def symlinks(
-        self, links: Iterable[tuple[str, str]], *, kernel: Kernel = KERNEL
-    ) -> None:
+    def symlinks(self, links: Iterable[tuple[str, str]], *, kernel: Kernel = KERNEL) -> None:
         """Make links, (text, path) each, as `symlink` does.
 
         One walk serves the neighbors of a directory, and a name that is free takes one system
-        call: 33 links cost 0.5 ms instead of 4.4.
+        call: 33 links on ext4 cost 3.3 ms instead of 4.7, and 0.7 on tmpfs.
 
         Raises:
             UnsafePathError: as `symlink`.

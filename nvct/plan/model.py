@@ -119,7 +119,7 @@ def collect(plan: Plan, names: list[str]) -> list[Edits]:
             raise StalePlanError(name)
         refuse = spec["refuse"] or device["refuse"]
         if refuse:
-            raise _stale(f"{name} of {spec['path']}", spec["path"], name, refuse)
+            raise _stale(name, spec["path"], refuse)
         if device["spec"] not in specs:
             specs.append(device["spec"])
             found.append(spec["edits"])
@@ -143,7 +143,7 @@ def common(plan: Plan, kind: str) -> list[Edits]:
             if facts.broken(spec["facts"]):
                 raise StalePlanError(name)
             if spec["refuse"]:
-                raise _stale(spec["path"], spec["path"], kind, spec["refuse"])
+                raise _stale(kind, spec["path"], spec["refuse"])
             return [spec["edits"]]
     raise CdiSpecError(f"no CDI spec of kind {kind}", hint="make one: nvidia-ctk cdi generate")
 
@@ -152,14 +152,15 @@ def _is_own(path: str) -> bool:
     return path.rpartition("/")[2] == paths.OWN_SPEC
 
 
-def _stale(what: str, path: str, name: str, reason: str) -> StaleSpecError:
+def _stale(name: str, path: str, reason: str) -> StaleSpecError:
     if _is_own(path):  # it has just been made: no driver changed, our own installation did
         hint = "nvct launchers install puts the hook in place"
-    elif name.startswith("nvidia.com/"):
+        return StaleSpecError(f"{name}: {reason}", hint=hint)
+    if name.startswith("nvidia.com/"):
         hint = "regenerate it with nvidia-ctk cdi generate"
     else:
         hint = "regenerate it with its vendor's tool"
-    return StaleSpecError(f"{what}: {reason}", hint=hint)
+    return StaleSpecError(f"{name} of {path}: {reason}", hint=hint)
 
 
 def _unknown(plan: Plan, name: str) -> UnknownDeviceError:
@@ -168,7 +169,7 @@ def _unknown(plan: Plan, name: str) -> UnknownDeviceError:
     short = [n for n in there if len(n) < 8]
     listed = ", ".join((short or there)[:12]) + (" ..." if len(short or there) > 12 else "")
     if there:
-        own = all([_is_own(spec["path"]) for spec in plan["specs"]])
+        own = all(map(_is_own, [spec["path"] for spec in plan["specs"]]))
         hint = "nvidia-smi -L shows the GPUs" if own else "nvidia-ctk cdi list shows all"
         parts = [n for n in there if n.startswith(device + ":")]
         if parts:

@@ -190,12 +190,13 @@ def install(
         version: of the driver.
         machine: architecture of the libraries.
         state: the node's state file, linked beside the NVML library.
-        native: "nvml", "nvidia-smi" and libraries by name, built; without it they have no function.
+        native: "nvml", "nvidia-smi" and libraries by name, built; without it they do nothing.
     """
     folder = root / library_dir(machine)
     for library in LIBRARIES:
         built = native.get(library.name) if native else None
-        _install_library(folder, library, version, machine, built and built.read_bytes())
+        data = built.read_bytes() if built else None
+        _install_library(folder, library, version, machine, data)
     if machine == "x86_64":
         for library in LIBRARIES:
             if library.name in COMPAT32:

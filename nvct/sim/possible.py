@@ -90,6 +90,7 @@ def _try_container(runtime: Path, programs: Sequence[str]) -> None:
             done = subprocess.run(
                 argv, check=False, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S,
                 stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C must not leave half a container
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise ContainerNotPossibleError(f"{runtime} does not end") from error

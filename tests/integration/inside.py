@@ -206,10 +206,10 @@ def changes_are_seen(work: Path) -> None:
     }
     Path("/etc/cdi").mkdir(exist_ok=True)
     path = Path("/etc/cdi/acme.json")
+    asks = {"cdi.k8s.io/x": "acme.com/gpu=a"}
     for value in ("1", "2"):
         spec["devices"][0]["containerEdits"]["env"] = [f"ACME={value}"]  # type: ignore[index]  # plain data
         path.write_text(json.dumps(spec), encoding="utf-8")
-        asks = {"cdi.k8s.io/x": "acme.com/gpu=a"}
         said = run(work, make(work, f"c-{value}", "echo $ACME", annotations=asks))
         assert said.stdout == f"{value}\n", said
     path.unlink()

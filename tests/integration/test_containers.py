@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from tests.integration.conftest import SimulatedNode
 
 
-
 @pytest.mark.engine
 @pytest.mark.slow
 def test_200_containers_at_once_hold_exactly_their_own(simulated: SimulatedNode) -> None:
@@ -40,4 +39,6 @@ def test_what_cannot_be_had_fails_with_one_line(simulated: SimulatedNode) -> Non
 
 
 def test_crun_gives_the_same(simulated: SimulatedNode) -> None:
-    simulated.run(inside.crun)  # no engine test: crun 1.8 refuses hybrid cgroups, other hosts lack it
+    simulated.run(
+        inside.crun
+    )  # no engine test: crun 1.8 refuses hybrid cgroups, other hosts lack it

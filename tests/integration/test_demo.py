@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TIMEOUT_S = 120
+TIMEOUT_S = 240
 PROGRAM = Path(sys.executable).with_name("nvct")
 DENIED = ("--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")
 FOLDERS = ("/run/nvct", "/run/nvidia", "/etc/cdi", "/var/run/cdi", "/var/lib/nvct-sim")

@@ -96,10 +96,9 @@ class Lane:
         self.python(SHIM, "nvidia-container-runtime", *args)  # compiles what is missing
         return self.python(SHIM, "nvidia-container-runtime", *args)
 
-    def bundle(self, **asks: dict[str, str]) -> str:
-        (self.work / "config.json").write_text(
-            json.dumps(config(["true"], **asks)), encoding="utf-8"
-        )  # type: ignore[arg-type]  # annotations only
+    def bundle(self, annotations: dict[str, str] | None = None) -> str:
+        document = config(["true"], annotations=annotations)
+        (self.work / "config.json").write_text(json.dumps(document), encoding="utf-8")
         return str(self.work)
 
 

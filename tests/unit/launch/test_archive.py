@@ -73,6 +73,17 @@ def test_every_hot_module_is_in_it_and_comes_from_it(built: Built) -> None:
     assert not any(has_file for _, has_file in found.values())
 
 
+@pytest.mark.parametrize(
+    "module", ["nvct.shim.main", "nvct.shim.create", "nvct.hook.update_ldcache", "nvct.version"]
+)
+def test_it_loads_the_same_modules_as_the_usual_import(built: Built, module: str) -> None:
+    usual = imported(replace(built, archive=""), module)
+    found = imported(built, module)
+    assert set(found) == set(usual)
+    assert {tuple(how) for how in usual.values()} == {(False, True)}
+    assert {tuple(how) for how in found.values()} == {(True, False)}
+
+
 @pytest.mark.parametrize("change", ["touch", "grow"])
 def test_a_source_that_changed_is_never_run_from_it(built: Built, change: str) -> None:
     source = Path(built.packages, "nvct", "plan", "facts.py")
@@ -144,7 +155,7 @@ def test_what_has_no_effect_is_left_out_and_lines_stay(tmp_path: Path) -> None:
         assert gone not in text
     assert "assert a" in text
     space: dict[str, type] = {}
-    exec(source.code(), space)
+    exec(source.code(), space)  # noqa: S102  the code under test
     assert space["A"].y == [1]  # type: ignore[attr-defined]  # made above
     with pytest.raises(AssertionError) as caught:
         space["A"]().f(0)

@@ -348,7 +348,14 @@ def test_links_of_one_folder_take_one_call_each(root: Root, inside: Path) -> Non
 
 @pytest.mark.parametrize(
     ("target", "path"),
-    [("", "/etc/a"), ("a\0b", "/etc/a"), ("x", "/etc/.."), ("x", "/etc/"), ("x", "/usr"), ("x", "/etc/a\0")],
+    [
+        ("", "/etc/a"),
+        ("a\0b", "/etc/a"),
+        ("x", "/etc/.."),
+        ("x", "/etc/"),
+        ("x", "/usr"),
+        ("x", "/etc/a\0"),
+    ],
 )
 def test_what_no_link_can_be_is_refused_among_many_too(root: Root, target: str, path: str) -> None:
     with pytest.raises(UnsafePathError):

@@ -126,16 +126,14 @@ def test_what_no_longer_fits_the_host_is_refused_with_the_reason(where: str) -> 
         made["devices"]["x.org/gpu=0"]["refuse"] = "it is for driver 1, but 2 is loaded"
     with pytest.raises(StaleSpecError) as caught:
         model.collect(made, ["x.org/gpu=0"])
-    assert caught.value.message == (
-        "x.org/gpu=0 of /a: it is for driver 1, but 2 is loaded"
-    )
+    assert caught.value.message == ("x.org/gpu=0 of /a: it is for driver 1, but 2 is loaded")
 
 
 def test_common_edits_are_those_of_the_kinds_first_spec() -> None:
     assert marks(model.common(plan(), "y.org/nic")) == ["common of /b"]
     with pytest.raises(CdiSpecError, match=r"^no CDI spec of kind z.org/gpu$"):
         model.common(plan(), "z.org/gpu")
-    with pytest.raises(StaleSpecError, match=r"^/a: gone$"):
+    with pytest.raises(StaleSpecError, match=r"^x.org/gpu of /a: gone$"):
         model.common(plan(specs=[spec("/a", refuse="gone")]), "x.org/gpu")
 
 

@@ -13,7 +13,7 @@ from nvct.errors import HostError, UsageError
 from nvct.sim import attach, possible, rootfs, sets, state, tree
 
 REASON = "needs root and CAP_SYS_ADMIN"
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason=REASON)
+pytestmark = [pytest.mark.engine, pytest.mark.skipif(os.geteuid() != 0, reason=REASON)]
 
 
 @pytest.fixture(scope="module")

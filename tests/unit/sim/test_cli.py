@@ -51,27 +51,27 @@ def test_an_unknown_node_is_an_error_of_usage(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_options_after_the_node_belong_to_the_program(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [[], ["--"]])
+def test_options_after_the_node_belong_to_the_program(tmp_path: Path, before: list[str]) -> None:
     reason = possible.can_run_containers()
     if reason is not None:
         pytest.skip(reason)
     run(tmp_path, "create", "lab", "--profile", "t4", "--plain")
-    words = [
-        "--base",
-        str(tmp_path),
-        "exec",
-        "lab",
-        "sh",
-        "-c",
-        "ls $1 /dev/nvidia0",
-        "x",
-        "--all",
-    ]
+    program = ["sh", "-c", "ls $1 /dev/nvidia0", "x", "--all"]
+    words = ["--base", str(tmp_path), "exec", "lab", *before, *program]
 
     # A process of its own: what runs in the node writes to the real standard output.
-    program = "import sys; from nvct.cli.sim import sim; sim(sys.argv[1:])"
+    code = "import sys; from nvct.cli.sim import sim; sim(sys.argv[1:])"
     done = subprocess.run(
-        [sys.executable, "-c", program, *words], check=False, capture_output=True, text=True
+        [sys.executable, "-c", code, *words], check=False, capture_output=True, text=True
     )
 
     assert (done.returncode, done.stdout) == (0, "/dev/nvidia0\n")
+
+
+def test_a_dash_dash_alone_is_no_program(tmp_path: Path) -> None:
+    run(tmp_path, "create", "lab", "--profile", "t4", "--plain")
+    done = CliRunner().invoke(sim, ["--base", str(tmp_path), "exec", "lab", "--"])
+
+    assert done.exit_code == 2
+    assert "Missing argument 'COMMAND...'" in done.output

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from nvct.cdi.types import Spec
     from nvct.host.model import Inventory
 
 
@@ -33,13 +35,12 @@ def look(host: HostTree, nvml: FakeNvml | None = None) -> Inventory:
     return discover(host.roots, nvml=nvml, stat_node=host.stat_node, machine="x86_64")
 
 
-def device(spec: dict[str, Any], name: str) -> dict[str, Any]:
+def device(spec: Spec, name: str) -> dict[str, Any]:
     (edits,) = [d["containerEdits"] for d in spec["devices"] if d["name"] == name]
-    assert isinstance(edits, dict)
-    return edits
+    return cast("dict[str, Any]", edits)
 
 
-def names(spec: dict[str, Any]) -> list[str]:
+def names(spec: Spec) -> list[str]:
     return [d["name"] for d in spec["devices"]]
 
 
@@ -342,5 +343,5 @@ def test_no_node_at_all_has_no_spec(host: HostTree) -> None:
     host.gpu(0)
     (host.base / "dev/nvidia0").unlink()
 
-    with pytest.raises(HostError, match="none of the 1 GPUs has a device node"):
+    with pytest.raises(HostError, match="none of 1 GPUs has its device node"):
         generate(look(host))

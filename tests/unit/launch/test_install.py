@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The launchers, installed: which form, what is built in, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from nvct.errors import HostError, UsageError
+from nvct.launch import install as launch
+from tests.support.launcher import script
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> launch.Built:
+    default = launch.default_built()
+    archive = str(tmp_path / "hot.bin")
+    return launch.Built(
+        python=default.python, packages=default.packages, cold=default.cold, archive=archive
+    )
+
+
+def test_this_installation_is_built_in_by_default() -> None:
+    found = launch.default_built()
+
+    assert found.python == PYTHON
+    assert found.cold == sys.executable
+    assert os.path.exists(f"{found.packages}/nvct/shim/main.py")
+
+
+def test_every_program_is_written_and_can_be_executed(tmp_path: Path, built: launch.Built) -> None:
+    (tmp_path / "bin").mkdir()
+
+    form, made = launch.install(tmp_path / "bin", "sh", built)
+
+    assert form == "sh"
+    assert sorted(os.listdir(tmp_path / "bin")) == sorted(launch.PROGRAMS)
+    assert [path.name for path in made] == [*launch.PROGRAMS, "hot.bin"]
+    for name in launch.PROGRAMS:
+        path = tmp_path / "bin" / name
+        assert path.stat().st_mode & 0o777 == 0o755
+        text = path.read_text()
+        assert "@" not in text.replace('"$@"', "")
+        assert built.python in text
+
+
+def test_without_a_compiler_a_script_is_the_automatic_form(
+    tmp_path: Path, built: launch.Built
+) -> None:
+    form, _ = launch.install(tmp_path, "auto", built, cc="nvct-no-such-compiler")
+
+    assert form == "sh"
+
+
+def test_form_c_without_a_compiler_is_an_error(tmp_path: Path, built: launch.Built) -> None:
+    with pytest.raises(HostError, match="no C compiler") as caught:
+        launch.install(tmp_path, "c", built, cc="nvct-no-such-compiler")
+
+    assert "--form sh" in caught.value.hint
+    assert launch.PROGRAMS[0] not in os.listdir(tmp_path)
+
+
+def test_what_the_compiler_says_is_the_reason(tmp_path: Path, built: launch.Built) -> None:
+    compiler = script(tmp_path / "cc", "echo note >&2; echo 'x.c:1: error: odd' >&2; exit 1\n")
+
+    with pytest.raises(HostError, match=r"could not compile .*launcher.c: x.c:1: error: odd$"):
+        launch.install(tmp_path, "c", built, cc=str(compiler))
+
+
+def test_a_compiler_without_a_static_c_library_makes_a_dynamic_program(
+    tmp_path: Path, built: launch.Built
+) -> None:
+    compiler = script(
+        tmp_path / "cc",
+        """case "$*" in *-static*) exit 1 ;; esac
+while [ "$1" != -o ]; do shift; done; echo made > "$2"
+""",
+    )
+
+    form, made = launch.install(tmp_path, "auto", built, cc=str(compiler))
+
+    assert form == "c"
+    assert made[0].read_text() == "made\n"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["relative", "", "/a'b", '/a"b', "/a\\b", "/a\nb", "/a$b", "/a`b", "/a|b", "/a&b"],
+)
+@pytest.mark.parametrize("which", ["python", "packages", "cold"])
+def test_a_path_that_needs_quoting_is_refused(path: str, which: str, tmp_path: Path) -> None:
+    paths = {"python": "/p", "packages": "/q", "cold": "/c", which: path}
+
+    with pytest.raises(UsageError, match="cannot be built into a launcher"):
+        launch.install(tmp_path, "sh", launch.Built(**paths))
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path, built: launch.Built) -> None:
+    with pytest.raises(HostError, match="no/nvidia-container-runtime cannot be written: No such"):
+        launch.install(tmp_path / "no", "sh", built)
+
+
+def test_an_interpreter_that_cannot_archive_is_an_error(
+    tmp_path: Path, built: launch.Built
+) -> None:
+    broken = launch.Built(
+        python="/bin/false", packages=built.packages, cold=built.cold, archive=built.archive
+    )
+
+    with pytest.raises(HostError, match="/bin/false could not archive the hot side"):
+        launch.install(tmp_path, "sh", broken)
+
+
+def test_installing_again_replaces_the_programs_in_one_step(
+    tmp_path: Path, built: launch.Built
+) -> None:
+    (tmp_path / "bin").mkdir()
+    launch.install(tmp_path / "bin", "sh", built)
+    program = tmp_path / "bin" / launch.PROGRAMS[0]
+    with program.open() as running:
+        launch.install(tmp_path / "bin", "sh", built)
+
+        assert os.fstat(running.fileno()).st_ino != program.stat().st_ino
+    assert sorted(os.listdir(tmp_path / "bin")) == sorted(launch.PROGRAMS)
