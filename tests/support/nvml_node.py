@@ -139,7 +139,7 @@ class NvmlNode:
         """Run nvidia-smi on this node."""
         return subprocess.run(  # type: ignore[call-overload, no-any-return]
             [self.built.nvidia_smi, *arguments],
-            env=self.environment, capture_output=True, text=True, check=False, timeout=60, **options,
+            env=self.environment, capture_output=True, text=True, check=False, timeout=10, **options,
         )  # fmt: skip
 
 

@@ -17,6 +17,9 @@ unsigned compute_slices(unsigned profile)
     return profile < sizeof(compute_profile_slices) ? compute_profile_slices[profile] : 0;
 }
 
+/* No GPU has more, whatever a damaged state says: callers count up to it. */
+enum { MAX_SLICES = 8 };
+
 /* Compute slices of a whole GPU: those of its largest profile. */
 unsigned gpu_slices(const struct snapshot *s, unsigned gpu)
 {
@@ -24,7 +27,7 @@ unsigned gpu_slices(const struct snapshot *s, unsigned gpu)
     for (unsigned i = 0; i < s->n_profiles; i++) {
         const struct profile *p = &s->profiles[i];
         if ((p->gpu == -1 || p->gpu == (int)gpu) && p->slices > most)
-            most = p->slices;
+            most = p->slices < MAX_SLICES ? p->slices : MAX_SLICES;
     }
     return most;
 }
