@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,15 @@ def left(env: dict[str, str]) -> dict[str, list[str]]:
     }
 
 
+def check_left(env: dict[str, str], before: dict[str, list[str]]) -> None:
+    """What others do on this machine meanwhile, another demonstration say, goes away again."""
+    for _ in range(100):
+        if left(env) == before:
+            return
+        time.sleep(0.2)
+    assert left(env) == before
+
+
 def _processes(word: str) -> Iterator[str]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -86,9 +96,9 @@ def test_it_runs_twice_alike_and_leaves_nothing(env: dict[str, str]) -> None:
     assert "simulated" in first
     assert "WRONG" not in first
     assert "\x1b" not in first
-    assert left(env) == before
+    check_left(env, before)
     assert without_times(demo(env)) == without_times(first)
-    assert left(env) == before
+    check_left(env, before)
 
 
 @pytest.mark.engine
@@ -101,7 +111,7 @@ def test_two_at_once_do_not_disturb_each_other(env: dict[str, str]) -> None:
     ]
     said = [process.communicate(timeout=TIMEOUT_S)[0] for process in started]
     assert [process.returncode for process in started] == [0, 0], said
-    assert left(env) == before
+    check_left(env, before)
 
 
 @pytest.mark.engine
@@ -130,7 +140,7 @@ def test_it_can_be_stopped_and_leaves_nothing(
         _, said = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130
     assert said.strip() == "nvct: stopped"
-    assert left(env) == before
+    check_left(env, before)
 
 
 def test_where_containers_cannot_run_it_says_why_and_shows_what_they_would_get(
@@ -150,4 +160,4 @@ def test_where_containers_cannot_run_it_says_why_and_shows_what_they_would_get(
     assert "WRONG" not in said
     assert "nvidia3, nvidia-caps/nvidia-cap489, nvidia-caps/nvidia-cap490" in said
     assert "'gpu0', which names no device" in words
-    assert left(env) == before
+    check_left(env, before)
