@@ -10,7 +10,9 @@ where such a reader would silently make another string of it (`name: on` a devic
 from __future__ import annotations
 
 import json
+import os
 import re
+from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 EXTENSIONS = (".json", ".yaml", ".yml")
 SIZE_LIMIT = 16 << 20
 DEPTH_LIMIT = 32
+WHOLE_MAP = ["0", "0", "4294967295"]
 VALUE_LIMIT = 400_000  # YAML aliases can make few bytes into many values
 
 _PLAIN = "!plain"
@@ -44,19 +47,46 @@ _NUMBER = re.compile(r"[-+]?(\.[0-9]|[0-9])[0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)?
 _PLAIN_FRACTION = re.compile(r"-?(0|[1-9][0-9]{0,9})\.[0-9]{0,4}[1-9]")
 
 
-def load_file(path: str) -> Spec:
+def load_file(path: str, *, owned: bool = False) -> Spec:
     """Return the spec in a file.
+
+    Args:
+        path: of the file.
+        owned: refuse what is not root's or ours, or may be written by everybody: its mounts and
+            hooks would be somebody else's.
 
     Raises:
         CdiSpecError: it cannot be read or is no valid spec; names the file and the place.
     """
     try:
-        data = read_bytes(path, SIZE_LIMIT)
+        data = read_bytes(path, SIZE_LIMIT, check=_check_owner if owned else None)
     except OSError as error:
         raise CdiSpecError(f"{path} cannot be read: {error.strerror}") from error
+    except CdiSpecError:
+        raise
     except DocumentError as error:
         raise CdiSpecError(error.message, hint="a CDI spec is a small regular file") from error
     return loads(data, source=path)
+
+
+def _check_owner(path: str, found: os.stat_result) -> None:
+    mode = found.st_mode & 0o777
+    if found.st_uid in {0, os.geteuid(), *_unmapped_root()} and not mode & 0o002:
+        return
+    raise CdiSpecError(
+        f"{path} belongs to uid {found.st_uid} with mode {mode:o}, so it is not used",
+        hint="make it root's alone to write: chown root, chmod 644",
+    )
+
+
+def _unmapped_root() -> set[int]:
+    """Return what the host's root looks like in a user namespace (rootless engines)."""
+    try:
+        if Path("/proc/self/uid_map").read_text(encoding="ascii").split() == WHOLE_MAP:
+            return set()
+        return {int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii"))}
+    except (OSError, ValueError):
+        return set()
 
 
 def loads(data: bytes, *, source: str) -> Spec:

@@ -87,7 +87,7 @@ def scan(dirs: Sequence[str]) -> Registry:
         for path in _spec_paths(folder, registry.errors):
             registry.inputs.append(path)
             try:
-                spec = load.load_file(path)
+                spec = load.load_file(path, owned=True)
             except NvctError as error:
                 registry.errors[path] = error
             else:

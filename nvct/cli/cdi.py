@@ -10,11 +10,8 @@ from pathlib import Path
 import click
 
 from nvct import paths
-from nvct.cdi import load, registry, schema, store
-from nvct.config import load as config_load
+from nvct.cdi import store
 from nvct.errors import NvctError, line
-from nvct.refresh import compiled
-from nvct.specgen import generate as specgen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +46,12 @@ class Words(ParamType):
 
 def _flat(values: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
     return tuple(word for value in values for word in value)
+
+
+def _say(text: str) -> None:
+    """Say on stderr what --quiet keeps back."""
+    if not click.get_current_context().meta.get("nvct.quiet"):
+        click.echo(text, err=True)
 
 
 def _list(*names: str, env: str, text: str) -> Callable[[Command], Command]:
@@ -93,7 +96,7 @@ def cdi() -> None:
        text="Hooks to leave out, or all.")  # fmt: skip
 @_list("--enable-hook", "--enable-hooks", env=f"{ENV}ENABLED_HOOKS",
        text="Hooks to put in, whatever --disable-hook says.")  # fmt: skip
-@click.option("--config", envvar="NVIDIA_CTK_CONFIG",
+@click.option("--config",
               help="config.toml to take the roots from.")  # fmt: skip
 def generate(
     *,
@@ -117,7 +120,12 @@ def generate(
 
     Example: nvidia-ctk cdi generate --output /var/run/cdi/nvidia.yaml
     """
+    from nvct.config import load as config_load
+    from nvct.refresh import compiled
+    from nvct.specgen import generate as specgen
+
     del mode  # auto and nvml are the same model; the other modes are not there yet
+    config = config or click.get_current_context().meta.get("nvct.config")
     path = config or config_load.path_from(os.environ)
     settings = config_load.load(path, required=bool(config))
     settings.driver_root = driver_root or settings.driver_root
@@ -136,7 +144,7 @@ def generate(
     )
     spec = specgen.generate(inventory, options)
     for warning in inventory.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        _say(f"warning: {warning}")
     write_spec(spec, output, form)
 
 
@@ -150,7 +158,7 @@ def write_spec(spec: Spec, output: str, form: str | None) -> None:
         sys.stdout.write(store.dumps(spec, form or "yaml").decode())
         return
     path = store.save(spec, output, form)
-    click.echo(f"wrote {len(spec['devices'])} devices to {path}", err=True)
+    _say(f"wrote {len(spec['devices'])} devices to {path}")
 
 
 @cdi.command("list")
@@ -161,14 +169,16 @@ def list_devices(spec_dir: tuple[tuple[str, ...], ...]) -> None:
 
     Example: nvidia-ctk cdi list
     """
+    from nvct.cdi import registry
+
     found = registry.scan(_flat(spec_dir) or paths.CDI_SPEC_DIRS)
     for name in sorted(found.devices):
         click.echo(name)
     for error in found.errors.values():
-        click.echo(line("warning", error), err=True)
+        _say(line("warning", error))
     for name, files in sorted(found.conflicts.items()):
-        click.echo(f"warning: {name} is defined by {' and '.join(files)}", err=True)
-    click.echo(f"found {len(found.devices)} CDI devices", err=True)
+        _say(f"warning: {name} is defined by {' and '.join(files)}")
+    _say(f"found {len(found.devices)} CDI devices")
 
 
 @cdi.command()
@@ -178,6 +188,8 @@ def validate(files: tuple[Path, ...]) -> None:
 
     Example: nvidia-ctk cdi validate /etc/cdi/*.yaml
     """
+    from nvct.cdi import load, schema  # jsonschema alone takes longer than --help may
+
     bad = 0
     for path in files:
         try:

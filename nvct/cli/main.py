@@ -13,7 +13,7 @@ import traceback
 
 import click
 
-from nvct.errors import NvctError, line, unexpected
+from nvct.errors import NvctError, UsageError, line, unexpected
 from nvct.version import __version__
 
 TYPE_CHECKING = False
@@ -71,9 +71,26 @@ class LazyGroup(click.Group):
 
 
 def program(name: str) -> click.Group:
-    """Return the command line of nvct or nvidia-ctk."""
-    version = click.version_option(__version__, "--version", "-v", prog_name=name)
-    return version(LazyGroup(name, *PROGRAMS[name]))
+    """Return the command line of nvct or nvidia-ctk, with the incumbent's global options."""
+    group: click.Group = LazyGroup(name, *PROGRAMS[name])
+    for add in (
+        click.version_option(__version__, "--version", "-v", prog_name=name),
+        click.option("--config", envvar="NVIDIA_CTK_CONFIG", expose_value=False, callback=_keep,
+                     help="config.toml to read."),
+        click.option("--quiet", is_flag=True, envvar="NVIDIA_CTK_QUIET", expose_value=False,
+                     callback=_keep, help="Say nothing but results and errors."),
+        click.option("--debug", "-d", is_flag=True, envvar="NVIDIA_CTK_DEBUG", expose_value=False,
+                     callback=_keep, help="Show the traceback of a bug."),
+    ):  # fmt: skip
+        group = add(group)
+    return group
+
+
+def _keep(ctx: click.Context, param: click.Parameter, value: object) -> None:
+    """Keep a global option where the commands find it."""
+    ctx.meta[f"nvct.{param.name}"] = value
+    if param.name == "debug" and value:
+        os.environ["NVCT_DEBUG"] = "1"
 
 
 def run(name: str, group: click.Group | None = None) -> NoReturn:
@@ -84,8 +101,11 @@ def run(name: str, group: click.Group | None = None) -> NoReturn:
     except NvctError as error:
         click.echo(line(name, error), err=True)
         sys.exit(error.exit_status)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        click.echo(line(name, _refused(name, error)), err=True)
         sys.exit(error.exit_code)
     except click.Abort:
         click.echo(f"{name}: stopped", err=True)
@@ -99,6 +119,14 @@ def run(name: str, group: click.Group | None = None) -> NoReturn:
         click.echo(line(name, unexpected(error)), err=True)
         sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _refused(name: str, error: click.ClickException) -> UsageError:
+    """Return a mistake in a command line in our own words: one sentence, and where to look."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    where = context.command_path if isinstance(context, click.Context) else name
+    return UsageError(text[:1].lower() + text[1:], hint=f"{where} --help shows what there is")
 
 
 def nvct() -> None:

@@ -50,7 +50,7 @@ def run(context: Context) -> None:
     if masked is None:
         return
     root = context.root()
-    target = root.path_fd(TARGET)
+    target = root.path_fd(TARGET, write=True)
     if target is None:
         return
     try:
@@ -98,6 +98,8 @@ def _make_file(kernel: Kernel, root: Root) -> tuple[int, str, int]:
     for place in PLACES:
         try:
             folder = root.dir_fd(place)
+        except UnsafePathError:  # a link into a volume
+            continue
         except OSError as error:
             refused = error
             continue

@@ -29,7 +29,7 @@ DEFAULT_FOLDER = "/usr/local/cuda/compat"
 LIBRARY = "libcuda.so."
 NOTE_SECTION = ".note.cuda.fwd_compatibility"
 NOTE_NAME = "NVIDIA Corporation"
-LIST_LIMIT = 4096
+LIST_LIMIT = 1024
 
 
 def run(context: Context) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Found: TypeAlias = dict[str, list[tuple[str, str]]]
 
 NAME_LIMIT = 200_000
-READ_LIMIT = 4096
+READ_LIMIT = 1024
 LINK_LIMIT = 8
 MOUNTINFO_LIMIT = 16 << 20
 

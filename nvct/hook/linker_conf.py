@@ -20,6 +20,8 @@ MAIN_TEXT = b"include /etc/ld.so.conf.d/*.conf\n"
 COMPAT_MARK = "# CUDA forward compatibility"
 FOLDERS_MARK = "# driver"
 LIMIT = 1 << 16
+COMPAT_LIMIT = 4
+FOLDER_LIMIT = 256
 
 
 class LinkerConf:
@@ -70,6 +72,7 @@ def read(root: Root) -> LinkerConf:
             into = found.folders
         elif is_plain(line):
             into.append(line)
+    del found.compat[COMPAT_LIMIT:], found.folders[FOLDER_LIMIT:]  # an image may bring the file
     return found
 
 

@@ -107,8 +107,8 @@ class _Update:
         name it met first. The dynamic linker searches these without any configuration.
         """
         found: dict[str, str] = {}
-        for path in self._cache.find(LIBC) if self._cache is not None else ():
-            folder = path.rpartition("/")[0]
+        paths = self._cache.find(LIBC) if self._cache is not None else ()
+        for folder in dict.fromkeys([path.rpartition("/")[0] for path in paths]):
             place = self._root.resolve(folder)
             if place is not None:
                 found.setdefault(place, folder)
@@ -123,9 +123,14 @@ class _Update:
         folders = [f for f in folders if not self._root.is_file(f"{f}/{LIBC}")]
         if not folders or self._cache is None:
             return folders
-        cached = {e[1].rpartition("/")[0] for e in self._cache.entries if e[:2] not in ours}
-        cached.difference_update(self._old.folders, self._old.compat)
-        return [f for f in folders if f not in cached]
+        unproven = {*self._old.folders, *self._old.compat}
+        cached: set[str] = set()  # of these folders alone: an image's cache may name any number
+        for _, name, path, _, _ in self._cache.records:
+            place = self._cache.text(path)
+            folder = place.rpartition("/")[0]
+            if folder in folders and (self._cache.text(name), place) not in ours:
+                cached.add(folder)
+        return [f for f in folders if f not in cached or f in unproven]
 
     def _write_cache(self, libraries: Found, gone: list[str]) -> None:
         if self._data is not None and self._cache is None:
@@ -174,7 +179,7 @@ def forget(context: Context, folders: list[str]) -> None:
     if data is None or not folders:
         return
     try:
-        new = ldcache.merge(data, (), machine="x86_64", drop_dirs=folders)
+        new = ldcache.merge(data, (), machine=posix.uname().machine, drop_dirs=folders)
     except LdCacheError as error:
         context.warn(f"{error.message}; it is left as it is")
         return

@@ -49,15 +49,14 @@ class Elf:
         bits: 32 or 64.
         machine: as uname calls it, or "machine-N".
         soname: DT_SONAME, None where there is none.
-        needed: DT_NEEDED in the file's order.
     """
 
     __slots__ = (
-        "_order", "_sections", "_source", "_window", "bits", "machine", "needed", "soname",
+        "_needed", "_order", "_sections", "_source", "_window", "bits", "machine", "soname",
     )  # fmt: skip
 
     def __init__(self, source: bytes | int) -> None:
-        """Read the headers and the dynamic section; a descriptor has to stay open for notes.
+        """Read the headers and the dynamic section; a descriptor has to stay open for the rest.
 
         Raises:
             ElfError: it is no ELF file, or a damaged one.
@@ -78,7 +77,7 @@ class Elf:
         self.machine = MACHINES.get(machine, f"machine-{machine}")
         self._sections = (shoff, fields[10], fields[11], fields[12])
         self.soname: str | None = None
-        self.needed: list[str] = []
+        self._needed: list[int] = []
         self._read_dynamic(self._segments(phoff, fields[8], fields[9]))
 
     def _read(self, offset: int, length: int) -> bytes:
@@ -143,7 +142,16 @@ class Elf:
         base = _file_offset(strings, [s for kind, s in segments if kind == PT_LOAD])
         if sonames:
             self.soname = self._string(base + sonames[0])
-        self.needed = [self._string(base + n) for n in needed]
+        self._needed = [base + n for n in needed]
+
+    @property
+    def needed(self) -> list[str]:
+        """DT_NEEDED in the file's order; read when asked for, as there may be a thousand.
+
+        Raises:
+            ElfError: a name is damaged.
+        """
+        return [self._string(offset) for offset in self._needed]
 
     def _string(self, offset: int) -> str:
         """Read a NUL-terminated string, in two steps as most are short."""

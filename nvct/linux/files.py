@@ -16,6 +16,7 @@ from nvct.linux.kernel import KERNEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from os import stat_result
     from types import TracebackType
     from typing import TypeAlias
@@ -176,8 +177,15 @@ def discard(name: str, dir_fd: int, kernel: Kernel) -> None:
         pass
 
 
-def read_bytes(path: str, limit: int = 64 * MIB) -> bytes:
+def read_bytes(
+    path: str,
+    limit: int = 64 * MIB,
+    *,
+    check: Callable[[str, stat_result], None] | None = None,
+) -> bytes:
     """Return the content of a regular file of the host, procfs and sysfs included.
+
+    `check` may refuse the file by the status of what was opened.
 
     Raises:
         DocumentError: larger than `limit`, or no regular file (a FIFO is not waited for).
@@ -188,6 +196,8 @@ def read_bytes(path: str, limit: int = 64 * MIB) -> bytes:
         found = posix.fstat(fd)
         if found.st_mode & constants.S_IFMT != constants.S_IFREG:
             raise DocumentError(f"{path} is no regular file")
+        if check is not None:
+            check(path, found)
         data = read_all(fd, found.st_size, limit)
     finally:
         posix.close(fd)

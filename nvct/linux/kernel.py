@@ -39,6 +39,14 @@ class Kernel:
         """
         return posix.open(f"/proc/self/fd/{fd}", flags)
 
+    def mount_id(self, fd: int) -> bytes:
+        """Return what tells the mount of a descriptor from others (statx has it since 5.8)."""
+        info = posix.open(f"/proc/self/fdinfo/{fd}", posix.O_RDONLY)
+        try:
+            return posix.read(info, 4096).partition(b"mnt_id:")[2].partition(b"\n")[0]
+        finally:
+            posix.close(info)
+
     def read(self, fd: int, length: int) -> bytes:
         """Read up to `length` bytes."""
         return posix.read(fd, length)

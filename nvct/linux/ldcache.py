@@ -46,6 +46,7 @@ FLAGS = {
 """What the dynamic linker of a machine wants of an entry (glibc, _DL_CACHE_DEFAULT_ID)."""
 
 LIMIT = 16 << 20
+RECORD_LIMIT, FIND_LIMIT = 1 << 16, 64  # strings may overlap: few bytes can be much text
 STRING_LIMIT = 4096  # PATH_MAX
 DIGITS = frozenset(b"0123456789")
 NUMBER = 1 << 40
@@ -94,9 +95,10 @@ class Cache:
         return self.strings[start:end]
 
     def find(self, name: str) -> list[str]:
-        """Return the paths of all entries of a name, in the order the linker sees them."""
+        """Return the paths of a name's first FIND_LIMIT entries, as the linker orders them."""
         wanted = encode(name)
-        return [self.text(r[2]) for r in self.records if self.raw(r[1]) == wanted]
+        found = [r[2] for r in self.records if self.raw(r[1]) == wanted]
+        return list(map(self.text, found[:FIND_LIMIT]))
 
 
 def encode(text: str) -> bytes:
@@ -128,7 +130,7 @@ def parse(data: bytes) -> Cache:
     first = start + HEADER
     base = HEADER + count * ENTRY
     end = extension or len(data)
-    if start + base > end or end > len(data):
+    if start + base > end or end > len(data) or count > RECORD_LIMIT:
         raise LdCacheError(f"ld.so.cache has no room for its {count} libraries")
     records = list(iter_unpack("<" + ENTRY_LAYOUT, data[first : start + base]))
     cache = Cache(base, records, data[start + base : end])

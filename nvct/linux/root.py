@@ -11,7 +11,10 @@ The container's root is an attacker's, and may change while it is looked at. Con
 - Nothing is opened for reading before its descriptor is known to be a regular file's, and then it
   is that descriptor which is opened again, no name: no FIFO blocks us, no device is touched.
 - Nothing is written through a link at the last component; files and links are replaced by rename.
-- Mounts below the root belong to the container and are walked into, as RESOLVE_IN_ROOT does.
+- Mounts below the root belong to the container and are walked into, as RESOLVE_IN_ROOT does; but
+  nothing is written where a link led from one mount into another: an image's links do not say
+  what we do to a volume.
+- A regular file of size 0 has no content, whatever procfs would make up for whoever reads it.
 
 Errors: UnsafePathError where the content is to blame, else OSError with the path as the root's
 inside sees it. Reading needs the host's /proc, so it is done before entering a container's mount
@@ -90,9 +93,16 @@ class Root:
         self.close()
 
     def _walk(
-        self, path: str, last: int, create: int | None = None, kernel: Kernel = KERNEL
+        self,
+        path: str,
+        last: int,
+        create: int | None = None,
+        kernel: Kernel = KERNEL,
+        *,
+        write: bool = False,
     ) -> Place:
-        return walk(Place(self.fd, path, self.label), last, create, kernel)
+        place = Place(self.fd, path, self.label, write=write or create is not None)
+        return walk(place, last, create, kernel)
 
     # Looking.
 
@@ -163,7 +173,7 @@ class Root:
     def dir_fd(
         self, path: str, *, create: bool = False, mode: int = 0o755, kernel: Kernel = KERNEL
     ) -> int:
-        """Return an O_PATH descriptor of a directory; the caller closes it.
+        """Return an O_PATH descriptor of a directory, to write to; the caller closes it.
 
         With `create`, missing directories are made with `mode`, whatever the umask.
 
@@ -171,17 +181,17 @@ class Root:
             FileNotFoundError: absent.
             NotADirectoryError: something else is there.
         """
-        with self._walk(path, DIRECTORY, mode if create else None, kernel) as place:
+        with self._walk(path, DIRECTORY, mode if create else None, kernel, write=True) as place:
             return place.take()
 
-    def path_fd(self, path: str, *, follow: bool = True) -> int | None:
+    def path_fd(self, path: str, *, follow: bool = True, write: bool = False) -> int | None:
         """Return an O_PATH descriptor of whatever is there, to mount on, say; None if absent.
 
         Opening one has no side effect, not even on a device. With `follow` False, and where
         somebody races us, it may be a link's: look at its type.
         """
         try:
-            with self._walk(path, FOLLOW if follow else NOFOLLOW) as place:
+            with self._walk(path, FOLLOW if follow else NOFOLLOW, write=write) as place:
                 if not place.leaf:
                     return place.take()
                 flags = posix.O_PATH | posix.O_NOFOLLOW
@@ -190,7 +200,7 @@ class Root:
             return None
 
     def file_fd(self, path: str, *, follow: bool = True) -> int | None:
-        """Open a regular file for reading; None if absent; the caller closes it.
+        """Open a regular file for reading; None if absent or empty; the caller closes it.
 
         With `follow` False a link is no regular file.
 
@@ -201,11 +211,15 @@ class Root:
         if fd is None:
             return None
         try:
-            if posix.fstat(fd).st_mode & constants.S_IFMT != constants.S_IFREG:
-                raise UnsafePathError(f"{path} in {self.label} is no regular file")
-            return self._reopen(fd, path)
+            return self._reopen(fd, path) if self._size(fd, path) else None
         finally:
             posix.close(fd)
+
+    def _size(self, fd: int, path: str) -> int:
+        found = posix.fstat(fd)
+        if found.st_mode & constants.S_IFMT != constants.S_IFREG:
+            raise UnsafePathError(f"{path} in {self.label} is no regular file")
+        return found.st_size
 
     def read_file(self, path: str, limit: int = READ_LIMIT) -> bytes | None:
         """Return the content of a regular file; None if absent.
@@ -213,13 +227,19 @@ class Root:
         Raises:
             UnsafePathError: larger than `limit`, or no regular file.
         """
-        fd = self.file_fd(path)
-        if fd is None:
+        place = self.path_fd(path)
+        if place is None:
             return None
+        fd = -1
         try:
+            if not self._size(place, path):
+                return b""
+            fd = self._reopen(place, path)
             data = read_all(fd, posix.fstat(fd).st_size, limit)
         finally:
-            posix.close(fd)
+            posix.close(place)
+            if fd >= 0:
+                posix.close(fd)
         if data is None:
             raise UnsafePathError(f"{path} in {self.label} is larger than {limit} bytes")
         return data
@@ -292,7 +312,7 @@ class Root:
             UnsafePathError: a directory is there.
         """
         try:
-            with self._walk(path, NOFOLLOW) as place:
+            with self._walk(path, NOFOLLOW, write=True) as place:
                 if _replaceable(place) is not None:
                     kernel.unlink(place.leaf, dir_fd=place.dir_fd)
         except ABSENT:
@@ -304,7 +324,7 @@ class Root:
         Raises:
             UnsafePathError: something else is there.
         """
-        fd = self.path_fd(path)
+        fd = self.path_fd(path, write=True)
         if fd is None:
             return False
         try:

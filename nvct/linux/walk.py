@@ -8,6 +8,7 @@ import posix
 
 from nvct.errors import UnsafePathError
 from nvct.linux.files import lstat_or_none
+from nvct.linux.kernel import KERNEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 LINK_LIMIT = 40  # the kernel's MAXSYMLINKS
 DEPTH_LIMIT = 256  # each level holds a descriptor; the usual limit of those is 1024
-STEP_LIMIT = 4096  # 40 links of 4095 bytes each could name 80000 components
+STEP_LIMIT = 512  # 40 links of 4095 bytes each could name 80000 components
 
 ABSENT = (FileNotFoundError, NotADirectoryError)
 DIRECTORY, FOLLOW, NOFOLLOW = range(3)
@@ -33,15 +34,16 @@ class Place:
     gives OSErrors the whole path.
     """
 
-    __slots__ = ("fds", "label", "leaf", "names", "path", "root_fd")
+    __slots__ = ("fds", "label", "leaf", "mounts", "names", "path", "root_fd")
 
-    def __init__(self, root_fd: int, path: str, label: str) -> None:
+    def __init__(self, root_fd: int, path: str, label: str, *, write: bool = False) -> None:
         self.root_fd = root_fd
         self.path = path
         self.label = label
         self.fds: list[int] = []
         self.names: list[str] = []
         self.leaf = ""
+        self.mounts: set[bytes] | None = set() if write else None
 
     @property
     def dir_fd(self) -> int:
@@ -70,6 +72,23 @@ class Place:
         self.names.clear()
         while self.fds:
             posix.close(self.fds.pop())
+
+    def linked(self) -> None:
+        """Remember the mount that holds a link, if something is to be written."""
+        if self.mounts is not None:
+            self.mounts.add(KERNEL.mount_id(self.dir_fd))
+
+    def check_mount(self) -> None:
+        """Refuse to write where a link led from one mount into another.
+
+        A volume that lies at the path itself is meant; one that the image's links lead to is
+        none of ours, and may be one that the container's own user cannot write to.
+
+        Raises:
+            UnsafePathError: a link led there.
+        """
+        if self.mounts and self.mounts != {KERNEL.mount_id(self.dir_fd)}:
+            raise self.unsafe("leads by a symbolic link into another mount")
 
     def status(self) -> stat_result | None:
         """Tell what the last name stands for now, itself and no link's target."""
@@ -136,6 +155,7 @@ def _steps(place: Place, last: int, create: int | None, kernel: Kernel) -> None:
             text = None
         if text is not None:
             links += 1
+            place.linked()
             if text.startswith("/"):
                 place.restart()
             todo.extend(_components(text))
@@ -143,6 +163,7 @@ def _steps(place: Place, last: int, create: int | None, kernel: Kernel) -> None:
             place.leaf = name
         if links > LINK_LIMIT or steps > STEP_LIMIT:
             raise place.unsafe("leads through too many symbolic links")
+    place.check_mount()
 
 
 def _components(path: str) -> list[str]:
@@ -170,6 +191,7 @@ def _enter(place: Place, name: str, create: int | None, kernel: Kernel) -> str |
         except FileNotFoundError:
             if create is None:
                 raise
+            place.check_mount()
             _make_directory(place, name, create, kernel)
         else:
             place.down(name, fd)

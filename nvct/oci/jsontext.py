@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 SPACE = " \t\n\r"
 ELEMENTS: Want = {"[]": None}
 """Marks, in a table of wanted members, an array whose elements' places are wanted."""
+MALFORMED = (StopIteration, ValueError, IndexError, RecursionError, SystemError)
+"""What malformed text makes the C scanner raise; up to Python 3.12 it has no exception to raise
+while json.decoder is not loaded, and the interpreter makes that a SystemError."""
 
 
 class _Context:
@@ -71,7 +74,7 @@ def parse(text: str, source: str) -> Json:
     scan = _scanner()
     try:
         value, end = scan(text, _skip(text, 0))
-    except (StopIteration, ValueError, RecursionError) as error:
+    except MALFORMED as error:
         raise DocumentError(f"{source} is not JSON: {_reason(error)}") from error
     if _skip(text, end) != len(text):
         raise DocumentError(f"{source} is not JSON: something follows its end at {end}")
@@ -85,6 +88,8 @@ def _reason(error: BaseException) -> str:
         return "it is nested too deeply"
     if isinstance(error, IndexError):
         return "it ends too early"
+    if isinstance(error, SystemError):
+        return "it is malformed"
     return str(error)
 
 
@@ -167,8 +172,8 @@ class Document:
         try:
             self.root = self._walk(_skip(text, 0), want)
             if _skip(text, self.root.end) != len(text):
-                raise ValueError(f"something follows its end at {self.root.end}")  # noqa: TRY301  one exit for all
-        except (StopIteration, ValueError, IndexError, RecursionError) as error:
+                raise ValueError(f"something follows its end at {self.root.end}")
+        except MALFORMED as error:
             raise DocumentError(f"{source} is not JSON: {_reason(error)}") from error
         if self.root.members is None:
             raise DocumentError(f"{source} is not a JSON object")
@@ -185,6 +190,7 @@ class Document:
     def _walk_object(self, start: int, want: Want) -> Node:
         text = self.text
         members: dict[str, Node] = {}
+        folded = {key.casefold() for key in want}
         pos = _skip(text, start + 1)
         if text[pos] == "}":
             node = Node(start, pos + 1)
@@ -198,6 +204,10 @@ class Document:
             if text[pos] != ":":
                 raise ValueError(f"a colon is missing at {pos}")
             child = self._walk(_skip(text, pos + 1), want.get(str(key)))
+            if key not in want and str(key).casefold() in folded:  # runc takes it (Go), crun not
+                raise DocumentError(
+                    f"{self.source} is ambiguous: {key} is no member in lower case"
+                )
             if key in want and key in members:
                 raise DocumentError(f"{self.source} is ambiguous: {key} stands there twice")
             members[str(key)] = child

@@ -9,7 +9,6 @@ container; a request that can't be understood is an error; nothing widens a requ
 
 from __future__ import annotations
 
-from nvct.cdi import names
 from nvct.config.model import MODES
 from nvct.errors import ConfigError, RequestError
 from nvct.request import visible_devices
@@ -305,20 +304,3 @@ def _add_conditions(request: Request, variables: Env, config: Config) -> None:
             config.supported_driver_capabilities,
             legacy_image=legacy_image,
         )
-
-
-def qualify(request: Request, kind: str) -> list[str]:
-    """Return a request's ids as full CDI names, each once; plain ones get `kind`, vendor/class.
-
-    For mode cdi: "none" is a device of that name, which a spec must have.
-
-    Raises:
-        RequestError: an id makes no CDI name.
-    """
-    result = [
-        word if visible_devices.is_qualified(word) else f"{kind}={word}"
-        for word in (["none"] if request.none else request.ids)
-    ]
-    for name in result:
-        names.parse(name)
-    return list(dict.fromkeys(result))

@@ -68,8 +68,10 @@ class Host:
 
 def create(
     said: Invocation, config: Config, mode: str, host: Host, trouble: NvctError | None
-) -> None:
+) -> tuple[Request | None, list[str], list[model.Edits]]:
     """Edit the bundle of a create or run command for what the container asks for.
+
+    Returns what was decided: the request, notes about it, and the edits that were made.
 
     Args:
         said: the command line.
@@ -83,19 +85,22 @@ def create(
     """
     from nvct.config.model import check
     from nvct.linux.kernel import KERNEL
-    from nvct.request.resolve import resolve
+    from nvct.request.resolve import decide
 
     bundle = bundles.load(bundles.config_path(said.bundle, said.config))
     config.mode = mode
-    request = resolve(bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config)
+    request, notes = decide(bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config)
     if request is not None:
         if trouble is not None:
             raise trouble
         check(config)
     inject.remove_nvidia_hooks(bundle)
+    edits: list[model.Edits] = []
     if request is not None:
-        inject.apply(bundle, edits_for(request, config, host))
+        edits = edits_for(request, config, host)
+        inject.apply(bundle, edits)
     bundle.save(KERNEL)
+    return request, notes, edits
 
 
 def edits_for(request: Request, config: Config, host: Host) -> list[model.Edits]:

@@ -27,26 +27,27 @@ def main(cold: str) -> NoReturn:
     Args:
         cold: the interpreter that has nvct's cold side and its dependencies.
     """
-    program, args = sys.argv[1], sys.argv[2:]
-    said = argv.parse(args)
+    program = sys.argv[1]
+    said = argv.parse(sys.argv[2:])
     env = {k.decode("utf-8", "surrogateescape"): v.decode("utf-8", "surrogateescape")
            for k, v in posix.environ.items()}  # fmt: skip
+    logs = [said.log]
     try:
-        _run(program, args, said, env, cold)
+        _run(program, said, env, cold, logs)
     except NvctError as error:
         from nvct.shim.log import report
 
-        report(program, error, said)
+        report(program, error, said, logs)
         posix._exit(error.exit_status)  # no finalisation: 1 ms
     except Exception as error:
         from nvct.shim.log import report_crash
 
-        report_crash(program, error, said, debug="NVCT_DEBUG" in env)
+        report_crash(program, error, said, logs, debug="NVCT_DEBUG" in env)
         posix._exit(1)
 
 
 def _run(
-    program: str, args: list[str], said: argv.Invocation, env: dict[str, str], cold: str
+    program: str, said: argv.Invocation, env: dict[str, str], cold: str, logs: list[str]
 ) -> NoReturn:
     from nvct.plan.store import Store, run_dir
     from nvct.shim import lowlevel, settings
@@ -64,8 +65,13 @@ def _run(
     if said.creates:
         from nvct.shim import create
 
+        logs.append(config.debug)
         mode = MODES.get(program) or config.mode
-        create.create(said, config, mode, create.Host(store, env, cold), trouble)
+        decided = create.create(said, config, mode, create.Host(store, env, cold), trouble)
+        if config.debug:
+            from nvct.shim.log import note
+
+            note(program, config, said, decided)
     path = lowlevel.find(config.runtimes, env.get("PATH", ""))
     store.close()
-    lowlevel.become(path, args)
+    lowlevel.become(path, sys.argv[2:])

@@ -227,8 +227,10 @@ def mig_minors() -> str:
 
 
 def _params() -> str:
+    # ModifyDeviceFiles is 1 by default, and other people's hooks then mount a copy over this file
+    # in a container's own /proc, which fails: no kernel puts a simulated driver's files there.
     values = {
-        "ResmanDebugLevel": 4294967295, "RmLogonRC": 1, "ModifyDeviceFiles": 1,
+        "ResmanDebugLevel": 4294967295, "RmLogonRC": 1, "ModifyDeviceFiles": 0,
         "DeviceFileUID": 0, "DeviceFileGID": 0, "DeviceFileMode": 438,
         "InitializeSystemMemoryAllocations": 1, "UsePageAttributeTable": 4294967295,
         "EnableMSI": 1, "EnablePCIeGen3": 0, "EnableStreamMemOPs": 0, "NvLinkDisable": 0,

@@ -26,13 +26,6 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="nvct-bench-") as folder:
         work = Path(folder)
         node = tree.create("bench", "h100", base=work / "nodes")
-        # The containers' own /proc has no driver/nvidia here, over which params could be masked.
-        params = node.proc / "driver/nvidia/params"
-        text = params.read_text(encoding="utf-8").replace(
-            "ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0"
-        )
-        params.chmod(0o644)
-        params.write_text(text, encoding="utf-8")
         env = {
             key: os.environ[key] for key in ("TERM", "COLUMNS", "NO_COLOR") if key in os.environ
         }

@@ -58,6 +58,7 @@ def spawn(command: Sequence[str], env: Mapping[str, str], stdin: str = "/dev/nul
     actions = [
         (os.POSIX_SPAWN_OPEN, 0, stdin, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0),
     ]
     return os.posix_spawn(command[0], list(command), dict(env), file_actions=actions)
 

@@ -183,6 +183,7 @@ def test_another_config_toml_can_be_named(lab: Lab) -> None:
     for result in (
         generate(lab, "--config", other),
         generate(lab, env={"NVIDIA_CTK_CONFIG": str(other)}),
+        run("--config", other, "cdi", "generate", env={CONFIG_ENV: str(lab.config_toml)}),
     ):
         assert spec_of(result)["containerEdits"]["hooks"][0]["path"] == "/opt/other"
     assert isinstance(generate(lab, "--config", "/no/such.toml").exception, NvctError)
@@ -297,3 +298,13 @@ def test_warnings_go_to_stderr_and_cost_only_what_they_name(lab: Lab) -> None:
     assert names(result) == ["0", UUIDS[0], "all"]
     assert "warning: " in result.stderr
     assert "nvidia1" in result.stderr
+
+
+@pytest.mark.parametrize("how", ["flag", "variable"])
+def test_quiet_says_nothing_but_errors(how: str, lab: Lab, tmp_path: Path) -> None:
+    flags = ["--quiet"] if how == "flag" else []
+    env = {CONFIG_ENV: str(lab.config_toml), "NVIDIA_CTK_QUIET": str(how == "variable")}
+
+    done = run(*flags, "cdi", "generate", "--output", tmp_path / "x.yaml", env=env)
+
+    assert (done.exit_code, done.output) == (0, "")

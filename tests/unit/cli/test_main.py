@@ -102,7 +102,7 @@ def failing(error: BaseException) -> click.Command:
         (KeyError("x"), 1,
          "nvct: unexpected KeyError: 'x'; please report it; NVCT_DEBUG=1 shows more [bug]\n"),
         (KeyboardInterrupt(), 130, "\nnvct: stopped\n"),
-        (click.UsageError("no"), 2, "Error: no\n"),
+        (click.UsageError("No."), 2, "nvct: no; nvct x --help shows what there is [usage]\n"),
         (SystemExit(7), 7, ""),
     ],
     ids=["ours", "usage", "bug", "interrupt", "click", "exit"],
@@ -167,7 +167,8 @@ def test_what_does_not_exist_is_a_usage_error(args: list[str]) -> None:
 
     assert done.returncode == 2
     assert done.stdout == ""
-    assert "Error: " in done.stderr
+    assert done.stderr.endswith(" --help shows what there is [usage]\n")
+    assert done.stderr.count("\n") == 1
 
 
 def test_version_is_the_packages() -> None:
@@ -185,3 +186,28 @@ def test_a_reader_that_goes_away_is_no_bug() -> None:
 
     assert "Traceback" not in done.stderr
     assert "unexpected" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--nosuch"], "no such option '--nosuch'; nvct"),
+        (["sim", "list", "--profiles=x"],
+         "option '--profiles' does not take a value; nvct"),
+        (["cdi", "validate"], "missing argument 'FILES...'; nvct cdi validate"),
+    ],
+    ids=["option", "value", "argument"],
+)  # fmt: skip
+def test_a_mistake_in_the_command_line_is_one_line(
+    words: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["nvct", *words])
+
+    with pytest.raises(SystemExit) as caught:
+        main.run("nvct")
+
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == f"nvct: {said} --help shows what there is [usage]\n"

@@ -55,3 +55,20 @@ def test_modes_are_octal(text: str, mode: int) -> None:
 def test_other_modes_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_mode(text)
+
+
+def test_one_path_that_cannot_be_walked_does_not_save_the_others(
+    container: Container, capfd: pytest.CaptureFixture[str]
+) -> None:
+    container.link("/loop", "loop")
+    container.file("/later").chmod(0o600)
+
+    status = container.hook("chmod", "--mode", "644", "--path", "/loop", "--path", "/later")
+
+    assert status == 1
+    assert "/loop" in capfd.readouterr().err
+    assert mode_of(container, "later") == 0o644
+
+
+def test_no_path_is_nothing_to_do(container: Container) -> None:
+    assert container.hook("chmod", "--mode", "644", state={}) == 0

@@ -186,3 +186,32 @@ def test_a_folder_outside_the_container_is_never_meant(cuda: Container) -> None:
 
     assert cuda.hook("enable-cuda-compat", *arguments) == 0
     assert cuda.tree() == before
+
+
+def test_a_folder_that_would_need_a_line_of_its_own_is_refused(
+    container: Container, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """ld.so.conf ends a path at a blank or a line break; the image chooses the name."""
+    container.library("/opt/a\n/evil/libcuda.so.590.1.1", "libcuda.so.1")
+    container.link("/compat", "/opt/a\n/evil")
+
+    status = container.hook(
+        "enable-cuda-compat", "--host-driver-version=580.1.1",
+        "--cuda-compat-container-root=/compat",
+    )  # fmt: skip
+
+    assert status == 1
+    assert "unsafe-path" in capfd.readouterr().err
+    assert not (container.root / "etc/ld.so.conf.d").exists()
+
+
+def test_a_damaged_cache_is_left_as_it_is_where_compatibility_ends(
+    cuda: Container, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cuda.hook("enable-cuda-compat", "--host-driver-version=550.1.1") == 0
+    cuda.file(CACHE, b"no cache")
+
+    assert cuda.hook("enable-cuda-compat", "--host-driver-version=590.1.1") == 0
+
+    assert (cuda.root / CACHE[1:]).read_bytes() == b"no cache"
+    assert "left as it is" in capfd.readouterr().err

@@ -48,9 +48,9 @@ def test_an_open_file_is_read_without_moving_its_position(tmp_path: Path) -> Non
 
 def test_the_running_interpreter_is_read() -> None:
     with open(sys.executable, "rb") as file:
-        found = elf.read(file.fileno())
+        needed = elf.read(file.fileno()).needed
 
-    assert any(name.startswith("libc.so") for name in found.needed)
+    assert any(name.startswith("libc.so") for name in needed)
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "i386"])
@@ -132,3 +132,31 @@ def test_a_directory_is_an_error(tmp_path: Path) -> None:
             elf.read(fd)
     finally:
         os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "message"),
+    [
+        pytest.param(54, 1, "program headers of 1 bytes", id="size of a program header"),
+        pytest.param(56, 0xFFFF, "has 65535 program headers", id="program headers"),
+        pytest.param(58, 1, "section headers of 1 bytes", id="size of a section header"),
+    ],
+)
+def test_headers_that_cannot_be_are_refused(offset: int, value: int, message: str) -> None:
+    data = bytearray(shared_object(soname="liba.so.1", sections={".note.x": NOTE}))
+    struct.pack_into("<H", data, offset, value)
+
+    with pytest.raises(ElfError, match=message):
+        elf.read(bytes(data)).notes(".note.x")
+
+
+def test_a_dynamic_section_is_read_up_to_a_limit() -> None:
+    data = bytearray(shared_object(soname="liba.so.1"))
+    (table,) = struct.unpack_from("<Q", data, 32)
+    (count,) = struct.unpack_from("<H", data, 56)
+    for at in range(table, table + 56 * count, 56):
+        if struct.unpack_from("<I", data, at) == (2,):  # PT_DYNAMIC
+            struct.pack_into("<Q", data, at + 32, 1 << 40)
+
+    with pytest.raises(ElfError, match=f"dynamic section of {1 << 40} bytes"):
+        elf.read(bytes(data))

@@ -130,9 +130,8 @@ def test_magic_links_are_read_as_text(inside: Path) -> None:
         assert root.read_file("/proc/self/root/" + str(inside.parent / "secret")) is None
         assert root.read_file(f"/proc/self/fd/{root.fd}/../secret") is None
         assert root.listdir("/proc/self/cwd") is None
-        status = root.read_file("/proc/self/status")
-        assert status is not None
-        assert b"Uid:" in status
+        assert root.read_file("/proc/self/status") == b""
+        assert root.file_fd("/proc/self/status") is None
 
     in_mount_namespace(child)
 
@@ -149,7 +148,7 @@ def test_links_have_a_limit(root: Root, inside: Path) -> None:
 
 
 def test_steps_and_depth_have_a_limit(root: Root, inside: Path) -> None:
-    (inside / "long").symlink_to("etc/../" * 580)
+    (inside / "long").symlink_to("etc/../" * 200)
     (inside / "longer").symlink_to("long/../" * 39)
     assert root.resolve("/long") == "/"
     with pytest.raises(UnsafePathError, match="too many symbolic links"):

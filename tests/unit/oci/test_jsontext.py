@@ -219,7 +219,7 @@ def test_a_member_that_stands_in_no_object_is_none() -> None:
 
 
 def test_white_space_order_and_number_formats_survive() -> None:
-    text = '{\n\t"z" : 1.50e+2 ,\r\n "list" : [ 1e0 , 0.10 ] , "y":-0,"\\u0041":"\\/\\u00e4ä"}\n'
+    text = '{\n\t"z" : 1.50e+2 ,\r\n "list" : [ 1e0 , 0.10 ] , "y":-0,"\\u0051":"\\/\\u00e4ä"}\n'
     assert edited(text, ("append", ("list",), ["2"])) == text.replace("0.10", "0.10,2")
 
 

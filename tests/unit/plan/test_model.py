@@ -152,3 +152,14 @@ def test_what_is_no_plan_or_no_longer_true_is_not_current(made: object) -> None:
 
 def test_a_plan_whose_facts_hold_is_current() -> None:
     assert model.is_current(plan(facts=[["absent", "/no/such/file", None]]))
+
+
+def test_common_edits_are_checked_as_a_devices_are() -> None:
+    made = plan()
+    made["specs"][0]["refuse"] = "it is for driver 1.2"
+
+    with pytest.raises(StaleSpecError, match=r"^x\.org/gpu of /a: it is for driver 1\.2$"):
+        model.common(made, "x.org/gpu")
+    made["specs"][0]["facts"] = [BROKEN]
+    with pytest.raises(model.StalePlanError):
+        model.common(made, "x.org/gpu")

@@ -7,7 +7,7 @@ import pytest
 
 from nvct.config.model import Config
 from nvct.errors import ConfigError, NotPermittedError, RequestError
-from nvct.request.resolve import Request, decide, qualify, resolve
+from nvct.request.resolve import Request, decide, resolve
 
 PRIVILEGED = ["CAP_CHOWN", "CAP_SYS_ADMIN"]
 CDI = "cdi.k8s.io/plugin_1"
@@ -387,35 +387,3 @@ def test_access_to_mig_capabilities_needs_privilege() -> None:
     extras = must(asked(*env, config=config, bounding=PRIVILEGED)).extras
     assert extras.mig_monitor
     assert not extras.mig_config
-
-
-def test_plain_ids_are_qualified_with_the_kind() -> None:
-    request = must(
-        asked(
-            "NVIDIA_VISIBLE_DEVICES=0,0:1,nvidia.com/gpu=0,a.org/x-y=z",
-            config=configured(mode="cdi"),
-        )
-    )
-
-    assert qualify(request, "nvidia.com/gpu") == [
-        "nvidia.com/gpu=0",
-        "nvidia.com/gpu=0:1",
-        "a.org/x-y=z",
-    ]
-
-
-@pytest.mark.parametrize("word", ["all", "none"])
-def test_all_and_none_are_names_of_devices_too(word: str) -> None:
-    request = must(asked(f"NVIDIA_VISIBLE_DEVICES={word}", config=configured(mode="cdi")))
-
-    assert qualify(request, "nvidia.com/gpu") == [f"nvidia.com/gpu={word}"]
-
-
-def test_an_id_that_makes_no_cdi_name_is_refused() -> None:
-    uuid = "8a56d3b8-0f8c-4a6e-9e5f-0123456789ab"
-    request = must(
-        asked(f"NVIDIA_VISIBLE_DEVICES=MIG-GPU-{uuid}/1/0", config=configured(mode="cdi"))
-    )
-
-    with pytest.raises(RequestError):
-        qualify(request, "nvidia.com/gpu")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ALL = "NVIDIA_VISIBLE_DEVICES=all"
 NVIDIA_HOOK = {"path": "/usr/bin/nvidia-container-runtime-hook", "args": ["x", "prestart"]}
+PROGRAM = "nvidia-container-runtime"
 OTHER_HOOK = {"path": "/usr/bin/other-hook"}
 
 
@@ -373,3 +374,53 @@ def test_the_bundle_is_the_working_directory_by_default(lab: Lab) -> None:
 
     assert said.status == 0
     assert "GPU=0" in (lab.home / "config.json").read_text()
+
+
+def debug_log(lab: Lab, level: str = "info") -> Path:
+    path = lab.home / "debug.log"
+    lab.keys["nvidia-container-runtime"]["log-level"] = level
+    lab.configure(debug=str(path))
+    return path
+
+
+def test_the_debug_file_gets_one_line_per_create_and_none_for_a_hand_over(lab: Lab) -> None:
+    log = debug_log(lab)
+    lab.spec(common={"env": ["A=1"], "mounts": [{"hostPath": "/etc", "containerPath": "/x"}]})
+    lab.asks(annotations=cdi("nvidia.com/gpu=1"))
+    lab.create()
+    lab.shim(["state", "x"])
+    lab.asks()
+
+    lab.create("--log-format=json")
+
+    first, second = log.read_text().splitlines()
+    wanted = "annotation cdi.k8s.io/x asks for nvidia.com/gpu=1; mode cdi: 0 nodes, 1 mounts, 0"
+    assert first.endswith(f'level=info msg="{PROGRAM}: create of {lab.bundle}: {wanted} hooks"')
+    assert json.loads(second)["msg"].endswith(f"{lab.bundle}: asks for no GPU")
+
+
+def test_the_debug_file_says_why_a_create_failed(lab: Lab) -> None:
+    log = debug_log(lab, "error")
+    lab.spec()
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+    lab.create()
+    lab.asks(annotations=cdi("nvidia.com/gpu=7"))
+
+    said = lab.create("--log", str(log))
+
+    (entry,) = log.read_text().splitlines()
+    assert "level=error" in entry
+    assert said.stderr.strip() in entry.replace('\\"', '"')
+
+
+def test_the_debug_file_says_why_a_request_was_ignored(lab: Lab) -> None:
+    log = debug_log(lab)
+    with lab.config_toml.open("r+") as file:
+        text = file.read()
+        file.seek(0)
+        file.write("accept-nvidia-visible-devices-envvar-when-unprivileged = false\n" + text)
+    lab.asks(ALL)
+
+    lab.create()
+
+    assert "asks for no GPU; NVIDIA_VISIBLE_DEVICES='all' is ignored" in log.read_text()

@@ -21,7 +21,8 @@ LINE = 'p: a "quoted" \\ path\\nwith a line break \u20ac; do it [host]'
 
 
 def report(*flags: str) -> None:
-    log.report("p", ERROR, argv.parse([*flags, "create", "x"]))
+    said = argv.parse([*flags, "create", "x"])
+    log.report("p", ERROR, said, [said.log])
 
 
 def test_stderr_gets_the_line(capfd: pytest.CaptureFixture[str]) -> None:
@@ -90,9 +91,17 @@ def test_a_bug_shows_its_traceback_only_for_debugging(capfd: pytest.CaptureFixtu
     said = argv.parse(["create", "x"])
     text = "p: unexpected ValueError: odd; please report it; NVCT_DEBUG=1 shows more [bug]\n"
 
-    log.report_crash("p", ValueError("odd"), said, debug=False)
+    log.report_crash("p", ValueError("odd"), said, [""], debug=False)
     plain = capfd.readouterr().err
-    log.report_crash("p", ValueError("odd"), said, debug=True)
+    log.report_crash("p", ValueError("odd"), said, [""], debug=True)
 
     assert plain == text
     assert capfd.readouterr().err == text + "ValueError: odd\n"
+
+
+def test_an_error_goes_to_both_logs_but_only_once_where_they_are_one(tmp_path: Path) -> None:
+    first, second = f"{tmp_path}/a", f"{tmp_path}/b"
+
+    log.report("p", ERROR, argv.parse(["create"]), [first, second, first, ""])
+
+    assert [(tmp_path / name).read_text().count("\n") for name in "ab"] == [1, 1]

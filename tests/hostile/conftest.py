@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures of other folders that the attacks need: the launchers, and a simulated node."""
+
+from __future__ import annotations
+
+from tests.integration.conftest import simulated
+from tests.unit.launch.conftest import c_lab, launchers
+
+__all__ = ["c_lab", "launchers", "simulated"]

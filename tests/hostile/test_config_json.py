@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""config.json that two readers could understand in two ways, and requests that hide in it."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nvct.config.model import Config
+from nvct.errors import NvctError
+from nvct.oci.bundle import Bundle
+from nvct.request.resolve import resolve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.unit.launch.conftest import Lab
+
+REPOSITORY = Path(__file__).parents[2]
+ROUNDS = 200
+WORDS = (
+    "NVIDIA_VISIBLE_DEVICES", "CUDA_VERSION", "MY_GPU", "nvidia-container-devices", "cdi.k8s.io/",
+    "/var/run/nvidia-container-devices/", "x.org/gpu/of", "=", "all", "0", "void", "1.2", "/", "..",
+)  # fmt: skip
+ESCAPES = ("raw", "raw", "raw", "u00xx", "U00XX", "short")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"Process":{"env":["NVIDIA_VISIBLE_DEVICES=all"]}}',
+        '{"process":{"ENV":["NVIDIA_VISIBLE_DEVICES=all"]}}',
+        '{"proce\\u017fs":{"env":["NVIDIA_VISIBLE_DEVICES=all"]}}',
+        '{"process":{"env":[]},"PROCESS":{"env":["NVIDIA_VISIBLE_DEVICES=all"]}}',
+        '{"process":{"env":["NVIDIA_VISIBLE_DEVICES=0"]},"proces\\u0073":{}}',
+        '{"process":{"env":[],"env":["NVIDIA_VISIBLE_DEVICES=0"]}}',
+        '{"hooks":{},"Hooks":{"createContainer":[]}}',
+        '{"hooks":{"createcontainer":[]}}',
+        '{"linux":{"resources":{"Devices":[]}}}',
+        '\ufeff{"process":{"env":["NVIDIA_VISIBLE_DEVICES=all"]}}',
+        '{"process":{"env":["NVIDIA_VISIBLE_DEVICES=all"]}}{"process":{"env":[]}}',
+    ],
+)  # fmt: skip
+def test_what_runc_and_crun_would_read_differently_is_refused(text: str) -> None:
+    with pytest.raises(NvctError):
+        Bundle("config.json", text)
+
+
+def written(chosen: random.Random, text: str) -> str:
+    """Return a JSON string, each character in one of the ways that it may be written in."""
+    parts = []
+    how = chosen.choice(ESCAPES)
+    for char in text:
+        code = f"{ord(char):04x}"
+        if how == "raw" or chosen.random() < 0.8:
+            parts.append("\\/" if char == "/" and how == "short" else char)
+        else:
+            parts.append("\\u" + (code.upper() if how == "U00XX" else code))
+    return '"' + "".join(parts) + '"'
+
+
+def document(chosen: random.Random) -> str:
+    """Return a config.json that may hold a request, in env, annotations or mounts."""
+
+    def text(*first: str) -> str:
+        return written(chosen, "".join([*first, *chosen.choices(WORDS, k=chosen.randint(1, 3))]))
+
+    env = [text(chosen.choice(WORDS), "=") for _ in range(2)]
+    notes = [f"{text(chosen.choice(WORDS))}:{text()}"]
+    folder = "/var/run/nvidia-container-devices/"
+    mounts = [f'{{"destination":{text(chosen.choice((folder, "/x")))},"source":"\\/dev/null"}}']
+    return (
+        f'{{"process":{{"env":[{",".join(env)}]}},"mounts":[{",".join(mounts)}],'
+        f'"annotations":{{{",".join(notes)}}}}}'
+    )
+
+
+def test_no_request_gets_past_the_launchers_scan(c_lab: Lab) -> None:
+    config = Config()
+    config.accept_volume_mounts = True
+    config.swarm_resource = ["MY_GPU"]
+    config.annotation_prefixes = ["cdi.k8s.io/", "x.org/gpu/"]
+    c_lab.keep(
+        swarm_resource=config.swarm_resource, annotation_prefixes=config.annotation_prefixes
+    )
+    chosen = random.Random(11)
+    requests = 0
+    for _ in range(ROUNDS):
+        text = document(chosen)
+        bundle = Bundle("config.json", text)
+        try:
+            found = resolve(bundle.env, bundle.mounts, bundle.annotations, [], config) is not None
+        except NvctError:
+            found = True
+        if found:
+            requests += 1
+            path = c_lab.bundle(text)
+            assert c_lab.went_to("create", "--bundle", path, "id") == "python", text
+    assert requests > ROUNDS // 5
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a":', '{"a":"b', '["a" "b"]', '{"a" 1}', '{"a":tru', '"\\ud8', "["]
+)
+def test_malformed_text_is_a_sentence_where_no_json_package_is_loaded(text: str) -> None:
+    code = (
+        "import sys;sys.path.append(sys.argv[1])\n"
+        "from nvct.errors import DocumentError\nfrom nvct.oci import jsontext\n"
+        "for read in (jsontext.parse, lambda t, s: jsontext.Document(t, {'a': None}, s)):\n"
+        " try: read(sys.argv[2], 'x')\n"
+        " except DocumentError as error: print(error.message)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, str(REPOSITORY), text],
+        capture_output=True, text=True, check=False, timeout=20,
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert done.stdout.count("x is not JSON") == 2

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hostile images in real containers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hostile import attacks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.integration.conftest import SimulatedNode
+
+pytestmark = pytest.mark.engine
+
+
+def test_hostile_files_of_an_image_change_nothing_outside(simulated: SimulatedNode) -> None:
+    simulated.run(attacks.images)
+
+
+def test_nothing_of_a_container_runs_in_the_hook(simulated: SimulatedNode) -> None:
+    simulated.run(attacks.environment)
+
+
+def test_read_only_roots_run_and_volumes_stay_as_they_are(simulated: SimulatedNode) -> None:
+    simulated.run(attacks.read_only_and_volumes)
+
+
+def test_requests_in_disguise(simulated: SimulatedNode) -> None:
+    simulated.run(attacks.requests)
