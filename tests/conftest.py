@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.register_profile(
-    "full", deadline=None, max_examples=3000, suppress_health_check=list(HealthCheck)
+    "full", deadline=None, max_examples=1000, suppress_health_check=list(HealthCheck)
 )
 settings.load_profile(
     os.environ.get("NVCT_TESTS_PROFILE") or ("ci" if os.environ.get("CI") else "default")
