@@ -79,7 +79,7 @@ class LibraryNvml:
 
     def __init__(self, library: str) -> None:
         """Remember the library's path; nothing is loaded yet."""
-        self.library = library
+        self.path = library
 
     def report(self) -> NvmlReport:
         """Initialize NVML, ask it for everything and shut it down.
@@ -92,11 +92,11 @@ class LibraryNvml:
             try:
                 nvml.nvmlInit()
             except nvml.NVMLError as error:
-                raise _error(self.library, "nvmlInit", error) from error
+                raise _error(self.path, "nvmlInit", error) from error
             try:
                 return _report(nvml)
             except nvml.NVMLError as error:
-                raise _error(self.library, "counting GPUs", error) from error
+                raise _error(self.path, "counting GPUs", error) from error
             finally:
                 try:
                     nvml.nvmlShutdown()
@@ -109,10 +109,10 @@ class LibraryNvml:
         import pynvml
 
         try:
-            library = ctypes.CDLL(self.library)
+            library = ctypes.CDLL(self.path)
         except OSError as error:
             raise NvmlError(
-                f"{self.library} cannot be loaded: {error}", hint="is it of this machine's kind?"
+                f"{self.path} cannot be loaded: {error}", hint="is it of this machine's kind?"
             ) from error
         # nvidia-ml-py has no parameter for the path: its module variable is the way, and its
         # cache of functions belongs to the library before.
