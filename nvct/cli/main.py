@@ -1,24 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs nvct and nvidia-ctk: two names of one command line, nvct with more commands.
-
-Commands are data, so that --help imports none of them: name -> (module, attribute, help).
-"""
+"""Programs nvct and nvidia-ctk: two names of one command line, nvct with more commands."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import traceback
 
 import click
 
+from nvct.cli.lazy import LazyGroup
 from nvct.errors import NvctError, UsageError, line, unexpected
 from nvct.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import NoReturn
 
 CTK_COMMANDS = {
@@ -39,35 +35,6 @@ PROGRAMS = {
     ),
     "nvidia-ctk": (CTK_COMMANDS, "The commands of nvct under the incumbent's name."),
 }  # fmt: skip
-
-
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are used."""
-
-    def __init__(self, name: str, commands: Mapping[str, tuple[str, str, str]], text: str) -> None:
-        """Keep the table."""
-        super().__init__(name, help=text, context_settings={"help_option_names": ["-h", "--help"]})
-        self.table = commands
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names, sorted."""
-        del ctx
-        return sorted(self.table)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command."""
-        del ctx
-        if cmd_name not in self.table:
-            return None
-        module, attribute, _text = self.table[cmd_name]
-        found: click.Command = getattr(importlib.import_module(module), attribute)
-        return found
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
-        del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, self.table[name][2]) for name in sorted(self.table)])
 
 
 def program(name: str) -> click.Group:

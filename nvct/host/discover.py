@@ -8,15 +8,25 @@ procfs is incomplete. NVML failing costs the MIG devices, with a warning, not th
 from __future__ import annotations
 
 import posix
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from nvct.errors import DriverNotFoundError, NvmlError, UsageError
-from nvct.host import binaries, firmware, ipc, libraries, mig, nodes, procfs
+from nvct.host import (
+    binaries,
+    config_files,
+    firmware,
+    graphics,
+    ipc,
+    libraries,
+    mig,
+    nodes,
+    procfs,
+)
 from nvct.host.model import Findings, Gpu, Inventory, MigDevice
 from nvct.host.nvml import LibraryNvml, NvmlGpu
 from nvct.host.roots import below
 from nvct.host.tree import Tree
-from nvct.linux import device_nodes
+from nvct.host.wanted import Wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,62 +53,57 @@ class _Host(NamedTuple):
     findings: Findings
 
 
-def discover(
-    roots: Roots,
-    *,
-    nvml: Nvml | Literal["auto"] | None = "auto",
-    search_paths: Sequence[str] = (),
-    stat_node: StatNode = device_nodes.node,
-    machine: str = "",
-) -> Inventory:
-    """Return what a machine has.
-
-    Args:
-        roots: where to look.
-        nvml: asked where procfs does not tell; "auto" is the driver root's own library, None
-            means that it is never asked.
-        search_paths: absolute directories of the host that replace the library directories.
-        stat_node: `nodes.named_nodes(roots)` for trees whose nodes are plain files.
-        machine: of the libraries wanted, as uname names it; this machine's if empty.
+def discover(roots: Roots, wanted: Wanted | None = None) -> Inventory:
+    """Return what a machine with GPUs on the PCI bus has: mode nvml.
 
     Raises:
         DriverNotFoundError: no driver, or no library that fits the loaded one.
         HostError: the driver root is not there.
         UsageError: a search path is not absolute.
     """
-    machine = machine or posix.uname().machine
+    wanted = wanted or Wanted()
+    machine = wanted.machine or posix.uname().machine
     findings = Findings()
-    version, files = _files(roots, machine, search_paths, findings)
+    version, files = find_files(roots, wanted, machine, findings)
+    nvml = wanted.nvml
     if nvml == "auto":
         library = libraries.host_path_of(files, "libnvidia-ml.so")
         nvml = LibraryNvml(library) if library else None
-    gpus, report = _gpus(_Host(roots, stat_node, findings), nvml)
+    gpus, report = _gpus(_Host(roots, wanted.stat_node, findings), nvml)
     cuda_version = report.cuda_version if report else ""
     return Inventory(
         driver_version=version,
         cuda_version=cuda_version or CUDA_OF_BRANCH.get(int(version.partition(".")[0]), ""),
         gpus=gpus,
-        control_nodes=nodes.control_nodes(roots, stat_node, findings),
+        control_nodes=nodes.control_nodes(roots, wanted.stat_node, findings),
         files=tuple(files),
+        left_out=tuple(findings.left_out.values()),
         warnings=tuple(findings.warnings),
         notes=tuple(findings.notes),
     )
 
 
-def _files(
-    roots: Roots, machine: str, search_paths: Sequence[str], findings: Findings
+def find_files(
+    roots: Roots, wanted: Wanted, machine: str, findings: Findings, *, graphical: bool = True
 ) -> tuple[str, list[DriverFile]]:
-    """Return the driver's version and its files, sorted by container path."""
-    for path in search_paths:
+    """Return the driver's version and its files, sorted by container path.
+
+    Raises:
+        DriverNotFoundError: no driver, or no library that fits the loaded one.
+        HostError: the driver root is not there.
+        UsageError: a search path is not absolute.
+    """
+    for path in (*wanted.search_paths, *wanted.config_search_paths):
         if not path.startswith("/"):
-            raise UsageError(
-                f"the library search path {path!r} is not absolute", hint="start it with a /"
-            )
+            raise UsageError(f"the search path {path!r} is not absolute", hint="start it with a /")
     with Tree(roots.driver_root) as tree:
         search = libraries.Search(tree, roots, machine, findings)
-        version, files = _driver_files(search, search_paths)
+        version, files = _driver_files(search, wanted.search_paths)
         files += binaries.find(tree, roots, findings)
         files += firmware.find(tree, roots, version)
+        if graphical:
+            files += graphics.find(search, version, libraries.directories(search))
+            files += config_files.find(search, wanted.config_search_paths)
     files += ipc.find(roots, findings)
     return version, sorted(files, key=lambda file: file.container_path)
 

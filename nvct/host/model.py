@@ -2,7 +2,8 @@
 """What a machine has: GPUs, MIG devices, device nodes and files of the driver.
 
 Contract: values only, no I/O. Every node and file carries the reason why it is in and its
-capability class, "" where it belongs to every container.
+capability class, "" where it belongs to every container. What was seen and left out has a reason
+as well.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from typing import Literal, TypeAlias
 Capability: TypeAlias = Literal[
     "", "compute", "utility", "graphics", "video", "display", "ngx", "compat32"
 ]
-FileKind: TypeAlias = Literal["library", "binary", "firmware", "socket"]
+# "library": the dynamic linker finds it; "module": a program loads it by its path (Xorg, gbm).
+FileKind: TypeAlias = Literal[
+    "library", "binary", "firmware", "socket", "config", "module", "directory"
+]
+Mode: TypeAlias = Literal[
+    "nvml", "csv", "wsl", "management", "gdrcopy", "gds", "imex", "mofed", "nvswitch"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +48,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverFile:
-    """A file (or the directory of a socket) that containers get from the driver.
+    """A file or directory that containers get from the driver.
 
     Attributes:
         soname: of a library, "" where it has none.
@@ -54,6 +61,31 @@ class DriverFile:
     kind: FileKind
     capability: Capability = ""
     soname: str = ""
+    links: tuple[Link, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A file or node of the host that containers do not get, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedDevice:
+    """A device of a mode whose devices are no GPUs of procfs or NVML: Tegra, WSL, IMEX, GDS.
+
+    Attributes:
+        name: its name by index, or the only one it has, e.g. "all" or an IMEX channel's number.
+        uuid: its name by UUID, "" where it has none.
+        links: to make in a container, of no file in particular.
+    """
+
+    name: str
+    uuid: str = ""
+    nodes: tuple[DeviceNode, ...] = ()
+    files: tuple[DriverFile, ...] = ()
     links: tuple[Link, ...] = ()
 
 
@@ -92,6 +124,8 @@ class Gpu:
         bus_id: as sysfs writes it, e.g. 0000:18:00.0; "" where unknown.
         node: None where the node is missing; the GPU can't be given to a container then.
         by_path: links of /dev/dri/by-path whose target is one of drm_nodes.
+        coherent: whether CPU and GPU share one address space (NVML's addressing mode ATS); None
+            where it is not known or was not asked.
     """
 
     index: int
@@ -104,6 +138,7 @@ class Gpu:
     by_path: tuple[Link, ...] = ()
     mig_enabled: bool = False
     mig: tuple[MigDevice, ...] = ()
+    coherent: bool | None = None
 
     @property
     def is_display_only(self) -> bool:
@@ -116,26 +151,39 @@ class Inventory:
     """Everything that was found on a machine.
 
     Attributes:
+        driver_version: "" in modes that have nothing to do with the driver's user space.
+        mode: how it was made.
         cuda_version: that the driver supports, e.g. "13.0"; "" where unknown.
+        devices: of modes other than nvml; they have no gpus.
+        links: to make in every container, of no file in particular.
+        compat_container_root: where a container's CUDA compat libraries are, "" for the usual
+            place.
+        left_out: what was seen on the host and containers do not get.
         warnings: sentences about what is missing or broken and what that costs.
         notes: sentences about how something was found.
     """
 
     driver_version: str
+    mode: Mode = "nvml"
     cuda_version: str = ""
     gpus: tuple[Gpu, ...] = ()
+    devices: tuple[NamedDevice, ...] = ()
     control_nodes: tuple[DeviceNode, ...] = ()
     files: tuple[DriverFile, ...] = ()
+    links: tuple[Link, ...] = ()
+    compat_container_root: str = ""
+    left_out: tuple[LeftOut, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class Findings:
-    """Collects the sentences of one discovery."""
+    """Collects the sentences of one discovery, and what it leaves out."""
 
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    left_out: dict[str, LeftOut] = field(default_factory=dict)
 
     def warn(self, sentence: str) -> None:
         """Keep a warning once."""
@@ -146,3 +194,7 @@ class Findings:
         """Keep a note once."""
         if sentence not in self.notes:
             self.notes.append(sentence)
+
+    def leave_out(self, path: str, reason: str) -> None:
+        """Keep why a path of the host is left out; the first reason stands."""
+        self.left_out.setdefault(path, LeftOut(path=path, reason=reason))

@@ -10,13 +10,15 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from nvct import paths
 from nvct.cdi import registry, store
 from nvct.config import load
-from nvct.host import discover, nodes
+from nvct.host import modes, nodes
 from nvct.host.roots import Roots
+from nvct.host.wanted import Wanted
 from nvct.oci import jsontext
 from nvct.plan import compile as compiler
 from nvct.plan.store import Store
@@ -25,8 +27,6 @@ from nvct.specgen import generate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nvct.config.model import Config
     from nvct.host.model import Inventory
     from nvct.plan.model import Plan
@@ -100,17 +100,18 @@ def roots_of(settings: Config) -> Roots:
     )
 
 
-def look(settings: Config, search_paths: Sequence[str] = ()) -> Inventory:
+def look(settings: Config, wanted: Wanted | None = None, mode: str = "auto") -> Inventory:
     """Return the inventory of the host that config.toml describes.
 
     Raises:
         DriverNotFoundError: no driver is installed or loaded.
+        UsageError: there is no such mode.
     """
     roots = roots_of(settings)
+    wanted = wanted or Wanted()
     if settings.plain_nodes:
-        stat_node = nodes.named_nodes(roots)
-        return discover.discover(roots, search_paths=search_paths, stat_node=stat_node)
-    return discover.discover(roots, search_paths=search_paths)
+        wanted = replace(wanted, stat_node=nodes.named_nodes(roots))
+    return modes.find(mode, roots, wanted)
 
 
 def hook_path(settings: Config) -> str:

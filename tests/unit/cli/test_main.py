@@ -46,7 +46,14 @@ def modules(name: str, *args: str) -> tuple[list[str], list[str]]:
 def test_help_imports_no_command(name: str, flag: str) -> None:
     ours, others = modules(name, flag)
 
-    assert ours == ["nvct", "nvct.cli", "nvct.cli.main", "nvct.errors", "nvct.version"]
+    assert ours == [
+        "nvct",
+        "nvct.cli",
+        "nvct.cli.lazy",
+        "nvct.cli.main",
+        "nvct.errors",
+        "nvct.version",
+    ]
     assert others == []
 
 

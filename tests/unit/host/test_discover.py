@@ -7,6 +7,7 @@ import pytest
 
 from nvct.errors import DriverNotFoundError, HostError, NvmlError, UsageError
 from nvct.host.discover import discover
+from nvct.host.wanted import Wanted
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
 
 TYPE_CHECKING = False
@@ -21,8 +22,13 @@ def host(tmp_path: Path) -> HostTree:
     return HostTree(tmp_path).module().user_space()
 
 
-def look(host: HostTree, nvml: FakeNvml | None = None, **rest: tuple[str, ...]) -> Inventory:
-    return discover(host.roots, nvml=nvml, stat_node=host.stat_node, machine="x86_64", **rest)
+def look(
+    host: HostTree, nvml: FakeNvml | None = None, search_paths: tuple[str, ...] = ()
+) -> Inventory:
+    wanted = Wanted(
+        nvml=nvml, stat_node=host.stat_node, machine="x86_64", search_paths=search_paths
+    )
+    return discover(host.roots, wanted)
 
 
 def test_node_without_mig_is_described_without_nvml(host: HostTree) -> None:

@@ -12,6 +12,7 @@ from nvct.host.discover import discover
 from nvct.host.nodes import named_nodes
 from nvct.host.nvml import LibraryNvml
 from nvct.host.roots import Roots
+from nvct.host.wanted import Wanted
 from nvct.sim import tree
 
 TYPE_CHECKING = False
@@ -45,7 +46,7 @@ def look(node: tree.Node) -> Inventory:
         dev_root=str(node.tree),
         **{name: str(path) for name, path in places.items()},
     )
-    return discover(roots, stat_node=named_nodes(roots))
+    return discover(roots, Wanted(stat_node=named_nodes(roots)))
 
 
 def test_mig_devices_of_a_mixed_node_are_found(node: tree.Node) -> None:

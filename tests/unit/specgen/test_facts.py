@@ -10,6 +10,7 @@ import pytest
 
 from nvct.errors import HostError
 from nvct.host.discover import discover
+from nvct.host.wanted import Wanted
 from nvct.plan import facts
 from nvct.specgen.facts import discover_with_facts, driver_facts
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
@@ -30,7 +31,7 @@ def host(tmp_path: Path) -> HostTree:
 
 def look(host: HostTree) -> Inventory:
     nvml = FakeNvml(gpus=(nvml_gpu(0), nvml_gpu(1, instances=((7, 0), (7, 1)))))
-    return discover(host.roots, nvml=nvml, stat_node=host.stat_node, machine="x86_64")
+    return discover(host.roots, Wanted(nvml=nvml, stat_node=host.stat_node, machine="x86_64"))
 
 
 def replace_libcuda(host: HostTree) -> object:

@@ -13,6 +13,7 @@ from nvct.cdi import schema
 from nvct.cdi.validate import validate
 from nvct.errors import HostError, UsageError
 from nvct.host.discover import discover
+from nvct.host.wanted import Wanted
 from nvct.specgen import transform
 from nvct.specgen.generate import Options, generate
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, nvml_gpu
@@ -32,7 +33,7 @@ def host(tmp_path: Path) -> HostTree:
 
 
 def look(host: HostTree, nvml: FakeNvml | None = None) -> Inventory:
-    return discover(host.roots, nvml=nvml, stat_node=host.stat_node, machine="x86_64")
+    return discover(host.roots, Wanted(nvml=nvml, stat_node=host.stat_node, machine="x86_64"))
 
 
 def device(spec: Spec, name: str) -> dict[str, Any]:
