@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from typing import Any
 
-import yaml
-
-from nvct.cdi import form, versions
+from nvct.cdi import form, versions, yaml_writer
 from nvct.cdi.validate import validate
 from nvct.errors import HostError, UsageError
 from nvct.linux.files import write_atomic
@@ -29,13 +26,25 @@ FORMATS = ("yaml", "json")
 MODE = 0o644
 FOLDER_MODE = 0o755
 
-# Readers of YAML 1.1 (go-yaml, as engines use) take more words for numbers and truth values than
-# PyYAML's own writer knows. A version such as 1.1.0 is none: no number has two dots.
-_NUMBER_LIKE = re.compile(r"[-+]?\.?[0-9][0-9A-Fa-f_xXoObBeE+:-]*(\.[0-9_eE+-]*)?|[-+.]+|[yYnN]")
+
+def check_format(name: str) -> str:
+    """Return the name of a format in lower case.
+
+    Raises:
+        UsageError: the format is none.
+    """
+    if name.lower() not in FORMATS:
+        raise UsageError(f"{name!r} is no format of a CDI spec", hint="yaml or json")
+    return name.lower()
 
 
-def dumps(spec: Spec, format: str = "yaml") -> bytes:  # noqa: A002  as the option is called
+def dumps(spec: Spec, format: str = "yaml", comment: str = "") -> bytes:  # noqa: A002  as the option
     """Return a spec as a file's content; `cdiVersion` is the lowest that it needs.
+
+    Args:
+        spec: to write.
+        format: yaml or json.
+        comment: whole lines to put before YAML; JSON has no comments.
 
     Raises:
         UsageError: the format is none.
@@ -43,21 +52,11 @@ def dumps(spec: Spec, format: str = "yaml") -> bytes:  # noqa: A002  as the opti
     ordered = _ordered(spec)
     if format == "json":
         return json.dumps(ordered, indent=2, ensure_ascii=False).encode() + b"\n"
-    if format != "yaml":
-        raise UsageError(f"{format!r} is no format of a CDI spec", hint="yaml or json")
-    text: str = yaml.dump(
-        ordered,
-        Dumper=_Dumper,
-        sort_keys=False,
-        allow_unicode=True,
-        default_flow_style=False,
-        explicit_start=True,
-        width=1 << 20,
-    )
-    return text.encode()
+    check_format(format)
+    return f"{comment}{yaml_writer.dumps(ordered)}".encode()
 
 
-def save(spec: Spec, path: str, format: str | None = None) -> str:  # noqa: A002  same
+def save(spec: Spec, path: str, format: str | None = None, comment: str = "") -> str:  # noqa: A002
     """Write a spec to a file, mode 0644, in one step; return the file's path.
 
     Args:
@@ -65,6 +64,7 @@ def save(spec: Spec, path: str, format: str | None = None) -> str:  # noqa: A002
         path: gets the ending .yaml or .json if it has none of these nor .yml: engines read no
             other files.
         format: yaml or json; by the path's ending if None, which is left as it is.
+        comment: as in `dumps`.
 
     Raises:
         CdiSpecError: it is no valid spec.
@@ -75,7 +75,7 @@ def save(spec: Spec, path: str, format: str | None = None) -> str:  # noqa: A002
     ending = os.path.splitext(path)[1]
     if ending not in {".json", ".yaml", ".yml"}:
         path += f".{format or 'yaml'}"
-    data = dumps(spec, format or ("json" if ending == ".json" else "yaml"))
+    data = dumps(spec, format or ("json" if ending == ".json" else "yaml"), comment)
     validate(_ordered(spec), source=path)
     try:
         os.makedirs(os.path.dirname(path) or ".", mode=FOLDER_MODE, exist_ok=True)
@@ -128,22 +128,3 @@ def _sorted(table: Mapping[str, Any], order: dict[str, int]) -> dict[str, Any]:
     if "annotations" in found:
         found["annotations"] = dict(sorted(found["annotations"].items()))
     return found
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes strings so that they are read as strings, and shared values as often as they are."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        """Return True: an anchor would make two equal edits one, for whoever edits the file."""
-        del data
-        return True
-
-
-def _string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    # Line breaks (U+0085 among them) change in PyYAML's other styles.
-    quoted = _NUMBER_LIKE.fullmatch(text) or not text.isprintable()
-    style = '"' if quoted else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _string)

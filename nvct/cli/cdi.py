@@ -6,10 +6,13 @@ from __future__ import annotations
 from nvct.cli.lazy import LazyGroup
 
 COMMANDS = {
+    "check": ("nvct.cli.cdi_check", "check", "Compare specifications with this host."),
+    "diff": ("nvct.cli.cdi_diff", "diff", "Compare two CDI specifications, or one with the host."),
     "generate": (
         "nvct.cli.cdi_generate", "generate", "Write a CDI specification of this host's GPUs."
     ),
     "list": ("nvct.cli.cdi_read", "list_devices", "Print the name of every CDI device."),
+    "transform": ("nvct.cli.cdi_transform", "transform", "Change CDI specifications."),
     "validate": ("nvct.cli.cdi_read", "validate", "Check CDI specification files."),
 }  # fmt: skip
 

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import click
 
 from nvct import paths
-from nvct.cli.options import Words, flat, say
+from nvct.cli.options import Words, flat, say, words
 from nvct.errors import NvctError, line
+
+STDIN = "-"
 
 
 @click.command("list")
@@ -34,22 +35,37 @@ def list_devices(spec_dir: tuple[tuple[str, ...], ...]) -> None:
 
 
 @click.command()
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path), required=True)
-def validate(files: tuple[Path, ...]) -> None:
-    """Check CDI specification files; exit with 1 if one is not right.
+@click.argument("files", nargs=-1, required=True)
+@words("--engine", env="NVIDIA_CTK_CDI_VALIDATE_ENGINES",
+       text="Only these, e.g. docker=26.0.  [default: all, as a note]")  # fmt: skip
+def validate(files: tuple[str, ...], engine: tuple[tuple[str, ...], ...]) -> None:
+    """Check CDI specification files, and which engines can read them.
 
-    Example: nvidia-ctk cdi validate /etc/cdi/*.yaml
+    A - is stdin. Exits with 1 if a file is not right, or is refused by an engine that is named.
+
+    Example: nvidia-ctk cdi validate --engine docker=26.0 /etc/cdi/*.yaml
     """
-    from nvct.cdi import load, schema  # jsonschema alone takes longer than --help may
+    from nvct.cdi import engines, load, schema  # jsonschema alone takes longer than --help may
 
+    named = [engines.parse(word) for word in flat(engine)]
     bad = 0
     for path in files:
+        source = "stdin" if path == STDIN else path
         try:
-            spec = load.load_file(str(path))
-            schema.check(spec, source=str(path))
+            if path == STDIN:
+                spec = load.loads(sys.stdin.buffer.read(), source=source)
+            else:
+                spec = load.load_file(path)
+            schema.check(spec, source=source)
         except NvctError as error:
             click.echo(line("invalid", error))
             bad += 1
-        else:
-            click.echo(f"valid: {path} ({spec['kind']}, {len(spec['devices'])} devices)")
+            continue
+        click.echo(f"valid: {source} ({spec['kind']}, {len(spec['devices'])} devices)")
+        found = [text for one in named if (text := engines.refusal(spec, *one))]
+        bad += len(found)
+        for text in found if named else engines.refusals(spec):
+            click.echo(f"  {text}")
+        if engines.is_passed_over(source):
+            click.echo("  no engine reads it: they read files that end in .json or .yaml")
     sys.exit(1 if bad else 0)

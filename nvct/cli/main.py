@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 CTK_COMMANDS = {
     "cdi": ("nvct.cli.cdi", "cdi", "Make, list and check CDI specifications."),
     "hook": ("nvct.cli.hook", "hook", "Run a CDI hook, as nvidia-cdi-hook does."),
+    "system": ("nvct.cli.system", "system", "Make the driver's device nodes and their links."),
 }
 NVCT_COMMANDS = {
     **CTK_COMMANDS,
     "demo": ("nvct.cli.demo", "demo", "Run the main job on a simulated node."),
+    "list": ("nvct.cli.inventory", "inventory", "Print what containers get from this host."),
     "launchers": ("nvct.cli.launchers", "launchers", "Install the runtime shim's launchers."),
     "refresh": ("nvct.cli.refresh", "refresh", "Compile configuration and plans ahead of time."),
     "sim": ("nvct.cli.sim", "sim", "Build and use simulated GPU nodes."),
+    "snapshot": ("nvct.cli.snapshot", "snapshot", "Record this host, for a bug report or a test."),
 }
 
 PROGRAMS = {

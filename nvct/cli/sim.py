@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 
+from nvct.cli.options import say
+from nvct.errors import NvctError, UsageError
 from nvct.sim import attach, possible, profile, sets, tree
 
 EXAMPLE = """Simulated GPU nodes: real driver files, device nodes and NVML, no GPU.
@@ -104,6 +106,41 @@ def shell(base: Path, name: str, driver_root: str) -> None:
     node = tree.find(base, name)
     program = os.environ.get("SHELL", "/bin/sh")
     sys.exit(attach.exec_in(node, [program], driver_root=driver_root))
+
+
+@sim.command("replay", context_settings={"allow_interspersed_args": False})
+@click.argument("snapshot", type=click.Path(exists=True))
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND...]")
+@click.option("--mode", default="auto", show_default=True, help="As of nvidia-ctk cdi generate.")
+def replay_snapshot(snapshot: str, argv: tuple[str, ...], mode: str) -> None:
+    """Print the CDI specification of a host that `nvct snapshot` recorded.
+
+    With a COMMAND, run that instead, with a config.toml by which nvct's programs look at the
+    recorded host; NVML's answers and the host's paths are not there then.
+
+    Example: nvct sim replay bug.tar.gz nvidia-ctk cdi generate
+    """
+    import subprocess
+
+    from nvct.cdi import store
+    from nvct.sim import replay
+
+    words = argv[1:] if argv[:1] == ("--",) else argv
+    with replay.opened(snapshot) as opened:
+        if words:
+            env = {**os.environ, **replay.environment(opened)}
+            try:
+                sys.exit(subprocess.run(words, env=env, check=False).returncode)
+            except OSError as error:
+                raise UsageError(f"cannot run {words[0]!r}: {error.strerror}") from error
+        try:
+            spec, warnings = replay.spec(opened, mode)
+        except NvctError as error:  # the paths of the recorded host, not those of the tree
+            error.message = opened.named(error.message)
+            raise
+    for warning in warnings:
+        say(f"warning: {warning}")
+    sys.stdout.write(store.dumps(spec, "yaml").decode())
 
 
 @sim.command()

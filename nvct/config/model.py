@@ -164,6 +164,11 @@ class Config:
                 setattr(config, name, _checked(name, flat[name], getattr(config, name)))
         return config
 
+    @property
+    def bounds_capabilities(self) -> bool:
+        """Whether some driver capability is not allowed on this node."""
+        return not set(DRIVER_CAPABILITIES) <= set(self.supported_driver_capabilities)
+
     def to_dict(self) -> dict[str, Value]:
         """Return attribute names and values, plain enough for JSON."""
         flat: dict[str, Value] = {}

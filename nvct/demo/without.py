@@ -19,7 +19,7 @@ from nvct import paths
 from nvct.config import load
 from nvct.demo import cases, place, show
 from nvct.errors import HostError
-from nvct.refresh import compiled
+from nvct.refresh import live
 from nvct.sim import bundle, tree
 
 TYPE_CHECKING = False
@@ -96,7 +96,7 @@ def settings(node: tree.Node, work: Path, runtime: str) -> place.Settings:
 def _inside(work: Path, reason: str) -> int:
     """Run in a process whose environment is that of the simulated node."""
     out = show.console()
-    inventory = compiled.look(load.load(str(work / "config.toml"), required=True))
+    inventory = live.look(load.load(str(work / "config.toml"), required=True))
     show.banner_without(out, inventory.driver_version, reason)
     show.node(out, inventory)
     show.heading(out, "2", "Its CDI specification")

@@ -1,56 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inventory of a machine, from procfs and sysfs, from NVML where they do not tell.
+"""The inventory of a machine with GPUs on the PCI bus: mode nvml.
 
-Contract: NVML is loaded only where a GPU has MIG instances (their UUIDs are NVML's secret) or
-procfs is incomplete. NVML failing costs the MIG devices, with a warning, not the rest.
+Contract: one thing that is wrong costs that thing, with a warning; the driver missing is an error.
+A directory, the linker's cache and the headers of a library are read once.
 """
 
 from __future__ import annotations
 
 import posix
-from typing import NamedTuple
+from contextlib import ExitStack
 
-from nvct.errors import DriverNotFoundError, NvmlError, UsageError
+from nvct.errors import DriverNotFoundError, UsageError
 from nvct.host import (
     binaries,
+    closure,
+    compat32,
     config_files,
     firmware,
+    flags,
+    gpus,
     graphics,
     ipc,
     libraries,
-    mig,
     nodes,
+    pci,
     procfs,
 )
-from nvct.host.model import Findings, Gpu, Inventory, MigDevice
-from nvct.host.nvml import LibraryNvml, NvmlGpu
+from nvct.host.cuda_version import of_driver
+from nvct.host.model import Findings, Inventory
+from nvct.host.nvml import LibraryNvml
 from nvct.host.roots import below
 from nvct.host.tree import Tree
 from nvct.host.wanted import Wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from nvct.host.model import DriverFile
-    from nvct.host.nodes import StatNode
-    from nvct.host.nvml import Nvml, NvmlMig, NvmlReport
+    from nvct.host.libraries import Search
+    from nvct.host.model import DriverFile, LeftOut
     from nvct.host.roots import Roots
 
-# The CUDA version that a driver branch supports: NVIDIA's "CUDA Toolkit, driver and architecture
-# matrix". A branch that is not listed leaves the version unknown, unless NVML is asked anyway.
-CUDA_OF_BRANCH = {
-    410: "10.0", 418: "10.1", 440: "10.2", 450: "11.0", 455: "11.1", 460: "11.2", 465: "11.3",
-    470: "11.4", 495: "11.5", 510: "11.6", 515: "11.7", 520: "11.8", 525: "12.0", 530: "12.1",
-    535: "12.2", 545: "12.3", 550: "12.4", 555: "12.5", 560: "12.6", 565: "12.7", 570: "12.8",
-    575: "12.9", 580: "13.0", 590: "13.1",
-}  # fmt: skip
-
-
-class _Host(NamedTuple):
-    roots: Roots
-    stat_node: StatNode
-    findings: Findings
+CUDA_VERSION = "which CUDA version the driver supports"
 
 
 def discover(roots: Roots, wanted: Wanted | None = None) -> Inventory:
@@ -69,18 +60,29 @@ def discover(roots: Roots, wanted: Wanted | None = None) -> Inventory:
     if nvml == "auto":
         library = libraries.host_path_of(files, "libnvidia-ml.so")
         nvml = LibraryNvml(library) if library else None
-    gpus, report = _gpus(_Host(roots, wanted.stat_node, findings), nvml)
-    cuda_version = report.cuda_version if report else ""
+    coherent = flags.COHERENT in wanted.flags
+    unknown = [] if of_driver(version) else [CUDA_VERSION]
+    host = gpus.Host(roots, wanted.stat_node, findings)
+    found, report = gpus.find(host, nvml, coherent=coherent, unknown=unknown)
+    cuda_version = (report.cuda_version if report else "") or of_driver(version)
+    if not cuda_version:
+        findings.note(f"the CUDA version of driver {version} is not known")
     return Inventory(
         driver_version=version,
-        cuda_version=cuda_version or CUDA_OF_BRANCH.get(int(version.partition(".")[0]), ""),
-        gpus=gpus,
+        cuda_version=cuda_version,
+        gpus=found,
         control_nodes=nodes.control_nodes(roots, wanted.stat_node, findings),
         files=tuple(files),
-        left_out=tuple(findings.left_out.values()),
+        left_out=left_out(findings, files),
         warnings=tuple(findings.warnings),
         notes=tuple(findings.notes),
     )
+
+
+def left_out(findings: Findings, files: Iterable[DriverFile]) -> tuple[LeftOut, ...]:
+    """Return what is left out, by path, less what is in after all."""
+    taken = {file.host_path for file in files}
+    return tuple(entry for path, entry in sorted(findings.left_out.items()) if path not in taken)
 
 
 def find_files(
@@ -96,145 +98,83 @@ def find_files(
     for path in (*wanted.search_paths, *wanted.config_search_paths):
         if not path.startswith("/"):
             raise UsageError(f"the search path {path!r} is not absolute", hint="start it with a /")
-    with Tree(roots.driver_root) as tree:
+    with ExitStack() as stack:
+        tree = stack.enter_context(Tree(roots.driver_root))
         search = libraries.Search(tree, roots, machine, findings)
-        version, files = _driver_files(search, wanted.search_paths)
+        usual = libraries.directories(search)
+        place, dirs = _library_places(search, usual, wanted.search_paths, stack)
+        version = _version(place, dirs)
+        files = libraries.find(place, version, dirs)
+        files += compat32.find(search, version, files, wanted=wanted.compat32)
         files += binaries.find(tree, roots, findings)
-        files += firmware.find(tree, roots, version)
+        files += firmware.find(tree, roots, version, findings)
         if graphical:
-            files += graphics.find(search, version, libraries.directories(search))
+            dirs = dirs if place.tree is tree else usual
+            files = graphics.link(files)
+            files += graphics.find(search, version, dirs)
+            if flags.EXPLICIT_LIBRARIES in wanted.flags:
+                files += graphics.find_explicit(search, dirs, files)
             files += config_files.find(search, wanted.config_search_paths)
-    files += ipc.find(roots, findings)
-    return version, sorted(files, key=lambda file: file.container_path)
+            config_files.check(search, files)
+        closure.check(search, files, list(dict.fromkeys([*dirs, *usual])))
+    if flags.NO_IPC not in wanted.flags:
+        files += ipc.find(roots, findings)
+    return version, _each_once(files, findings)
 
 
-def _driver_files(
-    search: libraries.Search, search_paths: Sequence[str]
-) -> tuple[str, list[DriverFile]]:
+def _library_places(
+    search: Search, usual: list[str], search_paths: Sequence[str], stack: ExitStack
+) -> tuple[Search, list[str]]:
+    """Return where libraries are looked for: the usual directories, or those that were named."""
     root = search.roots.driver_root
     if not search_paths:
-        return _libraries(search, libraries.directories(search))
+        return search, usual
     if all(_is_in(root, path) for path in search_paths):
-        return _libraries(search, [below(root, path) for path in search_paths])
-    with Tree("/") as whole:
-        return _libraries(search._replace(tree=whole), search_paths)
-
-
-def _libraries(search: libraries.Search, dirs: Sequence[str]) -> tuple[str, list[DriverFile]]:
-    version = procfs.driver_version(search.roots)
-    if not version:
-        version = libraries.infer_version(search.tree, dirs)
-        if not version:
-            raise DriverNotFoundError(
-                f"no NVIDIA driver: no {search.roots.proc}/driver/nvidia/version and no "
-                f"libcuda.so in {search.tree.host_root}",
-                hint="install it, or name its place: --driver-root, or root in config.toml",
-            )
-        search.findings.warn(f"no kernel module is loaded: {version} is the libraries' version")
-    return version, libraries.find(search, version, dirs)
+        paths = [below(root, path) for path in search_paths]
+    else:
+        paths = list(search_paths)
+        search = search._replace(tree=stack.enter_context(Tree("/")))
+    return search, libraries.real_directories(search.tree, paths)
 
 
 def _is_in(root: str, path: str) -> bool:
     return root in ("/", path) or path.startswith(root + "/")
 
 
-def _gpus(host: _Host, nvml: Nvml | None) -> tuple[tuple[Gpu, ...], NvmlReport | None]:
-    listed = procfs.gpus(host.roots)
-    minors = [gpu.minor for gpu in listed if gpu.minor is not None]
-    complete = bool(listed) and len(minors) == len(listed) and all(gpu.uuid for gpu in listed)
-    report = None
-    if not complete or any(mig.instances(host.roots, minor) for minor in minors):
-        lost = "MIG devices" if complete else "GPUs that procfs does not describe"
-        report = _ask(nvml, host.findings, f"{lost} are left out")
-    if report and not listed:
-        host.findings.note("procfs lists no GPU: they are NVML's")
-        return tuple(_make(host, gpu) for gpu in report.gpus), report
-    by_bus = {gpu.bus_id: gpu for gpu in report.gpus} if report else {}
-    known = (_combine(host, i, gpu, by_bus.get(gpu.bus_id)) for i, gpu in enumerate(listed))
-    return tuple(_make(host, gpu) for gpu in known if gpu), report
+def _version(search: Search, dirs: Sequence[str]) -> str:
+    """Return the version of the loaded module, of the libraries where none is loaded."""
+    version = procfs.driver_version(search.roots)
+    if version:
+        return version
+    version = libraries.infer_version(search.tree, dirs)
+    if not version:
+        raise _no_driver(search)
+    search.findings.warn(f"no kernel module is loaded: {version} is the libraries' version")
+    return version
 
 
-def _ask(nvml: Nvml | None, findings: Findings, cost: str) -> NvmlReport | None:
-    if nvml is None:
-        findings.warn(f"NVML is needed and not at hand: {cost}")
-        return None
-    try:
-        report = nvml.report()
-    except NvmlError as error:
-        findings.warn(f"{error.message}: {cost}")
-        return None
-    for warning in report.warnings:
-        findings.warn(warning)
-    return report
-
-
-def _combine(
-    host: _Host, index: int, gpu: procfs.ProcGpu, known: NvmlGpu | None
-) -> NvmlGpu | None:
-    """Return what procfs and NVML tell of a GPU together, None if it can't be used yet."""
-    minor = gpu.minor if gpu.minor is not None else known.minor if known else None
-    uuid = gpu.uuid or (known.uuid if known else "")
-    if minor is None or not uuid:
-        what = "device minor" if minor is None else "UUID"
-        host.findings.warn(f"GPU {index} at {gpu.bus_id} has no {what} yet: left out")
-        return None
-    # MIG mode without any instance is NVML's secret: asking it on every node costs seconds.
-    in_mig = known.mig_enabled if known else bool(mig.instances(host.roots, minor))
-    return NvmlGpu(
-        index=index,
-        minor=minor,
-        uuid=uuid,
-        bus_id=gpu.bus_id,
-        name=gpu.model,
-        mig_enabled=in_mig,
-        mig=known.mig if known else (),
+def _no_driver(search: Search) -> DriverNotFoundError:
+    lacks = (
+        f"no {search.roots.proc}/driver/nvidia/version and no libcuda.so in "
+        f"{search.tree.host_root}"
     )
-
-
-def _make(host: _Host, gpu: NvmlGpu) -> Gpu:
-    roots, stat_node = host.roots, host.stat_node
-    drm, by_path = nodes.drm_nodes(roots, stat_node, gpu.bus_id, gpu.index)
-    return Gpu(
-        index=gpu.index,
-        minor=gpu.minor,
-        uuid=gpu.uuid,
-        bus_id=gpu.bus_id,
-        model=gpu.name,
-        node=nodes.gpu_node(roots, stat_node, host.findings, gpu.minor, gpu.index),
-        drm_nodes=drm,
-        by_path=by_path,
-        mig_enabled=gpu.mig_enabled,
-        mig=_mig_devices(host, gpu.minor, gpu.index, gpu.mig),
-    )
-
-
-def _mig_devices(
-    host: _Host, minor: int, parent_index: int, known: Sequence[NvmlMig]
-) -> tuple[MigDevice, ...]:
-    table = mig.minors(host.roots) if known else {}
-    found = []
-    for device in known:
-        name = f"{parent_index}:{device.index}"
-        minors = mig.cap_minors(host.roots, table, minor, device.gi, device.ci)
-        if minors is None:
-            host.findings.warn(f"no nvidia-caps minor for MIG device {name}: left out")
-            continue
-        cap_nodes = nodes.cap_nodes(host.roots, host.stat_node, minors, name)
-        if cap_nodes is None:
-            host.findings.warn(
-                f"MIG device {name} lacks {host.roots.dev}/nvidia-caps/nvidia-cap{minors[0]} or "
-                f"{minors[1]}: left out"
-            )
-            continue
-        found.append(
-            MigDevice(
-                index=device.index,
-                uuid=device.uuid,
-                gi=device.gi,
-                ci=device.ci,
-                profile=device.profile,
-                cap_minors=minors,
-                nodes=cap_nodes,
-            )
+    bound = [gpu for gpu in pci.elsewhere(search.roots) if gpu.driver in pci.NATIVE]
+    if bound:
+        return DriverNotFoundError(
+            f"the GPU at {bound[0].bus_id} is bound to {bound[0].driver}: {lacks}",
+            hint=f"install NVIDIA's driver, and keep {bound[0].driver} from loading",
         )
-    return tuple(found)
+    return DriverNotFoundError(
+        f"no NVIDIA driver: {lacks}",
+        hint="install it, or name its place: --driver-root, or root in config.toml",
+    )
+
+
+def _each_once(files: Iterable[DriverFile], findings: Findings) -> list[DriverFile]:
+    """Return files sorted by container path, of which each is one file's."""
+    taken: dict[str, DriverFile] = {}
+    for file in files:
+        first = taken.setdefault(file.container_path, file)
+        if first.host_path != file.host_path:
+            findings.leave_out(file.host_path, f"{first.host_path} is in its place")
+    return sorted(taken.values(), key=lambda file: file.container_path)

@@ -4,39 +4,53 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 
-from nvct.host import procfs
+from nvct.errors import printable
+from nvct.host import driver_names, procfs
 from nvct.host.model import DriverFile
-from nvct.host.roots import join
+from nvct.host.roots import below, join
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from nvct.host.model import Findings
     from nvct.host.roots import Roots
     from nvct.host.tree import Tree
+
+VERSION = re.compile(r"\d{3,}\.\d+(?:\.\d+)*")
 
 
 def directories(roots: Roots) -> list[str]:
     """Return the kernel's firmware directories in its order (admin-guide/kernel firmware API)."""
-    custom = procfs.read_text(f"{roots.sys}/module/firmware_class/parameters/path") or ""
+    custom = (procfs.read_text(f"{roots.sys}/module/firmware_class/parameters/path") or "").strip()
     release = (procfs.read_text(f"{roots.proc}/sys/kernel/osrelease") or "").strip()
-    places = [custom.strip()]
+    # A driver container's is named as the host sees it: NVIDIA's GPU operator, driver manager.
+    places = [below(roots.driver_root, custom), custom] if custom.startswith("/") else []
     if release:
         places.append(f"/lib/firmware/updates/{release}")
     places.append("/lib/firmware/updates")
     if release:
         places.append(f"/lib/firmware/{release}")
     places.append("/lib/firmware")
-    return [place for place in places if place.startswith("/")]
+    return list(dict.fromkeys(places))
 
 
-def find(tree: Tree, roots: Roots, version: str) -> list[DriverFile]:
+def find(tree: Tree, roots: Roots, version: str, findings: Findings) -> list[DriverFile]:
     """Return gsp*.bin of a driver version; a file that two directories share is taken once."""
     files: dict[str, DriverFile] = {}
     for place in directories(roots):
+        for other in tree.names(join(place, "nvidia")):
+            if other != version and VERSION.fullmatch(other):
+                path = tree.host_path(join(place, f"nvidia/{other}"))
+                findings.leave_out(path, f"firmware of driver {other}, not {version}")
         directory = join(place, f"nvidia/{version}")
         for name in tree.names(directory):
+            path = tree.host_path(join(directory, name))
             found = tree.find(join(directory, name)) if fnmatch.fnmatch(name, "gsp*.bin") else None
-            if found is None or found.real in files:
+            if found is None or not driver_names.is_safe(tree.host_path(found.real)):
+                findings.leave_out(printable(path), "no GSP firmware")
+                continue
+            if found.real in files:
                 continue
             files[found.real] = DriverFile(
                 host_path=tree.host_path(found.real),

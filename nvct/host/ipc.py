@@ -35,6 +35,8 @@ def find(roots: Roots, findings: Findings) -> list[DriverFile]:
             if _lstat(path, stat.S_IFSOCK):
                 files.append(_socket(path, f"/run/{name}", capability))
                 break
+            if os.path.lexists(path):
+                findings.leave_out(path, "no socket")
     mps = join(roots.driver_root, MPS_DIR)
     if status := _lstat(mps, stat.S_IFDIR):
         if status.st_uid == 0:
@@ -42,6 +44,7 @@ def find(roots: Roots, findings: Findings) -> list[DriverFile]:
             files.append(_socket(mps, f"/{MPS_DIR}", "compute"))
         else:
             findings.warn(f"{mps} belongs to user {status.st_uid}, not to root: left out")
+            findings.leave_out(mps, f"belongs to user {status.st_uid}, not to root")
     return files
 
 

@@ -2,18 +2,21 @@
 """Libraries of the driver, found by rule: the file's suffix is the version of the driver.
 
 Contract: directories come from the tree's own ld.so.cache and from the usual places. Libraries of
-another machine, 32-bit ones too, are left out. Links are resolved inside the driver root.
+another machine, 32-bit ones too, are left out. Links are resolved inside the driver root. What
+looks like the driver's and is not taken is left out with a reason.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from typing import NamedTuple
 
-from nvct.errors import DriverNotFoundError, ElfError, LdCacheError, UnsafePathError
+from nvct.errors import DriverNotFoundError, ElfError, LdCacheError, UnsafePathError, printable
+from nvct.host import driver_names
+from nvct.host.driver_names import DRIVER_SUFFIX, OTHER_VERSIONS, stem
 from nvct.host.model import DriverFile, Link
 from nvct.host.roots import join
+from nvct.linux import ldcache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,40 +24,23 @@ if TYPE_CHECKING:
 
     from nvct.host.model import Capability, Findings
     from nvct.host.roots import Roots
-    from nvct.host.tree import Found, Tree
+    from nvct.host.tree import Found, Headers, Tree
 
 # As nvidia-container-toolkit v1.20, its order as well; triplets are added by machine.
 PLAIN_DIRS = ("/", "/usr/lib64", "/lib64")
 TRIPLET_DIRS = ("/usr/lib/{}", "/usr/lib/{}/nvidia/current", "/lib/{}", "/lib/{}/nvidia/current")
 TRIPLETS = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
+# Not in nvidia-container-toolkit v1.20: driver roots that are no whole system (NixOS), NixOS with
+# the root of the system, and what Google's driver installer leaves on a node.
+MORE_DIRS = (
+    "/usr/lib", "/lib", "/run/opengl-driver/lib", "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+)  # fmt: skip
 SUB_DIRS = ("vdpau",)
-
-CLASSES: dict[Capability, tuple[str, ...]] = {
-    "utility": ("libnvidia-ml", "libnvidia-cfg", "libnvidia-nscq", "libnvidia-sandboxutils"),
-    "compute": (
-        "libcuda", "libcudadebugger", "libnvidia-opencl", "libnvidia-gpucomp",
-        "libnvidia-ptxjitcompiler", "libnvidia-fatbinaryloader", "libnvidia-allocator",
-        "libnvidia-compiler", "libnvidia-compiler-next", "libnvidia-pkcs11",
-        "libnvidia-pkcs11-openssl3", "libnvidia-nvvm", "libnvidia-nvvm70", "libnvidia-tileiras",
-    ),
-    "video": (
-        "libvdpau_nvidia", "libnvidia-encode", "libnvidia-opticalflow", "libnvcuvid",
-    ),
-    "graphics": (
-        "libnvidia-eglcore", "libnvidia-glcore", "libnvidia-tls", "libnvidia-glsi",
-        "libnvidia-fbc", "libnvidia-ifr", "libnvidia-rtcore", "libnvoptix", "libGLX_nvidia",
-        "libEGL_nvidia", "libGLESv2_nvidia", "libGLESv1_CM_nvidia", "libnvidia-glvkspirv",
-        "libnvidia-cbl", "libnvidia-vulkan-producer", "libnvidia-present", "libnvidia-gtk2",
-        "libnvidia-gtk3", "libnvidia-wayland-client", "libglxserver_nvidia", "libnvidia-vksc-core",
-    ),
-    "ngx": ("libnvidia-ngx",),
-}  # fmt: skip
-CLASS_OF: dict[str, Capability] = {name: c for c, names in CLASSES.items() for name in names}
-# Graphics libraries with versions of their own (libnvidia-egl-gbm.so.1.1.2 and its kin) belong to
-# the graphics discovery, which is not there yet.
-OTHER_VERSIONS = re.compile(r"libnvidia-nvvm70\.so\.\d+(\.\d+)*")
-DRIVER_SUFFIX = re.compile(r"\.so\.(\d{3,}\.\d+(?:\.\d+)*)$")
-NAME = re.compile(r"lib[^/]+?\.so(?=\.|$)")
+CACHED_LIMIT = 64
+COSTS = {"libcuda": "CUDA will not start in containers", "libnvidia-ml": "nvidia-smi will not"}
+COMPAT_MACHINES = {"x86_64": "i386", "aarch64": "arm"}
+COMPAT_REASON = "32-bit, which containers get that ask for compat32"
 
 
 class Search(NamedTuple):
@@ -69,28 +55,59 @@ class Search(NamedTuple):
 def machine_directories(machine: str) -> list[str]:
     """Return the usual library directories of a machine."""
     triplet = TRIPLETS.get(machine)
-    return [*PLAIN_DIRS, *(d.format(triplet) for d in TRIPLET_DIRS if triplet)]
+    return [*PLAIN_DIRS, *(d.format(triplet) for d in TRIPLET_DIRS if triplet), *MORE_DIRS]
 
 
 def directories(search: Search) -> list[str]:
     """Return the real paths of the library directories of a tree, each once."""
     tree = search.tree
     wanted = machine_directories(search.machine)
-    try:
-        cached = (path for name, path in tree.cached_libraries() if _is_of_driver(name))
-        for path in cached:
-            wanted.append(os.path.dirname(path))
-            found = tree.find(path)
-            if found:
-                wanted.append(os.path.dirname(found.real))
-    except LdCacheError as error:
-        search.findings.warn(f"{error.message}: only the usual library directories are searched")
+    for path in cached_paths(search):
+        wanted.append(os.path.dirname(path))
+        found = tree.find(path)
+        if found:
+            wanted.append(os.path.dirname(found.real))
+    return real_directories(tree, wanted)
+
+
+def real_directories(tree: Tree, wanted: Sequence[str]) -> list[str]:
+    """Return the real paths of those directories that are there, each once."""
     unique: dict[str, None] = {}
-    for directory in wanted:
+    for directory in dict.fromkeys(wanted):
         real = tree.directory(directory)
         if real is not None:
             unique[real] = None
     return list(unique)
+
+
+def cached_paths(search: Search) -> list[str]:
+    """Return where the linker's cache has the driver's libraries: one path of each directory."""
+    try:
+        cache = search.tree.linker_cache()
+        if cache is None:
+            return []
+        names = ((r[0], r[2]) for r in cache.records if _may_be_of_driver(cache.raw(r[1])))
+        # Another machine's flags tell that an entry is not ours; what they do not tell, ELF does.
+        others = {flags for machine, flags in ldcache.FLAGS.items() if machine != search.machine}
+        paths = dict.fromkeys(cache.text(at) for flags, at in names if flags not in others)
+    except LdCacheError as error:
+        search.findings.warn(f"{error.message}: only the usual library directories are searched")
+        return []
+    folders: dict[str, str] = {}
+    for path in paths:
+        if driver_names.is_of_driver(os.path.basename(path)):
+            folders.setdefault(os.path.dirname(path), path)
+    if len(folders) > CACHED_LIMIT:
+        search.findings.warn(
+            f"{search.tree.host_path('/etc/ld.so.cache')} has libraries of the driver in "
+            f"{len(folders)} directories: {CACHED_LIMIT} are searched"
+        )
+    return list(folders.values())[:CACHED_LIMIT]
+
+
+def _may_be_of_driver(name: bytes) -> bool:
+    """Tell cheaply whether a name is worth a closer look: each one has "nv" in it, or "cuda"."""
+    return b"nv" in name or b"cuda" in name
 
 
 def infer_version(tree: Tree, dirs: Sequence[str]) -> str:
@@ -99,22 +116,23 @@ def infer_version(tree: Tree, dirs: Sequence[str]) -> str:
     Raises:
         DriverNotFoundError: there are several, and nothing tells which one is loaded.
     """
-    for stem in ("libcuda", "libnvidia-ml"):
-        versions = set()
-        for directory in dirs:
-            for name in tree.names(directory):
-                match = DRIVER_SUFFIX.search(name)
-                if match and name[: match.start()] == stem:
-                    versions.add(match[1])
+    for wanted in ("libcuda", "libnvidia-ml"):
+        versions = _versions(tree, dirs, (wanted,))
         if len(versions) > 1:
             raise DriverNotFoundError(
-                f"{tree.host_root} has {stem} of {' and '.join(sorted(versions))}, "
+                f"{tree.host_root} has {wanted} of {' and '.join(sorted(versions))}, "
                 "and no kernel module tells which is in use",
                 hint="load the nvidia module, or remove the other version",
             )
         if versions:
             return versions.pop()
     return ""
+
+
+def _versions(tree: Tree, dirs: Sequence[str], stems: Sequence[str]) -> set[str]:
+    heads = tuple(f"{name}.so." for name in stems)
+    names = (n for directory in dirs for n in tree.names(directory) if n.startswith(heads))
+    return {match[1] for match in map(DRIVER_SUFFIX.search, names) if match}
 
 
 def find(search: Search, version: str, dirs: Sequence[str]) -> list[DriverFile]:
@@ -125,120 +143,192 @@ def find(search: Search, version: str, dirs: Sequence[str]) -> list[DriverFile]:
     """
     tree = search.tree
     files: dict[str, DriverFile] = {}
-    for found in _candidates(tree, version, dirs):
+    firsts: dict[tuple[bool, str], str] = {}
+    for found, reason in candidates(search, version, dirs):
         if found.real in files:
             continue
-        library = _library(search, version, found)
-        if library is not None:
+        library = make(search, found, reason)
+        if library is None:
+            continue
+        # One name in two directories is one library; the linker takes the first that it finds.
+        folder, name = os.path.split(found.real)
+        first = firsts.setdefault((os.path.basename(folder) in SUB_DIRS, name), library.host_path)
+        if first == library.host_path:
             files[found.real] = library
+        else:
+            search.findings.leave_out(library.host_path, f"{first} is found before it")
     names = {os.path.basename(path) for path in files}
     if not any(name.endswith(f".so.{version}") for name in names):
-        raise _not_found(tree, version, dirs)
-    for stem in ("libcuda", "libnvidia-ml"):
-        if f"{stem}.so.{version}" not in names:
-            search.findings.warn(f"{tree.host_root} has no {stem}.so.{version}")
+        raise _not_found(tree, version, dirs, machine_directories(search.machine))
+    for wanted, cost in COSTS.items():
+        if f"{wanted}.so.{version}" not in names:
+            search.findings.warn(f"{tree.host_root} has no {wanted}.so.{version}: {cost}")
     return sorted(files.values(), key=lambda file: file.container_path)
 
 
-def _candidates(tree: Tree, version: str, dirs: Sequence[str]) -> Iterator[Found]:
+def candidates(search: Search, version: str, dirs: Sequence[str]) -> Iterator[tuple[Found, str]]:
+    """Yield the files that are the driver's by their names, and why; leave out the others."""
     suffix = f".so.{version}"
+    by_version = f"suffix is the driver's version {version}"
     for directory in dirs:
-        for place in (directory, *(join(directory, sub) for sub in SUB_DIRS)):
-            for name in tree.names(place):
+        for place in (directory, *_sub_directories(search.tree, directory)):
+            for name in search.tree.names(place):
                 if not name.startswith("lib"):
                     continue
-                if name.endswith(suffix) or OTHER_VERSIONS.fullmatch(name):
-                    found = tree.find(join(place, name))
-                    if found is not None:
-                        yield found
+                if name.endswith(suffix):
+                    reason = by_version
+                elif "nv" in name or "cuda" in name:
+                    reason = _reason(search, version, place, name)
+                else:
+                    continue
+                found = _file(search, version, place, name) if reason else None
+                if found is None:
+                    continue
+                # A link of another name may lead to what has the driver's version.
+                yield found, by_version if found.real.endswith(suffix) else reason
 
 
-def _library(search: Search, version: str, found: Found) -> DriverFile | None:
+def _sub_directories(tree: Tree, directory: str) -> list[str]:
+    present = [sub for sub in SUB_DIRS if sub in tree.name_set(directory)]
+    return real_directories(tree, [join(directory, sub) for sub in present])
+
+
+def _reason(search: Search, version: str, place: str, name: str) -> str:
+    """Return why a file without the driver's version is in, "" where it is not."""
+    for pattern, reason in OTHER_VERSIONS.items():
+        if pattern.fullmatch(name):
+            return reason
+    match = DRIVER_SUFFIX.search(name)
+    if match and driver_names.is_of_driver(name):
+        path = search.tree.host_path(join(place, name))
+        search.findings.leave_out(printable(path), f"of driver {match[1]}, not {version}")
+    return ""
+
+
+def _file(search: Search, version: str, place: str, name: str) -> Found | None:
+    """Return the regular file of a name, None where there is none that could be used."""
     tree, findings = search.tree, search.findings
+    path = tree.host_path(join(place, name))
+    found = tree.find_in(place, name)
+    if found is None:
+        if tree.is_link(join(place, name)):
+            findings.warn(f"{printable(path)} is a link that leads to no file: left out")
+            findings.leave_out(printable(path), "a link that leads to no file of the driver root")
+        else:
+            findings.warn(f"{printable(path)} is no regular file: left out")
+            findings.leave_out(printable(path), "no regular file")
+        return None
+    if not driver_names.is_safe(tree.host_path(found.real)):
+        shown = printable(tree.host_path(found.real))
+        findings.warn(f"{shown} has a name that no CDI spec can hold: left out")
+        findings.leave_out(shown, "a name that no CDI spec can hold")
+        return None
+    match = DRIVER_SUFFIX.search(found.real)
+    if match and match[1] != version:
+        findings.leave_out(path, f"leads to a file of driver {match[1]}, not {version}")
+        return None
+    if stem(name) in driver_names.WITHOUT_GLVND:
+        findings.leave_out(path, "it would take the place of the image's GLVND")
+        return None
+    return found
+
+
+def make(
+    search: Search, found: Found, reason: str, capability: Capability | None = None
+) -> DriverFile | None:
+    """Return a library with its links, None where it is another machine's.
+
+    Its capability is that of its name if none is given.
+    """
+    tree = search.tree
     host_path = tree.host_path(found.real)
-    name = os.path.basename(found.real)
-    soname = ""
-    try:
-        elf = tree.read_elf(found.real)
-    except (ElfError, UnsafePathError, OSError) as error:
-        findings.warn(f"{host_path} has no readable SONAME, no links are made for it: {error}")
-    else:
-        if elf.machine != search.machine:
-            findings.note(f"{host_path} is for {elf.machine}: left out")
-            return None
-        soname = elf.soname or ""
+    headers = read_headers(search, found)
+    if headers and headers.machine != search.machine:
+        is_compat = headers.machine == COMPAT_MACHINES.get(search.machine)
+        other = f"for {headers.machine}, not {search.machine}"
+        search.findings.leave_out(host_path, COMPAT_REASON if is_compat else other)
+        return None
+    soname, needed = (headers.soname, headers.needed) if headers else ("", ())
     path = search.roots.container_path(host_path)
-    stem = _stem(name)
-    capability = CLASS_OF.get(stem.removesuffix(".so"), "")
-    by_version = name.endswith(f".so.{version}")
     return DriverFile(
         host_path=host_path,
         container_path=path,
-        reason=f"suffix is the driver's version {version}" if by_version else "used by libcuda",
+        reason=reason,
         kind="library",
-        capability=capability,
+        capability=capability or driver_names.class_of(os.path.basename(path)),
         soname=soname,
-        links=tuple(_links(tree, found.real, path, soname, stem)),
+        links=tuple(_links(tree, found.real, path, soname)),
+        needed=needed,
     )
 
 
-def _links(tree: Tree, real: str, path: str, soname: str, stem: str) -> Iterator[Link]:
+def read_headers(search: Search, found: Found) -> Headers | None:
+    """Return the ELF headers of a library, None with a warning where they cannot be read."""
+    try:
+        return search.tree.headers(found.real)
+    except (ElfError, UnsafePathError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        search.findings.warn(
+            f"{search.tree.host_path(found.real)} has no readable SONAME, no links are made for "
+            f"it: {reason}"
+        )
+        return None
+
+
+def _links(tree: Tree, real: str, path: str, soname: str) -> Iterator[Link]:
     """Yield what has to stand beside a library.
 
     nvidia-container-toolkit v1.20 makes SONAME links only where the host has them, and leaves
     those of other versions to ldconfig; which does not run here.
     """
     directory, name = os.path.split(path)
-    if soname and "/" not in soname and soname != name:
+    found = stem(name)
+    # A SONAME is the file's word: one that is no plain name of a library makes no link.
+    usable = soname.startswith("lib") and "/" not in soname and driver_names.is_safe(soname)
+    if usable and soname != name:
         yield Link(target=name, path=join(directory, soname))
-    if stem == "libGLX_nvidia.so":
+    if found == "libGLX_nvidia":
         yield Link(target=name, path=join(directory, "libGLX_indirect.so.0"))
-    development = join(os.path.dirname(real), stem)
+    development = f"{found}.so"
+    if development in (name, soname):
+        return
     # Programs dlopen these two without a version; hosts without development packages lack them.
-    always = stem in ("libcuda.so", "libnvidia-opticalflow.so")
-    if stem not in (name, soname) and (always or tree.is_link(development)):
-        yield Link(target=soname or name, path=join(directory, stem))
+    always = found in ("libcuda", "libnvidia-opticalflow")
+    beside = os.path.dirname(real)
+    is_there = development in tree.name_set(beside) and tree.is_link(join(beside, development))
+    if always or is_there:
+        yield Link(target=soname if usable else name, path=join(directory, development))
 
 
-def _stem(name: str) -> str:
-    match = NAME.match(name)
-    return match[0] if match else name
-
-
-def _is_of_driver(name: str) -> bool:
-    stem = _stem(name).removesuffix(".so")
-    return stem in CLASS_OF or "nvidia" in stem
-
-
-def _not_found(tree: Tree, version: str, dirs: Sequence[str]) -> DriverNotFoundError:
-    others = set()
-    for directory in dirs:
-        for name in tree.names(directory):
-            match = DRIVER_SUFFIX.search(name)
-            if match and _stem(name) in ("libcuda.so", "libnvidia-ml.so"):
-                others.add(match[1])
+def _not_found(
+    tree: Tree, version: str, dirs: Sequence[str], usual: Sequence[str]
+) -> DriverNotFoundError:
+    others = _versions(tree, dirs, ("libcuda", "libnvidia-ml")) - {version}
     if others:
         return DriverNotFoundError(
             f"kernel module is {version}, but {tree.host_root} has libraries of "
             f"{' and '.join(sorted(others))}",
             hint="reboot, or reload the nvidia modules",
         )
+    lost = [d for d in usual if tree.directory(d) is None and tree.is_link(d)]
     return DriverNotFoundError(
-        f"no library of driver {version} in {tree.host_root}",
-        hint="name the place: --driver-root or --library-search-path",
+        f"kernel module is {version}, but {tree.host_root} has no library of that version",
+        hint=f"{tree.host_path(lost[0])} is a link that leads to no directory"
+        if lost
+        else "name the place: --driver-root or --library-search-path",
     )
 
 
 def libcuda_directories(files: Sequence[DriverFile]) -> list[str]:
     """Return the container directories that hold libcuda."""
-    paths = (f.container_path for f in files if f.kind == "library")
-    found = (p for p in paths if _stem(os.path.basename(p)) == "libcuda.so")
-    return sorted({os.path.dirname(p) for p in found})
+    paths = (f.container_path for f in files if f.kind == "library" and f.capability != "compat32")
+    return sorted({os.path.dirname(p) for p in paths if stem(os.path.basename(p)) == "libcuda"})
 
 
-def host_path_of(files: Sequence[DriverFile], stem: str) -> str | None:
-    """Return the host path of the library with a stem, e.g. "libnvidia-ml.so"."""
+def host_path_of(files: Sequence[DriverFile], name: str) -> str | None:
+    """Return the host path of this machine's library with a name, e.g. "libnvidia-ml.so"."""
     for file in files:
-        if file.kind == "library" and _stem(os.path.basename(file.host_path)) == stem:
+        mine = file.kind == "library" and file.capability != "compat32"
+        if mine and f"{stem(os.path.basename(file.host_path))}.so" == name:
             return file.host_path
     return None

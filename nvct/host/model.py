@@ -53,6 +53,7 @@ class DriverFile:
     Attributes:
         soname: of a library, "" where it has none.
         links: what has to stand beside a library so that programs find it.
+        needed: of a library, the names of those that it is linked to.
     """
 
     host_path: str
@@ -62,6 +63,7 @@ class DriverFile:
     capability: Capability = ""
     soname: str = ""
     links: tuple[Link, ...] = ()
+    needed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,11 +33,33 @@ CONTROL_NODES: tuple[tuple[str, str, Capability], ...] = (
     ("nvidia-uvm-tools", "CUDA debuggers and profilers trace unified memory", "compute"),
     ("nvidia-modeset", "displays are set up through it", "display"),
 )
-# Major 226 is DRM's, drivers/gpu/drm in the kernel's admin-guide/devices.txt; renderD128 has
-# minor 128 and card1 has 1.
-DRM_MAJOR = 226
-UVM_MINORS = {"nvidia-uvm": 0, "nvidia-uvm-tools": 1}
-NAMED = re.compile(r"(?:nvidia|nvidia-cap|card|renderD)(\d+)")
+# Fixed numbers, where the kernel's admin-guide/devices.txt has them; renderD128 has minor 128 and
+# card1 has 1. Others are given out when the module is loaded.
+FIXED_MAJORS = {"drm": 226, "infiniband_verbs": 231, "misc": 10}
+# Names that stand for one node: major's name in /proc/devices, minor.
+SINGLE = {
+    "nvidiactl": ("nvidia", 255),
+    "nvidia-modeset": ("nvidia", 254),
+    "nvidia-uvm": ("nvidia-uvm", 0),
+    "nvidia-uvm-tools": ("nvidia-uvm", 1),
+    "nvidia-nvswitchctl": ("nvidia-nvswitch", 255),
+    "nvidia-nvlink": ("nvidia-nvlink", 0),
+    "gdrdrv": ("gdrdrv", 0),
+    "rdma_cm": ("misc", 0),
+    "dxg": ("misc", 0),
+}
+# Names that end in a number: major's name, minor of number 0.
+NUMBERED = {
+    "nvidia": ("nvidia", 0),
+    "nvidia-cap": ("nvidia-caps", 0),
+    "nvidia-fs": ("nvidia-fs", 0),
+    "nvidia-nvswitch": ("nvidia-nvswitch", 0),
+    "channel": ("nvidia-caps-imex-channels", 0),
+    "uverbs": ("infiniband_verbs", 192),  # the kernel's IB_UVERBS_BASE_MINOR
+    "card": ("drm", 0),
+    "renderD": ("drm", 0),
+}
+NAMED = re.compile(rf"({'|'.join(NUMBERED)})(\d+)")
 
 
 def named_nodes(roots: Roots) -> StatNode:
@@ -163,17 +185,11 @@ def _cost(name: str) -> str:
 
 
 def _numbers(name: str, majors: dict[str, int]) -> tuple[int, int] | None:
+    match = NAMED.fullmatch(name)
+    kind, minor = SINGLE.get(name) or NUMBERED.get(match[1] if match else "", ("", 0))
+    if match and name not in SINGLE:
+        minor += int(match[2])
     # nvidia-frontend is the name of the major before driver 550.40.
     nvidia = majors.get("nvidia", majors.get("nvidia-frontend", 195))
-    fixed = {"nvidiactl": (nvidia, 255), "nvidia-modeset": (nvidia, 254)}
-    if name in fixed:
-        return fixed[name]
-    if name in UVM_MINORS:
-        major = majors.get("nvidia-uvm")
-        return None if major is None else (major, UVM_MINORS[name])
-    match = NAMED.fullmatch(name)
-    if not match:
-        return None
-    by_prefix = {"nvidia": nvidia, "nvidia-cap": majors.get("nvidia-caps")}
-    major = by_prefix.get(name[: match.start(1)], DRM_MAJOR)
-    return None if major is None else (major, int(match[1]))
+    major = nvidia if kind == "nvidia" else majors.get(kind, FIXED_MAJORS.get(kind))
+    return None if major is None else (major, minor)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from nvct.errors import NvmlError
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
     Handle: TypeAlias = Any
 
+# nvml.h: those whose GPU instances may use the parent's DRM nodes.
+GRAPHICAL_PROFILES = tuple(
+    f"NVML_GPU_INSTANCE_PROFILE_{slices}_SLICE_GFX" for slices in (1, 2, 3, 4)
+)
 _LOCK = threading.Lock()
 
 
@@ -38,7 +43,13 @@ class NvmlMig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlGpu:
-    """A GPU as NVML tells; bus_id as sysfs writes it."""
+    """A GPU as NVML tells; bus_id as sysfs writes it.
+
+    Attributes:
+        minor: -1, and bus_id "", where the GPU has none: an integrated one of a Jetson.
+        coherent: whether CPU and GPU share one address space, by the hardware; None where NVML
+            does not tell.
+    """
 
     index: int
     minor: int
@@ -47,6 +58,7 @@ class NvmlGpu:
     name: str
     mig_enabled: bool = False
     mig: tuple[NvmlMig, ...] = ()
+    coherent: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,29 +156,52 @@ def _gpu(nvml: ModuleType, index: int, warnings: list[str]) -> NvmlGpu:
     enabled = mode == nvml.NVML_DEVICE_MIG_ENABLE
     return NvmlGpu(
         index=index,
-        minor=int(nvml.nvmlDeviceGetMinorNumber(handle)),
+        minor=int(_supported(nvml, lambda: nvml.nvmlDeviceGetMinorNumber(handle), -1)),
         uuid=_string(nvml.nvmlDeviceGetUUID(handle)),
-        bus_id=canonical_bus_id(_string(nvml.nvmlDeviceGetPciInfo(handle).busId)),
+        bus_id=canonical_bus_id(
+            _string(_supported(nvml, lambda: nvml.nvmlDeviceGetPciInfo(handle).busId, ""))
+        ),
         name=_string(nvml.nvmlDeviceGetName(handle)),
         mig_enabled=enabled,
         mig=_mig_devices(nvml, handle, index, warnings) if enabled else (),
+        coherent=_coherent(nvml, handle),
     )
+
+
+def _coherent(nvml: ModuleType, handle: Handle) -> bool | None:
+    """Return whether the addressing mode is ATS: address translation by the hardware.
+
+    As go-nvlib: a driver or GPU that has no addressing modes is not coherent.
+    """
+    try:
+        return bool(
+            nvml.nvmlDeviceGetAddressingMode(handle) == nvml.NVML_DEVICE_ADDRESSING_MODE_ATS
+        )
+    except (AttributeError, nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
+        return False
+    except nvml.NVMLError:
+        return None
 
 
 def _mig_devices(
     nvml: ModuleType, parent: Handle, parent_index: int, warnings: list[str]
 ) -> tuple[NvmlMig, ...]:
     found = []
+    graphical = _graphical_profiles(nvml, parent)
     for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(parent)):
         try:
             handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, index)
+            gi = int(nvml.nvmlDeviceGetGpuInstanceId(handle))
+            profile = _profile(nvml, handle)
+            if graphical and "+" not in profile and _profile_id(nvml, parent, gi) in graphical:
+                profile += "+gfx"
             found.append(
                 NvmlMig(
                     index=index,
                     uuid=_string(nvml.nvmlDeviceGetUUID(handle)),
-                    gi=int(nvml.nvmlDeviceGetGpuInstanceId(handle)),
+                    gi=gi,
                     ci=int(nvml.nvmlDeviceGetComputeInstanceId(handle)),
-                    profile=_profile(nvml, handle),
+                    profile=profile,
                 )
             )
         except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):
@@ -174,6 +209,30 @@ def _mig_devices(
         except nvml.NVMLError as error:
             warnings.append(f"NVML refuses MIG device {parent_index}:{index}: {_text(error)}")
     return tuple(found)
+
+
+def _graphical_profiles(nvml: ModuleType, parent: Handle) -> set[int]:
+    """Return the ids that a GPU has for its profiles with graphics; most GPUs have none."""
+
+    def ask(name: str) -> int:
+        return int(nvml.nvmlDeviceGetGpuInstanceProfileInfo(parent, getattr(nvml, name)).id)
+
+    found = (_optional(nvml, partial(ask, name)) for name in GRAPHICAL_PROFILES)
+    return {number for number in found if number is not None}
+
+
+def _profile_id(nvml: ModuleType, parent: Handle, gi: int) -> int | None:
+    """Return the id of a GPU instance's profile, None where NVML does not tell it to us.
+
+    Without it a MIG device counts as one without graphics.
+    """
+
+    def ask() -> int:
+        instance = nvml.nvmlDeviceGetGpuInstanceById(parent, gi)
+        return int(nvml.nvmlGpuInstanceGetInfo(instance).profileId)
+
+    found: int | None = _optional(nvml, ask)
+    return found
 
 
 def _profile(nvml: ModuleType, handle: Handle) -> str:
@@ -197,6 +256,14 @@ def _optional(nvml: ModuleType, call: Callable[[], Any]) -> Any:  # noqa: ANN401
         return call()
     except (nvml.NVMLError, AttributeError):
         return None
+
+
+def _supported(nvml: ModuleType, call: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ANN401 - NVML's own types
+    """Return what NVML tells, the other value where the GPU has no such thing."""
+    try:
+        return call()
+    except nvml.NVMLError_NotSupported:
+        return otherwise
 
 
 def _string(value: object) -> str:

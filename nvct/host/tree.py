@@ -3,6 +3,7 @@
 
 Contract: a link is resolved as a process inside the tree would: one that is absolute starts again
 at the driver root, none leaves it. nvidia-container-toolkit v1.20 resolves them against the host.
+A directory and the linker's cache are read once in a tree's life.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-S_IFMT, S_IFREG = 0o170000, 0o100000
+    from nvct.linux.ldcache import Cache
+
+S_IFMT, S_IFREG, S_IFLNK = 0o170000, 0o100000, 0o120000
 NAME_LIMIT = 1 << 17
 
 
@@ -31,6 +34,14 @@ class Found(NamedTuple):
     path: str
     real: str
     mode: int
+
+
+class Headers(NamedTuple):
+    """What the dynamic linker sees of a library: machine as uname names it, SONAME, DT_NEEDED."""
+
+    machine: str
+    soname: str
+    needed: tuple[str, ...]
 
 
 class Tree:
@@ -44,6 +55,11 @@ class Tree:
         """
         self.host_root = host_path
         self.root = Root.open(host_path)
+        self._names: dict[str, list[str]] = {}
+        self._sets: dict[str, frozenset[str]] = {}
+        self._folders: dict[str, int] = {}
+        self._cache: Cache | LdCacheError | None = None
+        self._has_read_cache = False
 
     def __enter__(self) -> Self:
         """Return the tree, open."""
@@ -56,6 +72,10 @@ class Tree:
         trace: TracebackType | None,
     ) -> None:
         """Close it."""
+        for fd in self._folders.values():
+            if fd >= 0:
+                posix.close(fd)
+        self._folders.clear()
         self.root.close()
 
     def host_path(self, path: str) -> str:
@@ -82,12 +102,43 @@ class Tree:
             return None
         return real if status is not None and status.st_mode & S_IFMT == 0o040000 else None
 
+    def find_in(self, directory: str, name: str) -> Found | None:
+        """Return what `find` does for a name in a real directory; a plain file takes one call."""
+        path = join(directory, name)
+        folder = self._folder(directory)
+        try:
+            status = posix.stat(name, dir_fd=folder, follow_symlinks=False)
+        except (OSError, ValueError):
+            return None
+        kind = status.st_mode & S_IFMT
+        if kind == S_IFREG:
+            return Found(path, path, status.st_mode & 0o7777)
+        return self.find(path) if kind == S_IFLNK else None
+
+    def _folder(self, directory: str) -> int:
+        """Return a descriptor of a directory, -1 where there is none."""
+        if directory not in self._folders:
+            try:
+                fd = self.root.path_fd(directory)
+            except (OSError, NvctError):
+                fd = None
+            self._folders[directory] = -1 if fd is None else fd
+        return self._folders[directory]
+
     def names(self, path: str) -> list[str]:
         """Return the sorted names in a directory, [] where there is none or it can't be read."""
-        try:
-            return self.root.listdir(path, NAME_LIMIT) or []
-        except (OSError, UnsafePathError):
-            return []
+        if path not in self._names:
+            try:
+                self._names[path] = self.root.listdir(path, NAME_LIMIT) or []
+            except (OSError, UnsafePathError):
+                self._names[path] = []
+        return self._names[path]
+
+    def name_set(self, path: str) -> frozenset[str]:
+        """Return the names in a directory, to ask for many of them."""
+        if path not in self._sets:
+            self._sets[path] = frozenset(self.names(path))
+        return self._sets[path]
 
     def is_link(self, path: str) -> bool:
         """Whether a symbolic link stands there, dangling or not."""
@@ -97,34 +148,75 @@ class Tree:
             return False
 
     def read_elf(self, path: str) -> elf.Elf:
-        """Return the ELF headers of a file.
+        """Return the ELF headers of a file at its real path; `needed` is not to be asked for.
 
         Raises:
             ElfError: it is no ELF file, or a damaged one.
             OSError: it cannot be read.
             UnsafePathError: it is no regular file.
         """
-        fd = self.root.file_fd(path)
-        if fd is None:
-            raise FileNotFoundError(2, "No such file or directory", path)
+        return self._read_elf(path)[0]
+
+    def headers(self, path: str) -> Headers:
+        """Return what the dynamic linker would see of a library at its real path.
+
+        Raises:
+            ElfError, OSError, UnsafePathError: as `read_elf`.
+        """
+        found, needed = self._read_elf(path)
+        return Headers(found.machine, found.soname or "", tuple(needed))
+
+    def _read_elf(self, path: str) -> tuple[elf.Elf, list[str]]:
+        directory, _, name = path.rpartition("/")
+        # O_NOFOLLOW and O_NONBLOCK: it was a regular file when it was found.
+        flags = posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_NOCTTY
         try:
-            return elf.read(fd)
+            fd = posix.open(name, flags, dir_fd=self._folder(directory or "/"))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+        try:
+            if posix.fstat(fd).st_mode & S_IFMT != S_IFREG:
+                raise UnsafePathError(f"{path} in {self.host_root} is no regular file")
+            found = elf.read(fd)
+            return found, found.needed
         finally:
             posix.close(fd)
 
-    def cached_libraries(self) -> list[tuple[str, str]]:
-        """Return (name, path) of the tree's ld.so.cache; [] where there is none.
+    def cached_libraries(self) -> list[tuple[str, str, int]]:
+        """Return (name, path, flags) of the tree's ld.so.cache; [] where there is none.
 
         Raises:
             LdCacheError: it is damaged.
         """
+        cache = self.linker_cache()
+        return [entry[:3] for entry in cache.entries] if cache else []
+
+    def linker_cache(self) -> Cache | None:
+        """Return the tree's ld.so.cache, None where there is none.
+
+        Raises:
+            LdCacheError: it is damaged, or cannot be read.
+        """
+        if not self._has_read_cache:
+            self._has_read_cache = True
+            try:
+                self._cache = self._read_cache()
+            except LdCacheError as error:
+                self._cache = error
+        if isinstance(self._cache, LdCacheError):
+            raise self._cache
+        return self._cache
+
+    def _read_cache(self) -> Cache | None:
+        place = join(self.host_root, "etc/ld.so.cache")
         try:
             data = self.root.read_file("/etc/ld.so.cache")
-        except (OSError, UnsafePathError) as error:
-            raise LdCacheError(f"etc/ld.so.cache of {self.host_root}: {error}") from error
+        except (OSError, NvctError) as error:
+            reason = error.message if isinstance(error, NvctError) else error.strerror
+            raise LdCacheError(f"{place} cannot be read: {reason}") from error
         if data is None:
-            return []
+            return None
         try:
-            return [(entry[0], entry[1]) for entry in ldcache.parse(data).entries]
+            return ldcache.parse(data)
         except DocumentError as error:
-            raise LdCacheError(f"etc/ld.so.cache of {self.host_root}: {error.message}") from error
+            raise LdCacheError(f"{place} cannot be used: {error.message}") from error

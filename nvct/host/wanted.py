@@ -33,6 +33,8 @@ class Wanted:
         csv_all: every file of JetPack's folder, not only the base files.
         compat_container_root: where a Tegra container's CUDA compat libraries are.
         flags: of `--feature-flag`, known ones only.
+        compat32: 32-bit libraries as well; else they are left out, as by nvidia-container-toolkit.
+        csv_folder: where JetPack's folder of CSV files is; its usual place in /etc if empty.
     """
 
     nvml: Nvml | Literal["auto"] | None = "auto"
@@ -45,3 +47,5 @@ class Wanted:
     csv_all: bool = False
     compat_container_root: str = ""
     flags: frozenset[str] = frozenset()
+    compat32: bool = False
+    csv_folder: str = ""

@@ -75,6 +75,10 @@ class Kernel:
         """Set the mode of what `path`, links followed, names."""
         posix.chmod(path, mode, dir_fd=dir_fd)
 
+    def lchown(self, path: str, uid: int, gid: int, *, dir_fd: int | None = None) -> None:
+        """Set owner and group of a name, of a symbolic link itself; -1 leaves one as it is."""
+        posix.chown(path, uid, gid, dir_fd=dir_fd, follow_symlinks=False)
+
     def close(self, fd: int) -> None:
         """Close a descriptor."""
         posix.close(fd)

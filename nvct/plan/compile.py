@@ -19,11 +19,14 @@ from nvct.plan import facts, model
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from nvct.cdi.registry import Registry
-    from nvct.cdi.types import ContainerEdits, Device, Spec
+    from nvct.cdi.types import ContainerEdits, Device, Hook, Spec
 
+APPLY = "apply"
+"""The hook that does all of a container's work in one process (nvct.hook.apply)."""
+WITH_VALUE = ("--link", "--folder")
 VERSION_FILE = "driver/nvidia/version"
 _LIBCUDA = re.compile(r"/libcuda\.so\.(\d[\d.]+)$")
 _LOADED = re.compile(r"Kernel Module[^\n]*?\s(\d+\.[\d.]+)\s")
@@ -33,7 +36,7 @@ def empty(config: str) -> model.Plan:
     """Return a plan without devices."""
     return {
         "nvct-plan": model.FORMAT, "config": config, "facts": [], "specs": [], "edits": [],
-        "devices": {}, "kinds": [], "problems": [], "conflicts": {},
+        "devices": {}, "kinds": [], "problems": [], "conflicts": {}, "host": {},
     }  # fmt: skip
 
 
@@ -58,46 +61,84 @@ def compile_registry(registry: Registry, config: str, proc: str = "/proc") -> mo
         if spec_file.path not in places:
             places[spec_file.path] = len(plan["specs"])
             plan["specs"].append(_spec(spec_file.path, spec_file.spec, proc))
-        _add_device(plan, name, places[spec_file.path], device, spec_file.path)
+        _add_device(plan, name, device, spec=places[spec_file.path], path=spec_file.path)
     plan["conflicts"] = dict(sorted(registry.conflicts.items()))
     # A kind whose names all conflict is there: no other source may answer for it.
     plan["kinds"] = sorted({n.partition("=")[0] for n in (*plan["devices"], *plan["conflicts"])})
     return plan
 
 
-def compile_spec(spec: Spec, path: str, config: str, proc: str = "/proc") -> model.Plan:
-    """Compile one spec that nvct has just made for this host."""
+def compile_spec(
+    spec: Spec,
+    path: str,
+    config: str,
+    proc: str = "/proc",
+    *,
+    parts: Mapping[str, Spec] | None = None,
+) -> model.Plan:
+    """Compile one spec that nvct has just made for this host.
+
+    Args:
+        spec: what every container gets.
+        path: where it is kept.
+        config: path of the config.toml in force, the plan's key.
+        proc: where procfs is.
+        parts: what containers with a driver capability get beyond it, as `specgen.parts` makes
+            them.
+    """
     plan = empty(config)
-    plan["specs"].append(_spec(path, spec, proc))
+    parts = parts or {}
+    common = {name: part.get("containerEdits") or {} for name, part in parts.items()}
+    plan["specs"].append(_spec(path, spec, proc, common))
     for device in spec["devices"]:
-        _add_device(plan, f"{spec['kind']}={device['name']}", 0, device, path)
+        more = {
+            name: other.get("containerEdits") or {}
+            for name, part in parts.items()
+            for other in part["devices"]
+            if other["name"] == device["name"]
+        }
+        _add_device(
+            plan, f"{spec['kind']}={device['name']}", device, spec=0, path=path, parts=more
+        )
     plan["kinds"] = [spec["kind"]]
     return plan
 
 
-def _spec(path: str, spec: Spec, proc: str) -> model.Spec:
+def _spec(
+    path: str, spec: Spec, proc: str, parts: Mapping[str, ContainerEdits] | None = None
+) -> model.Spec:
     """Compile a spec's common edits, and look whether it still fits the host."""
     common: ContainerEdits = spec.get("containerEdits") or {}
-    compiled: model.Spec = {"path": path, "facts": [], "edits": _no_edits(), "refuse": ""}
-    compiled["refuse"] = _drift(common, proc, compiled["facts"])
+    compiled: model.Spec = {"path": path, "facts": [], "edits": model.no_edits(), "refuse": ""}
+    everything = [common, *(parts or {}).values()]
+    compiled["refuse"] = _drift(everything, proc, compiled["facts"])
     try:
-        compiled["edits"] = fragments(common, path)
+        compiled["edits"] = _with_parts(common, parts or {}, path)
     except NvctError as error:
         compiled["refuse"] = compiled["refuse"] or error.message.removeprefix(f"{path}: ")
     return compiled
 
 
-def _add_device(plan: model.Plan, name: str, spec: int, device: Device, path: str) -> None:
+def _add_device(
+    plan: model.Plan,
+    name: str,
+    device: Device,
+    *,
+    spec: int,
+    path: str,
+    parts: Mapping[str, ContainerEdits] | None = None,
+) -> None:
     """Compile one device; devices with equal edits share them, so that asking twice is once."""
     entry: model.Device = {"spec": spec, "edits": 0, "facts": [], "refuse": ""}
     edits: ContainerEdits = device.get("containerEdits") or {}
-    for node in edits.get("deviceNodes", ()):
+    everything = [edits, *(parts or {}).values()]
+    for node in (node for one in everything for node in one.get("deviceNodes", ())):
         entry["facts"].append(facts.take("rdev", node.get("hostPath") or node["path"]))
-    entry["refuse"] = _missing(edits)
-    compiled = _no_edits()
+    entry["refuse"] = next(filter(None, map(_missing, everything)), "")
+    compiled = model.no_edits()
     if not entry["refuse"]:
         try:
-            compiled = fragments(edits, path)
+            compiled = _with_parts(edits, parts or {}, path)
         except NvctError as error:
             entry["refuse"] = error.message.removeprefix(f"{path}: ")
     if compiled not in plan["edits"]:
@@ -106,8 +147,54 @@ def _add_device(plan: model.Plan, name: str, spec: int, device: Device, path: st
     plan["devices"][name] = entry
 
 
-def _no_edits() -> model.Edits:
-    return {"env": [], "nodes": [], "mounts": [], "hooks": {}, "gids": [], "net": {}, "rdt": ""}
+def _with_parts(
+    edits: ContainerEdits, parts: Mapping[str, ContainerEdits], source: str
+) -> model.Edits:
+    """Return compiled edits with compiled parts; what hooks the parts share is put together late.
+
+    Raises:
+        NvctError: an edit cannot be applied on this host.
+    """
+    if not any(parts.values()):
+        return fragments(edits, source)
+    hooks = [hook for hook in edits.get("hooks", ()) if _is_shared(hook)]
+    made = fragments(
+        {**edits, "hooks": [h for h in edits.get("hooks", ()) if h not in hooks]}, source
+    )
+    of_parts = [h for part in parts.values() for h in part.get("hooks", ()) if _is_shared(h)]
+    if hooks or of_parts:
+        made["hook"] = _hook_parts(hooks[0] if hooks else of_parts[0], own=bool(hooks))
+    made["parts"] = {}
+    for name, part in parts.items():
+        shared = [hook for hook in part.get("hooks", ()) if _is_shared(hook)]
+        rest = [hook for hook in part.get("hooks", ()) if hook not in shared]
+        made["parts"][name] = fragments({**part, "hooks": rest}, source)
+        made["parts"][name]["args"] = [text for hook in shared for text in _pairs(hook["args"])]
+    return made
+
+
+def _is_shared(hook: Hook) -> bool:
+    return APPLY in hook.get("args", ())[:3]
+
+
+def _hook_parts(hook: Hook, *, own: bool) -> model.HookParts:
+    """Return a hook's text in pieces, so that arguments can be put in."""
+    mark = "\0"
+    at = hook["args"].index(APPLY) + 1
+    edits: ContainerEdits = {"hooks": [{**hook, "args": [*hook["args"][:at], mark]}]}
+    (text,) = fragments(edits, "")["hooks"][hook["hookName"]]
+    head, _, tail = text.partition("," + jsontext.dumps(mark))
+    return {"head": head, "args": _pairs(hook["args"]) if own else [], "tail": tail}
+
+
+def _pairs(args: Sequence[str]) -> list[str]:
+    """Return the arguments behind `apply` as JSON texts, an option and its value in one."""
+    texts: list[str] = []
+    words = iter(args[list(args).index(APPLY) + 1 :])
+    for word in words:
+        pair = [word, next(words)] if word in WITH_VALUE else [word]
+        texts.append(",".join(map(jsontext.dumps, pair)))
+    return texts
 
 
 def fragments(edits: ContainerEdits, source: str) -> model.Edits:
@@ -136,9 +223,10 @@ def fragments(edits: ContainerEdits, source: str) -> model.Edits:
     }
 
 
-def _drift(common: ContainerEdits, proc: str, found: list[facts.Fact]) -> str:
+def _drift(common: Sequence[ContainerEdits], proc: str, found: list[facts.Fact]) -> str:
     """Return why a spec no longer describes the host, "" if it does; add the facts looked at."""
-    libcuda = next((m for m in common.get("mounts", ()) if _LIBCUDA.search(m["hostPath"])), None)
+    mounts = (mount for one in common for mount in one.get("mounts", ()))
+    libcuda = next((mount for mount in mounts if _LIBCUDA.search(mount["hostPath"])), None)
     if libcuda is not None:
         version_file = f"{proc}/{VERSION_FILE}"
         found.append(facts.take("text", version_file))
@@ -147,7 +235,7 @@ def _drift(common: ContainerEdits, proc: str, found: list[facts.Fact]) -> str:
         loaded = loaded_version(proc)
         if match and loaded and match[1] != loaded:
             return f"it is for driver {match[1]}, but {loaded} is loaded"
-    return _missing(common)
+    return next(filter(None, map(_missing, common)), "")
 
 
 def _missing(edits: ContainerEdits) -> str:

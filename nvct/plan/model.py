@@ -3,7 +3,7 @@
 
 Hot. A plan is a JSON object::
 
-    {"nvct-plan": 1,
+    {"nvct-plan": 2,
      "config":  path,                           of the config.toml that it was compiled under
      "facts":   [fact, ...],                    what the whole plan was compiled from
      "specs":   [{"path": ..., "facts": [...], "edits": Edits, "refuse": ""}, ...],
@@ -11,14 +11,20 @@ Hot. A plan is a JSON object::
      "devices": {"vendor/class=name": {"spec": i, "edits": j, "facts": [...], "refuse": ""}},
      "kinds":   ["vendor/class", ...],
      "problems": ["sentence", ...],             spec files that could not be used
-     "conflicts": {"vendor/class=name": [path, ...]}}    names that several files define
+     "conflicts": {"vendor/class=name": [path, ...]},    names that several files define
+     "host": {"driver": ..., "cuda": ...}}      what NVIDIA_REQUIRE_* is held against
 
     Edits = {"env": ["K=V"], "nodes": [{"path": ..., "node": text, "rule": text}],
              "mounts": [[destination, text]], "hooks": {"createContainer": [text]},
              "gids": [int], "net": {host interface: text}, "rdt": text}
 
 where each `text` is JSON that is pasted into config.json. `refuse` is the sentence with which a
-request is turned down, "" where it is not.
+request is turned down, "" where it is not. Edits of nvct's own spec may have two more members::
+
+    "parts": {capability: Edits},   what only containers with this driver capability get
+    "hook": {"head": text, "args": [text, ...], "tail": text}
+
+The hook is put together of its own arguments and those ("args") of the parts that are taken.
 """
 
 from __future__ import annotations
@@ -38,7 +44,21 @@ if TYPE_CHECKING:
         node: str
         rule: str
 
-    class Edits(TypedDict):
+    class HookParts(TypedDict):
+        """A hook's text, but for the arguments that come with the parts."""
+
+        head: str
+        args: list[str]
+        tail: str
+
+    class MoreEdits(TypedDict, total=False):
+        """What only edits of nvct's own spec have."""
+
+        parts: dict[str, Edits]
+        hook: HookParts
+        args: list[str]
+
+    class Edits(MoreEdits):
         """Compiled container edits."""
 
         env: list[str]
@@ -77,10 +97,13 @@ if TYPE_CHECKING:
             "kinds": list[str],
             "problems": list[str],
             "conflicts": dict[str, list[str]],
+            "host": dict[str, str],
         },
     )
 
-FORMAT = 1
+FORMAT = 2
+NOT_BY_DEFAULT = "compat32"
+"""The capability that has to be asked for by name: the incumbent's CDI modes never deliver it."""
 KEY = "nvct-plan"
 
 
@@ -96,10 +119,15 @@ class StalePlanError(Exception):
     """A device's own facts no longer hold: the plan must be compiled again."""
 
 
-def collect(plan: Plan, names: list[str]) -> list[Edits]:
+def collect(plan: Plan, names: list[str], capabilities: list[str] | None = None) -> list[Edits]:
     """Return the edits for qualified device names: each spec's common ones first, once.
 
     Two names of the same device count once.
+
+    Args:
+        plan: a current one.
+        names: of devices.
+        capabilities: driver capabilities that are wanted; None for all but compat32.
 
     Raises:
         UnknownDeviceError: a name is not in the plan.
@@ -122,14 +150,35 @@ def collect(plan: Plan, names: list[str]) -> list[Edits]:
             raise _stale(name, spec["path"], refuse)
         if device["spec"] not in specs:
             specs.append(device["spec"])
-            found.append(spec["edits"])
+            found += _chosen(spec["edits"], capabilities)
         if device["edits"] not in seen:
             seen.append(device["edits"])
-            found.append(plan["edits"][device["edits"]])
+            found += _chosen(plan["edits"][device["edits"]], capabilities)
     return found
 
 
-def common(plan: Plan, kind: str) -> list[Edits]:
+def _chosen(edits: Edits, capabilities: list[str] | None) -> list[Edits]:
+    """Return edits, those parts of them that are wanted, and the hook of both."""
+    found = [edits]
+    for name, part in edits.get("parts", {}).items():
+        if name in capabilities if capabilities is not None else name != NOT_BY_DEFAULT:
+            found.append(part)
+    hook = edits.get("hook")
+    if hook:
+        args = dict.fromkeys([*hook["args"], *(a for p in found for a in p.get("args", ()))])
+        if args:
+            made = no_edits()
+            made["hooks"] = {"createContainer": [f"{hook['head']},{','.join(args)}{hook['tail']}"]}
+            found.append(made)
+    return found
+
+
+def no_edits() -> Edits:
+    """Return edits that change nothing."""
+    return {"env": [], "nodes": [], "mounts": [], "hooks": {}, "gids": [], "net": {}, "rdt": ""}
+
+
+def common(plan: Plan, kind: str, capabilities: list[str] | None = None) -> list[Edits]:
     """Return the common edits of a kind's first spec: driver files and control nodes, no GPU.
 
     Raises:
@@ -144,7 +193,7 @@ def common(plan: Plan, kind: str) -> list[Edits]:
                 raise StalePlanError(name)
             if spec["refuse"]:
                 raise _stale(kind, spec["path"], spec["refuse"])
-            return [spec["edits"]]
+            return _chosen(spec["edits"], capabilities)
     raise CdiSpecError(f"no CDI spec of kind {kind}", hint="make one: nvidia-ctk cdi generate")
 
 

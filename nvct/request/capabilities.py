@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA_DRIVER_CAPABILITIES: which parts of the driver a container gets in legacy mode.
+"""NVIDIA_DRIVER_CAPABILITIES: which parts of the driver a container gets.
 
-Hot; loaded in legacy mode only. The modes jit-cdi and cdi don't filter (nvidia-container-toolkit
-v1.20), so an odd value must not fail a container there.
+Hot; loaded where the variable is set or legacy mode says what unset means. The incumbent's modes
+jit-cdi and cdi ignore the variable (nvidia-container-toolkit v1.20); its legacy mode has the same
+rules as here.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def resolve(value: str | None, supported: Sequence[str], *, legacy_image: bool) 
     Args:
         value: of the variable, None when unset.
         supported: the configuration's upper bound.
-        legacy_image: the image is of before the variable: unset means everything supported.
+        legacy_image: unset means everything supported, as for images of before the variable.
 
     Raises:
         RequestError: a word is no capability.
@@ -61,6 +62,18 @@ def resolve(value: str | None, supported: Sequence[str], *, legacy_image: bool) 
             hint="see supported-driver-capabilities in config.toml",
         )
     return wanted
+
+
+def expand(names: Sequence[str]) -> list[str]:
+    """Return capabilities with those that they need, as libnvidia-container has them.
+
+    Video decoding runs on CUDA's libraries, a display shows what graphics libraries draw.
+    """
+    found = dict.fromkeys(names)
+    for name, needed in (("video", "compute"), ("display", "graphics")):
+        if name in found:
+            found[needed] = None
+    return list(found)
 
 
 def _bound(supported: Sequence[str]) -> list[str]:

@@ -65,8 +65,8 @@ class Request:
         mode: "cdi", "jit-cdi", or "legacy" or "csv" if that is configured.
         notes: sentences for the log and for explanations.
         extras: what else is asked for; nothing in mode cdi.
-        capabilities: driver capabilities, sorted; None where the mode doesn't filter by them.
-        requirements: (variable, expression) pairs that have to hold; modes legacy and csv only.
+        capabilities: driver capabilities, sorted; None for everything but 32-bit libraries.
+        requirements: (variable, expression) pairs that have to hold.
     """
 
     __slots__ = (
@@ -140,7 +140,7 @@ def decide(
     request.notes = notes
     if request.mode != "cdi":
         _add_extras(request, variables, mounts, config, privileged=privileged)
-    if request.mode in {"legacy", "csv"}:
+    if _is_for_nvidia(request):
         _add_conditions(request, variables, config)
     return request, notes
 
@@ -289,18 +289,34 @@ def _add_extras(
         )
 
 
-def _add_conditions(request: Request, variables: Env, config: Config) -> None:
-    from nvct.request import requirements  # legacy and csv modes only
-
-    legacy_image = is_legacy_image(variables)
-    request.requirements = requirements.gather(
-        variables, legacy_image=legacy_image, disabled=config.disable_require
+def _is_for_nvidia(request: Request) -> bool:
+    """Tell whether any device is NVIDIA's: other vendors' have no such driver."""
+    kinds = [word.partition("/")[0] for word in request.ids if "=" in word]
+    return (
+        len(kinds) < len(request.ids)
+        or request.none
+        or any(kind == "nvidia.com" or kind.endswith(".nvidia.com") for kind in kinds)
     )
-    if request.mode == "legacy":
+
+
+def _add_conditions(request: Request, variables: Env, config: Config) -> None:
+    """Add what the driver has to be, and which of its parts are wanted.
+
+    nvidia-container-toolkit v1.20 does so in the modes legacy and csv only; its default mode
+    ignores both variables. Unset, legacy mode means compute and utility, the others everything.
+    """
+    legacy_image = is_legacy_image(variables)
+    if legacy_image or "NVIDIA_REQUIRE_" in " ".join(variables):
+        from nvct.request import requirements  # CUDA images have one, others do not
+
+        request.requirements = requirements.gather(
+            variables, legacy_image=legacy_image, disabled=config.disable_require
+        )
+    value = variables.get("NVIDIA_DRIVER_CAPABILITIES")
+    if value is not None or request.mode == "legacy" or config.bounds_capabilities:
         from nvct.request import capabilities
 
+        everything = legacy_image or request.mode != "legacy"
         request.capabilities = capabilities.resolve(
-            variables.get("NVIDIA_DRIVER_CAPABILITIES"),
-            config.supported_driver_capabilities,
-            legacy_image=legacy_image,
+            value, config.supported_driver_capabilities, legacy_image=everything
         )

@@ -153,9 +153,11 @@ def _collect(
     request: Request, config: Config, host: Host, path: str, *, anew: bool
 ) -> list[model.Edits]:
     bare_kind = config.default_kind if request.mode == "cdi" else RUNTIME_KIND
+    wanted = _capabilities(request)
     if request.none:
         plan, kind = _plan_of(host, bare_kind, path, anew=anew)
-        return model.common(plan, kind)
+        _check_requirements(request, plan)
+        return model.common(plan, kind, wanted)
     answers: dict[str, tuple[model.Plan, str]] = {}
     groups: dict[int, tuple[model.Plan, list[str]]] = {}
     for word in request.ids:
@@ -169,8 +171,24 @@ def _collect(
     edits: list[model.Edits] = []
     for plan, names in groups.values():
         _refuse_conflicts(plan, names)
-        edits.extend(model.collect(plan, names))
+        _check_requirements(request, plan)
+        edits.extend(model.collect(plan, names, wanted))
     return edits
+
+
+def _capabilities(request: Request) -> list[str] | None:
+    if request.capabilities is None:
+        return None
+    from nvct.request.capabilities import expand
+
+    return expand(request.capabilities)
+
+
+def _check_requirements(request: Request, plan: model.Plan) -> None:
+    if request.requirements:
+        from nvct.request.requirements import check
+
+        check(request.requirements, plan["host"])
 
 
 def _refuse_conflicts(plan: model.Plan, names: list[str]) -> None:

@@ -184,10 +184,11 @@ class _Attachment:
             self._bind(self._node.driver_root, target)
             self._bind("/dev", target / "dev")
             return
-        service = Path("/run/nvidia-persistenced")
-        if not service.exists():
-            service.mkdir()
-            self._bind(self._node.driver_root / "run/nvidia-persistenced", service)
+        for source in sorted((self._node.driver_root / "run").iterdir()):
+            service = Path("/run", source.name)
+            if not service.exists():
+                service.mkdir()
+                self._bind(source, service)
 
 
 def _stand_in(entry: Path, target: Path, bind: Callable[[Path, Path], None]) -> None:

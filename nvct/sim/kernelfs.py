@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from nvct.sim.state import Record, State
 
+# The real driver's limits; a node with more GPUs has a longer table of capabilities.
 MAX_GPUS, MAX_GPU_INSTANCES, MAX_COMPUTE_INSTANCES = 32, 15, 8
 CAPS_PER_GPU = MAX_GPU_INSTANCES * (MAX_COMPUTE_INSTANCES + 1)
 FIRST_GPU_CAP = 3  # 1 and 2 are the MIG configuration and monitor capabilities
@@ -32,7 +33,21 @@ MAJORS = {
     "nvidia-uvm": 508,
     "drm": 226,
 }
+# Only on nodes that have them. rdma_cm is a misc device on a real host: major 10 and a minor that
+# may be some other driver's here.
+EXTRA_MAJORS = {
+    "nvswitch": {"nvidia-nvswitch": 510, "nvidia-nvlink": 509},
+    "nvidia_fs": {"nvidia-fs": 507},
+    "gdrdrv": {"gdrdrv": 506},
+    "uverbs": {"infiniband_verbs": 231, "rdma_cm": 505},
+}
+EXTRA_MODULES = {
+    "nvidia_fs": ("nvidia_fs",),
+    "gdrdrv": ("gdrdrv",),
+    "uverbs": ("ib_uverbs", "rdma_ucm"),
+}
 DYNAMIC_MAJORS = (*range(254, 233, -1), *range(511, 383, -1))  # Documentation/devices.txt
+SWITCH_BUS = 0xC0
 FIRST_CARD, FIRST_RENDER = 1, 128  # card0 is the board's own display controller
 
 
@@ -69,22 +84,28 @@ def modules_majors(aliases: str) -> dict[int, str]:
     return found
 
 
-def choose_majors(taken: dict[int, str]) -> dict[str, int]:
+def wanted_majors(extras: Mapping[str, int]) -> dict[str, int]:
+    """Return the majors that a real node with these extras has, by driver."""
+    more = [EXTRA_MAJORS[kind] for kind, count in extras.items() if count and kind in EXTRA_MAJORS]
+    return {**MAJORS, **{name: major for majors in more for name, major in majors.items()}}
+
+
+def choose_majors(taken: dict[int, str], wanted: Mapping[str, int] = MAJORS) -> dict[str, int]:
     """Return majors for the simulation that no driver of this host has.
 
     A node of the simulation must never reach a real device: where the real module is loaded, or
     a dynamic major is in use, another number is taken.
     """
     chosen: dict[int, int] = {}
-    used = set(taken) | set(MAJORS.values())
-    for major in MAJORS.values():
+    used = set(taken) | set(wanted.values())
+    for major in wanted.values():
         if major not in chosen:
             free = (
                 major if major not in taken else next(m for m in DYNAMIC_MAJORS if m not in used)
             )
             chosen[major] = free
             used.add(free)
-    return {name: chosen[major] for name, major in MAJORS.items()}
+    return {name: chosen[major] for name, major in wanted.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +143,35 @@ def device_files(state: State, groups: dict[str, int]) -> Iterator[DeviceFile]:
         card, node = FIRST_CARD + number, FIRST_RENDER + number
         yield DeviceFile(f"dri/card{card}", major["drm"], card, 0o660, video)
         yield DeviceFile(f"dri/renderD{node}", major["drm"], node, 0o660, render)
+    yield from _extra_files(state, major)
+
+
+def extras(state: State) -> dict[str, int]:
+    """Return what this node has beside its GPUs: how many of each kind."""
+    found = state.find("extras")
+    return {kind: int(count) for kind, count in found[0].fields.items()} if found else {}
+
+
+def _extra_files(state: State, major: dict[str, int]) -> Iterator[DeviceFile]:
+    count = extras(state)
+    if switches := count.get("nvswitch", 0):
+        yield DeviceFile("nvidia-nvswitchctl", major["nvidia-nvswitch"], 255)
+        yield DeviceFile("nvidia-nvlink", major["nvidia-nvlink"], 0)
+        for number in range(switches):
+            yield DeviceFile(f"nvidia-nvswitch{number}", major["nvidia-nvswitch"], number)
+    for number in range(count.get("imex", 0)):
+        name = f"nvidia-caps-imex-channels/channel{number}"
+        yield DeviceFile(name, major["nvidia-caps-imex-channels"], number)
+    for number in range(count.get("nvidia_fs", 0)):
+        yield DeviceFile(f"nvidia-fs{number}", major["nvidia-fs"], number)
+    for _ in range(count.get("gdrdrv", 0)):
+        yield DeviceFile("gdrdrv", major["gdrdrv"], 0)
+    if verbs := count.get("uverbs", 0):
+        yield DeviceFile("infiniband/rdma_cm", major["rdma_cm"], 0)
+        for number in range(verbs):
+            # 192 is the kernel's IB_UVERBS_BASE_MINOR.
+            name = f"infiniband/uverbs{number}"
+            yield DeviceFile(name, major["infiniband_verbs"], 192 + number)
 
 
 def make_node(path: Path, device: DeviceFile, *, real: bool) -> None:
@@ -182,7 +232,8 @@ def write_proc(proc: Path, state: State, *, machine: str, host_devices: str) -> 
         _put(nvidia / "gpus" / bus / "information", _information(gpu, bus, state.driver))
         _put(nvidia / "gpus" / bus / "registry", 'Binary: ""\n')
     _put(proc / "devices", devices(host_devices, _majors(state)))
-    _put(proc / "driver/nvidia-caps/mig-minors", mig_minors())
+    minors = [int(gpu.fields["minor"]) for gpu in state.find("gpu")]
+    _put(proc / "driver/nvidia-caps/mig-minors", mig_minors(max([MAX_GPUS - 1, *minors]) + 1))
     _put(proc / "driver/nvidia-caps/sys-minors", "fabric-imex-mgmt 0\n")
     write_capabilities(proc, state)
 
@@ -213,10 +264,10 @@ def _access(minor: int, mode: int) -> str:
     return f"DeviceFileMinor: {minor}\nDeviceFileMode: {mode}\nDeviceFileModify: 1\n"
 
 
-def mig_minors() -> str:
+def mig_minors(gpus: int = MAX_GPUS) -> str:
     """Return /proc/driver/nvidia-caps/mig-minors: every capability that any GPU may ever have."""
     lines = ["config 1", "monitor 2"]
-    for gpu in range(MAX_GPUS):
+    for gpu in range(gpus):
         for gi in range(MAX_GPU_INSTANCES):
             lines.append(f"gpu{gpu}/gi{gi}/access {capability_minor(gpu, gi)}")
             lines += [
@@ -285,3 +336,17 @@ def write_sys(sys: Path, state: State) -> None:
         ):
             _put(folder / "drm" / name / "dev", f"{drm}:{minor}\n")
     _put(sys / "module/nvidia/version", f"{state.driver}\n")
+    _write_extras(sys, extras(state))
+
+
+def _write_extras(sys: Path, count: dict[str, int]) -> None:
+    """Write the modules that a node has beside the driver's, and its NVSwitches."""
+    for kind, modules in EXTRA_MODULES.items():
+        for name in modules if count.get(kind) else ():
+            _put(sys / "module" / name / "initstate", "live\n")
+    for number in range(count.get("nvswitch", 0)):
+        folder = sys / f"bus/pci/devices/0000:{SWITCH_BUS + number:02x}:00.0"
+        for name, value in (("vendor", "0x10de"), ("device", "0x22a3"), ("class", "0x068000")):
+            _put(folder / name, f"{value}\n")
+        _put(folder / "numa_node", "0\n")
+        _put(folder / "uevent", f"DRIVER=nvidia-nvswitch\nPCI_SLOT_NAME={folder.name}\n")

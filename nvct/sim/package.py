@@ -3,8 +3,8 @@
 
 Names, SONAMEs, links and folders are those of NVIDIA's 580 packages for Debian (flat layout in the
 multiarch folder); the files are small shared objects without code, but for the NVML library and
-nvidia-smi, which are real and come from nvct.sim.native. GLVND and the OpenCL loader belong to
-other packages and are not there.
+nvidia-smi, which are real and come from nvct.sim.native. Beside them are the loaders of GLVND and
+OpenCL, of other packages that the driver's depend on.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Library(NamedTuple):
 
 
 _GLCORE = ("libnvidia-glsi.so.V", "libnvidia-tls.so.V")
+_WAYLAND = ("libwayland-client.so.0", "libwayland-server.so.0", "libdrm.so.2")
 # fmt: off
 LIBRARIES = (
     Library("libcuda.so", ".1", dev=True),
@@ -54,11 +55,11 @@ LIBRARIES = (
     Library("libnvidia-api.so", ".1", "1"),
     Library("libnvidia-cfg.so", ".1", dev=True),
     Library("libnvidia-compiler-next.so", ".V"),
-    Library("libnvidia-egl-gbm.so", ".1", "1.1.2"),
-    Library("libnvidia-egl-wayland.so", ".1", "1.1.20"),
-    Library("libnvidia-egl-wayland2.so", ".1", "1.0.0"),
-    Library("libnvidia-egl-xcb.so", ".1", "1.0.3"),
-    Library("libnvidia-egl-xlib.so", ".1", "1.0.3"),
+    Library("libnvidia-egl-gbm.so", ".1", "1.1.2", needed=("libgbm.so.1", "libdrm.so.2")),
+    Library("libnvidia-egl-wayland.so", ".1", "1.1.20", needed=_WAYLAND),
+    Library("libnvidia-egl-wayland2.so", ".1", "1.0.0", needed=_WAYLAND),
+    Library("libnvidia-egl-xcb.so", ".1", "1.0.3", needed=("libxcb.so.1", "libgbm.so.1")),
+    Library("libnvidia-egl-xlib.so", ".1", "1.0.3", needed=("libX11.so.6", "libX11-xcb.so.1")),
     Library("libnvidia-eglcore.so", ".V", needed=_GLCORE),
     Library("libnvidia-encode.so", ".1", dev=True, needed=("libnvcuvid.so.1", "libcuda.so.1")),
     Library("libnvidia-fbc.so", ".1", dev=True),
@@ -89,6 +90,22 @@ LIBRARIES = (
     Library("vdpau/libvdpau_nvidia.so", ".1"),
     Library("nvidia/xorg/libglxserver_nvidia.so", None, dev=True),
     Library("nvidia/xorg/nvidia_drv.so", None, ""),
+)
+# libglvnd and ocl-icd; names and versions of Debian 12.
+LOADERS = (
+    Library("libGLdispatch.so", ".0", "0.0.0"),
+    Library("libGLX.so", ".0", "0.0.0", needed=("libGLdispatch.so.0",)),
+    Library("libGL.so", ".1", "1.7.0", needed=("libGLdispatch.so.0", "libGLX.so.0")),
+    Library("libOpenGL.so", ".0", "0.0.0", needed=("libGLdispatch.so.0",)),
+    Library("libEGL.so", ".1", "1.1.0", needed=("libGLdispatch.so.0",)),
+    Library("libGLESv1_CM.so", ".1", "1.2.0", needed=("libGLdispatch.so.0",)),
+    Library("libGLESv2.so", ".2", "2.1.0", needed=("libGLdispatch.so.0",)),
+    Library("libOpenCL.so", ".1", "1.0.0"),
+)
+# Of the packages nvidia-fabricmanager and libnvidia-nscq.
+SWITCH_LIBRARIES = (
+    Library("libnvfm.so", ".1", "1"),
+    Library("libnvidia-nscq.so", ".2"),
 )
 COMPAT32 = (
     "libcuda.so", "libnvcuvid.so", "libnvidia-allocator.so", "libnvidia-encode.so",
@@ -138,6 +155,8 @@ def _documents(arch: str, version: str) -> Iterator[tuple[str, str]]:
     yield f"{share}/vulkan/icd.d/nvidia_icd.json", document({"ICD": icd})
     yield f"{share}/vulkan/icd.d/nvidia_icd.{arch}.json", document({"ICD": icd})
     yield f"{share}/vulkan/implicit_layer.d/nvidia_layers.json", document({"layers": [layer]})
+    safety = {"library_path": "libnvidia-vksc-core.so.1", "api_version": "1.0.15"}
+    yield f"{share}/vulkansc/icd.d/nvidia_icd_vksc.json", document({"ICD": safety})
     egl = {"ICD": {"library_path": "libEGL_nvidia.so.0"}}
     yield f"{share}/glvnd/egl_vendor.d/10_nvidia.json", document(egl)
     for name in EGL_PLATFORMS:
@@ -193,7 +212,7 @@ def install(
         native: "nvml", "nvidia-smi" and libraries by name, built; without it they do nothing.
     """
     folder = root / library_dir(machine)
-    for library in LIBRARIES:
+    for library in (*LIBRARIES, *LOADERS):
         built = native.get(library.name) if native else None
         data = built.read_bytes() if built else None
         _install_library(folder, library, version, machine, data)
@@ -208,7 +227,7 @@ def install(
     _replace_link(folder / f"{STATE_LIBRARY}.so.1", f"{STATE_LIBRARY}.so.{version}")
     (folder / "gbm").mkdir(exist_ok=True)
     _replace_link(folder / "gbm/nvidia-drm_gbm.so", "../libnvidia-allocator.so.1")
-    for name, mode in BINARIES.items():
+    for name, mode in {**BINARIES, "nvidia-smi": 0o755}.items():
         script = f"#!/bin/sh\necho '{name}: part of a simulated driver {version}'\n"
         _write(root / "usr/bin" / name, script.encode(), mode)
     if native:
@@ -220,6 +239,21 @@ def install(
         _write(root / path, text.encode())
     _make_socket(root / "run/nvidia-persistenced/socket")
     write_cache(root, machine)
+
+
+def install_extras(root: Path, version: str, extras: Mapping[str, int], *, machine: str) -> None:
+    """Install what nodes need that have more than GPUs (nvct.sim.profile.Extras)."""
+    if extras.get("nvswitch"):
+        folder = root / library_dir(machine)
+        for library in SWITCH_LIBRARIES:
+            _install_library(folder, library, version, machine)
+        script = f"#!/bin/sh\necho 'nv-fabricmanager: part of a simulated driver {version}'\n"
+        _write(root / "usr/bin/nv-fabricmanager", script.encode(), 0o755)
+        _make_socket(root / "run/nvidia-fabricmanager/socket")
+        write_cache(root, machine)
+    if extras.get("nvidia_fs"):
+        _write(root / "etc/cufile.json", b'{"logging": {"level": "ERROR"}}\n')
+        (root / "run/udev/data").mkdir(parents=True, exist_ok=True)
 
 
 def remove(root: Path, version: str, *, machine: str) -> None:

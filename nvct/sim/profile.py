@@ -10,6 +10,10 @@ from typing import Any
 
 from nvct.errors import UsageError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigProfile:
@@ -61,6 +65,25 @@ class GpuPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What a node has beside its GPUs: how many of each, 0 for none.
+
+    Attributes:
+        nvswitch: switches, with their control node and the fabric manager.
+        imex: channels for memory of other nodes.
+        nvidia_fs: nodes of GPUDirect Storage.
+        gdrdrv: 1 for GDRCopy's node.
+        uverbs: InfiniBand devices, with the connection manager's node.
+    """
+
+    nvswitch: int = 0
+    imex: int = 0
+    nvidia_fs: int = 0
+    gdrdrv: int = 0
+    uverbs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """A kind of node; its GPUs are in NVML's order, which is that of the bus ids."""
 
@@ -68,6 +91,7 @@ class Profile:
     driver: str
     cuda: str
     gpus: tuple[GpuPlace, ...]
+    extras: Extras
 
 
 def _data(name: str) -> dict[str, Any]:
@@ -96,6 +120,7 @@ def load(name: str) -> Profile:
         key: Model(**{**value, "mig": tuple(MigProfile(**p) for p in value["mig"])})
         for key, value in _data("models.toml").items()
     }
+    node = nodes[name]
     places = [
         GpuPlace(
             model=models[gpu["model"]],
@@ -103,8 +128,17 @@ def load(name: str) -> Profile:
             minor=gpu.get("minor", number),
             mig=tuple(gpu["mig"]) if "mig" in gpu else None,
         )
-        for number, gpu in enumerate(nodes[name]["gpus"])
+        for number, gpu in enumerate(one for gpu in node["gpus"] for one in _repeated(gpu))
     ]
     places.sort(key=lambda place: place.bus)
-    node = nodes[name]
-    return Profile(name=name, driver=node["driver"], cuda=node["cuda"], gpus=tuple(places))
+    return Profile(
+        name=name, driver=node["driver"], cuda=node["cuda"], gpus=tuple(places),
+        extras=Extras(**node.get("extras", {})),
+    )  # fmt: skip
+
+
+def _repeated(gpu: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a GPU `count` times, each on the next PCI bus."""
+    domain, bus, place = gpu["bus"].split(":")
+    for step in range(gpu.get("count", 1)):
+        yield {**gpu, "bus": f"{domain}:{int(bus, 16) + step:02X}:{place}"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from nvct.errors import UsageError
-from nvct.sim import mig, package, state, tree
+from nvct.sim import kernelfs, mig, package, state, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -133,6 +133,8 @@ def upgrade(node: Node, version: str) -> Node:
     package.install(
         node.driver_root, version, machine=node.machine, state=node.state_file, native=native
     )
+    extras = kernelfs.extras(node.state())
+    package.install_extras(node.driver_root, version, extras, machine=node.machine)
     package.remove(node.driver_root, node.installed, machine=node.machine)
     package.write_cache(node.driver_root, node.machine)
     upgraded = dataclasses.replace(node, installed=version)

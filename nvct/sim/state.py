@@ -5,7 +5,7 @@ The file is also a library, ``libnvidia-simstate.so.<driver version>``: it is fo
 that finds a driver's libraries, so it is mounted into containers beside the stub. Hence its form:
 
 - bytes 0 to 8191: a shared object, padded with NUL;
-- then text, padded with NUL so that the file has exactly 131072 bytes. One record a line, fields
+- then text, padded with NUL so that the file has exactly 262144 bytes. One record a line, fields
   separated by TAB: a kind, then ``key=value`` pairs; what a kind does not know survives a change.
 
 The first record is ``nvct-sim 1 <generation>``, the last ``end <generation>``. Writers hold an
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ELF_SIZE = 8192
-FILE_SIZE = 131072
+FILE_SIZE = 262144
 SONAME = "libnvidia-simstate.so.1"
 MAGIC = "nvct-sim"
 FORMAT = "1"

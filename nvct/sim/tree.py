@@ -227,7 +227,10 @@ def first_state(name: str, chosen: profile.Profile, version: str, tree: Path) ->
     first = state.State(1, version, chosen.cuda, str(tree))
     taken = kernelfs.modules_majors(_read(f"/lib/modules/{platform.release()}/modules.alias"))
     taken |= kernelfs.host_majors(_read("/proc/devices"))
-    first.add("major", **kernelfs.choose_majors(taken))
+    extras = {kind: count for kind, count in asdict(chosen.extras).items() if count}
+    first.add("major", **kernelfs.choose_majors(taken, kernelfs.wanted_majors(extras)))
+    if extras:
+        first.add("extras", **extras)
     for index, place in enumerate(chosen.gpus):
         model = place.model
         serial = int(hashlib.sha256(f"{name}/{index}".encode()).hexdigest()[:10], 16)
@@ -256,6 +259,9 @@ def _fill(node: Node, first: state.State, built: dict[str, Path] | None) -> None
     state.create(node.state_file, first, machine=node.machine)
     package.install(
         node.driver_root, node.installed, machine=node.machine, state=node.state_file, native=built
+    )
+    package.install_extras(
+        node.driver_root, node.installed, kernelfs.extras(first), machine=node.machine
     )
     write_kernel(node)
     save(node)

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import NamedTuple, cast
 
 from nvct import paths
 from nvct.cdi.names import check_class, check_vendor
 from nvct.cdi.versions import minimum_version
 from nvct.errors import HostError, RequestError, UsageError
 from nvct.host import libraries
-from nvct.specgen import hooks, naming, transform
+from nvct.specgen import edits as cdi_edits
+from nvct.specgen import hooks, modes, naming, transform
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,14 +26,13 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from nvct.cdi.types import Spec
-    from nvct.host.model import DeviceNode, DriverFile, Gpu, Inventory
+    from nvct.host.model import DeviceNode, Gpu, Inventory, NamedDevice
     from nvct.specgen.naming import Selected
 
     Json: TypeAlias = dict[str, Any]
 
-FILE_OPTIONS = ("ro", "nosuid", "nodev", "rbind", "rprivate")
-SOCKET_OPTIONS = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
 VOID_ENV = "NVIDIA_VISIBLE_DEVICES=void"
+COHERENT_KEY = "gpu.nvidia.com/coherent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,8 @@ class Options:
     """How a spec is to look.
 
     Attributes:
-        device_ids: what gets a device: indices, UUIDs, "all" or "none".
+        vendor, cls: the spec's kind; the mode's own where they are empty.
+        device_ids: what gets a device: indices, UUIDs, names, "all" or "none".
         all_device: whether there is a device "all" that holds the others.
         hook_path: of nvidia-cdi-hook on the host.
         disabled_hooks: names of the single hooks that `apply` is not to do, or "all".
@@ -52,8 +53,8 @@ class Options:
             inside a container and used on its host.
     """
 
-    vendor: str = "nvidia.com"
-    cls: str = "gpu"
+    vendor: str = ""
+    cls: str = ""
     device_name_strategies: Sequence[str] = ("index", "uuid")
     device_ids: Sequence[str] = ("all",)
     all_device: bool = True
@@ -65,8 +66,28 @@ class Options:
     host_roots: Sequence[tuple[str, str]] = ()
 
 
+class _Job(NamedTuple):
+    """One generation: what was found, how the spec is to look, and which hooks it may have."""
+
+    inventory: Inventory
+    options: Options
+    strategies: Sequence[str]
+    hooks: frozenset[str]
+
+
+class _Device(NamedTuple):
+    """One device under all its names."""
+
+    names: Sequence[str]
+    edits: Json
+    coherent: bool | None = None
+
+
 def generate(inventory: Inventory, options: Options | None = None) -> Spec:
     """Return the CDI spec of a machine.
+
+    A GPU whose address space is known has the annotation `COHERENT_KEY`, which `coherent.split`
+    takes away again.
 
     Raises:
         UsageError: an option has a value that does not exist.
@@ -74,18 +95,21 @@ def generate(inventory: Inventory, options: Options | None = None) -> Spec:
         HostError: there is no device to give to a container.
     """
     options = options or Options()
-    _check_kind(options)
+    kind = _kind(inventory, options)
     strategies = naming.check_strategies(options.device_name_strategies)
-    wanted = hooks.enabled_names(options.disabled_hooks, options.enabled_hooks)
-    common = _common_edits(inventory, options, wanted)
-    devices = _devices(inventory, options, strategies, wanted)
+    enabled = hooks.enabled_names(options.disabled_hooks, options.enabled_hooks)
+    job = _Job(inventory, options, strategies, enabled & modes.RULES[inventory.mode].hooks)
+    common = _common_edits(job)
+    entries = [
+        _entry(name, edits, device)
+        for device in _devices(job)
+        for edits in (transform.tidy(device.edits, common),)
+        for name in device.names
+    ]
     spec: Json = {
         "cdiVersion": "",
-        "kind": f"{options.vendor}/{options.cls}",
-        "devices": [
-            {"name": name, "containerEdits": transform.tidy(edits, common)}
-            for name, edits in sorted(devices.items())
-        ],
+        "kind": kind,
+        "devices": sorted(entries, key=lambda entry: str(entry["name"])),
         "containerEdits": transform.tidy(common, {}),
     }
     for source, target in options.host_roots:
@@ -95,50 +119,82 @@ def generate(inventory: Inventory, options: Options | None = None) -> Spec:
     return made
 
 
-def _check_kind(options: Options) -> None:
+def _kind(inventory: Inventory, options: Options) -> str:
+    vendor, cls = modes.kind(inventory.mode, options.vendor, options.cls)
     try:
-        check_vendor(options.vendor)
-        check_class(options.cls)
+        check_vendor(vendor)
+        check_class(cls)
     except RequestError as error:
         raise UsageError(error.message, hint=error.hint) from error
+    return f"{vendor}/{cls}"
 
 
-def _devices(
-    inventory: Inventory, options: Options, strategies: Sequence[str], wanted: frozenset[str]
-) -> dict[str, Json]:
-    if "none" in options.device_ids:
+def _entry(name: str, edits: Json, device: _Device) -> Json:
+    entry: Json = {"name": name, "containerEdits": edits}
+    if device.coherent is not None:
+        entry["annotations"] = {COHERENT_KEY: str(device.coherent).lower()}
+    return entry
+
+
+def _devices(job: _Job) -> list[_Device]:
+    """Return the devices; none of them has a name twice.
+
+    Raises:
+        UnknownDeviceError: a device id names nothing.
+        HostError: there is no device to give to a container.
+    """
+    if "none" in job.options.device_ids:
         # A device needs an edit, and this one changes nothing: the common edits have it too.
-        return {"none": {"env": [VOID_ENV]}}
-    selected = naming.select(inventory, options.device_ids)
+        return [_Device(["none"], {"env": [VOID_ENV]})]
+    found = _gpus(job) if job.inventory.mode == "nvml" else _named(job)
+    if job.options.all_device and not any("all" in device.names for device in found):
+        found.append(_Device(["all"], merge(device.edits for device in found)))
+    return found
+
+
+def _gpus(job: _Job) -> list[_Device]:
+    selected = naming.select(job.inventory, job.options.device_ids)
     if not selected:
-        raise _no_device(inventory)
-    devices = {
-        name: _device_edits([pair], options, wanted)
+        raise _no_device(job.inventory)
+    return [
+        # As nvidia-container-toolkit: MIG devices are in neither part of the coherent split.
+        _Device(naming.names(*pair, job.strategies), _gpu_edits(pair, job), _coherence(pair))
         for pair in selected
-        for name in naming.names(*pair, strategies)
-    }
-    if options.all_device:
-        devices["all"] = _device_edits(selected, options, wanted)
-    return devices
+    ]
 
 
-def _device_edits(pairs: Sequence[Selected], options: Options, wanted: frozenset[str]) -> Json:
-    """Return the edits of some devices.
+def _coherence(pair: Selected) -> bool | None:
+    gpu, mig = pair
+    return gpu.coherent if mig is None else None
+
+
+def _gpu_edits(pair: Selected, job: _Job) -> Json:
+    """Return the edits of one device.
 
     The links of /dev/dri/by-path are device nodes of the same number here: a link would take a
     hook process for each device (0.1 ms against 10).
     """
-    nodes: list[DeviceNode] = []
-    for gpu, mig in pairs:
-        nodes += [gpu.node] if gpu.node else []
-        if mig is not None:
-            nodes += mig.nodes
-        if mig is None or mig.has_graphics:
-            nodes += gpu.drm_nodes
-            nodes += _by_path_nodes(gpu)
-    directories = sorted({os.path.dirname(node.path) for node in nodes} - {"/dev"})
-    entry = hooks.chmod_hook(options.hook_path, wanted, directories)
-    return _edits(options, nodes, hook_entries=[entry] if entry else [])
+    gpu, mig = pair
+    nodes = [gpu.node] if gpu.node else []
+    if mig is not None:
+        nodes += mig.nodes
+    if mig is None or mig.has_graphics:
+        nodes += gpu.drm_nodes
+        nodes += _by_path_nodes(gpu)
+    return _with_nodes(nodes, job)
+
+
+def _with_nodes(nodes: Sequence[DeviceNode], job: _Job) -> Json:
+    entry = None
+    if "chmod" in job.hooks:
+        directories = sorted({os.path.dirname(node.path) for node in nodes} - {"/dev"})
+        entry = hooks.chmod_hook(job.options.hook_path, job.hooks, directories)
+    return cdi_edits.make(
+        nodes,
+        hooks=[entry] if entry else [],
+        node_numbers=job.options.node_numbers,
+        gid_groups=job.options.gid_groups,
+    )
 
 
 def _by_path_nodes(gpu: Gpu) -> list[DeviceNode]:
@@ -148,66 +204,60 @@ def _by_path_nodes(gpu: Gpu) -> list[DeviceNode]:
     return [replace(node, path=path) for path, node in pairs if node]
 
 
-def _common_edits(inventory: Inventory, options: Options, wanted: frozenset[str]) -> Json:
-    files = inventory.files
-    links = sorted(
-        {link for file in files for link in file.links}, key=lambda link: (link.path, link.target)
+def _named(job: _Job) -> list[_Device]:
+    selected = naming.select_named(job.inventory, job.options.device_ids)
+    if not selected:
+        raise HostError(f"mode {job.inventory.mode} found no device to give to a container")
+    counts = modes.RULES[job.inventory.mode].has_numbers
+    return [
+        _Device(naming.names_of(device, job.strategies, counts=counts), _named_edits(device, job))
+        for device in selected
+    ]
+
+
+def _named_edits(device: NamedDevice, job: _Job) -> Json:
+    edits = _with_nodes(device.nodes, job)
+    entry = hooks.device_hook(
+        job.options.hook_path,
+        job.hooks,
+        hooks.links_of(device.files, device.links),
+        hooks.folders_of(device.files),
     )
-    folders = sorted({os.path.dirname(f.container_path) for f in files if f.kind == "library"})
-    entry = hooks.apply_hook(options.hook_path, wanted, links, folders, inventory.driver_version)
+    more = cdi_edits.make(files=device.files, hooks=[entry] if entry else [])
+    # CDI refuses a device without any edit.
+    return merge([edits, more]) or {"env": [VOID_ENV]}
+
+
+def _common_edits(job: _Job) -> Json:
+    inventory, options = job.inventory, job.options
+    entry = hooks.apply_hook(
+        options.hook_path,
+        job.hooks,
+        hooks.links_of(inventory.files, inventory.links),
+        hooks.folders_of(inventory.files),
+        hooks.compat_args(inventory),
+    )
     env = [VOID_ENV]
-    if dirs := libraries.libcuda_directories(files):
+    dirs = libraries.libcuda_directories(inventory.files)
+    if dirs and modes.RULES[inventory.mode].has_libcuda_env:
         env.insert(0, f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(dirs)}")
-    return _edits(
-        options,
+    return cdi_edits.make(
         inventory.control_nodes,
+        inventory.files,
         env=env,
-        mounts=[_mount(file) for file in files],
-        hook_entries=[entry] if entry else [],
+        hooks=[entry] if entry else [],
+        node_numbers=options.node_numbers,
+        gid_groups=options.gid_groups,
     )
 
 
-def _edits(
-    options: Options,
-    nodes: Iterable[DeviceNode],
-    *,
-    env: Sequence[str] = (),
-    mounts: Sequence[Json] = (),
-    hook_entries: Sequence[Json] = (),
-) -> Json:
-    nodes = list(nodes)
-    groups = {n.gid for n in nodes if n.gid and n.mode & 0o006 != 0o006}
-    edits = {
-        "env": list(env),
-        "deviceNodes": [_node(node, options) for node in nodes],
-        "mounts": list(mounts),
-        "hooks": list(hook_entries),
-        "additionalGids": sorted(groups) if options.gid_groups else [],
-    }
-    return {key: value for key, value in edits.items() if value}
-
-
-def _node(node: DeviceNode, options: Options) -> Json:
-    entry: Json = {"path": node.path}
-    if node.host_path != node.path:
-        entry["hostPath"] = node.host_path
-    if options.node_numbers:
-        entry.update({"type": "c", "major": node.major, "minor": node.minor})
-    if node.mode & 0o777:
-        entry["fileMode"] = node.mode & 0o777
-    entry["permissions"] = "rwm"
-    if node.gid:
-        entry["gid"] = node.gid
-    return entry
-
-
-def _mount(file: DriverFile) -> Json:
-    options = SOCKET_OPTIONS if file.kind == "socket" else FILE_OPTIONS
-    return {
-        "hostPath": file.host_path,
-        "containerPath": file.container_path,
-        "options": list(options),
-    }
+def merge(several: Iterable[Json]) -> Json:
+    """Return container edits that do what several do."""
+    merged: Json = {}
+    for edits in several:
+        for key, entries in edits.items():
+            merged.setdefault(key, []).extend(entries)
+    return merged
 
 
 def _no_device(inventory: Inventory) -> HostError:

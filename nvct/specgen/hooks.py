@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any, TypeAlias
 
-    from nvct.host.model import Link
+    from nvct.host.model import DriverFile, Inventory, Link
 
     Hook: TypeAlias = dict[str, Any]
 
@@ -48,25 +48,58 @@ def enabled_names(disabled: Sequence[str], enabled: Sequence[str]) -> frozenset[
     return frozenset(name for name in NAMES if name not in off or name in enabled)
 
 
+def links_of(files: Iterable[DriverFile], links: Iterable[Link]) -> list[Link]:
+    """Return the links of files, and others, each once and sorted."""
+    every = {*links, *(link for file in files for link in file.links)}
+    return sorted(every, key=lambda link: (link.path, link.target))
+
+
+def folders_of(files: Iterable[DriverFile]) -> list[str]:
+    """Return the directories whose libraries the dynamic linker has to find."""
+    return sorted({os.path.dirname(f.container_path) for f in files if f.kind == "library"})
+
+
+def compat_args(inventory: Inventory) -> list[str]:
+    """Return what the choice between driver and image's CUDA compatibility libraries needs.
+
+    A Tegra has no driver version to compare with, so that the CUDA version says what the driver
+    can do; where it is not known there is nothing to choose by.
+    """
+    if inventory.mode != "csv":
+        version = inventory.driver_version
+        return [f"--host-driver-version={version}"] if version else []
+    if not inventory.cuda_version:
+        return []
+    args = [f"--host-cuda-version={inventory.cuda_version}"]
+    if inventory.compat_container_root:
+        args.append(f"--cuda-compat-container-root={inventory.compat_container_root}")
+    return args
+
+
 def apply_hook(
     hook_path: str,
     wanted: frozenset[str],
-    links: Iterable[Link],
+    links: Sequence[Link],
     folders: Sequence[str],
-    driver_version: str,
+    compat: Sequence[str],
 ) -> Hook | None:
     """Return the one entry for the common edits, None where there is nothing to do."""
-    args: list[str] = []
-    if "create-symlinks" in wanted:
-        args += [part for link in links for part in ("--link", f"{link.target}::{link.path}")]
-    if "enable-cuda-compat" in wanted and driver_version:
-        args += [f"--host-driver-version={driver_version}"]
-    if "update-ldcache" in wanted:
-        args += [part for folder in folders for part in ("--folder", folder)]
+    args = _links_and_folders(wanted, links, ())
+    if "enable-cuda-compat" in wanted:
+        args += compat
+    args += _links_and_folders(wanted, (), folders)
     if "disable-device-node-modification" in wanted:
         args.append("--mask-params")
     if "update-application-profile" in wanted:
         args.append("--application-profile")
+    return _entry(hook_path, "apply", args) if args else None
+
+
+def device_hook(
+    hook_path: str, wanted: frozenset[str], links: Sequence[Link], folders: Sequence[str]
+) -> Hook | None:
+    """Return the entry for what one device alone brings along, None where it is nothing."""
+    args = _links_and_folders(wanted, links, folders)
     return _entry(hook_path, "apply", args) if args else None
 
 
@@ -76,6 +109,17 @@ def chmod_hook(hook_path: str, wanted: frozenset[str], directories: Sequence[str
         return None
     args = ["--mode", "755", *(part for path in directories for part in ("--path", path))]
     return _entry(hook_path, "chmod", args)
+
+
+def _links_and_folders(
+    wanted: frozenset[str], links: Sequence[Link], folders: Sequence[str]
+) -> list[str]:
+    args: list[str] = []
+    if "create-symlinks" in wanted:
+        args += [part for link in links for part in ("--link", f"{link.target}::{link.path}")]
+    if "update-ldcache" in wanted:
+        args += [part for folder in folders for part in ("--folder", folder)]
+    return args
 
 
 def _entry(hook_path: str, name: str, args: list[str]) -> Hook:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import TypeAlias
 
-    from nvct.host.model import Gpu, Inventory, MigDevice
+    from nvct.host.model import Gpu, Inventory, MigDevice, NamedDevice
 
     Selected: TypeAlias = tuple[Gpu, MigDevice | None]
 
@@ -67,6 +67,40 @@ def select(inventory: Inventory, ids: Sequence[str]) -> list[Selected]:
         return available
     chosen = {id(_find(inventory, available, word)) for word in ids}
     return [pair for pair in available if id(pair) in chosen]
+
+
+def names_of(device: NamedDevice, strategies: Iterable[str], *, counts: bool) -> list[str]:
+    """Return the names of a device that is no GPU of procfs or NVML.
+
+    It has a name by UUID only where it has a UUID; if that leaves none, its one name. `counts`
+    says that its name counts GPUs: it is gpu0 by type-index then.
+    """
+    numbered = f"gpu{device.name}" if counts and device.name.isdigit() else device.name
+    by_strategy = {"index": device.name, "uuid": device.uuid, "type-index": numbered}
+    found = [by_strategy[strategy] for strategy in strategies if by_strategy[strategy]]
+    return list(dict.fromkeys(found)) or [device.name]
+
+
+def select_named(inventory: Inventory, ids: Sequence[str]) -> list[NamedDevice]:
+    """Return the devices, those that are no GPUs of procfs or NVML, that ids name.
+
+    Raises:
+        UnknownDeviceError: an id names nothing.
+    """
+    if "all" in ids:
+        return list(inventory.devices)
+    chosen = set()
+    for word in ids:
+        # As nvidia-container-toolkit: an IMEX channel may be written as its node is named.
+        name = word.removeprefix("channel") if inventory.mode == "imex" else word
+        matches = [d.name for d in inventory.devices if name in (d.name, d.uuid)]
+        if not name or not matches:
+            have = ", ".join(device.name for device in inventory.devices)
+            raise UnknownDeviceError(
+                f"no device {word!r} in mode {inventory.mode}", hint=f"there are: {have}"[:88]
+            )
+        chosen.update(matches)
+    return [device for device in inventory.devices if device.name in chosen]
 
 
 def _available(inventory: Inventory) -> Iterator[Selected]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 from nvct.host.roots import join
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     Json: TypeAlias = dict[str, Any]
 
 PATH_OF = {"deviceNodes": "path", "mounts": "containerPath"}
+# runtime-spec, "POSIX-platform Hooks": both run in the container's namespace; the program of
+# createContainer is found in the runtime's, that of startContainer in the container's.
+CONTAINER_HOOKS = ("createContainer", "startContainer")
 
 
 def tidy(edits: Json, common: Json) -> Json:
@@ -45,39 +49,92 @@ def path_key(path: str) -> tuple[int, str]:
 def move_host_root(spec: Json, source: str, target: str) -> Json:
     """Return a spec whose host paths below `source` are below `target`.
 
-    Roots end at component boundaries. Hooks run on the host, their arguments name paths in the
-    container, which stay.
+    As nvidia-container-toolkit: host paths are those of nodes and mounts, the programs of hooks
+    but startContainer's, and the arguments of hooks that run outside the container.
     """
-    source = "/" + source.strip("/")
+    moved = partial(_moved, source, target)
 
-    def moved(path: str) -> str:
-        prefix = "/" if source == "/" else source + "/"
-        if path != source and not path.startswith(prefix):
-            return path
-        return join(target, path[len(prefix) - 1 :] if path != source else "/")
+    def node(entry: Json) -> Json:
+        host_path = moved(entry.get("hostPath") or entry["path"])
+        return _node(entry, entry["path"], host_path)
+
+    def hook(entry: Json) -> Json:
+        after = dict(entry)
+        if entry["hookName"] != "startContainer":
+            after["path"] = moved(entry["path"])
+        if entry["hookName"] not in CONTAINER_HOOKS and "args" in entry:
+            after["args"] = [_moved_argument(arg, moved) for arg in entry["args"]]
+        return after
+
+    def mount(entry: Json) -> Json:
+        return {**entry, "hostPath": moved(entry["hostPath"])}
+
+    return _each_edit(spec, {"deviceNodes": node, "mounts": mount, "hooks": hook})
+
+
+def move_container_root(spec: Json, source: str, target: str) -> Json:
+    """Return a spec whose container paths below `source` are below `target`.
+
+    As nvidia-container-toolkit: container paths are those of nodes and mounts, the programs of
+    startContainer hooks, and the arguments of createContainer and startContainer hooks. Unlike
+    there, a node whose path in the container moves stays the same node of the host.
+    """
+    moved = partial(_moved, source, target)
+
+    def node(entry: Json) -> Json:
+        return _node(entry, moved(entry["path"]), entry.get("hostPath") or entry["path"])
+
+    def hook(entry: Json) -> Json:
+        after = dict(entry)
+        if entry["hookName"] == "startContainer":
+            after["path"] = moved(entry["path"])
+        if entry["hookName"] in CONTAINER_HOOKS and "args" in entry:
+            after["args"] = [_moved_argument(arg, moved) for arg in entry["args"]]
+        return after
+
+    def mount(entry: Json) -> Json:
+        return {**entry, "containerPath": moved(entry["containerPath"])}
+
+    return _each_edit(spec, {"deviceNodes": node, "mounts": mount, "hooks": hook})
+
+
+def _each_edit(spec: Json, changes: dict[str, Callable[[Json], Json]]) -> Json:
+    """Return a spec with each entry changed, those of the common edits and of every device."""
 
     def edits(before: Json) -> Json:
-        after = dict(before)
-        if nodes := before.get("deviceNodes"):
-            after["deviceNodes"] = [_moved_node(node, moved) for node in nodes]
-        for key, name in (("mounts", "hostPath"), ("hooks", "path")):
-            if entries := before.get(key):
-                after[key] = [{**entry, name: moved(entry[name])} for entry in entries]
-        return after
+        return {
+            key: [changes[key](entry) for entry in entries] if key in changes else entries
+            for key, entries in before.items()
+        }
 
     devices = [
         {**device, "containerEdits": edits(device.get("containerEdits", {}))}
         for device in spec["devices"]
     ]
-    return {**spec, "devices": devices, "containerEdits": edits(spec.get("containerEdits", {}))}
+    after = {**spec, "devices": devices}
+    if "containerEdits" in spec:
+        after["containerEdits"] = edits(spec["containerEdits"])
+    return after
 
 
-def _moved_node(node: Json, moved: Callable[[str], str]) -> Json:
-    host_path = moved(str(node.get("hostPath", node["path"])))
-    entry = {"path": node["path"]}
-    if host_path != node["path"]:
-        entry["hostPath"] = host_path
-    return {**entry, **{k: v for k, v in node.items() if k not in ("path", "hostPath")}}
+def _moved(source: str, target: str, path: str) -> str:
+    """Return a path below another root; roots end at component boundaries, "" is "/"."""
+    source = "/" + source.strip("/")
+    prefix = source if source == "/" else source + "/"
+    if path == source:
+        return join(target, "/")
+    return join(target, path[len(prefix) :]) if path.startswith(prefix) else path
+
+
+def _moved_argument(argument: str, moved: Callable[[str], str]) -> str:
+    """Return an argument of a hook; `TARGET::LINK` has two paths, the first may be relative."""
+    return "::".join(moved(part) for part in argument.split("::", 1))
+
+
+def _node(node: Json, path: str, host_path: str) -> Json:
+    """Return a node with other paths; a hostPath that says nothing new would need CDI 0.5.0."""
+    rest = {k: v for k, v in node.items() if k not in ("path", "hostPath")}
+    return {"path": path, **({"hostPath": host_path} if host_path != path else {}), **rest}
 
 
 def _unique(entries: Iterable[Any]) -> list[Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make bench`: everything in one run, on one simulated node, as milliseconds and ratios.
+"""`make bench`: everything in one run, on simulated nodes, as milliseconds and ratios.
 
 NVCT_BENCH_PEER names a folder with the incumbent's programs; NVCT_BENCH_ROUNDS the number of
 rounds (default 40).
@@ -15,25 +15,35 @@ from pathlib import Path
 from nvct.errors import NvctError, line
 from nvct.paths import DEFAULT_PATH_DIRS
 from nvct.sim import attach, possible, tree
+from tests.bench import generation
 
 
 def main() -> int:
-    """Build a node, go inside it and measure."""
+    """Build nodes, go inside them and measure."""
     reason = possible.can_run_containers()
     if reason is not None:
         print(f"make bench needs real containers: {reason}", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix="nvct-bench-") as folder:
         work = Path(folder)
-        node = tree.create("bench", "h100", base=work / "nodes")
-        env = {
-            key: os.environ[key] for key in ("TERM", "COLUMNS", "NO_COLOR") if key in os.environ
-        }
-        env |= {k: v for k, v in os.environ.items() if k.startswith("NVCT_BENCH_")}
-        env["PATH"] = ":".join([str(Path(sys.executable).parent), *DEFAULT_PATH_DIRS])
-        repository = str(Path(__file__).parents[2])
-        code = f"import sys;sys.path.insert(0,{repository!r});from tests.bench.inside import main;main()"
-        return attach.exec_in(node, [sys.executable, "-c", code, str(work)], env)
+        status = _inside(tree.create("bench", "h100", base=work / "nodes"), "inside", str(work))
+        for profile, title in generation.PROFILES.items():
+            node = tree.create(f"bench-{profile}", profile, base=work / "nodes")
+            status = status or _inside(node, "generation", str(work), title, driver_root="/")
+    return status
+
+
+def _inside(
+    node: tree.Node, module: str, *words: str, driver_root: str = attach.DRIVER_ROOT
+) -> int:
+    """Run main() of a module of this folder on a node; return its exit status."""
+    env = {key: os.environ[key] for key in ("TERM", "COLUMNS", "NO_COLOR") if key in os.environ}
+    env |= {k: v for k, v in os.environ.items() if k.startswith("NVCT_BENCH_")}
+    env["PATH"] = ":".join([str(Path(sys.executable).parent), *DEFAULT_PATH_DIRS])
+    repository = str(Path(__file__).parents[2])
+    code = f"import sys;sys.path.insert(0,{repository!r});from tests.bench.{module} import main;main()"
+    command = [sys.executable, "-c", code, *words]
+    return attach.exec_in(node, command, env, driver_root=driver_root)
 
 
 if __name__ == "__main__":

@@ -51,10 +51,11 @@ class HostTree:
     base: Path
     version: str = VERSION
     mig: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    driver_path: str = "driver"
 
     @property
     def driver(self) -> Path:
-        return self.base / "driver"
+        return self.base / self.driver_path
 
     @property
     def roots(self) -> Roots:
@@ -85,9 +86,9 @@ class HostTree:
         self, stem: str, soname: str = "", *, suffix: str = "", folder: str = LIB
     ) -> HostTree:
         name = f"{stem}.so.{suffix or self.version}"
-        self.write(f"driver/{folder}/{name}", elf_bytes(soname or name))
+        self.write(f"{self.driver_path}/{folder}/{name}", elf_bytes(soname or name))
         if soname and soname != name:
-            self.link(f"driver/{folder}/{soname}", name)
+            self.link(f"{self.driver_path}/{folder}/{soname}", name)
         return self
 
     def module(self) -> HostTree:
@@ -110,7 +111,9 @@ class HostTree:
 
     def user_space(self) -> HostTree:
         """Install what compute and utility need."""
-        self.library("libcuda", "libcuda.so.1").link(f"driver/{LIB}/libcuda.so", "libcuda.so.1")
+        self.library("libcuda", "libcuda.so.1").link(
+            f"{self.driver_path}/{LIB}/libcuda.so", "libcuda.so.1"
+        )
         self.library("libnvidia-ml", "libnvidia-ml.so.1")
         self.library("libnvidia-ptxjitcompiler", "libnvidia-ptxjitcompiler.so.1")
         self.library("libnvidia-gpucomp")
@@ -118,9 +121,10 @@ class HostTree:
         self.library("libGLX_nvidia", "libGLX_nvidia.so.0")
         self.library("libvdpau_nvidia", "libvdpau_nvidia.so.1", folder=f"{LIB}/vdpau")
         for name in ("nvidia-smi", "nvidia-cuda-mps-control", "nvidia-settings"):
-            self.write(f"driver/usr/bin/{name}", "#!/bin/sh\n", mode=0o755)
+            self.write(f"{self.driver_path}/usr/bin/{name}", "#!/bin/sh\n", mode=0o755)
         for name in ("gsp_ga10x.bin", "gsp_tu10x.bin", "other.bin"):
-            self.write(f"driver/lib/firmware/nvidia/{self.version}/{name}", "firmware")
+            place = f"{self.driver_path}/lib/firmware/nvidia/{self.version}/{name}"
+            self.write(place, "firmware")
         return self
 
     def gpu(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nvct.sim.native.build import Built
 
 CACHE = Path(__file__).parents[2] / ".cache/native"  # built once, not once a session
-OFFSET, SIZE = 8192, 131072
+OFFSET, SIZE = 8192, 262144
 VERSION = "580.159.04"
 EIGHTHS = "0:1,1:1,2:1,3:1,4:1,5:1,6:1"
 H100_PROFILES = (

@@ -41,7 +41,7 @@ DOCUMENT: dict[str, Any] = {
 }
 YAML = """\
 ---
-cdiVersion: 0.7.0
+cdiVersion: "0.7.0"
 kind: nvidia.com/gpu
 devices:
 - name: "1"
@@ -204,3 +204,18 @@ def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
         store.save(spec(), str(tmp_path / "file/a.yaml"))
     with pytest.raises(UnsafePathError):
         store.save(spec(), str(tmp_path / "folder.yaml"))
+
+
+def test_a_comment_stands_before_yaml_and_not_in_json(tmp_path: Path) -> None:
+    comment = "# nvct: {}\n"
+
+    assert store.dumps(spec(), "yaml", comment).decode() == comment + YAML
+    assert store.dumps(spec(), "json", comment) == store.dumps(spec(), "json")
+    path = store.save(spec(), str(tmp_path / "a.yaml"), comment=comment)
+    with open(path, encoding="utf-8") as file:
+        assert file.read() == comment + YAML
+
+
+@pytest.mark.parametrize("name", ["yaml", "YAML", "json", "Json"])
+def test_names_of_formats_are_in_any_case(name: str) -> None:
+    assert store.check_format(name) == name.lower()

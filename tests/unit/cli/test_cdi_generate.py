@@ -6,14 +6,20 @@ from __future__ import annotations
 import json
 import os
 
+import click
 import pytest
 import yaml
 from click.testing import CliRunner
 
 from nvct.cdi import load
+from nvct.cli.cdi_generate import generate as command
+from nvct.cli.cdi_generate import write_specs
 from nvct.cli.main import program
 from nvct.errors import NvctError
+from nvct.host import modes
+from nvct.host.wanted import Wanted
 from nvct.paths import CONFIG_ENV
+from nvct.specgen import generate as specgen
 from tests.support.shim_lab import Lab
 
 TYPE_CHECKING = False
@@ -56,6 +62,7 @@ def names(result: Result) -> list[str]:
     return [device["name"] for device in spec_of(result)["devices"]]
 
 
+YAML, JSON = "# nvct: {", "{\n"
 UUIDS = [f"GPU-{n:08d}-aaaa-bbbb-cccc-000000000000" for n in range(2)]
 
 
@@ -64,14 +71,14 @@ def test_a_spec_goes_to_stdout_as_yaml(lab: Lab) -> None:
 
     assert spec_of(result)["kind"] == "nvidia.com/gpu"
     assert names(result) == ["0", "1", *UUIDS, "all"]
-    assert result.stdout.startswith("---\n")
+    assert [line[:8] for line in result.stdout.splitlines()[:2]] == ["# nvct: ", "---"]
 
 
 @pytest.mark.parametrize("form", ["json", "JSON", "yaml", "YAML"])
 def test_the_format_of_stdout_can_be_chosen(form: str, lab: Lab) -> None:
     result = generate(lab, "--format", form)
 
-    assert result.stdout.startswith("{" if form.lower() == "json" else "---")
+    assert result.stdout.startswith(JSON if form.lower() == "json" else YAML)
 
 
 OPTIONS: list[tuple[list[str], dict[str, str], list[str]]] = [
@@ -196,7 +203,7 @@ def test_modes_that_are_there_are_one(mode: str, lab: Lab) -> None:
 
 @pytest.mark.parametrize(
     "flags",
-    [["--mode", "csv"], ["--format", "toml"], ["--nosuch"], ["odd"], ["--vendor"]],
+    [["--nosuch"], ["odd"], ["--vendor"]],
     ids=" ".join,
 )
 def test_what_does_not_exist_is_a_usage_error(flags: list[str], lab: Lab) -> None:
@@ -209,6 +216,11 @@ def test_what_does_not_exist_is_a_usage_error(flags: list[str], lab: Lab) -> Non
 @pytest.mark.parametrize(
     ("flags", "code"),
     [
+        (["--mode", "nosuch"], "usage"),
+        (["--format", "toml"], "usage"),
+        (["--cdi-version-max", "0.2.0"], "usage"),
+        (["--capabilities", "nosuch"], "usage"),
+        (["--cdi-version-max", "0.4.0"], "bad-cdi-spec"),
         (["--device-name-strategy", "name"], "usage"),
         (["--vendor", "a b"], "usage"),
         (["--library-search-path", "relative"], "usage"),
@@ -224,20 +236,51 @@ def test_a_value_that_cannot_be_is_an_error(flags: list[str], code: str, lab: La
     assert result.stdout == ""
 
 
+# The incumbent's flags with their other names, and their variables; v1.20, `cdi generate --help`.
+FLAGS = {
+    "--config-search-path": f"{ENV}CONFIG_SEARCH_PATHS",
+    "--output": "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH",
+    "--format": f"{ENV}OUTPUT_FORMAT",
+    "--mode --discovery-mode": f"{ENV}MODE",
+    "--dev-root": "NVIDIA_CTK_DEV_ROOT",
+    "--device-name-strategy": f"{ENV}DEVICE_NAME_STRATEGIES",
+    "--driver-root": "NVIDIA_CTK_DRIVER_ROOT",
+    "--library-search-path": f"{ENV}LIBRARY_SEARCH_PATHS",
+    "--nvidia-cdi-hook-path --nvidia-ctk-path": "NVIDIA_CTK_CDI_HOOK_PATH",
+    "--ldconfig-path": f"{ENV}LDCONFIG_PATH",
+    "--vendor --cdi-vendor": f"{ENV}VENDOR",
+    "--class --cdi-class": f"{ENV}CLASS",
+    "--csv.file": f"{ENV}CSV_FILES",
+    "--csv.ignore-pattern": f"{ENV}CSV_IGNORE_PATTERNS",
+    "--csv.compat-container-root": f"{ENV}CSV_CONTAINER_COMPAT_ROOT",
+    "--disable-hook --disable-hooks": f"{ENV}DISABLED_HOOKS",
+    "--enable-hook --enable-hooks": f"{ENV}ENABLED_HOOKS",
+    "--feature-flag --feature-flags": f"{ENV}FEATURE_FLAGS",
+    "--no-all-device": f"{ENV}NO_ALL_DEVICE",
+    "--device-id --device-ids --device --devices": f"{ENV}DEVICE_IDS",
+}
+
+
+def test_every_flag_of_the_incumbent_is_there_with_its_variable() -> None:
+    found = {" ".join(param.opts): param.envvar for param in command.params}
+
+    assert {flags: found.get(flags) for flags in FLAGS} == FLAGS
+
+
 # --- files ---
 
 
 @pytest.mark.parametrize(
     ("name", "form", "path", "start"),
     [
-        ("x.json", "", "x.json", "{"),
-        ("x.yaml", "", "x.yaml", "---"),
-        ("x.yml", "", "x.yml", "---"),
-        ("x", "", "x.yaml", "---"),
-        ("x", "json", "x.json", "{"),
-        ("x.d", "json", "x.d.json", "{"),
-        ("x.yaml", "json", "x.yaml", "{"),
-        ("x.json", "yaml", "x.json", "---"),
+        ("x.json", "", "x.json", JSON),
+        ("x.yaml", "", "x.yaml", YAML),
+        ("x.yml", "", "x.yml", YAML),
+        ("x", "", "x.yaml", YAML),
+        ("x", "json", "x.json", JSON),
+        ("x.d", "json", "x.d.json", JSON),
+        ("x.yaml", "json", "x.yaml", JSON),
+        ("x.json", "yaml", "x.json", YAML),
     ],
 )
 def test_the_file_that_is_written_is_the_one_that_is_named(
@@ -253,8 +296,7 @@ def test_the_file_that_is_written_is_the_one_that_is_named(
     assert (out / path).stat().st_mode & 0o777 == 0o644
     assert result.stdout == ""
     assert result.stderr.endswith(f"wrote 5 devices to {out / path}\n")
-    if (path, form) != ("x.json", "yaml"):  # who wants that gets it: engines could not read it
-        assert len(load.load_file(str(out / path))["devices"]) == 5
+    assert len(load.load_file(str(out / path))["devices"]) == 5
 
 
 def test_output_and_format_have_variables(lab: Lab) -> None:
@@ -308,3 +350,251 @@ def test_quiet_says_nothing_but_errors(how: str, lab: Lab, tmp_path: Path) -> No
     done = run(*flags, "cdi", "generate", "--output", tmp_path / "x.yaml", env=env)
 
     assert (done.exit_code, done.output) == (0, "")
+
+
+# --- what is said beside the result ---
+
+
+WARNINGS: list[tuple[list[str], dict[str, str], str]] = [
+    (
+        ["--ldconfig-path", "/sbin/ldconfig"],
+        {f"{ENV}LDCONFIG_PATH": "/sbin/ldconfig"},
+        "warning: --ldconfig-path has no effect: the hook writes ld.so.cache itself",
+    ),
+    (
+        ["--device-id", "none"],
+        {f"{ENV}DEVICE_IDS": "none"},
+        "warning: --device-id none leaves out the device all",
+    ),
+    (
+        ["--nvidia-cdi-hook-path", "no-such-hook"],
+        {"NVIDIA_CTK_CDI_HOOK_PATH": "no-such-hook"},
+        "warning: no-such-hook is not on PATH: the spec names /usr/bin/nvidia-cdi-hook",
+    ),
+]
+
+
+@pytest.mark.parametrize(("flags", "env", "text"), WARNINGS, ids=lambda o: str(o)[:30])
+def test_what_has_no_effect_is_said_and_costs_nothing(
+    flags: list[str], env: dict[str, str], text: str, lab: Lab
+) -> None:
+    for result in (generate(lab, *flags), generate(lab, env=env)):
+        assert result.exit_code == 0
+        assert text in result.stderr.splitlines()
+    assert text not in generate(lab).stderr
+
+
+def test_an_unknown_feature_flag_is_named(lab: Lab) -> None:
+    for result in (
+        generate(lab, "--feature-flag", "nosuch,disable-ipc-discoverer"),
+        generate(lab, "--feature-flags", "nosuch"),
+        generate(lab, env={f"{ENV}FEATURE_FLAGS": "nosuch"}),
+    ):
+        assert result.exit_code == 0
+        assert len([line for line in result.stderr.splitlines() if "feature flag" in line]) == 1
+        assert "'nosuch'" in result.stderr
+
+
+def test_no_device_is_one_device_that_gives_nothing(lab: Lab) -> None:
+    spec = spec_of(generate(lab, "--device-id", "none"))
+
+    (device,) = spec["devices"]
+    assert device["name"] == "none"
+    assert list(device["containerEdits"]) == ["env"]
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "text"),
+    [
+        ("x.json", "yaml", "{path} gets yaml, as --format says"),
+        ("x.yaml", "json", "{path} gets json, as --format says"),
+        ("x.yml", "", "{path}: engines read .yaml and .json only"),
+        ("x.json", "json", ""),
+        ("x.yaml", "", ""),
+    ],
+)
+def test_a_name_that_misleads_is_said(name: str, form: str, text: str, lab: Lab) -> None:
+    path = lab.home / name
+
+    result = generate(lab, "--output", path, *(["--format", form] if form else []))
+
+    about = [line for line in result.stderr.splitlines() if f"warning: {path}" in line]
+    assert about == ([f"warning: {text.format(path=path)}"] if text else [])
+
+
+# --- more options ---
+
+
+def test_a_hook_program_without_a_folder_is_looked_for_on_path(lab: Lab) -> None:
+    found = generate(
+        lab, "--nvidia-cdi-hook-path", "nvidia-cdi-hook", env={"PATH": f"{lab.home}/bin"}
+    )
+    ctk = generate(lab, "--nvidia-ctk-path", "nvidia-ctk", env={"PATH": f"{lab.home}/bin"})
+
+    assert spec_of(found)["containerEdits"]["hooks"][0]["path"] == str(lab.hook)
+    (hook,) = spec_of(ctk)["containerEdits"]["hooks"]
+    assert hook["path"] == "/usr/bin/nvidia-ctk"
+    assert hook["args"][:3] == ["nvidia-ctk", "hook", "apply"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: real device nodes")
+def test_node_numbers_can_be_asked_for(lab: Lab) -> None:
+    # Of nodes that are plain files the spec has numbers anyway: nobody could look them up.
+    lab.keys["nvct"]["plain-nodes"] = False
+    lab.configure()
+    for name, numbers in (
+        ("nvidiactl", (195, 255)),
+        ("nvidia-uvm", (508, 0)),
+        ("nvidia0", (195, 0)),
+    ):
+        (lab.home / "dev" / name).unlink()
+        os.mknod(lab.home / "dev" / name, 0o020666, os.makedev(*numbers))
+
+    def majors(result: Result) -> set[int | None]:
+        return {
+            node.get("major")
+            for edits in [spec_of(result), *spec_of(result)["devices"]]
+            for node in edits["containerEdits"].get("deviceNodes", [])
+        }
+
+    assert majors(generate(lab)) == {None}
+    assert majors(generate(lab, "--node-numbers")) == {195, 508}
+    assert majors(generate(lab, env={f"{ENV}NODE_NUMBERS": "true"})) == {195, 508}
+
+
+def test_capabilities_leave_out_what_they_do_not_need(lab: Lab) -> None:
+    def sources(result: Result) -> set[str]:
+        mounts = spec_of(result)["containerEdits"]["mounts"]
+        return {os.path.basename(mount["containerPath"]).split(".so")[0] for mount in mounts}
+
+    everything = sources(generate(lab))
+    utility = sources(generate(lab, "--capabilities", "utility"))
+    by_variable = sources(generate(lab, env={f"{ENV}CAPABILITIES": "utility"}))
+
+    assert {"libcuda", "libnvidia-ml", "libGLX_nvidia"} <= everything
+    assert "libnvidia-ml" in utility
+    assert not {"libcuda", "libGLX_nvidia"} & utility
+    assert utility == by_variable
+    assert sources(generate(lab, "--capabilities", "all")) == everything
+
+
+def test_configuration_files_can_be_looked_for_elsewhere(lab: Lab) -> None:
+    icd = lab.home / "my/vulkan/icd.d/nvidia_icd.json"
+    icd.parent.mkdir(parents=True)
+    icd.write_text("{}")
+
+    for result in (
+        generate(lab, "--config-search-path", lab.home / "my"),
+        generate(lab, env={f"{ENV}CONFIG_SEARCH_PATHS": f"{lab.home}/my"}),
+    ):
+        mounts = spec_of(result)["containerEdits"]["mounts"]
+        assert str(icd) in [mount["hostPath"] for mount in mounts]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a node of another group")
+def test_groups_can_be_left_out_by_a_flag_or_for_old_engines(lab: Lab) -> None:
+    node = lab.home / "dev/nvidia0"
+    os.chown(node, 0, 44)
+    node.chmod(0o660)
+
+    whole = generate(lab)
+    flag = generate(lab, "--feature-flag", "no-additional-gids-for-device-nodes")
+    old = generate(lab, "--cdi-version-max", "0.5.0")
+
+    assert spec_of(whole)["cdiVersion"] == "0.7.0"
+    assert "annotations" in spec_of(whole)
+    assert "additionalGids" in whole.stdout
+    for result in (flag, old):
+        assert spec_of(result)["cdiVersion"] == "0.5.0"
+        assert "additionalGids" not in result.stdout
+        assert "annotations" not in spec_of(result)
+    assert "warning: CDI 0.5.0: containers do not get the groups 44" in old.stderr
+    assert "groups" not in flag.stderr
+
+
+def several(lab: Lab, output: str, form: str | None = None) -> list[str]:
+    """Write a spec as two."""
+    settings = Wanted(nvml=None, stat_node=lab.host.stat_node, machine="x86_64")
+    inventory = modes.find("nvml", lab.host.roots, settings)
+    spec = specgen.generate(inventory, specgen.Options(all_device=False))
+    coherent = specgen.generate(
+        inventory, specgen.Options(cls="gpu.coherent", device_ids=["1"], all_device=False)
+    )
+    with click.Context(program("nvidia-ctk")):
+        write_specs({"": spec, "coherent": coherent}, inventory, output, form, None)
+    return [spec["kind"], coherent["kind"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "files"),
+    [
+        ("x.yaml", None, ["x.coherent.yaml", "x.yaml"]),
+        ("x.json", None, ["x.coherent.json", "x.json"]),
+        ("x", "json", ["x.coherent.json", "x.json"]),
+        ("x.d", None, ["x.coherent.d.yaml", "x.d.yaml"]),
+    ],
+)
+def test_several_specs_go_to_files_beside_each_other(
+    name: str, form: str | None, files: list[str], lab: Lab
+) -> None:
+    out = lab.home / "out"
+
+    kinds = several(lab, str(out / name), form)
+
+    assert sorted(os.listdir(out)) == files
+    assert [load.load_file(str(out / file))["kind"] for file in files] == kinds[::-1]
+
+
+def test_several_specs_go_to_stdout_as_documents(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = several(lab, "-")
+
+    documents = list(yaml.safe_load_all(capsys.readouterr().out))
+
+    assert [document["kind"] for document in documents] == kinds
+    assert documents[1]["cdiVersion"] == "0.6.0"
+    assert any(key.startswith("nvct/") for key in documents[1]["annotations"])
+
+
+# --- modes ---
+
+
+def test_a_mode_has_a_kind_of_its_own(lab: Lab) -> None:
+    lab.host.write("dev/gdrdrv", mode=0o666)
+    devices = lab.home / "proc/devices"
+    devices.write_text(devices.read_text().replace("195 nvidia\n", "195 nvidia\n240 gdrdrv\n"))
+
+    own = spec_of(generate(lab, "--mode", "gdrcopy"))
+    asked = spec_of(generate(lab, "--mode", "gdrcopy", "--vendor", "a.com", "--class", "b0"))
+
+    assert own["kind"] == "nvidia.com/gdrcopy"
+    assert asked["kind"] == "a.com/b0"
+    assert [device["name"] for device in own["devices"]] == ["all"]
+
+
+def test_the_options_of_a_tegra_reach_it(lab: Lab) -> None:
+    lab.host.write("driver/usr/lib/a.so", "x")
+    lab.host.write("driver/usr/lib/b.so", "x")
+    lab.host.link("driver/usr/lib/c.so", "b.so")
+    table = lab.host.write("my.csv", "dev, /dev/nvidia0\nlib, /usr/lib/a.so\nsym, /usr/lib/c.so\n")
+
+    flags = generate(
+        lab, "--mode", "csv", "--csv.file", table, "--csv.ignore-pattern", "**/c.*",
+        "--csv.compat-container-root", "/opt/compat",
+    )  # fmt: skip
+    variables = generate(
+        lab,
+        env={
+            f"{ENV}MODE": "csv",
+            f"{ENV}CSV_FILES": str(table),
+            f"{ENV}CSV_IGNORE_PATTERNS": "**/c.*",
+            f"{ENV}CSV_CONTAINER_COMPAT_ROOT": "/opt/compat",
+        },
+    )
+
+    for result in (flags, variables):
+        mounts = spec_of(result)["containerEdits"].get("mounts", [])
+        mounts += spec_of(result)["devices"][0]["containerEdits"].get("mounts", [])
+        assert "/usr/lib/a.so" in [mount["containerPath"] for mount in mounts]
+        assert "/usr/lib/b.so" not in [mount["containerPath"] for mount in mounts]

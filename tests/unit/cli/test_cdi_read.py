@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from nvct.cdi import load
 from nvct.cli.main import program
+from nvct.errors import UsageError
 from nvct.paths import CONFIG_ENV
 from tests.support.shim_lab import Lab
 
@@ -88,6 +89,10 @@ def test_what_cannot_be_used_is_told_on_stderr(lab: Lab) -> None:
 
 # --- validate ---
 
+# What a spec of 0.5.0 is too new for.
+WHY = "will refuse it: 0.5.0 because of a device name that begins with a digit"
+OLD = [f"  CRI-O before 1.25.0 {WHY}", f"  Podman before 4.3.0 {WHY}"]
+
 
 def test_valid_files_are_said_to_be_and_the_status_is_0(lab: Lab) -> None:
     lab.driver(gpus=2)
@@ -100,7 +105,9 @@ def test_valid_files_are_said_to_be_and_the_status_is_0(lab: Lab) -> None:
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         f"valid: {path} (nvidia.com/gpu, 2 devices)",
+        *OLD,
         f"valid: {lab.home}/own.yaml (nvidia.com/gpu, 5 devices)",
+        *OLD,
     ]
 
 
@@ -118,7 +125,7 @@ def test_one_invalid_file_makes_the_status_1_and_the_others_are_checked(
     result = run("cdi", "validate", bad, good)
 
     assert result.exit_code == 1
-    first, second = result.stdout.splitlines()
+    first, second, *_notes = result.stdout.splitlines()
     assert first.startswith(f"invalid: {bad}")
     assert second.startswith(f"valid: {good}")
 
@@ -143,3 +150,79 @@ def test_a_file_that_is_not_there_is_invalid(lab: Lab) -> None:
 
 def test_no_file_is_a_usage_error() -> None:
     assert run("cdi", "validate").exit_code == 2
+
+
+GIDS = {"additionalGids": [44]}
+
+
+def newer(lab: Lab, name: str = "gpu.json") -> Path:
+    """Write a spec that needs CDI 0.7.0."""
+    path = lab.spec(name, common=GIDS)
+    path.write_text(path.read_text().replace("0.5.0", "0.7.0"))
+    return path
+
+
+def test_engines_that_are_too_old_are_a_note(lab: Lab) -> None:
+    result = run("cdi", "validate", newer(lab))
+
+    assert result.exit_code == 0
+    assert (
+        "  Docker before 25.0.17 and from 26.0.0 before 26.1.0 will refuse it: "
+        "0.7.0 because of additionalGids"
+    ) in result.stdout.splitlines()
+
+
+@pytest.mark.parametrize("how", ["flag", "variable"])
+def test_an_engine_that_is_named_and_refuses_makes_the_status_1(how: str, lab: Lab) -> None:
+    path = newer(lab)
+    engines = "docker=26.0,podman=5.4"
+    flags = ["--engine", engines] if how == "flag" else []
+
+    result = run(
+        "cdi", "validate", path, *flags,
+        env={"NVIDIA_CTK_CDI_VALIDATE_ENGINES": engines if how == "variable" else ""},
+    )  # fmt: skip
+
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        f"valid: {path} (nvidia.com/gpu, 2 devices)",
+        "  Docker 26.0 will refuse it: 0.7.0 because of additionalGids",
+    ]
+
+
+def test_an_engine_that_is_named_and_reads_it_is_no_note(lab: Lab) -> None:
+    path = newer(lab)
+
+    result = run("cdi", "validate", path, "--engine", "docker=26.1", "--engine=containerd=2.1")
+
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [f"valid: {path} (nvidia.com/gpu, 2 devices)"]
+
+
+def test_an_engine_that_is_unknown_is_a_usage_error(lab: Lab) -> None:
+    result = run("cdi", "validate", newer(lab), "--engine", "lxc=5")
+
+    assert isinstance(result.exception, UsageError)
+
+
+def test_a_file_whose_name_no_engine_looks_at_is_noted(lab: Lab) -> None:
+    path = newer(lab, "x.yml")
+
+    result = run("cdi", "validate", path, "--engine", "docker=29.2")
+
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[1:] == [
+        "  no engine reads it: they read files that end in .json or .yaml"
+    ]
+
+
+def test_a_spec_can_come_from_stdin(lab: Lab) -> None:
+    data = newer(lab).read_bytes()
+    runner = CliRunner()
+
+    good = runner.invoke(program("nvidia-ctk"), ["cdi", "validate", "-"], input=data)
+    bad = runner.invoke(program("nvidia-ctk"), ["cdi", "validate", "-"], input=b"kind: [")
+
+    assert (good.exit_code, bad.exit_code) == (0, 1)
+    assert good.stdout.startswith("valid: stdin (nvidia.com/gpu, 2 devices)\n")
+    assert bad.stdout.startswith("invalid: stdin ")

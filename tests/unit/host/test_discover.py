@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from dataclasses import replace
+
 import pytest
 
 from nvct.errors import DriverNotFoundError, HostError, NvmlError, UsageError
 from nvct.host.discover import discover
 from nvct.host.wanted import Wanted
-from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
+from nvct.linux import ldcache
+from nvct.sim.elf_writer import shared_object
+from tests.support.host_tree import BUSES, LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -198,3 +204,145 @@ def test_unknown_driver_branch_leaves_the_cuda_version_open(tmp_path: Path) -> N
     host = HostTree(tmp_path, version="999.88.77").module().user_space().gpu(0)
 
     assert look(host).cuda_version == ""
+
+
+def bind(host: HostTree, index: int, driver: str) -> str:
+    """Give a GPU to another kernel driver; return its bus id."""
+    bus = f"0000:{BUSES[index]}:00.0"
+    host.write(f"sys/bus/pci/devices/{bus}/vendor", "0x10de\n")
+    host.write(f"sys/bus/pci/devices/{bus}/class", "0x030200\n")
+    host.link(f"sys/bus/pci/drivers/{driver}/{bus}", f"../../devices/{bus}")
+    return bus
+
+
+def test_gpu_that_nouveau_has_costs_a_warning_and_that_gpu(host: HostTree) -> None:
+    bus = bind(host.gpu(0), 1, "nouveau")
+
+    found = look(host)
+
+    assert [gpu.index for gpu in found.gpus] == [0]
+    assert found.warnings == (f"GPU at {bus} is bound to nouveau, not to nvidia: left out",)
+
+
+def test_gpu_of_a_virtual_machine_is_left_out_without_a_warning(host: HostTree) -> None:
+    bus = bind(host.gpu(0), 1, "vfio-pci")
+
+    found = look(host)
+
+    reasons = {entry.path: entry.reason for entry in found.left_out}
+    assert found.warnings == ()
+    assert reasons[f"{host.base}/sys/bus/pci/devices/{bus}"] == "bound to vfio-pci, not to nvidia"
+
+
+def test_other_devices_of_a_virtual_machine_are_nobodys_business(host: HostTree) -> None:
+    bus = bind(host.gpu(0), 1, "vfio-pci")
+    host.write(f"sys/bus/pci/devices/{bus}/class", "0x020000\n")
+
+    assert not [entry for entry in look(host).left_out if bus in entry.path]
+
+
+def test_gpu_that_nvml_refuses_costs_that_gpu(host: HostTree) -> None:
+    host.gpu(0).gpu(1).instance(1, 7, 0, (66, 67))
+    nvml = FakeNvml(
+        gpus=(nvml_gpu(1, instances=((7, 0),)),), warnings=("NVML refuses GPU 0: gpu is lost",)
+    )
+
+    found = look(host, nvml)
+
+    assert [gpu.index for gpu in found.gpus] == [1]
+    assert found.warnings == (
+        "NVML refuses GPU 0: gpu is lost",
+        "GPU 0 at 0000:18:00.0 is not among NVML's: left out",
+    )
+
+
+def test_nvml_is_not_asked_for_the_cuda_version_alone(tmp_path: Path) -> None:
+    host = HostTree(tmp_path, version="999.88.77").module().user_space().gpu(0)
+    nvml = FakeNvml()
+
+    found = look(host, nvml)
+
+    assert nvml.calls == 0
+    assert found.notes == ("the CUDA version of driver 999.88.77 is not known",)
+
+
+def test_failing_nvml_says_all_that_could_not_be_learned(tmp_path: Path) -> None:
+    host = HostTree(tmp_path, version="999.88.77").module().user_space().gpu(0)
+    host.instance(0, 7, 0, (66, 67))
+
+    found = look(host, FakeNvml(error=NvmlError("nvmlInit failed: driver/library mismatch")))
+
+    (warning,) = found.warnings
+    assert warning == (
+        "nvmlInit failed: driver/library mismatch: MIG devices are left out, it is not known "
+        "which CUDA version the driver supports"
+    )
+
+
+@pytest.mark.parametrize("flagged", [True, False], ids=["flag", "no-flag"])
+def test_gpu_is_known_to_be_coherent_if_the_flag_asks(host: HostTree, *, flagged: bool) -> None:
+    host.gpu(0).instance(0, 7, 0, (66, 67))
+    flags = frozenset({"enable-coherent-annotations"} if flagged else ())
+    gpu = replace(nvml_gpu(0, instances=((7, 0),)), coherent=True)
+    nvml = FakeNvml(gpus=(gpu,))
+    wanted = Wanted(nvml=nvml, stat_node=host.stat_node, machine="x86_64", flags=flags)
+
+    assert discover(host.roots, wanted).gpus[0].coherent is (True if flagged else None)
+
+
+def test_flag_for_coherent_gpus_is_worth_asking_nvml(host: HostTree) -> None:
+    flags = frozenset({"enable-coherent-annotations"})
+    nvml = FakeNvml(error=NvmlError("nvmlInit failed: gpu is lost"))
+    wanted = Wanted(nvml=nvml, stat_node=host.gpu(0).stat_node, machine="x86_64", flags=flags)
+
+    (warning,) = discover(host.roots, wanted).warnings
+
+    assert warning == (
+        "nvmlInit failed: gpu is lost: it is not known which GPUs share one address space with "
+        "the CPU"
+    )
+
+
+def test_flag_without_ipc_leaves_sockets_and_mps_out(host: HostTree) -> None:
+    def sockets(*flags: str) -> list[str]:
+        wanted = Wanted(nvml=None, stat_node=host.stat_node, machine="x86_64",
+                        flags=frozenset(flags))  # fmt: skip
+        found = discover(host.roots, wanted)
+        return [file.container_path for file in found.files if file.kind == "socket"]
+
+    place = host.base / "run/nvidia-persistenced"
+    place.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as server:
+        here = os.open(place, os.O_PATH)
+        server.bind(f"/proc/self/fd/{here}/socket")
+        os.close(here)
+
+        assert sockets() == ["/run/nvidia-persistenced/socket"]
+        assert sockets("disable-ipc-discoverer") == []
+
+
+def test_platform_library_of_two_folders_comes_from_the_first(host: HostTree) -> None:
+    for folder in ("opt/lib", "usr/lib64"):
+        host.library("libnvidia-egl-gbm", "libnvidia-egl-gbm.so.1", suffix="1.1.2", folder=folder)
+        host.library("libnvidia-cfg", folder=folder)
+    entries = [("libnvidia-cfg.so.1", f"/opt/lib/libnvidia-cfg.so.{VERSION}")]
+    host.write("driver/etc/ld.so.cache", ldcache.merge(None, entries, machine="x86_64"))
+
+    found = look(host.gpu(0))
+
+    paths = {f.container_path for f in found.files}
+    assert "/usr/lib64/libnvidia-egl-gbm.so.1.1.2" in paths
+    assert not [path for path in paths if path.startswith("/opt")]
+    second = {entry.path: entry.reason for entry in found.left_out}
+    first = f"{host.driver}/usr/lib64/libnvidia-egl-gbm.so.1.1.2"
+    assert second[f"{host.driver}/opt/lib/libnvidia-egl-gbm.so.1.1.2"] == (
+        f"{first} is found before it"
+    )
+
+
+def test_missing_member_of_a_library_is_a_warning_of_the_inventory(host: HostTree) -> None:
+    name = f"libnvidia-glcore.so.{VERSION}"
+    data = shared_object(soname=name, needed=("libodd.so.1",))
+    host.gpu(0).write(f"driver/{LIB}/{name}", data)
+
+    assert look(host).warnings == (f"{name} needs libodd.so.1, which is not in {host.driver}",)

@@ -108,7 +108,7 @@ def test_hostile_soname_makes_no_link(tmp_path: Path) -> None:
     assert find_one(host, "libnvidia-evil").links == ()
 
 
-def test_library_of_another_machine_is_left_out_with_a_note(tmp_path: Path) -> None:
+def test_library_of_another_machine_is_left_out_with_a_reason(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space()
     host.write(
         f"driver/{LIB}/libnvidia-odd.so.{VERSION}", elf_bytes("libnvidia-odd.so.1", "aarch64")
@@ -117,9 +117,8 @@ def test_library_of_another_machine_is_left_out_with_a_note(tmp_path: Path) -> N
     files, findings = find_libraries(host)
 
     assert not [file for file in files if "libnvidia-odd" in file.container_path]
-    assert findings.notes == [
-        f"{host.driver}/{LIB}/libnvidia-odd.so.{VERSION} is for aarch64: left out"
-    ]
+    odd = f"{host.driver}/{LIB}/libnvidia-odd.so.{VERSION}"
+    assert findings.left_out[odd].reason == "for aarch64, not x86_64"
 
 
 def test_damaged_library_is_in_without_links_and_with_a_warning(tmp_path: Path) -> None:
@@ -207,7 +206,7 @@ def test_empty_driver_root_is_an_error_with_the_place(tmp_path: Path) -> None:
     host = HostTree(tmp_path)
     host.driver.mkdir()
 
-    with pytest.raises(DriverNotFoundError, match=f"no library of driver {VERSION} in "):
+    with pytest.raises(DriverNotFoundError, match="has no library of that version"):
         find_libraries(host)
 
 
@@ -225,13 +224,48 @@ def test_programs_come_from_the_driver_root_alone(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space()
     host.write("driver/usr/bin/nvidia-debugdump", "not executable", mode=0o644)
 
+    findings = Findings()
+
     with Tree(str(host.driver)) as tree:
-        files = binaries.find(tree, host.roots, Findings())
+        files = binaries.find(tree, host.roots, findings)
 
     assert [file.container_path for file in files] == [
         "/usr/bin/nvidia-smi",
         "/usr/bin/nvidia-cuda-mps-control",
     ]
+    assert {path: entry.reason for path, entry in findings.left_out.items()} == {
+        f"{host.driver}/usr/bin/nvidia-debugdump": "not executable",
+        f"{host.driver}/usr/bin/nvidia-settings": "a program for the host's desktop",
+    }
+
+
+def test_programs_of_fabric_imex_mps_and_display_are_in_with_their_class(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    names = ("nv-fabricmanager", "nvidia-imex", "nvidia-imex-ctl", "nvidia-persistenced",
+             "nvidia-cuda-mps-server", "nvidia-xconfig")  # fmt: skip
+    for name in names:
+        host.write(f"driver/usr/bin/{name}", "ELF", mode=0o755)
+
+    with Tree(str(host.driver)) as tree:
+        files = binaries.find(tree, host.roots, Findings())
+
+    found = {os.path.basename(file.container_path): file.capability for file in files}
+    assert found == {
+        "nv-fabricmanager": "utility", "nvidia-imex": "utility", "nvidia-imex-ctl": "utility",
+        "nvidia-persistenced": "utility", "nvidia-cuda-mps-server": "compute",
+        "nvidia-xconfig": "graphics",
+    }  # fmt: skip
+
+
+def test_setuid_program_is_left_out_whatever_its_name(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    path = host.write("driver/usr/bin/nvidia-smi", "ELF", mode=0o4755)
+    findings = Findings()
+
+    with Tree(str(host.driver)) as tree:
+        assert binaries.find(tree, host.roots, findings) == []
+
+    assert findings.left_out[str(path)].reason == "setuid or setgid"
 
 
 def test_program_behind_a_link_is_mounted_under_its_own_name(tmp_path: Path) -> None:
@@ -251,13 +285,44 @@ def test_firmware_is_gsp_only_and_taken_once(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space()
     host.write("sys/module/firmware_class/parameters/path", "/lib/firmware\n")
 
+    findings = Findings()
+
     with Tree(str(host.driver)) as tree:
-        files = firmware.find(tree, host.roots, VERSION)
+        files = firmware.find(tree, host.roots, VERSION, findings)
 
     assert [file.container_path for file in files] == [
         f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin",
         f"/lib/firmware/nvidia/{VERSION}/gsp_tu10x.bin",
     ]
+    other = f"{host.driver}/lib/firmware/nvidia/{VERSION}/other.bin"
+    assert findings.left_out[other].reason == "no GSP firmware"
+
+
+def test_firmware_of_another_driver_is_left_out_with_its_version(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    host.write("driver/lib/firmware/nvidia/570.10.01/gsp_ga10x.bin", "firmware")
+    host.write("driver/lib/firmware/nvidia/ga102/gsp/booter.bin", "nouveau's firmware")
+    findings = Findings()
+
+    with Tree(str(host.driver)) as tree:
+        firmware.find(tree, host.roots, VERSION, findings)
+
+    reasons = {path: entry.reason for path, entry in findings.left_out.items()}
+    place = f"{host.driver}/lib/firmware/nvidia"
+    assert reasons[f"{place}/570.10.01"] == f"firmware of driver 570.10.01, not {VERSION}"
+    assert f"{place}/ga102" not in reasons
+
+
+def test_custom_firmware_path_that_names_the_driver_root_is_found_in_it(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    host.write("sys/module/firmware_class/parameters/path", f"{host.driver}/opt/firmware\n")
+    host.write(f"driver/opt/firmware/nvidia/{VERSION}/gsp_gb10x.bin", "firmware")
+
+    with Tree(str(host.driver)) as tree:
+        files = firmware.find(tree, host.roots, VERSION, Findings())
+
+    assert files[0].container_path == f"/opt/firmware/nvidia/{VERSION}/gsp_gb10x.bin"
+    assert files[0].host_path == f"{host.driver}/opt/firmware/nvidia/{VERSION}/gsp_gb10x.bin"
 
 
 def test_firmware_directories_are_the_kernels_in_its_order(tmp_path: Path) -> None:

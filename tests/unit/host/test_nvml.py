@@ -34,6 +34,10 @@ class PythonNvml(ModuleType):
     NVMLError = pynvml.NVMLError
     NVMLError_NotFound = error_class(pynvml.NVML_ERROR_NOT_FOUND)
     NVMLError_InvalidArgument = error_class(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+    NVMLError_NotSupported = error_class(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    NVMLError_FunctionNotFound = error_class(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    NVML_DEVICE_ADDRESSING_MODE_ATS = pynvml.NVML_DEVICE_ADDRESSING_MODE_ATS
+    NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX = pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX
 
     def __init__(self, *gpus: dict[str, object]) -> None:
         super().__init__("fake_pynvml")
@@ -60,12 +64,16 @@ class PythonNvml(ModuleType):
         return [1, 1]
 
     def nvmlDeviceGetMinorNumber(self, handle: dict[str, object]) -> object:  # noqa: N802
+        if "minor" not in handle:
+            raise nvml_error(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return handle["minor"]
 
     def nvmlDeviceGetUUID(self, handle: dict[str, object]) -> object:  # noqa: N802
         return handle["uuid"]
 
-    def nvmlDeviceGetPciInfo(self, _handle: dict[str, object]) -> SimpleNamespace:  # noqa: N802
+    def nvmlDeviceGetPciInfo(self, handle: dict[str, object]) -> SimpleNamespace:  # noqa: N802
+        if "minor" not in handle:
+            raise nvml_error(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return SimpleNamespace(busId=b"00000000:AB:00.0")
 
     def nvmlDeviceGetName(self, handle: dict[str, object]) -> object:  # noqa: N802
@@ -98,6 +106,31 @@ class PythonNvml(ModuleType):
             gpuInstanceSliceCount=2, computeInstanceSliceCount=1, memorySizeMB=19968
         )
 
+    def nvmlDeviceGetAddressingMode(self, handle: dict[str, object]) -> object:  # noqa: N802
+        mode = handle.get("addressing", pynvml.NVML_DEVICE_ADDRESSING_MODE_NONE)
+        if isinstance(mode, Exception):
+            raise mode
+        return mode
+
+    def nvmlDeviceGetGpuInstanceProfileInfo(  # noqa: N802
+        self, handle: dict[str, object], kind: int
+    ) -> SimpleNamespace:
+        profiles = handle.get("gfx")
+        if not isinstance(profiles, dict) or kind not in profiles:
+            raise nvml_error(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return SimpleNamespace(id=profiles[kind])
+
+    def nvmlDeviceGetGpuInstanceById(self, handle: dict[str, object], gi: int) -> int:  # noqa: N802
+        if "gi_profiles" not in handle:
+            raise nvml_error(pynvml.NVML_ERROR_NO_PERMISSION)
+        profiles = handle["gi_profiles"]
+        assert isinstance(profiles, dict)
+        profile: int = profiles[gi]
+        return profile
+
+    def nvmlGpuInstanceGetInfo(self, instance: int) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(profileId=instance)
+
 
 def test_gpu_is_reported_with_the_bus_id_of_sysfs_and_text_for_bytes() -> None:
     report = nvml._report(PythonNvml({"minor": 3, "uuid": b"GPU-1", "name": b"NVIDIA T4"}))
@@ -108,6 +141,14 @@ def test_gpu_is_reported_with_the_bus_id_of_sysfs_and_text_for_bytes() -> None:
     assert (gpu.mig_enabled, gpu.mig) == (False, ())
 
 
+def test_an_integrated_gpu_has_neither_minor_nor_bus_id() -> None:
+    report = nvml._report(PythonNvml({"uuid": "54d0709b", "name": b"Orin (nvgpu)"}))
+
+    (gpu,) = report.gpus
+    assert (gpu.minor, gpu.bus_id, gpu.name) == (-1, "", "Orin (nvgpu)")
+    assert report.warnings == ()
+
+
 def test_one_gpu_that_is_lost_costs_itself_with_a_warning() -> None:
     lost: dict[str, object] = {"error": pynvml.NVML_ERROR_GPU_IS_LOST}
 
@@ -115,6 +156,48 @@ def test_one_gpu_that_is_lost_costs_itself_with_a_warning() -> None:
 
     assert [gpu.index for gpu in report.gpus] == [1]
     assert report.warnings == ("NVML refuses GPU 0: gpu is lost",)
+
+
+@pytest.mark.parametrize(
+    ("addressing", "coherent"),
+    [
+        (pynvml.NVML_DEVICE_ADDRESSING_MODE_ATS, True),
+        (pynvml.NVML_DEVICE_ADDRESSING_MODE_HMM, False),
+        (nvml_error(pynvml.NVML_ERROR_NOT_SUPPORTED), False),
+        (nvml_error(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND), False),
+        (nvml_error(pynvml.NVML_ERROR_UNKNOWN), None),
+    ],
+)
+def test_gpu_is_coherent_where_the_hardware_translates_addresses(
+    addressing: object, coherent: object
+) -> None:
+    gpu: dict[str, object] = {"minor": 0, "uuid": "GPU-1", "name": "X", "addressing": addressing}
+
+    (found,) = nvml._report(PythonNvml(gpu)).gpus
+
+    assert found.coherent is coherent
+
+
+@pytest.mark.parametrize(
+    ("profiles", "ids", "shown"),
+    [
+        ({pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX: 47}, {1: 47}, "1g.24gb+gfx"),
+        ({pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX: 47}, {1: 14}, "1g.24gb"),
+        ({pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX: 47}, None, "1g.24gb"),
+        (None, {1: 47}, "1g.24gb"),
+    ],
+)
+def test_mig_device_has_graphics_where_the_profile_of_its_instance_has_them(
+    profiles: object, ids: object, shown: str
+) -> None:
+    device = {"uuid": "MIG-1", "gi": 1, "ci": 0, "name": "NVIDIA RTX PRO 6000 MIG 1g.24gb"}
+    gpu: dict[str, object] = {"minor": 0, "uuid": "GPU-1", "name": "X", "mig": {0: device}}
+    gpu |= {"gfx": profiles} if profiles else {}
+    gpu |= {"gi_profiles": ids} if ids else {}
+
+    (found,) = nvml._report(PythonNvml(gpu)).gpus
+
+    assert [mig.profile for mig in found.mig] == [shown]
 
 
 def test_mig_devices_keep_their_index_across_gaps() -> None:

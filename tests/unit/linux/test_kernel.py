@@ -43,6 +43,7 @@ def test_a_file_is_written_through_every_call(kernel: Kernel, tmp_path: Path) ->
     kernel.rename("sub/a", "b", source_dir_fd=folder, target_dir_fd=folder)
     kernel.link("b", "hard", source_dir_fd=folder, target_dir_fd=folder)
     kernel.symlink("b", "soft", dir_fd=folder)
+    kernel.lchown("soft", -1, -1, dir_fd=folder)
     kernel.chmod("soft", 0o600, dir_fd=folder)
     assert os.stat("hard", dir_fd=folder).st_mode == stat.S_IFREG | 0o600
     again = kernel.open(str(tmp_path / "soft"), os.O_RDONLY)

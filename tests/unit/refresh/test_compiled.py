@@ -15,7 +15,7 @@ from nvct.config import load
 from nvct.errors import ConfigError, DriverNotFoundError
 from nvct.plan import facts, model
 from nvct.plan.store import Store
-from nvct.refresh import compiled
+from nvct.refresh import compiled, live
 from tests.support.shim_lab import REPOSITORY, Lab
 
 TYPE_CHECKING = False
@@ -193,6 +193,7 @@ def test_the_facts_about_the_inputs_come_first_and_the_configurations_before_all
         f"{lab.home}/cdi",
         f"{lab.home}/cdi2",
         f"{lab.home}/cdi/gpu.json",
+        f"{lab.home}/proc/driver/nvidia/version",
     ]
     assert facts.broken(plan["facts"]) is None
 
@@ -200,7 +201,7 @@ def test_the_facts_about_the_inputs_come_first_and_the_configurations_before_all
 def test_the_hook_program_is_the_configured_one(lab: Lab) -> None:
     settings = load.load(str(lab.config_toml))
 
-    assert compiled.hook_path(settings) == str(lab.hook)
+    assert live.hook_path(settings) == str(lab.hook)
 
 
 # --- the answer ---
@@ -266,7 +267,7 @@ def test_a_script_beside_the_interpreter_is_the_hook_program(lab: Lab) -> None:
     settings = load.load(str(lab.config_toml))
     beside = os.path.join(os.path.dirname(sys.executable), paths.HOOK_PROGRAM)
 
-    found = compiled.hook_path(settings)
+    found = live.hook_path(settings)
 
     if os.access(beside, os.X_OK):
         assert found == beside

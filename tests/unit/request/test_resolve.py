@@ -351,29 +351,51 @@ def test_imex_channels_come_with_the_request() -> None:
     assert must(asked("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_IMEX_CHANNELS=3")).extras.imex == [3]
 
 
-def test_only_legacy_mode_reads_driver_capabilities() -> None:
+@pytest.mark.parametrize("mode", ["auto", "legacy", "csv", "cdi"])
+def test_driver_capabilities_are_read_in_every_mode(mode: str) -> None:
     env = ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=utility"]
 
-    assert must(asked(*env)).capabilities is None
-    assert must(asked(*env, config=configured(mode="legacy"))).capabilities == ["utility"]
+    assert must(asked(*env, config=configured(mode=mode))).capabilities == ["utility"]
 
 
-def test_an_odd_capability_fails_in_legacy_mode_only() -> None:
+def test_without_capabilities_legacy_mode_means_two_and_the_others_everything() -> None:
+    env = "NVIDIA_VISIBLE_DEVICES=0"
+
+    assert must(asked(env)).capabilities is None
+    legacy = must(asked(env, config=configured(mode="legacy")))
+    assert legacy.capabilities == ["compute", "utility"]
+
+
+def test_what_a_node_does_not_allow_nobody_gets_without_asking() -> None:
+    config = configured(supported_driver_capabilities=["compute", "utility"])
+
+    assert must(asked("NVIDIA_VISIBLE_DEVICES=0", config=config)).capabilities == [
+        "compute",
+        "utility",
+    ]
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_an_odd_capability_fails_the_create(mode: str) -> None:
     env = ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=foo"]
 
-    assert must(asked(*env)).ids == ["0"]
     with pytest.raises(RequestError, match="'foo', which is unknown"):
-        asked(*env, config=configured(mode="legacy"))
+        asked(*env, config=configured(mode=mode))
 
 
-def test_requirements_are_gathered_in_legacy_and_csv_mode_only() -> None:
+def test_capabilities_of_another_vendors_devices_are_not_read() -> None:
+    env = ["NVIDIA_VISIBLE_DEVICES=acme.com/gpu=0", "NVIDIA_DRIVER_CAPABILITIES=foo"]
+
+    assert must(asked(*env)).capabilities is None
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy", "csv", "cdi"])
+def test_requirements_are_gathered_in_every_mode(mode: str) -> None:
     env = ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_REQUIRE_CUDA=cuda>=12"]
 
     expected = [("NVIDIA_REQUIRE_CUDA", "cuda>=12")]
-    assert must(asked(*env)).requirements == []
-    assert must(asked(*env, config=configured(mode="legacy"))).requirements == expected
-    assert must(asked(*env, config=configured(mode="csv"))).requirements == expected
-    disabled = configured(mode="csv", disable_require=True)
+    assert must(asked(*env, config=configured(mode=mode))).requirements == expected
+    disabled = configured(mode=mode, disable_require=True)
     assert must(asked(*env, config=disabled)).requirements == []
 
 

@@ -49,6 +49,43 @@ def identity(path: Path) -> tuple[int, int, bytes]:
     return found.st_ino, found.st_mtime_ns, path.read_bytes()
 
 
+def mounted(lab: Lab) -> str:
+    return " ".join(mount["destination"] for mount in lab.document()["mounts"])
+
+
+def test_driver_capabilities_choose_the_files(lab: Lab) -> None:
+    lab.driver()
+    lab.asks(ALL, "NVIDIA_DRIVER_CAPABILITIES=utility")
+    created(lab)
+    few = mounted(lab)
+    lab.asks(ALL)
+    created(lab)
+
+    assert "libnvidia-ml.so" in few
+    assert "libcuda.so" not in few
+    assert "libcuda.so" in mounted(lab)
+
+
+@pytest.mark.parametrize("word", ["0", "none", "all"])
+def test_a_driver_that_is_too_old_for_the_image_fails_the_create(lab: Lab, word: str) -> None:
+    lab.driver()
+    lab.asks(f"NVIDIA_VISIBLE_DEVICES={word}", "NVIDIA_REQUIRE_CUDA=cuda>=13.5 driver>=600")
+    before = identity(lab.config_json)
+
+    said = lab.create()
+
+    assert said.status == 1
+    assert "does not meet NVIDIA_REQUIRE_CUDA='cuda>=13.5 driver>=600'" in said.stderr
+    assert "the driver has CUDA 13.0" in said.stderr
+    assert identity(lab.config_json) == before
+
+
+def test_a_requirement_that_the_driver_meets_costs_nothing(lab: Lab) -> None:
+    lab.driver()
+    lab.asks(ALL, "NVIDIA_REQUIRE_CUDA=cuda>=13.5 driver>=580")
+    created(lab)
+
+
 @pytest.mark.parametrize(
     "env",
     [[], ["NVIDIA_VISIBLE_DEVICES="], ["NVIDIA_VISIBLE_DEVICES=void"], ["NVIDIA_GDS=enabled"]],

@@ -338,9 +338,9 @@ def test_a_full_state_is_an_error_and_stays_as_it_is(node: NvmlNode, nvml: Any, 
     gpu = start(nvml)
     frame = len("nvct-sim\t1\t9\n" + "\n" + "note\t\n" + "end\t9\n")
     taken = len("\n".join(node.lines())) + frame
-    node.add("note\t" + "x" * (131072 - 8192 - 1 - taken - room))
+    node.add("note\t" + "x" * (262144 - 8192 - 1 - taken - room))
     before = node.lines()
-    assert len(node.state_file.read_bytes()[8192:].rstrip(b"\0")) == 131072 - 8192 - 1 - room
+    assert len(node.state_file.read_bytes()[8192:].rstrip(b"\0")) == 262144 - 8192 - 1 - room
 
     assert code_of(nvml.nvmlDeviceCreateGpuInstance, gpu, 19) == nvml.NVML_ERROR_MEMORY
 

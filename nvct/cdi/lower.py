@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CDI specs made readable for old engines: what needs a later version than theirs is left out.
+
+Cold. Only that is left out without which the devices still work; each loss is a sentence. What
+cannot be left out is an error that names it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from nvct.cdi import versions
+from nvct.errors import CdiSpecError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    from nvct.cdi.types import Spec
+
+    Json: TypeAlias = dict[str, Any]
+
+BIND = ("bind", "rbind")
+
+# What can be done about a need that `versions.NEEDS` names by its reason, if not "lower the spec".
+HINTS = {
+    "a class with a dot": "choose another --class, and no coherent annotations",
+    "a device name that begins with a digit": "choose --device-name-strategy uuid or type-index",
+    "the hostPath of a device node": "make the spec where the nodes have the container's paths",
+}
+
+
+def check_version(version: str) -> str:
+    """Return a version that specs may be limited to, without a leading v.
+
+    Raises:
+        UsageError: there is none such, or no engine reads specs of it.
+    """
+    plain = version.removeprefix("v")
+    if not versions.is_known(version) or versions.is_older(plain, versions.LOWEST):
+        known = versions.KNOWN[versions.KNOWN.index(versions.LOWEST) :]
+        raise UsageError(
+            f"CDI version {version!r} is none that specs are written in",
+            hint=f"it is one of {', '.join(known)}",
+        )
+    return plain
+
+
+def lower(spec: Spec, maximum: str) -> tuple[Spec, list[str]]:
+    """Return a spec that needs no version above a maximum, and sentences about what that cost.
+
+    Raises:
+        UsageError: the maximum is no version.
+        CdiSpecError: it needs more, for something that it cannot do without.
+    """
+    maximum = check_version(maximum)
+    lost: list[str] = []
+    for drop in DROPS:
+        if versions.is_older(maximum, versions.minimum_version(spec)):
+            spec = cast("Spec", drop(cast("Json", spec), lost))
+    needed, reason = versions.minimum(spec)
+    if versions.is_older(maximum, needed):
+        raise CdiSpecError(
+            f"the spec cannot be written for CDI {maximum}: {reason} needs {needed}",
+            hint=HINTS.get(reason, "the devices do not work without it"),
+        )
+    spec = cast("Spec", {**spec, "cdiVersion": needed})
+    return spec, lost
+
+
+def _drop_gids(spec: Json, lost: list[str]) -> Json:
+    gids: set[int] = set()
+
+    def without(edits: Json) -> Json:
+        gids.update(edits.get("additionalGids", ()))
+        return {key: value for key, value in edits.items() if key != "additionalGids"}
+
+    after = _each(spec, without)
+    if gids:
+        lost.append(
+            f"containers do not get the groups {', '.join(map(str, sorted(gids)))}: "
+            "users that are not root may be refused the nodes of these groups"
+        )
+    return after
+
+
+def _drop_annotations(spec: Json, lost: list[str]) -> Json:
+    holders = [spec, *spec["devices"]]
+    if any(one.get("annotations") for one in holders):
+        lost.append("annotations are left out")
+    after = {key: value for key, value in spec.items() if key != "annotations"}
+    after["devices"] = [
+        {key: value for key, value in device.items() if key != "annotations"}
+        for device in spec["devices"]
+    ]
+    return after
+
+
+def _drop_host_paths(spec: Json, lost: list[str]) -> Json:
+    """Leave out the host paths that say what is so without them: nothing is lost."""
+    del lost
+
+    def without(edits: Json) -> Json:
+        nodes = [
+            {k: v for k, v in node.items() if k != "hostPath" or v != node["path"]}
+            for node in edits.get("deviceNodes", ())
+        ]
+        return {**edits, "deviceNodes": nodes} if nodes else edits
+
+    return _each(spec, without)
+
+
+def _drop_mount_types(spec: Json, lost: list[str]) -> Json:
+    """Leave out the type of bind mounts, which their options tell as well: nothing is lost."""
+    del lost
+
+    def without(edits: Json) -> Json:
+        mounts = [
+            {k: v for k, v in mount.items() if k != "type" or not _is_bind(mount)}
+            for mount in edits.get("mounts", ())
+        ]
+        return {**edits, "mounts": mounts} if mounts else edits
+
+    return _each(spec, without)
+
+
+def _is_bind(mount: Json) -> bool:
+    options = mount.get("options", ())
+    return mount["type"] == "bind" and any(option in BIND for option in options)
+
+
+def _each(spec: Json, change: Callable[[Json], Json]) -> Json:
+    """Return a spec with changed edits; those of a device may not be empty.
+
+    Raises:
+        CdiSpecError: a device has nothing left.
+    """
+    after = {**spec, "devices": []}
+    if "containerEdits" in spec:
+        after["containerEdits"] = change(spec["containerEdits"])
+    for device in spec["devices"]:
+        edits = change(device["containerEdits"])
+        if "intelRdt" not in edits and not any(edits.values()):
+            raise CdiSpecError(
+                f"device {device['name']} has nothing left for so low a CDI version",
+                hint="choose a higher --cdi-version-max",
+            )
+        after["devices"].append({**device, "containerEdits": edits})
+    return after
+
+
+# What versions brought, latest first, and how to do without. netDevices and intelRdt are not here:
+# they are what a device is for.
+DROPS: tuple[Callable[[Json, list[str]], Json], ...] = (
+    _drop_gids,  # 0.7.0
+    _drop_annotations,  # 0.6.0
+    _drop_host_paths,  # 0.5.0
+    _drop_mount_types,  # 0.4.0
+)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command: nvidia-ctk cdi check. Options, call and print, no logic."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+
+import click
+
+from nvct.cli.options import flat, say, words
+from nvct.errors import HostError, printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.config.model import Config
+    from nvct.host.model import Inventory
+    from nvct.specgen.drift import Report
+
+
+@click.command()
+@words("--spec-dir", env="NVIDIA_CTK_CDI_SPEC_DIRS",
+       text="Folders to look in.  [default: config.toml's]")  # fmt: skip
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text",
+              show_default=True, help="Of what is printed.")  # fmt: skip
+@click.option("--driver-root", envvar="NVIDIA_CTK_DRIVER_ROOT",
+              help="Where the driver's files are.  [default: config.toml's, else /]")  # fmt: skip
+@click.option("--dev-root", envvar="NVIDIA_CTK_DEV_ROOT",
+              help="Where dev/ is.  [default: in the driver root, else in /]")  # fmt: skip
+@click.option("--config", help="config.toml to take folders and roots from.")
+def check(
+    *,
+    spec_dir: tuple[tuple[str, ...], ...],
+    form: str,
+    driver_root: str | None,
+    dev_root: str | None,
+    config: str | None,
+) -> None:
+    """Compare the CDI specifications in force with this host; exit with 1 if they differ.
+
+    Every file, device node, hook and GPU that is gone, new or another one is told in one line;
+    what specifications of other vendors name is looked for as well. So is a file that another
+    one in a folder of higher priority takes the place of: engines do not use it.
+
+    Example: nvidia-ctk cdi check --format json
+    """
+    from nvct.cdi import registry
+    from nvct.config import load as config_load
+    from nvct.host import nodes, procfs
+    from nvct.linux import device_nodes
+    from nvct.refresh import live
+    from nvct.specgen import drift
+
+    config = config or click.get_current_context().meta.get("nvct.config")
+    settings = config_load.load(config or config_load.path_from(os.environ), required=bool(config))
+    settings.driver_root = driver_root or settings.driver_root
+    settings.dev_root = dev_root or settings.dev_root
+    roots = live.roots_of(settings)
+    live, problem = _look(settings)
+    host = drift.Host(
+        live=live,
+        loaded=procfs.driver_version(roots),
+        stat_node=nodes.named_nodes(roots) if settings.plain_nodes else device_nodes.node,
+    )
+    report = drift.check(registry.scan(flat(spec_dir) or settings.spec_dirs), host)
+    if problem and report.gives_driver:
+        say(f"warning: {problem}")
+    for warning in live.warnings if live else ():
+        say(f"warning: {warning}")
+    _show(report, form)
+    sys.exit(1 if report.drift else 0)
+
+
+def _look(settings: Config) -> tuple[Inventory | None, str]:
+    """Return what the host has; without a driver, None and why. That may be all right."""
+    from nvct.refresh import live
+
+    try:
+        return live.look(settings), ""
+    except HostError as error:
+        return None, error.message
+
+
+def _show(report: Report, form: str) -> None:
+    if form == "json":
+        found = [{**asdict(drift), "text": drift.text} for drift in report.drift]
+        shown = {"specs": report.specs, "devices": report.devices, "drift": found}
+        click.echo(json.dumps(shown, indent=2))
+        return
+    for drift in report.drift:
+        click.echo(printable(drift.text))
+    count = f"{_number(report.specs, 'spec')}, {_number(report.devices, 'device')}"
+    if report.drift:
+        things = _number(len(report.drift), "difference")
+        say(f"{count}: {things} from the host; nvidia-ctk cdi generate makes NVIDIA's anew")
+    else:
+        click.echo(f"{count}: as the host is")
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command: nvct list. Options, call and print, no logic."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from nvct.cli.options import flat, say, words
+
+FORMATS = ("table", "json", "bind")
+
+
+@click.command("list")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="table", show_default=True,
+              help="Of what is printed.")  # fmt: skip
+@click.option("--all", "everything", is_flag=True,
+              help="Also what containers do not get, and why.")  # fmt: skip
+@words("--capabilities", env="NVCT_LIST_CAPABILITIES",
+       text="Only what these need: compute, utility, graphics, video, display, ngx, compat32, "
+       "all.  [default: all but compat32]")  # fmt: skip
+@click.option("--mode", default="auto", show_default=True,
+              help="How to look, as for nvidia-ctk cdi generate.")  # fmt: skip
+@click.option("--driver-root", envvar="NVIDIA_CTK_DRIVER_ROOT",
+              help="Where the driver's files are.  [default: config.toml's, else /]")  # fmt: skip
+@click.option("--dev-root", envvar="NVIDIA_CTK_DEV_ROOT",
+              help="Where dev/ is.  [default: in the driver root, else in /]")  # fmt: skip
+@click.option("--config", help="config.toml to take the roots from.")
+def inventory(
+    *,
+    form: str,
+    everything: bool,
+    capabilities: tuple[tuple[str, ...], ...],
+    mode: str,
+    driver_root: str | None,
+    dev_root: str | None,
+    config: str | None,
+) -> None:
+    """Print what containers get from this host, each entry with its reason.
+
+    Format bind is one SRC:DST:OPTIONS a line: ro for a file, rw for a socket, rwm for a device
+    node. docker --volume, podman --volume and apptainer --bind take the lines of files and
+    sockets, docker --device and podman --device those of nodes. A link is its file once more.
+
+    Format json is described by inventory.schema.json beside nvct/specgen/listing.py.
+
+    Example: nvct list --capabilities compute,utility --format bind
+    """
+    from nvct.config import load as config_load
+    from nvct.host.wanted import Wanted
+    from nvct.refresh import live
+    from nvct.specgen import capabilities as capability_sets
+    from nvct.specgen import listing
+
+    config = config or click.get_current_context().meta.get("nvct.config")
+    settings = config_load.load(config or config_load.path_from(os.environ), required=bool(config))
+    settings.driver_root = driver_root or settings.driver_root
+    settings.dev_root = dev_root or settings.dev_root
+    wanted = capability_sets.parse(flat(capabilities))
+    seen = live.look(settings, Wanted(compat32="compat32" in wanted), mode.lower())
+    found = capability_sets.filter(seen, wanted)
+    if form == "bind":
+        lines, impossible = listing.as_binds(found)
+        click.echo("".join(f"{line}\n" for line in lines), nl=False)
+        for path in impossible:
+            say(f"warning: {path!r} cannot be written as SRC:DST:OPTIONS")
+    else:
+        show = listing.as_json if form == "json" else listing.as_table
+        click.echo(show(found, left_out=everything), nl=False)
+    for warning in found.warnings:
+        say(f"warning: {warning}")

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command: nvct snapshot."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+
+import click
+
+from nvct.cli.options import flat, say, words
+
+
+@click.command()
+@click.option("--output", "-o", default="nvct-snapshot.tar.gz", show_default=True,
+              help="A new FILE.tar.gz or folder; - is stdout.")  # fmt: skip
+@click.option("--driver-root", envvar="NVIDIA_CTK_DRIVER_ROOT",
+              help="Where the driver's files are.  [default: config.toml's, else /]")  # fmt: skip
+@click.option("--dev-root", envvar="NVIDIA_CTK_DEV_ROOT",
+              help="Where dev/ is.  [default: in the driver root, else in /]")  # fmt: skip
+@words("--library-search-path", env="NVIDIA_CTK_CDI_GENERATE_LIBRARY_SEARCH_PATHS",
+       text="Search libraries only here.")  # fmt: skip
+@words("--config-search-path", env="NVIDIA_CTK_CDI_GENERATE_CONFIG_SEARCH_PATHS",
+       text="Search configuration files only here.")  # fmt: skip
+@click.option("--no-nvml", is_flag=True, help="Do not ask NVML: it may hang on a broken host.")
+@click.option("--keep-uuids", is_flag=True, help="Leave the UUIDs of GPUs as they are.")
+def snapshot(
+    *,
+    output: str,
+    driver_root: str | None,
+    dev_root: str | None,
+    library_search_path: tuple[tuple[str, ...], ...],
+    config_search_path: tuple[tuple[str, ...], ...],
+    no_nvml: bool,
+    keep_uuids: bool,
+) -> None:
+    """Record what nvct can see of this host, for a bug report or a test.
+
+    It holds names, sizes and links of the driver's files, headers of its libraries, numbers of
+    its device nodes, what the kernel and NVML tell of the GPUs, and small configuration files of
+    the driver. Made-up UUIDs stand for the real ones; serial numbers and the host's name are not
+    in it. Look at it before you send it: it is text. `nvct sim replay` works on it.
+
+    Example: nvct snapshot -o bug.tar.gz
+    """
+    from nvct.config import load
+    from nvct.host import nodes
+    from nvct.host.wanted import Wanted
+    from nvct.linux import device_nodes
+    from nvct.refresh import live
+    from nvct.sim import record
+    from nvct.sim import snapshot as snapshots
+
+    config = click.get_current_context().meta.get("nvct.config")
+    settings = load.load(config or load.path_from(os.environ), required=bool(config))
+    settings.driver_root = driver_root or settings.driver_root
+    settings.dev_root = dev_root or settings.dev_root
+    roots = live.roots_of(settings)
+    wanted = Wanted(
+        stat_node=nodes.named_nodes(roots) if settings.plain_nodes else device_nodes.node,
+        search_paths=flat(library_search_path),
+        config_search_paths=flat(config_search_path),
+    )
+    taken = record.record(roots, wanted, ask_nvml=not no_nvml)
+    taken = snapshots.redacted(taken, hostname=platform.node(), keep_uuids=keep_uuids)
+    if output == "-":
+        sys.stdout.buffer.write(snapshots.packed(taken))
+        return
+    snapshots.save(taken, output)
+    say(f"wrote {output}: {len(taken.elf)} libraries, {len(taken.nodes)} nodes, "
+        f"discovery: {taken.about['discovery']}")  # fmt: skip

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands: nvidia-ctk system create-device-nodes, create-dev-char-symlinks."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from nvct.cli.options import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvct.host.roots import Roots
+    from nvct.system.device_nodes import Kind
+
+DRY_RUN = click.option(
+    "--dry-run", is_flag=True, envvar="DRY_RUN", help="Print the commands; change nothing."
+)
+
+
+@click.group()
+def system() -> None:
+    """Device nodes of the driver, and the links to them in /dev/char."""
+
+
+@system.command("create-device-nodes")
+@click.option("--root", "--driver-root", "driver_root", default="/", show_default=True,
+              envvar=["ROOT", "NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"],
+              help="Where modprobe and the modules are, and dev/.")  # fmt: skip
+@click.option("--dev-root", envvar=["NVIDIA_DEV_ROOT", "DEV_ROOT"],
+              help="Where dev/ is.  [default: --root]")  # fmt: skip
+@click.option("--control-devices", is_flag=True,
+              help="nvidiactl, nvidia-modeset, nvidia-uvm, nvidia-uvm-tools.")  # fmt: skip
+@click.option("--gpus", is_flag=True, help="nvidia0 and so on, for every GPU that has a driver.")
+@click.option("--caps", is_flag=True,
+              help="nvidia-caps/: of MIG, its instances, and IMEX.")  # fmt: skip
+@click.option("--all", "everything", is_flag=True, help="All three.")
+@click.option("--load-kernel-modules", is_flag=True,
+              help="First load nvidia, nvidia-uvm, nvidia-modeset.")  # fmt: skip
+@DRY_RUN
+def create_device_nodes(
+    *,
+    driver_root: str,
+    dev_root: str | None,
+    control_devices: bool,
+    gpus: bool,
+    caps: bool,
+    everything: bool,
+    load_kernel_modules: bool,
+    dry_run: bool,
+) -> None:
+    """Make or correct the driver's device nodes.
+
+    Majors are the kernel's (/proc/devices); modes and owners are what the driver's parameters
+    say. A node with other numbers is replaced, and so is what is no node.
+
+    Example: nvidia-ctk system create-device-nodes --all --dry-run
+    """
+    roots = _roots(driver_root, dev_root or driver_root)
+    asked = {"control": control_devices, "gpu": gpus, "cap": caps}
+    kinds: list[Kind] = [kind for kind in _kinds() if everything or asked[kind]]
+    if load_kernel_modules:
+        _load(roots.driver_root, dry_run=dry_run)
+    elif not kinds:
+        say("nothing to do: ask for --control-devices, --gpus, --caps or --all")
+    _make_nodes(roots, kinds, dry_run=dry_run)
+
+
+@system.command("create-dev-char-symlinks")
+@click.option("--dev-char-path", envvar="DEV_CHAR_PATH", default="/dev/char", show_default=True,
+              help="Where the links are.")  # fmt: skip
+@click.option("--driver-root", envvar=["NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"], default="/",
+              show_default=True, help="Where modprobe and the modules are.")  # fmt: skip
+@click.option("--dev-root", envvar=["NVIDIA_DEV_ROOT", "DEV_ROOT"],
+              help="Where dev/ is.  [default: in the driver root, else in /]")  # fmt: skip
+@click.option("--create-all", is_flag=True, envvar="CREATE_ALL",
+              help="Also for nodes to come: every GPU and MIG instance.")  # fmt: skip
+@click.option("--load-kernel-modules", is_flag=True, envvar="LOAD_KERNEL_MODULES",
+              help="With --create-all: first load the modules.")  # fmt: skip
+@click.option("--create-device-nodes", "nodes", is_flag=True, envvar="CREATE_DEVICE_NODES",
+              help="With --create-all: first make the control nodes.")  # fmt: skip
+@DRY_RUN
+def create_dev_char_symlinks(
+    *,
+    dev_char_path: str,
+    driver_root: str,
+    dev_root: str | None,
+    create_all: bool,
+    load_kernel_modules: bool,
+    nodes: bool,
+    dry_run: bool,
+) -> None:
+    """Link /dev/char/MAJOR:MINOR to device nodes.
+
+    Without them, systemd takes the GPUs away from running containers when it is reloaded. Links
+    that lead elsewhere, or whose number the node no longer has, are corrected.
+
+    Example: nvidia-ctk system create-dev-char-symlinks --create-all
+    """
+    for flag, given in (
+        ("load-kernel-modules", load_kernel_modules), ("create-device-nodes", nodes)
+    ):  # fmt: skip
+        if given and not create_all:
+            say(f"warning: --{flag} is ignored without --create-all")
+    roots = _roots(driver_root, dev_root)
+    if create_all and load_kernel_modules:
+        _load(roots.driver_root, dry_run=dry_run)
+    if create_all and nodes:
+        _make_nodes(roots, ["control"], dry_run=dry_run)
+    _make_links(roots, os.path.abspath(dev_char_path), create_all=create_all, dry_run=dry_run)
+
+
+def _roots(driver_root: str, dev_root: str | None) -> Roots:
+    """Return the roots of the options; the kernel's tables are where config.toml says."""
+    from nvct.config import load
+    from nvct.refresh import live
+
+    config = click.get_current_context().meta.get("nvct.config")
+    settings = load.load(config or load.path_from(os.environ), required=bool(config))
+    settings.driver_root = os.path.abspath(driver_root)
+    settings.dev_root = os.path.abspath(dev_root) if dev_root else ""
+    return live.roots_of(settings)
+
+
+def _load(driver_root: str, *, dry_run: bool) -> None:
+    from nvct.system import modules
+
+    if dry_run:
+        for argv in modules.commands(driver_root):
+            click.echo(" ".join(argv))
+        return
+    for warning in modules.load(driver_root, modules.run):
+        say(f"warning: {warning}")
+
+
+def _make_nodes(roots: Roots, kinds: Sequence[Kind], *, dry_run: bool) -> None:
+    from nvct.host.model import Findings
+    from nvct.linux.kernel import KERNEL
+    from nvct.system import device_nodes
+
+    findings = Findings()
+    planned = device_nodes.plan(roots, kinds, findings)
+    if not dry_run:
+        device_nodes.carry_out(planned, KERNEL)
+    for warning in findings.warnings:
+        say(f"warning: {warning}")
+    for step in planned.steps:
+        _tell(device_nodes.shell(step), device_nodes.say(step), dry_run=dry_run)
+    if planned.missing:
+        raise device_nodes.lack(planned.missing, roots)
+
+
+def _make_links(roots: Roots, folder: str, *, create_all: bool, dry_run: bool) -> None:
+    from nvct.host.model import Findings
+    from nvct.linux.kernel import KERNEL
+    from nvct.system import dev_char, device_nodes
+
+    findings = Findings()
+    planned = dev_char.plan(roots, folder, findings, create_all=create_all)
+    if not dry_run:
+        dev_char.carry_out(planned, folder, KERNEL)
+    for warning in findings.warnings:
+        say(f"warning: {warning}")
+    for step in planned.steps:
+        _tell(dev_char.shell(step), dev_char.say(step), dry_run=dry_run)
+    made = sum(step.action == "make" for step in planned.steps)
+    if made and not dry_run:
+        say(f"{made} links made in {folder}")
+    if not planned.steps:
+        say(f"{roots.dev} has no device node of the driver")
+    if planned.missing:
+        raise device_nodes.lack(planned.missing, roots)
+
+
+def _tell(commands: Sequence[str], sentence: str, *, dry_run: bool) -> None:
+    """Print the commands of a step that was not taken, or say what was done."""
+    for command in commands if dry_run else ():
+        click.echo(command)
+    if sentence and not dry_run:
+        say(sentence)
+
+
+def _kinds() -> tuple[Kind, ...]:
+    from nvct.system.device_nodes import KINDS
+
+    return KINDS

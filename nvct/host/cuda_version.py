@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CUDA version that a driver supports, by its branch: NVML need not be asked."""
+
+from __future__ import annotations
+
+# NVIDIA's "CUDA Toolkit, driver and architecture matrix".
+OF_BRANCH = {
+    410: "10.0", 418: "10.1", 440: "10.2", 450: "11.0", 455: "11.1", 460: "11.2", 465: "11.3",
+    470: "11.4", 495: "11.5", 510: "11.6", 515: "11.7", 520: "11.8", 525: "12.0", 530: "12.1",
+    535: "12.2", 545: "12.3", 550: "12.4", 555: "12.5", 560: "12.6", 565: "12.7", 570: "12.8",
+    575: "12.9", 580: "13.0", 590: "13.1",
+}  # fmt: skip
+
+
+def of_driver(version: str) -> str:
+    """Return the CUDA version of a driver's branch, "" where the branch is not known."""
+    branch = version.partition(".")[0]
+    return OF_BRANCH.get(int(branch), "") if branch.isascii() and branch.isdigit() else ""

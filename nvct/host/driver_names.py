@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of the driver's libraries: which capability each serves, and which names are its.
+
+Contract: values and pure functions. What has the driver's version as its suffix is the driver's
+whatever its name; the tables say what it is for. They are complete for the drivers 470 to 590 of
+x86_64 and aarch64, as the lists of Debian's, Arch's and Bottlerocket's packages have them.
+"""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.host.model import Capability
+
+# As libnvidia-container v1.20 has them, and where it has none, by what the library is for.
+CLASSES: dict[Capability, tuple[str, ...]] = {
+    "utility": (
+        "libnvidia-ml", "libnvidia-cfg", "libnvidia-nscq", "libnvidia-sandboxutils",
+        "libnvsdm",  # NVSwitch telemetry
+        "libnvidia-vgpu", "libnvidia-vgxcfg",  # a hypervisor's
+    ),
+    "compute": (
+        "libcuda", "libcudadebugger", "libnvidia-opencl", "libnvidia-gpucomp",
+        "libnvidia-ptxjitcompiler", "libnvidia-fatbinaryloader", "libnvidia-allocator",
+        "libnvidia-compiler", "libnvidia-compiler-next", "libnvidia-pkcs11",
+        "libnvidia-pkcs11-openssl3", "libnvidia-nvvm", "libnvidia-nvvm70", "libnvidia-tileiras",
+        "libnvcuextend",  # of aarch64 alone; libcuda loads it
+    ),
+    "video": ("libvdpau_nvidia", "libnvidia-encode", "libnvidia-opticalflow", "libnvcuvid"),
+    "graphics": (
+        "libnvidia-eglcore", "libnvidia-glcore", "libnvidia-tls", "libnvidia-glsi",
+        "libnvidia-fbc", "libnvidia-ifr", "libnvidia-rtcore", "libnvoptix", "libGLX_nvidia",
+        "libEGL_nvidia", "libGLESv2_nvidia", "libGLESv1_CM_nvidia", "libnvidia-glvkspirv",
+        "libnvidia-cbl", "libnvidia-vulkan-producer", "libnvidia-present", "libnvidia-vksc-core",
+        "libnvidia-api",  # NVAPI, which games ask through Wine
+        "libnvidia-gtk2", "libnvidia-gtk3", "libnvidia-wayland-client",  # of nvidia-settings
+        "libglxserver_nvidia", "libnvidia-egl-gbm", "libnvidia-egl-wayland",
+        "libnvidia-egl-wayland2", "libnvidia-egl-xcb", "libnvidia-egl-xlib",
+    ),
+    "ngx": ("libnvidia-ngx",),
+}  # fmt: skip
+CLASS_OF: dict[str, Capability] = {name: c for c, names in CLASSES.items() for name in names}
+
+# Libraries of one class that another one's load at run time, which no DT_NEEDED tells: shaders
+# are compiled by the first, and gbm's backend is a link to the second.
+ALSO: dict[str, tuple[Capability, ...]] = {
+    "libnvidia-gpucomp": ("graphics",),
+    "libnvidia-allocator": ("graphics",),
+}
+
+# Versions of their own: what nvvm70 is (580 and later), nvvm was up to driver 495 (4.0.0); NVAPI
+# has no other name than its SONAME.
+OTHER_VERSIONS: dict[re.Pattern[str], str] = {
+    re.compile(r"libnvidia-nvvm(?:70)?\.so\.\d{1,2}(?:\.\d+)*"): "compiler that libcuda loads",
+    re.compile(r"libnvidia-api\.so\.\d{1,2}(?:\.\d+)*"): "NVAPI, which has no version of its own",
+}
+# EGL and GL of drivers that are installed without GLVND: their SONAMEs are those of images' GLVND,
+# which then would not find the driver.
+WITHOUT_GLVND = frozenset({"libEGL", "libGL", "libGLESv1_CM", "libGLESv2"})
+DRIVER_SUFFIX = re.compile(r"\.so\.(\d{3,}\.\d+(?:\.\d+)*)$")
+NAME = re.compile(r"lib[^/]+?\.so(?=\.|$)")
+
+
+def stem(name: str) -> str:
+    """Return a library's name up to ".so", the name itself where it has none."""
+    match = NAME.match(name)
+    return match[0].removesuffix(".so") if match else name
+
+
+def class_of(name: str) -> Capability:
+    """Return the capability that a library serves, "" where the tables do not have it."""
+    return CLASS_OF.get(stem(name), "")
+
+
+def is_of_driver(name: str) -> bool:
+    """Tell whether a library's name looks like one of the driver's."""
+    found = stem(name)
+    return found in CLASS_OF or ("nvidia" in found and not found.startswith("libnvidia-container"))
+
+
+def is_safe(path: str) -> bool:
+    """Tell whether a path can stand in a CDI spec, in a hook's arguments and in a message.
+
+    Control characters and bytes that are not UTF-8 cannot; "::" separates the two halves of
+    `--link`.
+    """
+    return path.isprintable() and "::" not in path

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The feature flags that `nvidia-ctk cdi generate --feature-flag` takes.
+
+Contract: read here alone. The names are nvidia-container-toolkit's (pkg/nvcdi/api.go of v1.20),
+which takes any other word in silence; so nothing is refused here, but a warning says what has no
+effect.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+EXPLICIT_LIBRARIES = "enable-explicit-driver-libraries"
+COHERENT = "enable-coherent-annotations"
+ONE_CSV_DEVICE = "disable-multiple-csv-devices"
+NO_GIDS = "no-additional-gids-for-device-nodes"
+NO_IPC = "disable-ipc-discoverer"
+NO_SANDBOXUTILS = "disable-nvsandboxutils"
+KNOWN = (EXPLICIT_LIBRARIES, COHERENT, ONE_CSV_DEVICE, NO_GIDS, NO_IPC, NO_SANDBOXUTILS)
+# nvidia-container-toolkit before v1.17.5 spelt it so, and still takes it.
+ALIASES = {"disable-nvsandbox-utils": NO_SANDBOXUTILS}
+TRUTH = {"true": True, "false": False}
+
+
+def parse(words: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Return the flags that are on, and a warning for each word that has no effect.
+
+    A flag may be written NAME=true or NAME=false, as people do; the last word on a flag counts.
+    """
+    state: dict[str, bool] = {}
+    warnings = []
+    for word in words:
+        name, equals, value = word.strip().partition("=")
+        name = ALIASES.get(name, name)
+        is_on = TRUTH.get(value.lower()) if equals else True
+        if name not in KNOWN or is_on is None:
+            warnings.append(
+                f"feature flag {word!r} is unknown and has no effect: known are {', '.join(KNOWN)}"
+            )
+            continue
+        state[name] = is_on
+    return frozenset(name for name, is_on in state.items() if is_on), tuple(warnings)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA GPUs on the PCI bus that another kernel driver has.
+
+Contract: sysfs alone is read, and of it only what the few drivers hold that take GPUs away from
+NVIDIA's; a node with hundreds of PCI devices costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nvct.host import procfs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.host.roots import Roots
+
+NVIDIA = "0x10de"  # pci.ids
+DISPLAY = "0x03"  # PCI base class 03h, display controller
+NATIVE = ("nouveau", "nova_core", "nvidiafb")
+HANDED_ON = ("vfio-pci", "pci-stub")  # for virtual machines
+
+
+class Bound(NamedTuple):
+    """A GPU and the driver that has it."""
+
+    bus_id: str
+    driver: str
+    path: str
+
+
+def elsewhere(roots: Roots) -> list[Bound]:
+    """Return the NVIDIA GPUs that belong to a driver other than NVIDIA's, by bus id."""
+    found = []
+    for driver in (*NATIVE, *HANDED_ON):
+        directory = f"{roots.sys}/bus/pci/drivers/{driver}"
+        for name in procfs.list_directory(directory):
+            bus_id = procfs.canonical_bus_id(name)
+            path = f"{roots.sys}/bus/pci/devices/{name}"
+            if not bus_id or _text(f"{path}/vendor") != NVIDIA:
+                continue
+            if _text(f"{path}/class").startswith(DISPLAY):
+                found.append(Bound(bus_id, driver, path))
+    return sorted(found, key=lambda gpu: procfs.bus_key(gpu.bus_id))
+
+
+def _text(path: str) -> str:
+    return (procfs.read_text(path) or "").strip().lower()

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Windows's GPU driver as WSL shows it: /dev/dxg, and a folder of libraries. Mode wsl.
+
+Contract: the folder, a part of Windows's driver store, is found by rule. Windows itself would tell
+it through dxcore, a library whose interface is documented nowhere; nvidia-container-toolkit v1.20
+asks it, and takes the first folder with libcuda.so.1.1.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import posix
+import re
+from dataclasses import replace
+from typing import NamedTuple
+
+from nvct.errors import ElfError, HostError, NvmlError, UnsafePathError
+from nvct.host import driver_names, nodes
+from nvct.host.model import DriverFile, Findings, Inventory, Link, NamedDevice
+from nvct.host.nvml import LibraryNvml
+from nvct.host.platform import DXCORE, WSL_LIBRARIES
+from nvct.host.tree import Tree
+from nvct.host.wanted import Wanted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nvct.host.model import Capability, FileKind
+    from nvct.host.nvml import NvmlReport
+    from nvct.host.roots import Roots
+    from nvct.host.tree import Found
+
+STORES = "/usr/lib/wsl/drivers"
+LIBCUDA = "libcuda.so.1.1"
+SMI = "nvidia-smi"
+# What WSL links into its library directory is one of these two of the driver in use.
+IN_USE = (LIBCUDA, "libcuda_loader.so")
+LIBCUDA_NAMES = (LIBCUDA, "libcuda.so.1", "libcuda.so")
+# As nvidia-container-toolkit v1.20, pkg/nvcdi/driver-wsl.go; and all of ADDITIONAL.
+EXPECTED: dict[str, str] = {
+    LIBCUDA: "CUDA does not work",
+    "libcuda_loader.so": "CUDA may not be found",
+    "libnvidia-ptxjitcompiler.so.1": "PTX is not compiled",
+    "libnvidia-ml.so.1": "nvidia-smi does not work",
+    SMI: "there is no nvidia-smi",
+}
+ADDITIONAL = re.compile(r".+\.so(\..+)?|.+\.bin|.+\.dll")
+LIBRARY = re.compile(r"lib.+\.so(\..+)?")
+CLASSES: dict[str, Capability] = {
+    "libnvdxgdmal": "compute",
+    "nvcubins.bin": "compute",
+    "nvoptix.bin": "graphics",
+    "libnvwgf2umx": "graphics",
+    SMI: "utility",
+}
+
+
+class _Search(NamedTuple):
+    tree: Tree
+    roots: Roots
+    machine: str
+    findings: Findings
+
+
+def find(roots: Roots, wanted: Wanted | None = None) -> Inventory:
+    """Return what containers get in WSL: one device "all", which is all GPUs.
+
+    Raises:
+        HostError: WSL shows no GPU, or no folder of NVIDIA's driver.
+    """
+    wanted = wanted or Wanted()
+    findings = Findings()
+    node = nodes.make_node(roots, wanted.stat_node, "dxg", "Windows's GPUs are used through it")
+    if node is None:
+        raise HostError(
+            f"WSL shows no GPU: no {roots.dev}/dxg",
+            hint="install the GPU's driver in Windows, and run wsl --update there",
+        )
+    with Tree(roots.driver_root) as tree:
+        search = _Search(tree, roots, wanted.machine or posix.uname().machine, findings)
+        files = [*_dxcore(search), *_store_files(search, _store(search))]
+        library = tree.find(f"{WSL_LIBRARIES}/libnvidia-ml.so.1")
+        report = _report(wanted, tree.host_path(library.real) if library else "", findings)
+    return Inventory(
+        driver_version=report.driver_version if report else "",
+        mode="wsl",
+        cuda_version=report.cuda_version if report else "",
+        devices=(NamedDevice(name="all", nodes=(node,)),),
+        files=tuple(sorted(files, key=lambda file: file.container_path)),
+        left_out=tuple(findings.left_out.values()),
+        warnings=tuple(findings.warnings),
+        notes=tuple(findings.notes),
+    )
+
+
+def _report(wanted: Wanted, library: str, findings: Findings) -> NvmlReport | None:
+    """Return what NVML tells; WSL has no procfs of the driver that would tell its version."""
+    nvml = wanted.nvml
+    if nvml == "auto":
+        nvml = LibraryNvml(library) if library else None
+    if nvml is None:
+        return None
+    try:
+        return nvml.report()
+    except NvmlError as error:
+        findings.note(f"{error.message}: the versions of driver and CUDA are not known")
+        return None
+
+
+def _dxcore(search: _Search) -> Iterator[DriverFile]:
+    path = f"{WSL_LIBRARIES}/{DXCORE}"
+    found = search.tree.find(path)
+    if found is None:
+        search.findings.warn(
+            f"{search.tree.host_path(path)} is missing: no GPU can be used; run wsl --update"
+        )
+        return
+    for name in search.tree.names(WSL_LIBRARIES):
+        if name != DXCORE:
+            search.findings.leave_out(
+                search.tree.host_path(f"{WSL_LIBRARIES}/{name}"),
+                "Windows's own, or a copy of what is in the driver's folder",
+            )
+    if file := _file(search, found, path, "every use of the GPU goes through it"):
+        yield file
+
+
+def _store(search: _Search) -> str:
+    """Return the folder of the NVIDIA driver that is in use.
+
+    Raises:
+        HostError: there is none.
+    """
+    tree, findings = search.tree, search.findings
+    folders = [f"{STORES}/{name}" for name in tree.names(STORES)]
+    stores = {path: file for path in folders if (file := tree.find(f"{path}/{LIBCUDA}"))}
+    if not stores:
+        raise HostError(
+            f"no folder in {tree.host_path(STORES)} has {LIBCUDA}",
+            hint="install NVIDIA's driver in Windows; it brings what WSL needs",
+        )
+    if len(stores) == 1:
+        return next(iter(stores))
+    same = [path for path in stores if _is_in_use(tree, path)]
+    candidates = same or list(stores)
+    chosen = max(candidates, key=lambda path: (_mtime(tree, stores[path]), path))
+    why = f"{WSL_LIBRARIES} has its libcuda" if same else "its libcuda is the newest"
+    findings.note(f"{len(stores)} folders of NVIDIA drivers: {chosen} is taken, {why}")
+    for path in stores:
+        if path != chosen:
+            findings.leave_out(tree.host_path(path), f"another driver's folder: {chosen} is used")
+    return chosen
+
+
+def _is_in_use(tree: Tree, store: str) -> bool:
+    """Whether WSL's library directory has a library of a driver's folder."""
+    ours = next(filter(None, (tree.find(f"{WSL_LIBRARIES}/{n}") for n in LIBCUDA_NAMES)), None)
+    if ours is None:
+        return False
+    for name in IN_USE:
+        theirs = tree.find(f"{store}/{name}")
+        try:
+            if theirs and filecmp.cmp(
+                tree.host_path(ours.real), tree.host_path(theirs.real), shallow=False
+            ):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _mtime(tree: Tree, found: Found) -> int:
+    try:
+        return os.stat(tree.host_path(found.real)).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _store_files(search: _Search, store: str) -> Iterator[DriverFile]:
+    files: dict[str, DriverFile] = {}
+    for name in search.tree.names(store):
+        path = f"{store}/{name}"
+        if name not in EXPECTED and not ADDITIONAL.fullmatch(name):
+            continue
+        found = search.tree.find(path)
+        if found is None or not driver_names.is_safe(path):
+            why = "no regular file" if found is None else "its name cannot stand in a spec"
+            search.findings.leave_out(search.tree.host_path(path), why)
+            continue
+        if file := _file(search, found, path, "of Windows's NVIDIA driver"):
+            files[name] = file
+    for name, cost in EXPECTED.items():
+        if name not in files:
+            search.findings.warn(f"{search.tree.host_path(store)} has no {name}: {cost}")
+    links = _links(files, store)
+    yield from (replace(file, links=tuple(links.get(name, ()))) for name, file in files.items())
+
+
+def _file(search: _Search, found: Found, path: str, reason: str) -> DriverFile | None:
+    """Return a file as a mount, None for a library of another machine."""
+    name = os.path.basename(path)
+    host_path = search.tree.host_path(found.real)
+    kind, soname = _kind(name), ""
+    if kind == "library":
+        try:
+            elf = search.tree.read_elf(found.real)
+        except (ElfError, UnsafePathError, OSError) as error:
+            search.findings.warn(f"{host_path} has no readable SONAME: {error}")
+        else:
+            if elf.machine != search.machine:
+                search.findings.leave_out(host_path, f"it is for {elf.machine}")
+                return None
+            soname = elf.soname or ""
+    stem = driver_names.stem(name).removesuffix("_loader")
+    return DriverFile(
+        host_path=host_path,
+        container_path=path,
+        reason=reason,
+        kind=kind,
+        capability=CLASSES.get(stem) or driver_names.class_of(f"{stem}.so"),
+        soname=soname,
+    )
+
+
+def _kind(name: str) -> FileKind:
+    if name == SMI:
+        return "binary"
+    return "library" if LIBRARY.fullmatch(name) else "module"
+
+
+def _links(files: dict[str, DriverFile], store: str) -> dict[str, list[Link]]:
+    """Return what has to stand beside files, by their names.
+
+    Of two libraries with one SONAME, as libcuda and its loader, that one gets the link which
+    ldconfig would choose.
+    """
+    links: dict[str, list[Link]] = {}
+    by_soname: dict[str, str] = {}
+    for name in sorted(files, key=_linker_order):
+        if soname := files[name].soname:
+            by_soname[soname] = name
+    for soname, name in by_soname.items():
+        if soname not in files and "/" not in soname:
+            links.setdefault(name, []).append(Link(target=name, path=f"{store}/{soname}"))
+    if "libcuda.so.1" in by_soname and "libcuda.so" not in files:
+        # Programs load it without a version, too.
+        link = Link(target="libcuda.so.1", path=f"{store}/libcuda.so")
+        links.setdefault(by_soname["libcuda.so.1"], []).append(link)
+    if SMI in files:
+        # The folder is on no container's PATH.
+        links[SMI] = [Link(target=f"{store}/{SMI}", path=f"/usr/bin/{SMI}")]
+    return links
+
+
+def _linker_order(name: str) -> list[tuple[int, int]]:
+    """Return the sort key of _dl_cache_libcmp in glibc: numbers count, and are after letters."""
+    parts = re.findall(r"[0-9]+|[^0-9]", name)
+    return [(1, int(p)) if p.isascii() and p.isdigit() else (0, ord(p)) for p in parts]

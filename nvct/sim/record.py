@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Record what discovery can see of a host: `nvct snapshot`.
+
+Contract: only reads, opens no device and follows no link out of the driver root. What is looked
+at is written here by rule, and what discovery finds is added: a host on which discovery fails is
+the one that is worth recording.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import posix
+import stat
+from dataclasses import asdict
+
+from nvct.errors import NvctError
+from nvct.host import modes, procfs
+from nvct.host.nvml import LibraryNvml
+from nvct.host.roots import below, join
+from nvct.sim import record_driver
+from nvct.sim.snapshot import FORMAT, TEXT_LIMIT, Snapshot
+from nvct.version import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+    from nvct.host.model import Inventory
+    from nvct.host.roots import Roots
+    from nvct.host.wanted import Wanted
+
+# Texts below proc, as they are; folders with all that is in them.
+PROC = (
+    "devices", "driver/nvidia", "driver/nvidia-caps", "driver/nvidia-caps-imex-channels",
+    "driver/nvidia-nvswitch", "driver/nvidia-nvlink", "driver/nvidia-fs",
+    "device-tree/compatible", "device-tree/model", "sys/kernel/osrelease",
+    "sys/kernel/random/boot_id",
+)  # fmt: skip
+# Writing to these is how they are used, and some block who reads them.
+NOT_READ = ("suspend", "suspend_depth", "registry.bin")
+MODULES = (
+    "nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_fs", "nvidia_peermem",
+    "gdrdrv", "nouveau", "nova_core", "nvgpu", "mlx5_core",
+)  # fmt: skip
+MODULE_TEXTS = ("version", "srcversion", "initstate", "refcnt")
+SYS = (
+    "module/firmware_class/parameters/path", "devices/soc0/family", "devices/soc0/machine",
+    "devices/soc0/soc_id", "firmware/devicetree/base/compatible",
+)  # fmt: skip
+PCI_TEXTS = (
+    "vendor", "device", "class", "subsystem_vendor", "subsystem_device", "numa_node", "uevent",
+    "enable", "revision",
+)  # fmt: skip
+PCI_VENDORS = ("0x10de",)
+# Below dev: what any mode looks for. A name that ends in / is a folder of nodes.
+DEV = (
+    "nvidia", "nvidia-caps/", "nvidia-caps-imex-channels/", "dri/", "gdrdrv", "dxg", "nvmap",
+    "nvhost", "nvgpu/", "nvsciipc", "infiniband/", "tegra", "fb0",
+)  # fmt: skip
+
+
+def record(roots: Roots, wanted: Wanted, *, ask_nvml: bool = True) -> Snapshot:
+    """Return a host's snapshot, not redacted yet.
+
+    Raises:
+        HostError: the driver root is not there.
+    """
+    snapshot = Snapshot()
+    machine = wanted.machine or posix.uname().machine
+    snapshot.about = {
+        "format": FORMAT, "generator": f"nvct {__version__}", "machine": machine,
+        "driver": procfs.driver_version(roots), "os": _os_name(roots),
+        "roots": {name: getattr(roots, name) for name in _ROOTS}, "dev": roots.dev,
+        "search": [*wanted.search_paths], "config_search": [*wanted.config_search_paths],
+    }  # fmt: skip
+    inventory = _look(snapshot, roots, wanted)
+    _kernel(snapshot, roots)
+    _nodes(snapshot, roots, wanted, inventory)
+    places = [below(roots.driver_root, path) for path in wanted.search_paths]
+    texts = [below(roots.driver_root, path) for path in wanted.config_search_paths]
+    library = record_driver.record(snapshot, roots, inventory, places=places, shares=texts)
+    record_driver.sockets(snapshot, "run", roots.run)
+    if ask_nvml:
+        snapshot.nvml = _nvml(wanted, library)
+    return snapshot
+
+
+_ROOTS = ("driver_root", "dev_root", "proc", "sys", "etc", "run")
+
+
+def _look(snapshot: Snapshot, roots: Roots, wanted: Wanted) -> Inventory | None:
+    """Return what discovery finds, and keep why it finds nothing."""
+    from dataclasses import replace
+
+    try:
+        found = modes.find("auto", roots, replace(wanted, nvml=None))
+    except NvctError as error:
+        snapshot.about["discovery"] = f"{error.message} [{error.code}]"
+        return None
+    except Exception as error:
+        snapshot.about["discovery"] = f"{type(error).__name__}: {error}"
+        return None
+    snapshot.about["discovery"] = f"mode {found.mode}"
+    return found
+
+
+def _os_name(roots: Roots) -> str:
+    text = procfs.read_text(f"{roots.etc}/os-release") or ""
+    found = dict(line.partition("=")[::2] for line in text.splitlines())
+    return " ".join(found.get(key, "").strip('"') for key in ("ID", "VERSION_ID")).strip()
+
+
+def _kernel(snapshot: Snapshot, roots: Roots) -> None:
+    for name in PROC:
+        _texts(snapshot, f"proc/{name}", f"{roots.proc}/{name}")
+    for name in SYS:
+        _texts(snapshot, f"sys/{name}", f"{roots.sys}/{name}")
+    for module in MODULES:
+        if os.path.isdir(f"{roots.sys}/module/{module}"):
+            snapshot.folders[f"sys/module/{module}"] = [0o755, 0, 0]
+        for name in MODULE_TEXTS:
+            inside = f"module/{module}/{name}"
+            _texts(snapshot, f"sys/{inside}", f"{roots.sys}/{inside}")
+    for name in ("nv_tegra_release", "os-release"):
+        _texts(snapshot, f"etc/{name}", f"{roots.etc}/{name}")
+    csv = "nvidia-container-runtime/host-files-for-container.d"
+    _texts(snapshot, f"etc/{csv}", f"{roots.etc}/{csv}")
+    devices = f"{roots.sys}/bus/pci/devices"
+    driven = procfs.list_directory(f"{roots.proc}/driver/nvidia/gpus")
+    for bus in procfs.list_directory(devices):
+        vendor = (procfs.read_text(f"{devices}/{bus}/vendor") or "").strip()
+        if vendor in PCI_VENDORS or bus in driven:
+            _pci_device(snapshot, f"sys/bus/pci/devices/{bus}", f"{devices}/{bus}")
+
+
+def _pci_device(snapshot: Snapshot, place: str, path: str) -> None:
+    for name in PCI_TEXTS:
+        _texts(snapshot, f"{place}/{name}", f"{path}/{name}")
+    for name in ("driver", "iommu_group"):
+        if os.path.islink(f"{path}/{name}"):
+            target = os.path.basename(os.readlink(f"{path}/{name}"))
+            parent = "bus/pci/drivers" if name == "driver" else "kernel/iommu_groups"
+            up = "../" * place.count("/")
+            snapshot.links[f"{place}/{name}"] = f"{up}{parent}/{target}"
+            own = f"sys/{parent}/{target}/{os.path.basename(path)}"
+            snapshot.folders[own] = [0o755, 0, 0]
+    for name in procfs.list_directory(f"{path}/drm"):
+        if os.path.isdir(f"{path}/drm/{name}"):
+            snapshot.folders[f"{place}/drm/{name}"] = [0o755, 0, 0]
+            _texts(snapshot, f"{place}/drm/{name}/dev", f"{path}/drm/{name}/dev")
+
+
+def _texts(snapshot: Snapshot, place: str, path: str) -> None:
+    """Keep a file's text, or those of all files in a folder; links are not followed."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return
+    if stat.S_ISDIR(found.st_mode):
+        snapshot.folders[place] = [0o755, 0, 0]
+        for name in procfs.list_directory(path):
+            _texts(snapshot, f"{place}/{name}", f"{path}/{name}")
+        return
+    if not stat.S_ISREG(found.st_mode) or place.endswith(NOT_READ):
+        return
+    text = procfs.read_text(path)
+    if text is not None and len(text) < TEXT_LIMIT:
+        snapshot.texts[place] = text
+
+
+def _nodes(snapshot: Snapshot, roots: Roots, wanted: Wanted, inventory: Inventory | None) -> None:
+    paths = [*_listed(roots.dev), *_of_csv(snapshot, roots)]
+    paths += _of_inventory(inventory) if inventory else ()
+    for path in dict.fromkeys(paths):
+        inside = below(roots.dev_root or "/", path).lstrip("/")
+        if not inside.startswith("dev/"):
+            continue
+        if os.path.islink(path):
+            _link(snapshot, inside, path, roots.dev)
+            continue
+        try:
+            found = wanted.stat_node(path)
+        except OSError as error:
+            snapshot.about.setdefault("unreadable", {})[inside] = error.strerror
+            continue
+        if found is not None:
+            snapshot.nodes[inside] = list(found)
+        elif os.path.isfile(path):
+            snapshot.files[inside] = [stat.S_IMODE(os.lstat(path).st_mode), 0]
+
+
+def _link(snapshot: Snapshot, inside: str, path: str, dev: str) -> None:
+    """Keep a link of /dev that stays there, dri/by-path above all; others' texts tell too much."""
+    target = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
+    if target.startswith(f"{dev}/"):
+        here = os.path.dirname(inside)
+        snapshot.links[inside] = os.path.relpath(below(os.path.dirname(dev), target)[1:], here)
+
+
+def _listed(dev: str) -> Iterator[str]:
+    for name in DEV:
+        folder = f"{dev}/{os.path.dirname(name)}".rstrip("/")
+        start = os.path.basename(name)
+        for found in procfs.list_directory(folder):
+            path = f"{folder}/{found}"
+            if not found.startswith(start):
+                continue
+            if os.path.isdir(path) and not os.path.islink(path):
+                if not start:  # dri/by-path and nvgpu/igpu0; deeper there is nothing
+                    yield from (f"{path}/{inner}" for inner in procfs.list_directory(path))
+            else:
+                yield path
+
+
+def _of_csv(snapshot: Snapshot, roots: Roots) -> Iterator[str]:
+    """Yield the nodes that a Tegra's lists name; the lists may have patterns."""
+    for place, text in snapshot.texts.items():
+        if place.endswith(".csv"):
+            for kind, path in record_driver.CSV_LINE.findall(text):
+                if kind == "dev" and path.startswith("/dev/"):
+                    yield from sorted(glob.glob(join(roots.dev_root or "/", path)))
+
+
+def _of_inventory(inventory: Inventory) -> Iterable[str]:
+    for gpu in inventory.gpus:
+        nodes = [gpu.node, *gpu.drm_nodes, *(n for mig in gpu.mig for n in mig.nodes)]
+        yield from (node.host_path for node in nodes if node)
+    for device in inventory.devices:
+        yield from (node.host_path for node in device.nodes)
+    yield from (node.host_path for node in inventory.control_nodes)
+
+
+def _nvml(wanted: Wanted, library: str | None) -> dict[str, Any]:
+    source = wanted.nvml
+    if source == "auto":
+        source = LibraryNvml(library) if library else None
+    if source is None:
+        return {}
+    try:
+        return {"report": asdict(source.report())}
+    except NvctError as error:
+        return {"error": [error.message, error.hint]}

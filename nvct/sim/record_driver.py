@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Record the user space of a driver: names, links and ELF headers, no content but small texts."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+
+from nvct import paths
+from nvct.errors import NvctError
+from nvct.host import procfs
+from nvct.host.libraries import machine_directories as libraries_of
+from nvct.host.roots import below, join
+from nvct.linux import elf, ldcache
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from nvct.host.model import Inventory
+    from nvct.host.roots import Roots
+    from nvct.sim.snapshot import Snapshot
+
+LIKE = re.compile(r"nvidia|^libcuda|^libnv|^nv[-_]|^libtegra|^libdxcore|^gsp_", re.IGNORECASE)
+TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu", "i386-linux-gnu", "arm-linux-gnueabihf")
+LIBRARY_DIRS = (
+    "/usr/lib64", "/lib64", "/usr/lib", "/lib", "/usr/lib32", "/lib32", "/usr/local/lib",
+    *(f"/usr/lib/{t}" for t in TRIPLETS), *(f"/lib/{t}" for t in TRIPLETS),
+    "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/opt/nvidia/lib64",
+    "/run/opengl-driver/lib", "/run/opengl-driver-32/lib", "/usr/lib/wsl/lib",
+    "/usr/lib/wsl/drivers",
+)  # fmt: skip
+PROGRAM_DIRS = (
+    *paths.DEFAULT_PATH_DIRS, "/usr/local/nvidia/bin", "/opt/nvidia/bin",
+    "/run/current-system/sw/bin", "/usr/lib/wsl/lib",
+)  # fmt: skip
+DEEPER = re.compile(r"nvidia|^nv|^(vdpau|gbm|xorg|modules|drivers|extensions|tegra|current|tls)$")
+OWN_FOLDERS = ("nvidia", "/wsl/", "/tegra", "/gbm", "/vdpau")
+DEPTH = 4
+SHARE = ("/usr/share", "/usr/local/share", "/etc", "/run/opengl-driver/share")
+CONFIG_DIRS = (
+    "vulkan/icd.d", "vulkan/implicit_layer.d", "vulkan/explicit_layer.d", "glvnd/egl_vendor.d",
+    "egl/egl_external_platform.d", "X11/xorg.conf.d", "OpenCL/vendors", "nvidia",
+)  # fmt: skip
+TEXTS = (".json", ".icd", ".csv")
+TEXT_LIMIT = 64 << 10
+RELEASE = re.compile(r"\d+\.\d+(\.\d+)*")
+USUAL_LINKS = ("/lib", "/lib32", "/lib64", "/bin", "/sbin", "/var/run", "/usr/lib64")
+LINK_LIMIT = 255  # path components with those that links bring; the kernel gives up at 40 links
+CSV_LINE = re.compile(r"^\s*(dev|dir|lib|sym)\s*,\s*(/\S+)", re.MULTILINE)
+MACHINE_OF = {flags: machine for machine, flags in ldcache.FLAGS.items()}
+
+
+class _Recorder:
+    """Records paths of the driver root, every link on the way to them included."""
+
+    def __init__(self, snapshot: Snapshot, root: str) -> None:
+        self.snapshot = snapshot
+        self.root = root
+        self.links: dict[str, str | None] = {}
+        self.done: dict[str, str | None] = {}
+        self.needed: dict[str, None] = {}
+
+    def add(self, path: str) -> str | None:
+        """Record a path; return the real one, None where it leads nowhere."""
+        if path not in self.done:
+            self.done[path] = self._walk(path)
+        return self.done[path]
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a directory that leads somewhere."""
+        real = self.add(path)
+        return procfs.list_directory(join(self.root, real)) if real else []
+
+    def _walk(self, path: str) -> str | None:
+        here, todo, left = "", path.split("/")[::-1], LINK_LIMIT
+        while todo:
+            part, left = todo.pop(), left - 1
+            if left < 0:
+                return None
+            if part == "..":
+                here = here.rpartition("/")[0]
+            if part in ("", ".", ".."):
+                continue
+            at = f"{here}/{part}"
+            text = self._text_of(at)
+            if text is None:
+                here = at
+                continue
+            self.snapshot.links[f"driver{at}"] = text
+            here = "" if text.startswith("/") else here
+            todo += text.split("/")[::-1]
+        return self._keep(here or "/")
+
+    def _text_of(self, path: str) -> str | None:
+        if path not in self.links:
+            try:
+                self.links[path] = os.readlink(join(self.root, path))
+            except OSError:
+                self.links[path] = None
+        return self.links[path]
+
+    def _keep(self, real: str) -> str | None:
+        """Record what is at a path without links."""
+        place, host_path = f"driver{real}", join(self.root, real)
+        if real == "/" or self.snapshot.has(place):
+            return real
+        try:
+            found = os.lstat(host_path)
+        except OSError:
+            return None
+        mode = stat.S_IMODE(found.st_mode)
+        if stat.S_ISDIR(found.st_mode):
+            self.snapshot.folders[place] = [mode, found.st_uid, found.st_gid]
+        elif stat.S_ISSOCK(found.st_mode):
+            self.snapshot.sockets[place] = [mode, found.st_uid, found.st_gid]
+        elif stat.S_ISREG(found.st_mode):
+            self._file(place, host_path, mode, found.st_size)
+        return real
+
+    def _file(self, place: str, host_path: str, mode: int, size: int) -> None:
+        name = os.path.basename(place)
+        if name.endswith(TEXTS) and size < TEXT_LIMIT:
+            self.snapshot.texts[place] = procfs.read_text(host_path) or ""
+            return
+        if ".so" in name:
+            try:
+                with open(host_path, "rb") as file:
+                    headers = elf.read(file.fileno())
+                    needed = headers.needed
+            except (OSError, NvctError):
+                pass  # it is kept as a file that is no library, as discovery sees it
+            else:
+                entry = [mode, size, headers.machine, headers.soname, needed]
+                self.snapshot.elf[place] = entry
+                self.needed.update(dict.fromkeys(needed))
+                return
+        self.snapshot.files[place] = [mode, size]
+
+
+def record(
+    snapshot: Snapshot,
+    roots: Roots,
+    inventory: Inventory | None,
+    *,
+    places: Sequence[str] = (),
+    shares: Sequence[str] = (),
+) -> str | None:
+    """Record the driver root, and return the host's path of its NVML library.
+
+    Args:
+        snapshot: gets it; what it is about is known already.
+        roots: of the host.
+        inventory: what discovery found, None where it failed.
+        places: further directories of libraries, inside the driver root.
+        shares: further directories of configuration files.
+    """
+    machine = str(snapshot.about["machine"])
+    recorder = _Recorder(snapshot, roots.driver_root)
+    for path in USUAL_LINKS:
+        recorder.add(path)
+    cached = _cache(recorder)
+    libraries = [*places, *libraries_of(machine), *LIBRARY_DIRS]
+    libraries += [os.path.dirname(path) for name, path, _ in cached if _is(name)]
+    for path in _of_inventory(inventory) if inventory else ():
+        recorder.add(below(roots.driver_root, path))
+    seen: set[str] = set()
+    for place in dict.fromkeys(libraries):
+        _library_dir(recorder, place, DEPTH, seen)
+    for place in PROGRAM_DIRS:
+        for name in recorder.names(place):
+            if name.startswith(("nvidia-", "nv-")):
+                recorder.add(f"{place}/{name}")
+    _firmware(recorder, roots)
+    _config(recorder, [*shares, *SHARE])
+    _close(recorder, libraries, cached)
+    snapshot.cache = [list(entry) for entry in cached if recorder.done.get(entry[1])]
+    for place in ("/run", "/var/run"):
+        sockets(snapshot, f"driver{place}", join(roots.driver_root, place))
+    recorder.add("/tmp/nvidia-mps")
+    return _nvml_library(snapshot, roots.driver_root, machine)
+
+
+def _is(name: str) -> bool:
+    return LIKE.search(name) is not None
+
+
+def _cache(recorder: _Recorder) -> list[tuple[str, str, str]]:
+    """Return the entries of the driver root's ld.so.cache as (name, path, machine)."""
+    real = recorder.add("/etc/ld.so.cache")
+    if real is None:
+        return []
+    try:
+        with open(join(recorder.root, real), "rb") as file:
+            found = ldcache.parse(file.read(ldcache.LIMIT)).entries
+    except (OSError, NvctError) as error:
+        text = error.message if isinstance(error, NvctError) else error.strerror
+        recorder.snapshot.about["ld.so.cache"] = text
+        return []
+    # The cache is made anew on replay, of the entries that are recorded.
+    recorder.snapshot.files.pop(f"driver{real}", None)
+    return [(e[0], e[1], MACHINE_OF[e[2]]) for e in found if e[2] in MACHINE_OF]
+
+
+def _library_dir(recorder: _Recorder, place: str, depth: int, seen: set[str]) -> None:
+    real = recorder.add(place)
+    if real is None or real in seen:
+        return
+    seen.add(real)
+    own = any(word in real for word in OWN_FOLDERS)
+    for name in procfs.list_directory(join(recorder.root, real)):
+        path = f"{real}/{name}"
+        if own or _is(name):
+            recorder.add(path)
+        if depth and (DEEPER.search(name) or "/wsl/" in real):
+            _library_dir(recorder, path, depth - 1, seen)
+
+
+def _firmware(recorder: _Recorder, roots: Roots) -> None:
+    release = (procfs.read_text(f"{roots.proc}/sys/kernel/osrelease") or "").strip()
+    custom = procfs.read_text(f"{roots.sys}/module/firmware_class/parameters/path") or ""
+    places = ["/lib/firmware", "/lib/firmware/updates", custom.strip()]
+    places.append(below(roots.driver_root, custom.strip()))
+    places += [f"/lib/firmware/{release}", f"/lib/firmware/updates/{release}"] if release else []
+    for place in places:
+        for version in recorder.names(f"{place}/nvidia") if place.startswith("/") else ():
+            if RELEASE.fullmatch(version):  # others are nouveau's, by the name of a chip
+                for name in recorder.names(f"{place}/nvidia/{version}"):
+                    recorder.add(f"{place}/nvidia/{version}/{name}")
+
+
+def _config(recorder: _Recorder, shares: Iterable[str]) -> None:
+    for share in shares:
+        for folder in CONFIG_DIRS:
+            place = f"{share}/{folder}"
+            for name in recorder.names(place):
+                if _is(name) or folder in ("nvidia", "egl/egl_external_platform.d"):
+                    recorder.add(f"{place}/{name}")
+    csv = "/etc/nvidia-container-runtime/host-files-for-container.d"
+    for name in recorder.names(csv):
+        recorder.add(f"{csv}/{name}")
+    lists = [text for path, text in recorder.snapshot.texts.items() if path.endswith(".csv")]
+    for kind, path in CSV_LINE.findall("\n".join(lists)):
+        if kind != "dev":
+            recorder.add(path)
+
+
+def _close(
+    recorder: _Recorder, libraries: Iterable[str], cached: list[tuple[str, str, str]]
+) -> None:
+    """Record what the recorded libraries need, one step deep: whether it is there matters."""
+    by_name: dict[str, list[str]] = {}
+    for name, path, _ in cached:
+        by_name.setdefault(name, []).append(path)
+        if _is(name):
+            recorder.add(path)
+    places = [*dict.fromkeys(libraries)]
+    present = {place: set(recorder.names(place)) for place in places}
+    for name in [*recorder.needed]:
+        for path in by_name.get(name, []):
+            recorder.add(path)
+        for place in places:
+            if name in present[place]:
+                recorder.add(f"{place}/{name}")
+
+
+def sockets(snapshot: Snapshot, place: str, host_path: str) -> None:
+    """Record the sockets of the driver's daemons below a run directory."""
+    if os.path.islink(host_path):
+        return
+    for folder in procfs.list_directory(host_path):
+        if not _is(folder):
+            continue
+        for name in procfs.list_directory(f"{host_path}/{folder}"):
+            found = os.lstat(f"{host_path}/{folder}/{name}")
+            if stat.S_ISSOCK(found.st_mode):
+                mode = stat.S_IMODE(found.st_mode)
+                snapshot.sockets[f"{place}/{folder}/{name}"] = [mode, found.st_uid, found.st_gid]
+
+
+def _of_inventory(inventory: Inventory) -> Iterator[str]:
+    files = [*inventory.files, *(file for device in inventory.devices for file in device.files)]
+    for file in files:
+        yield from (file.host_path, file.container_path)
+    yield from (entry.path for entry in inventory.left_out)
+
+
+def _nvml_library(snapshot: Snapshot, root: str, machine: str) -> str | None:
+    """Return the NVML library of this machine; that of the loaded driver where there are more."""
+    found = [
+        path for path, entry in snapshot.elf.items()
+        if os.path.basename(path).startswith("libnvidia-ml.so.") and entry[2] == machine
+    ]  # fmt: skip
+    version = f".{snapshot.about.get('driver')}"
+    best = sorted(found, key=lambda path: (not path.endswith(version), path))
+    return join(root, best[0].removeprefix("driver")) if best else None

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lay out a snapshot as a tree, and look at it as at the host that it was taken of.
+
+Contract: nothing of a snapshot is executed. Libraries are made anew from their headers, nodes are
+plain files whose numbers come from the snapshot; what is printed names the paths of the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import struct
+import tempfile
+from dataclasses import dataclass, fields
+
+from nvct.errors import DocumentError, HostError, NvmlError
+from nvct.host import modes
+from nvct.host.nvml import NvmlGpu, NvmlMig, NvmlReport
+from nvct.host.roots import Roots, below, join
+from nvct.host.wanted import Wanted
+from nvct.linux import elf, ldcache
+from nvct.sim import snapshot as snapshots
+from nvct.sim.elf_writer import MACHINES, shared_object
+from nvct.specgen import generate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, TypeVar
+
+    from nvct.cdi.types import Spec
+    from nvct.host.model import Inventory
+    from nvct.host.nodes import NodeStat
+    from nvct.sim.snapshot import Snapshot
+
+    Value = TypeVar("Value")
+
+NUMBER_OF = {name: number for number, name in elf.MACHINES.items()}
+FIRMWARE = "sys/module/firmware_class/parameters/path"
+CONFIG = """[nvidia-container-cli]
+root = {driver}
+[nvidia-container-runtime.modes.cdi]
+spec-dirs = [{cdi}]
+[nvct]
+dev-root = {tree}
+proc-root = {proc}
+sys-root = {sys}
+plain-nodes = true
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedNvml:
+    """NVML that tells what it told on the recorded host."""
+
+    recorded: dict[str, Any]
+
+    def report(self) -> NvmlReport:
+        """Return the recorded report.
+
+        Raises:
+            NvmlError: NVML refused on that host, or was not asked.
+        """
+        if "report" not in self.recorded:
+            message, hint = self.recorded.get("error", ("the snapshot has no report of NVML", ""))
+            raise NvmlError(str(message), hint=str(hint))
+        return _report(self.recorded["report"])
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A snapshot that lies in a tree."""
+
+    tree: str
+    snapshot: Snapshot
+
+    @property
+    def roots(self) -> Roots:
+        """The roots that stand for the recorded host."""
+        parts = {name: f"{self.tree}/{name}" for name in ("proc", "sys", "etc", "run")}
+        return Roots(driver_root=f"{self.tree}/driver", dev_root=self.tree, **parts)
+
+    @property
+    def wanted(self) -> Wanted:
+        """How to look at it: with the recorded numbers, NVML and machine."""
+        return Wanted(
+            nvml=RecordedNvml(self.snapshot.nvml) if self.snapshot.nvml else None,
+            stat_node=self._stat_node,
+            machine=str(self.snapshot.about["machine"]),
+            search_paths=self._places("search"),
+            config_search_paths=self._places("config_search"),
+        )
+
+    def _places(self, name: str) -> list[str]:
+        """Return directories of the host where they lie here."""
+        root = str(self.snapshot.about["roots"]["driver_root"])
+        places = self.snapshot.about.get(name, ())
+        return [join(f"{self.tree}/driver", below(root, place)) for place in places]
+
+    def _stat_node(self, path: str) -> NodeStat | None:
+        found = self.snapshot.nodes.get(path.removeprefix(f"{self.tree}/"))
+        if found is None:
+            return None
+        major, minor, mode, uid, gid = found
+        return major, minor, mode, uid, gid
+
+    def inventory(self, mode: str = "auto") -> Inventory:
+        """Return what discovery finds.
+
+        Raises:
+            HostError: as on the recorded host.
+        """
+        return modes.find(mode, self.roots, self.wanted)
+
+    def named(self, value: Value) -> Value:
+        """Return a text, or any JSON with such texts in it, with the paths of the host."""
+        if isinstance(value, str):
+            text: Any = value
+            for ours, theirs in self._renamed():
+                text = text.replace(f"{ours}/", f"{theirs}/").replace(ours, theirs or "/")
+            return text  # type: ignore[no-any-return]
+        if isinstance(value, dict):
+            return {key: self.named(each) for key, each in value.items()}  # type: ignore[return-value]
+        if isinstance(value, list):
+            return [self.named(each) for each in value]  # type: ignore[return-value]
+        return value
+
+    def _renamed(self) -> list[tuple[str, str]]:
+        about = self.snapshot.about
+        roots = about["roots"]
+        driver = str(roots["driver_root"]).rstrip("/")
+        pairs = [(f"{self.tree}/driver", driver), (f"{self.tree}/dev", str(about["dev"]))]
+        return pairs + [(f"{self.tree}/{n}", str(roots[n])) for n in ("proc", "sys", "etc", "run")]
+
+
+def spec(
+    replay: Replay, mode: str = "auto", options: generate.Options | None = None
+) -> tuple[Spec, list[str]]:
+    """Return the CDI specification of the recorded host, and discovery's warnings.
+
+    Raises:
+        HostError: there is none, as on the recorded host.
+    """
+    inventory = replay.inventory(mode)
+    found = replay.named(generate.generate(inventory, options or generate.Options()))
+    edits = [found.get("containerEdits", {}), *(d["containerEdits"] for d in found["devices"])]
+    for node in (node for each in edits for node in each.get("deviceNodes", ())):
+        if node.get("hostPath") == node["path"]:
+            del node["hostPath"]
+    return found, [replay.named(warning) for warning in inventory.warnings]
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[Replay]:
+    """Read a snapshot and lay it out in a temporary folder.
+
+    Raises:
+        HostError: it cannot be read or laid out.
+        DocumentError: it is no snapshot, or one that is not to be trusted.
+    """
+    snapshot = snapshots.load(path)
+    with tempfile.TemporaryDirectory(prefix="nvct-replay-") as folder:
+        lay_out(snapshot, folder)
+        yield Replay(folder, snapshot)
+
+
+def lay_out(snapshot: Snapshot, tree: str) -> None:
+    """Make the files and links of a snapshot in an empty folder.
+
+    Raises:
+        HostError: something cannot be made.
+        DocumentError: a value of the snapshot cannot be used.
+    """
+    try:
+        for part in snapshots.PARTS:
+            os.mkdir(f"{tree}/{part}")
+        for path, (_, uid, gid) in snapshot.folders.items():
+            os.makedirs(f"{tree}/{path}", exist_ok=True)
+            if uid and os.geteuid() == 0:  # whose a folder is matters in /tmp
+                os.chown(f"{tree}/{path}", uid, gid)
+        for path, data, mode in _files(snapshot, tree):
+            _write(f"{tree}/{path}", data, mode)
+        for path in snapshot.sockets:
+            os.makedirs(os.path.dirname(f"{tree}/{path}"), exist_ok=True)
+            os.mknod(f"{tree}/{path}", stat.S_IFSOCK | 0o666)
+        # Links come last: nothing is ever written through one.
+        for path, text in snapshot.links.items():
+            os.makedirs(os.path.dirname(f"{tree}/{path}"), exist_ok=True)
+            os.symlink(text, f"{tree}/{path}")
+    except OSError as error:
+        raise HostError(f"cannot lay out the snapshot: {error}") from error
+    except (TypeError, ValueError, AttributeError, struct.error) as error:
+        raise DocumentError(f"the snapshot has a value of the wrong kind: {error}") from error
+
+
+def _files(snapshot: Snapshot, tree: str) -> Iterator[tuple[str, bytes, int]]:
+    root = str(snapshot.about["roots"]["driver_root"]).rstrip("/")
+    for path, text in snapshot.texts.items():
+        if path == FIRMWARE and root and text.startswith(f"{root}/"):
+            text = f"{tree}/driver{text.removeprefix(root)}"  # the kernel names the host's path
+        yield path, text.encode(), 0o644
+    for path, (mode, _, machine, soname, needed) in snapshot.elf.items():
+        yield path, _library(machine, soname, needed), mode
+    for path, (mode, *_) in snapshot.files.items():
+        data = b"no cache" if path == "driver/etc/ld.so.cache" else b""
+        yield path, data, mode
+    for path, (_, _, mode, *_) in snapshot.nodes.items():
+        yield path, b"", mode
+    if snapshot.cache:
+        cache = None
+        for machine in sorted({machine for _, _, machine in snapshot.cache}):
+            names = [(name, path) for name, path, of in snapshot.cache if of == machine]
+            cache = ldcache.merge(cache, names, machine=machine)
+        yield "driver/etc/ld.so.cache", cache or b"", 0o644
+
+
+def _library(machine: str, soname: str | None, needed: list[str]) -> bytes:
+    if machine in MACHINES:
+        return shared_object(machine, soname=soname, needed=needed)
+    # Of other machines only that they are others matters: a header without any segment.
+    number = NUMBER_OF.get(machine, 0)
+    head = b"\x7fELF\x02\x01\x01" + bytes(9)
+    return head + struct.pack("<HHIQQQIHHHHHH", 3, number, 1, 0, 0, 0, 0, 64, 56, 0, 64, 0, 0)
+
+
+def _write(path: str, data: bytes, mode: int) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "xb") as file:
+        file.write(data)
+    os.chmod(path, mode & 0o7777 | 0o400)
+
+
+def environment(replay: Replay) -> dict[str, str]:
+    """Return the variables that make a program of nvct look at the tree: a config.toml of it.
+
+    Raises:
+        HostError: the file cannot be written.
+    """
+    path = f"{replay.tree}/config.toml"
+    places = {name: f"{replay.tree}/{name}" for name in ("driver", "proc", "sys", "cdi")}
+    values = {name: json.dumps(place) for name, place in places.items()}
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(CONFIG.format(tree=json.dumps(replay.tree), **values))
+    except OSError as error:
+        raise HostError(f"cannot write {path}: {error.strerror}") from error
+    return {"NVIDIA_CTK_CONFIG": path, "NVIDIA_CTK_CONFIG_FILE_PATH": path}
+
+
+def _report(data: dict[str, Any]) -> NvmlReport:
+    """Return a report as it was; what this version does not know is left out."""
+    gpus = []
+    for gpu in data["gpus"]:
+        mig = tuple(NvmlMig(**_known(NvmlMig, each)) for each in gpu["mig"])
+        gpus.append(NvmlGpu(**{**_known(NvmlGpu, gpu), "mig": mig}))
+    known = _known(NvmlReport, data)
+    return NvmlReport(**{**known, "gpus": tuple(gpus), "warnings": tuple(known["warnings"])})
+
+
+def _known(kind: type, data: dict[str, Any]) -> dict[str, Any]:
+    names = {each.name for each in fields(kind)}
+    return {name: value for name, value in data.items() if name in names}

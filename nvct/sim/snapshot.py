@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What discovery can see of a host, as data: small, readable, without secrets.
+
+A snapshot is a folder, or a tar file of one: `snapshot.json`, and the texts of the kernel and of
+the driver's configuration as files below `proc`, `sys`, `etc` and `driver`. Everything else is a
+table in snapshot.json, so that unpacking one makes no link and no device::
+
+    about     format, version, machine, driver, where the roots were
+    links     path -> text of the symbolic link
+    elf       path -> [mode, size, machine, SONAME, NEEDED]: headers only, no code
+    files     path -> [mode, size] of files whose content is not kept
+    folders   path -> [mode, uid, gid] of directories that matter though empty
+    nodes     path -> [major, minor, mode, uid, gid]
+    sockets   path -> [mode, uid, gid]
+    cache     [name, path, machine] of ld.so.cache
+    nvml      what NVML told, or the error
+
+Contract: reading one trusts nothing in it: a path leads nowhere but below the tree. UUIDs are
+replaced by made-up ones, the same one wherever it stands; hostnames go.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import re
+import tarfile
+from dataclasses import dataclass, field, fields
+from typing import TypeAlias
+
+from nvct.errors import DocumentError, HostError
+from nvct.linux.files import write_atomic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+FORMAT = 1
+INDEX = "snapshot.json"
+PARTS = ("driver", "proc", "sys", "dev", "etc", "run")
+TEXT_LIMIT = 1 << 20
+ENTRY_LIMIT = 100_000
+TOTAL_LIMIT = 256 << 20
+HEX = "[0-9a-fA-F]"
+UUID = re.compile(rf"\b{HEX}{{8}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{12}}\b")
+VERSION = "proc/driver/nvidia/version"
+BUILDER = re.compile(r"\([^()\s@]+@[^()\s]+\)")
+
+Numbers: TypeAlias = "list[int]"
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """A recorded host; see the module. Every path starts with one of PARTS."""
+
+    about: dict[str, Any] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    elf: dict[str, list[Any]] = field(default_factory=dict)
+    files: dict[str, Numbers] = field(default_factory=dict)
+    folders: dict[str, Numbers] = field(default_factory=dict)
+    nodes: dict[str, Numbers] = field(default_factory=dict)
+    sockets: dict[str, Numbers] = field(default_factory=dict)
+    cache: list[list[str]] = field(default_factory=list)
+    nvml: dict[str, Any] = field(default_factory=dict)
+
+    def has(self, path: str) -> bool:
+        """Tell whether a path is recorded as what it really is, no link."""
+        return any(path in table for table in (self.texts, self.elf, self.files, self.folders))
+
+
+TABLES = tuple(f.name for f in fields(Snapshot) if f.name != "texts")
+
+
+def redacted(snapshot: Snapshot, *, hostname: str = "", keep_uuids: bool = False) -> Snapshot:
+    """Return a snapshot without UUIDs, and without where and by whom the module was built."""
+    made: dict[str, str] = {}
+
+    def invented(match: re.Match[str]) -> str:
+        # Counted, not hashed: whoever knows a UUID must not find it.
+        return made.setdefault(match[0].lower(), f"{len(made) + 1:08x}-0000-4000-8000-{0:012x}")
+
+    def clean(text: str) -> str:
+        return text if keep_uuids else UUID.sub(invented, text)
+
+    tables = {name: _cleaned(getattr(snapshot, name), clean) for name in TABLES}
+    texts = {clean(path): clean(text) for path, text in sorted(snapshot.texts.items())}
+    if VERSION in texts:  # the one text in which a host's name stands: modules built on it
+        texts[VERSION] = BUILDER.sub("(builder@host)", texts[VERSION])
+        if hostname:
+            texts[VERSION] = texts[VERSION].replace(hostname, "host")
+    return Snapshot(texts=texts, **tables)
+
+
+def _cleaned(value: Any, clean: Callable[[str], str]) -> Any:  # noqa: ANN401 - any JSON
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        return {clean(key): _cleaned(value[key], clean) for key in sorted(value)}
+    if isinstance(value, (list, tuple)):
+        return [_cleaned(each, clean) for each in value]
+    return value
+
+
+def entries(snapshot: Snapshot) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of a snapshot, sorted."""
+    tables = {name: getattr(snapshot, name) for name in TABLES}
+    everything = {INDEX: _index(tables)}
+    everything |= {path: text.encode() for path, text in snapshot.texts.items()}
+    yield from sorted(everything.items())
+
+
+def _index(tables: dict[str, Any]) -> bytes:
+    """Return snapshot.json: a line for each entry, so that two of them can be compared."""
+    parts = []
+    for name, table in tables.items():
+        if name in ("about", "nvml"):
+            body = json.dumps(table, indent=1, sort_keys=True)
+        elif isinstance(table, dict):
+            lines = (f"  {json.dumps(k)}: {json.dumps(table[k])}" for k in sorted(table))
+            body = "{\n" + ",\n".join(lines) + "\n }"
+        else:
+            body = "[\n" + ",\n".join(f"  {json.dumps(entry)}" for entry in table) + "\n ]"
+        parts.append(f' "{name}": {body}')
+    return ("{\n" + ",\n".join(parts) + "\n}\n").encode()
+
+
+def save(snapshot: Snapshot, path: str) -> None:
+    """Write a snapshot to a new folder, or to a file if the name ends in .tar.gz or .tgz.
+
+    Raises:
+        HostError: it cannot be written, or the folder is there.
+    """
+    try:
+        if path.endswith((".tar.gz", ".tgz")):
+            write_atomic(path, packed(snapshot))
+            return
+        os.mkdir(path)
+        for name, data in entries(snapshot):
+            target = f"{path}/{name}"
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with open(target, "xb") as file:
+                file.write(data)
+    except OSError as error:
+        raise HostError(f"cannot write a snapshot to {path}: {error.strerror}") from error
+
+
+def packed(snapshot: Snapshot) -> bytes:
+    """Return a snapshot as a tar file; the same one gives the same bytes."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, data in entries(snapshot):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return gzip.compress(made.getvalue(), mtime=0)
+
+
+def load(path: str) -> Snapshot:
+    """Read a snapshot, a folder or a tar file.
+
+    Raises:
+        HostError: it cannot be read.
+        DocumentError: it is no snapshot, or one of another version, or it is not to be trusted.
+    """
+    try:
+        found = _from_folder(path) if os.path.isdir(path) else _from_archive(path)
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
+        raise DocumentError(f"{path} is no snapshot: {error}") from error
+    except OSError as error:
+        raise HostError(f"cannot read snapshot {path}: {error.strerror}") from error
+    found = _without_folder(found)
+    index = found.pop(INDEX, None)
+    if index is None:
+        raise DocumentError(f"{path} is no snapshot: it has no {INDEX}")
+    try:
+        tables = json.loads(index)
+        if tables["about"]["format"] != FORMAT:
+            raise DocumentError(f"{path} is a snapshot of another version", hint="record it anew")
+        texts = {name: data.decode() for name, data in found.items()}
+        snapshot = Snapshot(texts=texts, **{name: tables[name] for name in TABLES})
+        _check(snapshot)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DocumentError(f"{path} is a damaged snapshot: {error!r}") from error
+    return snapshot
+
+
+def _from_folder(path: str) -> dict[str, bytes]:
+    found = {}
+    for folder, _, names in os.walk(path):
+        for name in names:
+            full = os.path.join(folder, name)
+            if not os.path.islink(full):
+                with open(full, "rb") as file:
+                    found[os.path.relpath(full, path)] = file.read(TOTAL_LIMIT)
+    return found
+
+
+def _from_archive(path: str) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    left = TOTAL_LIMIT
+    with tarfile.open(path, "r:*") as archive:
+        for member in archive:
+            if not member.isreg():
+                continue
+            left -= member.size
+            if left < 0 or len(found) >= ENTRY_LIMIT:
+                raise DocumentError(f"{path} is too large for a snapshot: {member.name}")
+            data = archive.extractfile(member)
+            found[os.path.normpath(member.name)] = data.read() if data else b""
+    return found
+
+
+def _without_folder(found: dict[str, bytes]) -> dict[str, bytes]:
+    """Return files by their names below the folder of the index, which `tar` may add."""
+    top = min((name for name in found if name.endswith(f"/{INDEX}")), key=len, default="")
+    if INDEX in found or not top:
+        return found
+    prefix = top.removesuffix(INDEX)
+    return {name[len(prefix) :]: data for name, data in found.items() if name.startswith(prefix)}
+
+
+def _check(snapshot: Snapshot) -> None:
+    """Refuse paths that lead out of the tree, and files below links.
+
+    Raises:
+        DocumentError: there is one.
+    """
+    tables = (snapshot.texts, snapshot.links, snapshot.elf, snapshot.files, snapshot.folders)
+    for table in (*tables, snapshot.nodes, snapshot.sockets):
+        if len(table) > ENTRY_LIMIT:
+            raise DocumentError(f"the snapshot has {len(table)} entries of one kind")
+        for path in table:
+            part, _, rest = path.partition("/")
+            if part not in PARTS or "\0" in path or not rest or os.path.normpath(path) != path:
+                raise DocumentError(f"the snapshot has a path that is not below it: {path!r}")
+            parents = path.split("/")
+            if any("/".join(parents[:n]) in snapshot.links for n in range(1, len(parents))):
+                raise DocumentError(f"the snapshot has a path below one of its links: {path!r}")
+    for path, text in snapshot.links.items():
+        inside = os.path.normpath(os.path.join(os.path.dirname(path), text))
+        # The driver's own are resolved inside its root; others the kernel follows.
+        if not path.startswith("driver/") and inside.partition("/")[0] not in PARTS[1:]:
+            raise DocumentError(f"the snapshot has a link that leads out of it: {path!r}")

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device nodes and files of an inventory as container edits of CDI. No I/O."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any, TypeAlias
+
+    from nvct.host.model import DeviceNode, DriverFile
+
+    Json: TypeAlias = dict[str, Any]
+
+FILE_OPTIONS = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+SOCKET_OPTIONS = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
+
+
+def make(
+    nodes: Iterable[DeviceNode] = (),
+    files: Iterable[DriverFile] = (),
+    *,
+    env: Sequence[str] = (),
+    hooks: Sequence[Json] = (),
+    node_numbers: bool = False,
+    gid_groups: bool = True,
+) -> Json:
+    """Return container edits, without empty lists.
+
+    Args:
+        nodes: to make in the container.
+        files: to mount in it.
+        env: variables to set.
+        hooks: entries as they are.
+        node_numbers: write type, major and minor of nodes.
+        gid_groups: give the container the groups of nodes that are not everybody's.
+    """
+    nodes = list(nodes)
+    groups = {n.gid for n in nodes if n.gid and n.mode & 0o006 != 0o006}
+    edits = {
+        "env": list(env),
+        "deviceNodes": [_node(node, numbers=node_numbers) for node in nodes],
+        "mounts": [_mount(file) for file in files],
+        "hooks": list(hooks),
+        "additionalGids": sorted(groups) if gid_groups else [],
+    }
+    return {key: value for key, value in edits.items() if value}
+
+
+def _node(node: DeviceNode, *, numbers: bool) -> Json:
+    entry: Json = {"path": node.path}
+    if node.host_path != node.path:
+        entry["hostPath"] = node.host_path
+    if numbers:
+        entry.update({"type": "c", "major": node.major, "minor": node.minor})
+    if node.mode & 0o777:
+        entry["fileMode"] = node.mode & 0o777
+    entry["permissions"] = "rwm"
+    if node.gid:
+        entry["gid"] = node.gid
+    return entry
+
+
+def _mount(file: DriverFile) -> Json:
+    # As nvidia-container-toolkit: programs write to sockets, and to the MPS directory.
+    options = SOCKET_OPTIONS if file.kind == "socket" else FILE_OPTIONS
+    return {
+        "hostPath": file.host_path,
+        "containerPath": file.container_path,
+        "options": list(options),
+    }

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An inventory for people and programs: as JSON, as a table, as bind arguments. No I/O.
+
+Contract: the JSON is what `inventory.schema.json` describes; its `version` goes up when a member
+goes or changes its meaning, not when one is added.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from dataclasses import asdict, replace
+
+from nvct.errors import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import TypeAlias
+
+    from nvct.host.model import DeviceNode, DriverFile, Gpu, Inventory, Link
+
+    Row: TypeAlias = tuple[str, str, str, str]
+
+VERSION = 1
+FORMATS = ("table", "json", "bind")
+HEAD: Row = ("KIND", "CAPABILITY", "PATH", "REASON")
+
+
+def as_json(inventory: Inventory, *, left_out: bool = False) -> str:
+    """Return an inventory as one JSON document."""
+    shown = asdict(inventory if left_out else replace(inventory, left_out=()))
+    if not left_out:
+        del shown["left_out"]
+    # Names of files may be no text: what is no UTF-8 stays as escapes of surrogates.
+    return json.dumps({"version": VERSION, **shown}, indent=2) + "\n"
+
+
+def as_table(inventory: Inventory, *, left_out: bool = False) -> str:
+    """Return an inventory as a table; a path in a container that differs follows an arrow."""
+    rows = [HEAD, *_rows(inventory)]
+    if left_out:
+        rows += [("left out", "", entry.path, entry.reason) for entry in inventory.left_out]
+    escaped = [tuple(printable(cell) for cell in row) for row in rows]
+    widths = [max(len(row[column]) for row in escaped) for column in range(3)]
+    lines = (
+        "  ".join((*(c.ljust(w) for c, w in zip(row[:3], widths, strict=True)), row[3])).rstrip()
+        for row in escaped
+    )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def as_binds(inventory: Inventory) -> tuple[list[str], list[str]]:
+    """Return SRC:DST:OPTIONS for each file and node, and the paths that cannot be written so.
+
+    OPTIONS are ro for files, rw for sockets and rwm for device nodes. A link is its file once
+    more, under the link's path; the links of /dev/dri/by-path have colons and are left out.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for node in _nodes(inventory):
+        found.setdefault(node.path, (node.host_path, "rwm"))
+    files = _files(inventory)
+    for file in files:
+        options = "rw" if file.kind == "socket" else "ro"
+        found.setdefault(file.container_path, (file.host_path, options))
+    sources = {file.container_path: file.host_path for file in files}
+    links = {link.path: link for link in (*_links(inventory), *_file_links(files))}
+    impossible = []
+    for path, link in sorted(links.items()):
+        source = sources.get(_end_of(link, links))
+        if source is None:
+            impossible.append(path)
+        else:
+            found.setdefault(path, (source, "ro"))
+    lines = []
+    for target, (source, options) in sorted(found.items()):
+        if ":" in source + target or not (source + target).isprintable():
+            impossible.append(target)
+        else:
+            lines.append(f"{source}:{target}:{options}")
+    return lines, impossible
+
+
+def _rows(inventory: Inventory) -> Iterator[Row]:
+    for gpu in inventory.gpus:
+        yield from _gpu_rows(gpu)
+    for device in inventory.devices:
+        name = f"{device.name} {device.uuid}".rstrip()
+        yield "device", "", name, f"of mode {inventory.mode}"
+        yield from (_node_row(node) for node in device.nodes)
+        yield from _file_rows(device.files)
+        yield from (_link_row(link, "") for link in device.links)
+    yield from (_node_row(node) for node in inventory.control_nodes)
+    yield from _file_rows(inventory.files)
+    yield from (_link_row(link, "") for link in inventory.links)
+
+
+def _gpu_rows(gpu: Gpu) -> Iterator[Row]:
+    state = "" if gpu.node else "; it has no device node, so no container gets it"
+    state += "; in MIG mode" if gpu.mig_enabled else ""
+    yield "gpu", "", f"{gpu.index} {gpu.uuid}", f"{gpu.model} at {gpu.bus_id}{state}"
+    nodes = (gpu.node, *gpu.drm_nodes) if gpu.node else gpu.drm_nodes
+    yield from (_node_row(node) for node in nodes)
+    yield from (_link_row(link, "graphics") for link in gpu.by_path)
+    for mig in gpu.mig:
+        reason = f"MIG device {mig.profile} of GPU {gpu.index}".replace("  ", " ")
+        yield "mig", "", f"{gpu.index}:{mig.index} {mig.uuid}", reason
+        yield from (_node_row(node) for node in mig.nodes)
+
+
+def _node_row(node: DeviceNode) -> Row:
+    numbers = f"{node.major}:{node.minor} {node.mode:04o}"
+    return "node", node.capability, _moved(node.host_path, node.path), f"{node.reason}; {numbers}"
+
+
+def _file_rows(files: Sequence[DriverFile]) -> Iterator[Row]:
+    for file in files:
+        path = _moved(file.host_path, file.container_path)
+        yield file.kind, file.capability, path, file.reason
+        yield from (_link_row(link, file.capability) for link in file.links)
+
+
+def _link_row(link: Link, capability: str) -> Row:
+    return "link", capability, link.path, f"leads to {link.target}"
+
+
+def _moved(host_path: str, container_path: str) -> str:
+    return host_path if host_path == container_path else f"{host_path} -> {container_path}"
+
+
+def _nodes(inventory: Inventory) -> Iterator[DeviceNode]:
+    yield from inventory.control_nodes
+    for gpu in inventory.gpus:
+        if gpu.node:
+            yield gpu.node
+        yield from gpu.drm_nodes
+        for mig in gpu.mig:
+            yield from mig.nodes
+    for device in inventory.devices:
+        yield from device.nodes
+
+
+def _files(inventory: Inventory) -> list[DriverFile]:
+    return [*inventory.files, *(file for device in inventory.devices for file in device.files)]
+
+
+def _links(inventory: Inventory) -> Iterator[Link]:
+    yield from inventory.links
+    for device in inventory.devices:
+        yield from device.links
+
+
+def _file_links(files: Sequence[DriverFile]) -> Iterator[Link]:
+    return (link for file in files for link in file.links)
+
+
+def _end_of(link: Link, links: dict[str, Link]) -> str:
+    """Return the path that a link leads to at last; links in a circle lead to one of them."""
+    path = link.path
+    for _ in range(len(links)):
+        if path not in links:
+            break
+        here = links[path]
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(here.path), here.target))
+    return path

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make the driver's device nodes: control nodes, GPUs, and capabilities (MIG, IMEX).
+
+Contract: numbers come from the kernel's own tables, permissions from the driver's parameters. A
+node that is there is verified: one with other numbers, or no node at all, is replaced by rename.
+`plan` looks and changes nothing, `carry_out` changes what was planned, `shell` shows it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from nvct.errors import HostError
+from nvct.host import procfs
+from nvct.linux.files import temporary_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nvct.host.model import Findings
+    from nvct.host.roots import Roots
+    from nvct.linux.kernel import Kernel
+
+Kind: TypeAlias = Literal["control", "gpu", "cap"]
+KINDS: tuple[Kind, ...] = ("control", "gpu", "cap")
+
+# nvidia-modprobe and the open kernel modules: 255 and 254 are fixed, uvm counts from 0. Before
+# driver 550.40 the major's name was nvidia-frontend; newer ones list nvidiactl and nvidia-modeset
+# as well, with the same number.
+CONTROL: tuple[tuple[str, int, tuple[str, ...]], ...] = (
+    ("nvidiactl", 255, ("nvidiactl", "nvidia", "nvidia-frontend")),
+    ("nvidia-modeset", 254, ("nvidia-modeset", "nvidia", "nvidia-frontend")),
+    ("nvidia-uvm", 0, ("nvidia-uvm",)),
+    ("nvidia-uvm-tools", 1, ("nvidia-uvm",)),
+)
+GPU_MAJORS = ("nvidia", "nvidia-frontend")
+CAP_MAJORS = ("nvidia-caps",)
+MODULE_OF = {"nvidia-uvm": "nvidia-uvm", "nvidia-caps": "nvidia"}
+FIELD = re.compile(r"^(\w+): *(\d+)$", re.MULTILINE)
+PERMISSIONS = 0o777
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permissions:
+    """What the driver says of its nodes.
+
+    Attributes:
+        modify: whether nodes that are there are to be given these permissions.
+    """
+
+    mode: int = 0o666
+    uid: int = 0
+    gid: int = 0
+    modify: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node as it has to be; path is the host's."""
+
+    path: str
+    major: int
+    minor: int
+    permissions: Permissions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What has to be done about one node, and why.
+
+    Attributes:
+        action: "make", "replace" what has that name, change "permissions", or "keep".
+        was: what is there now, in words; "" where nothing is.
+    """
+
+    node: Node
+    action: Literal["make", "replace", "permissions", "keep"]
+    was: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The steps, and the names in /proc/devices that are missing for others."""
+
+    steps: tuple[Step, ...]
+    missing: tuple[str, ...] = ()
+
+
+def plan(roots: Roots, kinds: Sequence[Kind], findings: Findings) -> Plan:
+    """Compare the nodes that the driver has with those that are there.
+
+    Raises:
+        HostError: a node cannot be looked at, or a directory has a node's name.
+    """
+    nodes, missing = wanted(roots, kinds, findings)
+    return Plan(steps=tuple(_step(node) for node in nodes), missing=missing)
+
+
+def wanted(
+    roots: Roots, kinds: Sequence[Kind], findings: Findings
+) -> tuple[list[Node], tuple[str, ...]]:
+    """Return the nodes that the driver has, by path, and the majors that it lacks."""
+    majors = procfs.majors(roots)
+    nodes: list[Node] = []
+    missing: dict[str, None] = {}
+    for name, minor, names, permissions in _names(roots, kinds, findings):
+        major = next((majors[n] for n in names if n in majors), None)
+        if major is None:
+            missing[names[0] if len(names) == 1 else "nvidia"] = None
+            continue
+        path = f"{roots.dev}/{name}"
+        nodes.append(Node(path=path, major=major, minor=minor, permissions=permissions))
+    return sorted(nodes, key=lambda node: node.path), tuple(missing)
+
+
+def lack(missing: Sequence[str], roots: Roots) -> HostError:
+    """Return what to say about nodes that could not be made."""
+    modules = dict.fromkeys(MODULE_OF.get(name, name) for name in missing)
+    return HostError(
+        f"{roots.proc}/devices has no {' and no '.join(missing)}: nodes of "
+        f"{'these' if len(missing) > 1 else 'this'} are not made",
+        hint=f"load the module: modprobe {' '.join(modules)}, or --load-kernel-modules",
+    )
+
+
+def _names(
+    roots: Roots, kinds: Sequence[Kind], findings: Findings
+) -> Iterator[tuple[str, int, tuple[str, ...], Permissions]]:
+    general = parse_permissions(procfs.read_text(f"{roots.proc}/driver/nvidia/params") or "")
+    if "control" in kinds:
+        for name, minor, names in CONTROL:
+            yield name, minor, names, general
+    for gpu in procfs.gpus(roots) if "gpu" in kinds else ():
+        if gpu.minor is None:
+            findings.warn(f"the GPU at {gpu.bus_id} has no device minor yet: no node for it")
+        else:
+            yield f"nvidia{gpu.minor}", gpu.minor, GPU_MAJORS, general
+    for minor, own in capabilities(roots) if "cap" in kinds else ():
+        yield f"nvidia-caps/nvidia-cap{minor}", minor, CAP_MAJORS, own
+
+
+def capabilities(roots: Roots) -> list[tuple[int, Permissions]]:
+    """Return the minors of the capabilities that there are, with their own permissions.
+
+    Every file below capabilities that names a minor is one: MIG's config and monitor, each
+    instance's access, fabric-imex-mgmt.
+    """
+    found = {}
+    for folder, _, names in os.walk(f"{roots.proc}/driver/nvidia/capabilities"):
+        for name in names:
+            text = procfs.read_text(f"{folder}/{name}") or ""
+            fields: dict[str, str] = dict(FIELD.findall(text))
+            if "DeviceFileMinor" in fields:
+                found[int(fields["DeviceFileMinor"])] = parse_permissions(text)
+    return sorted(found.items(), key=lambda item: item[0])
+
+
+def parse_permissions(text: str) -> Permissions:
+    """Parse driver/nvidia/params, or the file of a capability; what is missing has its default.
+
+    The names and defaults are those that nvidia-modprobe reads; all numbers are decimal.
+    """
+    fields: dict[str, str] = dict(FIELD.findall(text))
+    modify = fields.get("ModifyDeviceFiles", fields.get("DeviceFileModify", "1"))
+    return Permissions(
+        mode=int(fields.get("DeviceFileMode", 0o666)) & PERMISSIONS,
+        uid=int(fields.get("DeviceFileUID", 0)),
+        gid=int(fields.get("DeviceFileGID", 0)),
+        modify=int(modify) == 1,
+    )
+
+
+def _step(node: Node) -> Step:
+    try:
+        found = os.lstat(node.path)
+    except (FileNotFoundError, NotADirectoryError):
+        return Step(node=node, action="make")
+    except OSError as error:
+        raise HostError(f"cannot look at {node.path}: {error.strerror}") from error
+    if stat.S_ISDIR(found.st_mode):
+        raise HostError(f"{node.path} is a directory, no device node", hint="remove it")
+    if not stat.S_ISCHR(found.st_mode):
+        kind = "a link" if stat.S_ISLNK(found.st_mode) else "no device node"
+        return Step(node=node, action="replace", was=kind)
+    numbers = os.major(found.st_rdev), os.minor(found.st_rdev)
+    if numbers != (node.major, node.minor):
+        return Step(node=node, action="replace", was=f"device {numbers[0]}:{numbers[1]}")
+    wanted_now = node.permissions
+    now = (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid)
+    if not wanted_now.modify or now == (wanted_now.mode, wanted_now.uid, wanted_now.gid):
+        return Step(node=node, action="keep")
+    return Step(node=node, action="permissions", was=f"mode {now[0]:04o} of {now[1]}:{now[2]}")
+
+
+def carry_out(planned: Plan, kernel: Kernel) -> None:
+    """Do what was planned; folders of nodes are made.
+
+    Raises:
+        HostError: the kernel refused; nodes before that one are made.
+    """
+    for step in planned.steps:
+        try:
+            _do(step, kernel)
+        except OSError as error:
+            hint = "run as root" if isinstance(error, PermissionError) else ""
+            raise HostError(
+                f"cannot {_VERBS[step.action]} {step.node.path}: {error.strerror}", hint=hint
+            ) from error
+
+
+_VERBS = {"make": "make", "replace": "replace", "permissions": "change", "keep": "keep"}
+
+
+def _do(step: Step, kernel: Kernel) -> None:
+    node, folder = step.node, os.path.dirname(step.node.path)
+    if step.action == "keep":
+        return
+    if step.action == "permissions":
+        _permit(node.path, node.permissions, kernel)
+        return
+    if not os.path.isdir(folder):
+        kernel.mkdir(folder, 0o755)
+        kernel.chmod(folder, 0o755)  # mkdir's mode is cut by the umask
+    aside = f"{folder}/{temporary_name()}"
+    kernel.mknod(aside, stat.S_IFCHR, os.makedev(node.major, node.minor))
+    try:
+        # Nobody can open it before it has its owner and mode, and its name is never missing.
+        _permit(aside, node.permissions, kernel)
+        kernel.rename(aside, node.path)
+    except BaseException:
+        kernel.unlink(aside)
+        raise
+
+
+def _permit(path: str, permissions: Permissions, kernel: Kernel) -> None:
+    kernel.lchown(path, permissions.uid, permissions.gid)
+    kernel.chmod(path, permissions.mode)  # after the owner: chown(2) takes bits off
+
+
+def shell(step: Step) -> list[str]:
+    """Return the commands that would do a step, as an admin would write them."""
+    node, permissions = step.node, step.node.permissions
+    path = _quoted(node.path)
+    owner = f"chown {permissions.uid}:{permissions.gid} {path}"
+    if step.action == "permissions":
+        return [f"chmod {permissions.mode:04o} {path}", owner]
+    if step.action == "keep":
+        return []
+    lines = [f"rm {path}"] if step.action == "replace" else []
+    lines.append(f"mknod --mode={permissions.mode:04o} {path} c {node.major} {node.minor}")
+    if (permissions.uid, permissions.gid) != (0, 0):
+        lines.append(owner)
+    return lines
+
+
+def say(step: Step) -> str:
+    """Return what was done in a step as a sentence, "" where nothing was."""
+    node = step.node
+    if step.action == "keep":
+        return ""
+    if step.action == "permissions":
+        now = node.permissions
+        return f"{node.path} had {step.was}: now {now.mode:04o} of {now.uid}:{now.gid}"
+    numbers = f"{node.major}:{node.minor}"
+    if step.action == "replace":
+        return f"{node.path} was {step.was}: now device {numbers}"
+    return f"{node.path} made as device {numbers}"
+
+
+def _quoted(text: str) -> str:
+    import shlex
+
+    return shlex.quote(text)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make gpu`: specs by procfs and by NVML, and containers that use the GPU through them.
+
+Needs root, and nothing from the network: what a machine may lack (runc, a static busybox) is taken
+from the folder that NVCT_GPU_CARRY names, by default tests/gpu/carry, which
+`python -m tests.gpu carry` fills on a machine that has it.
+
+    python -m tests.gpu          on this machine's GPUs
+    python -m tests.gpu --sim    on a simulated node: everything but the CUDA calls
+    python -m tests.gpu carry    fill the folder
+
+What it prints is redacted: UUIDs are hashed, the PCI bus ids stay. Exit status: 0 all is right,
+1 something is not, 2 there is no GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from nvct.errors import NvctError, line
+from nvct.host.roots import Roots
+from nvct.sim import attach, tree
+from tests.gpu import chain, machine
+
+REPOSITORY = Path(__file__).parents[2]
+PROFILE = "h100"
+NO_GPU = 2
+
+
+def main(argv: list[str]) -> int:
+    """Run what the arguments say."""
+    work = Path(tempfile.mkdtemp(prefix="nvct-gpu-"))
+    carry = Path(os.environ.get("NVCT_GPU_CARRY") or machine.CARRY)
+    try:
+        match argv:
+            case []:
+                # The driver's root is /, unless the variable names it.
+                root = os.environ.get("NVCT_GPU_ROOT", "/")
+                return real(work, carry, Roots(driver_root=root))
+            case ["--sim"]:
+                return simulated(work)
+            case ["--inside"]:
+                node = Roots(driver_root=attach.DRIVER_ROOT)
+                return chain.run(node, machine.Tools(work, carry), simulated=True)
+            case ["carry"]:
+                print(*machine.fill(carry), sep="\n")
+                return 0
+        print(__doc__)
+        return 1
+    except NvctError as error:
+        print(line("make gpu", error))
+        return 1
+    finally:
+        machine.remove(work)
+
+
+def real(work: Path, carry: Path, roots: Roots) -> int:
+    """Run the chain on this machine."""
+    if not machine.has_gpu(roots):
+        print(f"no NVIDIA GPU here: no {roots.proc}/driver/nvidia/gpus, no {roots.dev}/nvidia0")
+        return NO_GPU
+    if os.geteuid() != 0:
+        print("containers that use a GPU are started as root: run it with sudo")
+        return 1
+    return chain.run(roots, machine.Tools(work, carry), simulated=False)
+
+
+def simulated(work: Path) -> int:
+    """Run the chain on a simulated node, in a mount namespace of its own."""
+    node = tree.create(
+        f"gpu-{os.getpid()}",
+        PROFILE,
+        base=work / "nodes",
+        native_cache=REPOSITORY / ".cache/native",
+    )
+    try:
+        return attach.exec_in(
+            node, [sys.executable, "-m", "tests.gpu", "--inside"], cwd=str(REPOSITORY)
+        )
+    finally:
+        tree.destroy(node)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of `make gpu`, and what they print."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import time
+from pathlib import Path
+
+from nvct import paths
+from nvct.cdi import store
+from nvct.host import modes
+from nvct.host.roots import Roots
+from nvct.host.wanted import Wanted
+from nvct.sim import bundle, rootfs
+from nvct.specgen import generate
+from tests.gpu import machine
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvct.cdi.types import Spec
+    from nvct.host.model import Inventory
+    from tests.gpu.machine import Tools
+
+UUID = re.compile(r"\b(GPU|MIG)-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+LISTED = re.compile(r"^\s*(?:GPU|MIG) .*\(UUID: ", re.MULTILINE)
+KIND = "nvidia.com/gpu"
+CUDA_CALL = "/cuda_call.py"
+TIMEOUT_S = 120
+
+
+def redact(text: str) -> str:
+    """Return a text with a hash in place of each UUID: equal ones stay equal."""
+
+    def short(match: re.Match[str]) -> str:
+        return f"{match[1]}-#{hashlib.sha256(match[2].encode()).hexdigest()[:10]}"
+
+    return UUID.sub(short, text)
+
+
+class Report:
+    """Prints what was found, and remembers whether all of it was right."""
+
+    def __init__(self) -> None:
+        self.faults = 0
+
+    def say(self, text: str) -> None:
+        print(redact(text), flush=True)
+
+    def check(self, what: str, *, right: bool, details: str = "") -> None:
+        self.faults += not right
+        self.say(f"{'ok   ' if right else 'FAULT'} {what}")
+        if details:
+            self.say("\n".join(f"      {text}" for text in details.splitlines()))
+
+
+def run(roots: Roots, tools: Tools, *, simulated: bool) -> int:
+    """Run all steps; return 0 if all was right.
+
+    Raises:
+        NvctError: there is no driver, or no container can be made here.
+    """
+    report = Report()
+    shim = tools.shim()
+    options = generate.Options(hook_path=str(shim.with_name(paths.HOOK_PROGRAM)))
+    spec, inventory = specs(report, roots, tools.work, options)
+    folder = tools.work / "cdi"
+    folder.mkdir()
+    (folder / "nvidia.json").write_bytes(store.dumps(spec, "json"))
+    place = Place(tools, roots, shim)
+    programs = (file.container_path for file in inventory.files if file.kind == "binary")
+    smi = next((path for path in programs if path.endswith("/nvidia-smi")), "")
+    report.check("the driver has nvidia-smi", right=bool(smi))
+    if smi:
+        list_gpus(report, place, smi, len(inventory.gpus))
+    call_cuda(report, place, inventory, simulated=simulated)
+    report.say(f"{report.faults} faults" if report.faults else "all is right")
+    return 1 if report.faults else 0
+
+
+def specs(
+    report: Report, roots: Roots, work: Path, options: generate.Options
+) -> tuple[Spec, Inventory]:
+    """Make the spec from procfs, and again from NVML, and compare."""
+    started = time.process_time()
+    inventory = modes.find("nvml", roots, Wanted(nvml=None))
+    spec = generate.generate(inventory, options)
+    describe(report, "procfs", inventory, spec, time.process_time() - started)
+    if importlib.util.find_spec("pynvml") is None:
+        report.say("skip  by NVML: this interpreter has no nvidia-ml-py")
+        return spec, inventory
+    # Where procfs lists no GPU, NVML is asked for all of them.
+    empty = work / "proc"
+    empty.mkdir()
+    started = time.process_time()
+    asked = Roots(
+        driver_root=roots.driver_root, dev_root=roots.dev_root, proc=str(empty), sys=roots.sys
+    )
+    by_nvml = modes.find("nvml", asked, Wanted())
+    second = generate.generate(by_nvml, options)
+    describe(report, "NVML", by_nvml, second, time.process_time() - started)
+    in_mig = sum(gpu.mig_enabled for gpu in by_nvml.gpus)
+    if in_mig:
+        report.say(f"      {in_mig} GPUs are in MIG mode: the two specs are not compared")
+    else:
+        report.check("procfs and NVML lead to the same spec", right=spec == second,
+                     details=difference(spec, second))  # fmt: skip
+    return spec, inventory
+
+
+def describe(
+    report: Report, source: str, inventory: Inventory, spec: Spec, seconds: float
+) -> None:
+    """Print what was found in one way."""
+    report.say(
+        f"by {source}: driver {inventory.driver_version}, CUDA {inventory.cuda_version}, "
+        f"CDI {spec['cdiVersion']}, {len(spec['devices'])} devices, "
+        f"{len(spec['containerEdits'].get('mounts', []))} mounts, {1000 * seconds:.0f} ms of CPU"
+    )
+    for gpu in inventory.gpus:
+        nodes = 1 + len(gpu.drm_nodes)
+        report.say(f"      GPU {gpu.index}: {gpu.model}, {gpu.bus_id}, {gpu.uuid}, {nodes} nodes")
+    for warning in inventory.warnings:
+        report.say(f"      warning: {warning}")
+
+
+def difference(one: Spec, other: Spec) -> str:
+    """Return the lines that only one of two specs has, "" if there is none."""
+    texts = [set(json.dumps(spec, indent=1, sort_keys=True).splitlines()) for spec in (one, other)]
+    lost = [f"- {text}" for text in sorted(texts[0] - texts[1])]
+    return "\n".join(lost + [f"+ {text}" for text in sorted(texts[1] - texts[0])])
+
+
+class Place:
+    """Where containers run: through a shim that knows one machine and one folder of specs."""
+
+    def __init__(self, tools: Tools, roots: Roots, shim: Path) -> None:
+        """Make the root file system and config.toml."""
+        self.work = tools.work
+        self.shim = shim
+        self._rootfs = tools.work / "rootfs"
+        rootfs.build_rootfs(self._rootfs, programs=tools.programs)
+        config = tools.work / "config.toml"
+        config.write_text(
+            f"[nvidia-container-cli]\nroot = {json.dumps(roots.driver_root)}\n"
+            f"[nvidia-container-runtime]\nruntimes = [{json.dumps(str(tools.runtime))}]\n"
+            f"modes.cdi.spec-dirs = [{json.dumps(str(tools.work / 'cdi'))}]\n"
+        )
+        self._env = {
+            "PATH": ":".join([str(shim.parent), *rootfs.PROGRAM_DIRS]),
+            paths.CONFIG_ENV: str(config),
+            paths.RUN_DIR_ENV: str(tools.work / "run"),
+        }
+
+    def run(
+        self, name: str, asks: str, args: Sequence[str], mounts: Sequence[tuple[Path, str]] = ()
+    ) -> tuple[bool, str]:
+        """Run a container that asks for GPUs; return whether it ended well, and what it said."""
+        folder = bundle.make_bundle(
+            self.work / name,
+            self._rootfs,
+            args,
+            env=[f"NVIDIA_VISIBLE_DEVICES={asks}", "NVIDIA_DRIVER_CAPABILITIES=all"],
+            mounts=[
+                {"destination": inside, "source": str(outside), "type": "bind",
+                 "options": ["rbind", "ro"]}
+                for outside, inside in mounts
+            ],
+        )  # fmt: skip
+        state = str(self.work / "runc")
+        label = f"nvct-gpu-{os.getpid()}-{name}"
+        done = subprocess.run(
+            [str(self.shim), "--root", state, "run", "--bundle", str(folder), label],
+            env=self._env, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        status = f"\nexit status {done.returncode}" if done.returncode else ""
+        return not status, (done.stdout + done.stderr).strip() + status
+
+
+def list_gpus(report: Report, place: Place, smi: str, expected: int) -> None:
+    """List the GPUs in containers: by the live host, and by the spec's names."""
+    for name, asks in (("live-host", "all"), ("spec", f"{KIND}=all")):
+        ended, said = place.run(name, asks, [smi, "-L"])
+        right = ended and len(LISTED.findall(said)) >= expected
+        report.check(f"nvidia-smi -L in a container, by the {name}", right=right, details=said)
+
+
+def call_cuda(report: Report, place: Place, inventory: Inventory, *, simulated: bool) -> None:
+    """Use the GPUs in a container, by this machine's interpreter and the injected libcuda."""
+    mounts = [(path, str(path)) for path in machine.interpreter_mounts()]
+    mounts.append((Path(__file__).with_name("cuda_call.py"), CUDA_CALL))
+    python = [str(machine.interpreter()), "-I", "-S"]
+    if simulated:
+        code = "import ctypes; print('loaded', ctypes.CDLL('libcuda.so.1')._name)"
+        ended, said = place.run("ctypes", "all", [*python, "-c", code], mounts)
+        report.check("libcuda is loaded in a container", right=ended, details=said)
+        report.say("skip  CUDA calls: the simulated libcuda computes nothing")
+        return
+    ended, said = place.run("cuda", "all", [*python, CUDA_CALL], mounts)
+    # CUDA shows one MIG device at most.
+    whole = len([gpu for gpu in inventory.gpus if not gpu.mig_enabled])
+    counted = re.search(r"CUDA devices: (\d+)", said)
+    right = ended and counted is not None and int(counted[1]) == (whole or 1)
+    report.check("CUDA calls in a container", right=right, details=said)

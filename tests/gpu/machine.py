@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a machine with a GPU and no network needs for the chain: programs, launchers, an interpreter.
+
+Everything is made in a folder that is removed afterwards; the machine's own files stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from nvct.errors import ContainerNotPossibleError, HostError
+from nvct.host import procfs
+from nvct.launch import install
+from nvct.linux import elf, ldcache
+from nvct.sim import rootfs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nvct.host.roots import Roots
+
+REPOSITORY = Path(__file__).parents[2]
+CARRY = Path(__file__).with_name("carry")
+RUNTIMES = ("runc", "crun")
+GPU_NODE = re.compile(r"nvidia\d+")
+
+
+def has_gpu(roots: Roots) -> bool:
+    """Whether there is a GPU; where /proc is not the kernel's own, its node tells."""
+    names = procfs.list_directory(roots.dev)
+    return bool(procfs.gpus(roots)) or any(GPU_NODE.fullmatch(name) for name in names)
+
+
+def remove(work: Path) -> None:
+    """Remove the folder of a run."""
+    shutil.rmtree(work)
+
+
+def fill(carry: Path) -> Iterator[Path]:
+    """Copy runc, busybox and what runc is linked to into the folder; yield what was copied.
+
+    Raises:
+        ContainerNotPossibleError: this machine lacks one of them.
+    """
+    (carry / "lib").mkdir(parents=True, exist_ok=True)
+    # Git knows nothing of what is carried.
+    (carry / ".gitignore").write_text("*\n")
+    runtime = _runtime(rootfs.PROGRAM_DIRS)
+    for program in (runtime, rootfs.static_busybox()):
+        yield Path(shutil.copy(program, carry))
+    own = {Path(path).name for path in rootfs.LOADERS.values()} | set(rootfs.LIBRARIES)
+    for library in needed([runtime]):
+        if library.name not in own:
+            yield Path(shutil.copy(library, carry / "lib" / library.name))
+
+
+def needed(programs: Sequence[Path]) -> list[Path]:
+    """Return the libraries that ELF files are linked to, and what those are linked to.
+
+    Raises:
+        HostError: one is not in this machine's ld.so.cache.
+    """
+    cache = ldcache.parse(Path("/etc/ld.so.cache").read_bytes())
+    found: dict[str, Path] = {}
+    todo = list(programs)
+    while todo:
+        for name in elf.read(todo.pop().read_bytes()).needed:
+            if name in found or name.startswith("ld-linux"):
+                continue
+            paths = [path for path in map(Path, cache.find(name)) if path.exists()]
+            if not paths:
+                raise HostError(f"{name} is not in /etc/ld.so.cache")
+            found[name] = paths[0]
+            todo.append(paths[0])
+    return list(found.values())
+
+
+def _runtime(folders: Sequence[str]) -> Path:
+    for name in RUNTIMES:
+        path = rootfs.find_program(name, folders)
+        if path is not None:
+            return path
+    raise ContainerNotPossibleError(
+        f"no {' or '.join(RUNTIMES)} on this host", hint="carry one: python -m tests.gpu carry"
+    )
+
+
+class Tools:
+    """The programs of one run, and where they are.
+
+    Attributes:
+        work: the run's folder.
+        programs: where programs of the root file system are looked for.
+        runtime: the low-level runtime.
+    """
+
+    def __init__(
+        self, work: Path, carry: Path, folders: Sequence[str] = rootfs.PROGRAM_DIRS
+    ) -> None:
+        """Find the runtime, in this machine's folders first.
+
+        Raises:
+            ContainerNotPossibleError: there is none.
+        """
+        self.work = work
+        # A machine's own busybox may be linked dynamically; the carried one is not.
+        self.programs = (str(carry), *folders)
+        self.runtime = _runtime((*folders, str(carry)))
+        if self.runtime.parent == carry:
+            self.runtime = self._wrap(carry)
+
+    def _wrap(self, carry: Path) -> Path:
+        """Start the carried runtime with the libraries that were carried beside it."""
+        script = self.work / "bin" / self.runtime.name
+        script.parent.mkdir(exist_ok=True)
+        script.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={carry}/lib exec {self.runtime} "$@"\n')
+        script.chmod(0o755)
+        return script
+
+    def shim(self) -> Path:
+        """Install the launchers beside an interpreter that knows nvct; return the shim.
+
+        Raises:
+            HostError: the interpreter cannot be made.
+        """
+        venv = self.work / "venv"
+        done = subprocess.run(
+            [sys.executable, "-m", "venv", "--without-pip", str(venv)],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise HostError(f"python -m venv failed: {(done.stdout + done.stderr).strip()[-200:]}")
+        python = venv / "bin/python"
+        # What this interpreter can import, that one can: nothing is installed.
+        places = [str(REPOSITORY), *(path for path in sys.path if path.endswith("-packages"))]
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        (venv / "lib" / version / "site-packages/nvct.pth").write_text("\n".join(places) + "\n")
+        built = install.Built(
+            python=str(interpreter()),
+            packages=str(REPOSITORY),
+            cold=str(python),
+            archive=str(self.work / "hot.bin"),
+        )
+        install.install(venv / "bin", "auto", built)
+        return venv / "bin/nvidia-container-runtime"
+
+
+def interpreter() -> Path:
+    """Return this interpreter's own program, past virtual environments and links."""
+    return Path(getattr(sys, "_base_executable", None) or sys.executable).resolve()
+
+
+def interpreter_mounts() -> list[Path]:
+    """Return what a container needs to run this interpreter with ctypes, at the same paths."""
+    program = interpreter()
+    stdlib = Path(sysconfig.get_path("stdlib"))
+    prefix = Path(sys.base_prefix)
+    # An interpreter of the distribution shares its prefix with everything else.
+    tree = stdlib if prefix in (Path("/"), Path("/usr"), Path("/usr/local")) else prefix
+    modules = sorted((stdlib / "lib-dynload").glob("_ctypes.*"))
+    libraries = (p for p in needed([program, *modules]) if not p.is_relative_to(tree))
+    own = [path for path in libraries if path.name not in rootfs.LIBRARIES]
+    return [tree, *([] if program.is_relative_to(tree) else [program]), *own]

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flatcar: the driver in /opt/nvidia/current, laid over /usr as a system extension as well."""
+
+from __future__ import annotations
+
+from tests.hosts.base import Platform
+
+SOURCE = """
+https://github.com/flatcar/scripts (03925e1ca3): sdk_container/src/third_party/coreos-overlay/
+x11-drivers/nvidia-drivers/files/bin/setup-nvidia: every *.so.* of the archive is copied flat to
+/opt/nvidia/VERSION/KERNEL/usr/lib64, ldconfig makes the SONAME links there, eight programs go to
+/opt/bin; later versions of files/bin (nvidia.service, "_post") link nvidia-smi into /usr/bin and
+merge /opt/nvidia/current with /usr by systemd-sysext. No firmware and no JSON files are copied.
+"""
+OPT = "/opt/nvidia/V/6.12.58-flatcar/usr/lib64"
+NAMES = """
+@/{libcuda,libcudadebugger,libnvcuvid,libnvoptix,libvdpau_nvidia}.so.V
+@/{libEGL,libGLESv1_CM,libGLESv2,libGLX}_nvidia.so.V
+@/libnvidia-{allocator,cfg,eglcore,encode,fbc,glcore,glsi,glvkspirv,gpucomp,gtk3,ml,ngx,nvvm}.so.V
+@/libnvidia-{opencl,opticalflow,pkcs11,pkcs11-openssl3,ptxjitcompiler,rtcore,sandboxutils}.so.V
+@/libnvidia-{tls,wayland-client}.so.V
+@/{libnvidia-api.so.1,libnvidia-egl-gbm.so.1.1.2,libnvidia-egl-wayland.so.1.1.19}
+"""
+LINKS_OF_LDCONFIG = """
+@/{libcuda,libcudadebugger,libnvcuvid,libnvoptix,libvdpau_nvidia}.so.1 -> STEM.so.V
+@/{libEGL_nvidia.so.0,libGLX_nvidia.so.0} -> STEM.so.V
+@/{libGLESv1_CM_nvidia.so.1,libGLESv2_nvidia.so.2} -> STEM.so.V
+@/libnvidia-{allocator,cfg,encode,fbc,ml,ngx,opencl,opticalflow}.so.1 -> STEM.so.V
+@/libnvidia-{ptxjitcompiler,sandboxutils}.so.1 -> STEM.so.V
+@/libnvidia-nvvm.so.4 -> STEM.so.V
+@/libnvidia-egl-gbm.so.1 -> STEM.so.1.1.2
+@/libnvidia-egl-wayland.so.1 -> STEM.so.1.1.19
+"""
+OTHERS = "@/{libglxserver_nvidia.so.V,libGLX.so.0,libOpenGL.so.0,libGLdispatch.so.0}\n"
+INSTALLED = NAMES + LINKS_OF_LDCONFIG + OTHERS
+PLATFORM = Platform(
+    source=SOURCE,
+    version="570.195.03",
+    files=INSTALLED.replace("@", OPT)
+    + INSTALLED.replace("@", "/usr/lib64")
+    + """
+/opt/nvidia/current -> V/6.12.58-flatcar
+/lib -> usr/lib
+/lib64 -> usr/lib64
+/bin -> usr/bin
+/usr/bin/nvidia-smi -> /opt/bin/nvidia-smi
+/opt/bin/nvidia-{smi,debugdump,persistenced,xconfig,modprobe,settings}
+/opt/bin/nvidia-{cuda-mps-control,cuda-mps-server}
+""",
+    mounts=NAMES.replace("@", "/usr/lib64") + """
+/usr/lib64/libglxserver_nvidia.so.V
+/usr/bin/nvidia-smi
+/opt/bin/nvidia-{debugdump,persistenced,xconfig,cuda-mps-control,cuda-mps-server}
+""",
+    links=LINKS_OF_LDCONFIG.replace("@", "/usr/lib64") + """
+/usr/lib64/libcuda.so -> STEM.so.1
+/usr/lib64/libnvidia-opticalflow.so -> STEM.so.1
+/usr/lib64/libglxserver_nvidia.so -> STEM.so.V
+/usr/lib64/libGLX_indirect.so.0 -> libGLX_nvidia.so.V
+/usr/lib64/gbm/nvidia-drm_gbm.so -> ../libnvidia-allocator.so.1
+""",
+    cached=("/opt/nvidia/current/usr/lib64",),
+    left_out={
+        "/opt/nvidia/*": "the same files as in /usr/lib64, which is searched first",
+        "*/lib[GO]*.so.0": "images have GLVND",
+        "*/nvidia-modprobe": "setuid, and loads kernel modules",
+        "*/nvidia-settings": "sets up the host's displays",
+    },
+)  # fmt: skip

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes of CDI specs: lowered, moved and compared ones are specs, and say what they are."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvct.cdi import engines, lower, versions
+from nvct.cdi.validate import validate
+from nvct.errors import CdiSpecError
+from nvct.specgen import compare, transform
+from tests.property.test_cdi import SPEC
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.cdi.types import Spec
+
+VERSIONS = versions.KNOWN[versions.KNOWN.index(versions.LOWEST) :]
+ROOT = st.sampled_from(["/", "", "/a", "/a/", "/a/b"])
+
+
+@given(SPEC, st.sampled_from(VERSIONS))
+def test_a_lowered_spec_needs_no_more_than_was_asked_for(
+    document: dict[str, Any], maximum: str
+) -> None:
+    spec = validate(document, source="document")
+    try:
+        lowered, lost = lower.lower(spec, maximum)
+    except CdiSpecError:
+        assert versions.is_older(maximum, versions.minimum_version(spec))
+        return
+
+    assert not versions.is_older(maximum, lowered["cdiVersion"])
+    assert validate(lowered, source="lowered") == lowered
+    assert bool(lost) <= (compare.differences(spec, lowered) != [])
+    if not versions.is_older(maximum, versions.minimum_version(spec)):
+        assert lowered == {**spec, "cdiVersion": versions.minimum_version(spec)}
+
+
+@given(SPEC, st.sampled_from(list(engines.ENGINES)))
+def test_an_engine_reads_what_is_lowered_for_it(document: dict[str, Any], engine: str) -> None:
+    spec = validate(document, source="document")
+    for since, version, _library in engines.ENGINES[engine][1]:
+        try:
+            lowered, _lost = lower.lower(spec, version)
+        except CdiSpecError:
+            assert engines.refusal(spec, engine, since)
+            continue
+        found = engines.refusal(lowered, engine, since)
+        assert not found or "permissions are none" in found
+
+
+@given(SPEC, ROOT, ROOT)
+def test_a_moved_spec_is_one_and_says_so_if_it_differs(
+    document: dict[str, Any], source: str, target: str
+) -> None:
+    spec = cast("dict[str, Any]", validate(document, source="document"))
+    for move in (transform.move_host_root, transform.move_container_root):
+        moved = cast("Spec", move(spec, source, target))
+
+        assert validate(moved, source="moved") == moved
+        assert compare.differences(moved, moved) == []
+        assert move(spec, source, source) == move(move(spec, source, source), source, source)

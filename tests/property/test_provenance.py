@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Provenance of any files is one harmless line, and is read again as it was written."""
+
+from __future__ import annotations
+
+import json
+
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvct.cdi import load, store
+from nvct.host.model import Inventory
+from nvct.specgen import provenance
+from nvct.specgen.provenance import Provenance
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.cdi.types import Spec
+
+SPEC: Spec = {
+    "cdiVersion": "0.6.0",
+    "kind": "nvidia.com/gpu",
+    "devices": [{"name": "all", "containerEdits": {"env": ["A=b"]}}],
+}
+NUMBERS = st.integers(min_value=0, max_value=2**63 - 1)
+TEXT = st.text(max_size=30)
+PROVENANCE = st.builds(
+    Provenance,
+    generator=TEXT,
+    driver=TEXT,
+    module=TEXT,
+    mode=TEXT,
+    inputs=TEXT,
+    files=st.dictionaries(
+        st.text(max_size=60), st.tuples(NUMBERS, NUMBERS, NUMBERS, st.integers()), max_size=5
+    ),
+)
+
+
+@given(PROVENANCE)
+def test_annotations_are_read_again_through_yaml(known: Provenance) -> None:
+    # NUL is no part of a version or path, and no spec may have it.
+    whole: Spec = {**SPEC, "annotations": provenance.as_annotations(known)}
+    if any("\0" in value for value in whole["annotations"].values()):
+        return
+
+    back = load.loads(store.dumps(whole), source="spec")
+
+    assert provenance.read(back, "/no/such/file") == known
+
+
+@given(st.text(max_size=60))
+def test_the_comment_changes_nothing_for_a_reader_of_yaml(driver: str) -> None:
+    older: Spec = {**SPEC, "cdiVersion": "0.3.0"}
+
+    comment = provenance.head_comment(older, Inventory(driver_version=driver))
+
+    assert comment.isascii()
+    assert comment[:-1].isprintable()
+    assert yaml.safe_load(comment.encode() + store.dumps(older)) == yaml.safe_load(
+        store.dumps(older)
+    )
+    assert json.loads(comment.removeprefix("# nvct: ")).get("driver", "") == driver

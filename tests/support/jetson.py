@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A board with an integrated GPU: its CSV files are filled by what is put on it.
+
+Nothing needs privileges: its nodes are plain files.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+
+from nvct.host import csv, tegra
+from nvct.host.nvml import NvmlGpu
+from nvct.host.wanted import Wanted
+from tests.support.host_tree import FakeNvml, HostTree, elf_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.host.model import Inventory
+    from nvct.host.nodes import NodeStat
+
+FOLDER = f"etc/{csv.FOLDER}"
+LIB = "/usr/lib/aarch64-linux-gnu/nvidia"
+ORIN = NvmlGpu(
+    index=0, minor=0, uuid="54d0709b-558d-5a59-9c65-0c5fc14a21a4", bus_id="", name="Orin (nvgpu)"
+)
+THOR = NvmlGpu(index=0, minor=0, uuid="GPU-thor", bus_id="0000:01:00.0", name="NVIDIA Thor")
+RTX = NvmlGpu(index=1, minor=1, uuid="GPU-rtx", bus_id="0000:03:00.0", name="RTX PRO 6000")
+
+
+def stat_node(path: str) -> NodeStat | None:
+    """Take plain files for nodes; those that not everyone may open are the group video's."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    mode = status.st_mode & 0o777
+    return (500, 0, mode, 0, 0 if mode == 0o666 else 44) if stat.S_ISREG(status.st_mode) else None
+
+
+@dataclass
+class Board:
+    """A board: its lists are filled by what is put on it."""
+
+    host: HostTree
+    devices: str = ""
+    drivers: str = ""
+
+    def node(self, name: str, mode: int = 0o666) -> Board:
+        self.host.write(f"dev/{name}", mode=mode)
+        return self
+
+    def listed(self, *names: str) -> Board:
+        self.devices += "".join(f"dev, /dev/{name}\n" for name in names)
+        for name in names:
+            self.node(name)
+        return self
+
+    def library(self, path: str, soname: str = "") -> Board:
+        self.host.write(f"driver{path}", elf_bytes(soname or os.path.basename(path), "aarch64"))
+        self.drivers += f"lib, {path}\n"
+        return self
+
+    def link(self, path: str, target: str) -> Board:
+        self.host.link(f"driver{path}", target)
+        self.drivers += f"sym, {path}\n"
+        return self
+
+    def cuda(self) -> Board:
+        self.library(f"{LIB}/libcuda.so.1.1", "libcuda.so.1")
+        return self.library(f"{LIB}/libnvidia-ml.so.1")
+
+    def find(self, *gpus: NvmlGpu, **wanted: object) -> Inventory:
+        self.host.write(f"{FOLDER}/devices.csv", self.devices)
+        self.host.write(f"{FOLDER}/drivers.csv", self.drivers)
+        keywords = {"stat_node": stat_node, "nvml": FakeNvml(gpus) if gpus else None, **wanted}
+        return tegra.find(self.host.roots, Wanted(**keywords))  # type: ignore[arg-type]
+
+
+def node_paths(inventory: Inventory) -> dict[str, list[str]]:
+    return {device.name: [node.path for node in device.nodes] for device in inventory.devices}
+
+
+def links(inventory: Inventory) -> dict[str, str]:
+    found = [link for file in inventory.files for link in file.links] + list(inventory.links)
+    assert len({link.path for link in found}) == len(found)
+    return {link.path: link.target for link in found}
+
+
+def file_paths(inventory: Inventory) -> list[str]:
+    return [file.container_path for file in inventory.files]

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command nvidia-ctk cdi check, on hosts of plain files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from nvct.cli.main import program
+from nvct.errors import NvctError
+from nvct.paths import CONFIG_ENV
+from tests.support.host_tree import VERSION
+from tests.support.shim_lab import Lab
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+    from pathlib import Path
+
+    from click.testing import Result
+
+
+@pytest.fixture
+def lab() -> Generator[Lab]:
+    made = Lab()
+    yield made
+    made.remove()
+
+
+def run(lab: Lab, *args: str | Path, env: Mapping[str, str] | None = None) -> Result:
+    return CliRunner().invoke(
+        program("nvidia-ctk"),
+        ["cdi", *map(str, args)],
+        prog_name="nvidia-ctk",
+        env={CONFIG_ENV: str(lab.config_toml), **(env or {})},
+    )
+
+
+def generate(lab: Lab, name: str = "cdi/nvidia.yaml") -> Path:
+    path = lab.home / name
+    result = run(lab, "generate", "--output", path)
+    assert result.exit_code == 0, result.output
+    return path
+
+
+def test_a_host_as_its_spec_says_is_status_0_and_one_line(lab: Lab) -> None:
+    lab.driver(gpus=2)
+    generate(lab)
+
+    result = run(lab, "check")
+
+    assert (result.exit_code, result.stdout) == (0, "1 spec, 5 devices: as the host is\n")
+
+
+def test_what_drifted_is_a_line_each_and_status_1(lab: Lab) -> None:
+    lab.driver(gpus=2)
+    path = generate(lab)
+    (lab.home / "driver/usr/bin/nvidia-smi").unlink()
+    lab.hook.unlink()
+    lab.host.gpu(2)
+
+    result = run(lab, "check")
+
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        f"{path}: {lab.home}/driver/usr/bin/nvidia-smi is gone",
+        f"{path}: its hook {lab.hook} is missing",
+        f"no CDI spec gives GPU 2 ({lab.host.uuid(2)})",
+    ]
+    assert result.stderr.splitlines()[-1] == (
+        "1 spec, 5 devices: 3 differences from the host; nvidia-ctk cdi generate makes NVIDIA's "
+        "anew"
+    )
+
+
+def test_another_driver_is_told(lab: Lab) -> None:
+    lab.driver(gpus=1)
+    path = generate(lab)
+    lab.host.version = "590.10"
+    lab.host.module()
+
+    result = run(lab, "check")
+
+    assert result.stdout.startswith(f"{path}: it is for driver {VERSION}, but 590.10 is loaded\n")
+
+
+def test_a_driver_that_is_gone_is_told(lab: Lab) -> None:
+    lab.driver(gpus=1)
+    path = generate(lab)
+    (lab.home / "driver").rename(lab.home / "gone")
+    (lab.home / "driver").mkdir()
+    (lab.home / "proc/driver/nvidia/version").unlink()
+
+    result = run(lab, "check")
+
+    assert result.exit_code == 1
+    first = result.stdout.splitlines()[0]
+    assert first == f"{path}: it is for driver {VERSION}, and no driver is loaded"
+    assert "warning: no NVIDIA driver" in result.stderr
+
+
+def test_a_host_without_a_driver_has_nothing_to_say_about_other_vendors(lab: Lab) -> None:
+    (lab.home / "driver").mkdir()
+    lab.spec(kind="acme.com/nic")
+
+    result = run(lab, "check")
+
+    assert (result.exit_code, result.output) == (0, "1 spec, 2 devices: as the host is\n")
+
+
+def test_json_has_the_same_in_parts(lab: Lab) -> None:
+    lab.driver(gpus=1)
+    path = generate(lab)
+    smi = lab.home / "driver/usr/bin/nvidia-smi"
+    smi.unlink()
+
+    result = run(lab, "check", "--format", "json")
+
+    assert result.exit_code == 1
+    assert json.loads(result.stdout) == {
+        "specs": 1,
+        "devices": 3,
+        "drift": [
+            {
+                "kind": "file-gone",
+                "source": str(path),
+                "path": str(smi),
+                "devices": [],
+                "sentence": f"{smi} is gone",
+                "text": f"{path}: {smi} is gone",
+            }
+        ],
+    }
+
+
+def test_the_folders_can_be_named(lab: Lab) -> None:
+    lab.driver(gpus=1)
+    generate(lab, "other/nvidia.yaml")
+    folder = str(lab.home / "other")
+
+    assert run(lab, "check").exit_code == 1
+    assert run(lab, "check", "--spec-dir", folder).exit_code == 0
+    assert run(lab, "check", env={"NVIDIA_CTK_CDI_SPEC_DIRS": folder}).exit_code == 0
+
+
+def test_a_shadowed_file_is_drift(lab: Lab) -> None:
+    lab.driver(gpus=1)
+    low = generate(lab)
+    high = generate(lab, "cdi2/nvidia.yaml")
+
+    result = run(lab, "check")
+
+    assert result.exit_code == 1
+    (line,) = result.stdout.splitlines()
+    assert line.startswith(f"{low}: nvidia.com/gpu=0, ")
+    assert line.endswith(f" are taken from {high}, whose folder has a higher priority")
+
+
+def test_a_name_of_a_file_stays_on_its_line(lab: Lab) -> None:
+    (lab.home / "driver").mkdir()
+    mount = {"hostPath": "/no/such\nfile", "containerPath": "/f"}
+    path = lab.spec(devices={"0": {"mounts": [mount]}}, kind="acme.com/nic")
+
+    assert run(lab, "check").stdout == f"{path}: /no/such\\nfile is gone\n"
+
+
+def test_quiet_leaves_what_drifted(lab: Lab) -> None:
+    lab.driver(gpus=1)
+
+    result = CliRunner().invoke(
+        program("nvct"), ["--quiet", "cdi", "check"], env={CONFIG_ENV: str(lab.config_toml)}
+    )
+
+    assert result.exit_code == 1
+    assert result.output == f"no CDI spec gives GPU 0 ({lab.host.uuid(0)})\n"
+
+
+def test_config_toml_that_is_named_must_be_there(lab: Lab) -> None:
+    assert isinstance(run(lab, "check", "--config", "/no/such.toml").exception, NvctError)
+
+
+def test_warnings_about_the_host_go_to_stderr_and_are_no_drift(lab: Lab) -> None:
+    lab.driver(gpus=1)
+    (lab.home / "dev/nvidia-uvm-tools").unlink()
+    generate(lab)
+
+    result = run(lab, "check")
+
+    assert (result.exit_code, result.stdout) == (0, "1 spec, 3 devices: as the host is\n")
+    assert f"warning: {lab.home}/dev/nvidia-uvm-tools is no device node" in result.stderr

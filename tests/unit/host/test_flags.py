@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Feature flags of `cdi generate`."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvct.host import flags
+
+
+def test_known_flags_are_on_and_nobody_is_warned() -> None:
+    assert flags.parse(flags.KNOWN) == (frozenset(flags.KNOWN), ())
+
+
+@pytest.mark.parametrize("word", ["coherent", "enable-coherent-annotations=maybe", ""])
+def test_a_word_that_is_no_flag_has_no_effect_and_a_warning_says_so(word: str) -> None:
+    on, (warning,) = flags.parse([word, flags.NO_IPC])
+
+    assert on == {flags.NO_IPC}
+    assert warning.startswith(f"feature flag {word!r} is unknown and has no effect")
+
+
+def test_a_flag_may_have_a_value_and_the_last_word_counts() -> None:
+    on, warnings = flags.parse(
+        [f"{flags.NO_GIDS}=true", f" {flags.COHERENT}=TRUE ", f"{flags.NO_GIDS}=false"]
+    )
+
+    assert (set(on), warnings) == ({flags.COHERENT}, ())
+
+
+def test_the_old_spelling_is_taken() -> None:
+    on, warnings = flags.parse(["disable-nvsandbox-utils"])
+
+    assert (set(on), warnings) == ({flags.NO_SANDBOXUTILS}, ())

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Libraries by odd names: taken with their links, or left out with a reason."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from nvct.host import driver_names, libraries
+from nvct.host.model import DriverFile, Findings
+from nvct.host.tree import Tree
+from nvct.linux import ldcache
+from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def look(host: HostTree) -> tuple[dict[str, DriverFile], Findings]:
+    findings = Findings()
+    with Tree(str(host.driver)) as tree:
+        search = libraries.Search(tree, host.roots, "x86_64", findings)
+        files = libraries.find(search, VERSION, libraries.directories(search))
+    return {os.path.basename(file.container_path): file for file in files}, findings
+
+
+def reasons(findings: Findings) -> dict[str, str]:
+    return {path: entry.reason for path, entry in findings.left_out.items()}
+
+
+def test_library_of_another_driver_is_left_out_with_both_versions(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space().library("libnvidia-cfg", suffix="570.10.01")
+
+    _, findings = look(host)
+
+    path = f"{host.driver}/{LIB}/libnvidia-cfg.so.570.10.01"
+    assert reasons(findings) == {path: f"of driver 570.10.01, not {VERSION}"}
+
+
+def test_link_to_a_library_of_another_driver_is_left_out(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space().library("libnvidia-cfg", suffix="570.10.01")
+    host.link(f"driver/{LIB}/libnvidia-cfg.so.{VERSION}", "libnvidia-cfg.so.570.10.01")
+
+    files, findings = look(host)
+
+    assert f"libnvidia-cfg.so.{VERSION}" not in files
+    path = f"{host.driver}/{LIB}/libnvidia-cfg.so.{VERSION}"
+    assert reasons(findings)[path] == f"leads to a file of driver 570.10.01, not {VERSION}"
+
+
+def test_files_that_only_sound_like_the_drivers_have_no_entry(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    host.write(f"driver/{LIB}/libnvidia-container.so.1.17.8", elf_bytes("x"))
+    host.write(f"driver/{LIB}/libnvme.so.1.3.0", elf_bytes("x"))
+
+    _, findings = look(host)
+
+    assert reasons(findings) == {}
+
+
+def test_nvvm_of_driver_470_has_a_version_of_its_own(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    host.library("libnvidia-nvvm", "libnvidia-nvvm.so.4", suffix="4.0.0")
+
+    file = look(host)[0]["libnvidia-nvvm.so.4.0.0"]
+
+    assert file.capability == "compute"
+    assert [(link.path, link.target) for link in file.links] == [
+        (f"/{LIB}/libnvidia-nvvm.so.4", "libnvidia-nvvm.so.4.0.0")
+    ]
+
+
+def test_nvvm_with_the_drivers_version_is_in_once_and_for_its_version(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space().library("libnvidia-nvvm", "libnvidia-nvvm.so.4")
+
+    files, _ = look(host)
+
+    assert "libnvidia-nvvm.so.4" not in files
+    assert files[f"libnvidia-nvvm.so.{VERSION}"].reason == (
+        f"suffix is the driver's version {VERSION}"
+    )
+
+
+def test_nvapi_is_in_by_its_only_name(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    host.library("libnvidia-api", "libnvidia-api.so.1", suffix="1")
+
+    file = look(host)[0]["libnvidia-api.so.1"]
+
+    assert (file.capability, file.links) == ("graphics", ())
+
+
+@pytest.mark.parametrize("target", ["nowhere", f"libnvidia-cfg.so.{VERSION}"])
+def test_link_to_nothing_or_to_itself_costs_a_warning(tmp_path: Path, target: str) -> None:
+    host = HostTree(tmp_path).user_space()
+    host.link(f"driver/{LIB}/libnvidia-cfg.so.{VERSION}", target)
+
+    files, findings = look(host)
+
+    path = f"{host.driver}/{LIB}/libnvidia-cfg.so.{VERSION}"
+    assert f"libnvidia-cfg.so.{VERSION}" not in files
+    assert findings.warnings == [f"{path} is a link that leads to no file: left out"]
+
+
+def test_directory_in_place_of_a_library_is_left_out(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    (host.driver / LIB / f"libnvidia-cfg.so.{VERSION}").mkdir()
+
+    _, findings = look(host)
+
+    assert list(reasons(findings).values()) == ["no regular file"]
+    assert findings.warnings[0].endswith(" is no regular file: left out")
+
+
+@pytest.mark.parametrize("name", [b"libnvidia-\n", b"libnvidia-\xff", b"libnvidia::x"])
+def test_name_that_no_spec_can_hold_costs_a_warning(tmp_path: Path, name: bytes) -> None:
+    host = HostTree(tmp_path).user_space()
+    path = os.fsencode(host.driver / LIB) + b"/" + name + f".so.{VERSION}".encode()
+    with open(path, "wb") as file:
+        file.write(elf_bytes("libnvidia-odd.so.1"))
+
+    files, findings = look(host)
+
+    assert len(files) == 7
+    assert findings.warnings[0].endswith("has a name that no CDI spec can hold: left out")
+    assert findings.warnings[0].isprintable()
+
+
+def test_name_of_255_bytes_is_a_name_like_any_other(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    stem = "libnvidia-" + "x" * (255 - len(f"libnvidia-.so.{VERSION}"))
+    host.library(stem)
+
+    files, findings = look(host)
+
+    assert f"{stem}.so.{VERSION}" in files
+    assert findings.warnings == []
+
+
+@pytest.mark.parametrize("soname", ["..", ".", "lib\n.so.1", "etc", "libx::y.so"])
+def test_soname_that_is_no_librarys_name_makes_no_link(tmp_path: Path, soname: str) -> None:
+    host = HostTree(tmp_path).user_space()
+    host.write(f"driver/{LIB}/libnvidia-evil.so.{VERSION}", elf_bytes(soname))
+
+    assert look(host)[0][f"libnvidia-evil.so.{VERSION}"].links == ()
+
+
+def test_directories_of_another_machines_cache_entries_are_not_searched(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    host.library("libnvidia-cfg", "libnvidia-cfg.so.1", folder="opt/lib")
+    path = "/opt/lib/libnvidia-cfg.so.1"
+    cache = ldcache.merge(None, [("libnvidia-cfg.so.1", path)], machine="i386")
+    host.write("driver/etc/ld.so.cache", cache)
+
+    assert f"libnvidia-cfg.so.{VERSION}" not in look(host)[0]
+
+
+def test_cache_with_the_driver_in_too_many_directories_is_searched_in_part(
+    tmp_path: Path,
+) -> None:
+    host = HostTree(tmp_path).user_space()
+    entries = [(f"libnvidia-cfg.so.{n}", f"/opt/{n}/libnvidia-cfg.so.{n}") for n in range(100)]
+    host.write("driver/etc/ld.so.cache", ldcache.merge(None, entries, machine="x86_64"))
+
+    _, findings = look(host)
+
+    (warning,) = findings.warnings
+    assert warning == (
+        f"{host.driver}/etc/ld.so.cache has libraries of the driver in 100 directories: "
+        "64 are searched"
+    )
+
+
+@pytest.mark.parametrize("folder", ["usr/lib", "run/opengl-driver/lib", "usr/local/nvidia/lib64"])
+def test_directories_of_other_platforms_are_searched(tmp_path: Path, folder: str) -> None:
+    host = HostTree(tmp_path).user_space().library("libnvidia-cfg", folder=folder)
+
+    file = look(host)[0][f"libnvidia-cfg.so.{VERSION}"]
+
+    assert file.container_path == f"/{folder}/libnvidia-cfg.so.{VERSION}"
+
+
+@pytest.mark.parametrize(
+    ("name", "stem"),
+    [
+        ("libcuda.so.580.1", "libcuda"),
+        ("libcuda.so", "libcuda"),
+        ("libnvidia-ml.so.1", "libnvidia-ml"),
+        ("nvidia_drv.so", "nvidia_drv.so"),
+        ("lib.so", "lib.so"),
+    ],
+)
+def test_stem_is_the_name_up_to_so(name: str, stem: str) -> None:
+    assert driver_names.stem(name) == stem
+
+
+def test_no_library_serves_two_classes_by_the_table() -> None:
+    names = [name for names in driver_names.CLASSES.values() for name in names]
+
+    assert len(names) == len(set(names)) == len(driver_names.CLASS_OF)
+
+
+def test_folder_of_vdpau_may_be_a_link(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    host.library("libvdpau_nvidia", "libvdpau_nvidia.so.1", folder="opt/vdpau")
+    host.link("driver/usr/lib64/vdpau", "/opt/vdpau")
+
+    findings = Findings()
+    with Tree(str(host.driver)) as tree:
+        search = libraries.Search(tree, host.roots, "x86_64", findings)
+        files = libraries.find(search, VERSION, libraries.directories(search))
+
+    assert f"/opt/vdpau/libvdpau_nvidia.so.{VERSION}" in {f.container_path for f in files}
+
+
+def test_same_library_in_a_second_directory_is_left_out(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    host.library("libnvidia-cfg", folder="usr/lib64").library("libnvidia-cfg", folder="usr/lib")
+
+    files, findings = look(host)
+
+    name = f"libnvidia-cfg.so.{VERSION}"
+    first = f"{host.driver}/usr/lib64/{name}"
+    assert files[name].host_path == first
+    assert reasons(findings) == {f"{host.driver}/usr/lib/{name}": f"{first} is found before it"}
+
+
+def test_library_that_would_hide_the_images_glvnd_is_left_out(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space().library("libEGL", "libEGL.so.1")
+
+    files, findings = look(host)
+
+    assert f"libEGL.so.{VERSION}" not in files
+    assert list(reasons(findings).values()) == ["it would take the place of the image's GLVND"]

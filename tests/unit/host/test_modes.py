@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which mode fits a machine, and modes by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvct.errors import UsageError
+from nvct.host import modes
+from nvct.host.wanted import Wanted
+from tests.support.host_tree import HostTree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> HostTree:
+    (tmp_path / "driver").mkdir()
+    return HostTree(tmp_path)
+
+
+def test_machine_with_the_drivers_module_is_nvml(host: HostTree) -> None:
+    assert modes.detect(host.module().gpu(0).roots) == "nvml"
+
+
+def test_machine_of_which_nothing_is_known_is_nvml(host: HostTree) -> None:
+    assert modes.detect(host.roots) == "nvml"
+
+
+@pytest.mark.parametrize("path", ["dev/dxg", "driver/usr/lib/wsl/lib/libdxcore.so"])
+def test_machine_with_windowss_gpus_is_wsl(host: HostTree, path: str) -> None:
+    host.write(path)
+
+    assert modes.detect(host.roots) == "wsl"
+
+
+def test_guest_with_dxg_and_a_gpu_of_its_own_is_nvml(host: HostTree) -> None:
+    host.module().gpu(0).write("dev/dxg")
+
+    assert modes.detect(host.roots) == "nvml"
+
+
+def test_machine_with_the_files_of_a_tegra_is_csv(host: HostTree) -> None:
+    host.write("etc/nv_tegra_release", "# R36 (release), REVISION: 4.3\n")
+
+    assert modes.detect(host.roots) == "csv"
+
+
+def test_auto_notes_which_mode_it_is(host: HostTree) -> None:
+    host.module().user_space().gpu(0)
+    wanted = Wanted(nvml=None, stat_node=host.stat_node, machine="x86_64")
+
+    found = modes.find("auto", host.roots, wanted)
+
+    assert found.mode == "nvml"
+    assert found.notes[0] == "mode auto is nvml: it is neither WSL nor a Tegra"
+    assert modes.find("nvml", host.roots, wanted).notes == found.notes[1:]
+
+
+def test_unknown_mode_names_those_that_there_are(host: HostTree) -> None:
+    with pytest.raises(UsageError, match="mode 'cdi' is unknown") as caught:
+        modes.find("cdi", host.roots)
+    assert caught.value.hint == (
+        "it is one of auto, csv, gdrcopy, gds, imex, management, mofed, nvml, nvswitch, wsl"
+    )

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mode wsl: the folder of Windows's driver, found by rule.
+
+The names of folders and files are those of reports about real machines:
+https://github.com/NVIDIA/nvidia-container-toolkit/issues/1739 and pull/1890.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from nvct.errors import HostError, NvmlError
+from nvct.host import modes
+from nvct.host.nodes import named_nodes
+from nvct.host.wanted import Wanted
+from tests.support.host_tree import FakeNvml, HostTree, elf_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nvct.host.model import Inventory
+
+LIBRARIES = "usr/lib/wsl/lib"
+STORE = "usr/lib/wsl/drivers/nv_dispsi.inf_amd64_7cc7738d8e428783"
+OTHER = "usr/lib/wsl/drivers/nvfrwi.inf_amd64_63d60f682af8cba2"
+FILES = {
+    "libcuda.so.1.1": "libcuda.so.1",
+    "libcuda_loader.so": "libcuda.so.1",
+    "libnvidia-ptxjitcompiler.so.1": "libnvidia-ptxjitcompiler.so.1",
+    "libnvidia-ml.so.1": "libnvidia-ml.so.1",
+    "libnvidia-ml_loader.so": "libnvidia-ml.so.1",
+    "libnvdxgdmal.so.1": "libnvdxgdmal.so.1",
+    "libnvoptix.so.1": "libnvoptix.so.1",
+}
+
+
+def store(host: HostTree, folder: str, version: str = "1") -> None:
+    for name, soname in FILES.items():
+        host.write(f"driver/{folder}/{name}", elf_bytes(soname) + version.encode())
+    for name in ("nvcubins.bin", "nvidia-smi", "nvngx.dll", "nvml.txt"):
+        host.write(f"driver/{folder}/{name}", version, mode=0o755)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> HostTree:
+    host = HostTree(tmp_path)
+    host.write("proc/devices", "Character devices:\n 10 misc\n")
+    host.write("dev/dxg", mode=0o666)
+    for name in ("libdxcore.so", "libd3d12.so"):
+        host.write(f"driver/{LIBRARIES}/{name}", elf_bytes(name))
+    host.write(f"driver/{LIBRARIES}/libcuda.so.1.1", elf_bytes("libcuda.so.1") + b"1")
+    store(host, STORE)
+    return host
+
+
+def look(host: HostTree, nvml: FakeNvml | None = None) -> Inventory:
+    wanted = Wanted(stat_node=named_nodes(host.roots), machine="x86_64", nvml=nvml)
+    return modes.find("wsl", host.roots, wanted)
+
+
+def test_all_gpus_are_one_device_with_one_node(host: HostTree) -> None:
+    (device,) = look(host).devices
+
+    assert device.name == "all"
+    assert [node.path for node in device.nodes] == ["/dev/dxg"]
+
+
+def test_libraries_come_from_the_folder_of_the_driver_and_stay_there(host: HostTree) -> None:
+    inventory = look(host)
+
+    kinds = {file.container_path: file.kind for file in inventory.files}
+    assert kinds == {
+        f"/{LIBRARIES}/libdxcore.so": "library",
+        **{f"/{STORE}/{name}": "library" for name in FILES},
+        f"/{STORE}/nvcubins.bin": "module",
+        f"/{STORE}/nvngx.dll": "module",
+        f"/{STORE}/nvidia-smi": "binary",
+    }
+    assert {file.host_path for file in inventory.files} == {
+        f"{host.driver}{path}" for path in kinds
+    }
+    assert inventory.warnings == ()
+
+
+def test_capabilities_are_those_of_the_library_behind_a_loader(host: HostTree) -> None:
+    found = {os.path.basename(f.container_path): f.capability for f in look(host).files}
+
+    assert found["libcuda_loader.so"] == "compute"
+    assert found["libnvidia-ml_loader.so"] == found["nvidia-smi"] == "utility"
+    assert found["libnvoptix.so.1"] == "graphics"
+    assert found["libdxcore.so"] == ""
+
+
+def test_links_are_those_that_ldconfig_would_make(host: HostTree) -> None:
+    links = {link.path: link.target for file in look(host).files for link in file.links}
+
+    assert links == {
+        f"/{STORE}/libcuda.so.1": "libcuda_loader.so",
+        f"/{STORE}/libcuda.so": "libcuda.so.1",
+        "/usr/bin/nvidia-smi": f"/{STORE}/nvidia-smi",
+    }
+
+
+def test_of_several_folders_the_one_whose_libcuda_wsl_uses_is_taken(host: HostTree) -> None:
+    store(host, OTHER, version="2")
+    os.utime(f"{host.driver}/{STORE}/libcuda.so.1.1", (1, 1))
+
+    inventory = look(host)
+
+    assert {os.path.dirname(f.container_path) for f in inventory.files} == {
+        f"/{LIBRARIES}",
+        f"/{STORE}",
+    }
+    assert inventory.notes == (
+        f"2 folders of NVIDIA drivers: /{STORE} is taken, /{LIBRARIES} has its libcuda",
+    )
+    reasons = {entry.path: entry.reason for entry in inventory.left_out}
+    assert reasons[f"{host.driver}/{OTHER}"] == f"another driver's folder: /{STORE} is used"
+
+
+def test_where_nothing_tells_which_folder_is_used_the_newest_is_taken(host: HostTree) -> None:
+    store(host, OTHER, version="2")
+    (host.driver / LIBRARIES / "libcuda.so.1.1").unlink()
+    os.utime(f"{host.driver}/{STORE}/libcuda.so.1.1", (1, 1))
+
+    inventory = look(host)
+
+    assert f"/{OTHER}" in {os.path.dirname(f.container_path) for f in inventory.files}
+    assert inventory.notes == (
+        f"2 folders of NVIDIA drivers: /{OTHER} is taken, its libcuda is the newest",
+    )
+
+
+def test_folder_of_another_vendor_is_passed_over(host: HostTree) -> None:
+    folder = "usr/lib/wsl/drivers/iigd_dch.inf_amd64_0a1b2c3d"
+    host.write(f"driver/{folder}/libigd12umd64.so", elf_bytes("x"))
+
+    inventory = look(host)
+
+    assert inventory.notes == ()
+    assert not [f for f in inventory.files if folder in f.host_path]
+
+
+def test_library_of_another_machine_is_left_out_with_a_reason(host: HostTree) -> None:
+    path = host.write(f"driver/{STORE}/libnvidia-arm.so.1", elf_bytes("x", "aarch64"))
+
+    reasons = {entry.path: entry.reason for entry in look(host).left_out}
+
+    assert reasons[str(path)] == "it is for aarch64"
+
+
+def test_what_should_be_there_is_missed(host: HostTree) -> None:
+    (host.driver / STORE / "nvidia-smi").unlink()
+    (host.driver / LIBRARIES / "libdxcore.so").unlink()
+
+    assert look(host).warnings == (
+        f"{host.driver}/{LIBRARIES}/libdxcore.so is missing: no GPU can be used; run wsl --update",
+        f"{host.driver}/{STORE} has no nvidia-smi: there is no nvidia-smi",
+    )
+
+
+def test_wsl_without_a_gpu_says_what_to_do_in_windows(host: HostTree) -> None:
+    (host.base / "dev/dxg").unlink()
+
+    with pytest.raises(HostError, match=r"WSL shows no GPU: no .*/dev/dxg") as caught:
+        look(host)
+    assert "wsl --update" in caught.value.hint
+
+
+def test_wsl_without_nvidias_driver_says_so(host: HostTree) -> None:
+    (host.driver / STORE / "libcuda.so.1.1").unlink()
+
+    with pytest.raises(HostError, match=r"no folder in .*/wsl/drivers has libcuda.so.1.1"):
+        look(host)
+
+
+def test_versions_are_nvmls_and_its_refusal_costs_only_them(host: HostTree) -> None:
+    assert look(host, FakeNvml()).cuda_version == "13.0"
+
+    inventory = look(host, FakeNvml(error=NvmlError("nvmlInit of x failed: driver not loaded")))
+
+    assert inventory.cuda_version == ""
+    assert inventory.notes == (
+        "nvmlInit of x failed: driver not loaded: the versions of driver and CUDA are not known",
+    )

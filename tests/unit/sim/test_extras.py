@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unit tests for nodes that have more than a few GPUs: switches, channels, storage, many GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+import pytest
+
+from nvct.linux import elf
+from nvct.sim import attach, kernelfs, package, possible, profile, sets, tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def hgx(tmp_path: Path) -> tree.Node:
+    return tree.create("hgx", "hgx-h100", tmp_path / "nodes", native=False, nodes="plain")
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_node_with_switches_has_the_nodes_of_all_its_drivers(hgx: tree.Node) -> None:
+    found = names(hgx.dev)
+
+    assert {f"nvidia-nvswitch{number}" for number in range(4)} <= found
+    assert {f"nvidia-fs{number}" for number in range(16)} <= found
+    assert {"nvidia-nvswitchctl", "nvidia-nvlink", "gdrdrv", "nvidia7"} <= found
+    assert names(hgx.dev / "infiniband") == {"rdma_cm", *(f"uverbs{n}" for n in range(8))}
+    assert names(hgx.dev / "nvidia-caps-imex-channels") == {f"channel{n}" for n in range(3)}
+
+
+def test_other_nodes_have_none_of_it(tmp_path: Path) -> None:
+    node = tree.create("few", "t4", tmp_path, native=False, nodes="plain")
+
+    assert not [name for name in names(node.dev) if name.startswith(("nvidia-fs", "nvidia-nv"))]
+    assert not names(node.dev) & {"gdrdrv", "infiniband", "nvidia-caps-imex-channels"}
+    assert "nvswitch" not in (node.proc / "devices").read_text()
+    assert not (node.driver_root / "usr/bin/nv-fabricmanager").exists()
+
+
+def test_the_majors_of_the_nodes_are_those_that_proc_shows(hgx: tree.Node) -> None:
+    shown = kernelfs.host_majors((hgx.proc / "devices").read_text())
+    major = {file.name: file.major for file in kernelfs.device_files(hgx.state(), {})}
+
+    assert shown[major["nvidia-nvswitch0"]] == "nvidia-nvswitch"
+    assert shown[major["nvidia-fs3"]] == "nvidia-fs"
+    assert shown[major["gdrdrv"]] == "gdrdrv"
+    assert shown[major["infiniband/uverbs0"]] == "infiniband_verbs"
+    assert shown[major["nvidia-caps-imex-channels/channel1"]] == "nvidia-caps-imex-channels"
+
+
+def test_no_two_nodes_have_the_same_numbers(hgx: tree.Node) -> None:
+    files = list(kernelfs.device_files(hgx.state(), {}))
+
+    assert len({(file.major, file.minor) for file in files}) == len(files)
+
+
+def test_the_majors_of_switches_and_fabric_are_free_on_this_host() -> None:
+    wanted = kernelfs.wanted_majors({"nvswitch": 4, "uverbs": 8})
+    taken = {231: "infiniband_verbs", 510: "other"}
+
+    chosen = kernelfs.choose_majors(taken, wanted)
+
+    assert set(chosen) == set(wanted)
+    assert not set(taken) & set(chosen.values())
+
+
+def test_the_fabric_manager_and_its_libraries_are_installed(hgx: tree.Node) -> None:
+    root = hgx.driver_root
+
+    assert stat.S_ISSOCK((root / "run/nvidia-fabricmanager/socket").lstat().st_mode)
+    assert os.access(root / "usr/bin/nv-fabricmanager", os.X_OK)
+    assert (hgx.library_dir / "libnvidia-nscq.so.2").resolve().name == (
+        f"libnvidia-nscq.so.{hgx.installed}"
+    )
+    json.loads((root / "etc/cufile.json").read_text())
+    assert "libnvidia-nscq.so.2" in dict(package.cache_entries(root, hgx.machine))
+
+
+def test_switches_are_pci_devices_and_no_displays(hgx: tree.Node) -> None:
+    devices = hgx.sys / "bus/pci/devices"
+    classes = [path.read_text() for path in devices.glob("*/class")]
+
+    assert sorted(classes) == ["0x030200\n"] * 8 + ["0x068000\n"] * 4
+
+
+def test_an_upgrade_takes_the_switches_libraries_with_it(hgx: tree.Node) -> None:
+    upgraded = sets.upgrade(hgx, "590.10.01")
+
+    found = {path.name for path in upgraded.library_dir.glob("libnvidia-nscq.so.*")}
+    assert found == {"libnvidia-nscq.so.2", "libnvidia-nscq.so.590.10.01"}
+
+
+@pytest.mark.parametrize(("name", "mig"), [("h100-64", 0), ("h100-64-mig", 448)])
+def test_a_node_may_have_64_gpus(tmp_path: Path, name: str, mig: int) -> None:
+    node = tree.create("many", name, tmp_path, native=False, nodes="plain")
+    now = node.state()
+
+    assert len(now.find("gpu")) == 64
+    assert len(now.find("ci")) == mig
+    assert len({gpu.fields["bus"] for gpu in now.find("gpu")}) == 64
+    assert {f"nvidia{number}" for number in range(64)} <= names(node.dev)
+
+
+def test_mig_minors_has_every_gpu_of_a_large_node(tmp_path: Path) -> None:
+    node = tree.create("many", "h100-64-mig", tmp_path, native=False, nodes="plain")
+    text = (node.proc / "driver/nvidia-caps/mig-minors").read_text()
+    table = dict(line.split() for line in text.splitlines())
+
+    now = node.state()
+    for cap in now.find("cap"):
+        minor = now.gpu(int(cap.fields["gpu"])).fields["minor"]
+        ci = f"/ci{cap.fields['ci']}" if "ci" in cap.fields else ""
+        assert table[f"gpu{minor}/gi{cap.fields['gi']}{ci}/access"] == cap.fields["minor"]
+
+
+def test_count_repeats_a_gpu_on_the_buses_that_follow() -> None:
+    gpus = profile.load("h100-64").gpus
+
+    assert [gpu.bus for gpu in gpus[:2]] == ["00000000:10:00.0", "00000000:11:00.0"]
+    assert gpus[-1].bus == "00000000:4F:00.0"
+    assert [gpu.minor for gpu in gpus] == list(range(64))
+
+
+def test_the_loaders_of_other_packages_are_there(hgx: tree.Node) -> None:
+    for library in package.LOADERS:
+        path = hgx.library_dir / f"{library.name}{library.soname}"
+        assert elf.read(path.read_bytes()).soname == path.name
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_what_a_node_has_beside_gpus_is_seen_on_it(tmp_path: Path) -> None:
+    if reason := possible.can_run_containers():
+        pytest.skip(reason)
+    node = tree.create("hgx", "hgx-h100", tmp_path, native=False)
+    script = (
+        "ls /dev/nvidia-nvswitch3 /dev/nvidia-fs15 /dev/infiniband/uverbs7 /dev/gdrdrv"
+        " /dev/nvidia-caps-imex-channels/channel2 /run/nvidia-fabricmanager/socket"
+        " /sys/module/nvidia_fs/initstate"
+    )
+
+    done = attach.run_in(node, ["/bin/sh", "-c", script], dict(os.environ), driver_root="/")
+
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unit tests for nvct.sim.record and record_driver: what is kept of a host, and what is not."""
+
+from __future__ import annotations
+
+import os
+
+from nvct.errors import NvmlError
+from nvct.host.wanted import Wanted
+from nvct.sim import record
+from nvct.sim import snapshot as snapshots
+from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nvct.sim.snapshot import Snapshot
+
+ICD = '{"ICD": {"library_path": "libGLX_nvidia.so.0"}}'
+
+
+def host(tmp_path: Path) -> HostTree:
+    return HostTree(tmp_path / "host").module().user_space().gpu(0)
+
+
+def taken(tree: HostTree, nvml: FakeNvml | None = None) -> Snapshot:
+    wanted = Wanted(nvml=nvml, stat_node=tree.stat_node, machine="x86_64")
+    return record.record(tree.roots, wanted)
+
+
+def everything(snapshot: Snapshot) -> str:
+    return b"\n".join(data for _, data in snapshots.entries(snapshot)).decode()
+
+
+def test_libraries_are_kept_as_headers_with_links_and_size(tmp_path: Path) -> None:
+    tree = host(tmp_path)
+    size = (tree.base / f"driver/{LIB}/libcuda.so.{VERSION}").stat().st_size
+
+    found = taken(tree)
+
+    name = f"driver/{LIB}/libcuda.so.{VERSION}"
+    assert found.elf[name] == [0o644, size, "x86_64", "libcuda.so.1", []]
+    assert found.links[f"driver/{LIB}/libcuda.so.1"] == f"libcuda.so.{VERSION}"
+    assert found.files["driver/usr/bin/nvidia-smi"] == [0o755, len("#!/bin/sh\n")]
+    assert f"driver/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin" in found.files
+
+
+def test_nodes_are_kept_as_numbers(tmp_path: Path) -> None:
+    found = taken(host(tmp_path))
+
+    assert found.nodes["dev/nvidia0"] == [195, 0, 0o666, 0, 0]
+    assert found.nodes["dev/nvidia-uvm"][:2] == [508, 0]
+    assert found.links["dev/dri/by-path/pci-0000:18:00.0-card"] == "../card1"
+    assert "sys/bus/pci/devices/0000:18:00.0/drm/card1" in found.folders
+
+
+def test_pci_devices_of_nvidia_are_kept_and_no_others(tmp_path: Path) -> None:
+    tree = host(tmp_path)
+    for bus, vendor in (("0000:18:00.0", "0x10de"), ("0000:01:00.0", "0x1a03")):
+        tree.write(f"sys/bus/pci/devices/{bus}/vendor", f"{vendor}\n")
+    tree.link("sys/bus/pci/devices/0000:18:00.0/driver", "../../../../bus/pci/drivers/nouveau")
+
+    found = taken(tree)
+
+    assert {p.split("/")[4] for p in found.texts if "/pci/devices/" in p} == {"0000:18:00.0"}
+    assert found.links["sys/bus/pci/devices/0000:18:00.0/driver"] == (
+        "../../../../bus/pci/drivers/nouveau"
+    )
+    assert "sys/bus/pci/devices/0000:18:00.0/drm/card1" in found.folders
+
+
+def test_small_configuration_is_text_and_other_files_are_names(tmp_path: Path) -> None:
+    tree = host(tmp_path)
+    tree.write("driver/usr/share/vulkan/icd.d/nvidia_icd.json", ICD)
+    tree.write("driver/usr/share/vulkan/icd.d/radeon_icd.json", ICD)
+    tree.write("driver/usr/share/nvidia/nvoptix.bin", "weights")
+    tree.write("driver/etc/secret.json", "{}")
+
+    found = taken(tree)
+
+    assert found.texts["driver/usr/share/vulkan/icd.d/nvidia_icd.json"] == ICD
+    assert found.files["driver/usr/share/nvidia/nvoptix.bin"] == [0o644, len("weights")]
+    assert not any("radeon" in path or "secret" in path for path in found.texts | found.files)
+
+
+def test_the_way_to_a_file_is_kept_with_every_link(tmp_path: Path) -> None:
+    tree = host(tmp_path)
+    store = "nix/store/abc-nvidia-x11/lib"
+    tree.write(f"driver/{store}/libcuda.so.1", elf_bytes("libcuda.so.1"))
+    tree.link("driver/run/opengl-driver", "/nix/store/abc-nvidia-x11")
+
+    found = taken(tree)
+
+    assert found.links["driver/run/opengl-driver"] == "/nix/store/abc-nvidia-x11"
+    assert f"driver/{store}/libcuda.so.1" in found.elf
+
+
+def test_what_a_library_needs_is_kept_where_it_is_there(tmp_path: Path) -> None:
+    from nvct.sim.elf_writer import shared_object
+
+    tree = host(tmp_path)
+    needy = shared_object(soname="libnvidia-x.so.1", needed=["libthere.so.2", "libgone.so.3"])
+    tree.write(f"driver/{LIB}/libnvidia-x.so.{VERSION}", needy)
+    tree.write(f"driver/{LIB}/libthere.so.2", elf_bytes("libthere.so.2"))
+    tree.write(f"driver/{LIB}/libother.so.2", elf_bytes("libother.so.2"))
+
+    found = taken(tree)
+
+    assert found.elf[f"driver/{LIB}/libnvidia-x.so.{VERSION}"][4] == [
+        "libthere.so.2", "libgone.so.3",
+    ]  # fmt: skip
+    assert f"driver/{LIB}/libthere.so.2" in found.elf
+    assert f"driver/{LIB}/libother.so.2" not in found.elf
+
+
+def test_a_loop_of_links_ends(tmp_path: Path) -> None:
+    tree = host(tmp_path).link(f"driver/{LIB}/libnvidia-loop.so.1", "libnvidia-loop.so.2")
+    tree.link(f"driver/{LIB}/libnvidia-loop.so.2", "libnvidia-loop.so.1")
+
+    assert f"driver/{LIB}/libnvidia-loop.so.2" in taken(tree).links
+
+
+def test_a_damaged_cache_is_told(tmp_path: Path) -> None:
+    tree = host(tmp_path)
+    tree.write("driver/etc/ld.so.cache", "rubbish")
+
+    found = taken(tree)
+
+    assert "ld.so.cache" in found.about
+    assert found.files["driver/etc/ld.so.cache"] == [0o644, len("rubbish")]
+
+
+def test_a_host_on_which_discovery_fails_is_recorded_with_its_error(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path / "host")
+    tree.driver.mkdir(parents=True)
+
+    found = taken(tree)
+
+    assert "no NVIDIA driver" in found.about["discovery"]
+    assert found.about["discovery"].endswith("[driver-not-found]")
+
+
+def test_a_bug_in_discovery_is_recorded_too(tmp_path: Path) -> None:
+    tree = host(tmp_path)
+    calls: list[str] = []
+
+    def stat_node(path: str) -> tuple[int, int, int, int, int] | None:
+        calls.append(path)
+        if len(calls) == 1:
+            raise RuntimeError("sponge")
+        return tree.stat_node(path)
+
+    found = record.record(tree.roots, Wanted(nvml=None, stat_node=stat_node))
+
+    assert found.about["discovery"] == "RuntimeError: sponge"
+    assert found.nodes["dev/nvidia0"][:2] == [195, 0]
+
+
+def test_a_node_that_cannot_be_looked_at_is_told(tmp_path: Path) -> None:
+    tree = host(tmp_path)
+
+    def stat_node(path: str) -> tuple[int, int, int, int, int] | None:
+        if path.endswith("/nvidia-uvm"):
+            raise PermissionError(13, "Permission denied", path)
+        return tree.stat_node(path)
+
+    found = record.record(tree.roots, Wanted(nvml=None, stat_node=stat_node))
+
+    assert found.about["unreadable"] == {"dev/nvidia-uvm": "Permission denied"}
+
+
+def test_what_is_no_node_is_kept_as_the_file_that_it_is(tmp_path: Path) -> None:
+    tree = host(tmp_path)
+    wanted = Wanted(nvml=None)  # the tree's nodes are plain files, and nobody reads their names
+
+    found = record.record(tree.roots, wanted)
+
+    assert found.nodes == {}
+    assert found.files["dev/nvidia0"] == [0o666, 0]
+
+
+def test_a_link_out_of_dev_is_not_kept(tmp_path: Path) -> None:
+    tree = host(tmp_path).link("dev/nvidia-secret", "/home/somebody/secret")
+
+    assert "dev/nvidia-secret" not in taken(tree).links
+
+
+def test_a_tegras_base_files_are_kept_with_what_they_list(tmp_path: Path) -> None:
+    tree = host(tmp_path)
+    csv = "etc/nvidia-container-runtime/host-files-for-container.d/drivers.csv"
+    lines = (
+        "lib, /usr/lib/aarch64-linux-gnu/libshared.so\nsym, /usr/lib/aarch64-linux-gnu/libl.so\n"
+        "dir, /lib/firmware/somewhere\ndev, /dev/nvmap\nlib, /etc/passwd-is-not-there\n"
+    )
+    for part in ("", "driver/"):
+        tree.write(f"{part}{csv}", lines)
+    tree.write("etc/nv_tegra_release", "# R36 (release), REVISION: 4.0\n")
+    tree.write("driver/usr/lib/aarch64-linux-gnu/libshared.so", elf_bytes("l", "aarch64"))
+    tree.link("driver/usr/lib/aarch64-linux-gnu/libl.so", "libshared.so")
+    (tree.driver / "lib/firmware/somewhere").mkdir(parents=True)
+    tree.write("dev/nvmap")
+    tree.write("dev/nvgpu/igpu0/ctrl")
+
+    found = taken(tree)
+
+    assert found.texts[csv] == found.texts[f"driver/{csv}"] == lines
+    assert found.texts["etc/nv_tegra_release"].startswith("# R36")
+    assert found.elf["driver/usr/lib/aarch64-linux-gnu/libshared.so"][2] == "aarch64"
+    assert found.links["driver/usr/lib/aarch64-linux-gnu/libl.so"] == "libshared.so"
+    assert "driver/lib/firmware/somewhere" in found.folders
+    assert {"dev/nvmap", "dev/nvgpu/igpu0/ctrl"} <= set(found.files)
+
+
+def test_a_firmware_path_of_the_kernels_own_is_looked_at(tmp_path: Path) -> None:
+    tree = host(tmp_path)
+    tree.write("sys/module/firmware_class/parameters/path", "/opt/fw\n")
+    tree.write(f"driver/opt/fw/nvidia/{VERSION}/gsp_ga10x.bin", "firmware")
+    tree.write("driver/opt/fw/nvidia/ga102/gsp.bin", "nouveau's")
+
+    files = taken(tree).files
+
+    assert f"driver/opt/fw/nvidia/{VERSION}/gsp_ga10x.bin" in files
+    assert not any("ga102" in path for path in files)
+
+
+def test_nvmls_answer_or_refusal_is_kept(tmp_path: Path) -> None:
+    tree = host(tmp_path)
+
+    told = taken(tree, FakeNvml(gpus=(nvml_gpu(0, instances=((1, 0),)),)))
+    refused = taken(tree, FakeNvml(error=NvmlError("nvmlInit failed", hint="reboot")))
+
+    assert told.nvml["report"]["gpus"][0]["mig"][0]["profile"] == "1g.10gb"
+    assert refused.nvml == {"error": ["nvmlInit failed", "reboot"]}
+    assert taken(tree).nvml == {}
+
+
+def test_nothing_of_the_hosts_own_files_is_read(tmp_path: Path) -> None:
+    tree = host(tmp_path)
+    outside = tmp_path / "outside.json"
+    outside.write_text("secret")
+    tree.link("driver/usr/share/vulkan/icd.d/nvidia_icd.json", str(outside))
+    os.symlink(outside, tree.base / "proc/driver/nvidia/params")
+
+    found = taken(tree)
+
+    assert "secret" not in everything(found)

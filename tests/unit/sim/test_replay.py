@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unit tests for nvct.sim.replay: what was recorded gives what the host gives."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from nvct.cli.main import program
+from nvct.cli.sim import sim
+from nvct.errors import DriverNotFoundError, NvmlError
+from nvct.host import modes
+from nvct.host.nodes import named_nodes
+from nvct.host.nvml import NvmlGpu, NvmlMig
+from nvct.host.roots import Roots
+from nvct.host.wanted import Wanted
+from nvct.sim import record, replay, tree
+from nvct.sim import snapshot as snapshots
+from nvct.specgen import generate
+from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, nvml_gpu
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def node_roots(node: tree.Node) -> Roots:
+    places = {"proc": node.proc, "sys": node.sys, "etc": node.etc, "run": node.tree / "run"}
+    return Roots(
+        driver_root=str(node.driver_root),
+        dev_root=str(node.tree),
+        **{name: str(path) for name, path in places.items()},
+    )
+
+
+def node_nvml(node: tree.Node) -> FakeNvml:
+    """Return what the simulated NVML would tell, without a compiler."""
+    now = node.state()
+    gpus = []
+    for gpu in now.find("gpu"):
+        index = int(gpu.fields["index"])
+        instances = now.find("ci", gpu=index)
+        mig = tuple(
+            NvmlMig(
+                index=n,
+                uuid=ci.fields["uuid"],
+                gi=int(ci.fields["gi"]),
+                ci=int(ci.fields["id"]),
+            )
+            for n, ci in enumerate(instances)
+        )
+        gpus.append(
+            NvmlGpu(
+                index=index,
+                minor=int(gpu.fields["minor"]),
+                uuid=gpu.fields["uuid"],
+                bus_id=f"0000:{gpu.fields['bus'].lower().partition(':')[2]}",
+                name=gpu.fields["name"],
+                mig_enabled=gpu.fields["mig"] == "1",
+                mig=mig,
+            )
+        )
+    return FakeNvml(gpus=tuple(gpus))
+
+
+@pytest.mark.parametrize("profile", ["h100", "h100-mig", "mixed"])
+@pytest.mark.parametrize("name", ["snap", "snap.tar.gz"])
+def test_a_simulated_node_replayed_gives_the_same_spec(
+    tmp_path: Path, profile: str, name: str
+) -> None:
+    node = tree.create("lab", profile, tmp_path / "nodes", native=False, nodes="plain")
+    roots = node_roots(node)
+    wanted = Wanted(nvml=node_nvml(node), stat_node=named_nodes(roots), machine=node.machine)
+    options = generate.Options(node_numbers=True)
+    inventory = modes.find("auto", roots, wanted)
+    expected = generate.generate(inventory, options)
+    path = str(tmp_path / name)
+
+    taken = record.record(roots, wanted)
+    snapshots.save(snapshots.redacted(taken, keep_uuids=True), path)
+    with replay.opened(path) as opened:
+        found, warnings = replay.spec(opened, "auto", options)
+
+    assert json.dumps(found, indent=1) == json.dumps(without_own_paths(expected), indent=1)
+    assert warnings == list(inventory.warnings)
+
+
+def without_own_paths(spec: object) -> object:
+    """Return a spec without host paths that say what the container path says."""
+    if isinstance(spec, dict):
+        kept = {key: without_own_paths(value) for key, value in spec.items()}
+        if "hostPath" in kept and kept["hostPath"] == kept.get("path"):
+            del kept["hostPath"]
+        return kept
+    return [without_own_paths(each) for each in spec] if isinstance(spec, list) else spec
+
+
+@pytest.mark.parametrize("profile", ["h100-mig", "mixed"])
+def test_redaction_changes_nothing_but_uuids(tmp_path: Path, profile: str) -> None:
+    node = tree.create("lab", profile, tmp_path / "nodes", native=False, nodes="plain")
+    roots = node_roots(node)
+    wanted = Wanted(nvml=node_nvml(node), stat_node=named_nodes(roots), machine=node.machine)
+    taken = record.record(roots, wanted)
+    specs = []
+    for number, snapshot in enumerate(
+        (snapshots.redacted(taken, keep_uuids=True), snapshots.redacted(taken))
+    ):
+        snapshots.save(snapshot, str(tmp_path / f"{number}"))
+        with replay.opened(str(tmp_path / f"{number}")) as opened:
+            specs.append(replay.spec(opened)[0])
+
+    kept, made_up = (
+        {
+            json.dumps(device["containerEdits"]): device["name"].partition("-")[0]
+            for device in sorted(spec["devices"], key=lambda device: device["name"][:3])
+        }
+        for spec in specs
+    )
+
+    assert kept == made_up
+    assert specs[0]["containerEdits"] == specs[1]["containerEdits"]
+    assert specs[0] != specs[1]
+
+
+def replayed(tmp_path: Path, host: HostTree, nvml: FakeNvml | None = None) -> str:
+    path = str(tmp_path / "snap.tar.gz")
+    wanted = Wanted(nvml=nvml, stat_node=host.stat_node, machine="x86_64")
+    snapshots.save(snapshots.redacted(record.record(host.roots, wanted)), path)
+    return path
+
+
+def test_a_bug_is_replayed_with_the_paths_of_its_host(tmp_path: Path) -> None:
+    host = HostTree(tmp_path / "host").module().gpu(0).user_space()
+    host.write("proc/driver/nvidia/version", "NVRM version: Kernel Module  999.1\n")
+    path = replayed(tmp_path, host)
+
+    with replay.opened(path) as opened, pytest.raises(DriverNotFoundError) as raised:
+        opened.inventory()
+
+    assert opened.named(raised.value.message).startswith(
+        f"kernel module is 999.1, but {host.driver} has libraries of {VERSION}"
+    )
+
+
+def test_a_refusal_of_nvml_is_replayed(tmp_path: Path) -> None:
+    host = HostTree(tmp_path / "host").module().gpu(0).user_space().instance(0, 1, 0, (12, 13))
+    error = NvmlError("nvmlInit failed: driver/library version mismatch", hint="reboot")
+
+    with replay.opened(replayed(tmp_path, host, FakeNvml(error=error))) as opened:
+        warnings = opened.inventory().warnings
+
+    assert any("driver/library version mismatch" in warning for warning in warnings)
+
+
+def test_a_report_of_a_later_version_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
+    host = HostTree(tmp_path / "host").module().gpu(0).user_space()
+    path = str(tmp_path / "snap")
+    wanted = Wanted(nvml=FakeNvml(gpus=(nvml_gpu(0),)), stat_node=host.stat_node)
+    taken = record.record(host.roots, wanted)
+    taken.nvml["report"]["gpus"][0]["sponge"] = 1
+    snapshots.save(taken, path)
+
+    with replay.opened(path) as opened:
+        source = opened.wanted.nvml
+        assert isinstance(source, replay.RecordedNvml)
+        assert source.report().gpus == (nvml_gpu(0),)
+
+
+def test_the_headers_cache_and_sockets_are_laid_out(tmp_path: Path) -> None:
+    from nvct.host.tree import Tree
+    from nvct.linux import ldcache
+
+    host = HostTree(tmp_path / "host").module().gpu(0).user_space()
+    host.library("libcuda", "libcuda.so.1", folder="usr/lib/i386-linux-gnu")
+    cached = f"/{LIB}/libcuda.so.1"
+    host.write("driver/etc/ld.so.cache", ldcache.merge(
+        None, [("libcuda.so.1", cached), ("libc.so.6", "/lib/libc.so.6")], machine="x86_64"
+    ))  # fmt: skip
+    (host.base / "run/nvidia-persistenced").mkdir(parents=True)
+    os.mknod(host.base / "run/nvidia-persistenced/socket", 0o140666)
+
+    with replay.opened(replayed(tmp_path, host)) as opened:
+        files = {file.container_path: file for file in opened.inventory().files}
+        with Tree(f"{opened.tree}/driver") as root:
+            assert [tuple(entry)[:2] for entry in root.cached_libraries()] == [
+                ("libcuda.so.1", cached)
+            ]
+
+    assert files[f"/{LIB}/libcuda.so.{VERSION}"].soname == "libcuda.so.1"
+    assert "/run/nvidia-persistenced/socket" in files
+
+
+def test_a_library_of_another_machine_stays_one(tmp_path: Path) -> None:
+    from nvct.linux import elf
+
+    host = HostTree(tmp_path / "host").module().gpu(0).user_space()
+    data = bytearray((host.base / f"driver/{LIB}/libcuda.so.{VERSION}").read_bytes())
+    data[18:20] = (243).to_bytes(2, "little")
+    host.write(f"driver/{LIB}/libnvidia-x.so.{VERSION}", bytes(data))
+
+    with replay.opened(replayed(tmp_path, host)) as opened:
+        made = f"{opened.tree}/driver/{LIB}/libnvidia-x.so.{VERSION}"
+        with open(made, "rb") as file:
+            assert elf.read(file.fileno()).machine == "riscv"
+
+
+def test_the_command_prints_a_spec_and_says_warnings(tmp_path: Path) -> None:
+    host = HostTree(tmp_path / "host").module().gpu(0).user_space()
+    (host.base / "dev/nvidia-uvm").unlink()
+
+    done = CliRunner().invoke(sim, ["replay", replayed(tmp_path, host)], catch_exceptions=False)
+
+    assert done.exit_code == 0
+    assert "\nkind: nvidia.com/gpu\n" in done.stdout
+    assert f"hostPath: {host.driver}/{LIB}/libcuda.so.{VERSION}\n" in done.stdout
+    assert f"warning: {host.base}/dev/nvidia-uvm is no device node" in done.stderr
+
+
+def test_the_command_names_the_hosts_paths_in_errors(tmp_path: Path) -> None:
+    host = HostTree(tmp_path / "host")
+    host.driver.mkdir(parents=True)
+
+    with pytest.raises(DriverNotFoundError) as raised:
+        CliRunner().invoke(sim, ["replay", replayed(tmp_path, host)], catch_exceptions=False)
+
+    assert f"{host.driver}" in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("root", "text", "expected"),
+    [
+        ("/", "{}/driver", "/"),
+        ("/", "in {}/driver: {}/driver/usr/x", "in /: /usr/x"),
+        ("/run/nvidia/driver", "{}/driver {}/driver/x", "/run/nvidia/driver /run/nvidia/driver/x"),
+        ("/", "{}/dev/nvidia0, {}/proc/devices", "/dev/nvidia0, /proc/devices"),
+    ],
+)
+def test_the_trees_paths_become_those_of_the_host(root: str, text: str, expected: str) -> None:
+    names = {"driver_root": root, "proc": "/proc", "sys": "/sys", "etc": "/etc", "run": "/run"}
+    recorded = snapshots.Snapshot(about={"roots": names, "dev": "/dev"})
+
+    assert replay.Replay("/tmp/t", recorded).named(text.format("/tmp/t", "/tmp/t")) == expected
+
+
+@pytest.mark.parametrize("before", [[], ["--"]])
+def test_a_program_of_nvct_looks_at_the_snapshot(tmp_path: Path, before: list[str]) -> None:
+    host = HostTree(tmp_path / "host").module().gpu(0).user_space()
+    code = "from nvct.cli.main import run; run('nvidia-ctk')"
+    words = [sys.executable, "-c", code, "cdi", "generate"]
+    inner = "import sys; from nvct.cli.sim import sim; sim(sys.argv[1:])"
+
+    done = subprocess.run(
+        [sys.executable, "-c", inner, "replay", replayed(tmp_path, host), *before, *words],
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert f"containerPath: /{LIB}/libcuda.so.{VERSION}" in done.stdout
+
+
+def test_nvct_snapshot_records_the_host_of_the_configuration(tmp_path: Path) -> None:
+    host = HostTree(tmp_path / "host").module().gpu(0).user_space()
+    config = host.write(
+        "config.toml",
+        f'[nvidia-container-cli]\nroot = "{host.driver}"\n[nvct]\ndev-root = "{host.base}"\n'
+        f'proc-root = "{host.base}/proc"\nsys-root = "{host.base}/sys"\nplain-nodes = true\n',
+    )
+    path = tmp_path / "bug.tar.gz"
+    argv = ["--config", str(config), "snapshot", "--no-nvml", "-o", str(path)]
+
+    done = CliRunner().invoke(program("nvct"), argv, catch_exceptions=False)
+
+    assert done.exit_code == 0
+    assert done.stderr.startswith(f"wrote {path}: ")
+    assert done.stderr.endswith("discovery: mode nvml\n")
+    assert host.uuid(0) not in "".join(snapshots.load(str(path)).texts.values())
+    streamed = CliRunner().invoke(program("nvct"), [*argv[:-1], "-"], catch_exceptions=False)
+    assert streamed.stdout_bytes == path.read_bytes()

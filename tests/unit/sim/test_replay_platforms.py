@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every platform of tests/hosts, recorded and replayed, gives its own inventory and spec."""
+
+from __future__ import annotations
+
+import importlib
+import json
+
+import pytest
+
+from nvct.host.wanted import Wanted
+from nvct.sim import record, replay
+from nvct.sim import snapshot as snapshots
+from nvct.specgen.generate import generate
+from tests.hosts.jetson_base import Board
+from tests.hosts.test_platforms import PLATFORMS
+from tests.support import jetson
+from tests.support.host_tree import FakeNvml
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nvct.host.model import Inventory
+    from tests.hosts.base import Platform
+    from tests.support.host_tree import HostTree
+
+
+def reasons(inventory: Inventory) -> dict[str, str]:
+    return {entry.path: entry.reason for entry in inventory.left_out}
+
+
+def wanted_on(platform: Platform, host: HostTree) -> Wanted:
+    """Return how a platform's own `look` looks."""
+    if isinstance(platform, Board):
+        return Wanted(
+            nvml=FakeNvml(platform.reported), stat_node=jetson.stat_node, machine=platform.machine
+        )
+    return Wanted(
+        nvml=None,
+        stat_node=host.stat_node,
+        machine=platform.machine,
+        search_paths=[f"{host.base}/host{path}" for path in platform.search_paths],
+        config_search_paths=[f"{host.base}/host{p}" for p in platform.config_search_paths],
+    )
+
+
+@pytest.mark.parametrize("name", dict.fromkeys(PLATFORMS))
+def test_a_platform_replayed_is_the_platform(tmp_path: Path, name: str) -> None:
+    platform: Platform = importlib.import_module(f"tests.hosts.{name}").PLATFORM
+    host = platform.build(tmp_path / "host")
+    expected = platform.look(host)
+    wanted = wanted_on(platform, host)
+
+    taken = record.record(host.roots, wanted)
+    snapshots.save(snapshots.redacted(taken, keep_uuids=True), str(tmp_path / "snap"))
+    with replay.opened(str(tmp_path / "snap")) as opened:
+        found = opened.inventory()
+        spec, warnings = replay.spec(opened)
+        left_out = reasons(found)
+
+    assert opened.named(json.dumps(generate(found))) == json.dumps(generate(expected))
+    assert warnings == list(expected.warnings)
+    named = {opened.named(path): opened.named(reason) for path, reason in left_out.items()}
+    assert named == reasons(expected)
+    assert spec["kind"]

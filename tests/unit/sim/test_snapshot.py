@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unit tests for nvct.sim.snapshot: redaction, saving, and loading what is not to be trusted."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import tarfile
+
+import pytest
+
+from nvct.errors import DocumentError, HostError
+from nvct.host.wanted import Wanted
+from nvct.sim import record
+from nvct.sim import snapshot as snapshots
+from nvct.sim.snapshot import Snapshot
+from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, nvml_gpu
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+ICD = '{"ICD": {"library_path": "libGLX_nvidia.so.0"}}'
+
+
+def host(tmp_path: Path) -> HostTree:
+    return HostTree(tmp_path / "host").module().user_space().gpu(0)
+
+
+def taken(tree: HostTree, nvml: FakeNvml | None = None) -> Snapshot:
+    wanted = Wanted(nvml=nvml, stat_node=tree.stat_node, machine="x86_64")
+    return record.record(tree.roots, wanted)
+
+
+def everything(snapshot: Snapshot) -> str:
+    return b"\n".join(data for _, data in snapshots.entries(snapshot)).decode()
+
+
+def test_uuids_are_replaced_by_the_same_ones_everywhere(tmp_path: Path) -> None:
+    tree = host(tmp_path).gpu(1)
+    gpus = (nvml_gpu(0, instances=((1, 0),)), nvml_gpu(1))
+    raw = taken(tree, FakeNvml(gpus=gpus))
+    real = set(snapshots.UUID.findall(everything(raw)))
+
+    clean = snapshots.redacted(raw)
+
+    text = everything(clean)
+    assert len(real) == 4  # two GPUs, a MIG device, the boot
+    assert not any(uuid in text for uuid in real)
+    places = [f"proc/driver/nvidia/gpus/0000:{bus}:00.0/information" for bus in ("18", "2a")]
+    shown = [re.findall(r"GPU-[0-9a-f-]{36}", clean.texts[place])[0] for place in places]
+    assert shown == [gpu["uuid"] for gpu in clean.nvml["report"]["gpus"]]
+    assert len(set(shown)) == 2
+    assert clean.nvml["report"]["gpus"][0]["mig"][0]["uuid"].startswith("MIG-0000000")
+
+
+def test_uuids_can_be_kept(tmp_path: Path) -> None:
+    raw = taken(host(tmp_path))
+
+    assert snapshots.redacted(raw, keep_uuids=True).texts == raw.texts | {
+        snapshots.VERSION: raw.texts[snapshots.VERSION].replace("dvs-builder@host", "builder@host")
+    }
+
+
+def test_who_built_the_module_and_where_is_dropped(tmp_path: Path) -> None:
+    tree = host(tmp_path)
+    line = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build"
+    tree.write("proc/driver/nvidia/version", f"{line}  (root@secret.lan)\nGCC on secret.lan\n")
+
+    clean = snapshots.redacted(taken(tree), hostname="secret.lan")
+
+    assert clean.texts["proc/driver/nvidia/version"] == f"{line}  (builder@host)\nGCC on host\n"
+
+
+def test_the_same_host_gives_the_same_bytes(tmp_path: Path) -> None:
+    tree = host(tmp_path)
+
+    assert snapshots.packed(taken(tree)) == snapshots.packed(taken(tree))
+
+
+@pytest.mark.parametrize("name", ["snap", "snap.tar.gz", "snap.tgz"])
+def test_what_is_saved_is_loaded(tmp_path: Path, name: str) -> None:
+    made = snapshots.redacted(taken(host(tmp_path), FakeNvml(gpus=(nvml_gpu(0),))))
+
+    snapshots.save(made, str(tmp_path / name))
+
+    assert snapshots.load(str(tmp_path / name)) == made
+
+
+def test_a_folder_packed_by_tar_is_loaded(tmp_path: Path) -> None:
+    made = snapshots.redacted(taken(host(tmp_path)))
+    snapshots.save(made, str(tmp_path / "snap"))
+    with tarfile.open(tmp_path / "by-hand.tar", "w") as archive:
+        archive.add(tmp_path / "snap", arcname="./some/snap")
+
+    assert snapshots.load(str(tmp_path / "by-hand.tar")) == made
+
+
+def test_a_folder_that_is_there_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "snap").mkdir()
+
+    with pytest.raises(HostError, match=r"cannot write a snapshot to .*/snap: File exists"):
+        snapshots.save(Snapshot(), str(tmp_path / "snap"))
+
+
+def saved(tmp_path: Path, change: Callable[[dict[str, object]], object]) -> str:
+    """Return the path of a snapshot whose index was changed."""
+    folder = tmp_path / "changed"
+    snapshots.save(snapshots.redacted(taken(host(tmp_path))), str(folder))
+    index = json.loads((folder / snapshots.INDEX).read_text())
+    change(index)
+    (folder / snapshots.INDEX).write_text(json.dumps(index))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("table", "path", "value", "message"),
+    [
+        ("links", "proc/driver/nvidia/x", "/etc/shadow", "a link that leads out of it"),
+        ("links", "sys/x", "../../../etc", "a link that leads out of it"),
+        ("links", "sys/x", "../driver/y", "a link that leads out of it"),
+        ("files", "../x", [420, 1], "not below it: '../x'"),
+        ("files", "/etc/x", [420, 1], "not below it"),
+        ("files", "home/x", [420, 1], "not below it"),
+        ("files", "driver/a/../b", [420, 1], "not below it"),
+        ("files", "driver", [420, 1], "not below it"),
+        ("files", f"driver/{LIB}/libcuda.so.1/x", [420, 1], "below one of its links"),
+        ("files", "driver/x", 5, None),
+        ("nodes", "dev/nvidia9", ["a"], None),
+        ("elf", "driver/x", [1, 2, "x86_64", 7, []], None),
+        ("cache", 0, ["a"], None),
+    ],
+)
+def test_a_hostile_snapshot_is_refused(
+    tmp_path: Path, table: str, path: str | int, value: object, message: str | None
+) -> None:
+    from nvct.sim import replay
+
+    def change(index: dict[str, object]) -> None:
+        found = index[table]
+        if isinstance(found, list):
+            found.append(value)
+        else:
+            assert isinstance(found, dict)
+            found[path] = value
+
+    expected = pytest.raises(DocumentError, match=message or "value of the wrong kind")
+
+    with expected, replay.opened(saved(tmp_path, change)):
+        pass
+
+
+def test_links_in_the_driver_root_may_say_anything(tmp_path: Path) -> None:
+    from nvct.sim import replay
+
+    def change(index: dict[str, object]) -> None:
+        links = index["links"]
+        assert isinstance(links, dict)
+        links[f"driver/{LIB}/libnvidia-evil.so.{VERSION}"] = "/etc/passwd"
+
+    with replay.opened(saved(tmp_path, change)) as opened:
+        files = opened.inventory().files
+
+    assert not any(file.host_path.endswith("passwd") for file in files)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda index: index["about"].update(format=99), "a snapshot of another version"),
+        (lambda index: index.pop("nodes"), "a damaged snapshot: KeyError"),
+    ],
+)
+def test_another_version_and_a_damaged_index_are_errors(
+    tmp_path: Path, change: Callable[[dict[str, object]], object], message: str
+) -> None:
+    with pytest.raises(DocumentError, match=message):
+        snapshots.load(saved(tmp_path, change))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"rubbish", "is no snapshot: "),
+        (gzip.compress(b"rubbish"), "is no snapshot: "),
+        (gzip.compress(bytes(10240)), "is no snapshot: it has no snapshot.json"),
+    ],
+)
+def test_another_file_is_no_snapshot(tmp_path: Path, data: bytes, message: str) -> None:
+    path = tmp_path / "x.tar.gz"
+    path.write_bytes(data)
+
+    with pytest.raises(DocumentError, match=re.escape(str(path)) + ".*" + message):
+        snapshots.load(str(path))
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    member = tarfile.TarInfo("driver/huge")
+    member.size = snapshots.TOTAL_LIMIT + 1
+    (tmp_path / "bomb.tar").write_bytes(member.tobuf() + bytes(tarfile.RECORDSIZE))
+
+    with pytest.raises(DocumentError, match="too large for a snapshot: driver/huge"):
+        snapshots.load(str(tmp_path / "bomb.tar"))
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match=r"cannot read snapshot .*/x: No such file"):
+        snapshots.load(str(tmp_path / "x"))

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unit tests for nvct.system.modules."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvct.errors import HostError
+from nvct.system import modules
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class FakeRun:
+    """Answers by the module's name; "" is success."""
+
+    def __init__(self, **said: str) -> None:
+        self.said = {name.replace("_", "-"): text for name, text in said.items()}
+        self.calls: list[str] = []
+
+    def __call__(self, argv: Sequence[str]) -> tuple[int, str]:
+        self.calls.append(" ".join(argv))
+        text = self.said.get(argv[-1], "")
+        return (1 if text else 0), text
+
+
+def test_all_three_modules_are_loaded() -> None:
+    run = FakeRun()
+
+    assert modules.load("/", run) == []
+    assert run.calls == [
+        "/sbin/modprobe nvidia", "/sbin/modprobe nvidia-uvm", "/sbin/modprobe nvidia-modeset",
+    ]  # fmt: skip
+
+
+def test_a_driver_root_uses_its_own_modprobe() -> None:
+    run = FakeRun()
+
+    modules.load("/run/nvidia/driver", run)
+
+    assert run.calls[0] == "chroot /run/nvidia/driver /sbin/modprobe nvidia"
+
+
+def test_a_module_that_everybody_needs_is_an_error() -> None:
+    run = FakeRun(nvidia_uvm="modprobe: FATAL: Module nvidia-uvm not found")
+
+    with pytest.raises(HostError) as raised:
+        modules.load("/", run)
+
+    assert raised.value.message == (
+        "cannot load module nvidia-uvm (/sbin/modprobe nvidia-uvm): "
+        "modprobe: FATAL: Module nvidia-uvm not found"
+    )
+
+
+def test_a_driver_for_computing_alone_may_lack_modeset() -> None:
+    assert modules.load("/", FakeRun(nvidia_modeset="not found")) == [
+        "cannot load module nvidia-modeset (/sbin/modprobe nvidia-modeset): not found"
+    ]
+
+
+def test_a_missing_modprobe_is_told_as_such() -> None:
+    def run(argv: Sequence[str]) -> tuple[int, str]:
+        raise FileNotFoundError(2, "No such file or directory", argv[0])
+
+    with pytest.raises(HostError, match=r"cannot load module nvidia .*No such file or directory"):
+        modules.load("/", run)
+
+
+def test_running_returns_the_status_and_the_last_line() -> None:
+    assert modules.run(["/bin/sh", "-c", "echo one; echo two >&2; exit 3"]) == (3, "two")
+    assert modules.run(["/bin/true"]) == (0, "")
