@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in /usr/bin/python3 python3; do $$p -c 'import sys; sys.
 # Containers need root: a user for whom sudo asks no password (any more) gets it for the demo alone.
 SUDO = $(shell [ "$$(id -u)" = 0 ] || ! sudo -n true 2>/dev/null || echo sudo)
 
-.PHONY: help setup demo test check fmt golden bench ci ci-full clean
+.PHONY: help setup demo test check fmt golden bench gpu ci ci-full clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -48,6 +48,9 @@ golden: setup ## rewrite the golden files from what the code does now
 
 bench: setup ## measure against bare runc (and the incumbent, NVCT_BENCH_PEER=DIR)
 	@$(BIN)/python -m tests.bench
+
+gpu: setup ## the whole chain on this machine's GPU, without network (SIM=1: on a simulated one)
+	@$(SUDO) $(BIN)/python -m tests.gpu $(if $(SIM),--sim)
 
 ci: check ## everything that a change must pass; a skipped engine test fails
 	@NVCT_TESTS_REQUIRE=engine $(MAKE) --no-print-directory test

@@ -58,16 +58,16 @@ def check(
     settings.driver_root = driver_root or settings.driver_root
     settings.dev_root = dev_root or settings.dev_root
     roots = live.roots_of(settings)
-    live, problem = _look(settings)
+    found, problem = _look(settings)
     host = drift.Host(
-        live=live,
+        live=found,
         loaded=procfs.driver_version(roots),
         stat_node=nodes.named_nodes(roots) if settings.plain_nodes else device_nodes.node,
     )
     report = drift.check(registry.scan(flat(spec_dir) or settings.spec_dirs), host)
     if problem and report.gives_driver:
         say(f"warning: {problem}")
-    for warning in live.warnings if live else ():
+    for warning in found.warnings if found else ():
         say(f"warning: {warning}")
     _show(report, form)
     sys.exit(1 if report.drift else 0)

@@ -83,7 +83,7 @@ class Context:
 
     def _root_path(self) -> str:
         source = self.options.text("container-spec", "-")
-        state = _read_object(source if source not in {"", "-"} else self._stdin_fd, "state")
+        state = read_object(source if source not in {"", "-"} else self._stdin_fd, "state")
         root = _text(state, "root", "the container's state")  # crun 1.8: relative to the bundle
         if root.startswith("/"):
             return root
@@ -93,7 +93,7 @@ class Context:
         bundle = _absolute(bundle, "the container's state")
         if root:
             return f"{bundle}/{root}"
-        config = _read_object(f"{bundle}/config.json", "config")
+        config = read_object(f"{bundle}/config.json", "config")
         section = config.get("root")
         path = _text(section, "path", f"{bundle}/config.json") if section is not None else ""
         if not path:
@@ -119,7 +119,7 @@ def _text(value: jsontext.Json, key: str, source: str) -> str:
     return found
 
 
-def _read_object(source: str | int, what: str) -> dict[str, jsontext.Json]:
+def read_object(source: str | int, what: str) -> dict[str, jsontext.Json]:
     """Read a JSON object from a file's path or from a descriptor."""
     label = "the container's state" if isinstance(source, int) else source
     try:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from nvct.launch.finder import Module
 
-ENTRIES = ("nvct.shim", "nvct.hook")
+ENTRIES = ("nvct.shim", "nvct.hook", "nvct.prestart")
 """Everything in these packages is hot, and so is what it imports."""
 FINDER = "nvct.launch.finder"
 HEAD = 16384

@@ -215,6 +215,10 @@ class Kernel:
         """Leave the namespaces named by CLONE_* flags for new ones."""
         self._call("unshare", None, None, flags)
 
+    def set_dumpable(self) -> None:
+        """Let this process see its own /proc again, which a change of its ids took from it."""
+        self._call("prctl", None, None, constants.PR_SET_DUMPABLE, 1, 0, 0, 0)
+
     def chroot(self, path: str) -> None:
         """Make a directory the root of this process."""
         posix.chroot(path)

@@ -35,9 +35,15 @@ _NEWER = {
     "mount_setattr": 442,
 }
 _BY_MACHINE = {
-    "x86_64": {"mount": 165, "umount2": 166, "pivot_root": 155, "setns": 308, "unshare": 272},
-    "aarch64": {"mount": 40, "umount2": 39, "pivot_root": 41, "setns": 268, "unshare": 97},
-}
+    "x86_64": {
+        "mount": 165, "umount2": 166, "pivot_root": 155, "setns": 308, "unshare": 272,
+        "bpf": 321, "prctl": 157,
+    },
+    "aarch64": {
+        "mount": 40, "umount2": 39, "pivot_root": 41, "setns": 268, "unshare": 97,
+        "bpf": 280, "prctl": 167,
+    },
+}  # fmt: skip
 
 _backends: list[Backend] = []
 

@@ -13,13 +13,14 @@ from nvct import paths
 from nvct.cdi import registry, store
 from nvct.config import load
 from nvct.host import cuda_version
+from nvct.host.wanted import Wanted
 from nvct.oci import jsontext
 from nvct.plan import compile as compiler
 from nvct.plan.facts import take
 from nvct.plan.store import Store
 from nvct.refresh import live
+from nvct.specgen import capabilities, generate, parts
 from nvct.specgen import facts as spec_facts
-from nvct.specgen import generate, parts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def own_plan(config_path: str, run_dir: str) -> Plan:
     facts = compiler.input_facts([config_path])
     settings = load.load(config_path)
     roots = live.roots_of(settings)
-    inventory, driver = spec_facts.discover_with_facts(roots, lambda: live.look(settings))
+    wanted = Wanted(compat32=True)  # plans have them, for those who ask
+    inventory, driver = spec_facts.discover_with_facts(roots, lambda: live.look(settings, wanted))
     options = generate.Options(
         hook_path=live.hook_path(settings),
         disabled_hooks=settings.jit_disable_hooks,
@@ -82,7 +84,8 @@ def own_plan(config_path: str, run_dir: str) -> Plan:
     plan["facts"] = facts + driver
     plan["host"] = {"driver": inventory.driver_version, "cuda": inventory.cuda_version}
     kept = Store(run_dir, create=True)
-    kept.write(paths.OWN_SPEC, store.dumps(generate.generate(inventory, options), "json"))
+    usual = generate.generate(capabilities.filter(inventory, capabilities.DEFAULT), options)
+    kept.write(paths.OWN_SPEC, store.dumps(usual, "json"))
     kept.close()
     _keep(plan, paths.OWN_PLAN, run_dir)
     return plan

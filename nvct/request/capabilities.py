@@ -64,18 +64,6 @@ def resolve(value: str | None, supported: Sequence[str], *, legacy_image: bool) 
     return wanted
 
 
-def expand(names: Sequence[str]) -> list[str]:
-    """Return capabilities with those that they need, as libnvidia-container has them.
-
-    Video decoding runs on CUDA's libraries, a display shows what graphics libraries draw.
-    """
-    found = dict.fromkeys(names)
-    for name, needed in (("video", "compute"), ("display", "graphics")):
-        if name in found:
-            found[needed] = None
-    return list(found)
-
-
 def _bound(supported: Sequence[str]) -> list[str]:
     if "all" in supported:
         return list(DRIVER_CAPABILITIES)

@@ -153,7 +153,7 @@ def _collect(
     request: Request, config: Config, host: Host, path: str, *, anew: bool
 ) -> list[model.Edits]:
     bare_kind = config.default_kind if request.mode == "cdi" else RUNTIME_KIND
-    wanted = _capabilities(request)
+    wanted = request.capabilities
     if request.none:
         plan, kind = _plan_of(host, bare_kind, path, anew=anew)
         _check_requirements(request, plan)
@@ -174,14 +174,6 @@ def _collect(
         _check_requirements(request, plan)
         edits.extend(model.collect(plan, names, wanted))
     return edits
-
-
-def _capabilities(request: Request) -> list[str] | None:
-    if request.capabilities is None:
-        return None
-    from nvct.request.capabilities import expand
-
-    return expand(request.capabilities)
 
 
 def _check_requirements(request: Request, plan: model.Plan) -> None:

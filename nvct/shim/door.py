@@ -49,7 +49,7 @@ def run(
     kept = {k: v for k, v in env.items() if k in KEPT or k.startswith("NVIDIA_CTK_")}
     kept.setdefault("PATH", ":".join(paths.DEFAULT_PATH_DIRS))
     work = WORK.get(args[0], args[0])
-    data, status = _spawn([cold, "-I", "-m", "nvct.refresh", *args], kept, work, timeout_s)
+    data, status = spawn([cold, "-I", "-m", "nvct.refresh", *args], kept, work, timeout_s)
     try:
         answer = jsontext.parse(data.decode("utf-8", "surrogateescape"), "the cold side's answer")
     except NvctError as error:
@@ -90,7 +90,7 @@ def _rebuild(failed: dict[str, jsontext.Json]) -> NvctError:
     return error
 
 
-def _spawn(argv: list[str], env: dict[str, str], work: str, timeout_s: float) -> tuple[bytes, int]:
+def spawn(argv: list[str], env: dict[str, str], work: str, timeout_s: float) -> tuple[bytes, int]:
     """Run a program; return its stdout and wait status. Its process group is killed when late."""
     from _signal import ITIMER_REAL, SIG_UNBLOCK, SIGALRM, pthread_sigmask, setitimer, signal
 

@@ -227,7 +227,8 @@ def install(
     _replace_link(folder / f"{STATE_LIBRARY}.so.1", f"{STATE_LIBRARY}.so.{version}")
     (folder / "gbm").mkdir(exist_ok=True)
     _replace_link(folder / "gbm/nvidia-drm_gbm.so", "../libnvidia-allocator.so.1")
-    for name, mode in {**BINARIES, "nvidia-smi": 0o755}.items():
+    programs = BINARIES if native else {**BINARIES, "nvidia-smi": 0o755}
+    for name, mode in programs.items():
         script = f"#!/bin/sh\necho '{name}: part of a simulated driver {version}'\n"
         _write(root / "usr/bin" / name, script.encode(), mode)
     if native:

@@ -2,19 +2,19 @@
 """A spec of this host in parts: what every container gets, and what each capability adds to it.
 
 For plans, which put together what NVIDIA_DRIVER_CAPABILITIES asks for without a new compilation.
-The parts are no CDI specs by themselves: a device may have no edit in one.
+The parts are no CDI specs by themselves: a device may have no edit in one. Two of them may have
+the same entry: what a library needs comes with it.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import cast
 
+from nvct.specgen import capabilities
 from nvct.specgen.generate import generate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Any, TypeAlias
 
     from nvct.cdi.types import Spec
@@ -30,45 +30,41 @@ def in_parts(inventory: Inventory, options: Options) -> tuple[Spec, dict[str, Sp
     Raises:
         UsageError, UnknownDeviceError, HostError: as `generate`.
     """
-    base = generate(_only(inventory, ("",)), options)
+    base = generate(capabilities.filter(inventory, ()), options)
     parts: dict[str, Spec] = {}
     for name in sorted(_capabilities(inventory)):
-        whole = generate(_only(inventory, ("", name)), options)
-        devices = {device["name"]: device for device in base["devices"]}
-        more: Json = {
-            "containerEdits": _beyond(whole.get("containerEdits"), base.get("containerEdits")),
-            "devices": [
-                {
-                    "name": device["name"],
-                    "containerEdits": _beyond(
-                        device["containerEdits"], devices[device["name"]]["containerEdits"]
-                    ),
-                }
-                for device in whole["devices"]
-            ],
-        }
-        parts[name] = cast("Spec", {**whole, **more})
+        if name == "compat32":  # of all the others
+            everything = generate(capabilities.filter(inventory, capabilities.NAMES), options)
+            usual = generate(capabilities.filter(inventory, capabilities.DEFAULT), options)
+            parts[name] = _part(everything, usual)
+        else:
+            whole = generate(capabilities.filter(inventory, (name,)), options)
+            parts[name] = _part(whole, base)
     return base, parts
 
 
+def _part(whole: Spec, base: Spec) -> Spec:
+    devices = {device["name"]: device["containerEdits"] for device in base["devices"]}
+    more: Json = {
+        "containerEdits": _beyond(whole.get("containerEdits"), base.get("containerEdits")),
+        "devices": [
+            {
+                "name": device["name"],
+                "containerEdits": _beyond(device["containerEdits"], devices[device["name"]]),
+            }
+            for device in whole["devices"]
+        ],
+    }
+    return cast("Spec", {**whole, **more})
+
+
 def _capabilities(inventory: Inventory) -> set[Capability]:
-    nodes = [*inventory.control_nodes, *(n for gpu in inventory.gpus for n in gpu.drm_nodes)]
-    found = {file.capability for file in inventory.files} | {node.capability for node in nodes}
-    return found - {""}
-
-
-def _only(inventory: Inventory, names: Iterable[Capability]) -> Inventory:
-    """Return an inventory less what belongs to other capabilities."""
-    wanted = set(names)
-    return replace(
-        inventory,
-        files=tuple(f for f in inventory.files if f.capability in wanted),
-        control_nodes=tuple(n for n in inventory.control_nodes if n.capability in wanted),
-        gpus=tuple(
-            replace(gpu, drm_nodes=tuple(n for n in gpu.drm_nodes if n.capability in wanted))
-            for gpu in inventory.gpus
-        ),
-    )
+    """Return the capabilities that anything belongs to."""
+    devices = inventory.devices
+    files = [*inventory.files, *(file for device in devices for file in device.files)]
+    nodes = [*inventory.control_nodes, *(node for device in devices for node in device.nodes)]
+    nodes += [node for gpu in inventory.gpus for node in gpu.drm_nodes]
+    return ({file.capability for file in files} | {node.capability for node in nodes}) - {""}
 
 
 def _beyond(whole: Any, base: Any) -> Json:  # noqa: ANN401  container edits, as plain dicts

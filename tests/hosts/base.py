@@ -47,7 +47,7 @@ SONAMES = {
     "libnvidia-allocator": "1", "libnvidia-api": "1", "libnvidia-cfg": "1",
     "libnvidia-egl-gbm": "1", "libnvidia-egl-wayland": "1", "libnvidia-egl-wayland2": "1",
     "libnvidia-egl-xcb": "1", "libnvidia-egl-xlib": "1", "libnvidia-encode": "1",
-    "libnvidia-fbc": "1", "libnvidia-ml": "1", "libnvidia-ngx": "1", "libnvidia-nscq": "2",
+    "libnvidia-fbc": "1", "libnvidia-ifr": "1", "libnvidia-ml": "1", "libnvidia-ngx": "1", "libnvidia-nscq": "2",
     "libnvidia-nvvm": "4", "libnvidia-nvvm70": "4", "libnvidia-opencl": "1",
     "libnvidia-opticalflow": "1", "libnvidia-ptxjitcompiler": "1", "libnvidia-sandboxutils": "1",
     "libnvidia-vksc-core": "1", "libnvoptix": "1", "libvdpau_nvidia": "1", "libnvsdm": "1",
@@ -83,6 +83,7 @@ class Platform:
         cached: directories whose libraries the driver root's ld.so.cache lists.
         firmware_path: of the kernel's module firmware_class.
         sockets: of daemons that run, below /run.
+        library_paths: folders that JSON files have before a library (fnmatch of the file: folder).
         i386_dirs: where 32-bit libraries are.
         warnings: that looking at it gives, and no others.
     """
@@ -102,6 +103,7 @@ class Platform:
     cached: tuple[str, ...] = ()
     firmware_path: str = ""
     sockets: tuple[str, ...] = ()
+    library_paths: Mapping[str, str] = field(default_factory=dict)
     i386_dirs: tuple[str, ...] = ("/usr/lib/i386-linux-gnu/", "/usr/lib32/")
     gpus: int = 1
     model: str = "NVIDIA H100 80GB HBM3"
@@ -168,11 +170,16 @@ class Platform:
                 soname = f"{stem}.so"
             is_32 = path.startswith(self.i386_dirs)
             return shared_object("i386" if is_32 else self.machine, soname=soname)
-        library = CONFIGURATION.get(name) or CONFIGURATION.get(name.partition(".")[0])
+        key = "nvidia_icd_vksc" if "/vulkansc/" in path else name.partition(".")[0]
+        library = CONFIGURATION.get(name) or CONFIGURATION.get(key)
         if library is None:
             return f"{name}\n".encode()
         if name.endswith(".icd"):
             return f"{library}\n".encode()
+        folders = (
+            f for pattern, f in self.library_paths.items() if fnmatch.fnmatch(name, pattern)
+        )
+        library = next(folders, "") + library
         key = "layers" if name.startswith("nvidia_layers") else "ICD"
         entry = {"library_path": library, "api_version": "1.4.312"}
         content = [entry] if key == "layers" else entry

@@ -16,7 +16,7 @@ its own package since.
 """
 STORE = "/nix/store/q1w2e3r4t5y6u7i8o9p0a1s2d3f4g5h6-nvidia-x11-580.159.04-6.12.57"
 GRAPHICS = "/nix/store/a1s2d3f4g5h6j7k8l9z0x1c2v3b4n5m6-graphics-drivers"
-FIRMWARE = "/nix/store/z1x2c3v4b5n6m7a8s9d0f1g2h3j4k5l6-firmware"
+FIRMWARE = "/nix/store/z1x2c3v4b5n6m7a8s9d0f1g2h3j4k5l6-firmware/lib/firmware"
 NAMES = """
 @/{libcuda,libcudadebugger,libnvcuvid,libnvoptix}.so.V
 @/{libEGL,libGLESv1_CM,libGLESv2,libGLX}_nvidia.so.V
@@ -41,7 +41,7 @@ TREE = "\n".join(
 )
 PLATFORM = Platform(
     source=SOURCE,
-    firmware_path="/run/current-system/firmware",
+    firmware_path=FIRMWARE,
     files=IN_STORE
     + TREE
     + SONAME_LINKS.replace("@", f"{GRAPHICS}/lib").replace("-> ", f"-> {STORE}/lib/")
@@ -58,14 +58,12 @@ PLATFORM = Platform(
 {STORE}/origBin/nvidia-smi
 {FIRMWARE}/nvidia/V/gsp_{{ga10x,tu10x}}.bin
 /run/opengl-driver -> {GRAPHICS}
-/run/current-system/firmware -> {FIRMWARE}
 /run/current-system/sw/bin/nvidia-smi -> {STORE}/bin/nvidia-smi
 /run/current-system/sw/bin/nvidia-debugdump -> {STORE}/bin/nvidia-debugdump
 /run/current-system/sw/bin/nvidia-cuda-mps-control -> {STORE}/bin/nvidia-cuda-mps-control
 /run/current-system/sw/bin/nvidia-cuda-mps-server -> {STORE}/bin/nvidia-cuda-mps-server
 """,
-    mounts=IN_STORE + """
-/run/current-system/firmware/nvidia/V/gsp_{ga10x,tu10x}.bin
+    mounts=IN_STORE + FIRMWARE + """/nvidia/V/gsp_{ga10x,tu10x}.bin
 /usr/share/glvnd/egl_vendor.d/10_nvidia.json
 /etc/vulkan/icd.d/nvidia_icd.x86_64.json
 /etc/vulkan/implicit_layer.d/nvidia_layers.json
@@ -77,6 +75,7 @@ PLATFORM = Platform(
 {STORE}/lib/libGLX_indirect.so.0 -> libGLX_nvidia.so.V
 {STORE}/lib/gbm/nvidia-drm_gbm.so -> ../libnvidia-allocator.so.1
 """,
+    library_paths={"*": f"{STORE}/lib/"},
     left_out={
         "*/bin/*": "needs the dynamic linker of the store, which containers do not have",
         "*/origBin/*": "on no PATH",

@@ -75,6 +75,7 @@ PLATFORM = Platform(
 /usr/lib64/libnvidia-opticalflow.so -> STEM.so.1
 """,
     cached=("/usr/lib64",),
+    library_paths={"nvidia_icd.*": "/usr/lib64/"},
     left_out={
         "*/nvidia-pcc": "a compiler for Vulkan SC, run when programs are built",
         "*/nvidia-ngx-updater": "updates NGX on the host",

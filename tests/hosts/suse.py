@@ -79,6 +79,7 @@ PLATFORM = Platform(
 """,
     cached=("/usr/lib64",),
     i386_dirs=("/usr/lib/",),
+    library_paths={"nvidia_icd.x86_64.json": "/usr/lib64/", "nvidia_icd.i686.json": "/usr/lib/"},
     left_out={
         "/usr/lib/*.so.*": "32-bit: asked for by the capability compat32",
         "*/nvidia_icd.i686.json": "32-bit: asked for by the capability compat32",

@@ -6,8 +6,8 @@ from __future__ import annotations
 from tests.hosts.base import Platform
 
 SOURCE = """
-A recorded spec of nvidia-ctk: https://github.com/docker/buildx, driver/docker/device.go (the
-folder nvmdi.inf_amd64_978a3b585e321cd9, eight files, one node, link of nvidia-smi); the folder
+A recorded spec of nvidia-ctk in docker/buildx, createNvidiaGPU of the docker-container driver (the
+folder nvmdi.inf_amd64_978a3b585e321cd9, nine files, one node, the link of nvidia-smi); the folder
 /usr/lib/wsl/lib as https://learn.microsoft.com/windows/wsl describes it. nvct makes the SONAME
 links that ldconfig makes from the two folders in the container.
 """

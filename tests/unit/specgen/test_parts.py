@@ -18,8 +18,6 @@ from tests.support.host_tree import HostTree
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import Any
-
     from nvct.host.model import Inventory
 
 
@@ -42,10 +40,12 @@ def plan(inventory: Inventory, options: Options) -> model.Plan:
     return compiler.compile_spec(spec, "/run/own.json", "/c.toml", "/nonexistent", parts=parts)
 
 
-def merged(edits: list[model.Edits], key: str) -> list[Any]:
-    return sorted(
-        entry if key == "mounts" else entry["path"] for one in edits for entry in one[key]
-    )  # type: ignore[literal-required]
+def places(edits: list[model.Edits]) -> list[str]:
+    return sorted({mount[0] for one in edits for mount in one["mounts"]})
+
+
+def node_paths(edits: list[model.Edits]) -> list[str]:
+    return sorted({node["path"] for one in edits for node in one["nodes"]})
 
 
 def hook_words(edits: list[model.Edits]) -> list[str]:
@@ -61,9 +61,9 @@ def test_all_parts_together_are_the_whole_spec(inventory: Inventory, options: Op
     found = model.collect(plan(inventory, options), names)
     expected = model.collect(whole, names)
 
-    for key in ("mounts", "nodes"):
-        assert merged(found, key) == merged(expected, key)
-        assert merged(found, key)
+    assert places(found) == places(expected)
+    assert places(found)
+    assert node_paths(found) == node_paths(expected)
     assert sorted(hook_words(found)) == sorted(hook_words(expected))
     assert {e for one in found for e in one["env"]} == {e for one in expected for e in one["env"]}
     assert [g for one in found for g in one["gids"]] == [
@@ -78,11 +78,11 @@ def test_a_capability_brings_its_own_files_links_and_nodes(
 
     utility = model.collect(made, ["nvidia.com/gpu=0"], ["utility"])
 
-    mounts = [place for place, _ in merged(utility, "mounts")]
+    mounts = places(utility)
     assert any("libnvidia-ml.so" in place for place in mounts)
     assert any("nvidia-smi" in place for place in mounts)
     assert not [p for p in mounts if "libcuda.so" in p or "libGLX_nvidia" in p]
-    assert merged(utility, "nodes") == ["/dev/nvidia0", "/dev/nvidiactl"]
+    assert node_paths(utility) == ["/dev/nvidia0", "/dev/nvidiactl"]
     words = " ".join(hook_words(utility))
     assert "libnvidia-ml.so.1" in words
     assert "libcuda" not in words
@@ -92,7 +92,7 @@ def test_a_capability_brings_its_own_files_links_and_nodes(
 def test_no_capability_still_gives_the_device(inventory: Inventory, options: Options) -> None:
     found = model.collect(plan(inventory, options), ["nvidia.com/gpu=1"], [])
 
-    assert merged(found, "nodes") == ["/dev/nvidia1", "/dev/nvidiactl"]
+    assert node_paths(found) == ["/dev/nvidia1", "/dev/nvidiactl"]
     assert "--mask-params" in hook_words(found)
 
 
@@ -109,7 +109,7 @@ def test_common_edits_are_in_parts_as_well(inventory: Inventory, options: Option
 
     both = [model.common(made, "nvidia.com/gpu", names) for names in (["compute"], ["utility"])]
 
-    compute, utility = ([place for place, _ in merged(found, "mounts")] for found in both)
+    compute, utility = map(places, both)
     assert any("libcuda" in place for place in compute)
     assert not any("libcuda" in place for place in utility)
 

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Program nvidia-container-runtime-hook (and nvidia-container-toolkit): the command line.
+
+Contract, as the incumbent's: `prestart` works, `poststart` and `poststop` have nothing to do and
+succeed, anything else is a usage error with status 2. An error is one line on stderr and status
+1, with which the OCI runtime fails the container. A container that asks for no GPU is left
+untouched and never fails here.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from nvct import errors, paths
+from nvct.errors import ConfigError, NvctError, RequestError, UsageError
+from nvct.hook import options as flags
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.config.model import Config
+    from nvct.hook.options import Kinds
+    from nvct.oci.bundle import Bundle
+    from nvct.request.resolve import Request
+
+PROGRAM = "nvidia-container-runtime-hook"
+FLAGS: Kinds = {
+    "config": flags.TEXT, "debug": flags.SWITCH, "version": flags.SWITCH,
+    "help": flags.SWITCH, "h": flags.SWITCH,
+}  # fmt: skip
+NOTHING_TO_DO = ("poststart", "poststop")
+USAGE = """\
+usage: {program} [-config FILE] [-debug] [-version] COMMAND
+
+commands:
+  prestart    give a container what it asks for; its state is read from stdin
+  poststart   nothing
+  poststop    nothing"""
+HANDLED = ("auto", "legacy")
+"""The configured modes in which a hook delivers, unless its skip-mode-detection is set."""
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+INJECTED = "void"
+"""What a spec or the shim leaves in NVIDIA_VISIBLE_DEVICES of a container it has edited."""
+
+
+def main(
+    argv: list[str], env: dict[str, str], cold: str, stdin_fd: int = 0, *, program: str = PROGRAM
+) -> int:
+    """Run the hook.
+
+    Args:
+        argv: the arguments, without the program's name.
+        env: the environment.
+        cold: the interpreter of the cold side.
+        stdin_fd: where the container's state comes from.
+        program: the name that messages begin with.
+
+    Returns:
+        The exit status.
+    """
+    try:
+        return _dispatch(argv, env, cold, stdin_fd, program)
+    except NvctError as error:
+        _say(errors.line(program, error))
+        return error.exit_status
+    except OSError as error:
+        what = f"cannot use {error.filename}" if error.filename is not None else "system error"
+        _say(errors.line(program, NvctError(f"{what}: {error.strerror}")))
+    except Exception as error:
+        if "NVCT_DEBUG" in env:
+            raise
+        _say(errors.line(program, errors.unexpected(error)))
+    return 1
+
+
+def _dispatch(argv: list[str], env: dict[str, str], cold: str, stdin_fd: int, program: str) -> int:
+    found = flags.read(argv, FLAGS)
+    if found.is_set("version"):
+        from nvct.version import __version__
+
+        print(f"{program} {__version__}")
+        return 0
+    command = found.rest[0] if found.rest else ""
+    if found.is_set("help") or found.is_set("h") or command == "help":
+        print(USAGE.format(program=program))
+        return 0
+    if command in NOTHING_TO_DO:
+        return 0
+    if command != "prestart":
+        what = f"no command {command!r}" if command else "no command is given"
+        raise UsageError(what, hint=f"{program} prestart < STATE")
+    if found.text("config"):
+        env = {**env, paths.CONFIG_ENV: found.text("config")}
+    prestart(env, cold, stdin_fd, program)
+    return 0
+
+
+def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGRAM) -> None:
+    """Give the container whose state comes from a descriptor what it asks for.
+
+    Raises:
+        NvctError: it cannot have it, and why.
+    """
+    from nvct.oci import bundle as bundles
+    from nvct.plan.store import Store, run_dir
+    from nvct.prestart import state as states
+    from nvct.shim import settings
+
+    state = states.read(stdin_fd)
+    bundle = bundles.load(bundles.config_path(state.bundle))
+    if is_served(bundle):
+        return
+    store = Store(run_dir(env), create=True)
+    try:
+        try:
+            config = settings.load(store, env, cold)
+            trouble: NvctError | None = None
+        except NvctError as error:  # it only concerns who asks
+            config, trouble = settings.fallback(), error
+        request = asked(bundle, config)
+        if request is None:
+            return
+        if trouble is not None:
+            raise trouble
+        _serve(request, bundle, state, config, env, cold, store, program)
+    finally:
+        store.close()
+
+
+def is_served(bundle: Bundle) -> bool:
+    """Tell whether the shim or a CDI spec has already given the container its GPUs."""
+    value = None
+    for entry in bundle.env:
+        name, equals, text = entry.partition("=")
+        if equals and name == VISIBLE_DEVICES:
+            value = text
+    return value == INJECTED
+
+
+def asked(bundle: Bundle, config: Config) -> Request | None:
+    """Return what a container asks a hook for; annotations are for engines and the shim.
+
+    Raises:
+        RequestError: it asks for what cannot be understood, or for CDI devices by name.
+        ConfigError: it asks, but a mode is configured in which hooks do not deliver.
+    """
+    from nvct.request.resolve import decide
+
+    mode, config.mode = config.mode, "legacy"
+    request, _ = decide(bundle.env, bundle.mounts, {}, bundle.bounding, config)
+    if request is None:
+        return None
+    if mode not in HANDLED and not config.skip_mode_detection:
+        raise ConfigError(
+            f"{config.path or 'the configuration'}: in mode {mode} a prestart hook gives no GPU",
+            hint="use --runtime=nvidia or CDI devices, or mode auto",
+        )
+    if request.qualified:
+        raise RequestError(
+            f"{request.source} names the CDI device {request.ids[0]}, which a hook cannot give",
+            hint="use --runtime=nvidia, or CDI devices of the engine",
+        )
+    return request
+
+
+def _serve(
+    request: Request,
+    bundle: Bundle,
+    state: object,
+    config: Config,
+    env: dict[str, str],
+    cold: str,
+    store: object,
+    program: str,
+) -> None:
+    raise NotImplementedError
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Host files into a container's live mount namespace.
+
+Each is taken in the host's namespace as a detached copy of its mount, made read-only and private
+there, and attached inside to a descriptor of the target: no path of the container's is used
+twice, and at no time can the container write through one. Kernels before 5.12 cannot change a
+detached mount; there it is bound and made read-only inside, by mount(2) on the descriptors, and
+looked at again.
+"""
+
+from __future__ import annotations
+
+import errno
+import posix
+
+from nvct.errors import HostError, RequestError, UnsafePathError
+from nvct.linux import constants as c
+from nvct.oci import jsontext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from os import stat_result
+
+    from nvct.linux.kernel import Kernel
+    from nvct.linux.root import Root
+
+RESTRICTIONS = {
+    "ro": c.MOUNT_ATTR_RDONLY,
+    "nosuid": c.MOUNT_ATTR_NOSUID,
+    "nodev": c.MOUNT_ATTR_NODEV,
+    "noexec": c.MOUNT_ATTR_NOEXEC,
+}
+"""As mount_setattr(2) numbers them; MS_RDONLY and its neighbors have the same numbers."""
+BIND = ("", "none", "bind")
+ST_RDONLY = 1
+NOT_THERE = (errno.ENOSYS, errno.EPERM)  # EPERM: a seccomp filter that does not know the call
+
+
+class Tree:
+    """Something of the host that is to appear in the container.
+
+    Attributes:
+        destination: where, as the container sees it.
+        source: which file or folder of the host.
+        restrictions: MOUNT_ATTR_* bits.
+        fd: a detached mount of it, -1 where the kernel is too old for that.
+        status: of the source.
+    """
+
+    __slots__ = ("_recursive", "destination", "fd", "restrictions", "source", "status")
+
+    def __init__(
+        self, source: str, destination: str, restrictions: int, kernel: Kernel, *, recursive: bool
+    ) -> None:
+        """Take it, in the host's namespace.
+
+        Raises:
+            HostError: it is not there, or cannot be taken.
+        """
+        self.source = source
+        self.destination = destination
+        self.restrictions = restrictions
+        self._recursive = c.AT_RECURSIVE if recursive else 0
+        self.fd = -1
+        try:
+            self.status: stat_result = posix.stat(source)
+            self._take(kernel)
+        except OSError as error:
+            self.close()
+            raise HostError(f"cannot mount {source}: {error.strerror}") from error
+
+    def _take(self, kernel: Kernel) -> None:
+        flags = c.OPEN_TREE_CLONE | self._recursive
+        try:
+            self.fd = kernel.open_tree(c.AT_FDCWD, self.source, flags)
+            self.status = posix.fstat(self.fd)
+            kernel.mount_setattr(
+                self.fd, "", c.AT_EMPTY_PATH | self._recursive,
+                attr_set=self.restrictions, propagation=c.MS_PRIVATE,
+            )  # fmt: skip
+        except OSError as error:
+            if error.errno != errno.ENOSYS:
+                raise
+            self.close()
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the source is a directory."""
+        return self.status.st_mode & c.S_IFMT == c.S_IFDIR
+
+    def close(self) -> None:
+        """Close the detached mount, which then goes unless it was attached."""
+        if self.fd >= 0:
+            posix.close(self.fd)
+            self.fd = -1
+
+    def attach(self, root: Root, kernel: Kernel) -> None:
+        """Let it appear in the container, whose mount namespace was entered.
+
+        Raises:
+            UnsafePathError: the container's tree does not allow it, or changes meanwhile.
+            HostError: the kernel refuses.
+        """
+        target = _target(root, self.destination, folder=self.is_folder, kernel=kernel)
+        try:
+            if self.fd >= 0:
+                flags = c.MOVE_MOUNT_F_EMPTY_PATH | c.MOVE_MOUNT_T_EMPTY_PATH
+                kernel.move_mount(self.fd, "", target, "", flags)
+            else:
+                self._bind(root, target, kernel)
+        except OSError as error:
+            raise HostError(
+                f"cannot mount {self.source} over {self.destination} in the container:"
+                f" {error.strerror}"
+            ) from error
+        finally:
+            posix.close(target)
+        self._check(root)
+
+    def _bind(self, root: Root, target: int, kernel: Kernel) -> None:
+        """Bind by mount(2): the host's tree is there inside, too, as long as nobody pivoted."""
+        recursive = c.MS_REC if self._recursive else 0
+        place = f"/proc/self/fd/{target}"
+        kernel.mount(self.source, place, None, c.MS_BIND | recursive)
+        top = self._top(root)
+        try:
+            place = f"/proc/self/fd/{top}"
+            kernel.mount(None, place, None, c.MS_PRIVATE | recursive)
+            kernel.mount(None, place, None, c.MS_REMOUNT | c.MS_BIND | self.restrictions)
+        finally:
+            posix.close(top)
+
+    def _top(self, root: Root) -> int:
+        fd = root.path_fd(self.destination)
+        if fd is None:
+            raise UnsafePathError(f"{self.destination} in the container vanished")
+        return fd
+
+    def _check(self, root: Root) -> None:
+        """Make sure that what the container sees is what was mounted, and how."""
+        fd = self._top(root)
+        try:
+            found = posix.fstat(fd)
+            if (found.st_dev, found.st_ino) != (self.status.st_dev, self.status.st_ino):
+                raise UnsafePathError(
+                    f"{self.destination} in the container changed while it was mounted over"
+                )
+            if self.restrictions & ~posix.fstatvfs(fd).f_flag:
+                raise HostError(f"the mount over {self.destination} is not restricted as it must")
+        finally:
+            posix.close(fd)
+
+
+def take(mounts: list[list[str]], kernel: Kernel) -> list[Tree]:
+    """Take what the mounts of compiled edits name; the last of a destination counts.
+
+    Raises:
+        HostError: a source cannot be taken.
+        RequestError: a mount is of another kind than a hook can make.
+    """
+    trees: list[Tree] = []
+    try:
+        for destination, text in dict(mounts).items():
+            mount = jsontext.parse(text, "a plan")
+            assert isinstance(mount, dict)
+            options = mount.get("options")
+            assert isinstance(options, list | None)
+            words = {word for word in options or () if isinstance(word, str)}
+            if mount.get("type", "") not in BIND and not words & {"bind", "rbind"}:
+                raise RequestError(
+                    f"{destination} is a mount of type {mount.get('type')}, which no hook makes"
+                )
+            bits = 0
+            for word in words & RESTRICTIONS.keys():
+                bits |= RESTRICTIONS[word]
+            source = str(mount["source"])
+            trees.append(Tree(source, destination, bits, kernel, recursive="rbind" in words))
+    except BaseException:
+        close(trees)
+        raise
+    trees.sort(key=lambda tree: tree.destination.count("/"))
+    return trees
+
+
+def close(trees: list[Tree]) -> None:
+    """Close what was taken."""
+    for tree in trees:
+        tree.close()
+
+
+def _target(root: Root, path: str, *, folder: bool, kernel: Kernel) -> int:
+    """Return a descriptor to mount on, made if it is missing, and of the right type.
+
+    Raises:
+        UnsafePathError: something of another type is there, or a link leads into another mount.
+    """
+    fd = root.path_fd(path, write=True)
+    if fd is None:
+        if folder:
+            fd = root.dir_fd(path, create=True, kernel=kernel)
+        else:
+            root.write_file(path, b"", kernel=kernel)  # in place of a dangling link, perhaps
+            fd = root.path_fd(path, follow=False, write=True)
+    if fd is None:
+        raise UnsafePathError(f"{path} in the container vanished")
+    kind = posix.fstat(fd).st_mode & c.S_IFMT
+    if (kind == c.S_IFDIR) != folder or kind == c.S_IFLNK:
+        posix.close(fd)
+        what = "is no directory" if folder else "is a directory or changes"
+        raise UnsafePathError(f"{path} in the container {what}")
+    return fd

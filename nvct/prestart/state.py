@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state that an OCI runtime hands to a prestart hook on stdin: which process, which bundle.
+
+`bundlePath` instead of `bundle` is what Docker before 17.06 wrote.
+"""
+
+from __future__ import annotations
+
+from nvct.errors import BundleError
+from nvct.hook.context import read_object
+
+HINT = "the OCI runtime hands the container's state to a hook on stdin"
+
+
+class State:
+    """The parts of a container's state that a prestart hook needs.
+
+    Attributes:
+        pid: the container's first process, as this process sees it.
+        bundle: the bundle's folder.
+    """
+
+    __slots__ = ("bundle", "pid")
+
+    def __init__(self, pid: int, bundle: str) -> None:
+        """Keep both."""
+        self.pid = pid
+        self.bundle = bundle
+
+
+def read(fd: int) -> State:
+    """Read the state.
+
+    Raises:
+        BundleError: it is no container's state, or of a container without a process.
+    """
+    found = read_object(fd, "state")
+    bundle = found.get("bundle") or found.get("bundlePath")
+    if not isinstance(bundle, str) or not bundle.startswith("/"):
+        raise BundleError(f"the container's state has the bundle {bundle!r:.100}", hint=HINT)
+    pid = found.get("pid")
+    if not isinstance(pid, int) or isinstance(pid, bool) or pid < 2:
+        raise BundleError(f"the container's state has the pid {pid!r:.40}", hint=HINT)
+    return State(pid, bundle)
