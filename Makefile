@@ -44,7 +44,7 @@ fmt: setup ## format the code
 	@$(BIN)/ruff check --fix .
 
 golden: setup ## rewrite the golden files from what the code does now
-	@$(BIN)/python -m pytest -q --update-golden tests/golden tests/startup
+	@$(BIN)/python -m pytest -q --update-golden tests/golden tests/hosts tests/startup
 
 bench: setup ## measure against bare runc (and the incumbent, NVCT_BENCH_PEER=DIR)
 	@$(BIN)/python -m tests.bench
@@ -53,6 +53,7 @@ gpu: setup ## the whole chain on this machine's GPU, without network (SIM=1: on 
 	@$(SUDO) $(BIN)/python -m tests.gpu $(if $(SIM),--sim)
 
 ci: check ## everything that a change must pass; a skipped engine test fails
+	@bash tests/support/packages.sh podman uidmap musl
 	@NVCT_TESTS_REQUIRE=engine $(MAKE) --no-print-directory test
 
 ci-full: ci ## what takes longer: many more property examples, and the bench; writes docs/results

@@ -16,10 +16,13 @@ RUN_DIR = "/run/nvct"
 RUN_DIR_ENV = "NVCT_RUN_DIR"
 CONFIG_CACHE = "config.json"
 LAUNCHER_CONF = "launcher.conf"
+PLAN_SUFFIX = ".plan"
 REGISTRY_PLAN = "registry.plan"
 OWN_PLAN = "own.plan"
 OWN_SPEC = "nvidia.com-gpu.json"
 LOCK_FILE = "lock"
+
+FARM_DIR = "/var/lib/nvct/farm"
 
 SIM_DEV_ENV = "NVCT_SIM_DEV"
 """Where the simulated NVML finds the device nodes of a node that is not attached (nvct.sim)."""

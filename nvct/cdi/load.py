@@ -123,8 +123,10 @@ def _parse_json(text: str, source: str) -> object:
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         found = dict(pairs)
         if len(found) != len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
+            count: dict[str, int] = {}
+            for key, _ in pairs:
+                count[key] = count.get(key, 0) + 1
+            twice = next(key for key in count if count[key] > 1)
             raise CdiSpecError(f"{source} has the key {form.shown(twice)} twice in one object")
         return found
 
@@ -167,6 +169,7 @@ class _Loader(_Base):
     yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  as in PyYAML
     yaml_constructors: ClassVar = {}
     depth = 0
+    merged = 0
 
     def descend_resolver(self, current_node: Any, current_index: Any) -> None:  # noqa: ANN401  PyYAML's own
         """Limit the depth: libyaml's binding recurses in C, and deep enough nesting crashes it.
@@ -214,6 +217,11 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
                 if not isinstance(one, dict):
                     raise yaml.constructor.ConstructorError(
                         None, None, "<< merges a table", key_node.start_mark
+                    )
+                loader.merged += len(one) + len(merged)
+                if loader.merged > VALUE_LIMIT:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, "<< merges too much", key_node.start_mark
                     )
                 merged = {**one, **merged}  # of several, the first one wins
             continue

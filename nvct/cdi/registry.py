@@ -104,7 +104,7 @@ def _spec_paths(folder: str, errors: dict[str, NvctError]) -> list[str]:
             found = [
                 os.path.join(folder, entry.name)
                 for entry in entries
-                if entry.name.endswith(load.EXTENSIONS) and not entry.is_dir()
+                if entry.name.endswith(load.EXTENSIONS) and not _is_folder(entry)
             ]
     except FileNotFoundError:
         return []
@@ -115,6 +115,14 @@ def _spec_paths(folder: str, errors: dict[str, NvctError]) -> list[str]:
         )
         return []
     return sorted(found)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Tell whether it is a folder; a link that leads nowhere is a file that can't be read."""
+    try:
+        return entry.is_dir()
+    except OSError:  # a loop of links
+        return False
 
 
 def _add_devices(registry: Registry, files: list[SpecFile]) -> None:

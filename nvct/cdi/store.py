@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from typing import Any
 
 from nvct.cdi import form, versions, yaml_writer
@@ -62,7 +63,7 @@ def save(spec: Spec, path: str, format: str | None = None, comment: str = "") ->
     Args:
         spec: checked before anything is written.
         path: gets the ending .yaml or .json if it has none of these nor .yml: engines read no
-            other files.
+            other files. A pipe or a character device, as /dev/stdout may be, is written into.
         format: yaml or json; by the path's ending if None, which is left as it is.
         comment: as in `dumps`.
 
@@ -72,6 +73,8 @@ def save(spec: Spec, path: str, format: str | None = None, comment: str = "") ->
         HostError: the file cannot be written.
         UnsafePathError: no regular file is there.
     """
+    if _is_stream(path):
+        return _stream(spec, path, format or "yaml", comment)
     ending = os.path.splitext(path)[1]
     if ending not in {".json", ".yaml", ".yml"}:
         path += f".{format or 'yaml'}"
@@ -81,11 +84,34 @@ def save(spec: Spec, path: str, format: str | None = None, comment: str = "") ->
         os.makedirs(os.path.dirname(path) or ".", mode=FOLDER_MODE, exist_ok=True)
         write_atomic(path, data, mode=MODE)
     except OSError as error:
-        raise HostError(
-            f"CDI spec {path} cannot be written: {error.strerror}",
-            hint="choose another --output, or run as root",
-        ) from error
+        raise _not_written(path, error) from error
     return path
+
+
+def _is_stream(path: str) -> bool:
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
+def _stream(spec: Spec, path: str, form: str, comment: str) -> str:
+    data = dumps(spec, form, comment)
+    validate(_ordered(spec), source=path)
+    try:
+        with open(path, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise _not_written(path, error) from error
+    return path
+
+
+def _not_written(path: str, error: OSError) -> HostError:
+    return HostError(
+        f"CDI spec {path} cannot be written: {error.strerror}",
+        hint="choose another --output, or run as root",
+    )
 
 
 def _ordered(spec: Spec) -> dict[str, Any]:

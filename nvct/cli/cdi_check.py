@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 import click
 
-from nvct.cli.options import flat, say, words
+from nvct.cli.options import GoStyle, flat, say, words
 from nvct.errors import HostError, printable
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nvct.specgen.drift import Report
 
 
-@click.command()
+@click.command(cls=GoStyle)
 @words("--spec-dir", env="NVIDIA_CTK_CDI_SPEC_DIRS",
        text="Folders to look in.  [default: config.toml's]")  # fmt: skip
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text",
@@ -58,7 +58,7 @@ def check(
     settings.driver_root = driver_root or settings.driver_root
     settings.dev_root = dev_root or settings.dev_root
     roots = live.roots_of(settings)
-    found, problem = _look(settings)
+    found, problem = _look(settings, required=bool(driver_root or dev_root))
     host = drift.Host(
         live=found,
         loaded=procfs.driver_version(roots),
@@ -73,14 +73,25 @@ def check(
     sys.exit(1 if report.drift else 0)
 
 
-def _look(settings: Config) -> tuple[Inventory | None, str]:
-    """Return what the host has; without a driver, None and why. That may be all right."""
+def _look(settings: Config, *, required: bool) -> tuple[Inventory | None, str]:
+    """Return what the host has; without a driver, None and why. That may be all right.
+
+    A view of the loaded driver stands for one that has been replaced on the disk.
+
+    Raises:
+        HostError: there is no driver where the command line says that it is.
+    """
+    from nvct.farm import own
+    from nvct.host.wanted import Wanted
     from nvct.refresh import live
 
     try:
         return live.look(settings), ""
     except HostError as error:
-        return None, error.message
+        if required:
+            raise
+        view = own.loaded_view(settings, live.roots_of(settings), Wanted())
+        return view, "; ".join([error.message, *(view.notes if view else ())])
 
 
 def _show(report: Report, form: str) -> None:

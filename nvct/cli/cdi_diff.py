@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from nvct.cli.options import say
+from nvct.cli.options import GoStyle, say
 from nvct.errors import UsageError
 
 TYPE_CHECKING = False
@@ -19,7 +19,7 @@ LIVE = "live"
 STDIN = "-"
 
 
-@click.command()
+@click.command(cls=GoStyle)
 @click.argument("old")
 @click.argument("new")
 @click.option("--mode", envvar="NVIDIA_CTK_CDI_GENERATE_MODE", default="auto",

@@ -9,7 +9,8 @@ import sys
 import click
 
 from nvct import paths
-from nvct.cli.options import flat, say, words
+from nvct.cli.options import GoStyle, flat, say, words
+from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ STDOUT = ("", "-")
 MODES = "auto, nvml, csv, wsl, management, gdrcopy, gds, imex, mofed or nvswitch"
 
 
-@click.command()
+@click.command(cls=GoStyle)
 @click.option("--output", envvar="NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", default="-",
               help="File to write.  [default: stdout]")  # fmt: skip
 @click.option("--format", "form", envvar=f"{ENV}OUTPUT_FORMAT", metavar="[yaml|json]",
@@ -130,7 +131,16 @@ def _wanted(given: Given, needs: frozenset[Capability]) -> Wanted:
         compat_container_root=given["csv_compat"] or "",
         flags=known,
         compat32="compat32" in needs,
+        data_dirs=_data_dirs(os.environ),
     )
+
+
+def _data_dirs(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the directories of $XDG_DATA_DIRS; relative ones are void, as XDG's rules want it."""
+    from nvct.host.config_files import NIXOS_DATA
+
+    given = [path for path in env.get("XDG_DATA_DIRS", "").split(":") if path.startswith("/")]
+    return tuple(dict.fromkeys([*given, NIXOS_DATA])) if given else ()
 
 
 def _options(given: Given, settings: Config, known: frozenset[str]) -> Options:
@@ -208,12 +218,22 @@ def write_specs(
         _warn_of_ending(output, form)
     for suffix, spec, comment in written:
         if output in STDOUT:
-            sys.stdout.write(store.dumps(spec, form or "yaml", comment).decode())
+            _print(store.dumps(spec, form or "yaml", comment).decode())
             continue
         stem, ending = os.path.splitext(output)
         path = f"{stem}.{suffix}{ending}" if suffix else output
         path = store.save(spec, path, form, comment)
         say(f"wrote {len(spec['devices'])} devices to {path}")
+
+
+def _print(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise HostError(f"the spec cannot be written to stdout: {error.strerror}") from error
 
 
 def _warn_of_ending(output: str, form: str | None) -> None:

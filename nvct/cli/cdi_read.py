@@ -8,13 +8,13 @@ import sys
 import click
 
 from nvct import paths
-from nvct.cli.options import Words, flat, say, words
+from nvct.cli.options import GoStyle, Words, flat, say, words
 from nvct.errors import NvctError, line
 
 STDIN = "-"
 
 
-@click.command("list")
+@click.command("list", cls=GoStyle)
 @click.option("--spec-dir", type=Words(), multiple=True, envvar="NVIDIA_CTK_CDI_SPEC_DIRS",
               help="Folders to look in.  [default: /etc/cdi,/var/run/cdi]")  # fmt: skip
 def list_devices(spec_dir: tuple[tuple[str, ...], ...]) -> None:
@@ -34,7 +34,7 @@ def list_devices(spec_dir: tuple[tuple[str, ...], ...]) -> None:
     say(f"found {len(found.devices)} CDI devices")
 
 
-@click.command()
+@click.command(cls=GoStyle)
 @click.argument("files", nargs=-1, required=True)
 @words("--engine", env="NVIDIA_CTK_CDI_VALIDATE_ENGINES",
        text="Only these, e.g. docker=26.0.  [default: all, as a note]")  # fmt: skip

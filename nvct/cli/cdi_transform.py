@@ -9,7 +9,7 @@ from typing import Any, cast
 import click
 
 from nvct.cli.lazy import LazyGroup
-from nvct.cli.options import say
+from nvct.cli.options import GoStyle, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 STD = ("", "-")
 
 
-@click.command("root")
+@click.command("root", cls=GoStyle)
 @click.option("--from", "source", default="/", show_default=True, help="Root to replace.")
 @click.option("--to", "target", default="/", show_default=True, help="Root to put in its place.")
 @click.option("--input", "input_path", default="-", help="File to read.  [default: stdin]")

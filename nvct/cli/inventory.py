@@ -7,12 +7,12 @@ import os
 
 import click
 
-from nvct.cli.options import flat, say, words
+from nvct.cli.options import GoStyle, flat, say, words
 
 FORMATS = ("table", "json", "bind")
 
 
-@click.command("list")
+@click.command("list", cls=GoStyle)
 @click.option("--format", "form", type=click.Choice(FORMATS), default="table", show_default=True,
               help="Of what is printed.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True,

@@ -25,7 +25,7 @@ def launchers() -> None:
 @click.option("--cold", help="Interpreter of the cold side.  [default: this one]")
 @click.option("--archive", default="", help="Compiled hot side.  [default: in __pycache__]")
 def install(bin_dir: Path, form: str, python: str | None, cold: str | None, archive: str) -> None:
-    """Install nvidia-container-runtime, .cdi, .legacy and nvidia-cdi-hook.
+    """Install nvidia-container-runtime, .cdi, .legacy, nvidia-cdi-hook and the prestart hook.
 
     Example: nvct launchers install --bin-dir /usr/local/bin
     """

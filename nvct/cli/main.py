@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 
 import click
 
@@ -25,7 +24,9 @@ CTK_COMMANDS = {
 NVCT_COMMANDS = {
     **CTK_COMMANDS,
     "demo": ("nvct.cli.demo", "demo", "Run the main job on a simulated node."),
+    "explain": ("nvct.cli.explain", "explain", "Print what a create would come to, and why."),
     "list": ("nvct.cli.inventory", "inventory", "Print what containers get from this host."),
+    "farm": ("nvct.cli.farm", "farm", "Keep the driver's files as views for containers."),
     "launchers": ("nvct.cli.launchers", "launchers", "Install the runtime shim's launchers."),
     "refresh": ("nvct.cli.refresh", "refresh", "Compile configuration and plans ahead of time."),
     "sim": ("nvct.cli.sim", "sim", "Build and use simulated GPU nodes."),
@@ -85,6 +86,8 @@ def run(name: str, group: click.Group | None = None) -> NoReturn:
         sys.exit(141)
     except Exception as error:
         if "NVCT_DEBUG" in os.environ:
+            import traceback
+
             traceback.print_exc()
         click.echo(line(name, unexpected(error)), err=True)
         sys.exit(1)
@@ -94,9 +97,12 @@ def run(name: str, group: click.Group | None = None) -> NoReturn:
 def _refused(name: str, error: click.ClickException) -> UsageError:
     """Return a mistake in a command line in our own words: one sentence, and where to look."""
     text = " ".join(error.format_message().split()).rstrip(".")
+    text, _, other = text.partition(". Did you mean ")
     context = getattr(error, "ctx", None)
     where = context.command_path if isinstance(context, click.Context) else name
-    return UsageError(text[:1].lower() + text[1:], hint=f"{where} --help shows what there is")
+    guess = f"did you mean {other} " if other else ""
+    hint = f"{guess}{where} --help shows what there is"
+    return UsageError(text[:1].lower() + text[1:], hint=hint)
 
 
 def nvct() -> None:

@@ -46,3 +46,43 @@ def say(text: str) -> None:
 def words(*names: str, env: str, text: str) -> Callable[[Command], Command]:
     """Return an option that may be repeated and takes comma-separated words."""
     return click.option(*names, type=Words(), multiple=True, envvar=env, help=text)
+
+
+class GoStyle(click.Command):
+    """A command that takes options as Go's flag package does, like the incumbent's.
+
+    One dash is as good as two, and a switch may have a value: -mode=nvml, --dry-run=false.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Write the arguments as click wants them, and parse them."""
+        switches = {
+            name: option.is_flag
+            for option in self.get_params(ctx)
+            if isinstance(option, click.Option)
+            for name in option.opts
+        }
+        written = []
+        for at, arg in enumerate(args):
+            if arg == "--":
+                written += args[at:]
+                break
+            written += _as_click_wants(arg, switches, ctx)
+        try:
+            return super().parse_args(ctx, written)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # names the command in the message
+            raise
+
+
+def _as_click_wants(arg: str, switches: dict[str, bool], ctx: click.Context) -> list[str]:
+    name, equals, value = arg.partition("=")
+    if name.startswith("-") and f"-{name}" in switches:
+        name = f"-{name}"
+    if not (equals and switches.get(name)):
+        return [f"{name}{equals}{value}"]
+    if value in ("1", "t", "T", "true", "TRUE", "True"):  # strconv.ParseBool
+        return [name]
+    if value in ("0", "f", "F", "false", "FALSE", "False"):
+        return []
+    raise click.UsageError(f"{value!r} is no truth value for {name}", ctx)

@@ -7,9 +7,10 @@ import os
 
 import click
 
-from nvct.config.load import path_from
+from nvct import paths
+from nvct.config.load import load, path_from
 from nvct.plan.store import run_dir
-from nvct.refresh import compiled
+from nvct.refresh import compiled, live
 
 
 @click.command()
@@ -29,5 +30,20 @@ def refresh(what: str) -> None:
         for name, files in plan["conflicts"].items():
             click.echo(f"warning: {name} is defined by {' and '.join(files)}", err=True)
     if what in ("all", "own"):
+        _tend_farm(config, folder)
         plan = compiled.own_plan(config, folder)
         click.echo(f"own: {len(plan['devices'])} device names")
+
+
+def _tend_farm(config: str, folder: str) -> None:
+    """Look after the views of layout "farm", before the plan that is in force now is replaced."""
+    settings = load(config)
+    if settings.layout != "farm":
+        return
+    from nvct.farm import collect, own
+    from nvct.host import procfs
+
+    loaded = procfs.driver_version(live.roots_of(settings))
+    needed = collect.needs(loaded, [f"{folder}/{paths.OWN_PLAN}"])
+    for sentence in own.tend(settings, needed):
+        click.echo(f"warning: {sentence}", err=True)

@@ -7,7 +7,7 @@ import os
 
 import click
 
-from nvct.cli.options import say
+from nvct.cli.options import GoStyle, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def system() -> None:
     """Device nodes of the driver, and the links to them in /dev/char."""
 
 
-@system.command("create-device-nodes")
+@system.command("create-device-nodes", cls=GoStyle)
 @click.option("--root", "--driver-root", "driver_root", default="/", show_default=True,
               envvar=["ROOT", "NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"],
               help="Where modprobe and the modules are, and dev/.")  # fmt: skip
@@ -69,7 +69,7 @@ def create_device_nodes(
     _make_nodes(roots, kinds, dry_run=dry_run)
 
 
-@system.command("create-dev-char-symlinks")
+@system.command("create-dev-char-symlinks", cls=GoStyle)
 @click.option("--dev-char-path", envvar="DEV_CHAR_PATH", default="/dev/char", show_default=True,
               help="Where the links are.")  # fmt: skip
 @click.option("--driver-root", envvar=["NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"], default="/",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from nvct.config import rules
 from nvct.config.model import DRIVER_CAPABILITIES, LOG_LEVELS, Config, check, path_from
 from nvct.errors import ConfigError
 
@@ -57,6 +58,8 @@ KEYS: dict[str, str] = {
     "features.ignore-imex-channel-requests": "ignore_imex",
     "features.no-additional-gids-for-device-nodes": "no_additional_gids",
     "nvct.layout": "layout",
+    "nvct.farm-dir": "farm_dir",
+    "nvct.params-mask": "params_mask",
     "nvct.hook-path": "hook_path",
     "nvct.dev-root": "dev_root",
     "nvct.proc-root": "proc_root",
@@ -65,8 +68,14 @@ KEYS: dict[str, str] = {
 }
 """Every key that is read: where it stands in the file, and its attribute of Config."""
 
+POLICY = "nvct.policy"
+"""A table that is read as a whole, and strictly: see `rules`."""
+
 COMMA_LISTS = ("swarm_resource", "supported_driver_capabilities")
 """Attributes that are lists, but strings with commas in the file."""
+
+SWITCHES = ("params_mask",)
+"""Attributes that are strings, but may be true or false in the file."""
 
 _ABSENT = object()
 
@@ -115,6 +124,9 @@ def from_toml(data: bytes, path: str) -> Config:
         value = _find(document, key, path)
         if value is not _ABSENT:
             setattr(config, name, _typed(value, getattr(config, name), name, f"{path}: {key}"))
+    policy = _find(document, POLICY, path)
+    if policy is not _ABSENT:
+        config.policy = rules.parse(policy, path)
     _normalize(config)
     return config
 
@@ -146,6 +158,8 @@ def _typed(value: object, default: object, name: str, where: str) -> object:
         if not isinstance(value, str):
             raise ConfigError(f"{where} is {value!r:.80}, not a string", hint=CORRECT)
         return [word for word in (part.strip() for part in value.split(",")) if word]
+    if name in SWITCHES and isinstance(value, bool):
+        return str(value).lower()
     if isinstance(default, list):
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise ConfigError(f"{where} is {value!r:.80}, not an array of strings", hint=CORRECT)

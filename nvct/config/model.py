@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     Value: TypeAlias = "bool | str | list[str]"
 
 MODES = ("auto", "jit-cdi", "cdi", "csv", "legacy")
-LAYOUTS = ("classic",)
+LAYOUTS = ("classic", "farm")
+SWITCHES = ("auto", "true", "false")
 LOG_LEVELS = ("panic", "fatal", "error", "warn", "warning", "info", "debug", "trace")
 DRIVER_CAPABILITIES = (
     "compat32", "compute", "display", "graphics", "ngx", "utility", "video",
@@ -45,7 +46,10 @@ class Config:
         allow_*, disable_cuda_compat_lib_hook, disable_imex_channel_creation, ignore_imex,
         no_additional_gids: of features.
         layout, hook_path: of nvct; hook_path is the program named in generated specs.
+        farm_dir, params_mask: of nvct; params_mask is "auto", "true" or "false", and auto masks
+            the driver's params where a hook runs anyway.
         dev_root, proc_root, sys_root, plain_nodes: of nvct; where a simulated node's parts are.
+        policy: of nvct; the rules, each a JSON object that `nvct.request.policy` reads.
     """
 
     __slots__ = (
@@ -75,6 +79,7 @@ class Config:
         "disable_imex_channel_creation",
         "disable_require",
         "driver_root",
+        "farm_dir",
         "hook_path",
         "ignore_imex",
         "jit_disable_hooks",
@@ -83,8 +88,10 @@ class Config:
         "log_level",
         "mode",
         "no_additional_gids",
+        "params_mask",
         "path",
         "plain_nodes",
+        "policy",
         "proc_root",
         "runtime_hook_path",
         "runtimes",
@@ -114,11 +121,14 @@ class Config:
         self.ignore_imex = False
         self.no_additional_gids = False
         self.layout = "classic"
+        self.farm_dir = paths.FARM_DIR
+        self.params_mask = "auto"
         self.hook_path = paths.HOOK_PATH
         self.dev_root = ""
         self.proc_root = "/proc"
         self.sys_root = "/sys"
         self.plain_nodes = False
+        self.policy: list[str] = []
 
     def _set_container_cli(self) -> None:
         self.driver_root = "/"
@@ -219,6 +229,7 @@ def check(config: Config) -> None:
     mode = "nvidia-container-runtime.mode"
     _one_of(where, mode, config.mode, MODES)
     _one_of(where, "nvct.layout", config.layout, LAYOUTS)
+    _one_of(where, "nvct.params-mask", config.params_mask, SWITCHES)
     if not config.runtimes or "" in config.runtimes:
         _refuse(where, "nvidia-container-runtime.runtimes", config.runtimes, "name runc or crun")
     modes = "nvidia-container-runtime.modes.cdi"
@@ -232,6 +243,7 @@ def check(config: Config) -> None:
         _absolute(where, f"{modes}.spec-dirs", directory)
     _absolute(where, "nvidia-container-cli.root", config.driver_root)
     _absolute(where, "nvct.hook-path", config.hook_path)
+    _absolute(where, "nvct.farm-dir", config.farm_dir)
     _absolute(where, "nvct.proc-root", config.proc_root)
     _absolute(where, "nvct.sys-root", config.sys_root)
     ldconfig = config.cli_ldconfig

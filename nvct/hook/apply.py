@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hook apply: all of a container's work in one process, in the order that the parts need.
 
-Links first, as SONAME links are what libraries are found by; then the choice of CUDA
-compatibility and the dynamic linker's cache; then the mounts that hide something.
+The mount over the driver's params first, as it has to be made in the container's mount namespace;
+then links, as SONAME links are what libraries are found by; then the choice of CUDA compatibility
+and the dynamic linker's cache.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ def run(context: Context) -> None:
         NvctError: a part could not be done; what was done before stays.
     """
     options = context.options
+    if options.is_set("mask-params"):
+        from nvct.hook import disable_device_node_modification
+
+        disable_device_node_modification.run(context)
     folders = options.values("folder")
     if options.values("link"):
         from nvct.hook import create_symlinks
@@ -34,10 +39,6 @@ def run(context: Context) -> None:
 
             compat = enable_cuda_compat.choose(context)
         update_ldcache.update(context, folders, [compat] if compat else [])
-    if options.is_set("mask-params"):
-        from nvct.hook import disable_device_node_modification
-
-        disable_device_node_modification.run(context)
     if options.is_set("application-profile"):
         from nvct.hook import update_application_profile
 

@@ -3,7 +3,8 @@
 
 The root is found by the state that the runtime hands over: a top-level `root` (crun), or
 `root.path` in the bundle's config.json. Never by the working directory or a process id. It's
-opened once; everything in the container goes through that descriptor.
+opened once; everything in the container goes through that descriptor. Where the runtime made a
+read-only root read-only already, files are written in a mount namespace of the hook's own.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 STATE_LIMIT = 1 << 20
 CONFIG_LIMIT = 64 << 20
+ST_RDONLY = 1
 STATE_HINT = "the OCI runtime hands the container's state to a hook on stdin"
 
 
@@ -37,7 +39,16 @@ class Context:
         warn: takes one sentence for the user.
     """
 
-    __slots__ = ("_root", "_stdin_fd", "kernel", "options", "proc_root", "warn")
+    __slots__ = (
+        "_bundle",
+        "_looked",
+        "_root",
+        "_stdin_fd",
+        "kernel",
+        "options",
+        "proc_root",
+        "warn",
+    )
 
     def __init__(
         self,
@@ -53,10 +64,14 @@ class Context:
         self.proc_root = options.text("proc-root", "/proc")
         self.warn = warn
         self._stdin_fd = stdin_fd
+        self._bundle = ""
+        self._looked = False
         self._root: Root | None = None
 
-    def root(self) -> Root:
-        """Return the container's root, opened by the first call.
+    def mounts(self) -> Root:
+        """Return the container's root, opened by the first call, to mount something in it.
+
+        That comes before any use of `root()`, which may leave the mount namespace.
 
         Raises:
             BundleError: the state or config.json cannot be read or names no root.
@@ -75,22 +90,51 @@ class Context:
             self._root = root
         return self._root
 
+    def root(self) -> Root:
+        """Return the container's root, to read and to write files in it.
+
+        Raises:
+            BundleError, UnsafePathError: as `mounts`.
+            HostError: as `mounts`, or the kernel allows no writing.
+        """
+        root = self.mounts()
+        if not self._looked:
+            self._looked = True
+            if posix.fstatvfs(root.fd).f_flag & ST_RDONLY and self._is_asked_read_only():
+                from nvct.hook import readonly
+
+                self._root = readonly.writable(root, self.proc_root, self.kernel)
+                if self._root is not root:
+                    root.close()
+                return self._root
+        return root
+
     def close(self) -> None:
         """Close the container's root."""
         if self._root is not None:
             self._root.close()
             self._root = None
 
+    def _is_asked_read_only(self) -> bool:
+        """Tell whether config.json wants the root read-only."""
+        if not self._bundle:
+            return False
+        section = read_object(f"{self._bundle}/config.json", "config").get("root")
+        return isinstance(section, dict) and section.get("readonly") is True
+
     def _root_path(self) -> str:
         source = self.options.text("container-spec", "-")
         state = read_object(source if source not in {"", "-"} else self._stdin_fd, "state")
         root = _text(state, "root", "the container's state")  # crun 1.8: relative to the bundle
+        bundle = _text(state, "bundle", "the container's state")
+        self._bundle = bundle if bundle.startswith("/") else ""
         if root.startswith("/"):
             return root
-        bundle = _text(state, "bundle", "the container's state")
         if not bundle:
             raise BundleError("the container's state names no bundle", hint=STATE_HINT)
-        bundle = _absolute(bundle, "the container's state")
+        if not self._bundle:
+            text = f"the container's state has the relative path {bundle!r}"
+            raise BundleError(text, hint=STATE_HINT)
         if root:
             return f"{bundle}/{root}"
         config = read_object(f"{bundle}/config.json", "config")
@@ -99,12 +143,6 @@ class Context:
         if not path:
             raise BundleError(f"{bundle}/config.json has no root.path")
         return path if path.startswith("/") else f"{bundle}/{path}"
-
-
-def _absolute(path: str, source: str) -> str:
-    if not path.startswith("/"):
-        raise BundleError(f"{source} has the relative path {path!r}", hint=STATE_HINT)
-    return path
 
 
 def _text(value: jsontext.Json, key: str, source: str) -> str:

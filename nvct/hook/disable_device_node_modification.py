@@ -49,7 +49,7 @@ def run(context: Context) -> None:
     masked = mask(data)
     if masked is None:
         return
-    root = context.root()
+    root = context.mounts()
     target = root.path_fd(TARGET, write=True)
     if target is None:
         return

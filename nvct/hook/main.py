@@ -138,12 +138,12 @@ def _run(name: str, options: Options, stdin_fd: int, program: str, *, quiet: boo
 
     context = Context(options, stdin_fd, warn)
     try:
-        _module(name).run(context)
+        module(name).run(context)
     finally:
         context.close()
 
 
-def _module(name: str) -> ModuleType:
+def module(name: str) -> ModuleType:
     """Import a hook's module; a hook pays for no other's."""
     module = f"nvct.hook.{name.replace('-', '_')}"
     __import__(module)

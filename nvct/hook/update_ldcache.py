@@ -12,26 +12,17 @@ from __future__ import annotations
 import posix
 
 from nvct.errors import LdCacheError
-from nvct.hook import linker_conf
-from nvct.hook.libraries import Mounts, scan
 from nvct.linux import ldcache
 from nvct.linux.constants import S_IFDIR, S_IFMT
+from nvct.rootfs import linker, linker_conf
+from nvct.rootfs.libraries import Mounts, scan
+from nvct.rootfs.linker import CACHE, LIBC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.hook.context import Context
-    from nvct.hook.libraries import Found
     from nvct.linux.root import Root
-
-CACHE = "/etc/ld.so.cache"
-LIBC = "libc.so.6"
-LOADERS = {
-    "x86_64": "/lib64/ld-linux-x86-64.so.2",
-    "aarch64": "/lib/ld-linux-aarch64.so.1",
-    "i386": "/lib/ld-linux.so.2",
-}
-MUSL_DEFAULT = ("/lib", "/usr/local/lib", "/usr/lib")  # musl, ldso/dynlink.c
-MUSL_LIMIT = 1 << 16
+    from nvct.rootfs.libraries import Found
 
 
 def run(context: Context) -> None:
@@ -52,10 +43,10 @@ def update(context: Context, folders: list[str], compat: list[str]) -> None:
         NvctError: the container's files don't allow it.
     """
     root = context.root()
-    musl = f"/lib/ld-musl-{posix.uname().machine}.so.1"
-    if root.is_file(musl):
-        update_musl(context, f"/etc/{musl[5:-5]}.path", folders)
-    if root.lstat(CACHE) is not None or any(root.is_file(p) for p in LOADERS.values()):
+    musl = linker.musl_path(root)
+    if musl:
+        linker.update_musl(root, musl, folders, context.kernel)
+    if linker.has_glibc(root):
         _Update(context, root).run(folders, compat)
 
 
@@ -96,9 +87,12 @@ class _Update:
             if folder not in compat and place not in default:
                 kept.append(shown)
         kept = self._uncovered(kept, {pair for found in libraries.values() for pair in found})
-        gone = [f for f in self._old.compat + self._old.folders if f not in compat + kept]
-        self._write_cache(libraries, gone)
-        linker_conf.write(root, linker_conf.LinkerConf(compat, kept), self._context.kernel)
+        view = [f for f in self._old.view if root.listdir(f)]  # mounted: the shim's work, not ours
+        if view:
+            compat = compat or self._old.compat
+        new = linker_conf.LinkerConf(compat, kept, view)
+        self._write_cache(libraries, [f for f in self._old.all if f not in new.all])
+        linker_conf.write(root, new, self._context.kernel)
 
     def _default_folders(self) -> dict[str, str]:
         """Return the folders of the image's libc, by path without links, as its cache calls them.
@@ -148,24 +142,6 @@ class _Update:
 def _is_folder(root: Root, place: str) -> bool:
     found = root.stat(place)
     return found is not None and found.st_mode & S_IFMT == S_IFDIR
-
-
-def update_musl(context: Context, path: str, folders: list[str]) -> None:
-    """Add folders to musl's path file, which replaces its defaults when it is there.
-
-    Raises:
-        UnsafePathError: the path file is no regular file.
-    """
-    root = context.root()
-    data = root.read_file(path, MUSL_LIMIT) or b""
-    text = data.decode("utf-8", "surrogateescape")
-    lines = [part for line in text.splitlines() for part in line.split(":") if part]
-    known = lines or list(MUSL_DEFAULT)
-    new = [f for f in folders if f not in known and linker_conf.is_plain(f)]
-    if not new:
-        return
-    merged = "\n".join([*known, *new]) + "\n"
-    root.write_file(path, merged.encode("utf-8", "surrogateescape"), kernel=context.kernel)
 
 
 def forget(context: Context, folders: list[str]) -> None:

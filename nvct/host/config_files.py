@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
     Place: TypeAlias = tuple[Tree, str]
 
-# XDG base directory specification: the default of $XDG_DATA_DIRS. The last is NixOS's.
-DATA_DIRS = ("/usr/local/share", "/usr/share", "/run/opengl-driver/share")
+# Where NixOS has them, whatever $XDG_DATA_DIRS says.
+NIXOS_DATA = "/run/opengl-driver/share"
+# XDG base directory specification: the default of $XDG_DATA_DIRS.
+DATA_DIRS = ("/usr/local/share", "/usr/share", NIXOS_DATA)
 MACHINES = frozenset({"x86_64", "aarch64", "i686", "i386", "ppc64le", "armv7l", "armhf"})
 TEXT_LIMIT = 1 << 16
 NAME_LIMIT = 255

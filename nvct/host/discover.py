@@ -114,7 +114,11 @@ def find_files(
             files += graphics.find(search, version, dirs)
             if flags.EXPLICIT_LIBRARIES in wanted.flags:
                 files += graphics.find_explicit(search, dirs, files)
-            files += config_files.find(search, wanted.config_search_paths)
+            files += config_files.find(
+                search,
+                wanted.config_search_paths,
+                data_dirs=wanted.data_dirs or config_files.DATA_DIRS,
+            )
             config_files.check(search, files)
         closure.check(search, files, list(dict.fromkeys([*dirs, *usual])))
     if flags.NO_IPC not in wanted.flags:

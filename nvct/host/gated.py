@@ -135,14 +135,19 @@ def find(mode: Mode, roots: Roots, wanted: Wanted | None = None) -> Inventory:
 def _files(gate: Gate, roots: Roots, findings: Findings) -> Iterator[DriverFile]:
     """Yield what a mode mounts, from the driver root or, if it is not there, from the host."""
     for kind, path, reason in gate.files:
-        places = (join(roots.driver_root, path), _on_host(roots, path))
+        candidates = places(roots, path)
         is_there = os.path.isdir if kind == "directory" else os.path.isfile
-        for place in dict.fromkeys(places):
+        for place in candidates:
             if is_there(place):
                 yield DriverFile(host_path=place, container_path=path, reason=reason, kind=kind)
                 break
         else:
-            findings.note(f"there is no {places[0]}: {reason}")
+            findings.note(f"there is no {candidates[0]}: {reason}")
+
+
+def places(roots: Roots, path: str) -> list[str]:
+    """Return where a file of a mode may be: in the driver root, else on the host."""
+    return list(dict.fromkeys((join(roots.driver_root, path), _on_host(roots, path))))
 
 
 def _on_host(roots: Roots, path: str) -> str:

@@ -2,32 +2,43 @@
 """NVML behind one protocol: what procfs does not tell, above all the UUIDs of MIG devices.
 
 Contract: the only importer of pynvml. The library is loaded from the driver root by its path, so
-that no other driver's is picked up. Calls may hang with the driver; a time-out is the caller's.
+that no other driver's is picked up. Calls are made in a process of their own: they may hang with
+the driver, or crash.
 """
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from nvct.errors import NvmlError
+from nvct.host import apart
 from nvct.host.procfs import canonical_bus_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
-    from typing import Any, TypeAlias
+    from typing import Any, TypeAlias, TypeVar
 
     Handle: TypeAlias = Any
+    Properties: TypeAlias = dict[str, str]
+    T = TypeVar("T")
 
 # nvml.h: those whose GPU instances may use the parent's DRM nodes.
 GRAPHICAL_PROFILES = tuple(
     f"NVML_GPU_INSTANCE_PROFILE_{slices}_SLICE_GFX" for slices in (1, 2, 3, 4)
 )
-_LOCK = threading.Lock()
+# As libnvidia-container writes them, whose comparison ignores case: CUDA images have conditions on
+# "tesla", "geforcertx", "nvidiartx".
+BRANDS = (
+    "Unknown", "Quadro", "Tesla", "NVS", "GRID", "GeForce", "Titan", "NvidiaVApps", "NvidiaVPC",
+    "NvidiaVCS", "NvidiaVWS", "NvidiaCloudGaming", "QuadroRTX", "NvidiaRTX", "Nvidia",
+    "GeForceRTX", "TitanRTX",
+)  # fmt: skip
+# Eight GPUs that nothing else uses take some twenty seconds to start.
+LIMIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,36 +95,62 @@ class Nvml(Protocol):
 
 
 class LibraryNvml:
-    """NVML through nvidia-ml-py and one library file.
+    """NVML through nvidia-ml-py and one library file, in another process at each call."""
 
-    nvidia-ml-py keeps the loaded library in its module: a process should use one library only.
-    """
+    def __init__(self, library: str, limit_s: float = LIMIT_S) -> None:
+        """Remember the library's path; nothing is loaded yet.
 
-    def __init__(self, library: str) -> None:
-        """Remember the library's path; nothing is loaded yet."""
+        Args:
+            library: its path.
+            limit_s: how long a call may take.
+        """
         self.path = library
+        self.limit_s = limit_s
 
     def report(self) -> NvmlReport:
         """Initialize NVML, ask it for everything and shut it down.
 
         Raises:
-            NvmlError: the library cannot be loaded or initialized.
+            NvmlError: the library cannot be loaded or initialized, hangs or crashes.
         """
-        with _LOCK:
-            nvml = self._load()
+        return self._asked(_report)
+
+    def properties(self) -> dict[str, Properties]:
+        """Return brand and architecture of each GPU by its UUID, what NVML tells of them.
+
+        Raises:
+            NvmlError: the library cannot be loaded or initialized, hangs or crashes.
+        """
+        return self._asked(_properties)
+
+    def _asked(self, ask: Callable[[ModuleType], T]) -> T:
+        try:
+            return apart.run(partial(self._ask, ask), self.limit_s)
+        except TimeoutError as error:
+            raise NvmlError(
+                f"NVML does not answer within {self.limit_s:g} s: {self.path}",
+                hint="dmesg tells which GPU hangs",
+            ) from error
+        except apart.DiedError as error:
+            raise NvmlError(
+                f"NVML crashed with {error}: {self.path}", hint="install the driver again"
+            ) from error
+
+    def _ask(self, ask: Callable[[ModuleType], T]) -> T:
+        nvml = self._load()
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError as error:
+            raise _error(self.path, "nvmlInit", error) from error
+        try:
+            return ask(nvml)
+        except nvml.NVMLError as error:
+            raise _error(self.path, "counting GPUs", error) from error
+        finally:
             try:
-                nvml.nvmlInit()
-            except nvml.NVMLError as error:
-                raise _error(self.path, "nvmlInit", error) from error
-            try:
-                return _report(nvml)
-            except nvml.NVMLError as error:
-                raise _error(self.path, "counting GPUs", error) from error
-            finally:
-                try:
-                    nvml.nvmlShutdown()
-                except nvml.NVMLError:
-                    pass
+                nvml.nvmlShutdown()
+            except nvml.NVMLError:
+                pass
 
     def _load(self) -> ModuleType:
         import ctypes
@@ -131,6 +168,23 @@ class LibraryNvml:
         pynvml.nvmlLib = library  # type: ignore[assignment]
         pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - see above
         return pynvml
+
+
+def _properties(nvml: ModuleType) -> dict[str, Properties]:
+    found: dict[str, Properties] = {}
+    for index in range(nvml.nvmlDeviceGetCount()):
+        handle = _optional(nvml, partial(nvml.nvmlDeviceGetHandleByIndex, index))
+        uuid = handle and _optional(nvml, partial(nvml.nvmlDeviceGetUUID, handle))
+        if not uuid:
+            continue
+        known = found[_string(uuid)] = {}
+        brand = _optional(nvml, partial(nvml.nvmlDeviceGetBrand, handle))
+        if brand is not None:
+            known["brand"] = BRANDS[brand] if 0 <= brand < len(BRANDS) else BRANDS[0]
+        arch = _optional(nvml, partial(nvml.nvmlDeviceGetCudaComputeCapability, handle))
+        if arch is not None:
+            known["arch"] = f"{arch[0]}.{arch[1]}"
+    return found
 
 
 def _report(nvml: ModuleType) -> NvmlReport:

@@ -73,9 +73,12 @@ def find(roots: Roots, wanted: Wanted | None = None) -> Inventory:
     board = _Board(roots, wanted or Wanted(), Findings())
     entries = csv.read(roots, board.wanted, board.findings)
     if not entries:
-        place = ", ".join(csv.list_paths(roots, board.wanted)) or f"{roots.etc}/{csv.FOLDER}"
+        paths = csv.list_paths(roots, board.wanted)
+        folders = {os.path.dirname(path) for path in paths}
+        place = folders.pop() if len(paths) > 1 == len(folders) else ", ".join(paths)
         raise HostError(
-            f"no CSV file says what containers get on this board: {place}",
+            "no CSV file says what containers get on this board: "
+            f"{place or f'{roots.etc}/{csv.FOLDER}'}",
             hint="install nvidia-l4t-init, or name them: --csv.file",
         )
     files, links, library = _files(board, entries)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import posix
 from typing import NamedTuple
 
-from nvct.errors import DocumentError, LdCacheError, NvctError, UnsafePathError
+from nvct.errors import DocumentError, HostError, LdCacheError, NvctError, UnsafePathError
 from nvct.host.roots import join
 from nvct.linux import elf, ldcache
 from nvct.linux.root import Root
@@ -54,7 +54,12 @@ class Tree:
             HostError: there is no such directory.
         """
         self.host_root = host_path
-        self.root = Root.open(host_path)
+        try:
+            self.root = Root.open(host_path)
+        except HostError as error:
+            raise HostError(
+                error.message, hint="name the driver's: --driver-root, or root in config.toml"
+            ) from error
         self._names: dict[str, list[str]] = {}
         self._sets: dict[str, frozenset[str]] = {}
         self._folders: dict[str, int] = {}

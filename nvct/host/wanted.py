@@ -35,6 +35,8 @@ class Wanted:
         flags: of `--feature-flag`, known ones only.
         compat32: 32-bit libraries as well; else they are left out, as by nvidia-container-toolkit.
         csv_folder: where JetPack's folder of CSV files is; its usual place in /etc if empty.
+        data_dirs: absolute directories of the driver root that replace the XDG data directories;
+            the usual ones if empty.
     """
 
     nvml: Nvml | Literal["auto"] | None = "auto"
@@ -49,3 +51,4 @@ class Wanted:
     flags: frozenset[str] = frozenset()
     compat32: bool = False
     csv_folder: str = ""
+    data_dirs: Sequence[str] = ()

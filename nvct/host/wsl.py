@@ -67,6 +67,8 @@ class _Search(NamedTuple):
 def find(roots: Roots, wanted: Wanted | None = None) -> Inventory:
     """Return what containers get in WSL: one device "all", which is all GPUs.
 
+    It has a UUID where NVML shows that there is one GPU.
+
     Raises:
         HostError: WSL shows no GPU, or no folder of NVIDIA's driver.
     """
@@ -87,12 +89,17 @@ def find(roots: Roots, wanted: Wanted | None = None) -> Inventory:
         driver_version=report.driver_version if report else "",
         mode="wsl",
         cuda_version=report.cuda_version if report else "",
-        devices=(NamedDevice(name="all", nodes=(node,)),),
+        devices=(NamedDevice(name="all", uuid=_only_uuid(report), nodes=(node,)),),
         files=tuple(sorted(files, key=lambda file: file.container_path)),
         left_out=tuple(findings.left_out.values()),
         warnings=tuple(findings.warnings),
         notes=tuple(findings.notes),
     )
+
+
+def _only_uuid(report: NvmlReport | None) -> str:
+    gpus = report.gpus if report else ()
+    return gpus[0].uuid if len(gpus) == 1 else ""
 
 
 def _report(wanted: Wanted, library: str, findings: Findings) -> NvmlReport | None:

@@ -24,6 +24,8 @@ PROGRAMS = (
     "nvidia-container-runtime.cdi",
     "nvidia-container-runtime.legacy",
     "nvidia-cdi-hook",
+    "nvidia-container-runtime-hook",
+    "nvidia-container-toolkit",
 )
 SOURCE = Path(__file__).with_name("launcher.c")
 SCRIPT = Path(__file__).with_name("launcher.sh")

@@ -201,7 +201,8 @@ static int read_conf(void)
 	int fd, conf_fd;
 	if (!dir || !*dir) {
 		dir = "/run/nvct";
-		if (geteuid() && xdg && *xdg) {
+		/* Who does not own /, as the root of a rootless engine's user namespace. */
+		if (xdg && *xdg && !stat("/", &s) && s.st_uid != geteuid()) {
 			if ((size_t)snprintf(path, sizeof path, "%s/nvct", xdg) >= sizeof path)
 				return 0;
 			dir = path;
@@ -375,6 +376,8 @@ int main(int argc, char **argv)
 	signal(SIGXFSZ, SIG_DFL);
 	if (!strcmp(name, "nvidia-cdi-hook"))
 		start_python(BOOT("nvct.hook.launch"), name, argv + 1, argc - 1, hook_environment());
+	if (!strcmp(name, "nvidia-container-runtime-hook") || !strcmp(name, "nvidia-container-toolkit"))
+		start_python(BOOT("nvct.prestart.launch"), name, argv + 1, argc - 1, environ);
 	parse(argc, argv, &said);
 #ifdef NVCT_SHOW_ARGV /* for the tests: what was understood */
 	printf("%d|%s|%s|%s|%d|%d\n", said.sure, said.command ? said.command : "", said.bundle ? said.bundle : "",

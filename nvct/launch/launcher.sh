@@ -10,6 +10,9 @@ case $name in nvidia-cdi-hook) # its environment, PATH too, may be the container
 		${NVIDIA_CTK_QUIET+"NVIDIA_CTK_QUIET=$NVIDIA_CTK_QUIET"} "@PYTHON@" -I -S -c \
 		"${boot}from nvct.hook.launch import main;main('@COLD@')" "$name" "$@" ;;
 esac
+case $name in nvidia-container-runtime-hook|nvidia-container-toolkit)
+	exec "@PYTHON@" -I -S -c "${boot}from nvct.prestart.launch import main;main('@COLD@')" "$name" "$@" ;;
+esac
 skip='' command=''
 for arg do
 	if [ -n "$skip" ]; then skip=''; continue; fi

@@ -188,10 +188,14 @@ def read_bytes(
     `check` may refuse the file by the status of what was opened.
 
     Raises:
-        DocumentError: larger than `limit`, or no regular file (a FIFO is not waited for).
+        DocumentError: larger than `limit`, or no regular file (a FIFO is not waited for), or the
+            path is none.
         OSError: absent or not readable.
     """
-    fd = posix.open(path, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOCTTY)
+    try:
+        fd = posix.open(path, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOCTTY)
+    except ValueError as error:  # it comes out of JSON, which can say more than a path can
+        raise DocumentError(f"{path!r} is no path: it holds a NUL, say") from error
     try:
         found = posix.fstat(fd)
         if found.st_mode & constants.S_IFMT != constants.S_IFREG:

@@ -59,6 +59,12 @@ class Kernel:
         """Wait until a file or folder is on the disk."""
         posix.fsync(fd)
 
+    def clone_file(self, source_fd: int, target_fd: int) -> None:
+        """Let a file share all of another one's data; a write to either parts them (FICLONE)."""
+        from fcntl import ioctl  # only who builds a view of the driver needs it
+
+        ioctl(target_fd, constants.FICLONE, source_fd)
+
     def ftruncate(self, fd: int, length: int) -> None:
         """Set the size of an open file."""
         posix.ftruncate(fd, length)
@@ -214,6 +220,15 @@ class Kernel:
     def unshare(self, flags: int) -> None:
         """Leave the namespaces named by CLONE_* flags for new ones."""
         self._call("unshare", None, None, flags)
+
+    def set_effective_ids(self, uid: int, gid: int) -> None:
+        """Act as another user and group, or as root again; supplementary groups stay."""
+        if posix.geteuid() == 0:
+            posix.setegid(gid)
+            posix.seteuid(uid)
+        else:
+            posix.seteuid(uid)
+            posix.setegid(gid)
 
     def set_dumpable(self) -> None:
         """Let this process see its own /proc again, which a change of its ids took from it."""

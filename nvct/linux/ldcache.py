@@ -233,10 +233,10 @@ class _Keys:
         self._signed = signed
 
     def key(self, index: int) -> tuple[int, ...]:
-        key = self._keys.get(index)
+        offset = self._cache.records[index][1]  # by name: many records may share a long one
+        key = self._keys.get(offset)
         if key is None:
-            name = self._cache.raw(self._cache.records[index][1])
-            key = self._keys[index] = order_key(name, signed=self._signed)
+            key = self._keys[offset] = order_key(self._cache.raw(offset), signed=self._signed)
         return key
 
     def bisect(self, wanted: tuple[int, ...]) -> int:

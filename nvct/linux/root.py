@@ -74,6 +74,8 @@ class Root:
             return cls(posix.open(path, posix.O_PATH | posix.O_DIRECTORY), path)
         except OSError as error:
             raise HostError(f"root folder {path} cannot be opened: {error.strerror}") from error
+        except ValueError as error:  # it comes out of JSON, which can say more than a path can
+            raise HostError(f"root folder {path!r} is no path: it holds a NUL, say") from error
 
     def close(self) -> None:
         """Close the descriptor; a second time does nothing."""

@@ -128,6 +128,11 @@ def walk(place: Place, last: int, create: int | None, kernel: Kernel) -> Place:
     """
     if "\0" in place.path:
         raise UnsafePathError(f"a path inside {place.label} holds a NUL character")
+    if not place.path.isascii():
+        try:
+            place.path.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:  # JSON can say more than a path can
+            raise UnsafePathError(f"a path inside {place.label} is no Unicode text") from error
     try:
         _steps(place, last, create, kernel)
     except BaseException as error:

@@ -18,6 +18,7 @@ LIMIT = 64 << 20
 HOOK_POINTS = (
     "prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop",
 )  # fmt: skip
+MOUNT_MEMBERS = ("destination", "type", "source", "options")
 WRITER = "the container engine writes this file"
 PRIVILEGED_CAPABILITY = "CAP_SYS_ADMIN"
 
@@ -40,6 +41,10 @@ def _want() -> jsontext.Want:
             "resources": {"devices": elements},
             "netDevices": {},
             "intelRdt": None,
+            "gidMappings": None,
+            "namespaces": None,
+            "uidMappings": None,
+            "cgroupsPath": None,
         },
     }
 
@@ -73,8 +78,19 @@ class Bundle:
 
     @property
     def mounts(self) -> list[dict[str, jsontext.Json]]:
-        """The mounts."""
-        return [v for v in self._values(("mounts",)) if isinstance(v, dict)]
+        """The mounts.
+
+        Raises:
+            BundleError: one has a member that runc takes for another one (Go), and crun does not.
+        """
+        found = [v for v in self._values(("mounts",)) if isinstance(v, dict)]
+        for mount in found:
+            for key in mount:
+                if key not in MOUNT_MEMBERS and key.casefold() in MOUNT_MEMBERS:
+                    raise BundleError(
+                        f"{self.path} is ambiguous: {key} is no member in lower case", hint=WRITER
+                    )
+        return found
 
     @property
     def annotations(self) -> dict[str, str]:
@@ -98,6 +114,45 @@ class Bundle:
         """Return process.user.uid or .gid, 0 where it is not said."""
         found = self.document.value(("process", "user", which))
         return found if isinstance(found, int) and not isinstance(found, bool) else 0
+
+    def host_root(self) -> tuple[int, int] | None:
+        """Return the host's ids of the container's root user and group, None where it has none."""
+        ids = (self._mapped("uidMappings"), self._mapped("gidMappings"))
+        return None if None in ids else ids  # type: ignore[return-value]  # no None
+
+    def has_user_namespace(self) -> bool:
+        """Tell whether the container gets, or joins, a user namespace."""
+        spaces = self.document.value(("linux", "namespaces"))
+        return isinstance(spaces, list) and any(
+            isinstance(space, dict) and space.get("type") == "user" for space in spaces
+        )
+
+    def has_group(self, gid: int) -> bool:
+        """Tell whether a group exists in the container's user namespace, as far as it is known."""
+        found = self.document.value(("linux", "gidMappings"))
+        if not isinstance(found, list) or not found:
+            return True
+        for entry in found:
+            if isinstance(entry, dict):
+                first, size = entry.get("containerID"), entry.get("size")
+                if (
+                    isinstance(first, int)
+                    and isinstance(size, int)
+                    and first <= gid < first + size
+                ):
+                    return True
+        return False
+
+    def _mapped(self, which: str) -> int | None:
+        found = self.document.value(("linux", which))
+        if not found or not isinstance(found, list):
+            return 0
+        for entry in found:
+            if isinstance(entry, dict) and entry.get("containerID") == 0 and entry.get("size"):
+                host = entry.get("hostID")
+                if isinstance(host, int) and not isinstance(host, bool) and host >= 0:
+                    return host
+        return None
 
     def _values(self, path: tuple[str, ...]) -> list[jsontext.Json]:
         try:

@@ -28,7 +28,8 @@ APPLY = "apply"
 """The hook that does all of a container's work in one process (nvct.hook.apply)."""
 WITH_VALUE = ("--link", "--folder")
 VERSION_FILE = "driver/nvidia/version"
-_LIBCUDA = re.compile(r"/libcuda\.so\.(\d[\d.]+)$")
+# Three digits: WSL and Tegra have a libcuda.so.1.1, which is no driver's version.
+_LIBCUDA = re.compile(r"/libcuda\.so\.(\d{3}\.[\d.]+)$")
 _LOADED = re.compile(r"Kernel Module[^\n]*?\s(\d+\.[\d.]+)\s")
 
 
@@ -210,6 +211,7 @@ def fragments(edits: ContainerEdits, source: str) -> model.Edits:
         "nodes": [
             {
                 "path": node["path"],
+                "host": node["host"],
                 "node": text(node["node"]),
                 "rule": text(node["rule"]) if node["rule"] else "",
             }

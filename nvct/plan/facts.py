@@ -8,6 +8,7 @@ stat     [dev, ino, size, mtime_ns, uid] of the file or directory, links followe
 absent   None: nothing is there
 text     the content, at most 64 KiB (procfs, whose times move by themselves)
 list     the sorted names in a directory, [] where there is none
+prefix   those of them that start with the path's last part
 rdev     the device number of a character device node, links not followed
 hash     size and blake2b of the first MiB, for files that were younger than two seconds
          when the fact was taken: coarse file times could hide a second change
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 TEXT_LIMIT = 65536
 HASH_LIMIT = 1 << 20
 YOUNG_NS = 2_000_000_000
-KINDS = ("stat", "absent", "text", "list", "rdev", "hash")
+KINDS = ("stat", "absent", "text", "list", "prefix", "rdev", "hash")
 S_IFMT, S_IFCHR, S_IFDIR = 0o170000, 0o020000, 0o040000
 
 
@@ -46,13 +47,16 @@ def observe(kind: str, path: str) -> Value:
             return _read(path, TEXT_LIMIT).decode("utf-8", "surrogateescape")
         if kind == "list":
             return sorted(posix.listdir(path))
+        if kind == "prefix":
+            folder, _, start = path.rpartition("/")
+            return sorted([name for name in posix.listdir(folder) if name.startswith(start)])
         if kind == "rdev":
             s = posix.lstat(path)
             return s.st_rdev if s.st_mode & S_IFMT == S_IFCHR else None
         if kind == "hash":
             return _digest(path)
     except OSError:
-        return [] if kind == "list" else None
+        return [] if kind in ("list", "prefix") else None
     raise ValueError(kind)
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from nvct.oci.bundle import Bundle
     from nvct.plan.model import Edits, Node
 
+ONCE = ("NVIDIA_VISIBLE_DEVICES",)
+"""What is in the environment once, whatever the image, the engine and the edits say."""
 NVIDIA_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 
 
@@ -26,8 +28,8 @@ def apply(bundle: Bundle, edits: list[Edits]) -> None:
         DocumentError: a member that must be an array is none.
     """
     _env(bundle, [e for one in edits for e in one["env"]])
-    _nodes(bundle, [n for one in edits for n in one["nodes"]])
-    _mounts(bundle, [m for one in edits for m in one["mounts"]])
+    bound = _nodes(bundle, [n for one in edits for n in one["nodes"]])
+    _mounts(bundle, [m for one in edits for m in one["mounts"]] + bound)
     _hooks(bundle, edits)
     _gids(bundle, [g for one in edits for g in one["gids"]])
     document = bundle.document
@@ -41,10 +43,14 @@ def apply(bundle: Bundle, edits: list[Edits]) -> None:
 def _env(bundle: Bundle, entries: list[str]) -> None:
     """Replace by key, else append; a key that is there twice is left once."""
     wanted = {entry.partition("=")[0]: entry for entry in entries}
-    if not wanted:
-        return
     path = ("process", "env")
     document = bundle.document
+    for name in ONCE:
+        there = [entry for entry in bundle.env if entry.startswith(name + "=")]
+        if len(there) > 1:
+            wanted.setdefault(name, there[-1])  # the one that decided
+    if not wanted:
+        return
     kept: list[str] = []
     replaced: set[str] = set()
     for node in document.elements(path):
@@ -61,21 +67,49 @@ def _env(bundle: Bundle, entries: list[str]) -> None:
         document.append(path, added)
 
 
-def _nodes(bundle: Bundle, nodes: list[Node]) -> None:
-    """Replace device nodes by path, append their device rules."""
+def _nodes(bundle: Bundle, nodes: list[Node]) -> list[list[str]]:
+    """Replace device nodes by path, append their device rules; return those to be mounted."""
     wanted = {node["path"]: node for node in nodes}
+    bound: list[list[str]] = []
     if not wanted:
-        return
+        return bound
     uid, gid = bundle.process_id("uid"), bundle.process_id("gid")
+    has_user_namespace = bundle.has_user_namespace()
     texts = []
     for node in wanted.values():
         text = node["node"]
+        if has_user_namespace and _is_open_to_all(text):
+            bound.append([node["path"], _bind(node.get("host") or node["path"], node["path"])])
+            continue
         for key, value in (("uid", uid), ("gid", gid)):  # CDI: each defaults to the process's
             if value > 0 and f',"{key}":' not in text:
                 text = f'{text[:-1]},"{key}":{value}}}'
         texts.append(text)
     _replace_devices(bundle, wanted, texts)
     _rules(bundle, [node["rule"] for node in wanted.values() if node["rule"]])
+    return bound
+
+
+def _is_open_to_all(text: str) -> bool:
+    """Tell whether a node is better the host's own in a user namespace.
+
+    No node can be made in there. runc binds the host's, at the path in the container. crun (since
+    1.8) makes one outside and lets the umask take the permission to write from it, so that only
+    the container's root could open a GPU. A node with an owner, or not open to everybody, is left
+    to the runtime: the host's has owners that the container does not know.
+    """
+    node = parse(text, "a plan")
+    if not isinstance(node, dict) or "uid" in node or "gid" in node:
+        return False
+    mode = node.get("fileMode")
+    return isinstance(mode, int) and mode & 0o006 == 0o006 and node.get("type") != "p"
+
+
+def _bind(source: str, destination: str) -> str:
+    return (
+        f'{{"destination":{quote(destination)},"type":"bind","source":{quote(source)},'
+        '"options":["bind","nosuid","noexec","rprivate"]}'
+    )
 
 
 def _rules(bundle: Bundle, rules: list[str]) -> None:
@@ -165,11 +199,12 @@ def _hooks(bundle: Bundle, edits: list[Edits]) -> None:
 
 
 def _gids(bundle: Bundle, gids: list[int]) -> None:
+    """Append groups; one that the user namespace does not have would fail the create."""
     path = ("process", "user", "additionalGids")
     there = [node.value for node in bundle.document.elements(path)]
     added: list[str] = []
     for gid in gids:
-        if gid > 0 and gid not in there and str(gid) not in added:
+        if gid > 0 and gid not in there and str(gid) not in added and bundle.has_group(gid):
             added.append(str(gid))
     bundle.document.append(path, added)
 

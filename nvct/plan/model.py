@@ -24,7 +24,8 @@ request is turned down, "" where it is not. Edits of nvct's own spec may have tw
     "parts": {capability: Edits},   what only containers with this driver capability get
     "hook": {"head": text, "args": [text, ...], "tail": text}
 
-The hook is put together of its own arguments and those ("args") of the parts that are taken.
+The hook is put together of its own arguments and those ("args") of the parts that are taken. The
+plan "properties" has no devices, but "gpus": {name: {"brand": ..., "arch": ...}}.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ if TYPE_CHECKING:
     from typing import TypedDict
 
     class Node(TypedDict):
-        """A device node: its path in the container, its OCI device and device rule."""
+        """A device node: its path in the container and on the host, OCI device, device rule."""
 
         path: str
+        host: str
         node: str
         rule: str
 
@@ -51,12 +53,37 @@ if TYPE_CHECKING:
         args: list[str]
         tail: str
 
+    class Farm(TypedDict):
+        """What the shim needs to give containers the driver by a view (nvct.farm.table)."""
+
+        view: str
+        why: str
+        version: str
+        facts: list[facts.Fact]
+        cache: dict[str, list[list[str]]]
+        cache32: dict[str, list[list[str]]]
+        links: dict[str, list[list[str]]]
+        mounts: dict[str, list[list[str]]]
+        env: dict[str, list[str]]
+        compat: dict[str, str]
+        params: bool
+        profile: bool
+        staged: bool
+
+    class Instead(TypedDict):
+        """A view that can take the place of the edits that all of its containers get."""
+
+        table: Farm
+        capabilities: list[str] | None
+        common: list[Edits]
+
     class MoreEdits(TypedDict, total=False):
-        """What only edits of nvct's own spec have."""
+        """What only edits of nvct's own spec have; `farm` stands in edits that change nothing."""
 
         parts: dict[str, Edits]
         hook: HookParts
         args: list[str]
+        farm: Instead
 
     class Edits(MoreEdits):
         """Compiled container edits."""
@@ -85,8 +112,8 @@ if TYPE_CHECKING:
         facts: list[facts.Fact]
         refuse: str
 
-    Plan = TypedDict(
-        "Plan",
+    BasePlan = TypedDict(
+        "BasePlan",
         {
             "nvct-plan": int,
             "config": str,
@@ -101,6 +128,12 @@ if TYPE_CHECKING:
         },
     )
 
+    class Plan(BasePlan, total=False):
+        """A plan; that of nvct's own spec has a table of the driver's view (nvct.farm.table)."""
+
+        farm: Farm
+
+
 FORMAT = 2
 NOT_BY_DEFAULT = "compat32"
 """The capability that has to be asked for by name: the incumbent's CDI modes never deliver it."""
@@ -112,7 +145,10 @@ def is_current(plan: object) -> bool:
     if not isinstance(plan, dict) or plan.get(KEY) != FORMAT:
         return False
     found = plan.get("facts")
-    return isinstance(found, list) and facts.broken(found) is None
+    if not isinstance(found, list) or facts.broken(found) is not None:
+        return False
+    farm = plan.get("farm")
+    return not farm or facts.broken(farm["facts"]) is None
 
 
 class StalePlanError(Exception):
@@ -150,10 +186,21 @@ def collect(plan: Plan, names: list[str], capabilities: list[str] | None = None)
             raise _stale(name, spec["path"], refuse)
         if device["spec"] not in specs:
             specs.append(device["spec"])
-            found += _chosen(spec["edits"], capabilities)
+            found += _common(plan, spec, capabilities)
         if device["edits"] not in seen:
             seen.append(device["edits"])
             found += _chosen(plan["edits"][device["edits"]], capabilities)
+    return found
+
+
+def _common(plan: Plan, spec: Spec, capabilities: list[str] | None) -> list[Edits]:
+    """Return what a spec's devices have in common, and by what the driver may come instead."""
+    found = _chosen(spec["edits"], capabilities)
+    farm = plan.get("farm")
+    if farm:
+        made = no_edits()
+        made["farm"] = {"table": farm, "capabilities": capabilities, "common": list(found)}
+        found.append(made)
     return found
 
 
@@ -161,7 +208,7 @@ def _chosen(edits: Edits, capabilities: list[str] | None) -> list[Edits]:
     """Return edits, those parts of them that are wanted, and the hook of both."""
     found = [edits]
     for name, part in edits.get("parts", {}).items():
-        if name in capabilities if capabilities is not None else name != NOT_BY_DEFAULT:
+        if is_wanted(name, capabilities):
             found.append(part)
     hook = edits.get("hook")
     if hook:
@@ -171,6 +218,11 @@ def _chosen(edits: Edits, capabilities: list[str] | None) -> list[Edits]:
             made["hooks"] = {"createContainer": [f"{hook['head']},{','.join(args)}{hook['tail']}"]}
             found.append(made)
     return found
+
+
+def is_wanted(name: str, capabilities: list[str] | None) -> bool:
+    """Tell whether a driver capability is among those that are wanted."""
+    return name in capabilities if capabilities is not None else name != NOT_BY_DEFAULT
 
 
 def no_edits() -> Edits:
@@ -193,7 +245,7 @@ def common(plan: Plan, kind: str, capabilities: list[str] | None = None) -> list
                 raise StalePlanError(name)
             if spec["refuse"]:
                 raise _stale(kind, spec["path"], spec["refuse"])
-            return _chosen(spec["edits"], capabilities)
+            return _common(plan, spec, capabilities)
     raise CdiSpecError(f"no CDI spec of kind {kind}", hint="make one: nvidia-ctk cdi generate")
 
 
@@ -223,6 +275,8 @@ def _unknown(plan: Plan, name: str) -> UnknownDeviceError:
         parts = [n for n in there if n.startswith(device + ":")]
         if parts:
             hint = f"GPU {device} is in MIG mode: ask for {' or '.join(parts[:2])}"
+        elif own and there == ["all"]:
+            hint = "ask for all: WSL does not tell its GPUs apart"
         return UnknownDeviceError(f"{kind} has no device {device!r}; it has {listed}", hint=hint)
     reason = f" ({plan['problems'][0]})" if plan["problems"] else ""
     return UnknownDeviceError(

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The run directory: where compiled plans, the compiled configuration and the lock are kept.
 
-Hot. `/run/nvct`, or `$XDG_RUNTIME_DIR/nvct` for anyone but root. What lies there is used as it
+Hot. `/run/nvct`, or `$XDG_RUNTIME_DIR/nvct` for anyone but the host's root: the shim of a rootless
+engine is root in a user namespace, whose `/` is somebody else's. What lies there is used as it
 is, so it is refused when the directory or a file in it belongs to somebody else or may be
 written by others. A plan is JSON, never a format that could run code. Nothing here fails a
 container: what cannot be read or kept is as if it were not there.
@@ -25,13 +26,18 @@ S_IFMT, S_IFREG, S_IFDIR = 0o170000, 0o100000, 0o040000
 LIMIT = 64 << 20
 
 
-def run_dir(env: Mapping[str, str]) -> str:
-    """Return the run directory's path for this user and environment."""
+def run_dir(env: Mapping[str, str], root: str = "/") -> str:
+    """Return the run directory's path for this user and environment.
+
+    Args:
+        env: of this process.
+        root: the directory whose owner the host's root is.
+    """
     named = env.get(paths.RUN_DIR_ENV)
     if named:
         return named
     runtime_dir = env.get("XDG_RUNTIME_DIR")
-    if posix.geteuid() != 0 and runtime_dir:
+    if runtime_dir and posix.stat(root).st_uid != posix.geteuid():
         return runtime_dir + "/nvct"
     return paths.RUN_DIR
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the launcher starts nvidia-container-runtime-hook: `sys.argv` is -c, its name, its arguments.
+"""How the launcher starts nvidia-container-runtime-hook.
 
-Hot.
+Hot. `sys.argv` is -c, the program's name, its arguments.
 """
 
 from __future__ import annotations

@@ -17,10 +17,15 @@ from nvct.hook import options as flags
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nvct.config.model import Config
     from nvct.hook.options import Kinds
     from nvct.oci.bundle import Bundle
+    from nvct.prestart.state import State
+    from nvct.request.origin import Origin
     from nvct.request.resolve import Request
+    from nvct.shim.create import Host
 
 PROGRAM = "nvidia-container-runtime-hook"
 FLAGS: Kinds = {
@@ -116,12 +121,23 @@ def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGR
             trouble: NvctError | None = None
         except NvctError as error:  # it only concerns who asks
             config, trouble = settings.fallback(), error
-        request = asked(bundle, config)
+        origin = None
+        if config.policy:  # only where config.toml has rules
+            from nvct.shim.create import Host, origin_of
+
+            origin = origin_of(bundle, config, Host(store, env, cold))
+        request = asked(bundle, config, origin)
         if request is None:
             return
         if trouble is not None:
             raise trouble
-        _serve(request, bundle, state, config, env, cold, store, program)
+        from nvct.shim.create import Host
+
+        def warn(text: str) -> None:
+            _say(f"{program}: warning: {errors.printable(text)}")
+
+        host = Host(store, env, cold)
+        _deliver(request, bundle, state, config=config, host=host, warn=warn)
     finally:
         store.close()
 
@@ -136,17 +152,18 @@ def is_served(bundle: Bundle) -> bool:
     return value == INJECTED
 
 
-def asked(bundle: Bundle, config: Config) -> Request | None:
+def asked(bundle: Bundle, config: Config, origin: Origin | None = None) -> Request | None:
     """Return what a container asks a hook for; annotations are for engines and the shim.
 
     Raises:
         RequestError: it asks for what cannot be understood, or for CDI devices by name.
+        NotPermittedError: the policy denies it.
         ConfigError: it asks, but a mode is configured in which hooks do not deliver.
     """
     from nvct.request.resolve import decide
 
     mode, config.mode = config.mode, "legacy"
-    request, _ = decide(bundle.env, bundle.mounts, {}, bundle.bounding, config)
+    request, _ = decide(bundle.env, bundle.mounts, {}, bundle.bounding, config, origin=origin)
     if request is None:
         return None
     if mode not in HANDLED and not config.skip_mode_detection:
@@ -162,17 +179,27 @@ def asked(bundle: Bundle, config: Config) -> Request | None:
     return request
 
 
-def _serve(
+def _deliver(
     request: Request,
     bundle: Bundle,
-    state: object,
+    state: State,
+    *,
     config: Config,
-    env: dict[str, str],
-    cold: str,
-    store: object,
-    program: str,
+    host: Host,
+    warn: Callable[[str], None],
 ) -> None:
-    raise NotImplementedError
+    from nvct.config.model import check
+    from nvct.prestart.container import Container, rootfs_of
+    from nvct.prestart.deliver import Delivery
+    from nvct.shim.create import edits_for
+
+    check(config)
+    edits = edits_for(request, config, host)
+    container = Container(state.pid, rootfs_of(bundle, state.bundle))
+    try:
+        Delivery(container, bundle, config, host.env, warn).run(edits)
+    finally:
+        container.close()
 
 
 def _say(text: str) -> None:

@@ -20,6 +20,7 @@ from nvct.oci import jsontext
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from os import stat_result
+    from typing import Any
 
     from nvct.linux.kernel import Kernel
     from nvct.linux.root import Root
@@ -32,8 +33,6 @@ RESTRICTIONS = {
 }
 """As mount_setattr(2) numbers them; MS_RDONLY and its neighbors have the same numbers."""
 BIND = ("", "none", "bind")
-ST_RDONLY = 1
-NOT_THERE = (errno.ENOSYS, errno.EPERM)  # EPERM: a seccomp filter that does not know the call
 
 
 class Tree:
@@ -161,25 +160,25 @@ def take(mounts: list[list[str]], kernel: Kernel) -> list[Tree]:
     trees: list[Tree] = []
     try:
         for destination, text in dict(mounts).items():
-            mount = jsontext.parse(text, "a plan")
-            assert isinstance(mount, dict)
-            options = mount.get("options")
-            assert isinstance(options, list | None)
-            words = {word for word in options or () if isinstance(word, str)}
-            if mount.get("type", "") not in BIND and not words & {"bind", "rbind"}:
-                raise RequestError(
-                    f"{destination} is a mount of type {mount.get('type')}, which no hook makes"
-                )
-            bits = 0
-            for word in words & RESTRICTIONS.keys():
-                bits |= RESTRICTIONS[word]
-            source = str(mount["source"])
-            trees.append(Tree(source, destination, bits, kernel, recursive="rbind" in words))
+            trees.append(_tree(destination, text, kernel))
     except BaseException:
         close(trees)
         raise
     trees.sort(key=lambda tree: tree.destination.count("/"))
     return trees
+
+
+def _tree(destination: str, text: str, kernel: Kernel) -> Tree:
+    mount: dict[str, Any] = jsontext.parse(text, "a plan")  # type: ignore[assignment]  # our compiler's
+    words = mount.get("options", [])
+    if mount.get("type", "") not in BIND and "bind" not in words and "rbind" not in words:
+        raise RequestError(
+            f"{destination} is a mount of type {mount['type']}, which no hook makes"
+        )
+    bits = 0
+    for word in words:
+        bits |= RESTRICTIONS.get(word, 0)
+    return Tree(mount["source"], destination, bits, kernel, recursive="rbind" in words)
 
 
 def close(trees: list[Tree]) -> None:

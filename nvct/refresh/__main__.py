@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cold side of the shim's door: `python -I -m nvct.refresh config|registry|own ...`.
+"""The cold side of the shim's door: `python -I -m nvct.refresh config|registry|own|... ...`.
 
 Answers with one JSON object on stdout: what was asked for, or {"error": {...}}.
 """
@@ -26,8 +26,16 @@ def answer(args: list[str]) -> dict[str, object]:
             return compiled.config(path)
         case ["registry", path, run_dir]:
             return dict(compiled.registry_plan(path, run_dir))
-        case ["own", path, run_dir]:
-            return dict(compiled.own_plan(path, run_dir))
+        case [compiled.OWN | compiled.OWN_CSV_ALL | compiled.OWN_NONE as which, path, run_dir]:
+            return dict(compiled.own_plan(path, run_dir, which))
+        case ["properties", path, run_dir]:
+            from nvct.refresh import extras
+
+            return dict(extras.properties_plan(path, run_dir))
+        case [word, path, run_dir] if word.startswith("mode-"):
+            from nvct.refresh import extras
+
+            return dict(extras.mode_plan(word.removeprefix("mode-"), path, run_dir))
     raise UsageError(f"nvct.refresh does not know {' '.join(args)!r}")
 
 

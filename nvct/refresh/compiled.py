@@ -12,8 +12,7 @@ import os
 from nvct import paths
 from nvct.cdi import registry, store
 from nvct.config import load
-from nvct.host import cuda_version
-from nvct.host.wanted import Wanted
+from nvct.host import cuda_version, flags
 from nvct.oci import jsontext
 from nvct.plan import compile as compiler
 from nvct.plan.facts import take
@@ -24,7 +23,14 @@ from nvct.specgen import facts as spec_facts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvct.config.model import Config
+    from nvct.host.model import Inventory
+    from nvct.host.wanted import Wanted
     from nvct.plan.model import Plan
+
+OWN, OWN_CSV_ALL, OWN_NONE = "own", "own-csv-all", "own-none"
 
 
 def config(path: str) -> dict[str, object]:
@@ -54,14 +60,21 @@ def registry_plan(config_path: str, run_dir: str) -> Plan:
     )
     plan["facts"] = [*facts, version_fact]
     plan["host"] = {"driver": loaded, "cuda": cuda_version.of_driver(loaded)}
-    _keep(plan, paths.REGISTRY_PLAN, run_dir)
+    keep(plan, paths.REGISTRY_PLAN, run_dir)
     return plan
 
 
-def own_plan(config_path: str, run_dir: str) -> Plan:
+def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
     """Make nvct's own spec of this host as it is now, compile it, and keep both.
 
     The spec lies in the run directory: in a CDI folder it would outrank an admin's.
+
+    Args:
+        config_path: of config.toml.
+        run_dir: where it is kept.
+        which: the usual plan, or one whose spec is not kept: OWN_CSV_ALL, on a Tegra, of all
+            that JetPack's files list, for images that ask for it; OWN_NONE, without a GPU, for
+            hosts that have none to give.
 
     Raises:
         DriverNotFoundError: no driver is installed or loaded.
@@ -70,25 +83,63 @@ def own_plan(config_path: str, run_dir: str) -> Plan:
     facts = compiler.input_facts([config_path])
     settings = load.load(config_path)
     roots = live.roots_of(settings)
-    wanted = Wanted(compat32=True)  # plans have them, for those who ask
-    inventory, driver = spec_facts.discover_with_facts(roots, lambda: live.look(settings, wanted))
-    options = generate.Options(
-        hook_path=live.hook_path(settings),
-        disabled_hooks=settings.jit_disable_hooks,
-        gid_groups=not settings.no_additional_gids,
-        node_numbers=settings.plain_nodes,
-    )
+    wanted, mode = live.own_wanted(settings, csv_all=which == OWN_CSV_ALL), live.own_mode(settings)
+    facts += live.own_facts(settings, wanted, mode)
+    inventory, driver = spec_facts.discover_with_facts(roots, _finder(settings, wanted, mode))
+    options = _options(settings, wanted, which)
     spec, more = parts.in_parts(inventory, options)
     spec_path = f"{run_dir}/{paths.OWN_SPEC}"
     plan = compiler.compile_spec(spec, spec_path, config_path, settings.proc_root, parts=more)
     plan["facts"] = facts + driver
     plan["host"] = {"driver": inventory.driver_version, "cuda": inventory.cuda_version}
-    kept = Store(run_dir, create=True)
-    usual = generate.generate(capabilities.filter(inventory, capabilities.DEFAULT), options)
-    kept.write(paths.OWN_SPEC, store.dumps(usual, "json"))
-    kept.close()
-    _keep(plan, paths.OWN_PLAN, run_dir)
+    name_the_only_gpu(plan, inventory)
+    if settings.layout == "farm":
+        from nvct.farm import own  # who wants no view does not load what makes it
+
+        plan["farm"] = own.table_of(settings, inventory)
+    if which == OWN:
+        kept = Store(run_dir, create=True)
+        usual = generate.generate(capabilities.filter(inventory, capabilities.DEFAULT), options)
+        kept.write(paths.OWN_SPEC, store.dumps(usual, "json"))
+        kept.close()
+    keep(plan, which + paths.PLAN_SUFFIX, run_dir)
     return plan
+
+
+def _options(settings: Config, wanted: Wanted, which: str) -> generate.Options:
+    return generate.Options(
+        device_ids=("none",) if which == OWN_NONE else ("all",),
+        hook_path=live.hook_path(settings),
+        disabled_hooks=settings.jit_disable_hooks,
+        gid_groups=not settings.no_additional_gids and flags.NO_GIDS not in wanted.flags,
+        node_numbers=settings.plain_nodes,
+    )
+
+
+def name_the_only_gpu(plan: Plan, inventory: Inventory) -> None:
+    """Give the one device of WSL the name of a GPU, where NVML shows just one.
+
+    With several, a container that asks for one of them would get all, as it does from the
+    incumbent.
+    """
+    if inventory.mode == "wsl" and inventory.devices[0].uuid:
+        (kind,) = plan["kinds"]
+        device = plan["devices"].get(f"{kind}=all")
+        if device is not None:
+            plan["devices"][f"{kind}=0"] = device
+
+
+def _finder(settings: Config, wanted: Wanted, mode: str) -> Callable[[], Inventory]:
+    """Return how the host is looked at: with layout "farm" a view may stand for the disk."""
+
+    def find() -> Inventory:
+        return live.look(settings, wanted, mode)
+
+    if settings.layout != "farm":
+        return find
+    from nvct.farm import own
+
+    return lambda: own.look(settings, live.roots_of(settings), wanted, find)
 
 
 def _spec_files(dirs: list[str]) -> list[str]:
@@ -103,7 +154,8 @@ def _spec_files(dirs: list[str]) -> list[str]:
     return found
 
 
-def _keep(plan: Plan, name: str, run_dir: str) -> None:
+def keep(plan: Plan, name: str, run_dir: str) -> None:
+    """Keep a plan in the run directory, if that can be."""
     kept = Store(run_dir, create=True)
     kept.write(name, jsontext.dumps(plan).encode())
     kept.close()

@@ -7,20 +7,21 @@ Cold, and apart from `compiled`: writing a spec needs no reader of YAML.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
+import time
 from dataclasses import replace
-from pathlib import Path
 
 from nvct import paths
-from nvct.host import modes, nodes
-from nvct.host.roots import Roots
+from nvct.host import flags, modes, nodes, platform
+from nvct.host.roots import Roots, join
 from nvct.host.wanted import Wanted
+from nvct.plan import facts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.config.model import Config
     from nvct.host.model import Inventory
+    from nvct.plan.facts import Fact
 
 
 def roots_of(settings: Config) -> Roots:
@@ -47,11 +48,59 @@ def look(settings: Config, wanted: Wanted | None = None, mode: str = "auto") -> 
     return modes.find(mode, roots, wanted)
 
 
+def own_mode(settings: Config) -> str:
+    """Return how the shim looks at the host: as is configured, else as the host is."""
+    return "csv" if settings.mode == "csv" else "auto"
+
+
+def own_wanted(settings: Config, *, csv_all: bool = False) -> Wanted:
+    """Return what config.toml says about how the shim looks.
+
+    Unknown feature flags have no effect, as in the incumbent; `nvidia-ctk cdi generate` warns.
+    """
+    known, _ = flags.parse(settings.jit_feature_flags)
+    return Wanted(
+        flags=known,
+        compat32=True,  # plans have them, for those who ask
+        csv_all=csv_all,
+        csv_folder=settings.csv_mount_spec_path,
+        compat_container_root=settings.csv_compat_container_root,
+    )
+
+
+def own_facts(settings: Config, wanted: Wanted, mode: str) -> list[Fact]:
+    """Return what an inventory depends on where procfs does not show it: CSV lists, WSL.
+
+    To be taken before the inventory.
+    """
+    roots = roots_of(settings)
+    if mode == "auto":
+        mode = modes.detect(roots)
+    now = time.time_ns()
+    if mode == "csv":
+        from nvct.host import csv
+
+        folder = wanted.csv_folder or f"{roots.etc}/{csv.FOLDER}"
+        lists = csv.list_paths(roots, wanted)
+        return [facts.take_file(path, now) for path in (folder, *lists)]
+    if mode == "wsl":
+        from nvct.host import wsl
+
+        return [
+            facts.take("rdev", f"{roots.dev}/dxg"),
+            facts.take("list", join(roots.driver_root, wsl.STORES)),
+            facts.take("list", join(roots.driver_root, platform.WSL_LIBRARIES)),
+        ]
+    return []
+
+
 def hook_path(settings: Config) -> str:
     """Return the hook program of generated specs: configured, beside this interpreter, on PATH."""
     if settings.hook_path != paths.HOOK_PATH:
         return settings.hook_path
-    beside = Path(sys.executable).parent / paths.HOOK_PROGRAM
+    beside = os.path.join(os.path.dirname(sys.executable), paths.HOOK_PROGRAM)
     if os.access(beside, os.X_OK):
-        return str(beside)
+        return beside
+    import shutil  # with what it imports itself, a tenth of what writing a spec takes
+
     return shutil.which(paths.HOOK_PROGRAM) or paths.HOOK_PATH

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA_REQUIRE_*: what an image expects of driver and GPU, and whether it holds.
 
-Hot; loaded in the modes legacy and csv only, the others check nothing (nvidia-container-toolkit
-v1.20). An expression is a list of terms separated by spaces, of which one has to hold; a term is
-a list of factors separated by commas, which all have to; a factor is `property op value`.
-Semantics are libnvidia-container's: factors are read from left to right and no further than
-needed, and a property about which nothing is known holds.
+Hot; loaded where an image has some. nvidia-container-toolkit v1.20 checks nothing in its modes
+jit-cdi and cdi, nvct does in all. An expression is a list of terms separated by spaces, of which
+one has to hold; a term is a list of factors separated by commas, which all have to; a factor is
+`property op value`. Semantics are libnvidia-container's: factors are read from left to right and
+no further than needed, and a property about which nothing is known holds.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ PREFIX = "NVIDIA_REQUIRE_"
 JETPACK = "NVIDIA_REQUIRE_JETPACK"
 """Means something else, on Tegra, and is never an expression."""
 PROPERTIES = ("arch", "brand", "cuda", "driver")
+OF_GPUS = ("arch", "brand")
+UNKNOWN = "\0"
+"""Stands for a property that no factor is to count as met."""
 OPERATORS = ("<=", ">=", "!=", "=", "<", ">")
 """Longer ones first."""
 TRUE = ("1", "t", "T", "TRUE", "true", "True")
@@ -89,6 +92,16 @@ def check(requirements: Sequence[tuple[str, str]], facts: Mapping[str, str]) -> 
             )
 
 
+def undecided(requirements: Sequence[tuple[str, str]], facts: Mapping[str, str]) -> bool:
+    """Tell whether requirements that hold depend on what is not known of the GPUs."""
+    assumed = {name: facts.get(name, "") or UNKNOWN for name in OF_GPUS}
+    return any(
+        not holds(expression, {**facts, **assumed}, name)
+        for name, expression in requirements
+        if "brand" in expression or "arch" in expression
+    )
+
+
 def _advice(expression: str, facts: Mapping[str, str]) -> str:
     cuda = facts.get("cuda", "")
     if cuda and expression.startswith("cuda>="):
@@ -116,8 +129,8 @@ def holds(expression: str, facts: Mapping[str, str], source: str = "the requirem
 def _factor_holds(factor: str, facts: Mapping[str, str], source: str) -> bool:
     name, operator, value = parse_factor(factor, source)
     actual = facts.get(name, "")
-    if not actual:
-        return True
+    if not actual or actual == UNKNOWN:
+        return not actual
     if name == "brand":
         return (actual.lower() == value.lower()) == (operator == "=")
     order = compare(actual, value)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from nvct.config.model import Config
+    from nvct.request.origin import Origin
 
     Env: TypeAlias = dict[str, str]
     Found: TypeAlias = "tuple[str, list[str]]"
@@ -31,6 +32,11 @@ FEATURES = {
     "gdrcopy": "NVIDIA_GDRCOPY",
     "nvswitch": "NVIDIA_NVSWITCH",
 }
+MIG_CAPABILITIES = {
+    "mig_config": "NVIDIA_MIG_CONFIG_DEVICES",
+    "mig_monitor": "NVIDIA_MIG_MONITOR_DEVICES",
+}
+JETPACK = "NVIDIA_REQUIRE_JETPACK"
 
 
 class Extras:
@@ -39,10 +45,13 @@ class Extras:
     Attributes:
         gds, mofed, gdrcopy, nvswitch: its NVIDIA_<NAME> is "enabled".
         imex: numbers of IMEX channels, each once.
-        mig_config, mig_monitor: access to the MIG capability of that name; legacy mode only.
+        mig_config, mig_monitor: access to the MIG capability of that name.
+        csv_all: on a Tegra, all that JetPack's files list; true extras are all but this.
     """
 
-    __slots__ = ("gdrcopy", "gds", "imex", "mig_config", "mig_monitor", "mofed", "nvswitch")
+    __slots__ = (
+        "csv_all", "gdrcopy", "gds", "imex", "mig_config", "mig_monitor", "mofed", "nvswitch",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.gds = False
@@ -52,6 +61,19 @@ class Extras:
         self.imex: list[int] = []
         self.mig_config = False
         self.mig_monitor = False
+        self.csv_all = False
+
+    def __bool__(self) -> bool:
+        """Tell whether there is anything to give besides GPUs."""
+        return bool(
+            self.gds
+            or self.mofed
+            or self.gdrcopy
+            or self.nvswitch
+            or self.imex
+            or self.mig_config
+            or self.mig_monitor
+        )
 
 
 class Request:
@@ -122,11 +144,23 @@ def decide(
     annotations: Mapping[str, object],
     bounding: Sequence[object],
     config: Config,
+    *,
+    origin: Origin | None = None,
 ) -> tuple[Request | None, list[str]]:
     """As `resolve`, with the notes, which there may be where there is no request as well.
 
+    Args:
+        env: as `resolve`.
+        mounts: as `resolve`.
+        annotations: as `resolve`.
+        bounding: as `resolve`.
+        config: as `resolve`.
+        origin: where the container comes from, for the rules of the policy; what they cannot
+            learn counts against the container.
+
     Raises:
         RequestError, ConfigError: as `resolve`.
+        NotPermittedError: the policy denies the request.
     """
     variables = parse_env(env)
     privileged = CAP_SYS_ADMIN in bounding
@@ -134,14 +168,27 @@ def decide(
     found = _find(variables, mounts, annotations, config, notes, privileged=privileged)
     if found is None:
         return None, notes
-    request = _request(*found, config)
-    if request is None:
-        return None, notes
-    request.notes = notes
-    if request.mode != "cdi":
-        _add_extras(request, variables, mounts, config, privileged=privileged)
-    if _is_for_nvidia(request):
-        _add_conditions(request, variables, config)
+    trouble: RequestError | None = None
+    request: Request | None = None
+    try:
+        request = _request(*found, config)
+        if request is None:
+            return None, notes
+        request.notes = notes
+        if request.mode != "cdi":
+            _add_extras(request, variables, mounts, config, privileged=privileged)
+        if _is_for_nvidia(request):
+            _add_conditions(request, variables, config)
+    except RequestError as error:
+        trouble = error
+    if config.policy:
+        from nvct.request import policy  # only where config.toml has rules
+
+        case = policy.Case(request, found[0], annotations, config, origin, privileged=privileged)
+        if not policy.admits(case, notes):
+            return None, notes
+    if trouble is not None:
+        raise trouble
     return request, notes
 
 
@@ -278,15 +325,17 @@ def _add_extras(
         from nvct.request.imex import channels  # rarely asked for
 
         extras.imex = channels(variables, mounts, config, request.notes, privileged=privileged)
-    if request.mode == "legacy":
-        from nvct.request.capabilities import mig_capability  # legacy mode only
+    extras.csv_all = variables.get(JETPACK) == "csv-mounts=all"
+    for name, variable in MIG_CAPABILITIES.items():
+        if not variables.get(variable):
+            continue
+        if request.mode != "legacy" and not privileged:
+            # The incumbent reads it in legacy mode only, where it refuses the container.
+            request.notes.append(f"{variable} is ignored: the container is unprivileged")
+            continue
+        from nvct.request.capabilities import mig_capability  # rarely asked for
 
-        extras.mig_config = mig_capability(
-            variables, "NVIDIA_MIG_CONFIG_DEVICES", privileged=privileged
-        )
-        extras.mig_monitor = mig_capability(
-            variables, "NVIDIA_MIG_MONITOR_DEVICES", privileged=privileged
-        )
+        setattr(extras, name, mig_capability(variables, variable, privileged=privileged))
 
 
 def _is_for_nvidia(request: Request) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from nvct import paths
-from nvct.errors import CdiConflictError, HostError, NvctError, RequestError, StaleSpecError
+from nvct.errors import CdiConflictError, HostError, NvctError, StaleSpecError
 from nvct.oci import bundle as bundles
 from nvct.oci import jsontext
 from nvct.plan import facts, inject, model
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nvct.config.model import Config
     from nvct.oci.argv import Invocation
     from nvct.plan.store import Store
+    from nvct.request.origin import Origin
     from nvct.request.resolve import Request
 
 OWN_KIND = "nvidia.com/gpu"
@@ -37,18 +38,23 @@ class Host:
         self.cold = cold
 
     def plan(self, which: str, config_path: str, *, anew: bool = False) -> model.Plan:
-        """Return the plan of `registry` or `own`, compiled anew where its facts do not hold.
+        """Return a plan, compiled anew where its facts do not hold.
+
+        Args:
+            which: "registry", "own", or another word that `nvct.refresh` knows.
+            config_path: of the config.toml in force.
+            anew: compile it whatever is kept.
 
         Raises:
             NvctError: it cannot be compiled; the reason is the cold side's.
         """
-        name = paths.REGISTRY_PLAN if which == "registry" else paths.OWN_PLAN
+        name = which + paths.PLAN_SUFFIX
 
         def kept() -> model.Plan | None:
             plan = self.store.read_json(name)
             if plan is None or plan.get("config") != config_path or not model.is_current(plan):
                 return None
-            if facts.settle(plan["facts"], time.time_ns()):  # type: ignore[arg-type]  # same
+            if _settle(plan):
                 self.store.write(name, jsontext.dumps(plan).encode())
             return plan  # type: ignore[return-value]  # what our own compiler wrote
 
@@ -64,6 +70,16 @@ class Host:
         from nvct.shim import door
 
         return door.under_lock(self.store, (lambda: None) if anew else kept, made)
+
+
+def _settle(plan: dict[str, jsontext.Json]) -> bool:
+    """Exchange facts of young files for cheaper ones; tell whether there were any."""
+    now = time.time_ns()
+    settled = facts.settle(plan["facts"], now)  # type: ignore[arg-type]  # our compiler's
+    farm = plan.get("farm")
+    if isinstance(farm, dict):
+        settled = facts.settle(farm["facts"], now) or settled  # type: ignore[arg-type]  # same
+    return settled
 
 
 def create(
@@ -89,18 +105,41 @@ def create(
 
     bundle = bundles.load(bundles.config_path(said.bundle, said.config))
     config.mode = mode
-    request, notes = decide(bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config)
+    origin = origin_of(bundle, config, host)
+    request, notes = decide(
+        bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config, origin=origin
+    )
     if request is not None:
         if trouble is not None:
             raise trouble
         check(config)
-    inject.remove_nvidia_hooks(bundle)
+    if request is not None or mode != "legacy" or config.policy:
+        # In legacy mode the incumbent leaves it: it is what delivers there.
+        inject.remove_nvidia_hooks(bundle)
     edits: list[model.Edits] = []
     if request is not None:
         edits = edits_for(request, config, host)
+        if config.layout == "farm":
+            from nvct.shim import farm
+
+            edits = farm.instead(bundle, said.bundle, edits, notes.append)
         inject.apply(bundle, edits)
     bundle.save(KERNEL)
     return request, notes, edits
+
+
+def origin_of(bundle: bundles.Bundle, config: Config, host: Host) -> Origin | None:
+    """Return where a container comes from, for the rules of the policy; None without rules."""
+    if not config.policy:
+        return None
+    from nvct.config.model import path_from
+    from nvct.request.origin import Origin, count_all
+
+    def count(request: Request, kind: str) -> int:
+        plan, name = _plan_of(request, host, kind, path_from(host.env), anew=False)
+        return count_all(plan, name)
+
+    return Origin(bundle, count)
 
 
 def edits_for(request: Request, config: Config, host: Host) -> list[model.Edits]:
@@ -111,7 +150,6 @@ def edits_for(request: Request, config: Config, host: Host) -> list[model.Edits]
     """
     from nvct.config.model import path_from
 
-    _refuse_what_is_not_delivered(request)
     path = path_from(host.env)
     for last in (False, True):
         try:
@@ -129,58 +167,51 @@ def edits_for(request: Request, config: Config, host: Host) -> list[model.Edits]
     raise AssertionError
 
 
-def _refuse_what_is_not_delivered(request: Request) -> None:
-    """Fail closed on what can be asked for but is not delivered yet."""
-    extras = request.extras
-    asked = {
-        "NVIDIA_GDS": extras.gds,
-        "NVIDIA_MOFED": extras.mofed,
-        "NVIDIA_GDRCOPY": extras.gdrcopy,
-        "NVIDIA_NVSWITCH": extras.nvswitch,
-        "NVIDIA_IMEX_CHANNELS": extras.imex,
-        "NVIDIA_MIG_CONFIG_DEVICES": extras.mig_config,
-        "NVIDIA_MIG_MONITOR_DEVICES": extras.mig_monitor,
-    }
-    for name, wanted in asked.items():
-        if wanted:
-            raise RequestError(
-                f"{name} asks for what nvct does not deliver yet",
-                hint=f"unset {name} in the container",
-            )
-
-
 def _collect(
     request: Request, config: Config, host: Host, path: str, *, anew: bool
 ) -> list[model.Edits]:
     bare_kind = config.default_kind if request.mode == "cdi" else RUNTIME_KIND
     wanted = request.capabilities
-    if request.none:
-        plan, kind = _plan_of(host, bare_kind, path, anew=anew)
-        _check_requirements(request, plan)
-        return model.common(plan, kind, wanted)
+    ids = request.ids
+    more: list[model.Edits] = []
+    if request.extras:
+        from nvct.shim import extras  # few containers ask for any
+
+        ids, more = extras.collect(request, host, path, anew=anew)
+    if not ids:
+        plan, kind = _plan_of(request, host, bare_kind, path, anew=anew, bare=True)
+        _check_requirements(request, plan, [], host, path)
+        return [*model.common(plan, kind, wanted), *more]
     answers: dict[str, tuple[model.Plan, str]] = {}
     groups: dict[int, tuple[model.Plan, list[str]]] = {}
-    for word in request.ids:
+    for word in ids:
         asked, equals, device = word.partition("=")
         if not equals:
             asked, device = bare_kind, word
         if asked not in answers:
-            answers[asked] = _plan_of(host, asked, path, anew=anew)
+            answers[asked] = _plan_of(request, host, asked, path, anew=anew)
         plan, kind = answers[asked]
         groups.setdefault(id(plan), (plan, []))[1].append(f"{kind}={device}")
     edits: list[model.Edits] = []
     for plan, names in groups.values():
         _refuse_conflicts(plan, names)
-        _check_requirements(request, plan)
+        _check_requirements(request, plan, names, host, path)
         edits.extend(model.collect(plan, names, wanted))
-    return edits
+    return [*edits, *more]
 
 
-def _check_requirements(request: Request, plan: model.Plan) -> None:
-    if request.requirements:
-        from nvct.request.requirements import check
+def _check_requirements(
+    request: Request, plan: model.Plan, names: list[str], host: Host, path: str
+) -> None:
+    if not request.requirements:
+        return
+    from nvct.request.requirements import check, undecided
 
-        check(request.requirements, plan["host"])
+    check(request.requirements, plan["host"])
+    if names and undecided(request.requirements, plan["host"]):
+        from nvct.shim import extras
+
+        extras.check_gpus(request, plan["host"], names, host, path)
 
 
 def _refuse_conflicts(plan: model.Plan, names: list[str]) -> None:
@@ -193,17 +224,27 @@ def _refuse_conflicts(plan: model.Plan, names: list[str]) -> None:
             )
 
 
-def _plan_of(host: Host, kind: str, path: str, *, anew: bool) -> tuple[model.Plan, str]:
+def _plan_of(
+    request: Request, host: Host, kind: str, path: str, *, anew: bool, bare: bool = False
+) -> tuple[model.Plan, str]:
     """Return the plan that answers for a kind, and the kind's name in it.
 
     A registry without any nvidia.com/gpu spec is no reason to fail: nvct's own spec answers.
+    `bare` says that no GPU is asked for.
     """
     if kind != RUNTIME_KIND:
         plan = host.plan("registry", path, anew=anew)
         if kind in plan["kinds"] or kind != OWN_KIND:
             return plan, kind
+    own = "own-csv-all" if request.extras.csv_all else "own"
     try:
-        return host.plan("own", path, anew=anew), OWN_KIND
+        try:
+            return host.plan(own, path, anew=anew), OWN_KIND
+        except HostError:
+            if not bare:
+                raise
+            # A host that has no GPU to give may have a driver all the same.
+            return host.plan("own-none", path, anew=anew), OWN_KIND
     except NvctError as error:
         if not error.hint:
             error.hint = "is the NVIDIA driver installed and loaded? try nvidia-smi"

@@ -34,7 +34,12 @@ WORK = {
     "config": "reading config.toml",
     "registry": "reading the CDI specs",
     "own": "looking at the driver",
+    "own-csv-all": "looking at the driver",
+    "own-none": "looking at the driver",
+    "properties": "asking NVML about the GPUs",
 }
+LOOKING = "looking for what the container asks for besides GPUs"
+"""What the other words do: mode-gds and so on."""
 
 
 def run(
@@ -48,7 +53,7 @@ def run(
     """
     kept = {k: v for k, v in env.items() if k in KEPT or k.startswith("NVIDIA_CTK_")}
     kept.setdefault("PATH", ":".join(paths.DEFAULT_PATH_DIRS))
-    work = WORK.get(args[0], args[0])
+    work = WORK.get(args[0], LOOKING)
     data, status = spawn([cold, "-I", "-m", "nvct.refresh", *args], kept, work, timeout_s)
     try:
         answer = jsontext.parse(data.decode("utf-8", "surrogateescape"), "the cold side's answer")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from nvct.plan.store import Store
 
-FORMAT = 1
+FORMAT = 2
 AS_BYTES = ("utf-8", "surrogateescape")  # as paths are decoded
 LAUNCHER_WORDS = (
     "NVIDIA_",

@@ -96,7 +96,11 @@ def remove_instance(now: State, index: int, gi: int) -> None:
         UsageError: there is none of this id.
     """
     if not now.remove("gi", gpu=index, id=gi):
-        raise UsageError(f"GPU {index} has no GPU instance {gi}")
+        known = ", ".join(record.fields["id"] for record in now.find("gi", gpu=index))
+        raise UsageError(
+            f"GPU {index} has no GPU instance {gi}",
+            hint=f"it has {known}" if known else "it has none",
+        )
     now.remove("ci", gpu=index, gi=gi)
     now.remove("cap", gpu=index, gi=gi)
 

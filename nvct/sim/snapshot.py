@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 INDEX = "snapshot.json"
+HINT = "nvct snapshot makes one"
 PARTS = ("driver", "proc", "sys", "dev", "etc", "run")
 TEXT_LIMIT = 1 << 20
 ENTRY_LIMIT = 100_000
@@ -167,7 +168,13 @@ def load(path: str) -> Snapshot:
         DocumentError: it is no snapshot, or one of another version, or it is not to be trusted.
     """
     try:
-        found = _from_folder(path) if os.path.isdir(path) else _from_archive(path)
+        if not os.path.isdir(path):
+            found = _from_archive(path)
+        else:
+            found = _from_folder(path) if _has_index(path) else {}
+    except tarfile.ReadError as error:
+        what = "it is no whole tar archive"  # tarfile tells what each of its readers thinks
+        raise DocumentError(f"{path} is no snapshot: {what}", hint=HINT) from error
     except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
         raise DocumentError(f"{path} is no snapshot: {error}") from error
     except OSError as error:
@@ -175,7 +182,7 @@ def load(path: str) -> Snapshot:
     found = _without_folder(found)
     index = found.pop(INDEX, None)
     if index is None:
-        raise DocumentError(f"{path} is no snapshot: it has no {INDEX}")
+        raise DocumentError(f"{path} is no snapshot: it has no {INDEX}", hint=HINT)
     try:
         tables = json.loads(index)
         if tables["about"]["format"] != FORMAT:
@@ -212,6 +219,12 @@ def _from_archive(path: str) -> dict[str, bytes]:
             data = archive.extractfile(member)
             found[os.path.normpath(member.name)] = data.read() if data else b""
     return found
+
+
+def _has_index(folder: str) -> bool:
+    """Tell whether a folder, or one right in it, may be a snapshot: any other is not read."""
+    places = [folder, *(f"{folder}/{name}" for name in os.listdir(folder))]
+    return any(os.path.isfile(f"{place}/{INDEX}") for place in places)
 
 
 def _without_folder(found: dict[str, bytes]) -> dict[str, bytes]:

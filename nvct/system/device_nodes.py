@@ -207,12 +207,16 @@ def carry_out(planned: Plan, kernel: Kernel) -> None:
         try:
             _do(step, kernel)
         except OSError as error:
-            hint = "run as root" if isinstance(error, PermissionError) else ""
+            hint = _HINTS.get(type(error), "")
             raise HostError(
                 f"cannot {_VERBS[step.action]} {step.node.path}: {error.strerror}", hint=hint
             ) from error
 
 
+_HINTS: dict[type[OSError], str] = {
+    PermissionError: "run as root",
+    FileNotFoundError: "is --dev-root there?",
+}
 _VERBS = {"make": "make", "replace": "replace", "permissions": "change", "keep": "keep"}
 
 
@@ -223,9 +227,12 @@ def _do(step: Step, kernel: Kernel) -> None:
     if step.action == "permissions":
         _permit(node.path, node.permissions, kernel)
         return
-    if not os.path.isdir(folder):
-        kernel.mkdir(folder, 0o755)
-        kernel.chmod(folder, 0o755)  # mkdir's mode is cut by the umask
+    # nvidia-caps is in dev, which may have to be made, too; a dev root is the caller's to make.
+    above = [os.path.dirname(folder)] if folder.endswith("/nvidia-caps") else []
+    for path in (*above, folder):
+        if not os.path.isdir(path):
+            kernel.mkdir(path, 0o755)
+            kernel.chmod(path, 0o755)  # mkdir's mode is cut by the umask
     aside = f"{folder}/{temporary_name()}"
     kernel.mknod(aside, stat.S_IFCHR, os.makedev(node.major, node.minor))
     try:

@@ -36,6 +36,7 @@ class Bench:
         rootfs.build_rootfs(self.rootfs)
         self.c = self._launchers("c")
         self.sh = self._launchers("sh")
+        self.more_env: list[str] = []
         named = os.environ.get("NVCT_BENCH_PEER")
         self.peer = Path(named) if named else None
         runc = shutil.which("runc")
@@ -55,12 +56,12 @@ class Bench:
         install.install(folder, form)
         return folder
 
-    def env(self, name: str, runtime: str, extra: str = "") -> dict[str, str]:
+    def env(self, name: str, runtime: str, nvct: str = "") -> dict[str, str]:
         """Return an environment with a config.toml of its own that names a low-level runtime."""
         path = self.work / f"{name}.toml"
         path.write_text(
-            f'{extra}\n[nvidia-container-cli]\nroot = "{DRIVER_ROOT}"\n'
-            f'[nvidia-container-runtime]\nruntimes = ["{runtime}"]\n',
+            f'[nvidia-container-cli]\nroot = "{DRIVER_ROOT}"\n'
+            f'[nvidia-container-runtime]\nruntimes = ["{runtime}"]\n[nvct]\n{nvct}',
             encoding="utf-8",
         )
         old = time.time() - 60
@@ -70,6 +71,11 @@ class Bench:
             CONFIG_ENV: str(path),
             RUN_DIR_ENV: str(self.work / f"run-{name}"),
         }
+
+    def farm_env(self, name: str, runtime: str) -> dict[str, str]:
+        """Return one whose layout is the farm, in a folder of its own."""
+        farm = self.work / "farm"
+        return self.env(name, runtime, nvct=f'layout = "farm"\nfarm-dir = "{farm}"\n')
 
     def peer_env(self, name: str, runtime: str, mode: str) -> dict[str, str]:
         """Return the incumbent's: its own config.toml, its own programs first on PATH."""
@@ -85,7 +91,7 @@ class Bench:
 
     def document(self, devices: str | None) -> bytes:
         """Return a config.json of the usual size, with or without a request."""
-        env = [] if devices is None else [f"NVIDIA_VISIBLE_DEVICES={devices}"]
+        env = [] if devices is None else [f"NVIDIA_VISIBLE_DEVICES={devices}", *self.more_env]
         made = bundle.config(["/bin/true"], env=env, annotations=PADDING)
         return json.dumps(made).encode()
 
@@ -154,6 +160,7 @@ def _container_group(bench: Bench, title: str, devices: str | None) -> None:
         subject("bare runc", bench.runc, {"PATH": os.environ["PATH"]}, plain),
         subject("nvct (C)", str(bench.c / name), bench.env("ec", bench.runc), document),
         subject("nvct (sh)", str(bench.sh / name), bench.env("es", bench.runc), document),
+        subject("nvct farm", str(bench.c / name), bench.farm_env("ef", bench.runc), document),
     ]
     peers = []
     if bench.peer:
@@ -281,4 +288,7 @@ def main() -> None:
     _hook_group(bench)
     _container_group(bench, "create + start + delete, 1 GPU", "0")
     _container_group(bench, "create + start + delete, 8 GPUs", "all")
+    bench.more_env = ["NVIDIA_DRIVER_CAPABILITIES=compute,utility"]  # as CUDA images have it
+    _container_group(bench, "create + start + delete, 1 GPU, compute and utility", "0")
+    bench.more_env = []
     _burst(bench)

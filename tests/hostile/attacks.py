@@ -20,7 +20,6 @@ import os
 open('/hostile-was-here', 'w')
 open('{marker}', 'w')
 """
-VICTIMS = ("/etc/ld.so.cache", "/etc/ld.so.conf.d", "/etc/ld.so.conf", "/etc/nvidia")
 
 
 def _swap(root: Path, path: str, make_one: Callable[[Path], object]) -> None:
@@ -31,70 +30,6 @@ def _swap(root: Path, path: str, make_one: Callable[[Path], object]) -> None:
         place.unlink()
     place.parent.mkdir(parents=True, exist_ok=True)
     make_one(place)
-
-
-def _state(work: Path) -> list[object]:
-    """Return what must not change outside of a container."""
-    seen: list[object] = []
-    for path in VICTIMS:
-        try:
-            s = os.stat(path)
-            seen.append((path, s.st_ino, s.st_size, s.st_mtime_ns))
-        except OSError:
-            seen.append((path, None))
-    target = work / "outside"
-    seen.append([(f, sorted(n), sorted(m)) for f, n, m in os.walk(target)])
-    seen += [sorted(os.listdir(path)) for path in ("/", "/etc", "/dev")]
-    return seen
-
-
-def images(work: Path) -> None:
-    """Each shape of hostile file: the container runs or fails with one line, the host stays."""
-    configure(work)
-    outside = work / "outside"
-    outside.mkdir()
-    host = str(outside)
-    huge = b"\x7fELF\x02\x01\x01" + b"\0" * 9 + b"\x03\x00\x3e\x00" + b"\xff" * 200
-    loop = b"include /etc/ld.so.conf.d/*.conf\ninclude /etc/ld.so.conf\n"
-    shapes: dict[str, tuple[str, Callable[[Path], object]]] = {
-        "etc-to-host": ("etc", lambda p: p.symlink_to(host)),
-        "etc-to-root": ("etc", lambda p: p.symlink_to("/")),
-        "etc-up": ("etc", lambda p: p.symlink_to("../../../../../../.." + host)),
-        "etc-proc-cwd": ("etc", lambda p: p.symlink_to("/proc/self/cwd")),
-        "etc-proc-root": ("etc", lambda p: p.symlink_to(f"/proc/1/root{host}")),
-        "conf-to-host": ("etc/ld.so.conf.d", lambda p: p.symlink_to(host)),
-        "conf-loop": ("etc/ld.so.conf", lambda p: p.write_bytes(loop)),
-        "cache-fifo": ("etc/ld.so.cache", os.mkfifo),
-        "cache-dir": ("etc/ld.so.cache", lambda p: p.mkdir()),
-        "cache-device": ("etc/ld.so.cache", lambda p: os.mknod(p, 0o20666, os.makedev(1, 5))),
-        "cache-kmsg": ("etc/ld.so.cache", lambda p: p.symlink_to("/proc/kmsg")),
-        "cache-self": ("etc/ld.so.cache", lambda p: p.symlink_to("/etc/ld.so.cache")),
-        "cache-host": ("etc/ld.so.cache", lambda p: p.symlink_to("/etc/passwd")),
-        "libs-to-host": ("usr/lib/x86_64-linux-gnu/nvidia", lambda p: p.symlink_to(host)),
-        "lib-elf": ("usr/lib/x86_64-linux-gnu/libcuda.so.9", lambda p: p.write_bytes(huge)),
-        "lib-fifo": ("usr/lib/x86_64-linux-gnu/libcuda.so.9", os.mkfifo),
-        "lib-line": ("usr/lib/x86_64-linux-gnu/libcuda.so\n\x1b[2J.9", lambda p: p.write_bytes(huge)),
-        "link-dir": ("usr/lib/x86_64-linux-gnu/libcuda.so", lambda p: p.mkdir()),
-        "compat-host": ("usr/local/cuda/compat", lambda p: p.symlink_to(host)),
-        "compat-root": ("usr/local/cuda/compat", lambda p: p.symlink_to("/")),
-        "profile-host": ("etc/nvidia", lambda p: p.symlink_to(host)),
-    }  # fmt: skip
-    ran = 0
-    for name, (path, shape) in shapes.items():
-        folder = make(work, name, "echo up", env=[GPU])
-        _swap(folder / "rootfs", path, shape)
-        before = _state(work)
-        said = run(work, folder)
-        assert _state(work) == before, name
-        assert "Traceback" not in said.stderr, said
-        assert "\x1b" not in said.stderr, said
-        if said.returncode == 0:
-            ran += 1
-        else:
-            assert said.stderr.strip(), name
-            print(name, said.stderr.strip()[-300:])
-        shutil.rmtree(folder)
-    assert ran > len(shapes) // 2
 
 
 def environment(work: Path) -> None:
@@ -141,7 +76,7 @@ def read_only_and_volumes(work: Path) -> None:
     (folder / "rootfs/vol").mkdir()
     _swap(folder / "rootfs", "etc", lambda p: p.symlink_to("/vol"))
     said = run(work, folder)
-    assert os.listdir(volume) == []
+    assert os.listdir(volume) == [], (list(volume.rglob("*")), said)
     assert said.returncode != 0
     assert "symbolic link into another mount" in said.stderr, said
 

@@ -12,6 +12,8 @@ import pytest
 
 from nvct.config.model import Config
 from nvct.errors import NvctError
+from nvct.linux.files import read_bytes
+from nvct.linux.root import Root
 from nvct.oci.bundle import Bundle
 from nvct.request.resolve import resolve
 
@@ -47,6 +49,23 @@ ESCAPES = ("raw", "raw", "raw", "u00xx", "U00XX", "short")
 def test_what_runc_and_crun_would_read_differently_is_refused(text: str) -> None:
     with pytest.raises(NvctError):
         Bundle("config.json", text)
+
+
+@pytest.mark.parametrize("key", ["Destination", "SOURCE", "de\\u017ftination", "oPtions"])
+def test_a_mount_that_runc_and_crun_would_read_differently_is_refused(key: str) -> None:
+    mount = f'{{"destination":"/x","source":"/y","{key}":"/z"}}'
+    with pytest.raises(NvctError):
+        Bundle("config.json", f'{{"mounts":[{mount}]}}').mounts  # noqa: B018  a property
+
+
+@pytest.mark.parametrize("path", ["/a\0b", "/a\ud800"])
+def test_what_json_can_say_and_a_path_cannot_is_a_sentence(path: str, tmp_path: Path) -> None:
+    with pytest.raises(NvctError):
+        Root.open(path)
+    with pytest.raises(NvctError):
+        read_bytes(path)
+    with Root.open(str(tmp_path)) as root, pytest.raises(NvctError):
+        root.lstat(path)
 
 
 def written(chosen: random.Random, text: str) -> str:

@@ -14,10 +14,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.engine
 
 
-def test_hostile_files_of_an_image_change_nothing_outside(simulated: SimulatedNode) -> None:
-    simulated.run(attacks.images)
-
-
 def test_nothing_of_a_container_runs_in_the_hook(simulated: SimulatedNode) -> None:
     simulated.run(attacks.environment)
 

@@ -8,7 +8,7 @@ from tests.hosts.base import Platform
 SOURCE = """
 https://github.com/bottlerocket-os/bottlerocket-kernel-kit (2f501629a9):
 packages/kmod-6.1-nvidia/kmod-6.1-nvidia.spec, %files tesla-535 and open-gpu-535,
-nvidia-ld.so.conf.in and nvidia-tesla-path.env.in. The folder is flat: libvdpau_nvidia stands beside
+nvidia-ld.so.conf.in and nvidia-tesla-path.env.in. The folder is flat: libvdpau_nvidia is beside
 the others. Its GLVND and its libEGL of before GLVND are the images' business.
 """
 LIB = "/usr/lib/nvidia/tesla"

@@ -8,9 +8,9 @@ from tests.hosts.base import Platform
 
 SOURCE = """
 "Installed components" of the driver's README, chapter 5,
-https://download.nvidia.com/XFree86/Linux-x86_64/565.57.01/README/installedcomponents.html (X driver
-in /usr/lib/xorg/modules/drivers, GLX module in extensions, JSON files in /usr/share, 32-bit
-libraries beside); https://github.com/GoogleCloudPlatform/cos-gpu-installer (e50bc06e55),
+https://download.nvidia.com/XFree86/Linux-x86_64/565.57.01/README/installedcomponents.html
+(X driver in /usr/lib/xorg/modules/drivers, GLX module in extensions, JSON files in /usr/share,
+32-bit libraries beside); https://github.com/GoogleCloudPlatform/cos-gpu-installer (e50bc06e55),
 entrypoint.sh, whose overlays show where the installer puts them in a Debian image:
 /usr/lib/x86_64-linux-gnu, and so /usr/lib/i386-linux-gnu. Names of 580 as in the archive.
 """

@@ -31,7 +31,7 @@ LINKS_OF_PACKAGES = f"""
 {PRIVATE}/libnvidia-opticalflow.so -> STEM.so.1
 {PRIVATE}/libnvidia-nvvm.so -> STEM.so.4
 """
-# Slaves of the alternative "nvidia": NAME -> /etc/alternatives/nvidia--NAME-TRIPLET -> PRIVATE/NAME.
+# Slaves of the alternative "nvidia": NAME -> /etc/alternatives/nvidia--NAME-TRIPLET -> PRIVATE.
 SLAVES = (
     "libGLX_nvidia.so.0", "libEGL_nvidia.so.0", "libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1",
     "libnvidia-allocator.so.1", "libnvidia-encode.so.1", "libnvidia-nvvm.so.4",
@@ -42,6 +42,7 @@ ALTERNATIVES = "".join(
     for name in SLAVES
 )
 PROGRAMS = "/usr/bin/nvidia-{smi,debugdump,cuda-mps-control,cuda-mps-server,persistenced}\n"
+CONF = "nvidia-drm-outputclass.conf"
 PLATFORM = Platform(
     source=SOURCE,
     version="535.261.03",
@@ -60,10 +61,10 @@ PLATFORM = Platform(
 /etc/alternatives/nvidia--libvdpau_nvidia.so.1 -> {PRIVATE}/libvdpau_nvidia.so.1
 /usr/lib/firmware/nvidia/V/gsp_{{ga10x,tu10x}}.bin
 /etc/OpenCL/vendors/nvidia.icd
-/etc/nvidia/current/nvidia-drm-outputclass.conf
-/etc/alternatives/nvidia--nvidia-drm-outputclass.conf -> /etc/nvidia/current/nvidia-drm-outputclass.conf
-/etc/nvidia/nvidia-drm-outputclass.conf -> /etc/alternatives/nvidia--nvidia-drm-outputclass.conf
-/usr/share/X11/xorg.conf.d/nvidia-drm-outputclass.conf -> /etc/nvidia/nvidia-drm-outputclass.conf
+/etc/nvidia/current/{CONF}
+/etc/alternatives/nvidia--{CONF} -> /etc/nvidia/current/{CONF}
+/etc/nvidia/{CONF} -> /etc/alternatives/nvidia--{CONF}
+/usr/share/X11/xorg.conf.d/{CONF} -> /etc/nvidia/{CONF}
 /usr/share/glvnd/egl_vendor.d/10_nvidia.json
 /usr/share/vulkan/icd.d/nvidia_icd.json
 /usr/share/vulkan/implicit_layer.d/nvidia_layers.json

@@ -7,9 +7,9 @@ from tests.hosts.base import Platform
 
 SOURCE = """
 https://github.com/flatcar/scripts (14c9198e3f): sdk_container/src/third_party/coreos-overlay/
-x11-drivers/nvidia-drivers-service/files/bin/setup-nvidia: every *.so.* of the archive is copied flat
-to /opt/nvidia/VERSION/KERNEL/usr/lib64, ldconfig makes the SONAME links there, eight programs go to
-/opt/bin. https://github.com/flatcar/sysext-bakery (790fef0c9a), nvidia-runtime.sysext,
+x11-drivers/nvidia-drivers-service/files/bin/setup-nvidia: every *.so.* of the archive is copied
+flat to /opt/nvidia/VERSION/KERNEL/usr/lib64, ldconfig makes the SONAME links there, eight programs
+go to /opt/bin. https://github.com/flatcar/sysext-bakery (790fef0c9a), nvidia-runtime.sysext,
 _nvidia-runtime-helper: /opt/nvidia/current becomes a system extension, laid over /usr, with
 usr/bin/nvidia-smi a link. No firmware and no JSON files are copied.
 """

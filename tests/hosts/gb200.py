@@ -6,8 +6,8 @@ from __future__ import annotations
 from tests.hosts.base import Platform
 
 SOURCE = """
-https://github.com/negativo17/nvidia-driver (f769f88908), nvidia-driver.spec: what is of aarch64 and
-what is not (libnvcuextend; no vksc, no pkcs11, no Wine); https://github.com/pop-os/
+https://github.com/negativo17/nvidia-driver (f769f88908), nvidia-driver.spec: what aarch64 has and
+has not (libnvcuextend; no vksc, no pkcs11, no Wine); https://github.com/pop-os/
 nvidia-graphics-drivers (5a62809004), whose folders are /usr/lib/aarch64-linux-gnu on arm64;
 https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide for nvidia-imex and its control tool.
 """
@@ -25,8 +25,8 @@ LINKS_OF_PACKAGES = f"""
 {LIB}/{{libcuda,libcudadebugger,libnvcuvid,libnvcuextend,libnvoptix}}.so.1 -> STEM.so.V
 {LIB}/{{libEGL_nvidia.so.0,libGLX_nvidia.so.0}} -> STEM.so.V
 {LIB}/{{libGLESv1_CM_nvidia.so.1,libGLESv2_nvidia.so.2}} -> STEM.so.V
-{LIB}/libnvidia-{{allocator,cfg,encode,fbc,ml,ngx,opencl,opticalflow,ptxjitcompiler}}.so.1 -> STEM.so.V
-{LIB}/libnvidia-sandboxutils.so.1 -> STEM.so.V
+{LIB}/libnvidia-{{allocator,cfg,encode,fbc,ml,ngx,opencl,opticalflow}}.so.1 -> STEM.so.V
+{LIB}/libnvidia-{{ptxjitcompiler,sandboxutils}}.so.1 -> STEM.so.V
 {LIB}/libnvidia-nscq.so.2 -> STEM.so.V
 {LIB}/libnvidia-nvvm.so.4 -> STEM.so.V
 {LIB}/libnvidia-egl-gbm.so.1 -> STEM.so.1.1.3

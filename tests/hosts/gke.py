@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GKE node with Container-Optimized OS: the driver in /home/kubernetes/bin/nvidia, nodes in /dev."""
+"""GKE (Container-Optimized OS): the driver in /home/kubernetes/bin/nvidia, nodes in /dev."""
 
 from __future__ import annotations
 

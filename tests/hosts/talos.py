@@ -9,7 +9,7 @@ from tests.hosts.base import Platform
 SOURCE = """
 https://github.com/siderolabs/extensions (26822f5c95): nvidia-gpu/nvidia-container-toolkit/
 nvidia-pkgs/production/pkg.yaml (the arguments of nvidia-installer: prefixes /usr/local, JSON files
-in /usr/share and /etc, firmware in /usr/lib/firmware, no OpenCL ICD, ldconfig, links of nvidia-smi)
+in /usr/share and /etc, firmware in /usr/lib/firmware, no OpenCL ICD, ldconfig, nvidia-smi's links)
 and production/nvidia-cdi-gen.yaml (what nvidia-ctk cdi generate is given, persistenced's socket).
 The files of the driver are those of the archive, without GLVND.
 """

@@ -118,7 +118,7 @@ def test_each_link_leads_to_a_file_that_is_mounted(seen: Seen) -> None:
 
 
 def test_each_library_serves_a_capability(seen: Seen) -> None:
-    # Every use of a GPU in WSL goes through libdxcore; a Tegra's lists do not tell what is for what.
+    # Every use of a GPU in WSL goes through libdxcore; a Tegra's lists do not tell uses.
     everybodys = ("libdxcore.so",)
     told = seen.inventory.files if seen.platform.mode != "csv" else ()
     libraries = (file for file in told if file.kind == "library")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver in /usr/local/nvidia, as the volume of nvidia-docker 1 and GKE's containers have it."""
+"""The driver in /usr/local/nvidia: the volume of nvidia-docker 1, and GKE's containers."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def compiled(
         rule = {"allow": True, "type": "c", "major": 195, "minor": minor}
         entry = {"path": path, "minor": minor} | ({"uid": 9, "gid": 9} if owned else {})
         made["nodes"].append(
-            {"path": path, "node": json.dumps(entry, separators=(",", ":")),
+            {"path": path, "host": path, "node": json.dumps(entry, separators=(",", ":")),
              "rule": json.dumps(rule)}
         )  # fmt: skip
     return made

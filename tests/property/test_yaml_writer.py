@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from nvct.cdi import yaml_writer
 
-READERS: list[Any] = [yaml.SafeLoader, *([yaml.CSafeLoader] if hasattr(yaml, "CSafeLoader") else [])]
+READERS: list[Any] = [
+    yaml.SafeLoader,
+    *([yaml.CSafeLoader] if hasattr(yaml, "CSafeLoader") else []),
+]
 # Lone surrogates are no text that a file could hold.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 WORDS = st.sampled_from(

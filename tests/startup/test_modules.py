@@ -15,7 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
+from nvct.farm import table
+from nvct.linux import ldcache
+from nvct.paths import CONFIG_ENV, OWN_PLAN, RUN_DIR_ENV
+from nvct.plan import compile as compiler
+from nvct.plan import model
+from nvct.plan.store import Store
 from nvct.sim.bundle import config
 
 TYPE_CHECKING = False
@@ -96,8 +101,37 @@ class Lane:
         self.python(SHIM, "nvidia-container-runtime", *args)  # compiles what is missing
         return self.python(SHIM, "nvidia-container-runtime", *args)
 
-    def bundle(self, annotations: dict[str, str] | None = None) -> str:
-        document = config(["true"], annotations=annotations)
+    def farm(self) -> str:
+        """Keep a plan with a view of the driver, and return a bundle that gets it."""
+        toml = self.work / "config.toml"
+        toml.write_text('[nvct]\nlayout = "farm"\n', encoding="utf-8")
+        os.utime(toml, (time.time() - 60,) * 2)
+        plan = compiler.empty(str(toml))
+        plan["specs"].append({"path": "", "facts": [], "edits": model.no_edits(), "refuse": ""})
+        plan["edits"].append(model.no_edits())
+        plan["devices"]["nvidia.com/gpu=0"] = {"spec": 0, "edits": 0, "facts": [], "refuse": ""}
+        plan["kinds"] = ["nvidia.com/gpu"]
+        plan["farm"] = {
+            **table.none(""),
+            "view": "/farm/580",
+            "cache": {"": [["libcuda.so.1", "lib64/libcuda.so.1"]]},
+            "links": {"": [["LIBDIR/libcuda.so.1", "lib64/libcuda.so.1"]]},
+        }
+        store = Store(str(self.work / "run"), create=True)
+        store.write(OWN_PLAN, json.dumps(plan).encode())
+        store.close()
+        libc = self.work / "rootfs/usr/lib64/libc.so.6"
+        libc.parent.mkdir(parents=True)
+        libc.touch()
+        merged = ldcache.merge(None, [("libc.so.6", "/usr/lib64/libc.so.6")], machine="x86_64")
+        (self.work / "rootfs/etc").mkdir()
+        (self.work / "rootfs/etc/ld.so.cache").write_bytes(merged)
+        return self.bundle(env=["NVIDIA_VISIBLE_DEVICES=0"])
+
+    def bundle(
+        self, annotations: dict[str, str] | None = None, env: tuple[str, ...] | list[str] = ()
+    ) -> str:
+        document = config(["true"], env=env, annotations=annotations)
         (self.work / "config.json").write_text(json.dumps(document), encoding="utf-8")
         return str(self.work)
 
@@ -118,6 +152,7 @@ LANES: dict[str, Callable[[Lane], list[str]]] = {
     "create": lambda lane: lane.shim(
         "create", "--bundle", lane.bundle(annotations={"cdi.k8s.io/x": "acme.com/gpu=a"}), "x"
     ),
+    "create-farm": lambda lane: lane.shim("create", "--bundle", lane.farm(), "x"),
     "hook-apply": lambda lane: lane.python(
         HOOK, "nvidia-cdi-hook", "apply", "--link", "a::/b",
         stdin=json.dumps({"ociVersion": "1.0.2", "id": "x", "bundle": lane.bundle()}),

@@ -1,11 +1,11 @@
 #!/bin/bash
 # Install the Debian packages that setup needs, only those that are missing. Who may not install
-# any gets a warning and goes on: much works without runc and a compiler.
+# any gets a warning and goes on: much works without runc and a compiler. Arguments are further ones.
 set -euo pipefail
 need=()
 have() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
 command -v dpkg-query >/dev/null || exit 0 # not Debian: the README names what is needed
-for p in gcc libc6-dev python3-venv runc crun busybox-static; do have "$p" || need+=("$p"); done
+for p in gcc libc6-dev python3-venv runc crun busybox-static "$@"; do have "$p" || need+=("$p"); done
 [ ${#need[@]} = 0 ] && exit 0
 sudo=()
 if [ "$(id -u)" != 0 ]; then

@@ -74,6 +74,19 @@ def config_toml_has_an_empty_annotation_prefix(lab: Lab) -> None:
     lab.asks(VISIBLE + "all")
 
 
+def a_rule_of_the_policy_has_an_unknown_key(lab: Lab) -> None:
+    lab.configure('[nvct.policy]\nrules = [{then = "deny", max-gpus = 1}]\n')
+    lab.asks(VISIBLE + "all")
+
+
+def a_rule_of_the_policy_denies_it(lab: Lab) -> None:
+    lab.configure(
+        '[[nvct.policy.rules]]\nname = "by UUID only"\nby = ["image-env"]\nthen = "deny"\n'
+        'reason = "ask the scheduler for a GPU"\n'
+    )
+    lab.asks(VISIBLE + "all")
+
+
 def config_json_is_no_json(lab: Lab) -> None:
     lab.config_json.write_text('{"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"]', "utf-8")
 
@@ -232,7 +245,7 @@ def driver_without_device_nodes(lab: Lab) -> None:
     lab.asks(VISIBLE + "all")
 
 
-def not_delivered(lab: Lab) -> None:
+def host_without_gpudirect_storage(lab: Lab) -> None:
     lab.driver()
     lab.asks(VISIBLE + "all", "NVIDIA_GDS=enabled")
 
@@ -260,6 +273,8 @@ CASES: tuple[Callable[[Lab], None], ...] = (
     config_toml_is_a_directory,
     config_toml_names_an_unknown_mode,
     config_toml_has_an_empty_annotation_prefix,
+    a_rule_of_the_policy_has_an_unknown_key,
+    a_rule_of_the_policy_denies_it,
     config_json_is_no_json,
     config_json_is_missing,
     config_json_has_an_env_that_is_no_array,
@@ -289,7 +304,7 @@ CASES: tuple[Callable[[Lab], None], ...] = (
     driver_without_device_nodes,
     nvml_crashes,
     the_own_hook_is_not_installed,
-    not_delivered,
+    host_without_gpudirect_storage,
     mixed_names,
     cold_interpreter_is_gone,
     cold_interpreter_has_no_nvct,

@@ -137,6 +137,17 @@ def test_an_unreadable_folder_costs_only_itself(low: Path, high: Path) -> None:
     assert isinstance(found.errors[str(low)], HostError)
 
 
+def test_a_loop_of_links_costs_only_itself(low: Path) -> None:
+    good = write(low / "good.json", "one")
+    (low / "loop.yaml").symlink_to("loop.yaml")
+
+    found = scan(low)
+
+    assert sources(found) == {"vendor.com/device=one": "good.json"}
+    assert found.inputs == [str(low), good, str(low / "loop.yaml")]
+    assert list(found.errors) == [str(low / "loop.yaml")]
+
+
 def test_a_folder_that_is_not_there_is_no_error(low: Path) -> None:
     found = scan(low)
 

@@ -206,6 +206,19 @@ def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
         store.save(spec(), str(tmp_path / "folder.yaml"))
 
 
+def test_a_pipe_gets_the_spec_and_keeps_its_name(tmp_path: Path) -> None:
+    pipe = tmp_path / "stdout"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+
+    path = store.save(spec(), str(pipe), "json")
+
+    assert path == str(pipe)
+    assert os.read(reader, 1 << 16) == store.dumps(spec(), "json")
+    os.close(reader)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["stdout"]
+
+
 def test_a_comment_stands_before_yaml_and_not_in_json(tmp_path: Path) -> None:
     comment = "# nvct: {}\n"
 

@@ -110,6 +110,14 @@ def test_a_host_without_a_driver_has_nothing_to_say_about_other_vendors(lab: Lab
     assert (result.exit_code, result.output) == (0, "1 spec, 2 devices: as the host is\n")
 
 
+def test_a_driver_root_that_is_named_has_a_driver(lab: Lab) -> None:
+    result = run(lab, "check", "--driver-root", "/nonexistent/driver")
+
+    assert isinstance(result.exception, NvctError)
+    assert "/nonexistent/driver" in result.exception.message
+    assert "--driver-root" in result.exception.hint
+
+
 def test_json_has_the_same_in_parts(lab: Lab) -> None:
     lab.driver(gpus=1)
     path = generate(lab)

@@ -491,6 +491,32 @@ def test_configuration_files_can_be_looked_for_elsewhere(lab: Lab) -> None:
         assert str(icd) in [mount["hostPath"] for mount in mounts]
 
 
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("", ["driver/usr/share"]),
+        ("relative", ["driver/usr/share"]),
+        ("/my/share", ["driver/my/share"]),
+        ("/my/share:/usr/share", ["driver/my/share"]),
+        ("/elsewhere", []),
+    ],
+)
+def test_data_directories_are_those_of_their_variable(
+    value: str, found: list[str], lab: Lab
+) -> None:
+    for folder in ("my/share", "usr/share"):
+        icd = lab.home / "driver" / folder / "vulkan/icd.d/nvidia_icd.json"
+        icd.parent.mkdir(parents=True, exist_ok=True)
+        icd.write_text("{}")
+
+    spec = spec_of(generate(lab, env={"XDG_DATA_DIRS": value}))
+
+    mounts = [mount["hostPath"] for mount in spec["containerEdits"]["mounts"]]
+    suffix = "/vulkan/icd.d/nvidia_icd.json"
+    icds = [path.removesuffix(suffix) for path in mounts if path.endswith(suffix)]
+    assert icds == [f"{lab.home}/{folder}" for folder in found]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a node of another group")
 def test_groups_can_be_left_out_by_a_flag_or_for_old_engines(lab: Lab) -> None:
     node = lab.home / "dev/nvidia0"

@@ -61,7 +61,9 @@ def test_help_of_one_group_imports_no_other() -> None:
     ours, others = modules("nvct", "cdi", "--help")
 
     assert "nvct.cli.cdi" in ours
-    assert [m for m in ours if m.startswith("nvct.cli.") and m[9:] not in ("main", "lazy", "cdi")] == []
+    assert [
+        m for m in ours if m.startswith("nvct.cli.") and m[9:] not in ("main", "lazy", "cdi")
+    ] == []
     assert "pynvml" not in others
     assert "rich" not in others
 

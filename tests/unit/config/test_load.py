@@ -63,11 +63,15 @@ ignore-imex-channel-requests = true
 no-additional-gids-for-device-nodes = true
 [nvct]
 layout = "classic-too"
+farm-dir = "/farm"
+params-mask = true
 hook-path = "/opt/nvidia-cdi-hook"
 dev-root = "/sim"
 proc-root = "/sim/proc"
 sys-root = "/sim/sys"
 plain-nodes = true
+[nvct.policy]
+default = "ignore"
 """
 
 
@@ -104,6 +108,18 @@ def test_every_key_is_read() -> None:
     assert config.supported_driver_capabilities == ["compute", "utility"]
     assert config.annotation_prefixes == ["a/", "b/"]
     assert config.ignore_imex is True
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("true", "true"), ("false", "false"), ('"auto"', "auto"), ('"x"', "x")]
+)
+def test_a_switch_is_a_boolean_or_auto(text: str, value: str) -> None:
+    assert from_toml(f"[nvct]\nparams-mask = {text}".encode(), "x").params_mask == value
+
+
+def test_a_switch_is_nothing_else() -> None:
+    with pytest.raises(ConfigError, match=r"params-mask is 1, not a string"):
+        from_toml(b"[nvct]\nparams-mask = 1", "x")
 
 
 @pytest.mark.parametrize("root", ["", "/", "//"])

@@ -89,7 +89,7 @@ def test_a_value_of_the_wrong_type_in_the_compiled_form_is_refused(
 
 
 def test_every_attribute_has_a_key_in_the_file() -> None:
-    assert {*KEYS.values(), "path", "warnings"} == set(Config.__slots__)
+    assert {*KEYS.values(), "path", "policy", "warnings"} == set(Config.__slots__)
 
 
 def test_every_attribute_is_set_without_a_file() -> None:
@@ -121,7 +121,9 @@ def test_the_defaults_can_be_used() -> None:
     ("name", "value", "key"),
     [
         ("mode", "foo", "nvidia-container-runtime.mode"),
-        ("layout", "farm", "nvct.layout"),
+        ("layout", "farms", "nvct.layout"),
+        ("farm_dir", "farm", "nvct.farm-dir"),
+        ("params_mask", "yes", "nvct.params-mask"),
         ("runtimes", [], "nvidia-container-runtime.runtimes"),
         ("runtimes", [""], "nvidia-container-runtime.runtimes"),
         ("default_kind", "gpu", "modes.cdi.default-kind"),

@@ -9,8 +9,8 @@ import struct
 import pytest
 
 from nvct.errors import DocumentError
-from nvct.hook.enable_cuda_compat import Note, is_wanted, parse_note, parse_version
 from nvct.linux import ldcache
+from nvct.rootfs.compat import Note, is_wanted, parse_note, parse_version
 from nvct.sim.elf_writer import shared_object
 
 TYPE_CHECKING = False

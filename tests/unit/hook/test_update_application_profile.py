@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from nvct.hook.update_application_profile import render
+from nvct.rootfs.profile import render
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ import posix
 import pytest
 
 from nvct.linux import ldcache
+from nvct.rootfs import linker_conf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -221,3 +222,39 @@ def test_a_folder_whose_name_a_linker_would_misread_fails(
 
     assert glibc.hook("update-ldcache", "--folder", "/a b") == 1
     assert "folder '/a b' cannot stand in /etc/ld.so.conf.d" in capsys.readouterr().err
+
+
+def viewed(glibc: Container) -> None:
+    """Leave what the shim leaves: entries and a drop-in of a view, and of compatibility."""
+    ours = [("libcuda.so.1", "/compat/libcuda.so.1"), ("libcuda.so.1", "/view/libcuda.so.1")]
+    data = (glibc.root / CACHE[1:]).read_bytes()
+    glibc.file(CACHE, ldcache.merge(data, ours, machine="x86_64"))
+    glibc.file(DROPIN, linker_conf.LinkerConf(["/compat"], [], ["/view"]).render())
+
+
+def test_the_view_that_the_shim_has_mounted_stays(glibc: Container) -> None:
+    viewed(glibc)
+    glibc.library("/view/libcuda.so.1", "libcuda.so.1")
+    glibc.library("/more/libmore.so.1", "libmore.so.1")
+
+    assert glibc.hook("update-ldcache", "--folder", "/more") == 0
+    assert glibc.hook("apply", "--folder", "/more") == 0
+
+    names = [path for name, path in entries_of(glibc) if name == "libcuda.so.1"]
+    assert names == ["/compat/libcuda.so.1", "/view/libcuda.so.1"]
+    assert ("libmore.so.1", "/more/libmore.so.1") in entries_of(glibc)
+    text = glibc.read(DROPIN)
+    assert (
+        text
+        == "# CUDA forward compatibility\n/compat\n# view of the driver\n/view\n# driver\n/more\n"
+    )
+
+
+def test_a_view_of_an_earlier_start_that_is_no_longer_mounted_goes(glibc: Container) -> None:
+    viewed(glibc)
+    glibc.library("/more/libmore.so.1", "libmore.so.1")
+
+    assert glibc.hook("apply", "--folder", "/more") == 0
+
+    assert "libcuda.so.1" not in [name for name, _ in entries_of(glibc)]
+    assert glibc.read(DROPIN) == "# driver\n/more\n"

@@ -15,7 +15,7 @@ from nvct.errors import HostError, NvmlError
 from nvct.host import modes
 from nvct.host.nodes import named_nodes
 from nvct.host.wanted import Wanted
-from tests.support.host_tree import FakeNvml, HostTree, elf_bytes
+from tests.support.host_tree import FakeNvml, HostTree, elf_bytes, nvml_gpu
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,6 +54,14 @@ def host(tmp_path: Path) -> HostTree:
     host.write(f"driver/{LIBRARIES}/libcuda.so.1.1", elf_bytes("libcuda.so.1") + b"1")
     store(host, STORE)
     return host
+
+
+def test_the_only_gpu_gives_the_device_its_uuid(host: HostTree) -> None:
+    one, two = nvml_gpu(0), nvml_gpu(1)
+
+    assert look(host, FakeNvml((one,))).devices[0].uuid == one.uuid
+    assert look(host, FakeNvml((one, two))).devices[0].uuid == ""
+    assert look(host).devices[0].uuid == ""
 
 
 def look(host: HostTree, nvml: FakeNvml | None = None) -> Inventory:

@@ -203,6 +203,23 @@ def test_a_device_node_is_made(kernel: Kernel, tmp_path: Path) -> None:
     assert (tmp_path / "null").stat().st_rdev == os.makedev(1, 3)
 
 
+def test_a_clone_shares_data_or_the_file_system_says_that_it_cannot(
+    kernel: Kernel, tmp_path: Path
+) -> None:
+    (tmp_path / "source").write_bytes(b"data" * 1024)
+    source = os.open(tmp_path / "source", os.O_RDONLY)
+    target = os.open(tmp_path / "target", os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        kernel.clone_file(source, target)
+    except OSError as error:
+        assert error.errno in (errno.EOPNOTSUPP, errno.ENOTTY)  # noqa: PT017  either is right
+    else:
+        assert (tmp_path / "target").read_bytes() == b"data" * 1024
+    finally:
+        os.close(source)
+        os.close(target)
+
+
 def test_the_twin_has_every_call_of_the_kernel() -> None:
     public = {name for name in dir(Kernel) if not name.startswith("_")}
     assert set(CALLS) == public

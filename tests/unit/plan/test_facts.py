@@ -130,6 +130,18 @@ def test_list_of_nothing_is_the_list_of_a_missing_directory(tmp_path: Path) -> N
     assert not holds(fact)
 
 
+def test_prefix_breaks_on_names_that_start_so_and_on_no_others(tmp_path: Path) -> None:
+    (tmp_path / "fs0").touch()
+    fact = facts.take("prefix", f"{tmp_path}/fs")
+    assert fact[2] == ["fs0"]
+
+    (tmp_path / "other").touch()
+    assert holds(fact)
+    (tmp_path / "fs1").touch()
+    assert not holds(fact)
+    assert facts.take("prefix", f"{tmp_path}/nowhere/fs")[2] == []
+
+
 def test_rdev_is_of_character_nodes_only_and_follows_no_link(tmp_path: Path) -> None:
     assert facts.take("rdev", "/dev/null")[2] == os.lstat("/dev/null").st_rdev
     assert holds(facts.take("rdev", "/dev/null"))

@@ -34,7 +34,7 @@ def edits(**parts: Any) -> Edits:
 def node(path: str, minor: int = 0, **more: Any) -> Node:
     entry = {"path": path, "type": "c", "major": 195, "minor": minor} | more
     rule = {"allow": True, "type": "c", "major": 195, "minor": minor, "access": "rw"}
-    return {"path": path, "node": dumps(entry), "rule": dumps(rule)}
+    return {"path": path, "host": path, "node": dumps(entry), "rule": dumps(rule)}
 
 
 def mount(destination: str, source: str = "ours") -> list[str]:
@@ -118,6 +118,14 @@ def test_env_is_replaced_by_key_and_there_once(
     before: object, entries: list[str], after: list[object]
 ) -> None:
     assert env_of(before, *entries) == after
+
+
+def test_the_visible_devices_are_there_once_whatever_the_edits_say() -> None:
+    name = "NVIDIA_VISIBLE_DEVICES"
+
+    assert env_of([f"{name}=all", "A=1", f"{name}=0"], "B=2") == [f"{name}=0", "A=1", "B=2"]
+    assert env_of([f"{name}=all", f"{name}=0"], f"{name}=void") == [f"{name}=void"]
+    assert env_of(["A=1", "A=2", f"{name}=0"], "B=2") == ["A=1", "A=2", f"{name}=0", "B=2"]
 
 
 def test_a_later_edit_wins_over_an_earlier_one() -> None:
@@ -356,3 +364,58 @@ def test_hooks_removed_and_hooks_added_do_not_meet() -> None:
 def test_hooks_of_another_type_are_refused() -> None:
     with pytest.raises(DocumentError, match=r"hooks.prestart is not an array"):
         inject.remove_nvidia_hooks(Bundle("config.json", '{"hooks":{"prestart":{}}}'))
+
+
+def in_user_namespace(*nodes: Node, **linux: object) -> Any:
+    spaces = {"namespaces": [{"type": "mount"}, {"type": "user"}]} | linux
+    return applied({"process": {}, "mounts": [], "linux": spaces}, edits(nodes=list(nodes)))
+
+
+def test_in_a_user_namespace_a_node_open_to_all_is_the_hosts_own() -> None:
+    there = [{"path": "/dev/nvidia0", "type": "c", "major": 1, "minor": 3}]
+    wanted = node("/dev/nvidia0", fileMode=0o666)
+    wanted["host"] = "/driver/dev/nvidia0"
+
+    done = in_user_namespace(wanted, devices=there)
+
+    assert done["linux"]["devices"] == []
+    assert done["mounts"] == [
+        {
+            "destination": "/dev/nvidia0",
+            "type": "bind",
+            "source": "/driver/dev/nvidia0",
+            "options": ["bind", "nosuid", "noexec", "rprivate"],
+        }
+    ]
+    assert [rule["minor"] for rule in done["linux"]["resources"]["devices"]] == [0]
+
+
+@pytest.mark.parametrize(
+    "more", [{"fileMode": 0o660}, {"fileMode": 0o444}, {"fileMode": 0o666, "uid": 5}, {}]
+)
+def test_in_a_user_namespace_other_nodes_are_left_to_the_runtime(more: dict[str, int]) -> None:
+    done = in_user_namespace(node("/dev/nvidia0", **more))
+
+    assert [n["path"] for n in done["linux"]["devices"]] == ["/dev/nvidia0"]
+    assert done["mounts"] == []
+
+
+def test_without_a_user_namespace_nodes_are_devices() -> None:
+    spaces = {"namespaces": [{"type": "mount"}]}
+    done = applied({"linux": spaces}, edits(nodes=[node("/dev/nvidia0", fileMode=0o666)]))
+
+    assert [n["path"] for n in done["linux"]["devices"]] == ["/dev/nvidia0"]
+    assert "mounts" not in done
+
+
+def test_a_group_that_a_user_namespace_lacks_is_left_out() -> None:
+    def groups(*mappings: dict[str, int]) -> object:
+        document = {"process": {"user": {}}, "linux": {"gidMappings": list(mappings)}}
+        return applied(document, edits(gids=[44, 105]))["process"]["user"].get("additionalGids")
+
+    assert groups({"containerID": 0, "hostID": 200000, "size": 44}) in (None, [])
+    assert groups({"containerID": 0, "hostID": 200000, "size": 45}) == [44]
+    assert groups(
+        {"containerID": 0, "hostID": 5, "size": 1}, {"containerID": 100, "hostID": 9, "size": 9}
+    ) == [105]
+    assert groups() == [44, 105]

@@ -163,3 +163,39 @@ def test_common_edits_are_checked_as_a_devices_are() -> None:
     made["specs"][0]["facts"] = [BROKEN]
     with pytest.raises(model.StalePlanError):
         model.common(made, "x.org/gpu")
+
+
+def farm(**more: Any) -> Any:
+    return {"view": "/farm", "facts": [], **more}
+
+
+def parted() -> Plan:
+    made = spec("/a")
+    made["edits"]["parts"] = {"compute": edits("compute"), "compat32": edits("32")}
+    return plan(specs=[made, spec("/b")], farm=farm())
+
+
+def test_a_view_comes_with_the_edits_that_it_can_take_the_place_of() -> None:
+    found = model.collect(parted(), ["x.org/gpu=0"], ["compute"])
+
+    (mark,) = [one for one in found if "farm" in one]
+    assert {**mark, "farm": None} == {**model.no_edits(), "farm": None}
+    assert mark["farm"]["table"] == farm()
+    assert mark["farm"]["capabilities"] == ["compute"]
+    assert marks(mark["farm"]["common"]) == ["common of /a", "compute"]
+    assert all(any(one is other for other in found) for one in mark["farm"]["common"])
+
+
+def test_a_view_comes_with_the_driver_alone_too() -> None:
+    (mark,) = [one for one in model.common(parted(), "x.org/gpu") if "farm" in one]
+
+    assert marks(mark["farm"]["common"]) == ["common of /a", "compute"]
+
+
+def test_without_a_table_there_is_no_view() -> None:
+    assert not [one for one in model.collect(plan(), ["x.org/gpu=0"]) if "farm" in one]
+
+
+def test_a_plan_is_as_current_as_its_view() -> None:
+    assert model.is_current(plan(farm=farm()))
+    assert not model.is_current(plan(farm=farm(facts=[BROKEN])))

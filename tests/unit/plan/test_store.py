@@ -210,6 +210,15 @@ def test_no_descriptor_is_left_open(folder: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
+def test_root_of_a_user_namespace_has_the_run_directory_of_its_user(tmp_path: Path) -> None:
+    private = {"XDG_RUNTIME_DIR": "/y"}
+    assert run_dir(private, root=str(tmp_path)) == "/run/nvct"
+    if os.geteuid() == 0:
+        os.chown(tmp_path, 65534, 65534)  # what / looks like where the host's root is not mapped
+        assert run_dir(private, root=str(tmp_path)) == "/y/nvct"
+        assert run_dir({}, root=str(tmp_path)) == "/run/nvct"
+
+
 def test_the_run_directory_is_named_by_the_environment() -> None:
     assert run_dir({"NVCT_RUN_DIR": "/x", "XDG_RUNTIME_DIR": "/y"}) == "/x"
     private = {"XDG_RUNTIME_DIR": "/y", "NVCT_RUN_DIR": ""}

@@ -6,7 +6,15 @@ from __future__ import annotations
 import pytest
 
 from nvct.errors import RequestError, RequirementError, line
-from nvct.request.requirements import check, compare, gather, holds, major_minor, parse_factor
+from nvct.request.requirements import (
+    check,
+    compare,
+    gather,
+    holds,
+    major_minor,
+    parse_factor,
+    undecided,
+)
 
 FACTS = {"cuda": "13.0", "driver": "580.159.04", "arch": "9.0", "brand": "Tesla"}
 # What NVIDIA's own images carry.
@@ -86,6 +94,25 @@ def test_spaces_mean_or_and_commas_mean_and(expression: str, *, result: bool) ->
 def test_what_is_not_known_holds() -> None:
     assert holds("cuda>=99,driver>=999,arch>=99,brand=x", {})
     assert holds("cuda>=99", {**FACTS, "cuda": ""})
+
+
+@pytest.mark.parametrize(
+    ("expression", "answer"),
+    [
+        ("brand=tesla", True),
+        ("arch>=7.0", True),
+        ("brand!=tesla", True),
+        ("cuda>=12 brand=tesla", False),
+        ("cuda>=99 brand=tesla,driver>=580", True),
+        ("cuda>=99 brand=tesla,driver>=600 driver>=500", False),
+        ("driver>=500", False),
+        ("", False),
+    ],
+)
+def test_an_answer_depends_on_the_gpus_or_not(expression: str, *, answer: bool) -> None:
+    known = {"cuda": "13.0", "driver": "580.1"}
+
+    assert undecided([("NVIDIA_REQUIRE_X", expression)], known) == answer
 
 
 def test_factors_are_read_no_further_than_needed() -> None:

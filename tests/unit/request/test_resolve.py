@@ -409,3 +409,24 @@ def test_access_to_mig_capabilities_needs_privilege() -> None:
     extras = must(asked(*env, config=config, bounding=PRIVILEGED)).extras
     assert extras.mig_monitor
     assert not extras.mig_config
+
+
+@pytest.mark.parametrize("mode", ["auto", "jit-cdi", "csv"])
+def test_other_modes_pass_over_mig_capabilities_without_privilege(mode: str) -> None:
+    config = configured(mode=mode)
+    env = ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_MIG_MONITOR_DEVICES=all"]
+
+    request = must(asked(*env, config=config))
+    assert not request.extras
+    assert any("NVIDIA_MIG_MONITOR_DEVICES is ignored" in note for note in request.notes)
+    assert must(asked(*env, config=config, bounding=PRIVILEGED)).extras.mig_monitor
+    with pytest.raises(RequestError):
+        asked(*env[:1], "NVIDIA_MIG_MONITOR_DEVICES=0", config=config, bounding=PRIVILEGED)
+
+
+def test_only_the_very_words_ask_for_all_of_a_boards_files() -> None:
+    env = ["NVIDIA_VISIBLE_DEVICES=all"]
+
+    assert must(asked(*env, "NVIDIA_REQUIRE_JETPACK=csv-mounts=all")).extras.csv_all
+    assert not must(asked(*env, "NVIDIA_REQUIRE_JETPACK=csv-mounts=most")).extras.csv_all
+    assert not must(asked(*env, "NVIDIA_REQUIRE_JETPACK_X=csv-mounts=all")).extras.csv_all

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import tarfile
 
@@ -183,8 +184,8 @@ def test_another_version_and_a_damaged_index_are_errors(
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"rubbish", "is no snapshot: "),
-        (gzip.compress(b"rubbish"), "is no snapshot: "),
+        (b"rubbish", "is no snapshot: it is no whole tar archive$"),
+        (gzip.compress(b"rubbish"), "is no snapshot: it is no whole tar archive$"),
         (gzip.compress(bytes(10240)), "is no snapshot: it has no snapshot.json"),
     ],
 )
@@ -194,6 +195,15 @@ def test_another_file_is_no_snapshot(tmp_path: Path, data: bytes, message: str) 
 
     with pytest.raises(DocumentError, match=re.escape(str(path)) + ".*" + message):
         snapshots.load(str(path))
+
+
+def test_another_folder_is_no_snapshot_and_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+
+    with pytest.raises(DocumentError, match=r"is no snapshot: it has no snapshot\.json") as caught:
+        snapshots.load(str(tmp_path))
+
+    assert caught.value.hint == "nvct snapshot makes one"
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:

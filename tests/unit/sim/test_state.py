@@ -54,6 +54,15 @@ def test_a_change_keeps_the_inode(path: Path) -> None:
     assert path.stat().st_size == state.FILE_SIZE
 
 
+def test_a_change_keeps_the_time_of_the_file_as_no_driver_library_changes(path: Path) -> None:
+    before = path.stat().st_mtime_ns
+
+    with state.change(path) as now:
+        now.add("event", seq=1, gpu=0, type=8, data=79)
+
+    assert path.stat().st_mtime_ns == before
+
+
 def test_an_error_during_a_change_leaves_the_file_as_it_was(path: Path) -> None:
     before = path.read_bytes()
 

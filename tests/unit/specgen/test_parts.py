@@ -18,6 +18,7 @@ from tests.support.host_tree import HostTree
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
+
     from nvct.host.model import Inventory
 
 

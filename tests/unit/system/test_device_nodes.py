@@ -263,6 +263,27 @@ def test_nodes_are_made_and_a_second_run_keeps_them(tmp_path: Path) -> None:
 
 
 @needs_root
+def test_a_missing_dev_is_made_whichever_node_comes_first(tmp_path: Path) -> None:
+    tree = host(tmp_path)
+    (tmp_path / "dev").rename(tmp_path / "gone")
+
+    device_nodes.carry_out(planned(tree, "cap"), RecordingKernel())
+
+    assert stat.S_ISCHR((tmp_path / "dev/nvidia-caps/nvidia-cap13").lstat().st_mode)
+
+
+def test_a_dev_root_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    tree = host(tmp_path)
+    steps = planned(tree, "gpu")
+    tmp_path.rename(tmp_path.with_name("gone"))
+
+    with pytest.raises(HostError, match=r"cannot make .*: No such file or directory") as raised:
+        device_nodes.carry_out(steps, RecordingKernel())
+
+    assert raised.value.hint == "is --dev-root there?"
+
+
+@needs_root
 def test_wrong_numbers_and_wrong_permissions_are_corrected(tmp_path: Path) -> None:
     tree = host(tmp_path)
     os.mknod(tmp_path / "dev/nvidia0", stat.S_IFCHR | 0o600, os.makedev(1, 3))

@@ -8,14 +8,14 @@ import shutil
 
 import pytest
 
-from nvct.hook import libraries
-from nvct.hook.libraries import Mounts, scan
 from nvct.linux.root import Root
+from nvct.rootfs import libraries
+from nvct.rootfs.libraries import Mounts, scan
 from tests.support.forked import in_mount_namespace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.hook.libraries import Found
+    from nvct.rootfs.libraries import Found
     from tests.support.containers import Container
 
 NOTHING_MOUNTED = Mounts([])

@@ -18,6 +18,7 @@ PATH = "/etc/ld.so.conf.d/00-nvct.conf"
 MAIN = "/etc/ld.so.conf"
 MAIN_TEXT = b"include /etc/ld.so.conf.d/*.conf\n"
 COMPAT_MARK = "# CUDA forward compatibility"
+VIEW_MARK = "# view of the driver"
 FOLDERS_MARK = "# driver"
 LIMIT = 1 << 16
 COMPAT_LIMIT = 4
@@ -30,14 +31,23 @@ class LinkerConf:
     Attributes:
         compat: folders of CUDA forward compatibility.
         folders: folders of the driver.
+        view: folders of the view of the driver that the shim mounts as a whole.
     """
 
-    __slots__ = ("compat", "folders")
+    __slots__ = ("compat", "folders", "view")
 
-    def __init__(self, compat: list[str], folders: list[str]) -> None:
-        """Keep both lists."""
+    def __init__(
+        self, compat: list[str], folders: list[str], view: list[str] | None = None
+    ) -> None:
+        """Keep the lists."""
         self.compat = compat
         self.folders = folders
+        self.view = view or []
+
+    @property
+    def all(self) -> list[str]:
+        """All folders."""
+        return [*self.compat, *self.view, *self.folders]
 
     def render(self) -> bytes:
         """Return the file's content, nothing if no folder is named.
@@ -46,7 +56,8 @@ class LinkerConf:
             UnsafePathError: a folder's name would be read as something else.
         """
         lines: list[str] = []
-        for mark, folders in ((COMPAT_MARK, self.compat), (FOLDERS_MARK, self.folders)):
+        groups = {COMPAT_MARK: self.compat, VIEW_MARK: self.view, FOLDERS_MARK: self.folders}
+        for mark, folders in groups.items():
             for folder in folders:
                 if not is_plain(folder):
                     raise UnsafePathError(f"folder {folder!r} cannot stand in {PATH}")
@@ -63,16 +74,21 @@ def is_plain(folder: str) -> bool:
 def read(root: Root) -> LinkerConf:
     """Read the drop-in of an earlier start of the container; empty if there is none."""
     found = LinkerConf([], [])
-    data = root.read_file(PATH, LIMIT) or b""
+    data = root.read_file(PATH, LIMIT)
+    if data is None:
+        return found
     into = found.folders
     for line in data.decode("utf-8", "surrogateescape").splitlines():
         if line == COMPAT_MARK:
             into = found.compat
+        elif line == VIEW_MARK:
+            into = found.view
         elif line.startswith("#"):
             into = found.folders
         elif is_plain(line):
             into.append(line)
-    del found.compat[COMPAT_LIMIT:], found.folders[FOLDER_LIMIT:]  # an image may bring the file
+    # An image may bring the file.
+    del found.compat[COMPAT_LIMIT:], found.folders[FOLDER_LIMIT:], found.view[COMPAT_LIMIT:]
     return found
 
 

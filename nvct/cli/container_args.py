@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command lines as GNU argp reads them, which nvidia-container-cli's are.
+
+Short options may stand together (-lb) and have their value attached (-dFILE), long ones may be
+shortened (--dev) and have theirs behind "=" or as the next word. A value that may be missing must
+be attached: --user configure is --user, then configure. Contract: no I/O.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from typing import NamedTuple
+
+from nvct.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+WIDTH, COLUMN = 79, 30
+
+
+class Option(NamedTuple):
+    """An option: its names, the name of its value ("" for a switch), and what it does."""
+
+    long: str
+    short: str
+    value: str
+    text: str
+    value_may_be_missing: bool = False
+
+
+HELP = Option("help", "h", "", "Print this")
+VERSION = Option("version", "V", "", "Print the version")
+USUAL = (HELP, VERSION)
+
+
+class Parsed:
+    """What a command line says.
+
+    Attributes:
+        values: of each option that was given by its long name; None where a value is missing.
+        rest: the words that are no options.
+    """
+
+    __slots__ = ("rest", "values")
+
+    def __init__(self) -> None:
+        """Nothing said yet."""
+        self.values: dict[str, list[str | None]] = {}
+        self.rest: list[str] = []
+
+    def has(self, name: str) -> bool:
+        """Tell whether an option was given."""
+        return name in self.values
+
+    def text(self, name: str) -> str:
+        """Return the last value of an option, "" where there is none."""
+        return self.values.get(name, [None])[-1] or ""
+
+    def texts(self, name: str) -> list[str]:
+        """Return all values of an option."""
+        return [value for value in self.values.get(name, []) if value is not None]
+
+    def joined(self, name: str) -> str | None:
+        """Return the values of a repeated option as one comma list, None if it was not given."""
+        return ",".join(self.texts(name)) if self.has(name) else None
+
+
+def parse(args: Sequence[str], options: Iterable[Option], *, in_order: bool = False) -> Parsed:
+    """Read a command line.
+
+    Args:
+        args: the words.
+        options: that there are, besides USUAL.
+        in_order: what follows the first word that is no option is not looked at.
+
+    Raises:
+        UsageError: an option is unknown, ambiguous, lacks its value or has one too many.
+    """
+    known = (*options, *USUAL)
+    found = Parsed()
+    words = list(args)
+    while words:
+        word = words.pop(0)
+        if word == "--":
+            found.rest += words
+            break
+        if word.startswith("--"):
+            _long(word[2:], words, known, found)
+        elif word.startswith("-") and word != "-":
+            _short(word[1:], words, known, found)
+        elif in_order:
+            found.rest += [word, *words]
+            break
+        else:
+            found.rest.append(word)
+    return found
+
+
+def _long(text: str, words: list[str], known: Sequence[Option], found: Parsed) -> None:
+    name, equals, attached = text.partition("=")
+    fits = [option for option in known if option.long == name] or [
+        option for option in known if option.long.startswith(name)
+    ]
+    if not fits:
+        raise UsageError(f"no option --{name}")
+    if len(fits) > 1:
+        names = " or ".join(f"--{option.long}" for option in fits)
+        raise UsageError(f"option --{name} is ambiguous: {names}")
+    _keep(fits[0], attached if equals else None, words, found)
+
+
+def _short(text: str, words: list[str], known: Sequence[Option], found: Parsed) -> None:
+    while text:
+        letter, text = text[0], text[1:]
+        option = HELP if letter == "?" else next((o for o in known if o.short == letter), None)
+        if option is None:
+            raise UsageError(f"no option -{letter}")
+        if option.value:
+            _keep(option, text or None, words, found)
+            return
+        _keep(option, None, words, found)
+
+
+def _keep(option: Option, attached: str | None, words: list[str], found: Parsed) -> None:
+    value = attached
+    if attached is not None and not option.value:
+        raise UsageError(f"option --{option.long} takes no value, and {attached!r} is one")
+    if attached is None and option.value and not option.value_may_be_missing:
+        if not words:
+            raise UsageError(f"option --{option.long} needs a value: {option.value}")
+        value = words.pop(0)
+    found.values.setdefault(option.long, []).append(value)
+
+
+def usage(head: str, text: str, options: Iterable[Option], more: str = "") -> str:
+    """Return the help of a command: how it is called, what it does, its options."""
+    lines = [f"Usage: {head}", "", *textwrap.wrap(text, WIDTH), "", "Options:"]
+    for option in (*options, *USUAL):
+        value = f"={option.value}" if option.value else ""
+        if option.value_may_be_missing:
+            value = f"[{value}]"
+        short = f"-{option.short}, " if option.short else "    "
+        name = f"  {short}--{option.long}{value}"
+        lines += _entry(name, option.text)
+    return "\n".join(lines) + "\n" + more
+
+
+def section(title: str, entries: Iterable[tuple[str, str]]) -> str:
+    """Return a further section of a help."""
+    lines = ["", f"{title}:"]
+    for name, text in entries:
+        lines += _entry(f"  {name}", text)
+    return "\n".join(lines) + "\n"
+
+
+def _entry(name: str, text: str) -> list[str]:
+    wrapped = textwrap.wrap(text, WIDTH - COLUMN)
+    if len(name) > COLUMN - 2:
+        return [name, *(" " * COLUMN + line for line in wrapped)]
+    return [name.ljust(COLUMN) + wrapped[0], *(" " * COLUMN + line for line in wrapped[1:])]

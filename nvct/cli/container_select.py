@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which devices `nvidia-container-cli --device` means, by libnvidia-container's rules.
+
+The first rule that a word of the comma list fits decides: all, GPU-<uuid>, PCI bus id, index,
+MIG-<uuid>, G:M. UUIDs are whole and in any case; empty words are skipped, and what follows "all"
+is not read. (libnvidia-container takes 0:1xyz for 0:1; here that names no device.)
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from nvct.errors import RequestError, UnknownDeviceError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.host.model import Gpu, Inventory, MigDevice
+
+BUS_ID = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.0)?", re.IGNORECASE)
+MIG_INDEX = re.compile(r"(\d{1,9}):(\d{1,9})")
+INDEX = re.compile(r"\d{1,9}")
+UUID = re.compile(r"(GPU|MIG)-[^,]+", re.IGNORECASE)
+HINT = "nvidia-container-cli info lists the GPUs, nvidia-smi -L MIG devices too"
+
+
+@dataclass(slots=True)
+class Selected:
+    """Devices, each once, in the order in which they were named.
+
+    Attributes:
+        everything: "all" was asked for.
+        gpus: also those whose MIG device was asked for.
+        migs: with their GPUs.
+    """
+
+    everything: bool = False
+    gpus: list[Gpu] = field(default_factory=list)
+    migs: list[tuple[Gpu, MigDevice]] = field(default_factory=list)
+
+    def add(self, gpu: Gpu, mig: MigDevice | None = None) -> None:
+        """Take a device, unless it is there."""
+        if gpu not in self.gpus:
+            self.gpus.append(gpu)
+        if mig is not None and (gpu, mig) not in self.migs:
+            self.migs.append((gpu, mig))
+
+
+def bus_id(text: str) -> str:
+    """Return a PCI bus id as libnvidia-container writes it, "" if it is none."""
+    match = BUS_ID.fullmatch(text)
+    if not match:
+        return ""
+    domain, bus, device = (int(part, 16) for part in match.groups())
+    return f"{domain:08x}:{bus:02x}:{device:02x}.0"
+
+
+def select(words: str | None, inventory: Inventory) -> Selected:
+    """Return the devices that a comma list names; nothing is selected by None.
+
+    Raises:
+        UnknownDeviceError: a word names none.
+    """
+    found = Selected()
+    if not inventory.gpus:
+        return found  # as libnvidia-container: of a host without any, nothing is checked
+    for word in (words or "").split(","):
+        if not word:
+            continue
+        if word.lower() == "all":
+            for gpu in inventory.gpus:
+                found.add(gpu)
+                for mig in gpu.mig:
+                    found.add(gpu, mig)
+            found.everything = True
+            break
+        _add(word, inventory, found)
+    return found
+
+
+def _add(word: str, inventory: Inventory, found: Selected) -> None:
+    bus = bus_id(word)
+    for gpu in inventory.gpus:
+        same_bus = bus and bus == bus_id(gpu.bus_id)
+        if gpu.uuid.lower() == word.lower() or same_bus:
+            found.add(gpu)
+            return
+    if INDEX.fullmatch(word) and int(word) < len(inventory.gpus):
+        found.add(inventory.gpus[int(word)])
+        return
+    indexes = MIG_INDEX.fullmatch(word)
+    for gpu in inventory.gpus:
+        for mig in gpu.mig:
+            pair = indexes and (int(indexes[1]), int(indexes[2])) == (gpu.index, mig.index)
+            if mig.uuid.lower() == word.lower() or pair:
+                found.add(gpu, mig)
+                return
+    raise UnknownDeviceError(f"device error: {word}: unknown device", hint=HINT)
+
+
+def select_mig_capable(
+    words: str | None, name: str, visible: Selected, capable: set[int]
+) -> list[Gpu] | None:
+    """Return the visible GPUs for --mig-config or --mig-monitor, None where it says nothing.
+
+    Args:
+        words: the option's value; "all" is the only one that means anything.
+        name: of the option.
+        visible: what --device selects.
+        capable: minors of the GPUs that can do MIG.
+
+    Raises:
+        RequestError: it names a device, or only some MIG devices are visible.
+    """
+    for word in (words or "").split(","):
+        if not word:
+            continue
+        if word.lower() != "all":
+            raise RequestError(
+                f"{name} error: {word}: only 'all' devices are supported",
+                hint=f"write --{name}=all",
+            )
+        if visible.migs and not visible.everything:
+            raise RequestError(
+                f"{name} error: it is about whole GPUs, and --device names MIG devices",
+                hint="write --device=all, or the index of a GPU",
+            )
+        return [gpu for gpu in visible.gpus if gpu.minor in capable]
+    return None

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command: nvct explain. Options, call and print; what is explained is `explanation`'s."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import click
+
+from nvct import paths
+from nvct.errors import UsageError, printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvct.oci.bundle import Bundle
+
+PROGRAMS = (
+    "nvidia-container-runtime", "nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy",
+)  # fmt: skip
+HEADLINES = {
+    "GPU": "The container would start with what it asks for.",
+    "untouched": "The container would start as it is, without a GPU.",
+    "refused": "The create would fail.",
+}
+LIMIT = 64 << 20
+
+
+@click.command()
+@click.argument("config_json", required=False)
+@click.option("--bundle", help="Folder of an OCI bundle, instead of its CONFIG_JSON.")
+@click.option("--env", "env", multiple=True, metavar="NAME=VALUE",
+              help="Explain this request, without a container.")  # fmt: skip
+@click.option("--annotation", "annotations", multiple=True, metavar="KEY=VALUE",
+              help="Same, as an annotation.")  # fmt: skip
+@click.option("--mount", "mounts", multiple=True, metavar="DEST",
+              help=f"Same, as a mount of /dev/null below {paths.VOLUME_MOUNT_ROOT}.")  # fmt: skip
+@click.option("--privileged", is_flag=True, help="Same, of a container with CAP_SYS_ADMIN.")
+@click.option("--program", type=click.Choice(PROGRAMS), default=PROGRAMS[0], show_default=True,
+              help="The runtime that the engine calls.")  # fmt: skip
+@click.option("--all", "everything", is_flag=True, help="List all that would be injected.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def explain(
+    *,
+    config_json: str | None,
+    bundle: str | None,
+    env: tuple[str, ...],
+    annotations: tuple[str, ...],
+    mounts: tuple[str, ...],
+    privileged: bool,
+    program: str,
+    everything: bool,
+    as_json: bool,
+) -> None:
+    """Print what a create of a container would come to, and why; change nothing.
+
+    CONFIG_JSON is an OCI bundle's config.json, or - for stdin. The exit status is 1 where the
+    create would fail. Run it as the user whose engine it is: that one's config.toml, plans and
+    uid count.
+
+    Example: nvct explain --env NVIDIA_VISIBLE_DEVICES=0
+    """
+    from nvct.cli import explanation
+
+    words = bool(env or annotations or mounts)
+    if sum((config_json is not None, bundle is not None, words)) != 1 or (
+        privileged and not words
+    ):
+        raise UsageError(
+            "explain takes either CONFIG_JSON, or --bundle, or a request",
+            hint="for example nvct explain --env NVIDIA_VISIBLE_DEVICES=0",
+        )
+    if words:
+        found = explanation.of_words(
+            list(env), _pairs(annotations), list(mounts), privileged=privileged
+        )
+    else:
+        found = _read(config_json, bundle)
+    surroundings = dict(os.environ)
+    named = click.get_current_context().meta.get("nvct.config")
+    if named:
+        surroundings[paths.CONFIG_ENV] = os.path.abspath(named)
+    told = explanation.explain(found, program, surroundings)
+    click.echo(json.dumps(told, indent=2) if as_json else _text(told, everything=everything))
+    if told["error"]:
+        sys.exit(1)
+
+
+def _pairs(annotations: tuple[str, ...]) -> dict[str, str]:
+    for one in annotations:
+        if "=" not in one:
+            raise UsageError(f"--annotation {one!r} is no KEY=VALUE")
+    return {one.partition("=")[0]: one.partition("=")[2] for one in annotations}
+
+
+def _read(config_json: str | None, bundle: str | None) -> Bundle:
+    """Read a bundle's config.json.
+
+    Raises:
+        BundleError: it is none.
+    """
+    from nvct.oci import bundle as bundles
+
+    if config_json == "-":
+        text = sys.stdin.buffer.read(LIMIT).decode("utf-8", "surrogateescape")
+        return bundles.Bundle("standard input", text)
+    return bundles.load(config_json or bundles.config_path(bundle or ""))
+
+
+def _text(told: dict[str, Any], *, everything: bool) -> str:
+    rows = [("", HEADLINES[told["outcome"]])]
+    if told["error"]:
+        rows.append(("error", told["error"]["line"]))
+    rows += _config_rows(told["config"])
+    rows += [("asked", one) for one in told["asked"]] or [("asked", "nothing")]
+    if told["privileged"]:
+        rows.append(("asked", "it has CAP_SYS_ADMIN"))
+    for step in told["policy"]:
+        verdict = "decides" if step["holds"] else "does not hold"
+        rows.append(("policy", f"{step['rule']!r} ({step['then']}) {verdict}: {step['why']}"))
+    if told["request"]:
+        rows += _request_rows(told)
+    rows += [("note", one) for one in told["notes"]]
+    rows += _injected_rows(told.get("inject", {}), everything=everything)
+    lines = []
+    before = ""
+    for name, text in rows:
+        lines.append(f"{'' if name == before else name:13}{printable(text)}" if name else text)
+        before = name
+    return "\n".join(lines)
+
+
+def _config_rows(config: dict[str, Any]) -> list[tuple[str, str]]:
+    where = config["path"] if config["read"] else f"defaults: {config['path']} is not in force"
+    rules = f"; {config['rules']} policy rules" if config["rules"] else ""
+    text = f"{where}; mode {config['mode']}; layout {config['layout']}{rules}"
+    return [("config", text), *(("config", one) for one in config["warnings"])]
+
+
+def _request_rows(told: dict[str, Any]) -> list[tuple[str, str]]:
+    request = told["request"]
+    ids = ", ".join(request["ids"]) or "the driver without a GPU"
+    rows = [("request", f"{request['source']} asks for {ids}; mode {request['mode']}")]
+    if request["besides"]:
+        rows.append(("request", f"besides: {', '.join(request['besides'])}"))
+    rows += [
+        ("device", f"{one['name']}" + (f" of {one['spec']}" if one["spec"] else ""))
+        for one in told["devices"]
+    ]
+    capabilities = request["capabilities"]
+    words = "all but compat32" if capabilities is None else ", ".join(capabilities) or "none"
+    rows.append(("capabilities", words))
+    for one in told["requirements"]:
+        host = "; ".join(
+            ", ".join(f"{name} {value}" for name, value in facts.items() if value)
+            for facts in one["host"]
+        )
+        verdict = {True: "holds", False: "does not hold", None: "is malformed"}[one["holds"]]
+        rows.append(
+            ("requirement", f"{one['variable']}={one['expression']} {verdict}; host: {host}")
+        )
+    return rows
+
+
+def _injected_rows(inject: dict[str, Any], *, everything: bool) -> list[tuple[str, str]]:
+    counts = [
+        f"{len(inject[key])} {name}{'s' if len(inject[key]) > 1 else ''}"
+        for key, name in (
+            ("nodes", "device node"), ("mounts", "mount"), ("env", "variable"),
+            ("hooks", "hook"), ("gids", "group"),
+        )
+        if inject.get(key)
+    ]  # fmt: skip
+    if inject.get("removed hooks"):
+        counts.append(f"without {len(inject['removed hooks'])} prestart hooks of the incumbent")
+    rows = [("injected", ", ".join(counts) or "nothing")] if inject else []
+    if everything:
+        rows += [("env", one) for one in inject.get("env", ())]
+        rows += [("node", str(one.get("path"))) for one in inject.get("nodes", ())]
+        rows += [
+            ("mount", f"{one.get('source')} -> {one.get('destination')}")
+            for one in inject.get("mounts", ())
+        ]
+        rows += [
+            ("hook", f"{one['point']}: {' '.join(map(str, one.get('args', ())))}")
+            for one in inject.get("hooks", ())
+        ]
+        rows += [("group", str(one)) for one in inject.get("gids", ())]
+    return rows

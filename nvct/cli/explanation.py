@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a create of a container would come to, and why: the shim's own steps, without its writes.
+
+Cold. Contract: the request, the policy, the plans and the edits are those of `nvct.shim.create`;
+here only the outcome is told apart. Plans that still hold are read from the run directory, others
+are compiled into a folder that is thrown away; config.json is edited in memory alone.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+
+from nvct import paths
+from nvct.config import load
+from nvct.config.model import Config, check
+from nvct.errors import NvctError, line
+from nvct.oci.bundle import Bundle
+from nvct.plan import inject, model
+from nvct.plan.store import Store, run_dir
+from nvct.request.requirements import holds
+from nvct.request.resolve import VISIBLE_DEVICES, Request, decide, parse_env
+from nvct.shim import create, farm, settings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from nvct.request.origin import Origin
+
+SHOWN_VARIABLES = ("CUDA_VERSION", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_DISABLE_REQUIRE")
+FARM = "farm"
+WORDS_ONLY = "the command line"
+FEATURE_WORDS = ("gds", "mofed", "gdrcopy", "nvswitch", "imex", "mig_config", "mig_monitor")
+
+
+class Reader(create.Host):
+    """The machine as the create lane sees it, but for its writes.
+
+    Attributes:
+        config: the one in force.
+        notes: what is not as in a create.
+        used: the plans that were asked for, in order.
+        kept: the run directory, read only.
+    """
+
+    __slots__ = ("config", "kept", "notes", "used")
+
+    def __init__(self, config: Config, kept: Store, scratch: Store, env: dict[str, str]) -> None:
+        """Read plans from one store, put those that have to be compiled into the other."""
+        super().__init__(scratch, env, sys.executable)
+        self.kept = kept
+        self.notes: list[str] = []
+        self.config = config
+        self.used: list[model.Plan] = []
+
+    def plan(self, which: str, config_path: str, *, anew: bool = False) -> model.Plan:
+        """Return a plan as the shim would find it.
+
+        Raises:
+            NvctError: it cannot be compiled.
+        """
+        found = None if anew else self.kept.read_json(which + paths.PLAN_SUFFIX)
+        if found is None or found.get("config") != config_path or not model.is_current(found):
+            plan = super().plan(which, self._compile_from(config_path), anew=anew)
+            for spec in plan["specs"]:
+                spec["path"] = spec["path"].replace(self.store.path, self.kept.path)
+        else:
+            plan = found  # type: ignore[assignment]  # what our own compiler wrote
+        self.used.append(plan)
+        return plan
+
+    def _compile_from(self, config_path: str) -> str:
+        """Return the config.toml to compile under: one that makes no view of the driver."""
+        if self.config.layout != FARM:
+            return config_path
+        note = "no plan is kept: the first create makes the driver's view; shown is layout classic"
+        if note not in self.notes:
+            self.notes.append(note)
+        self.store.write("config.toml", _as_classic(self.config).encode())
+        return f"{self.store.path}/config.toml"
+
+
+def explain(bundle: Bundle, program: str, env: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the shim would do with a container, as plain data.
+
+    Args:
+        bundle: its config.json.
+        program: the shim's name, which may decide about the mode.
+        env: the environment, which names config.toml and the run directory.
+    """
+    from nvct.shim.main import MODES
+
+    path = load.path_from(env)
+    trouble: NvctError | None = None
+    try:
+        config = load.load(path)
+    except NvctError as error:
+        config, trouble = settings.fallback(), error
+    config.mode = MODES.get(program) or config.mode
+    told: dict[str, Any] = {
+        "nvct-explanation": 1,
+        "config": _config(config, path, program),
+        "asked": _asked(bundle, config),
+        "privileged": "CAP_SYS_ADMIN" in bundle.bounding,
+    }
+    kept = Store(run_dir(env))
+    with tempfile.TemporaryDirectory(prefix="nvct-explain-") as folder:
+        scratch = Store(folder)
+        try:
+            reader = Reader(config, kept, scratch, dict(env))
+            _decide(told, bundle, config, reader, trouble=trouble, program=program)
+            told["notes"] += reader.notes
+        finally:
+            scratch.close()
+            kept.close()
+    return told
+
+
+def _as_classic(config: Config) -> str:
+    """Return a configuration as TOML, with layout classic and without the policy."""
+    flat: dict[str, object] = {**config.to_dict(), "layout": "classic"}
+    for name in load.COMMA_LISTS:
+        flat[name] = ",".join(getattr(config, name))
+    lines = [f"{key} = {json.dumps(flat[name])}\n" for key, name in load.KEYS.items()]
+    return "".join(lines)
+
+
+def _config(config: Config, path: str, program: str) -> dict[str, object]:
+    return {
+        "path": path,
+        "read": bool(config.path),
+        "program": program,
+        "mode": config.mode,
+        "layout": config.layout,
+        "rules": len(config.policy),
+        "warnings": config.warnings,
+    }
+
+
+def _asked(bundle: Bundle, config: Config) -> list[str]:
+    """Return everything in config.json that may have a say, in the order of precedence."""
+    found = [
+        f"annotation {key}={value}"
+        for key, value in sorted(bundle.annotations.items())
+        if key.startswith(tuple(config.annotation_prefixes))
+    ]
+    if config.accept_volume_mounts:
+        places = [str(mount.get("destination")) for mount in bundle.mounts]
+        found += [f"volume mount {p}" for p in places if p.startswith(paths.VOLUME_MOUNT_ROOT)]
+    variables = parse_env(bundle.env)
+    for name in (*config.swarm_resource, VISIBLE_DEVICES, *SHOWN_VARIABLES):
+        if name in variables:
+            found.append(f"{name}={variables[name]}")
+    more = sorted(name for name in variables if name.startswith(("NVIDIA_", "CUDA_VERSION")))
+    entries = [f"{name}={variables[name]}" for name in more]
+    return [*found, *(entry for entry in entries if entry not in found)]
+
+
+def _decide(
+    told: dict[str, Any],
+    bundle: Bundle,
+    config: Config,
+    reader: Reader,
+    *,
+    trouble: NvctError | None,
+    program: str,
+) -> None:
+    """Take the shim's steps and write down what each came to."""
+    origin = create.origin_of(bundle, config, reader)
+    notes: list[str] = []
+    request: Request | None = None
+    error: NvctError | None = None
+    try:
+        request, notes = decide(
+            bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config, origin=origin
+        )
+        if request is not None:
+            if trouble is not None:
+                raise trouble
+            check(config)
+        if request is not None or config.mode != "legacy" or config.policy:
+            inject.remove_nvidia_hooks(bundle)
+        if request is not None:
+            edits = create.edits_for(request, config, reader)
+            if config.layout == FARM and bundle.path == WORDS_ONLY:
+                notes.append("layout farm is chosen by the container's root; shown is classic")
+            elif config.layout == FARM:
+                edits = farm.instead(bundle, _folder(bundle), edits, notes.append, writes=False)
+            inject.apply(bundle, edits)
+        told["inject"] = _injected(bundle)
+    except NvctError as caught:
+        error = caught
+    told["outcome"] = "refused" if error else "GPU" if request else "untouched"
+    told["policy"] = _steps(origin)
+    told["request"] = None if request is None else _request(request)
+    if request is not None:
+        told["requirements"] = _requirements(request, reader.used)
+        told["devices"] = _devices(request, config, reader.used)
+    told["notes"] = [*notes, *([] if trouble is None or error else [f"warning: {trouble}"])]
+    told["error"] = None if error is None else _error(error, program)
+
+
+def _folder(bundle: Bundle) -> str:
+    """Return the bundle's folder, "" where config.json is in none."""
+    return bundle.path.rpartition("/")[0]
+
+
+def _error(error: NvctError, program: str) -> dict[str, str]:
+    return {
+        "line": line(program, error),
+        "message": error.message,
+        "hint": error.hint,
+        "code": error.code,
+    }
+
+
+def _steps(origin: Origin | None) -> list[dict[str, object]]:
+    steps = [] if origin is None else origin.steps
+    return [
+        {"rule": one.rule, "then": one.then, "holds": one.holds, "why": one.why} for one in steps
+    ]
+
+
+def _request(request: Request) -> dict[str, object]:
+    extras = request.extras
+    return {
+        "source": request.source,
+        "ids": request.ids,
+        "mode": request.mode,
+        "capabilities": request.capabilities,
+        "besides": [word for word in FEATURE_WORDS if getattr(extras, word)],
+    }
+
+
+def _requirements(request: Request, plans: list[model.Plan]) -> list[dict[str, object]]:
+    """Return each requirement, the values that it is held against, and whether it holds.
+
+    Brand and architecture are looked up where a requirement depends on them: for each GPU.
+    """
+    host = plans[0]["host"] if plans else {}
+    facts = [{**host, **gpu} for gpu in _gpus(request, plans)] or [dict(host)]
+    told: list[dict[str, object]] = []
+    for name, expression in request.requirements:
+        try:
+            met: bool | None = all(holds(expression, one, name) for one in facts)
+        except NvctError:
+            met = None
+        told.append({"variable": name, "expression": expression, "host": facts, "holds": met})
+    return told
+
+
+def _gpus(request: Request, plans: list[model.Plan]) -> list[dict[str, str]]:
+    """Return what is known of the GPUs that are asked for, each kind once."""
+    found: list[dict[str, str]] = []
+    for plan in plans:
+        known: dict[str, dict[str, str]] = plan.get("gpus", {})  # type: ignore[assignment]  # one plan alone has them
+        for word in request.ids:
+            device = word.rpartition("=")[2]
+            for gpu in known.values() if device == "all" else [known.get(device, {})]:
+                if gpu and gpu not in found:
+                    found.append(gpu)
+    return found
+
+
+def _devices(
+    request: Request, config: Config, plans: list[model.Plan]
+) -> list[dict[str, str | None]]:
+    """Return the devices that are asked for, and the spec that each comes from."""
+    kind = config.default_kind if request.mode == "cdi" else create.OWN_KIND
+    found: list[dict[str, str | None]] = []
+    for word in request.ids:
+        name = word if "=" in word else f"{kind}={word}"
+        spec = None
+        for plan in plans:
+            device = plan["devices"].get(name)
+            if device is not None:
+                spec = plan["specs"][device["spec"]]["path"]
+        found.append({"name": name, "spec": spec})
+    return found
+
+
+def _injected(bundle: Bundle) -> dict[str, list[Any]]:
+    """Return what config.json has after the edits and had not before."""
+    before = json.loads(bundle.document.text)
+    after = json.loads(bundle.document.render())
+    hooks = {point: _new(before, after, "hooks", point) for point in (after.get("hooks") or {})}
+    return {
+        "env": _new(before, after, "process", "env"),
+        "nodes": _new(before, after, "linux", "devices"),
+        "rules": _new(before, after, "linux", "resources", "devices"),
+        "mounts": _new(before, after, "mounts"),
+        "hooks": [{"point": point, **hook} for point, new in hooks.items() for hook in new],
+        "gids": _new(before, after, "process", "user", "additionalGids"),
+        "removed hooks": _new(after, before, "hooks", "prestart"),
+    }
+
+
+def _new(before: Any, after: Any, *path: str) -> list[Any]:  # noqa: ANN401  a config.json
+    had, has = before, after
+    for key in path:
+        had = (had or {}).get(key)
+        has = (has or {}).get(key)
+    old = {json.dumps(item, sort_keys=True) for item in had or []}
+    return [item for item in has or [] if json.dumps(item, sort_keys=True) not in old]
+
+
+def of_words(
+    env: list[str], annotations: Mapping[str, str], mounts: list[str], *, privileged: bool
+) -> Bundle:
+    """Return the bundle of a container that has nothing but a request."""
+    root = paths.VOLUME_MOUNT_ROOT
+    document = {
+        "ociVersion": "1.0.2",
+        "process": {
+            "env": env,
+            "capabilities": {"bounding": ["CAP_SYS_ADMIN"] if privileged else []},
+        },
+        "mounts": [
+            {
+                "source": "/dev/null",
+                "destination": word if word.startswith("/") else f"{root}/{word}",
+            }
+            for word in mounts
+        ],
+        "annotations": dict(annotations),
+    }
+    return Bundle(WORDS_ONLY, json.dumps(document))

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands: nvct farm build, list, gc, verify. Options, call and print, no logic."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+
+import click
+
+from nvct.cli.options import say
+from nvct.errors import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvct.config.model import Config
+    from nvct.farm.collect import Needs, Status
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def farm() -> None:
+    """Keep the driver's files as views, which containers get by one mount.
+
+    A view holds the user space of one driver version, and stays what it is when a package upgrade
+    replaces the driver on the disk. layout = "farm" in config.toml makes the shim use them.
+    """
+
+
+def _settings() -> Config:
+    from nvct.config import load
+
+    config = click.get_current_context().meta.get("nvct.config")
+    return load.load(config or load.path_from(os.environ), required=bool(config))
+
+
+@farm.command()
+def build() -> None:
+    """Make the view of this host's driver, if it is not there yet, and print where it is.
+
+    Example: nvct farm build
+    """
+    from nvct.farm import own
+    from nvct.farm.build import build as make
+    from nvct.refresh import live
+
+    settings = _settings()
+    wanted, mode = live.own_wanted(settings), live.own_mode(settings)
+    found = own.look(
+        settings, live.roots_of(settings), wanted, lambda: live.look(settings, wanted, mode)
+    )
+    for warning in found.warnings:
+        say(f"warning: {warning}")
+    made = make(own.of(settings), found, settings.driver_root)
+    for path, reason in made.left_out:
+        say(f"left out: {printable(path)}: {reason}")
+    click.echo(made.path)
+    say(f"driver {made.version}, {len(made.entries)} files by {made.method}")
+
+
+@farm.command("list")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table",
+              show_default=True, help="Of what is printed.")  # fmt: skip
+def list_(*, form: str) -> None:
+    """List the views, what keeps them, and what is wrong with them.
+
+    Example: nvct farm list --format json
+    """
+    _show(_statuses(), form)
+
+
+@farm.command()
+@click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+def gc(*, dry_run: bool) -> None:
+    """Remove the views that nobody needs any more.
+
+    The view of the loaded driver stays, and any that a process has mounted or a plan names.
+
+    Example: nvct farm gc --dry-run
+    """
+    from nvct.farm import collect, own
+
+    settings = _settings()
+    gone = collect.collect(own.of(settings), _needs(settings), dry_run=dry_run)
+    for status in gone:
+        click.echo(status.manifest.path)
+    say(f"{len(gone)} view{'' if len(gone) == 1 else 's'} {'would go' if dry_run else 'removed'}")
+
+
+@farm.command()
+@click.argument("names", nargs=-1)
+def verify(*, names: tuple[str, ...]) -> None:
+    """Compare the content of views with what was put there; exit with 1 if any differs.
+
+    What has not been read before is read now, and is what later runs compare with.
+
+    Example: nvct farm verify
+    """
+    from nvct.farm import collect, own
+
+    found = collect.verify(own.of(_settings()), names)
+    for manifest, problems in found:
+        for problem in problems:
+            click.echo(printable(problem))
+        if not problems:
+            click.echo(f"{manifest.name}: as it was made")
+    sys.exit(1 if any(problems for _, problems in found) else 0)
+
+
+def _statuses() -> list[Status]:
+    from nvct.farm import collect, own
+
+    settings = _settings()
+    return collect.statuses(own.of(settings), _needs(settings), strict=False)
+
+
+def _needs(settings: Config) -> Needs:
+    from nvct import paths
+    from nvct.farm import collect
+    from nvct.host import procfs
+    from nvct.plan.store import run_dir
+    from nvct.refresh import live
+
+    plan = f"{run_dir(os.environ)}/{paths.OWN_PLAN}"
+    return collect.needs(procfs.driver_version(live.roots_of(settings)), [plan])
+
+
+def _show(found: Sequence[Status], form: str) -> None:
+    if form == "json":
+        rows = [
+            {
+                "name": status.manifest.name,
+                "path": status.manifest.path,
+                "version": status.manifest.version,
+                "method": status.manifest.method,
+                "made": status.manifest.made,
+                "files": len(status.manifest.entries),
+                **{k: v for k, v in asdict(status).items() if k != "manifest"},
+            }
+            for status in found
+        ]
+        click.echo(json.dumps(rows, indent=2))
+        return
+    for status in found:
+        made = status.manifest
+        size = f"{status.size / (1 << 20):.0f} MiB"
+        keep = status.keep or "nothing needs it"
+        click.echo(f"{made.path}  {made.method}  {size}  {status.state}  ({keep})")
+        for problem in status.problems:
+            click.echo(f"  {printable(problem)}")
+    if not found:
+        say("no views: nvct farm build makes one")

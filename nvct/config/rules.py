@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the table [nvct.policy] of config.toml: rules about who may ask for which GPUs.
+
+Cold. ::
+
+    [nvct.policy]
+    default = "allow"                    # what holds where no rule does; allow is the default
+
+    [[nvct.policy.rules]]                # the first rule whose conditions all hold decides
+    name = "pods ask through the device plugin"
+    kubernetes = true
+    by = ["image-env"]
+    then = "ignore"                      # allow, ignore or deny
+
+Contract: anything that is not understood is an error, unlike in the rest of config.toml: a rule
+with a misspelt condition would hold for more containers than its writer meant. Rules come out as
+one JSON object each (`nvct.request.policy` reads them), so that a Config stays flat.
+"""
+
+from __future__ import annotations
+
+import json
+
+from nvct.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    Table: TypeAlias = dict[str, object]
+
+OUTCOMES = ("allow", "ignore", "deny")
+BY = ("env", "image-env", "annotation", "mount", "cdi-name")
+ASKS_FOR = (
+    "all", "none", "management", "mig-config", "mig-monitor", "imex", "gds", "mofed", "gdrcopy",
+    "nvswitch",
+)  # fmt: skip
+WORDS = {"by": BY, "asks-for": ASKS_FOR}
+PATTERNS = ("devices", "namespaces", "cgroups")
+SWITCHES = ("kubernetes", "privileged")
+TEXTS = ("name", "reason")
+CONDITIONS = (*WORDS, *PATTERNS, *SWITCHES, "users", "annotations", "more-gpus-than")
+RULE_LIMIT = 1000
+TEXT_LIMIT = 120
+HINT_LIMIT = 70
+ID_LIMIT = 1 << 32
+CORRECT = "correct the file; see SECURITY.md for what a rule can say"
+
+
+def parse(table: object, path: str) -> list[str]:
+    """Return the rules of [nvct.policy], each as a JSON object, in order.
+
+    Args:
+        table: the parsed table.
+        path: of config.toml, for the error.
+
+    Raises:
+        ConfigError: something in it is unknown, of the wrong type, or could never hold.
+    """
+    where = f"{path}: nvct.policy"
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where} is {table!r:.80}, not a table", hint=CORRECT)
+    for key in table:
+        if key not in ("default", "rules"):
+            raise ConfigError(f"{where}.{key} is unknown", hint="the keys are default and rules")
+    rules = table.get("rules", [])
+    if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
+        raise ConfigError(
+            f"{where}.rules is {rules!r:.60}, not an array of tables",
+            hint="write [[nvct.policy.rules]] before each rule",
+        )
+    if len(rules) > RULE_LIMIT:
+        raise ConfigError(f"{where}.rules has more than {RULE_LIMIT} rules", hint=CORRECT)
+    found = [_rule(rule, number, where) for number, rule in enumerate(rules, 1)]
+    names = [rule["name"] for rule in found]
+    for name in names:
+        if names.count(name) > 1 or name == "default":
+            raise ConfigError(f"{where}.rules: two rules are named {name!r}", hint=CORRECT)
+    default = table.get("default", "allow")
+    if default not in OUTCOMES:
+        raise ConfigError(f"{where}.default cannot be {default!r:.80}", hint=_one_of(OUTCOMES))
+    if default != "allow":
+        found.append({"name": "default", "then": default})
+    return [json.dumps(rule, sort_keys=True) for rule in found]
+
+
+def _rule(table: Table, number: int, where: str) -> Table:
+    name = table.get("name", f"rule {number}")
+    if not isinstance(name, str) or not name or not name.isprintable() or len(name) > TEXT_LIMIT:
+        raise ConfigError(
+            f"{where}.rules {number}: name cannot be {name!r:.80}",
+            hint=f"write a text of at most {TEXT_LIMIT} characters",
+        )
+    where = f"{where}.rules {number}"
+    rule: Table = {"name": name}
+    for key, value in table.items():
+        if key == "then" or key in TEXTS:
+            continue
+        if key not in CONDITIONS:
+            raise ConfigError(f"{where}: {key} is unknown", hint=_one_of(CONDITIONS, key))
+        rule[key] = _condition(key, value, f"{where}: {key}")
+    rule["then"] = table.get("then")
+    if rule["then"] not in OUTCOMES:
+        raise ConfigError(
+            f"{where}: then is {rule['then']!r:.80}"
+            if "then" in table
+            else f"{where} has no key then",
+            hint=_one_of(OUTCOMES),
+        )
+    reason = table.get("reason", "")
+    if not isinstance(reason, str) or not (reason + " ").isprintable() or len(reason) > TEXT_LIMIT:
+        raise ConfigError(
+            f"{where}: reason cannot be {reason!r:.80}",
+            hint=f"write a text of at most {TEXT_LIMIT} characters",
+        )
+    if reason:
+        rule["reason"] = reason
+    return rule
+
+
+def _condition(key: str, value: object, where: str) -> object:
+    if key in SWITCHES:
+        if not isinstance(value, bool):
+            raise ConfigError(f"{where} is {value!r:.80}, not true or false", hint=CORRECT)
+        return value
+    if key == "more-gpus-than":
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ConfigError(f"{where} is {value!r:.80}, not a number", hint="write 0 or more")
+        return value
+    if key == "annotations":
+        return _annotations(value, where)
+    if key == "users":
+        return _users(value, where)
+    return _words(value, where, WORDS.get(key))
+
+
+def _words(value: object, where: str, known: tuple[str, ...] | None) -> list[str]:
+    words = [value] if isinstance(value, str) else value
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ConfigError(f"{where} is {value!r:.80}, not an array of strings", hint=CORRECT)
+    if not words or "" in words:
+        raise ConfigError(f"{where} is {value!r:.80}, which never holds", hint=CORRECT)
+    for word in words:
+        if known is not None and word not in known:
+            raise ConfigError(
+                f"{where} has {word!r:.80}, which is unknown", hint=_one_of(known, word)
+            )
+    return list(words)
+
+
+def _annotations(value: object, where: str) -> dict[str, list[str]]:
+    if not isinstance(value, dict) or not value:
+        raise ConfigError(
+            f"{where} is {value!r:.80}, not a table",
+            hint='write { "KEY" = "PATTERN" }',
+        )
+    return {key: _words(patterns, f"{where}.{key}", None) for key, patterns in value.items()}
+
+
+def _users(value: object, where: str) -> list[list[int]]:
+    """Return ranges of uids, both ends included."""
+    if not isinstance(value, list):
+        raise ConfigError(f"{where} is {value!r:.80}, not an array", hint=CORRECT)
+    if not value:
+        raise ConfigError(f"{where} is [], which never holds", hint=CORRECT)
+    return [_range(item, where) for item in value]
+
+
+def _range(item: object, where: str) -> list[int]:
+    first, dash, last = (str(item), "", "") if isinstance(item, int) else ("", "", "")
+    if isinstance(item, str):
+        first, dash, last = item.partition("-")
+    ends = [first, last if dash else first]
+    if not isinstance(item, bool) and all(end.isascii() and end.isdigit() for end in ends):
+        low, high = int(ends[0]), int(ends[1])
+        if low <= high < ID_LIMIT:
+            return [low, high]
+    raise ConfigError(
+        f"{where} has {item!r:.80}, which is no uid",
+        hint="write numbers or FIRST-LAST; id -u NAME prints a user's",
+    )
+
+
+def _one_of(words: tuple[str, ...], said: object = "") -> str:
+    """Return what to write instead; of many words the one that was probably meant."""
+    text = f"use one of: {', '.join(words)}"
+    if len(text) <= HINT_LIMIT:
+        return text
+    import difflib  # 4 ms, for who has made a mistake
+
+    meant = difflib.get_close_matches(str(said), words, 1)
+    return f"did you mean {meant[0]}?" if meant else "SECURITY.md has a table of them"

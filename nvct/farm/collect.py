@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verify the views of a farm, list them, and remove those that nobody needs any more.
+
+Contract: a view goes only if it is not the loaded module's, no plan in force names it and no
+process's mountinfo does; a file of a folder that goes vanishes from running containers at once.
+Where it cannot be told what is needed, nothing goes.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import time
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from nvct.errors import DocumentError, HostError
+from nvct.farm import build, folder
+from nvct.linux import mountinfo
+from nvct.linux.constants import MNT_DETACH
+from nvct.linux.files import TEMPORARY_PREFIX, read_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from nvct.farm.folder import Farm
+    from nvct.farm.model import Entry, Manifest
+
+State: TypeAlias = Literal["good", "damaged", "absent"]
+CHUNK = 1 << 20
+PLAN_AGE_S = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """A view as it is now.
+
+    Attributes:
+        state: "absent" is a view of binds before the first container after a boot.
+        problems: sentences, one for each file or link that is not as it was made.
+        keep: why it may not be removed, "" where it may.
+        users: how many processes have it mounted.
+        size: of its files, in bytes; they are the driver's own, not copies.
+    """
+
+    manifest: Manifest
+    state: State
+    problems: tuple[str, ...] = ()
+    keep: str = ""
+    users: int = 0
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What says that a view is needed.
+
+    Attributes:
+        loaded: version of the loaded kernel module, "" if none is.
+        plans: text of the plans in force.
+        plan_age_s: of the youngest of them; a create that read the one before it may still run.
+    """
+
+    loaded: str
+    plans: tuple[str, ...] = ()
+    plan_age_s: float = PLAN_AGE_S
+
+
+def needs(loaded: str, plans: Iterable[str], *, now: float | None = None) -> Needs:
+    """Read the plans in force."""
+    texts, ages = [], [float(PLAN_AGE_S)]
+    for path in plans:
+        try:
+            texts.append(read_bytes(path).decode("utf-8", "surrogateescape"))
+            ages.append((time.time() if now is None else now) - os.stat(path).st_mtime)
+        except (OSError, DocumentError):
+            continue
+    return Needs(loaded=loaded, plans=tuple(texts), plan_age_s=min(ages))
+
+
+def statuses(farm: Farm, need: Needs, *, strict: bool = True) -> list[Status]:
+    """Return all views, the newest first.
+
+    Args:
+        farm: that has them.
+        need: what they are needed for.
+        strict: fail where it cannot be told who uses them; else that is why they are kept.
+
+    Raises:
+        HostError: it cannot be told.
+    """
+    manifests = farm.manifests()
+    try:
+        users = _users(farm, [manifest.name for manifest in manifests])
+    except HostError:
+        if strict:
+            raise
+        unknown = "only root can tell who has it mounted"
+        return [replace(_status(manifest, need, 0), keep=unknown) for manifest in manifests]
+    return [_status(manifest, need, users.get(manifest.name, 0)) for manifest in manifests]
+
+
+def _status(manifest: Manifest, need: Needs, users: int) -> Status:
+    problems = [
+        f"{manifest.host_path(entry.path)}: {what}" for entry, what in folder.changed(manifest)
+    ]
+    problems += [
+        f"{manifest.host_path(path)}: the link is missing" for path in folder.lost_links(manifest)
+    ]
+    is_absent = manifest.method == "binds" and not os.path.ismount(manifest.path)
+    return Status(
+        manifest=manifest,
+        state="absent" if is_absent else "damaged" if problems else "good",
+        problems=() if is_absent else tuple(problems),
+        keep=_keep(manifest, need, users, good=is_absent or not problems),
+        users=users,
+        size=sum(entry.held.size for entry in manifest.entries),
+    )
+
+
+def _keep(manifest: Manifest, need: Needs, users: int, *, good: bool) -> str:
+    if users:
+        return f"{users} process{'' if users == 1 else 'es'} have it mounted"
+    if any(manifest.path in text for text in need.plans):
+        return "the plan in force names it"
+    if not need.loaded:
+        return "no kernel module is loaded that tells which driver is needed"
+    if manifest.version == need.loaded and good:
+        return "it is the loaded module's"
+    if need.plan_age_s < PLAN_AGE_S:
+        return f"the plan in force is {need.plan_age_s:.0f} s old: somebody may use the last one"
+    return ""
+
+
+def _users(farm: Farm, names: Sequence[str]) -> dict[str, int]:
+    """Return how many processes have something of a view mounted elsewhere than in the farm.
+
+    Every line that has a view's name counts, for whatever reason it does: of the folder, of a
+    single file, of the tmpfs of a view of binds, whose source is named after it.
+
+    Raises:
+        HostError: processes cannot be listed.
+    """
+    try:
+        processes = [name for name in os.listdir(farm.processes) if name.isdecimal()]
+    except OSError as error:
+        raise HostError(f"{farm.processes} cannot be read: {error.strerror}") from error
+    found: dict[str, int] = {}
+    namespaces: dict[str, set[str]] = {}
+    for process in processes:
+        place = f"{farm.processes}/{process}"
+        try:
+            namespace = os.readlink(f"{place}/ns/mnt")
+        except OSError:
+            namespace = process
+        if namespace not in namespaces:
+            namespaces[namespace] = _named(farm, place, names)
+        for name in namespaces[namespace]:
+            found[name] = found.get(name, 0) + 1
+    return found
+
+
+def _named(farm: Farm, place: str, names: Sequence[str]) -> set[str]:
+    try:
+        text = read_bytes(f"{place}/mountinfo").decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        return set()  # it has ended
+    except (OSError, DocumentError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ESRCH, errno.EINVAL):
+            return set()  # it is ending: it has no memory or no root any more
+        raise HostError(
+            f"{place}/mountinfo cannot be read, so that it is not known what is in use",
+            hint="run it as root",
+        ) from error
+    return {
+        name
+        for name in names
+        if name in text and any(_is_use(farm, line, name) for line in text.splitlines())
+    }
+
+
+def _is_use(farm: Farm, line: str, name: str) -> bool:
+    """Tell whether a line of mountinfo names a view, other than as the farm's own mount."""
+    if name not in line:
+        return False
+    try:
+        target = mountinfo.Mount(line).target
+    except DocumentError:
+        return True
+    view = farm.view(name)
+    return target != view and not target.startswith((view + "/", f"{farm.path}/{folder.BUILDING}"))
+
+
+def verify(farm: Farm, names: Sequence[str] = ()) -> list[tuple[Manifest, list[str]]]:
+    """Compare views with what was put there, by content, and return what differs.
+
+    A digest that nobody has had the time for is taken now, of a file that is as it was made.
+
+    Args:
+        farm: to look at.
+        names: of views; all of them if empty.
+
+    Raises:
+        HostError: there is no such view, or no manifest that can be read.
+    """
+    known = farm.names()
+    for name in names:
+        if name not in known:
+            raise HostError(
+                f"{farm.path} has no view {name!r}", hint="nvct farm list shows what there is"
+            )
+    found = []
+    for name in names or known:
+        manifest = farm.manifest(name)
+        if manifest is None:
+            raise HostError(
+                f"{farm.path}/{name}{folder.MANIFEST} is no manifest of a view",
+                hint="remove it and the folder beside it",
+            )
+        problems = [
+            f"{manifest.host_path(entry.path)}: {what}" for entry, what in folder.changed(manifest)
+        ]
+        problems += [
+            f"{manifest.host_path(path)}: the link is missing"
+            for path in folder.lost_links(manifest)
+        ]
+        found.append((manifest, problems or _by_content(farm, manifest)))
+    return found
+
+
+def _by_content(farm: Farm, manifest: Manifest) -> list[str]:
+    problems: list[str] = []
+    entries: list[Entry] = []
+    for entry in manifest.entries:
+        path = manifest.host_path(entry.path)
+        digest = "" if entry.is_live else _digest(path)
+        if entry.digest and digest != entry.digest:
+            problems.append(f"{path}: its content changed, its size and time did not")
+        entries.append(entry if entry.digest else replace(entry, digest=digest))
+    made = replace(manifest, entries=tuple(entries))
+    if made != manifest and not problems:
+        try:
+            farm.keep(made)
+        except OSError:
+            pass  # who may not write compares all the same
+    return problems
+
+
+def _digest(path: str) -> str:
+    """Return the digest of a file's content.
+
+    Raises:
+        HostError: it cannot be read.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    try:
+        with open(path, "rb", buffering=0) as file:
+            while data := file.read(CHUNK):
+                digest.update(data)
+    except OSError as error:
+        raise HostError(f"{path} cannot be read: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+def collect(farm: Farm, need: Needs, *, dry_run: bool = False) -> list[Status]:
+    """Remove the views that may be, and what builds that were killed left; return those views.
+
+    Raises:
+        HostError: it cannot be told what is in use, or something cannot be removed.
+    """
+    farm.check()
+    with farm.lock():
+        going = [status for status in statuses(farm, need) if not status.keep]
+        if dry_run:
+            return going
+        gone = [status for status in going if _remove(farm, status.manifest)]
+        for name in os.listdir(farm.path):
+            path = f"{farm.path}/{name}"
+            if name.startswith(TEMPORARY_PREFIX):  # of a manifest
+                farm.kernel.unlink(path)
+            elif name.startswith((folder.BUILDING, folder.GONE)) and not _users(farm, [name]):
+                _discard(farm, path)
+        return gone
+
+
+def _remove(farm: Farm, manifest: Manifest) -> bool:
+    """Remove a view; return False where a container was faster and it stays.
+
+    Raises:
+        HostError: it cannot be removed.
+    """
+    record = f"{farm.path}/{manifest.name}{folder.MANIFEST}"
+    aside = "" if manifest.method == "own" else build.put_aside(farm, manifest.name)
+    if aside and _users(farm, [manifest.name, os.path.basename(aside)]):
+        # It was mounted between the look and the new name: a mount follows the folder.
+        farm.kernel.rename(aside, farm.view(manifest.name))
+        return False
+    try:
+        farm.kernel.unlink(record)
+        if manifest.method == "binds":
+            farm.kernel.rmdir(manifest.path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise HostError(f"{record} cannot be removed: {error.strerror}") from error
+    if aside:
+        _discard(farm, aside)
+    return True
+
+
+def _discard(farm: Farm, path: str) -> None:
+    while os.path.ismount(path):
+        farm.kernel.umount2(path, MNT_DETACH)
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        raise HostError(f"{path} cannot be removed: {error.strerror}") from error

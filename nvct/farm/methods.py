@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways of putting the driver's files into a view, cheapest first.
+
+- own: the driver has a folder of its own that is laid out as a view is; nothing is made.
+- links: hard links. Whether they can be made is tried, not foreseen: two bind mounts of one file
+  system give EXDEV although the device number is the same. Never where the driver is on an
+  overlay: link() copies the whole file up there.
+- reflinks: copies that share the data (btrfs, XFS). Unlike links they outlive a file that is
+  overwritten in place.
+- binds: the files themselves, each bound onto an empty file of a tmpfs and made read-only, nosuid
+  and nodev *itself*: a container's read-only mount of the whole is not recursive. Small files of
+  configuration are copied: the kernel binds no file by itself that has been replaced since.
+- copies: only of what another view of binds has left of a driver that is gone from the disk.
+
+Contract: each of these gets a folder that nobody else knows, or raises and leaves nothing there.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import NamedTuple
+
+from nvct.errors import HostError
+from nvct.farm.folder import mount_of, own_mounts
+from nvct.linux import mountinfo
+from nvct.linux.constants import (
+    MNT_DETACH,
+    MS_BIND,
+    MS_NODEV,
+    MS_NOSUID,
+    MS_PRIVATE,
+    MS_RDONLY,
+    MS_REC,
+    MS_REMOUNT,
+    S_IFREG,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nvct.farm.folder import Farm
+    from nvct.farm.layout import Place
+    from nvct.farm.model import Method
+    from nvct.host.model import Link
+
+    Hand = Callable[[Farm, Place, str], None]
+
+COPY_LIMIT = 1 << 20
+OWN_LIMIT = 4096
+# A driver root that has one of these is a whole system, not a folder of the driver alone.
+SYSTEM_DIRS = frozenset({"usr", "etc", "proc", "sys", "dev", "run", "var", "root", "home", "tmp"})
+S_ISUGID = stat.S_ISUID | stat.S_ISGID
+STAGED = "nvct-farm:"
+
+
+class RefusedError(Exception):
+    """A way that cannot be gone here, and why."""
+
+
+class Plan(NamedTuple):
+    """What is to stand in a view."""
+
+    places: Sequence[Place]
+    links: Sequence[Link]
+
+
+def fill(farm: Farm, folder: str, plan: Plan, way: Method) -> None:
+    """Fill a folder with the files, as hard links, reflinks or copies, and with the links.
+
+    Raises:
+        RefusedError: a file can be no such link, or programs cannot be run from here.
+        OSError: it cannot be written.
+    """
+    try:
+        options = mount_of(farm, folder).options
+    except HostError as error:
+        raise RefusedError(error.message) from error
+    if "noexec" in options:
+        raise RefusedError(f"{folder} is on a noexec mount: programs would not start")
+    overlays: dict[str, bool] = {}
+    for place in plan.places:
+        target = f"{folder}/{place.path}"
+        _make_folders(farm, folder, place.path)
+        source = os.path.dirname(place.file.host_path)
+        if way == "links" and source not in overlays:
+            overlays[source] = _is_on_overlay(farm, place.file.host_path)
+        if way == "copies":
+            _copy(farm, place, target)
+        elif overlays.get(source):
+            _other_way(farm, place, target, "it is on an overlay")
+        else:
+            try:
+                HANDS[way](farm, place, target)
+            except OSError as error:
+                _other_way(farm, place, target, str(error.strerror).lower())
+    _make_links(farm, folder, plan.links)
+
+
+def _is_on_overlay(farm: Farm, path: str) -> bool:
+    """Tell whether link() would copy a file; where the kernel does not tell it is taken for so."""
+    try:
+        return mount_of(farm, path).fstype == "overlay"
+    except HostError:
+        return True
+
+
+def _other_way(farm: Farm, place: Place, target: str, reason: str) -> None:
+    """Copy a small file of configuration: /etc may be another file system than /usr.
+
+    Raises:
+        RefusedError: it is none.
+    """
+    if not _is_small(place):
+        raise RefusedError(f"{place.file.host_path}: {reason}")
+    _copy(farm, place, target)
+
+
+def _is_small(place: Place) -> bool:
+    path = place.file.host_path
+    return place.file.kind == "config" and os.lstat(path).st_size <= COPY_LIMIT
+
+
+def _hard_link(farm: Farm, place: Place, target: str) -> None:
+    farm.kernel.link(place.file.host_path, target)
+
+
+def _reflink(farm: Farm, place: Place, target: str) -> None:
+    source, made = _open_both(farm, place, target)
+    try:
+        farm.kernel.clone_file(source, made)
+    except BaseException:
+        farm.kernel.unlink(target)
+        raise
+    finally:
+        farm.kernel.close(source)
+        farm.kernel.close(made)
+
+
+def _copy(farm: Farm, place: Place, target: str) -> None:
+    source, made = _open_both(farm, place, target)
+    try:
+        while data := farm.kernel.read(source, COPY_LIMIT):
+            while data:
+                data = data[farm.kernel.write(made, data) :]
+    finally:
+        farm.kernel.close(source)
+        farm.kernel.close(made)
+
+
+HANDS: dict[Method, Hand] = {"links": _hard_link, "reflinks": _reflink}
+
+
+def _open_both(farm: Farm, place: Place, target: str) -> tuple[int, int]:
+    """Open a file and the one to be made of it, which gets its mode."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    source = farm.kernel.open(place.file.host_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        made = farm.kernel.open(target, flags, 0o600)
+        farm.kernel.fchmod(made, os.fstat(source).st_mode & 0o755 | 0o444)
+    except BaseException:
+        farm.kernel.close(source)
+        raise
+    return source, made
+
+
+def bind(farm: Farm, folder: str, final: str, plan: Plan, name: str) -> None:
+    """Stage binds of the files on a tmpfs of their own, and show it at its final place.
+
+    Raises:
+        RefusedError: this process may not mount.
+        OSError: something else went wrong.
+    """
+    kernel = farm.kernel
+    try:
+        kernel.mount(STAGED + name, folder, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
+    except PermissionError as error:
+        raise RefusedError(f"this process may not mount ({error.strerror})") from error
+    try:
+        kernel.mount(None, folder, None, MS_PRIVATE)
+        for place in plan.places:
+            target = f"{folder}/{place.path}"
+            _make_folders(farm, folder, place.path)
+            if _is_small(place):
+                _copy(farm, place, target)
+            else:
+                kernel.mknod(target, S_IFREG | 0o444)
+                _bind_file(farm, place.file.host_path, target)
+        _make_links(farm, folder, plan.links)
+        kernel.mount(None, folder, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+        try:
+            kernel.mkdir(final, 0o755)
+        except FileExistsError:
+            pass
+        # A mount below a shared one cannot be moved; a bind shows all of it at once as well.
+        kernel.mount(folder, final, None, MS_BIND | MS_REC)
+        kernel.mount(None, final, None, MS_PRIVATE | MS_REC)
+    finally:
+        kernel.umount2(folder, MNT_DETACH)
+
+
+def _bind_file(farm: Farm, source: str, target: str) -> None:
+    farm.kernel.mount(source, target, None, MS_BIND)
+    farm.kernel.mount(None, target, None, MS_PRIVATE)
+    flags = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV
+    farm.kernel.mount(None, target, None, flags)
+
+
+def _make_folders(farm: Farm, folder: str, path: str) -> None:
+    """Make the folders above a path of the view, 0755 whatever the umask."""
+    parts = path.split("/")[:-1]
+    for depth in range(len(parts)):
+        made = "/".join([folder, *parts[: depth + 1]])
+        try:
+            farm.kernel.mkdir(made, 0o755)
+        except FileExistsError:
+            continue
+        farm.kernel.chmod(made, 0o755)
+
+
+def _make_links(farm: Farm, folder: str, links: Sequence[Link]) -> None:
+    for link in links:
+        _make_folders(farm, folder, link.path)
+        farm.kernel.symlink(link.target, f"{folder}/{link.path}")
+
+
+def in_own_folder(farm: Farm, root: str, plan: Plan) -> None:
+    """Refuse, unless the driver root is a folder of the driver alone that is like a view.
+
+    Raises:
+        RefusedError: it is not; and why.
+    """
+    files = [place.file.host_path for place in plan.places]
+    if root == "/" or not all(path.startswith(root + "/") for path in files):
+        raise RefusedError("the driver has no folder of its own")
+    try:
+        _check_own(farm, root)
+    except (OSError, HostError) as error:
+        raise RefusedError(str(error)) from error
+    for place in plan.places:
+        if place.file.kind in ("library", "binary") and (
+            place.file.host_path != f"{root}/{place.path}"
+        ):
+            raise RefusedError(f"{place.file.host_path} is not where a view has it")
+    for link in plan.links:
+        target = os.path.join(os.path.dirname(f"{root}/{link.path}"), link.target)
+        if os.path.realpath(f"{root}/{link.path}") != os.path.realpath(target):
+            raise RefusedError(f"{root}/{link.path} is missing")
+
+
+def _check_own(farm: Farm, root: str) -> None:
+    if found := SYSTEM_DIRS & set(os.listdir(root)):
+        raise RefusedError(f"{root} is a whole system: it has {min(found)}")
+    if "noexec" in mount_of(farm, root).options:
+        raise RefusedError(f"{root} is on a noexec mount")
+    if any(t.startswith(root + "/") for t in mountinfo.targets(own_mounts(farm))):
+        raise RefusedError(f"something is mounted below {root}")
+    count, trusted = 0, farm.trusted()
+    for folder, folders, files in os.walk(root, onerror=_raise):
+        for name in ("", *folders, *files):
+            found_at = os.path.join(folder, name) if name else folder
+            status = os.lstat(found_at)
+            count += 1
+            if count > OWN_LIMIT:
+                raise RefusedError(f"{root} has more than {OWN_LIMIT} files")
+            if status.st_uid not in trusted:
+                raise RefusedError(f"{found_at} belongs to uid {status.st_uid}")
+            if stat.S_ISLNK(status.st_mode):
+                continue
+            if status.st_mode & 0o022 or (
+                stat.S_ISREG(status.st_mode) and status.st_mode & S_ISUGID
+            ):
+                raise RefusedError(f"{found_at} has mode {stat.S_IMODE(status.st_mode):o}")
+
+
+def _raise(error: OSError) -> None:
+    raise error

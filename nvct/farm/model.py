@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views of a driver's user space, and the manifest that says what each of them holds.
+
+Contract: values and their form on disk. A manifest lies beside its view, belongs to root as that
+does, and is all that is known of the driver's files once a package upgrade has replaced them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Literal, TypeAlias
+
+from nvct.errors import DocumentError
+from nvct.host.model import DriverFile, Link
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from os import stat_result
+    from typing import Any
+
+FORMAT = 1
+Method: TypeAlias = Literal["own", "links", "reflinks", "binds", "copies"]
+METHODS: tuple[Method, ...] = ("own", "links", "reflinks", "binds")
+"""In which views are made of a driver, cheapest first."""
+SAVING: tuple[Method, ...] = ("links", "reflinks", "copies", "binds")
+"""In which they are made of what another view still has of a driver that is gone."""
+# Not the driver's: the state of a simulated node, a library that changes while it is in use.
+LIVE = "libnvidia-simstate.so."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What tells that a file is as it was."""
+
+    dev: int
+    ino: int
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, found: stat_result) -> Identity:
+        """Return a file's identity."""
+        return cls(
+            dev=found.st_dev, ino=found.st_ino, size=found.st_size, mtime_ns=found.st_mtime_ns
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A file of a view.
+
+    Attributes:
+        path: below the view.
+        file: as discovery found it; its host path is that of the driver's own file, even where
+            another view was the source.
+        source: of the driver's file when the view was made.
+        held: of the view's own file.
+        digest: of its content; "" until somebody had the time to read it.
+    """
+
+    path: str
+    file: DriverFile
+    source: Identity
+    held: Identity
+    digest: str = ""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the file changes while it is in use."""
+        return LIVE in self.path
+
+    def is_kept(self, now: Identity) -> bool:
+        """Tell whether the view's file is still what was put there.
+
+        The device's number is not compared: another boot may give another one.
+        """
+        same = (now.ino, now.size) == (self.held.ino, self.held.size)
+        return same and (self.is_live or now.mtime_ns == self.held.mtime_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a view holds and how it was made.
+
+    Attributes:
+        name: of the view: the driver's version and a hash of what it was made from.
+        path: of the view's folder; elsewhere than in the farm where method is "own".
+        made: seconds since 1970.
+        links: path below the view -> target.
+        left_out: host paths that the view should have and does not, and why.
+    """
+
+    name: str
+    version: str
+    cuda_version: str
+    method: Method
+    path: str
+    made: int
+    entries: tuple[Entry, ...]
+    links: tuple[Link, ...]
+    left_out: tuple[tuple[str, str], ...] = ()
+
+    def host_path(self, path: str) -> str:
+        """Return where a path below the view is on the host."""
+        return f"{self.path}/{path}"
+
+    @property
+    def held_files(self) -> tuple[DriverFile, ...]:
+        """The driver's files with the view's files as their host paths."""
+        return tuple(
+            replace(entry.file, host_path=self.host_path(entry.path)) for entry in self.entries
+        )
+
+
+def dumps(manifest: Manifest) -> bytes:
+    """Return a manifest's form on disk."""
+    return (json.dumps({"nvct-farm": FORMAT, **asdict(manifest)}, indent=1) + "\n").encode()
+
+
+def loads(data: bytes, path: str) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        DocumentError: it is damaged, or of another version.
+    """
+    try:
+        document = json.loads(data)
+        if document.pop("nvct-farm") != FORMAT:
+            raise DocumentError(f"{path} is of another version")
+        document["entries"] = tuple(_entry(entry) for entry in document["entries"])
+        document["links"] = tuple(Link(**link) for link in document["links"])
+        document["left_out"] = tuple((str(a), str(b)) for a, b in document["left_out"])
+        manifest = Manifest(**document)
+        _check(manifest)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise DocumentError(f"{path} is no manifest of a view: {error}") from error
+    return manifest
+
+
+def _entry(document: dict[str, Any]) -> Entry:
+    file = document.pop("file")
+    file["links"] = tuple(Link(**link) for link in file["links"])
+    file["needed"] = tuple(file["needed"])
+    source, held = Identity(**document.pop("source")), Identity(**document.pop("held"))
+    return Entry(**document, file=DriverFile(**file), source=source, held=held)
+
+
+def _check(manifest: Manifest) -> None:
+    """Refuse a manifest whose values are of other types than they should be.
+
+    Raises:
+        ValueError: they are.
+    """
+    if manifest.method not in (*METHODS, *SAVING) or type(manifest.made) is not int:
+        raise ValueError(f"method {manifest.method!r}, made {manifest.made!r}")
+    texts = [manifest.name, manifest.version, manifest.cuda_version, manifest.path]
+    texts += [value for link in manifest.links for value in (link.path, link.target)]
+    for entry in manifest.entries:
+        texts += [entry.path, entry.digest, entry.file.host_path, entry.file.container_path]
+        numbers = [getattr(one, f.name) for one in (entry.source, entry.held) for f in fields(one)]
+        if any(type(number) is not int for number in numbers):
+            raise ValueError(f"{entry.path} has an identity that is no number")
+    if any(type(text) is not str for text in texts):
+        raise ValueError("a path is no string")
+    below = [*(link.path for link in manifest.links), *(e.path for e in manifest.entries)]
+    if any(path.startswith("/") or ".." in path.split("/") for path in below):
+        raise ValueError("a path leads out of the view")

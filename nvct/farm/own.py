@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The farm's part of the plan of nvct's own spec, as config.toml wants it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nvct.errors import HostError
+from nvct.farm import build, collect, survive, table
+from nvct.farm.folder import Farm
+from nvct.host import nodes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvct.config.model import Config
+    from nvct.farm.collect import Needs
+    from nvct.host.model import Inventory
+    from nvct.host.roots import Roots
+    from nvct.host.wanted import Wanted
+    from nvct.plan.model import Farm as Table
+
+LAYOUT = "farm"
+
+
+def of(settings: Config) -> Farm:
+    """Return the farm that config.toml names."""
+    return Farm(path=settings.farm_dir.rstrip("/"))
+
+
+def look(
+    settings: Config, roots: Roots, wanted: Wanted, find: Callable[[], Inventory]
+) -> Inventory:
+    """Return what discovery finds, or the loaded driver's view where the disk has another one.
+
+    Raises:
+        HostError: as discovery does.
+    """
+    return survive.look(of(settings), roots, _named(settings, roots, wanted), find)
+
+
+def loaded_view(settings: Config, roots: Roots, wanted: Wanted) -> Inventory | None:
+    """Return what containers get although the disk has another driver, None if nothing."""
+    if settings.layout != LAYOUT:
+        return None
+    return survive.loaded_view(of(settings), roots, _named(settings, roots, wanted))
+
+
+def _named(settings: Config, roots: Roots, wanted: Wanted) -> Wanted:
+    if not settings.plain_nodes:
+        return wanted
+    return replace(wanted, stat_node=nodes.named_nodes(roots))
+
+
+def table_of(settings: Config, inventory: Inventory) -> Table:
+    """Return the plan's table of a view of this driver, which is made where it is not there.
+
+    A view that cannot be made is no reason to fail: containers get the classic layout.
+    """
+    try:
+        manifest = build.build(of(settings), inventory, settings.driver_root)
+    except HostError as error:
+        return table.none(error.message, inventory.driver_version)
+    return table.make(
+        manifest,
+        inventory,
+        params=settings.params_mask == "true",
+        disabled_hooks=settings.jit_disable_hooks,
+    )
+
+
+def tend(settings: Config, needed: Needs) -> list[str]:
+    """Compare every view with what was put there, remove those that nobody needs.
+
+    Returns what is wrong, in sentences; a damaged view is made anew when a plan needs it.
+    """
+    farm = of(settings)
+    if not farm.names():
+        return []
+    try:
+        found = [problem for _, problems in collect.verify(farm) for problem in problems]
+        collect.collect(farm, needed)
+    except HostError as error:
+        return [error.message]
+    return found

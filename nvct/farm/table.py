@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the shim needs to give containers the driver by its view: the table plan["farm"].
+
+Written with layout = "farm" in config.toml only. A JSON object; capability "" stands for every
+container, the others are those of NVIDIA_DRIVER_CAPABILITIES; an entry may stand under several::
+
+    {"view":    host folder of the view; "" where there is none,
+     "why":     the sentence why there is none, "" where there is one,
+     "version": of the driver that the view holds,
+     "facts":   [fact, ...]         of the view: broken -> the plan has to be made anew,
+     "cache":   {capability: [[name, path], ...]}       ld.so.cache entries of 64-bit libraries,
+     "cache32": {capability: [[name, path], ...]}       of 32-bit ones, for who asks for compat32
+                                                        and for that capability,
+     "links":   {capability: [[where, path], ...]}      links to make in the container,
+     "mounts":  {capability: [[destination, text], ...]}  what stays single mounts,
+     "env":     {capability: ["K=V", ...]},
+     "compat":  {"host_driver": version, "host_cuda": version or ""},
+     "params":  bool                config.toml wants the mask of the driver's params,
+     "profile": bool,               config.toml allows the application profile
+     "staged": bool}                the files are mounts of their own below the view
+
+- `path` is below the view, e.g. "lib64/libcuda.so.1": the container has it below the place where
+  the view is mounted. `name` is what the linker looks for: the SONAME, or a development link.
+- `where` is an absolute path in the container ("/usr/bin/nvidia-smi"), or begins with "LIBDIR/"
+  ("LIBDIR/gbm/nvidia-drm_gbm.so"): the image's folder for libraries of this machine.
+- a value in "env" may begin with "VIEW/": the place where the view is mounted.
+- `text` is JSON of an OCI mount. Its source is in the view where the view has the file, so that
+  it outlives an upgrade of the driver on the disk; sockets are the host's own.
+- "params" and "profile" need the one hook, which is put together of the plan's `Edits["hook"]`
+  with the arguments --mask-params and --application-profile; the profile is for graphics and
+  display only.
+
+The table takes the place of mounts, env, hooks and parts of the common edits of nvct's own spec
+(plan["specs"][0]["edits"]), but for the nodes and gids of edits and parts; the edits of devices
+hold as they are.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from nvct.farm.layout import COMPAT32
+from nvct.host import driver_names
+from nvct.plan import compile as compiler
+from nvct.plan import facts
+from nvct.specgen import capabilities, edits, hooks
+from nvct.specgen.generate import VOID_ENV
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import TypeAlias
+
+    from nvct.farm.model import Manifest
+    from nvct.host.model import Capability, DriverFile, Inventory
+    from nvct.plan.model import Farm as Table
+
+    Pairs: TypeAlias = list[list[str]]
+
+PROFILE_HOOK = "update-application-profile"
+# Programs load these by an absolute path now and then; all else is found in the linker's cache.
+IN_LIBRARY_DIR = ("libcuda.so.1", "libnvidia-ml.so.1")
+# GSP firmware is loaded by the kernel, not by containers; those who may look get it by name.
+FIRMWARE: Capability = "graphics"
+GRAPHICAL = ("graphics", "display")
+MOUNTED = ("config", "firmware", "module", "socket", "directory")
+LIBRARY_DIR = "LIBDIR/"
+VIEW = "VIEW/"
+
+
+def none(why: str, version: str = "") -> Table:
+    """Return the table of a host that has no view."""
+    return {
+        "view": "", "why": why, "version": version, "facts": [], "cache": {}, "cache32": {},
+        "links": {}, "mounts": {}, "env": {}, "compat": {"host_driver": "", "host_cuda": ""},
+        "params": False, "profile": False, "staged": False,
+    }  # fmt: skip
+
+
+def make(
+    manifest: Manifest,
+    inventory: Inventory,
+    *,
+    params: bool = False,
+    disabled_hooks: Iterable[str] = (),
+) -> Table:
+    """Return the table of a view.
+
+    Args:
+        manifest: of the view.
+        inventory: what the view was made of, with the sockets of daemons that run.
+        params: whether config.toml wants the driver's params to be masked.
+        disabled_hooks: by their names, or "all".
+    """
+    files = [file for file in map(_mover(manifest), inventory.files) if file is not None]
+    held = replace(inventory, files=tuple(files))
+    wanted = _by_capability(held)
+    view = _View(manifest)
+    return {
+        "view": manifest.path,
+        "why": "",
+        "version": manifest.version,
+        "facts": _facts(manifest),
+        "cache": _table(wanted, view.cache),
+        "cache32": _table(_of_32_bits(held, wanted), view.cache),
+        "links": _table(wanted, view.links),
+        "mounts": _table(wanted, _mounts),
+        "env": {"": [VOID_ENV], "compute": [f"NVIDIA_CTK_LIBCUDA_DIR={VIEW}lib64"]},
+        "compat": {
+            "host_driver": manifest.version,
+            "host_cuda": inventory.cuda_version or manifest.cuda_version,
+        },
+        "params": params,
+        "profile": PROFILE_HOOK in hooks.enabled_names(tuple(disabled_hooks), ()),
+        "staged": manifest.method == "binds",
+    }
+
+
+def _mover(manifest: Manifest) -> Callable[[DriverFile], DriverFile | None]:
+    """Return what gives a file its path in the view; None where the view left it out."""
+    held = {file.container_path: file.host_path for file in manifest.held_files}
+
+    def move(file: DriverFile) -> DriverFile | None:
+        capability = FIRMWARE if file.kind == "firmware" else file.capability
+        if file.kind in ("socket", "directory"):
+            return file
+        path = held.get(file.container_path)
+        if path is None or (file.kind in MOUNTED and os.stat(path).st_nlink == 0):
+            return None  # the kernel binds no single file that has lost its name
+        return replace(file, host_path=path, capability=capability)
+
+    return move
+
+
+def _by_capability(inventory: Inventory) -> dict[str, list[DriverFile]]:
+    """Return what each capability needs beyond what every container gets; no 32-bit libraries."""
+    usual = replace(inventory, files=tuple(f for f in inventory.files if f.capability != COMPAT32))
+    found: dict[str, list[DriverFile]] = {"": list(capabilities.filter(usual, ()).files)}
+    for name in capabilities.NAMES:
+        if name != COMPAT32:
+            files = capabilities.filter(usual, (name,)).files
+            found[name] = [file for file in files if file not in found[""]]
+    return found
+
+
+def _of_32_bits(
+    inventory: Inventory, wanted: dict[str, list[DriverFile]]
+) -> dict[str, list[DriverFile]]:
+    found: dict[str, list[DriverFile]] = {}
+    for name in wanted:
+        named = (name, COMPAT32) if name else (COMPAT32,)
+        files = capabilities.filter(inventory, named).files  # type: ignore[arg-type]  # of NAMES
+        libraries = [file for file in files if file.capability == COMPAT32]
+        found[name] = [file for file in libraries if file not in found.get("", [])]
+    return found
+
+
+def _table(
+    wanted: dict[str, list[DriverFile]], show: Callable[[DriverFile, str], Iterable[list[str]]]
+) -> dict[str, Pairs]:
+    """Return the entries of each capability's files, each once and sorted."""
+    tables = {
+        name: [
+            list(pair) for pair in sorted({tuple(p) for file in files for p in show(file, name)})
+        ]
+        for name, files in wanted.items()
+    }
+    return {name: pairs for name, pairs in tables.items() if pairs}
+
+
+class _View:
+    """Entries of files by what stands in the view."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        """Look up what links there are in the view."""
+        self.root = manifest.path + "/"
+        self.targets: dict[str, list[str]] = {}
+        for link in manifest.links:
+            target = os.path.normpath(os.path.join(os.path.dirname(link.path), link.target))
+            self.targets.setdefault(target, []).append(link.path)
+
+    def names(self, path: str) -> Iterator[str]:
+        """Yield the links that lead to a path, those to links of it too."""
+        for link in self.targets.get(path, ()):
+            yield link
+            yield from self.names(link)
+
+    def cache(self, file: DriverFile, _: str) -> Iterator[list[str]]:
+        """Yield the entries of ld.so.cache, as ldconfig lists them: links, else the file."""
+        if file.kind != "library":
+            return
+        path = file.host_path.removeprefix(self.root)
+        folder = os.path.dirname(path)
+        beside = [link for link in self.names(path) if os.path.dirname(link) == folder]
+        for found in beside or [path]:
+            yield [os.path.basename(found), found]
+
+    def links(self, file: DriverFile, capability: str) -> Iterator[list[str]]:
+        """Yield the links that a container of a capability needs outside of the view."""
+        path = file.host_path.removeprefix(self.root)
+        name = os.path.basename(path)
+        if file.kind == "binary":
+            yield [f"/usr/bin/{name}", path]
+        if file.kind != "library" or file.capability == COMPAT32:
+            return
+        for link in (*self.names(path), path):
+            below = link.removeprefix("lib64/")
+            is_gbm = below.startswith("gbm/") and capability in GRAPHICAL
+            is_vdpau = below == f"vdpau/{driver_names.stem(name)}.so.1"
+            if below in IN_LIBRARY_DIR or is_gbm or is_vdpau:
+                yield [LIBRARY_DIR + below, link]
+
+
+def _mounts(file: DriverFile, _: str) -> Iterator[list[str]]:
+    if file.kind in MOUNTED:
+        made = compiler.fragments(edits.make(files=[file]), "")  # type: ignore[arg-type]  # plain
+        yield from made["mounts"]
+
+
+def _facts(manifest: Manifest) -> list[facts.Fact]:
+    """Return what breaks when the view goes, or is no longer mounted in this namespace.
+
+    One file and the folder stand for all: nothing in a view is ever changed.
+    """
+    first = next(
+        (
+            e.path
+            for e in manifest.entries
+            if driver_names.stem(os.path.basename(e.path)) == "libcuda"
+        ),
+        manifest.entries[0].path,
+    )
+    return [
+        facts.take("stat", manifest.host_path(path)) for path in (os.path.dirname(first), first)
+    ]

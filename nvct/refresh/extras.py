@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make the plans of what containers get besides GPUs, and what only NVML knows of the GPUs.
+
+Cold; called by the shim through its door when it is first asked for. A mode that finds nothing is
+an error, which is not kept: the next create looks again.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import cast
+
+from nvct import paths
+from nvct.config import load
+from nvct.errors import NvmlError, UsageError
+from nvct.host import gated, libraries, mig, nodes
+from nvct.host.nvml import LibraryNvml
+from nvct.host.wanted import Wanted
+from nvct.plan import compile as compiler
+from nvct.plan.facts import take, take_file
+from nvct.refresh import compiled, live
+from nvct.specgen import edits as cdi_edits
+from nvct.specgen import facts as spec_facts
+from nvct.specgen import generate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nvct.cdi.types import Spec
+    from nvct.config.model import Config
+    from nvct.host.model import DeviceNode, Inventory
+    from nvct.host.nodes import StatNode
+    from nvct.host.nvml import Properties
+    from nvct.host.roots import Roots
+    from nvct.plan.facts import Fact
+    from nvct.plan.model import Plan
+
+MIG = "mig"
+MIG_KIND = "nvidia.com/mig"
+MIG_CAPABILITIES = ("config", "monitor")
+# Where nodes come and go without a change in /proc/devices.
+PLACES: dict[str, tuple[str, str]] = {
+    "gds": ("prefix", "nvidia-fs"),
+    "gdrcopy": ("rdev", "gdrdrv"),
+    "mofed": ("list", "infiniband"),
+    "nvswitch": ("prefix", "nvidia-nvswitch"),
+    "imex": ("list", "nvidia-caps-imex-channels"),
+    MIG: ("list", "nvidia-caps"),
+}
+PROPERTIES = "properties"
+
+
+def mode_plan(mode: str, config_path: str, run_dir: str) -> Plan:
+    """Compile what containers get of one mode, and keep the plan.
+
+    Raises:
+        UsageError: there is no such mode.
+        HostError: the host has nothing of it.
+        ConfigError: config.toml cannot be used.
+    """
+    if mode not in PLACES:
+        raise UsageError(f"there is no plan of mode {mode!r}")
+    facts = compiler.input_facts([config_path])
+    settings = load.load(config_path)
+    roots = live.roots_of(settings)
+    facts += _facts(mode, roots)
+    problems: list[str] = []
+    found: dict[str, str] = {}
+    if mode == MIG:
+        inventory, driver = spec_facts.discover_with_facts(roots, lambda: live.look(settings))
+        facts += driver
+        spec = _mig_spec(settings, roots, inventory, problems)
+        # Else nothing is left for the plan of the GPUs, which is an error by itself.
+        others = [gpu for gpu in inventory.gpus if gpu.mig or not gpu.mig_enabled]
+        found["others"] = str(len(others) or "")
+    else:
+        options = generate.Options(
+            all_device=mode != "imex",  # thousands of channels are usual, and nobody asks for all
+            gid_groups=not settings.no_additional_gids,
+            node_numbers=settings.plain_nodes,
+        )
+        spec = generate.generate(live.look(settings, mode=mode), options)
+    name = f"mode-{mode}{paths.PLAN_SUFFIX}"
+    plan = compiler.compile_spec(spec, f"{run_dir}/{name}", config_path, settings.proc_root)
+    plan["facts"] = facts
+    plan["problems"] = problems
+    plan["host"] = found
+    compiled.keep(plan, name, run_dir)
+    return plan
+
+
+def _facts(mode: str, roots: Roots) -> list[Fact]:
+    """Return what must stay true, taken before the mode is looked at."""
+    kind, name = PLACES[mode]
+    found = [
+        take("text", f"{roots.proc}/sys/kernel/random/boot_id"),
+        take("text", f"{roots.proc}/devices"),
+        take(kind, f"{roots.dev}/{name}"),
+    ]
+    gates = {str(gate): files.files for gate, files in gated.GATES.items()}
+    for file_kind, path, _ in gates.get(mode, ()):
+        for place in gated.places(roots, path):
+            # A directory's times move with what is in it; it has to be there, no more.
+            is_folder = file_kind == "directory"
+            found.append(take("prefix", place) if is_folder else take_file(place, time.time_ns()))
+    return found
+
+
+def _mig_spec(settings: Config, roots: Roots, inventory: Inventory, problems: list[str]) -> Spec:
+    """Return the MIG capabilities, and the GPUs in MIG mode with all of their MIG devices.
+
+    As libnvidia-container's --mig-config and --mig-monitor.
+    """
+    stat_node = nodes.named_nodes(roots) if settings.plain_nodes else Wanted().stat_node
+    devices: list[dict[str, object]] = []
+
+    def add(names: Sequence[str], found: Sequence[DeviceNode]) -> None:
+        edits = cdi_edits.make(
+            found,
+            node_numbers=settings.plain_nodes,
+            gid_groups=not settings.no_additional_gids,
+        )
+        devices.extend({"name": name, "containerEdits": edits} for name in names)
+
+    for name in MIG_CAPABILITIES:
+        node = _capability_node(roots, stat_node, name)
+        if node is not None:
+            add([name], [node])
+        else:
+            problems.append(f"the host has no device node of the MIG capability {name}")
+    everything: list[DeviceNode] = []
+    for gpu in inventory.gpus:
+        if gpu.mig_enabled and gpu.node is not None:
+            found = [gpu.node, *(node for device in gpu.mig for node in device.nodes)]
+            add([str(gpu.index), gpu.uuid], found)
+            everything += found
+    if everything:
+        add(["all"], everything)
+    spec = {
+        "cdiVersion": "0.5.0",
+        "kind": MIG_KIND,
+        "devices": devices,
+        "containerEdits": {"env": [generate.VOID_ENV]},
+    }
+    return cast("Spec", spec)
+
+
+def _capability_node(roots: Roots, stat_node: StatNode, name: str) -> DeviceNode | None:
+    minor = mig.minors(roots).get(name)
+    if minor is None:
+        return None
+    place = f"nvidia-caps/nvidia-cap{minor}"
+    return nodes.make_node(roots, stat_node, place, f"MIG capability {name}")
+
+
+def properties_plan(config_path: str, run_dir: str) -> Plan:
+    """Ask NVML for brand and architecture of the GPUs, and keep that under each of their names.
+
+    What it does not tell is left out, with a problem.
+
+    Raises:
+        DriverNotFoundError: no driver is installed or loaded.
+        ConfigError: config.toml cannot be used.
+    """
+    facts = compiler.input_facts([config_path])
+    settings = load.load(config_path)
+    inventory, driver = spec_facts.discover_with_facts(
+        live.roots_of(settings), lambda: live.look(settings)
+    )
+    library = libraries.host_path_of(inventory.files, "libnvidia-ml.so")
+    plan = compiler.empty(config_path)
+    plan["facts"] = facts + driver
+    known: dict[str, Properties] = {}
+    try:
+        known = LibraryNvml(library).properties() if library else {}
+    except NvmlError as error:
+        plan["problems"] = [error.message]
+    document = {**plan, "gpus": by_name(inventory, known)}
+    made = cast("Plan", document)
+    compiled.keep(made, PROPERTIES + paths.PLAN_SUFFIX, run_dir)
+    return made
+
+
+def by_name(inventory: Inventory, known: Mapping[str, Properties]) -> dict[str, Properties]:
+    """Return what is known of GPUs by UUID, by each name that a device of the plan has.
+
+    A MIG device is as its GPU.
+    """
+    found: dict[str, Properties] = {}
+    for gpu in inventory.gpus:
+        if gpu.uuid in known:
+            names = [str(gpu.index), gpu.uuid]
+            names += [n for m in gpu.mig for n in (f"{gpu.index}:{m.index}", m.uuid)]
+            found.update(dict.fromkeys(names, known[gpu.uuid]))
+    only = list(known.values())
+    for device in inventory.devices:
+        if device.uuid in known or len(only) == 1:
+            found[device.name] = known.get(device.uuid, only[0])
+            if device.uuid:
+                found[device.uuid] = found[device.name]
+    return found

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The conditions of a policy's rules, each a function of what the rule says and of the case.
+
+Hot; loaded only where there are rules. Each answers whether it holds, None where that cannot be
+learned, and what was seen, in words.
+"""
+
+from __future__ import annotations
+
+from nvct.request.visible_devices import shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeAlias
+
+    from nvct.request.policy import Case
+
+    Held: TypeAlias = "tuple[bool | None, str]"
+
+CONTAINERD_TYPE = "io.kubernetes.cri.container-type"
+CONTAINERD_NAMESPACE = "io.kubernetes.cri.sandbox-namespace"
+CRIO_TYPE = "io.kubernetes.cri-o.ContainerType"
+CRIO_NAMESPACE = "io.kubernetes.pod.namespace"
+"""What the two engines write into a container's annotations, behind those that a pod's author may
+set (containerd 2.1 internal/cri/annotations; CRI-O 1.33 SpecAddAnnotations, the kubelet's labels).
+CRI-O hands a pod's annotations on, so that containerd's can be forged there."""
+OWN_KIND = "nvidia.com/gpu"
+RUNTIME_KIND = "runtime.nvidia.com/gpu"
+EXTRAS = {
+    "mig-config": "mig_config",
+    "mig-monitor": "mig_monitor",
+    "imex": "imex",
+    "gds": "gds",
+    "mofed": "mofed",
+    "gdrcopy": "gdrcopy",
+    "nvswitch": "nvswitch",
+}
+KINDS = {
+    "management": "management.nvidia.com/gpu",
+    "imex": "nvidia.com/imex-channel",
+    "gds": "nvidia.com/gds",
+    "mofed": "nvidia.com/mofed",
+    "gdrcopy": "nvidia.com/gdrcopy",
+    "nvswitch": "nvidia.com/nvswitch",
+}
+"""The same, asked for by the names of CDI devices."""
+
+
+def _by(wanted: Sequence[str], case: Case) -> Held:
+    found = case.by
+    for word in found:
+        if word in wanted:
+            return True, case.source
+    if None in found and "image-env" in wanted:
+        return None, f"{case.source} cannot be understood"
+    return False, f"{case.source} is {' and '.join([word for word in found if word])}"
+
+
+def _asks_for(wanted: Sequence[str], case: Case) -> Held:
+    request = case.request
+    if request is None:
+        return None, "the request cannot be understood"
+    there = []
+    if any(name.partition("=")[2] == "all" for name in case.names):
+        there.append("all")
+    if request.none:
+        there.append("none")
+    kinds = [name.partition("=")[0] for name in case.names]
+    there += [word for word, kind in KINDS.items() if kind in kinds]
+    there += [word for word, attribute in EXTRAS.items() if getattr(request.extras, attribute)]
+    hits = [word for word in there if word in wanted]
+    if hits:
+        return True, ", ".join(hits)
+    return False, f"it asks for {', '.join(there)}" if there else "it asks for none of them"
+
+
+def _devices(patterns: Sequence[str], case: Case) -> Held:
+    if case.request is None:
+        return None, "the request cannot be understood"
+    for name in case.names:
+        if _matches_any(name, patterns):
+            return True, name
+    return False, f"{shown(', '.join(case.names) or 'none')} is none of them"
+
+
+def _namespaces(patterns: Sequence[str], case: Case) -> Held:
+    """Hold the namespace against patterns; of two that contradict each other, both have to fit."""
+    annotations = case.annotations
+    found = []
+    for kind, key in ((CRIO_TYPE, CRIO_NAMESPACE), (CONTAINERD_TYPE, CONTAINERD_NAMESPACE)):
+        name = annotations.get(key)
+        if kind in annotations and isinstance(name, str) and name and name not in found:
+            found.append(name)
+    if not found:
+        if case.kubernetes:
+            return None, "the engine does not say the pod's namespace"
+        return False, "the container is in no pod"
+    text = " and ".join([shown(name) for name in found])
+    hits = [_matches_any(name, patterns) for name in found]
+    if all(hits) == any(hits):
+        return all(hits), text
+    return None, f"the annotations contradict each other: {text}"
+
+
+def _annotations(wanted: Mapping[str, Sequence[str]], case: Case) -> Held:
+    for key, patterns in wanted.items():
+        value = case.annotations.get(key)
+        if not isinstance(value, str):
+            return False, f"there is no {key}"
+        if not _matches_any(value, patterns):
+            return False, f"{key} is {shown(value)}"
+    return True, ", ".join([f"{key}={shown(str(case.annotations[key]))}" for key in wanted])
+
+
+def _cgroups(patterns: Sequence[str], case: Case) -> Held:
+    if case.origin is None:
+        return None, "the cgroup is not known"
+    path = case.origin.cgroup
+    if not path:
+        return False, "config.json names no cgroup"
+    if "/" in path:
+        from nvct.request.volume_mounts import clean  # rarely asked for
+
+        path = clean(path)
+    return _matches_any(path, patterns), shown(path)
+
+
+def _users(ranges: Sequence[Sequence[int]], case: Case) -> Held:
+    owner = case.origin.owner() if case.origin is not None else None
+    if owner is None:
+        return None, "the host user is not known"
+    return any(low <= owner <= high for low, high in ranges), f"host user {owner}"
+
+
+def _kubernetes(wanted: bool, case: Case) -> Held:  # noqa: FBT001  a condition's signature
+    there = case.kubernetes
+    if not there and case.origin is None:
+        return None, "it is not known whether it is a pod's container"
+    return there == wanted, "it is a pod's container" if there else "it is no pod's container"
+
+
+def _privileged(wanted: bool, case: Case) -> Held:  # noqa: FBT001  a condition's signature
+    there = case.privileged
+    return there == wanted, "it has CAP_SYS_ADMIN" if there else "it has no CAP_SYS_ADMIN"
+
+
+def _more_gpus_than(most: int, case: Case) -> Held:
+    if case.request is None:
+        return None, "the request cannot be understood"
+    number = 0
+    for name in case.names:
+        kind, _, device = name.partition("=")
+        if device != "all":
+            number += 1
+        elif case.origin is None or case.origin.count is None:
+            return None, f"it is not known how many {name} are"
+        else:
+            number += case.origin.count(
+                case.request, kind if case.request.mode == "cdi" else RUNTIME_KIND
+            )
+    return number > most, f"{number} asked for"
+
+
+CONDITIONS: dict[str, Callable[..., Held]] = {
+    "annotations": _annotations,
+    "asks-for": _asks_for,
+    "by": _by,
+    "cgroups": _cgroups,
+    "devices": _devices,
+    "kubernetes": _kubernetes,
+    "namespaces": _namespaces,
+    "privileged": _privileged,
+    "users": _users,
+    "more-gpus-than": _more_gpus_than,  # last: it may have to look at a plan
+}
+
+
+def _matches_any(text: str, patterns: Sequence[str]) -> bool:
+    return any(matches(text, pattern) for pattern in patterns)
+
+
+def matches(text: str, pattern: str) -> bool:
+    """Tell whether a text fits a pattern, in which * stands for anything; everything counts."""
+    first, *rest = pattern.split("*")
+    if not rest:
+        return text == pattern
+    last = rest.pop()
+    if not (text.startswith(first) and text.endswith(last)):
+        return False
+    if len(text) < len(first) + len(last):
+        return False
+    at, end = len(first), len(text) - len(last)
+    for piece in rest:
+        at = text.find(piece, at, end)
+        if at < 0:
+            return False
+        at += len(piece)
+    return True

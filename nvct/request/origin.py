@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a container comes from: what rules of the policy ask of config.json and of the kernel.
+
+Hot; loaded only where there are rules.
+"""
+
+from __future__ import annotations
+
+import posix
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvct.oci.bundle import Bundle
+    from nvct.plan.model import Plan
+    from nvct.request.policy import Step
+    from nvct.request.resolve import Request
+
+UID_MAP = "/proc/self/uid_map"
+
+
+class Origin:
+    """Where a request comes from, as far as config.json and the kernel say so.
+
+    Attributes:
+        cgroup: linux.cgroupsPath of config.json, "" where it is not said.
+        mapped_root: host id of the container's uid 0, as config.json maps it; None where the
+            container joins a user namespace that nothing is known about.
+        annotations: of config.json.
+        count: tells how many devices a kind's "all" stands for, in a request.
+        uid_map: of the process that decides; read when a rule needs it.
+        steps: what was looked at, for explanations.
+    """
+
+    __slots__ = ("annotations", "cgroup", "count", "mapped_root", "steps", "uid_map")
+
+    def __init__(
+        self, bundle: Bundle, count: Callable[[Request, str], int] | None, uid_map: str = UID_MAP
+    ) -> None:
+        """Take what the rules may need from a bundle."""
+        self.annotations = bundle.annotations
+        document = bundle.document
+        cgroup = document.value(("linux", "cgroupsPath"))
+        self.cgroup = cgroup if isinstance(cgroup, str) else ""
+        self.mapped_root = _mapped(
+            document.value(("linux", "uidMappings")), document.value(("linux", "namespaces"))
+        )
+        self.count = count
+        self.uid_map = uid_map
+        self.steps: list[Step] = []
+
+    def owner(self) -> int | None:
+        """Return the host user that a container belongs to, None where it cannot be learned.
+
+        That is who runs the engine; where that is root, who the container's root is on the host.
+        """
+        try:
+            fd = posix.open(self.uid_map, posix.O_RDONLY | posix.O_CLOEXEC)
+            try:
+                text = posix.read(fd, 65536).decode()
+            finally:
+                posix.close(fd)
+            lines = [[int(word) for word in line.split()] for line in text.splitlines()]
+        except (OSError, ValueError):
+            return None
+        caller = _outside(posix.geteuid(), lines)
+        if caller != 0 or self.mapped_root is None:
+            return caller or None
+        return _outside(self.mapped_root, lines)
+
+
+def _outside(inside: int, lines: list[list[int]]) -> int | None:
+    for first, outside, count in lines:
+        if first <= inside < first + count:
+            return outside + inside - first
+    return None
+
+
+def _mapped(mappings: object, namespaces: object) -> int | None:
+    """Return the id of the container's root in the namespace that the container is made in."""
+    kinds = [one.get("type") for one in _objects(namespaces)]
+    if "user" not in kinds:
+        return 0
+    for one in _objects(mappings):
+        host = one.get("hostID")
+        if one.get("containerID") == 0 and isinstance(host, int):
+            return host
+    return None
+
+
+def _objects(value: object) -> list[dict[str, object]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def count_all(plan: Plan, kind: str) -> int:
+    """Return how many devices of a kind a plan has; two names of one device count once."""
+    found = {
+        device["edits"]
+        for name, device in plan["devices"].items()
+        if name.partition("=")[0] == kind and name.partition("=")[2] != "all"
+    }
+    return len(found) or 1

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a container may have what it asks for: the rules [nvct.policy] of config.toml.
+
+Hot; loaded only where there are rules. A rule is a list of conditions, which all have to hold, and
+an outcome; the first rule that holds decides, and where none does the request is allowed.
+Contract: a policy never widens a request. A condition about which nothing can be learned counts
+against the container: a rule that allows doesn't hold then, one that refuses does. Who asks is
+read from what the engine wrote and from the kernel, never from the container's own words.
+"""
+
+from __future__ import annotations
+
+from nvct.errors import DocumentError, NotPermittedError
+from nvct.oci import jsontext
+from nvct.request.conditions import CONDITIONS, CONTAINERD_TYPE, CRIO_TYPE, OWN_KIND
+from nvct.request.visible_devices import is_uuid, shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nvct.config.model import Config
+    from nvct.request.origin import Origin
+    from nvct.request.resolve import Request
+
+ALLOW, IGNORE, DENY = "allow", "ignore", "deny"
+KUBELET_CGROUP = "kubepods"
+AGAIN = "touch config.toml, and it is compiled again"
+NOT_CONDITIONS = ("name", "then", "reason")
+
+
+class Step:
+    """One rule that was looked at.
+
+    Attributes:
+        rule: its name.
+        then: its outcome.
+        holds: whether it decides.
+        why: the condition because of which it doesn't, or all that hold.
+    """
+
+    __slots__ = ("holds", "rule", "then", "why")
+
+    def __init__(self, rule: str, then: str, why: str, *, holds: bool) -> None:
+        self.rule = rule
+        self.then = then
+        self.holds = holds
+        self.why = why
+
+
+class Case:
+    """A request and all that rules can ask about it.
+
+    Attributes:
+        request: None where it could not be understood.
+        source: what brought it.
+        annotations: of config.json; the origin's where there is one.
+        privileged: the container has CAP_SYS_ADMIN.
+        config: the configuration in force.
+        origin: None where nobody knows.
+    """
+
+    __slots__ = ("annotations", "config", "origin", "privileged", "request", "source")
+
+    def __init__(
+        self,
+        request: Request | None,
+        source: str,
+        annotations: Mapping[str, object],
+        config: Config,
+        origin: Origin | None,
+        *,
+        privileged: bool,
+    ) -> None:
+        """Keep them."""
+        self.request = request
+        self.source = source
+        self.annotations = annotations if origin is None else origin.annotations
+        self.config = config
+        self.origin = origin
+        self.privileged = privileged
+
+    @property
+    def kubernetes(self) -> bool:
+        """Whether the container is one of a pod's."""
+        if CONTAINERD_TYPE in self.annotations or CRIO_TYPE in self.annotations:
+            return True
+        return self.origin is not None and KUBELET_CGROUP in self.origin.cgroup
+
+    @property
+    def by(self) -> list[str | None]:
+        """What brings the request, in a rule's words; None for what could not be learned."""
+        request = self.request
+        words: list[str | None] = []
+        if self.source.startswith("annotation "):
+            words.append("annotation")
+        elif self.source == "volume mount":
+            words.append("mount")
+        else:
+            words.append("env")
+            if request is None:
+                words.append(None)
+            elif not (request.ids and all(map(_is_of_this_node, request.ids))):
+                words.append("image-env")
+        if request is not None and request.qualified:
+            words.append("cdi-name")
+        return words
+
+    @property
+    def names(self) -> list[str]:
+        """The devices' full CDI names."""
+        if self.request is None:
+            return []
+        kind = self.config.default_kind if self.request.mode == "cdi" else OWN_KIND
+        return [word if "=" in word else f"{kind}={word}" for word in self.request.ids]
+
+
+def _is_of_this_node(word: str) -> bool:
+    """Tell whether a word names a device that no image can know: by its UUID."""
+    return is_uuid(word.partition("=")[2] or word)
+
+
+def admits(case: Case, notes: list[str]) -> bool:
+    """Tell whether a container gets what it asks for; False means that it starts without.
+
+    Notes say what was decided, and why.
+
+    Raises:
+        NotPermittedError: the policy denies it.
+        DocumentError: a compiled rule is damaged.
+    """
+    steps = walk(case)
+    if case.origin is not None:
+        case.origin.steps = steps
+    last = steps[-1]
+    if not last.holds:
+        notes.append("no rule of the policy holds: allowed")
+        return True
+    what = f"policy rule {shown(last.rule)}"
+    if last.then == ALLOW:
+        notes.append(f"{what} allows it: {last.why}")
+        return True
+    ids = ",".join(case.request.ids) or "none" if case.request else "what is no device"
+    asks = f"{case.source} asks for {shown(ids)}"
+    reason = _reason(case.config.policy[len(steps) - 1])
+    told = f"{last.why}; {reason}" if reason else last.why
+    if last.then == IGNORE:
+        notes.append(f"{asks}, which is ignored by {what}: {told}")
+        return False
+    if case.kubernetes and {"image-env", None} & set(case.by):
+        # It may come from the image of a pod that wants no GPU: that one has to start.
+        notes.append(
+            f"{asks}, which is ignored and not denied by {what}, because an image of a pod"
+            f" without a GPU may bring it: {told}"
+        )
+        return False
+    raise NotPermittedError(
+        f"{what} denies {case.source}={shown(ids)}", hint=reason or "nvct explain shows why"
+    )
+
+
+def walk(case: Case) -> list[Step]:
+    """Return the rules that were looked at, in order; only the last one can hold.
+
+    Raises:
+        DocumentError: a compiled rule is damaged.
+    """
+    steps: list[Step] = []
+    for text in case.config.policy:
+        rule = _parse(text)
+        name, then = str(rule["name"]), str(rule["then"])
+        held: list[str] = []
+        for key, condition in CONDITIONS.items():
+            if key not in rule:
+                continue
+            holds, seen = condition(rule[key], case)
+            if holds is None:
+                holds, seen = then != ALLOW, f"{seen}, which counts against it"
+            if not holds:
+                steps.append(Step(name, then, f"{key}: {seen}", holds=False))
+                break
+            held.append(f"{key}: {seen}")
+        else:
+            steps.append(Step(name, then, "; ".join(held) or "it has no conditions", holds=True))
+            break
+    return steps
+
+
+def _parse(text: str) -> dict[str, jsontext.Json]:
+    rule = jsontext.parse(text, "a compiled rule of the policy")
+    if not isinstance(rule, dict) or rule.get("then") not in (ALLOW, IGNORE, DENY):
+        raise DocumentError("a compiled rule of the policy is damaged", hint=AGAIN)
+    if set(rule) - set(CONDITIONS) - set(NOT_CONDITIONS) or "name" not in rule:
+        raise DocumentError("a compiled rule of the policy has an unknown member", hint=AGAIN)
+    return rule
+
+
+def _reason(text: str) -> str:
+    return str(_parse(text).get("reason", ""))

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is to be changed in a container's root, and doing it as the container's own root user.
+
+Contract: everything is read before the first change is made, since reading takes the rights of who
+reads. Files and links made by another user than the container's root would be nobody's in its user
+namespace, and on an idmapped mount the kernel refuses them (EOVERFLOW).
+"""
+
+from __future__ import annotations
+
+import posix
+
+from nvct.linux.constants import S_IFLNK, S_IFMT, S_IFREG
+from nvct.rootfs import linker_conf
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.linux.kernel import Kernel
+    from nvct.linux.root import Root
+
+
+class Changes:
+    """Files and links to be put into a root.
+
+    Attributes:
+        files: (path, content, mode) each; none is there with this content.
+        sealed: (path, mode) of directories that nobody is to write to, to be made beforehand.
+        links: (target, path) each.
+    """
+
+    __slots__ = ("_root", "files", "links", "sealed")
+
+    def __init__(self, root: Root) -> None:
+        """Start with nothing."""
+        self._root = root
+        self.files: list[tuple[str, bytes, int]] = []
+        self.links: list[tuple[str, str]] = []
+        self.sealed: list[tuple[str, int]] = []
+
+    def file(self, path: str, old: bytes | None, new: bytes, mode: int = 0o644) -> bool:
+        """Add a file, unless it is there as it is to be; tell whether it was added."""
+        if new != old:
+            self.files.append((path, new, mode))
+        return new != old
+
+    def linker_conf(self, conf: linker_conf.LinkerConf) -> None:
+        """Add the drop-in of the dynamic linker, and what includes it.
+
+        Raises:
+            UnsafePathError: a folder cannot be named in it, or the file there is no regular one.
+        """
+        root = self._root
+        old = root.read_file(linker_conf.PATH, linker_conf.LIMIT)
+        self.file(linker_conf.PATH, old, conf.render())
+        if root.lstat(linker_conf.MAIN) is None:
+            self.file(linker_conf.MAIN, None, linker_conf.MAIN_TEXT)
+
+    def link(self, target: str, path: str) -> bool:
+        """Add a link; tell whether it is. No file of the image is replaced by one.
+
+        What a runtime made to mount on, an empty file, is left behind by `commit`; it is none.
+        """
+        found = self._root.lstat(path)
+        if found is not None:
+            kind = found.st_mode & S_IFMT
+            if kind == S_IFLNK:
+                if self._root.readlink(path) == target:
+                    return True
+            elif kind != S_IFREG or found.st_size:
+                return False
+        self.links.append((target, path))
+        return True
+
+    def write(self, owner: tuple[int, int], kernel: Kernel) -> None:
+        """Make all changes, acting as `owner`.
+
+        Raises:
+            UnsafePathError: the root is not as it was.
+            OSError: it cannot be written to.
+        """
+        if not (self.files or self.links):
+            return
+        before = posix.geteuid(), posix.getegid()
+        switch = before[0] == 0 and owner != before
+        if switch:
+            kernel.set_effective_ids(*owner)
+        try:
+            root = self._root
+            for path, _ in self.sealed:  # without this a user namespace's root could not write
+                kernel.close(root.dir_fd(path, create=True, kernel=kernel))
+                root.chmod(path, 0o755, kernel=kernel)
+            for path, data, mode in self.files:
+                root.write_file(path, data, mode=mode, kernel=kernel)
+            for path, mode in self.sealed:
+                root.chmod(path, mode, kernel=kernel)
+            root.symlinks(self.links, kernel=kernel)
+        finally:
+            if switch:
+                kernel.set_effective_ids(*before)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an image's dynamic linker is, and where it looks.
+
+glibc has a cache and folders of its own, musl a path file; a static image has neither linker.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from nvct.rootfs import linker_conf
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.linux.kernel import Kernel
+    from nvct.linux.root import Root
+
+CACHE = "/etc/ld.so.cache"
+LIBC = "libc.so.6"
+LOADERS = {
+    "x86_64": "/lib64/ld-linux-x86-64.so.2",
+    "aarch64": "/lib/ld-linux-aarch64.so.1",
+    "i386": "/lib/ld-linux.so.2",
+}
+MUSL_DEFAULT = ("/lib", "/usr/local/lib", "/usr/lib")  # musl, ldso/dynlink.c
+MUSL_LIMIT = 1 << 16
+
+
+def has_glibc(root: Root) -> bool:
+    """Tell whether programs of the image may be linked dynamically to glibc."""
+    return root.lstat(CACHE) is not None or any(root.is_file(p) for p in LOADERS.values())
+
+
+def musl_path(root: Root) -> str:
+    """Return the path file of the image's musl, "" where it has none."""
+    name = f"ld-musl-{posix.uname().machine}"
+    return f"/etc/{name}.path" if root.is_file(f"/lib/{name}.so.1") else ""
+
+
+def update_musl(root: Root, path: str, folders: list[str], kernel: Kernel) -> None:
+    """Add folders to musl's path file, which replaces its defaults when it is there.
+
+    Raises:
+        UnsafePathError: the path file is no regular file.
+    """
+    new = musl_paths(root, path, folders)
+    if new is not None:
+        root.write_file(path, new, kernel=kernel)
+
+
+def musl_paths(root: Root, path: str, folders: list[str]) -> bytes | None:
+    """Return musl's path file with folders added, None where they stand in it.
+
+    Raises:
+        UnsafePathError: the path file is no regular file.
+    """
+    data = root.read_file(path, MUSL_LIMIT) or b""
+    text = data.decode("utf-8", "surrogateescape")
+    lines = [part for line in text.splitlines() for part in line.split(":") if part]
+    known = lines or list(MUSL_DEFAULT)
+    new = [f for f in folders if f not in known and linker_conf.is_plain(f)]
+    if not new:
+        return None
+    return ("\n".join([*known, *new]) + "\n").encode("utf-8", "surrogateescape")
+
+
+def library_folder(root: Root) -> str:
+    """Return the image's folder for libraries of this machine, "" where none is known."""
+    machine = posix.uname().machine
+    for folder in (f"/usr/lib/{machine}-linux-gnu", f"/lib/{machine}-linux-gnu",
+                   "/usr/lib64", "/lib64", "/usr/lib", "/lib"):  # fmt: skip
+        if root.lstat(f"{folder}/{LIBC}") is not None:
+            return folder
+    return ""

@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layout "farm": the driver by one mount of a view of it, and a few files in the root.
+
+Hot. plan["farm"] says what there is (nvct.farm.table), this module what a container gets of it
+and how its programs find it: entries in ld.so.cache before others of the same name, a drop-in that
+a later ldconfig reads, links where programs expect files. All of it is in place before the
+container exists, so that no hook is needed. Who cannot have it so gets the classic layout.
+
+Variables are the last way: exec sessions do not see what a shim adds, and setuid programs ignore
+LD_LIBRARY_PATH. They are taken where the root, or /etc in it, cannot be written to.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from nvct.errors import LdCacheError, NvctError, UnsafePathError
+from nvct.linux import ldcache
+from nvct.linux.kernel import KERNEL
+from nvct.linux.root import Root
+from nvct.oci import jsontext
+from nvct.plan.model import no_edits
+from nvct.rootfs import linker, linker_conf, place
+from nvct.rootfs.changes import Changes
+from nvct.shim.share import Share
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvct.linux.kernel import Kernel
+    from nvct.oci.bundle import Bundle
+    from nvct.plan.model import Edits, Farm, Instead
+
+PLACE = "/usr/local/nvidia"
+"""Where CUDA images look: PATH, LD_LIBRARY_PATH and ld.so.conf.d of public ones name it."""
+BESIDE_COMPAT = f"{PLACE}/drv"
+"""Where no image looks: CUDA forward compatibility has to come first."""
+LAST_RESORT = "/dev/.nvct"
+"""On the runtime's own tmpfs, where a read-only image has no mount point."""
+OPTIONS = '["rbind","ro","nosuid","nodev","rprivate"]'
+COMPAT_FOLDER = "/usr/local/cuda/compat"
+IN_LIBRARY_FOLDER = "LIBDIR/"
+WITH_PROFILE = ("graphics", "display")
+
+
+class UnfitError(Exception):
+    """Why a container gets the classic layout."""
+
+
+def instead(
+    bundle: Bundle,
+    folder: str,
+    edits: list[Edits],
+    note: Callable[[str], None],
+    *,
+    kernel: Kernel = KERNEL,
+    writes: bool = True,
+) -> list[Edits]:
+    """Return edits with the driver by its view, where that can be; the root has what it needs.
+
+    Args:
+        bundle: what the engine wants.
+        folder: of the bundle, "" for the working directory.
+        edits: in the classic layout.
+        note: told what was decided.
+        kernel: what changes anything.
+        writes: whether the root is changed; an explanation leaves it alone.
+    """
+    found = next((one["farm"] for one in edits if "farm" in one), None)
+    if found is None:
+        return edits
+    try:
+        _check(found["table"], bundle)
+        with _open(bundle, folder) as root:
+            container = _Container(bundle, folder, root, found, note)
+            container.decide(kernel)
+            if writes:
+                container.write(edits, kernel)
+            made = container.edits()
+    except (UnfitError, NvctError, OSError) as error:
+        note(f"layout classic: {_reason(error)}")
+        return edits
+    gone = [id(one) for one in found["common"]]
+    note(f"layout farm at {container.place}")
+    return [*made, *(one for one in edits if id(one) not in gone)]
+
+
+def _check(table: Farm, bundle: Bundle) -> None:
+    if not table["view"]:
+        raise UnfitError(table["why"])
+    if table.get("staged") and bundle.has_user_namespace():
+        # Bind mounts of what is mounted below a mount: only crun before 1.9 does without.
+        raise UnfitError("in a user namespace crun before 1.9 shows no file of a staged view")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename or 'the root'}: {error.strerror}"
+    return error.message if isinstance(error, NvctError) else str(error)
+
+
+def _open(bundle: Bundle, folder: str) -> Root:
+    """Open the container's root, in this process's own mount namespace.
+
+    Raises:
+        UnfitError: there is none, or it is the host's.
+        HostError: there is no such directory.
+    """
+    path = root_path(bundle, folder)
+    root = Root.open(path)
+    root.label = "the container"
+    own, host = posix.fstat(root.fd), posix.stat("/")
+    if (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino):
+        root.close()
+        raise UnfitError("the container's root is the host's")
+    return root
+
+
+def root_path(bundle: Bundle, folder: str) -> str:
+    """Return where a container's root is on the host.
+
+    Raises:
+        UnfitError: config.json does not say.
+    """
+    path = bundle.document.value(("root", "path"))
+    if not isinstance(path, str) or not path:
+        raise UnfitError("config.json names no root")
+    return path if path.startswith("/") else f"{folder or '.'}/{path}"
+
+
+class _Container:
+    """One container: what is decided about it.
+
+    Attributes:
+        place: where in it the view is mounted.
+        compat: the folder of the image's CUDA compatibility libraries, "" where they are not used.
+        env_why: why its programs find the driver by variables, "" where by files.
+        is_static: whether the image has no dynamic linker: nothing in it can use a library.
+    """
+
+    __slots__ = (
+        "_bundle", "_changes", "_common", "_covered", "_folder", "_note", "_root", "_share",
+        "_writes", "compat", "env_why", "is_static", "place",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        folder: str,
+        root: Root,
+        found: Instead,
+        note: Callable[[str], None],
+    ) -> None:
+        self._bundle = bundle
+        self._folder = folder
+        self._root = root
+        self._share = Share(found["table"], found["capabilities"])
+        self._common = found["common"]
+        self._note = note
+        self._covered = place.Covered(root, self._destinations())
+        self._changes = Changes(root)
+        self.place = ""
+        self.compat = ""
+        self.env_why = ""
+        self.is_static = False
+        self._writes = False
+
+    def _destinations(self) -> list[str]:
+        """Return where config.json mounts something; an earlier create's view is none."""
+        farm = self._share.table["view"].rpartition("/")[0] + "/"
+        found = []
+        for mount in self._bundle.mounts:
+            destination, source = mount.get("destination"), mount.get("source")
+            ours = isinstance(source, str) and source.startswith(farm)
+            if isinstance(destination, str) and not ours:
+                found.append(destination)
+        return found
+
+    # Deciding: nothing is changed.
+
+    def decide(self, kernel: Kernel) -> None:
+        """Decide where the view goes, and what is written into the root.
+
+        Raises:
+            UnfitError: the layout does not fit this container.
+            NvctError, OSError: its root cannot be read.
+        """
+        self.compat = self._find_compat()
+        read_only = place.is_read_only(self._root)
+        self.place = self._find_place(read_only=read_only)
+        musl, glibc = linker.musl_path(self._root), linker.has_glibc(self._root)
+        self.is_static = not (musl or glibc)
+        if self.is_static:
+            return
+        self.env_why = self._why_variables(kernel, read_only=read_only)
+        if self.env_why:
+            return
+        self._writes = True
+        try:
+            if musl:
+                self._add_musl(musl)
+            if glibc:
+                self._add_glibc()
+        except (LdCacheError, UnsafePathError) as error:
+            self.env_why = error.message
+        self._find_links()
+
+    def _find_compat(self) -> str:
+        """Choose between driver and the image's CUDA compatibility libraries."""
+        versions = self._share.table["compat"]
+        host = versions.get("host_driver", ""), versions.get("host_cuda", "")
+        if host[0]:
+            host = host[0], ""  # as the hook is told: a Tegra alone has no driver version
+        if not any(host):
+            return ""
+        over = self._covered.about(COMPAT_FOLDER)
+        if over:
+            raise UnfitError(f"{over} is a mount: CUDA compatibility libraries may be there")
+        if self._root.lstat(COMPAT_FOLDER) is None:
+            return ""
+        from nvct.rootfs import compat
+
+        return compat.choose(self._root, host, COMPAT_FOLDER, self._note) or ""
+
+    def _find_place(self, *, read_only: bool) -> str:
+        """Return where the view is mounted."""
+        wanted = BESIDE_COMPAT if self.compat else PLACE
+        try:
+            there = place.real(self._root, wanted)
+            over = self._covered.about(there) or self._covered.about(wanted)
+            if over:
+                raise UnfitError(f"{over} is a mount of the container's own")
+            is_there = place.mount_point(self._root, there, () if self.compat else ("drv",))
+        except UnsafePathError as error:
+            raise UnfitError(error.message) from error
+        if is_there or not read_only:
+            return wanted
+        under = self._covered.about(LAST_RESORT)
+        if under != "/dev" or not self._has_own_dev():
+            raise UnfitError(f"the root is read-only and has no folder {wanted}")
+        return LAST_RESORT
+
+    def _has_own_dev(self) -> bool:
+        return any(
+            mount.get("type") == "tmpfs" and mount.get("destination") == "/dev"
+            for mount in self._bundle.mounts
+        )
+
+    def _why_variables(self, kernel: Kernel, *, read_only: bool) -> str:
+        """Return why files of the root cannot be changed, "" where they can."""
+        if read_only:
+            return "the root is read-only"
+        over = self._covered.above(linker.CACHE)
+        if over:
+            return f"{over} is a mount"
+        if self._bundle.host_root() is None:
+            return "the user namespace has no root"
+        path = root_path(self._bundle, self._folder)
+        if not place.is_engines(self._root, path, self._folder or ".", kernel):
+            return f"{path} is no root of this container's own"
+        return ""
+
+    def _add_musl(self, path: str) -> None:
+        """Add musl's path file. The driver is for glibc: a layer as gcompat has to be there."""
+        new = linker.musl_paths(self._root, path, [f"{self.place}/lib64"])
+        if new is not None:
+            self._changes.file(path, None, new)
+
+    def _add_glibc(self) -> None:
+        """Add the cache and the drop-in.
+
+        Raises:
+            LdCacheError: the image's cache is of an unknown format.
+            UnsafePathError: something else stands there.
+        """
+        root = self._root
+        old = linker_conf.read(root)
+        folders = [f"{self.place}/lib64"]
+        more = self._share.of_32_bits(self.place)
+        if more is not None:
+            folders.append(f"{self.place}/lib")
+        conf = linker_conf.LinkerConf([self.compat] if self.compat else [], [], folders)
+        over = self._covered.above(linker_conf.PATH)
+        if over:
+            self._note(f"{over} is a mount: a later ldconfig drops the driver's libraries")
+        else:
+            self._changes.linker_conf(conf)
+        data = root.read_file(linker.CACHE, ldcache.LIMIT)
+        gone = [*old.all, *folders] if old.all and data is not None else []
+        new = ldcache.merge(data, self._libraries(), machine=posix.uname().machine, drop_dirs=gone)
+        if more is not None:
+            new = ldcache.merge(new, more, machine="i386")
+        self._changes.file(linker.CACHE, data, new)
+
+    def _libraries(self) -> list[tuple[str, str]]:
+        """Return the entries for the cache, those of compatibility libraries first."""
+        entries = self._share.at("cache", self.place)
+        if not self.compat:
+            return entries
+        from nvct.rootfs.libraries import Mounts, scan
+
+        found = scan(self._root, self.compat, Mounts([]), self._note)
+        return found.get(posix.uname().machine, []) + entries
+
+    def _find_links(self) -> None:
+        """Add the links that programs expect."""
+        root, covered = self._root, self._covered
+        libraries = ""
+        for where, path in self._share.of("links"):
+            if where.startswith(IN_LIBRARY_FOLDER):
+                libraries = libraries or linker.library_folder(root)
+                if not libraries:
+                    continue
+                where = f"{libraries}/{where[len(IN_LIBRARY_FOLDER) :]}"
+            try:
+                target = f"{self.place}/{path}"
+                made = not covered.above(where) and self._changes.link(target, where)
+            except UnsafePathError:
+                made = False
+            if not made:
+                self._note(f"no link {where}")
+
+    # Doing.
+
+    def write(self, edits: list[Edits], kernel: Kernel) -> None:
+        """Change the root; where it cannot be, variables are left."""
+        if not self._writes:
+            return
+        owner = self._bundle.host_root() or (0, 0)
+        self._add_profile(edits)
+        try:
+            self._changes.write(owner, kernel)
+        except (OSError, UnsafePathError) as error:
+            self.env_why = _reason(error)
+
+    def _add_profile(self, edits: list[Edits]) -> None:
+        """Add the application profile, for those whose programs ask EGL for a display."""
+        wanted = any(self._share.has(name) for name in WITH_PROFILE)
+        if not (self._share.table["profile"] and wanted):
+            return
+        from nvct.rootfs import profile
+
+        minors: list[int] = []
+        for node in [node for one in edits for node in one["nodes"]]:
+            if profile.is_gpu(node["path"].removeprefix("/dev/")):
+                found = jsontext.parse(node["node"], "a plan")
+                minors.append(found["minor"])  # type: ignore[index,call-overload,arg-type]  # our compiler's
+        if minors and not self._covered.above(profile.PATH):
+            data = profile.render(profile.mask_of(minors))
+            if self._changes.file(profile.PATH, self._root.read_file(profile.PATH), data, 0o444):
+                self._changes.sealed.append((profile.FOLDER, profile.FOLDER_MODE))
+
+    # What config.json gets.
+
+    def edits(self) -> list[Edits]:
+        """Return what takes the place of the common edits."""
+        made = no_edits()
+        for one in self._common:
+            made["nodes"] += one["nodes"]
+            made["gids"] += one["gids"]
+        made["env"] = self._env()
+        made["mounts"] = [*self._single_mounts(), [self.place, self._mount()]]
+        hook = next((one["hook"] for one in self._common if "hook" in one), None)
+        if self._share.table["params"] and hook is not None:
+            text = f'{hook["head"]},"--mask-params"{hook["tail"]}'
+            made["hooks"] = {"createContainer": [text]}
+        return [made]
+
+    def _single_mounts(self) -> list[list[str]]:
+        """Return what is mounted at a place of its own, where that is or can be made."""
+        found = self._share.of("mounts")
+        if not place.is_read_only(self._root):
+            return found
+        there = [m for m in found if self._covered.above(m[0]) or self._root.stat(m[0])]
+        for mount in found:
+            if mount not in there:
+                self._note(f"no {mount[0]}: the root is read-only")
+        return there
+
+    def _mount(self) -> str:
+        source = jsontext.quote(self._share.table["view"])
+        return f'{{"destination":"{self.place}","source":{source},"options":{OPTIONS}}}'
+
+    def _env(self) -> list[str]:
+        found = self._share.env(self.place)
+        if self.env_why:
+            self._note(f"found by LD_LIBRARY_PATH, which exec sessions lack: {self.env_why}")
+            folders = [self.compat, f"{self.place}/lib64"]
+            found.append(self._extended("LD_LIBRARY_PATH", "", *folders))
+            found.append(self._extended("PATH", "", f"{self.place}/bin"))
+        return found
+
+    def _extended(self, name: str, default: str, *folders: str) -> str:
+        """Return a variable of the container with folders behind its own."""
+        values = [e.partition("=")[2] for e in self._bundle.env if e.startswith(f"{name}=")]
+        parts = (values[-1] if values else default).split(":")
+        return f"{name}=" + ":".join(dict.fromkeys([p for p in (*parts, *folders) if p]))

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of plan["farm"] a container gets: by its driver capabilities (nvct.farm.table).
+
+Hot. Pure: values in, values out.
+"""
+
+from __future__ import annotations
+
+from nvct.plan.model import is_wanted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.plan.model import Farm
+
+IN_VIEW = "VIEW/"
+
+
+class Share:
+    """A container's share of a view.
+
+    Attributes:
+        table: of the view.
+    """
+
+    __slots__ = ("_capabilities", "table")
+
+    def __init__(self, table: Farm, capabilities: list[str] | None) -> None:
+        """Keep both; capabilities as `nvct.plan.model.collect` takes them."""
+        self.table = table
+        self._capabilities = capabilities
+
+    def has(self, capability: str) -> bool:
+        """Tell whether a capability is among the container's; "" is everybody's."""
+        return not capability or is_wanted(capability, self._capabilities)
+
+    def of(self, key: str) -> list[list[str]]:
+        """Return the entries under a key of the table, each once."""
+        groups: dict[str, list[list[str]]] = self.table[key]  # type: ignore[literal-required]  # callers' literals
+        found: dict[str, list[str]] = {}
+        for name, entries in groups.items():
+            if self.has(name):
+                for entry in entries:
+                    found["\0".join(entry)] = entry
+        return list(found.values())
+
+    def at(self, key: str, place: str) -> list[tuple[str, str]]:
+        """Return (name, path in the container) of the entries under a key."""
+        return [(name, f"{place}/{path}") for name, path in self.of(key)]
+
+    def of_32_bits(self, place: str) -> list[tuple[str, str]] | None:
+        """Return 32-bit libraries, None for who has not asked for them by name."""
+        asked = self._capabilities is not None and "compat32" in self._capabilities
+        return self.at("cache32", place) if asked else None
+
+    def env(self, place: str) -> list[str]:
+        """Return the variables."""
+        found = []
+        for name, entries in self.table["env"].items():
+            for entry in entries if self.has(name) else ():
+                key, equals, value = entry.partition("=")
+                if value.startswith(IN_VIEW):
+                    value = f"{place}/{value[len(IN_VIEW) :]}"
+                found.append(f"{key}{equals}{value}")
+        return found

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every hostile image by every way to a GPU; each function is a process in a simulated node.
+
+A folder of the host is watched: its files, their times of access included, and the host's own
+folders stay as they are. The container comes up with its GPU, comes up without it and a reason is
+there to read, or fails with a sentence; the golden files say which.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from nvct.linux import ldcache
+from nvct.linux.kernel import KERNEL
+from nvct.sim.elf_writer import shared_object
+from tests.hostile.shapes import LDCACHE, LINKS, MANY, SHAPES, VIRUS, Shape, crowd
+from tests.integration.farm import farm
+from tests.integration.inside import UUID, configure, make, run, shim
+from tests.integration.prestart import hooked
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ASKS = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=all")
+MS_STRICTATIME = 1 << 24  # uapi, linux/mount.h
+RESULTS = "hostile.json"
+WATCHED = ("/", "/etc", "/etc/ld.so.conf.d", "/dev", "/run", "/usr/local", "/usr/bin", "/sbin")
+BY_HOOK = (LINKS, LDCACHE, VIRUS)
+"""What a hook after a complete config.json does; the rest is as in the classic layout."""
+RIGHT, WITHOUT, FAILED = "right", "without", "failed"
+RACER = """
+import os, sys
+root, host = sys.argv[1:]
+while True:
+    for name in ("usr/lib", "etc", "usr/local", "usr/bin"):
+        place = root + "/" + name
+        try:
+            os.rename(place, place + "-away")
+            os.symlink(host, place)
+            os.unlink(place)
+            os.rename(place + "-away", place)
+        except OSError:
+            pass
+"""
+
+
+def outside_of(work: Path) -> Path:
+    """Make the watched folder: what an image would like to be read or written."""
+    outside = work / "outside"
+    outside.mkdir()
+    KERNEL.mount("outside", str(outside), "tmpfs", MS_STRICTATIME)
+    library = shared_object(os.uname().machine, soname="libcuda.so.1")
+    (outside / "libcuda.so.999.1").write_bytes(library)
+    cache = ldcache.merge(None, [("libx.so", "/x/libx.so")], machine=os.uname().machine)
+    (outside / "ld.so.cache").write_bytes(cache)
+    (outside / "ld.so.conf").write_text("/x\n", encoding="ascii")
+    for name in ("lib64", "ld.so.conf.d", "bin"):
+        (outside / name).mkdir()
+    (work / "crowd").mkdir()
+    fd = os.open(work / "crowd", os.O_RDONLY)
+    for number in range(MANY):
+        os.symlink("x", f"libcuda.so.{number}.1", dir_fd=fd)
+    os.close(fd)
+    return outside
+
+
+def state(outside: Path) -> list[object]:
+    """Return what must not change on the host."""
+    seen: list[object] = [(path, sorted(os.listdir(path))) for path in WATCHED if _is_dir(path)]
+    with os.scandir(outside) as entries:
+        for entry in sorted(entries, key=lambda e: e.name):
+            s = entry.stat(follow_symlinks=False)
+            times = (s.st_mtime_ns, s.st_ctime_ns, entry.is_dir() or s.st_atime_ns)
+            seen.append((entry.name, s.st_ino, s.st_mode, s.st_uid, s.st_size, *times))
+    with open("/proc/self/mountinfo", encoding="utf-8") as file:
+        return [*seen, len(file.readlines())]
+
+
+def _is_dir(path: str) -> bool:
+    return Path(path).is_dir()
+
+
+def classic(work: Path, name: str, env: tuple[str, ...]) -> Path:
+    """The shim, with files one by one and a hook."""
+    return make(work, name, SCRIPT, env=[*ASKS, *env])
+
+
+def cdi(work: Path, name: str, env: tuple[str, ...]) -> Path:
+    """An engine that reads CDI specs: config.json is complete before the image is looked at."""
+    folder = make(work, name, SCRIPT, env=[*ASKS, *env])
+    subprocess.run([shim(), "create", "--bundle", folder, "x"], check=True)
+    return folder
+
+
+def prestart(work: Path, name: str, env: tuple[str, ...]) -> Path:
+    """Docker's --gpus, hooks.d."""
+    return hooked(work, name, SCRIPT, env=[*ASKS, *env])
+
+
+SCRIPT = "/busybox timeout -s KILL 2 nvidia-smi -L; exit $?"
+"""Ended after a while: who opens a FIFO of the image, as its own linker does, waits for ever."""
+FAIL = "#!/bin/sh\nexit 0\n"
+
+
+def _all(
+    work: Path,
+    way: str,
+    bundle: Callable[[Path, str, tuple[str, ...]], Path],
+    program: str | None,
+) -> None:
+    outside = outside_of(work)
+    warm = bundle(work, f"{way}-warm", ())
+    run(work, warm, program)  # what is compiled and staged once is there from now on
+    results: dict[str, tuple[str, list[str], str]] = {}
+    for shape in SHAPES if way != "cdi" else [s for s in SHAPES if s.stands_for in BY_HOOK]:
+        folder = bundle(work, f"{way}-{shape.name}", shape.env)
+        _plant(shape, folder, outside)
+        before = state(outside)
+        os.chdir(folder / "rootfs")  # modules in the working directory
+        said = run(work, folder, program)
+        os.chdir("/")
+        after = state(outside)
+        wrong = [str(x) for x in after if x not in before]
+        if (folder / "rootfs/hostile-ran").exists():
+            wrong.append("a program of the image ran on its own")
+        wrong += [word for word in ("Traceback", "unexpected", "\x1b") if word in said.stderr]
+        results[shape.name] = (verdict(said), wrong, said.stderr[-400:])
+        for path, maker in shape.puts:
+            if maker is crowd:
+                (folder / "rootfs" / path).rename(work / "crowd")
+        shutil.rmtree(folder)
+    (work / RESULTS).write_text(json.dumps(results), encoding="utf-8")
+
+
+def verdict(said: subprocess.CompletedProcess[str]) -> str:
+    """Return what became of a container."""
+    if said.returncode == 0 and len(UUID.findall(said.stdout)) == 1:
+        return RIGHT
+    refused = said.returncode != 0 and ": error running hook" in said.stderr
+    refused = refused or said.stderr.startswith("nvidia-container-runtime: ")
+    return FAILED if refused else WITHOUT
+
+
+def _plant(shape: Shape, folder: Path, outside: Path) -> None:
+    root = folder / "rootfs"
+    busybox = next(root.rglob("busybox"))
+    os.link(busybox, root / "busybox")  # the shell works, whatever the image does to /usr
+    document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    document["process"]["args"] = ["/busybox", "sh", "-c", SCRIPT]
+    (folder / "config.json").write_text(json.dumps(document), encoding="utf-8")
+    for path, maker in shape.puts:
+        place = root / path
+        if place.is_dir() and not place.is_symlink():
+            place.rename(place.with_name(f"{place.name}-kept"))
+        elif place.exists() or place.is_symlink():
+            place.unlink()
+        place.parent.mkdir(parents=True, exist_ok=True)
+        maker(place, outside)
+
+
+def _raced(
+    work: Path, bundle: Callable[[Path, str, tuple[str, ...]], Path], program: str | None
+) -> None:
+    """Swap folders of the image for links while the container is made."""
+    outside = work / "outside"
+    for number in range(3):
+        folder = bundle(work, f"race-{number}", ())
+        before = state(outside)
+        racer = subprocess.Popen(
+            [sys.executable, "-c", RACER, str(folder / "rootfs"), str(outside)]
+        )
+        try:
+            said = run(work, folder, program)
+        finally:
+            racer.kill()
+            racer.wait()
+        assert state(outside) == before, said
+        assert "Traceback" not in said.stderr, said
+
+
+def by_classic(work: Path) -> None:
+    """Every shape by the shim, classic layout."""
+    configure(work)
+    _all(work, "classic", classic, None)
+    _raced(work, classic, None)
+
+
+def by_farm(work: Path) -> None:
+    """Every shape by the shim, farm layout."""
+    farm(work)
+    _all(work, "farm", classic, None)
+    _raced(work, classic, None)
+
+
+def by_cdi(work: Path) -> None:
+    """Every shape by an engine's own CDI edits, and the hook in them."""
+    noop = work / "noop"
+    noop.write_text(FAIL, encoding="utf-8")
+    noop.chmod(0o755)
+    configure(work, f'[nvidia-container-runtime]\nruntimes = ["{noop}"]\n')
+    _all(work, "cdi", cdi, shutil.which("runc"))
+    _raced(work, cdi, shutil.which("runc"))
+
+
+def by_prestart(work: Path) -> None:
+    """Every shape by the prestart hook."""
+    configure(work)
+    _all(work, "prestart", prestart, shutil.which("runc"))
+    _raced(work, prestart, shutil.which("runc"))

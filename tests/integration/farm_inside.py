@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the farm's integration tests do inside a simulated node, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from nvct import paths
+from nvct.sim import sets, tree
+from tests.integration.inside import UUID, configure, generate, make, run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+OLD, NEW = "580.159.04", "590.48.01"
+ASKS = ["NVIDIA_VISIBLE_DEVICES=0"]
+SHOW = (
+    "for d in /usr/lib/*-linux-gnu /usr/local/nvidia/lib64; do ls $d; done 2>&1; "
+    "ldconfig -p | grep libcuda.so.1; nvidia-smi -L"
+)
+
+
+def table() -> dict[str, Any]:
+    """Return the table of the plan in force."""
+    plan = json.loads(Path(paths.RUN_DIR, paths.OWN_PLAN).read_text(encoding="utf-8"))
+    return dict(plan["farm"])
+
+
+def an_upgrade_is_survived(work: Path) -> None:
+    """A package upgrade, containers before the next boot, and the boot; nobody runs a command."""
+    configure(work, f'[nvct]\nlayout = "farm"\nfarm-dir = "{work}/farm"\n')
+    (node,) = tree.list_nodes(work / "nodes")
+    before = run(work, make(work, "f-before", SHOW, env=ASKS))
+    assert before.returncode == 0, before
+    assert f"libcuda.so.{OLD}" in before.stdout, before
+    assert (table()["why"], table()["version"]) == ("", OLD)
+    generate()
+
+    upgraded = sets.upgrade(node, NEW)  # on disk; the old module is still loaded
+    between = run(work, make(work, "f-between", SHOW, env=ASKS))
+    assert between.returncode == 0, between
+    assert f"libcuda.so.{OLD}" in between.stdout, between
+    assert NEW not in between.stdout
+    assert len(UUID.findall(between.stdout)) == 1, between
+    assert (table()["why"], table()["version"]) == ("", OLD)
+    said = subprocess.run(
+        [Path(sys.executable).with_name("nvidia-ctk"), "cdi", "check"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert said.returncode == 1, said
+    assert OLD in said.stderr, said
+    assert NEW in said.stderr, said
+
+    sets.reload_module(upgraded)
+    after = run(work, make(work, "f-after", SHOW, env=ASKS))
+    assert after.returncode == 0, after
+    assert f"libcuda.so.{NEW}" in after.stdout, after
+    assert len(UUID.findall(after.stdout)) == 1, after
+    assert table()["version"] == NEW

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of a policy, and containers that they are about."""
+
+from __future__ import annotations
+
+import json
+
+from nvct.config.load import from_toml
+from nvct.errors import NotPermittedError
+from nvct.oci.bundle import Bundle
+from nvct.request.origin import Origin
+from nvct.request.resolve import VISIBLE_DEVICES, decide
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+    from nvct.config.model import Config
+    from nvct.request.resolve import Request
+
+UUID = "GPU-8a56d3b8-0f8c-4a6e-9e5f-0123456789ab"
+MIG = "MIG-8a56d3b8-0f8c-4a6e-9e5f-0123456789ab"
+ALL = f"{VISIBLE_DEVICES}=all"
+CONTAINERD = {
+    "io.kubernetes.cri.container-type": "container",
+    "io.kubernetes.cri.sandbox-namespace": "ml-train",
+}
+CRIO = {
+    "io.kubernetes.cri-o.ContainerType": "container",
+    "io.kubernetes.pod.namespace": "ml-train",
+}
+ROOT = "0 0 4294967295\n"
+
+
+def policy(text: str, default: str = "allow", **values: object) -> Config:
+    """Make a configuration from rules without their header, separated by ---."""
+    lines = [f'[nvct.policy]\ndefault = "{default}"']
+    lines += [f"[[nvct.policy.rules]]\n{rule}" for rule in text.split("---") if rule.strip()]
+    config = from_toml("\n".join(lines).encode(), "/c")
+    for name, value in values.items():
+        setattr(config, name, value)
+    return config
+
+
+class Container:
+    """A container's config.json."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.uid_map = tmp_path / "uid_map"
+        self.uid_map.write_text(ROOT)
+        self.annotations: dict[str, str] = {}
+        self.bounding: list[str] = []
+        self.linux: dict[str, Any] = {}
+        self.mounts: list[dict[str, object]] = []
+        self.gpus = 8
+        self.counted: list[str] = []
+        self.origin: Origin | None = None
+
+    def count(self, request: Request, kind: str) -> int:
+        del request
+        self.counted.append(kind)
+        return self.gpus
+
+    def decide(self, config: Config, *env: str) -> tuple[Request | None, list[str]]:
+        document = {
+            "process": {"env": env, "capabilities": {"bounding": self.bounding}},
+            "mounts": self.mounts,
+            "annotations": self.annotations,
+            "linux": self.linux,
+        }
+        bundle = Bundle("config.json", json.dumps(document))
+        self.origin = Origin(bundle, self.count, str(self.uid_map))
+        return decide(
+            bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config,
+            origin=self.origin,
+        )  # fmt: skip
+
+    def outcome(self, config: Config, *env: str) -> str:
+        try:
+            return "ignore" if self.decide(config, *env)[0] is None else "allow"
+        except NotPermittedError:
+            return "deny"

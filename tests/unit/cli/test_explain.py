@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command nvct explain: its options and what it prints."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from nvct.cli.main import program
+from nvct.errors import BundleError, ConfigError, UsageError
+from tests.support import explained as case
+from tests.support.explained import POLICY, VISIBLE, explained, run
+from tests.support.shim_lab import Lab
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+DENIED = (
+    "nvidia-container-runtime: policy rule 'one each' denies NVIDIA_VISIBLE_DEVICES='all'; a"
+    " container gets one GPU [not-permitted]"
+)
+
+
+@pytest.fixture
+def lab() -> Generator[Lab]:
+    made = Lab()
+    yield made
+    made.remove()
+
+
+def test_a_request_is_explained_without_a_container(lab: Lab) -> None:
+    lab.driver()
+
+    told = explained(
+        lab, "--env", VISIBLE + "0", "--env", "NVIDIA_REQUIRE_CUDA=cuda>=12.0",
+        "--env", "NVIDIA_DRIVER_CAPABILITIES=utility",
+    )  # fmt: skip
+
+    assert told["request"] == {
+        "source": "NVIDIA_VISIBLE_DEVICES",
+        "ids": ["0"],
+        "mode": "jit-cdi",
+        "capabilities": ["utility"],
+        "besides": [],
+    }
+    (requirement,) = told["requirements"]
+    assert requirement["holds"] is True
+    assert requirement["host"] == [{"driver": "580.159.04", "cuda": "13.0"}]
+    assert told["asked"][0] == VISIBLE + "0"
+
+
+@pytest.mark.parametrize("place", ["0", "/var/run/nvidia-container-devices/0"])
+def test_a_mount_and_privilege_are_explained_without_a_container(lab: Lab, place: str) -> None:
+    lab.driver()
+    lab.configure(
+        "accept-nvidia-visible-devices-as-volume-mounts = true\n"
+        + lab.config_toml.read_text(encoding="utf-8")
+    )
+
+    told = explained(lab, "--mount", place, "--privileged")
+
+    assert told["request"]["source"] == "volume mount"
+    assert told["privileged"] is True
+    assert told["asked"] == ["volume mount /var/run/nvidia-container-devices/0"]
+
+
+def test_an_annotation_is_explained_without_a_container(lab: Lab) -> None:
+    lab.spec(devices={"0": {"env": ["A=1"]}})
+
+    told = explained(lab, "--annotation", "cdi.k8s.io/x=nvidia.com/gpu=0")
+
+    assert told["request"]["ids"] == ["nvidia.com/gpu=0"]
+    assert told["inject"]["env"] == ["COMMON=1", "A=1"]
+
+
+def test_a_config_json_is_read_from_a_file_and_from_stdin(lab: Lab) -> None:
+    case.gpu(lab)
+    one = explained(lab, lab.config_json)
+
+    result = run(lab, "-", "--json", stdin=lab.config_json.read_bytes())
+
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == one
+
+
+def test_the_programs_name_decides_about_the_mode(lab: Lab) -> None:
+    case.gpu(lab)
+
+    told = explained(lab, lab.config_json, "--program", "nvidia-container-runtime.legacy")
+
+    assert told["request"]["mode"] == "legacy"
+    assert told["request"]["capabilities"] == ["compute", "utility"]
+
+
+def test_a_config_toml_can_be_named(lab: Lab, tmp_path: Path) -> None:
+    case.gpu(lab)
+    other = tmp_path / "config.toml"
+    other.write_text(lab.config_toml.read_text(encoding="utf-8") + POLICY, encoding="utf-8")
+
+    result = CliRunner().invoke(
+        program("nvct"),
+        ["--config", str(other), "explain", "--json", str(lab.config_json)],
+        env=lab.env,
+    )
+
+    assert json.loads(result.stdout)["config"]["path"] == str(other)
+    assert json.loads(result.stdout)["config"]["rules"] == 2
+
+
+def test_the_text_says_why(lab: Lab) -> None:
+    case.denied(lab)
+
+    result = run(lab, "--bundle", lab.bundle)
+
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        "The create would fail.",
+        f"error        {DENIED}",
+        f"config       {lab.config_toml}; mode auto; layout classic; 2 policy rules",
+        "asked        NVIDIA_VISIBLE_DEVICES=all",
+        "policy       'plugin only' (ignore) does not hold: kubernetes: it is no pod's container",
+        "             'one each' (deny) decides: more-gpus-than: 2 asked for",
+    ]
+
+
+def test_the_text_says_what_is_ignored(lab: Lab) -> None:
+    case.ignored(lab)
+
+    lines = run(lab, "--bundle", lab.bundle).stdout.splitlines()
+
+    assert lines[0] == "The container would start as it is, without a GPU."
+    assert lines[-1] == "injected     nothing"
+    assert lines[-2].startswith("note         NVIDIA_VISIBLE_DEVICES asks for 'all', which is")
+
+
+def test_the_text_counts_and_lists_what_is_injected(lab: Lab) -> None:
+    case.all_gpus_of_a_spec(lab)
+
+    short = run(lab, "--bundle", lab.bundle).stdout.splitlines()
+    whole = run(lab, "--bundle", lab.bundle, "--all").stdout.splitlines()
+
+    assert short[-1] == "injected     2 variables"
+    assert whole == [*short, "env          COMMON=1", f"{'':13}GPU=1"]
+    assert f"device       nvidia.com/gpu=0 of {lab.home}/cdi/gpu.json" in short
+
+
+def test_control_characters_of_a_container_do_not_reach_the_terminal(lab: Lab) -> None:
+    result = run(lab, "--env", VISIBLE + "\x1b[31m\n")
+
+    assert "\x1b" not in result.stdout
+    assert "\\x1b[31m\\n" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["--privileged"],
+        ["x", "--bundle", "y"],
+        ["x", "--env", "A=1"],
+        ["--bundle", "y", "--mount", "0"],
+        ["x", "--privileged"],
+        ["--annotation", "x"],
+    ],
+    ids=str,
+)
+def test_a_wrong_combination_is_refused(lab: Lab, args: list[str]) -> None:
+    assert isinstance(run(lab, *args).exception, UsageError)
+
+
+def test_a_bundle_that_is_none_is_an_error(lab: Lab) -> None:
+    assert isinstance(run(lab, "--bundle", lab.home / "x").exception, BundleError)
+    assert isinstance(run(lab, "-", stdin=b"[]").exception, BundleError)
+
+
+def test_a_bad_rule_is_what_the_create_would_say(lab: Lab) -> None:
+    case.bad_rule(lab)
+
+    error = explained(lab)["error"]
+
+    assert error["code"] == ConfigError.code
+    assert error["message"] == f"{lab.config_toml}: nvct.policy.rules 1: user is unknown"

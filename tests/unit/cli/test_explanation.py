@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is explained is what the shim then does, and explaining changes nothing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nvct.plan import compile as compiler
+from tests.support import explained as case
+from tests.support.explained import VISIBLE, explained, farm_of, glibc_root
+from tests.support.shim_lab import Lab
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from typing import Any
+
+
+@pytest.fixture
+def lab() -> Generator[Lab]:
+    made = Lab()
+    yield made
+    made.remove()
+
+
+CASES = [
+    case.gpu, case.all_gpus_of_a_spec, case.nothing, case.hook_of_the_incumbent, case.no_driver, case.typo, case.unknown,
+    case.requirement, case.capabilities, case.bad_configuration, case.bad_configuration_that_nobody_needs, case.bad_rule,
+    case.allowed, case.denied, case.ignored, case.ignored_on_a_host_without_a_driver, case.from_the_plugin,
+]  # fmt: skip
+
+
+WARM = [
+    case.gpu,
+    case.all_gpus_of_a_spec,
+    case.denied,
+]  # plans and configuration are compiled by then
+
+
+@pytest.mark.parametrize(
+    ("prepare", "is_warm"), [*((one, False) for one in CASES), *((one, True) for one in WARM)]
+)
+def test_the_shim_does_what_was_explained(
+    prepare: Callable[[Lab], None], *, is_warm: bool, lab: Lab
+) -> None:
+    prepare(lab)
+    before = lab.document()
+    if is_warm:
+        lab.create()
+        lab.config_json.write_text(json.dumps(before), encoding="utf-8")
+
+    told = explained(lab)
+    assert lab.document() == before
+    done = lab.create()
+
+    if told["error"]:
+        assert done.status == 1
+        assert done.stderr == told["error"]["line"] + "\n"
+        assert told["outcome"] == "refused"
+        assert lab.document() == before
+        return
+    assert done.status == 0, done.stderr
+    assert told["outcome"] == ("GPU" if told["request"] else "untouched")
+    assert told["inject"] == difference(before, lab.document())
+
+
+def difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Return the members that a create added, found without the code that explains."""
+
+    def added(old: list[Any], new: list[Any]) -> list[Any]:
+        return [one for one in new if one not in old]
+
+    old, new = before["linux"], after["linux"]
+    hooks = before.get("hooks", {}), after.get("hooks", {})
+    user = before["process"]["user"], after["process"]["user"]
+    return {
+        "env": added(before["process"]["env"], after["process"]["env"]),
+        "nodes": added(old.get("devices", []), new.get("devices", [])),
+        "rules": added(old["resources"]["devices"], new["resources"]["devices"]),
+        "mounts": added(before["mounts"], after["mounts"]),
+        "hooks": [
+            {"point": point, **hook}
+            for point in hooks[1]
+            for hook in added(hooks[0].get(point, []), hooks[1][point])
+        ],
+        "gids": added(user[0].get("additionalGids", []), user[1].get("additionalGids", [])),
+        "removed hooks": added(hooks[1].get("prestart", []), hooks[0].get("prestart", [])),
+    }
+
+
+def test_nothing_is_written_anywhere(lab: Lab) -> None:
+    case.gpu(lab)
+
+    def files() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in lab.home.rglob("*") if path.is_file()}
+
+    before = files()
+
+    assert explained(lab)["outcome"] == "GPU"
+    assert files() == before
+    assert lab.run_dir.exists()
+
+
+def test_the_layout_is_chosen_as_the_shim_does_and_the_root_is_left_alone(lab: Lab) -> None:
+    farm_of(lab)
+    before = lab.document()
+    lab.create()
+    root = glibc_root(lab)
+    lab.config_json.write_text(json.dumps(before), encoding="utf-8")
+
+    told = explained(lab)
+
+    assert sorted((lab.bundle / "rootfs").rglob("*")) == root
+    assert any(note.startswith("layout farm at /usr/local/nvidia") for note in told["notes"])
+    lab.create()
+    assert told["inject"] == difference(before, lab.document())
+
+
+def test_no_view_of_the_driver_is_made_for_an_explanation(lab: Lab) -> None:
+    farm_of(lab)
+
+    told = explained(lab)
+
+    assert told["notes"] == [
+        "no plan is kept: the first create makes the driver's view; shown is layout classic"
+    ]
+    assert told["inject"]["nodes"]
+    assert not (lab.home / "farm").exists()
+
+
+def test_the_layout_of_a_request_without_a_root_is_left_open(lab: Lab) -> None:
+    farm_of(lab)
+    lab.create()
+
+    told = explained(lab, "--env", VISIBLE + "0")
+
+    assert told["notes"] == ["layout farm is chosen by the container's root; shown is classic"]
+
+
+def test_a_plan_that_holds_is_read_and_not_made_again(lab: Lab) -> None:
+    case.gpu(lab)
+    lab.create()
+    lab.asks(VISIBLE + "0")
+    lab.cold = "/nonexistent"
+    plan = lab.run_dir / "own.plan"
+    document = json.loads(plan.read_text())
+    document["specs"][0]["path"] = "/marked"
+    plan.write_text(json.dumps(document))
+
+    assert explained(lab)["devices"] == [{"name": "nvidia.com/gpu=0", "spec": "/marked"}]
+
+
+def test_the_specs_path_is_where_the_shim_would_keep_it(lab: Lab) -> None:
+    case.gpu(lab)
+
+    assert explained(lab)["devices"] == [
+        {"name": "nvidia.com/gpu=0", "spec": f"{lab.run_dir}/nvidia.com-gpu.json"}
+    ]
+
+
+@pytest.mark.parametrize(("word", "is_met"), [("0", True), ("1", False), ("all", False)])
+def test_brand_and_architecture_are_shown_where_they_decide(
+    word: str, *, is_met: bool, lab: Lab
+) -> None:
+    lab.driver()
+    gpus = {"0": {"brand": "Tesla", "arch": "9.0"}, "1": {"brand": "Titan", "arch": "7.0"}}
+    plan = lab.run_dir / "properties.plan"
+    known = {**compiler.empty(str(lab.config_toml)), "gpus": gpus}
+    plan.write_text(json.dumps(known), encoding="utf-8")
+    plan.chmod(0o600)
+    lab.asks(VISIBLE + word, "NVIDIA_REQUIRE_CUDA=cuda>=99 brand=tesla,driver>=580")
+
+    told = explained(lab)
+
+    (requirement,) = told["requirements"]
+    assert requirement["holds"] is is_met
+    wanted = gpus.values() if word == "all" else [gpus[word]]
+    assert [{"brand": one["brand"], "arch": one["arch"]} for one in requirement["host"]] == [
+        *wanted
+    ]
+    assert (told["error"] is None) is is_met

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands nvct farm build, list, gc, verify, on hosts of plain files."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from click.testing import CliRunner
+
+from nvct.cli.main import program
+from nvct.errors import NvctError
+from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
+from tests.support.host_tree import VERSION
+from tests.support.shim_lab import Lab
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from click.testing import Result
+
+
+@pytest.fixture
+def lab() -> Generator[Lab]:
+    made = Lab()
+    made.keys["nvct"]["farm-dir"] = f"{made.home}/farm"
+    made.configure()
+    yield made
+    made.remove()
+
+
+def run(lab: Lab, *args: str) -> Result:
+    env = {CONFIG_ENV: str(lab.config_toml), RUN_DIR_ENV: str(lab.run_dir)}
+    return CliRunner().invoke(program("nvct"), ["farm", *args], prog_name="nvct", env=env)
+
+
+def test_build_prints_the_view_and_builds_it_once(lab: Lab) -> None:
+    lab.driver()
+
+    first, second = run(lab, "build"), run(lab, "build")
+
+    view = first.stdout.strip()
+    assert (first.exit_code, second.stdout) == (0, first.stdout)
+    assert os.path.isfile(f"{view}/lib64/libcuda.so.{VERSION}")
+    assert f"driver {VERSION}, " in first.stderr
+    assert "files by links" in first.stderr
+
+
+def test_build_without_a_driver_is_its_error(lab: Lab) -> None:
+    (lab.home / "driver").mkdir()
+
+    result = run(lab, "build")
+
+    assert isinstance(result.exception, NvctError)
+    assert "no NVIDIA driver" in result.exception.message
+
+
+def test_list_says_what_there_is_and_why_it_stays(lab: Lab) -> None:
+    lab.driver()
+    view = run(lab, "build").stdout.strip()
+
+    assert run(lab, "list").stdout == f"{view}  links  0 MiB  good  (it is the loaded module's)\n"
+    (row,) = json.loads(run(lab, "list", "--format", "json").stdout)
+    assert (row["path"], row["version"], row["state"], row["users"]) == (view, VERSION, "good", 0)
+
+
+def test_list_of_no_views_says_what_makes_one(lab: Lab) -> None:
+    result = run(lab, "list")
+
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "no views: nvct farm build makes one\n"
+
+
+def test_gc_prints_what_it_removes(lab: Lab) -> None:
+    lab.driver()
+    view = run(lab, "build").stdout.strip()
+    assert run(lab, "gc").stdout == ""
+    os.unlink(f"{view}/lib64/libcuda.so.1")
+
+    dry = run(lab, "gc", "--dry-run")
+    assert (dry.stdout, dry.stderr) == (f"{view}\n", "1 view would go\n")
+    assert os.path.isdir(view)
+    assert run(lab, "gc").stdout == f"{view}\n"
+    assert not os.path.exists(view)
+
+
+def test_verify_tells_what_differs_by_status_1(lab: Lab) -> None:
+    lab.driver()
+    view = run(lab, "build").stdout.strip()
+    name = os.path.basename(view)
+
+    good = run(lab, "verify", name)
+    os.unlink(f"{view}/lib64/libcuda.so.1")
+    bad = run(lab, "verify")
+
+    assert (good.exit_code, good.stdout) == (0, f"{name}: as it was made\n")
+    assert (bad.exit_code, bad.stdout) == (1, f"{view}/lib64/libcuda.so.1: the link is missing\n")
+
+
+def test_gc_without_a_farm_is_an_error(lab: Lab) -> None:
+    result = run(lab, "gc")
+
+    assert isinstance(result.exception, NvctError)
+    assert f"there is no farm {lab.home}/farm" in result.exception.message

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the driver's files stand in a view."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvct.farm import layout
+from nvct.host.model import DriverFile, Link
+from tests.support.host_tree import LIB, VERSION
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.host.model import Capability, FileKind
+
+
+def file(
+    path: str,
+    kind: FileKind = "library",
+    capability: Capability = "compute",
+    links: tuple[Link, ...] = (),
+    host_path: str = "",
+) -> DriverFile:
+    return DriverFile(
+        host_path=host_path or f"/host{path}", container_path=path, reason="a test wants it",
+        kind=kind, capability=capability, links=links,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "capability", "expected"),
+    [
+        (f"/{LIB}/libcuda.so.{VERSION}", "library", "compute", f"lib64/libcuda.so.{VERSION}"),
+        (f"/usr/lib64/libcuda.so.{VERSION}", "library", "compute", f"lib64/libcuda.so.{VERSION}"),
+        ("/usr/lib/i386-linux-gnu/libcuda.so.1", "library", "compat32", "lib/libcuda.so.1"),
+        (f"/{LIB}/vdpau/libvdpau_nvidia.so.1", "library", "video",
+         "lib64/vdpau/libvdpau_nvidia.so.1"),
+        ("/opt/bin/nvidia-smi", "binary", "utility", "bin/nvidia-smi"),
+        (f"/{LIB}/nvidia/xorg/nvidia_drv.so", "module", "graphics",
+         "lib64/nvidia/xorg/nvidia_drv.so"),
+        ("/usr/lib/xorg/modules/drivers/nvidia_drv.so", "module", "graphics",
+         "lib64/xorg/modules/drivers/nvidia_drv.so"),
+        ("/etc/vulkan/icd.d/nvidia_icd.json", "config", "graphics",
+         "share/vulkan/icd.d/nvidia_icd.json"),
+        ("/usr/share/nvidia/nvoptix.bin", "config", "graphics", "share/nvidia/nvoptix.bin"),
+        (f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin", "firmware", "",
+         f"share/firmware/nvidia/{VERSION}/gsp_ga10x.bin"),
+    ],
+)  # fmt: skip
+def test_a_file_has_its_place(
+    path: str, kind: FileKind, capability: Capability, expected: str
+) -> None:
+    (place,) = layout.places([file(path, kind, capability)])
+
+    assert place.path == expected
+
+
+def test_sockets_and_folders_are_not_held() -> None:
+    found = [file("/run/nvidia-persistenced/socket", "socket"), file("/tmp/x", "directory")]
+
+    assert layout.places(found) == []
+
+
+def test_two_files_of_one_name_both_have_a_place() -> None:
+    first, second = file("/etc/a/x.json", "config"), file("/usr/share/a/x.json", "config")
+
+    found = {place.path: place.file for place in layout.places([first, second])}
+
+    assert found == {"share/a/x.json": first, "share/usr/share/a/x.json": second}
+
+
+def test_links_stand_beside_their_files_and_stay_relative() -> None:
+    folder = f"/{LIB}"
+    name = f"libnvidia-allocator.so.{VERSION}"
+    links = (
+        Link(target=name, path=f"{folder}/libnvidia-allocator.so.1"),
+        Link(target="../libnvidia-allocator.so.1", path=f"{folder}/gbm/nvidia-drm_gbm.so"),
+    )
+
+    found = layout.links(layout.places([file(f"{folder}/{name}", links=links)]))
+
+    assert [(link.path, link.target) for link in found] == [
+        ("lib64/gbm/nvidia-drm_gbm.so", "../libnvidia-allocator.so.1"),
+        ("lib64/libnvidia-allocator.so.1", name),
+    ]
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        Link(target="/etc/passwd", path=f"/{LIB}/libx.so"),
+        Link(target="../../../etc/passwd", path=f"/{LIB}/libx.so"),
+        Link(target="libx.so.1", path="/etc/libx.so"),
+    ],
+    ids=["absolute", "out of the view", "elsewhere"],
+)
+def test_a_link_that_would_leave_the_view_is_not_made(link: Link) -> None:
+    assert layout.links(layout.places([file(f"/{LIB}/libx.so.1", links=(link,))])) == []
+
+
+def test_a_link_never_takes_the_place_of_a_file() -> None:
+    link = Link(target="libx.so.1", path=f"/{LIB}/libx.so")
+
+    held = layout.places([file(f"/{LIB}/libx.so.1", links=(link,)), file(f"/{LIB}/libx.so")])
+
+    assert layout.links(held) == []

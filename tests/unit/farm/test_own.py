@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The own plan with layout = "farm": its table, and how it outlives an upgrade of the driver."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+from nvct import paths
+from nvct.cli.main import program
+from nvct.plan import facts, model
+from nvct.refresh import compiled
+from tests.support.host_tree import VERSION
+from tests.support.shim_lab import Lab
+from tests.unit.farm.lab import NEWER, FarmLab
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+
+@pytest.fixture
+def node() -> Generator[Lab]:
+    made = Lab()
+    made.keys["nvct"] |= {"layout": "farm", "farm-dir": f"{made.home}/farm"}
+    made.configure()
+    made.driver()
+    yield made
+    made.remove()
+
+
+def own_plan(node: Lab) -> model.Plan:
+    return compiled.own_plan(str(node.config_toml), str(node.run_dir))
+
+
+def driver(node: Lab) -> FarmLab:
+    """Return the driver of a node, to install and load others."""
+    made = FarmLab.__new__(FarmLab)
+    made.host, made.path = node.host, node.home / "farm"
+    return made
+
+
+def mounts(plan: model.Plan) -> set[str]:
+    edits = plan["specs"][0]["edits"]
+    return {m[1] for part in (edits, *edits["parts"].values()) for m in part["mounts"]}
+
+
+def test_with_the_classic_layout_there_is_no_table_and_no_farm(node: Lab) -> None:
+    node.keys["nvct"]["layout"] = "classic"
+    node.configure()
+
+    plan = own_plan(node)
+
+    assert "farm" not in plan
+    assert not (node.home / "farm").exists()
+
+
+def test_the_plan_names_the_view_and_its_facts_hold(node: Lab) -> None:
+    plan = own_plan(node)
+
+    farm = plan["farm"]
+    assert farm["why"] == ""
+    assert farm["view"].startswith(f"{node.home}/farm/{VERSION}-")
+    assert facts.broken(farm["facts"]) is None
+    assert model.is_current(plan)
+    assert farm["compat"] == {"host_driver": VERSION, "host_cuda": "13.0"}
+
+
+def test_a_view_that_goes_breaks_the_tables_facts(node: Lab) -> None:
+    farm = own_plan(node)["farm"]
+
+    shutil.rmtree(farm["view"])
+
+    assert facts.broken(farm["facts"]) is not None
+    assert facts.broken(own_plan(node)["farm"]["facts"]) is None
+
+
+def test_where_no_view_can_be_made_the_plan_says_why_and_stands(node: Lab) -> None:
+    (node.home / "farm").mkdir()
+    (node.home / "farm").chmod(0o777)
+
+    plan = own_plan(node)
+
+    assert plan["farm"]["view"] == ""
+    assert "somebody else may write to it" in plan["farm"]["why"]
+    assert "nvidia.com/gpu=0" in plan["devices"]
+
+
+@pytest.mark.parametrize("way", ["by rename", "in place"])
+def test_an_upgrade_on_the_disk_leaves_both_layouts_with_the_loaded_driver(
+    node: Lab, way: str
+) -> None:
+    before = own_plan(node)
+    driver(node).install(NEWER, in_place=way == "in place")
+    assert not model.is_current(before)
+
+    plan = own_plan(node)
+
+    assert plan["host"]["driver"] == VERSION
+    assert plan["farm"]["version"] == VERSION
+    assert facts.broken(plan["farm"]["facts"]) is None
+    assert plan["specs"][0]["refuse"] == ""
+    assert [d["refuse"] for d in plan["devices"].values() if d["refuse"]] == []
+    # The classic layout mounts the view's files at the driver's old places.
+    libcuda = [text for text in mounts(plan) if f"libcuda.so.{VERSION}" in text]
+    assert len(libcuda) == 1
+    assert f'"source":"{node.home}/farm/' in libcuda[0]
+    assert f'"destination":"/usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}"' in libcuda[0]
+    assert model.is_current(plan)
+    assert own_plan(node) == plan
+
+
+def test_after_the_boot_the_plan_is_made_anew_for_the_new_driver(node: Lab) -> None:
+    own_plan(node)
+    driver(node).install(NEWER)
+    between = own_plan(node)
+
+    driver(node).load(NEWER)
+    plan = own_plan(node)
+
+    assert not model.is_current(between)
+    assert plan["host"]["driver"] == plan["farm"]["version"] == NEWER
+    assert not [text for text in mounts(plan) if "/farm/" in text]
+
+
+def test_cdi_check_says_that_the_disk_has_another_driver(node: Lab) -> None:
+    def run(*args: str) -> tuple[int, str]:
+        done = CliRunner().invoke(
+            program("nvidia-ctk"), ["cdi", *args], env={paths.CONFIG_ENV: str(node.config_toml)}
+        )
+        return done.exit_code, done.output
+
+    assert run("generate", "--output", f"{node.home}/cdi/nvidia.yaml")[0] == 0
+    own_plan(node)
+    driver(node).install(NEWER)
+    own_plan(node)
+
+    status, said = run("check")
+
+    assert status == 1
+    assert f"kernel module is {VERSION}" in said
+    assert f"libraries of {NEWER}" in said
+    assert f"containers get its view {node.home}/farm/{VERSION}-" in said
+    assert f"libcuda.so.{VERSION} is gone" in said
+
+
+def test_the_shim_makes_containers_while_the_driver_on_the_disk_is_another(node: Lab) -> None:
+    node.asks("NVIDIA_VISIBLE_DEVICES=0")
+    assert node.create().status == 0
+    driver(node).install(NEWER)
+
+    node.asks("NVIDIA_VISIBLE_DEVICES=0")
+    said = node.create()
+
+    assert (said.status, said.stderr) == (0, "")
+    text = node.config_json.read_text()
+    assert "/farm/" in text
+    assert NEWER not in text
+
+
+@pytest.mark.parametrize("value", ["true", "false", '"auto"'])
+def test_the_mask_of_the_params_is_what_config_toml_says(node: Lab, value: str) -> None:
+    text = node.config_toml.read_text().replace("[nvct]\n", f"[nvct]\nparams-mask = {value}\n")
+    node.configure(text)
+
+    assert own_plan(node)["farm"]["params"] is (value == "true")
+
+
+def test_the_profile_needs_its_hook(node: Lab) -> None:
+    assert own_plan(node)["farm"]["profile"] is True
+    node.keys["nvidia-container-runtime.modes.jit-cdi"] = {
+        "nvcdi-disable-hooks": ["update-application-profile"]
+    }
+    node.configure()
+
+    assert own_plan(node)["farm"]["profile"] is False
+
+
+def test_the_refresh_command_prints_what_a_view_lacks(node: Lab) -> None:
+    env = {paths.CONFIG_ENV: str(node.config_toml), paths.RUN_DIR_ENV: str(node.run_dir)}
+    first = own_plan(node)["farm"]["view"]
+    os.unlink(f"{first}/lib64/libcuda.so.1")
+
+    done = CliRunner().invoke(program("nvct"), ["refresh", "own"], env=env)
+
+    assert done.exit_code == 0, done.output
+    assert f"warning: {first}/lib64/libcuda.so.1: the link is missing" in done.output
+    assert os.path.islink(f"{first}/lib64/libcuda.so.1")
