@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in /usr/bin/python3 python3; do $$p -c 'import sys; sys.
 # Containers need root: a user for whom sudo asks no password (any more) gets it for the demo alone.
 SUDO = $(shell [ "$$(id -u)" = 0 ] || ! sudo -n true 2>/dev/null || echo sudo)
 
-.PHONY: help setup demo test check fmt golden bench gpu ci ci-full clean
+.PHONY: help setup demo test check fmt golden bench fuzz gpu ci ci-full clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -44,10 +44,13 @@ fmt: setup ## format the code
 	@$(BIN)/ruff check --fix .
 
 golden: setup ## rewrite the golden files from what the code does now
-	@$(BIN)/python -m pytest -q --update-golden tests/golden tests/hosts tests/startup
+	@$(BIN)/python -m pytest -q --update-golden tests/golden tests/hosts tests/startup tests/hostile/test_corpus.py
 
 bench: setup ## measure against bare runc (and the incumbent, NVCT_BENCH_PEER=DIR)
 	@$(BIN)/python -m tests.bench
+
+fuzz: setup ## feed the parsers mutated input (N=100000 times each, TARGET=one of them)
+	@$(BIN)/python -m tests.fuzz $(TARGET) --executions $(or $(N),100000)
 
 gpu: setup ## the whole chain on this machine's GPU, without network (SIM=1: on a simulated one)
 	@$(SUDO) $(BIN)/python -m tests.gpu $(if $(SIM),--sim)
@@ -59,7 +62,8 @@ ci: check ## everything that a change must pass; a skipped engine test fails
 ci-full: ci ## what takes longer: many more property examples, and the bench; writes docs/results
 	@mkdir -p docs/results
 	@{ date -u +"%Y-%m-%d"; uname -srm; $(BIN)/python --version; runc --version | head -1; \
-	  NVCT_TESTS_PROFILE=full $(BIN)/python -m pytest -q -n auto tests/property && \
+	  NVCT_TESTS_PROFILE=full $(BIN)/python -m pytest -q -n auto tests/property tests/fuzz && \
+	  $(BIN)/python -m tests.fuzz --executions 1000000 && \
 	  $(BIN)/python -m tests.bench; } 2>&1 | tee docs/results/$$(date -u +%F).txt; exit $${PIPESTATUS[0]}
 
 clean: ## remove what the other targets made

@@ -84,24 +84,13 @@ class Here(Container):
 
     __slots__ = ()
 
-    def __init__(self, pid: int, rootfs: str, proc: str = "/proc") -> None:
-        """Make sure that the namespace is not the host's.
-
-        Raises:
-            HostError: it is.
-        """
+    def __init__(self, pid: int, rootfs: str) -> None:
+        """Open nothing: there is nothing to enter."""
         self.pid = pid
         self.rootfs = rootfs
         self._mount_fd = self._user_fd = -1
-        # Nodes are bound: what is mounted nodev, as in a user namespace, is a place for no other.
+        # Nodes are bound: a /dev that is mounted nodev, as in a user namespace, is for no other.
         self.userns = True
-        if _mount_namespace(proc, "self") == _mount_namespace(proc, "1"):
-            raise HostError(
-                "the container shares the host's mount namespace, where nothing is mounted",
-                hint="start this below unshare --mount, or name a process with --pid",
-            )
-        if not is_rootless(proc):  # a user namespace's mounts never come back to the host
-            _refuse_shared(os.path.realpath(rootfs), proc)
 
     def enter(self, kernel: Kernel) -> Root:
         """Return the container's root.
@@ -115,12 +104,12 @@ class Here(Container):
         return root
 
 
-def _refuse_shared(rootfs: str, proc: str) -> None:
+def _refuse_shared(pid: str, rootfs: str, proc: str) -> None:
     """Refuse a root where what is mounted would appear in other namespaces as well."""
-    with open(f"{proc}/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+    with open(f"{proc}/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         mounts = mountinfo.parse(file.read())
     above = [m for m in mounts if f"{rootfs}/".startswith(m.target.rstrip("/") + "/")]
-    there = max(above, key=lambda m: len(m.target), default=None)  # later ones lie on top
+    there = max(reversed(above), key=lambda m: len(m.target), default=None)  # the one on top
     for mount in mounts:
         is_below = mount.target.startswith(f"{rootfs}/")
         if (is_below or mount is there) and any(tag.startswith("shared:") for tag in mount.tags):
@@ -163,7 +152,7 @@ def run(said: Parsed, settings: Config, roots: Roots, env: Mapping[str, str], wa
         store.close()
     for note in request.notes:
         warn(note)
-    container = _container(pid, rootfs, standalone=not said.has("pid"))
+    container = container_of(pid, rootfs, standalone=not said.has("pid"))
     try:
         if not (said.has("no-cgroups") or settings.cli_no_cgroups):
             allow(edits, container, dict(env), warn, standalone=not said.has("pid"))
@@ -192,11 +181,28 @@ def _pid(said: Parsed) -> int:
     return int(text)
 
 
-def _container(pid: int, rootfs: str, *, standalone: bool, proc: str = "/proc") -> Container:
-    its = _mount_namespace(proc, str(pid))
-    if its == _mount_namespace(proc, "self") or (standalone and its is None):
-        return Here(pid, rootfs, proc)
-    return Container(pid, rootfs, proc)
+def container_of(pid: int, rootfs: str, *, standalone: bool, proc: str = "/proc") -> Container:
+    """Return the container that a process belongs to.
+
+    Args:
+        pid: of the process.
+        rootfs: of the container.
+        standalone: the process was not named, it is our parent.
+        proc: the host's /proc.
+
+    Raises:
+        HostError: the process is gone, or what is mounted would appear on the host.
+    """
+    its, ours = _mount_namespace(proc, str(pid)), _mount_namespace(proc, "self")
+    is_here = its == ours or (standalone and its is None)
+    if (ours if is_here else its) == _mount_namespace(proc, "1"):
+        raise HostError(
+            f"process {pid} has the host's mount namespace, where nothing is mounted",
+            hint="start this by a shell below unshare --mount, or name a container with --pid",
+        )
+    if standalone and not is_rootless(proc):  # a user namespace's never come back to the host
+        _refuse_shared("self" if is_here else str(pid), os.path.realpath(rootfs), proc)
+    return Here(pid, rootfs) if is_here else Container(pid, rootfs, proc)
 
 
 def request_of(said: Parsed, roots: Roots) -> Request:
@@ -268,7 +274,7 @@ def adapted(edits: list[Edits], said: Parsed) -> list[Edits]:
     no_compat = said.has("no-cntlibs") or said.text("cuda-compat-mode") == "disabled"
     made = []
     for one in edits:
-        changed: Edits = {**one}  # type: ignore[typeddict-item]  # mypy 1.x: of a total=False base
+        changed: Edits = {**one}
         changed["mounts"] = [
             mount for mount in one["mounts"]
             if not any(fnmatch.fnmatchcase(mount[0], end) for end in ends)

@@ -30,7 +30,7 @@ GPU_TITLES = (
 class Row(NamedTuple):
     """A GPU as it is printed, in the order of GPU_TITLES."""
 
-    index: int
+    number: int
     minor: int
     model: str
     brand: str
@@ -65,7 +65,7 @@ def ask(inventory: Inventory, warn: Callable[[str], None]) -> tuple[tuple[str, s
     gpus = inventory.gpus or (report.gpus if report else ())
     rows = [
         Row(
-            index=gpu.index,
+            number=gpu.index,
             minor=max(gpu.minor, 0),  # WSL and Tegra have none
             model=getattr(gpu, "model", "") or getattr(gpu, "name", ""),
             brand=known.get(gpu.uuid, {}).get("brand", UNKNOWN),

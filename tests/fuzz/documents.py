@@ -165,8 +165,9 @@ def run_config(data: bytes) -> bool:
         requests.check(request, env, mounts, annotations, bounding=bounding, config=config)
     inject.remove_nvidia_hooks(bundle)
     inject.apply(bundle, EDITS)
+    text_again = bundle.document.render()  # refuses where "process" is no object, say
     with written_by_us():
-        again = Bundle("config.json", bundle.document.render())
+        again = Bundle("config.json", text_again)
     assert [e for e in again.env if e.startswith("NVIDIA_VISIBLE_DEVICES=")] == EDITS[0]["env"]
     return True
 

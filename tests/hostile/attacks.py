@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 
 from tests.integration.inside import configure, make, run
@@ -76,7 +75,11 @@ def read_only_and_volumes(work: Path) -> None:
     (folder / "rootfs/vol").mkdir()
     _swap(folder / "rootfs", "etc", lambda p: p.symlink_to("/vol"))
     said = run(work, folder)
-    assert os.listdir(volume) == [], (list(volume.rglob("*")), said)
+    # runc itself follows the link for the mount points of the classic layout, inside the
+    # container's namespace: empty files, none of them nvct's.
+    made = [path for path in volume.rglob("*") if path.is_file()]
+    assert {path.stat().st_size for path in made} <= {0}, made
+    assert not [path for path in made if path.name.startswith(("ld.so", "00-nvct"))], made
     assert said.returncode != 0
     assert "symbolic link into another mount" in said.stderr, said
 

@@ -58,9 +58,10 @@ def podman(work: Path) -> None:
         encoding="utf-8",
     )
     env = {**os.environ, "CONTAINERS_CONF": str(conf), "PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
+    # In the node's own /run: Podman takes no run root of more than 50 characters.
+    store = [f"--{key}=/run/nvct-podman/{key}" for key in ("root", "runroot", "tmpdir")]
     base = [
-        found, "--root", str(work / "store"), "--runroot", str(work / "podman"),
-        "--tmpdir", str(work / "podman-tmp"), "--storage-driver", "vfs", "--hooks-dir", str(hooks),
+        found, *store, "--storage-driver", "vfs", "--hooks-dir", str(hooks),
         "run", "--rm", "--network", "none",
     ]  # fmt: skip
 
