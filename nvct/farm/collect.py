@@ -148,18 +148,21 @@ def _users(farm: Farm, names: Sequence[str]) -> dict[str, int]:
         processes = [name for name in os.listdir(farm.processes) if name.isdecimal()]
     except OSError as error:
         raise HostError(f"{farm.processes} cannot be read: {error.strerror}") from error
-    found: dict[str, int] = {}
+    # A process that has changed its root sees but a part of its namespace's mounts.
     namespaces: dict[str, set[str]] = {}
+    members: dict[str, int] = {}
     for process in processes:
         place = f"{farm.processes}/{process}"
         try:
             namespace = os.readlink(f"{place}/ns/mnt")
         except OSError:
             namespace = process
-        if namespace not in namespaces:
-            namespaces[namespace] = _named(farm, place, names)
-        for name in namespaces[namespace]:
-            found[name] = found.get(name, 0) + 1
+        namespaces.setdefault(namespace, set()).update(_named(farm, place, names))
+        members[namespace] = members.get(namespace, 0) + 1
+    found: dict[str, int] = {}
+    for namespace, used in namespaces.items():
+        for name in used:
+            found[name] = found.get(name, 0) + members[namespace]
     return found
 
 

@@ -93,6 +93,8 @@ class Delivery:
         devices = nodes.collect(edits, uid, gid)
         trees = mounts.take([mount for one in edits for mount in one["mounts"]], self.kernel)
         try:
+            if self.container.userns:
+                _load_all()
             if self._binds_nodes():
                 dev_root = self.config.dev_root or "/"
                 trees += [node.take(dev_root, self.kernel) for node in devices]
@@ -134,6 +136,15 @@ class Delivery:
             tree.attach(root, self.kernel)
         for name, options in actions:
             hooks.module(name).run(_Inside(options, root, self.warn, self.kernel))
+
+
+def _load_all() -> None:
+    """Import what runs inside: in a user namespace our own files may be closed to us."""
+    for name in hooks.HOOKS:
+        hooks.module(name)
+    from nvct.linux import files, mountinfo
+
+    del files, mountinfo
 
 
 def _actions(edits: list[Edits]) -> list[tuple[str, Options]]:

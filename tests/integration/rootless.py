@@ -31,6 +31,11 @@ NEEDED = {
 }
 
 
+def is_open(path: Path) -> bool:
+    """Tell whether everybody may read a folder: a checkout below /root is root's alone."""
+    return all(os.stat(one).st_mode & 0o005 == 0o005 for one in (path, *path.parents))
+
+
 class NotPossibleError(Exception):
     """Why no rootless container runs here."""
 
@@ -73,7 +78,7 @@ class User:
         import yaml
 
         packages = Path(yaml.__file__).parents[1]
-        if not os.stat(packages).st_mode & 0o005 == 0o005:
+        if not is_open(packages):
             raise NotPossibleError(f"{packages} cannot be read by everybody")
         venv, programs = self.home.with_name("venv"), self.home.with_name("user-bin")
         subprocess.run([self._python, "-m", "venv", "--without-pip", venv], check=True)
