@@ -195,7 +195,8 @@ def container_of(pid: int, rootfs: str, *, standalone: bool, proc: str = "/proc"
     """
     its, ours = _mount_namespace(proc, str(pid)), _mount_namespace(proc, "self")
     is_here = its == ours or (standalone and its is None)
-    if (ours if is_here else its) == _mount_namespace(proc, "1"):
+    host = _mount_namespace(proc, "1")
+    if host is not None and (ours if is_here else its) == host:
         raise HostError(
             f"process {pid} has the host's mount namespace, where nothing is mounted",
             hint="start this by a shell below unshare --mount, or name a container with --pid",

@@ -286,13 +286,22 @@ def _injected(bundle: Bundle) -> dict[str, list[Any]]:
     """Return what config.json has after the edits and had not before."""
     before = json.loads(bundle.document.text)
     after = json.loads(bundle.document.render())
-    hooks = {point: _new(before, after, "hooks", point) for point in (after.get("hooks") or {})}
+    points = after.get("hooks")
+    hooks = {
+        point: _new(before, after, "hooks", point)
+        for point in (points if isinstance(points, dict) else ())
+    }
     return {
         "env": _new(before, after, "process", "env"),
         "nodes": _new(before, after, "linux", "devices"),
         "rules": _new(before, after, "linux", "resources", "devices"),
         "mounts": _new(before, after, "mounts"),
-        "hooks": [{"point": point, **hook} for point, new in hooks.items() for hook in new],
+        "hooks": [
+            {"point": point, **hook}
+            for point, new in hooks.items()
+            for hook in new
+            if isinstance(hook, dict)
+        ],
         "gids": _new(before, after, "process", "user", "additionalGids"),
         "removed hooks": _new(after, before, "hooks", "prestart"),
     }
@@ -301,10 +310,14 @@ def _injected(bundle: Bundle) -> dict[str, list[Any]]:
 def _new(before: Any, after: Any, *path: str) -> list[Any]:  # noqa: ANN401  a config.json
     had, has = before, after
     for key in path:
-        had = (had or {}).get(key)
-        has = (has or {}).get(key)
-    old = {json.dumps(item, sort_keys=True) for item in had or []}
-    return [item for item in has or [] if json.dumps(item, sort_keys=True) not in old]
+        had = had.get(key) if isinstance(had, dict) else None
+        has = has.get(key) if isinstance(has, dict) else None
+    old = {json.dumps(item, sort_keys=True) for item in _listed(had)}
+    return [item for item in _listed(has) if json.dumps(item, sort_keys=True) not in old]
+
+
+def _listed(value: Any) -> list[Any]:  # noqa: ANN401  a config.json
+    return value if isinstance(value, list) else []
 
 
 def of_words(

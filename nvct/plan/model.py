@@ -148,7 +148,10 @@ def is_current(plan: object) -> bool:
     if not isinstance(found, list) or facts.broken(found) is not None:
         return False
     farm = plan.get("farm")
-    return not farm or facts.broken(farm["facts"]) is None
+    if farm is None:
+        return True
+    found = farm.get("facts") if isinstance(farm, dict) else None
+    return isinstance(found, list) and facts.broken(found) is None
 
 
 class StalePlanError(Exception):
@@ -254,8 +257,11 @@ def _is_own(path: str) -> bool:
 
 
 def _stale(name: str, path: str, reason: str) -> StaleSpecError:
-    if _is_own(path):  # it has just been made: no driver changed, our own installation did
-        hint = "nvct launchers install puts the hook in place"
+    if _is_own(path):  # it has just been made
+        if reason.startswith("its hook"):
+            hint = "nvct launchers install puts the hook in place"
+        else:
+            hint = "is the driver being installed? try again"
         return StaleSpecError(f"{name}: {reason}", hint=hint)
     if name.startswith("nvidia.com/"):
         hint = "regenerate it with nvidia-ctk cdi generate"

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from nvct.oci.bundle import Bundle
 
 ALL_IDS = ("0", "0", "4294967295")
+HOST = "1"
+"""The process whose mounts are the host's, or the engine's own container's."""
 
 
 class Container:
@@ -38,19 +40,22 @@ class Container:
         """Open the namespaces; nothing is entered yet.
 
         Raises:
-            HostError: there is no such process, or it shares our mounts.
+            HostError: there is no such process, or it shares our mounts or the host's.
         """
         self.pid = pid
         self.rootfs = rootfs
         self._user_fd = -1
         self._mount_fd = _namespace(proc, pid, "mnt")
-        if _is_ours(self._mount_fd, proc, "mnt"):
+        # Whoever calls a hook may have left the host's mounts itself (unshare -m, an engine's
+        # PrivateMounts=): then they are process 1's.
+        if any(_is_of(who, self._mount_fd, proc, "mnt") for who in ("self", HOST)):
+            self.close()
             raise HostError(
                 f"process {pid} has no mount namespace of its own",
                 hint="a hook would change the host",
             )
         self._user_fd = _namespace(proc, pid, "user")
-        self.userns = not _is_ours(self._user_fd, proc, "user")
+        self.userns = not _is_of("self", self._user_fd, proc, "user")
 
     def close(self) -> None:
         """Close the namespaces."""
@@ -131,6 +136,12 @@ def _namespace(proc: str, pid: int, kind: str) -> int:
         ) from error
 
 
-def _is_ours(fd: int, proc: str, kind: str) -> bool:
-    its, ours = posix.fstat(fd), posix.stat(f"{proc}/self/ns/{kind}")
-    return (its.st_dev, its.st_ino) == (ours.st_dev, ours.st_ino)
+def _is_of(who: str, fd: int, proc: str, kind: str) -> bool:
+    its = posix.fstat(fd)
+    try:
+        other = posix.stat(f"{proc}/{who}/ns/{kind}")
+    except OSError:
+        if who != HOST:
+            raise
+        return False  # who may not ask for it cannot enter it: a rootless engine's hook
+    return (its.st_dev, its.st_ino) == (other.st_dev, other.st_ino)

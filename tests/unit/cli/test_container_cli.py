@@ -534,6 +534,16 @@ def test_the_host_is_never_configured(standalone: object, tmp_path: Path) -> Non
         container_configure.container_of(77, "/r", standalone=bool(standalone), proc=proc)
 
 
+def test_a_process_that_is_gone_is_named_where_process_1_is_nobodys_business(
+    tmp_path: Path,
+) -> None:
+    proc = own_namespace(tmp_path)
+    (tmp_path / "1/ns/mnt").unlink()
+
+    with pytest.raises(HostError, match="namespace of process 77 cannot be opened"):
+        container_configure.container_of(77, "/r", standalone=False, proc=proc)
+
+
 def own_namespace(proc: Path, *mounts: str) -> str:
     """Write the procfs of a process with a mount namespace of its own."""
     for pid in ("1", "self"):

@@ -184,3 +184,22 @@ def test_a_bad_rule_is_what_the_create_would_say(lab: Lab) -> None:
 
     assert error["code"] == ConfigError.code
     assert error["message"] == f"{lab.config_toml}: nvct.policy.rules 1: user is unknown"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"process": "x"}, {"process": None}, {"linux": []}, {"hooks": "x"},
+        {"linux": {"resources": 5}}, {"process": {"user": []}},
+    ],
+)  # fmt: skip
+def test_a_config_json_of_odd_shape_is_explained_as_it_is_created(
+    odd: dict[str, object], lab: Lab
+) -> None:
+    lab.asks()
+    lab.config_json.write_text(json.dumps({**lab.document(), **odd}), encoding="utf-8")
+
+    told = explained(lab)
+
+    assert told["outcome"] == "untouched"
+    assert lab.create().status == 0

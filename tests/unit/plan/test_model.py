@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from nvct import paths
 from nvct.errors import CdiSpecError, StaleSpecError, UnknownDeviceError, line
 from nvct.plan import model
 
@@ -199,3 +200,19 @@ def test_without_a_table_there_is_no_view() -> None:
 def test_a_plan_is_as_current_as_its_view() -> None:
     assert model.is_current(plan(farm=farm()))
     assert not model.is_current(plan(farm=farm(facts=[BROKEN])))
+
+
+@pytest.mark.parametrize(
+    ("reason", "hint"),
+    [
+        ("its hook /h is missing", "nvct launchers install puts the hook in place"),
+        ("/lib/libcuda.so.1 is gone", "is the driver being installed? try again"),
+    ],
+)
+def test_what_is_wrong_with_our_own_spec_has_a_hint_that_helps(reason: str, hint: str) -> None:
+    made = plan(specs=[spec(f"/run/x/{paths.OWN_SPEC}", refuse=reason), spec("/b")])
+
+    with pytest.raises(StaleSpecError, match=reason) as caught:
+        model.collect(made, ["x.org/gpu=0"])
+
+    assert caught.value.hint == hint

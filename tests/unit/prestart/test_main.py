@@ -225,6 +225,35 @@ def test_a_process_that_is_gone_is_named(tmp_path: Path) -> None:
         Container(77, "/r", str(tmp_path))
 
 
+def _namespaces(proc: Path, **mounts: str) -> None:
+    """Write a /proc; namespaces of the same name are the same file."""
+    for pid, name in mounts.items():
+        folder = proc / pid.strip("p") / "ns"
+        folder.mkdir(parents=True)
+        for kind in ("mnt", "user"):
+            place = proc / f"{kind}-{name}"
+            place.touch()
+            (folder / kind).hardlink_to(place)
+
+
+@pytest.mark.parametrize("host", ["self", "p1"])
+def test_a_process_with_the_mounts_of_the_host_is_no_container(host: str, tmp_path: Path) -> None:
+    _namespaces(tmp_path, self="unshared", p1="host", p77="itself")
+    Container(77, "/r", str(tmp_path)).close()
+    of_host = (tmp_path / host.strip("p") / "ns/mnt").stat().st_ino
+    _namespaces(tmp_path, p78="unshared" if host == "self" else "host")
+    assert (tmp_path / "78/ns/mnt").stat().st_ino == of_host
+
+    with pytest.raises(HostError, match="process 78 has no mount namespace of its own"):
+        Container(78, "/r", str(tmp_path))
+
+
+def test_the_mounts_of_process_1_may_be_nobodys_business(tmp_path: Path) -> None:
+    _namespaces(tmp_path, self="rootless", p77="itself")
+
+    Container(77, "/r", str(tmp_path)).close()
+
+
 @pytest.mark.parametrize(
     ("text", "rootless"),
     [("         0          0 4294967295\n", False), ("0 1000 1\n1 100000 65536\n", True)],

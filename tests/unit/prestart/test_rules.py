@@ -183,6 +183,30 @@ def test_systemd_is_told_what_to_allow(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("shown", "told"),
+    [
+        ("DevicePolicy=auto", False),
+        ("DevicePolicy=auto\\nDeviceAllow=", False),
+        ("DevicePolicy=auto\\nDeviceAllow=char-pts rwm", True),
+        ("DevicePolicy=strict", True),
+        ("DevicePolicy=closed\\nDeviceAllow=", True),
+        ("", True),
+    ],
+)
+def test_a_unit_that_may_open_every_device_is_left_alone(
+    shown: str, told: object, tmp_path: Path
+) -> None:
+    body = f'[ "$1" = show ] && printf "{shown}\\n" || echo "$1" > {tmp_path}/said\n'
+
+    systemd.allow(
+        "docker.service", [Rule("c", 195, 0, "rw", allow=True)], env={"PATH": "/bin"},
+        warn=pytest.fail, running=str(tmp_path), folders=_systemctl(tmp_path / "bin", body),
+    )  # fmt: skip
+
+    assert (tmp_path / "said").exists() is told
+
+
 def test_a_host_without_systemd_needs_no_telling(tmp_path: Path) -> None:
     folders = _systemctl(tmp_path / "bin", "exit 1\n")
 

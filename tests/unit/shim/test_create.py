@@ -318,6 +318,23 @@ def test_a_refusal_is_looked_at_again_each_time(lab: Lab) -> None:
     assert f"{gone} is gone" in refused.stderr
 
 
+@pytest.mark.parametrize("key", ["facts", "specs", "edits", "kinds", "conflicts", "host", "farm"])
+def test_a_plan_of_an_odd_shape_costs_only_time(key: str, lab: Lab) -> None:
+    lab.driver()
+    lab.asks("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_REQUIRE_CUDA=cuda>=12.0")
+    created(lab)
+    good = lab.document()
+    kept = lab.run_dir / paths.OWN_PLAN
+    plan = json.loads(kept.read_text(encoding="utf-8"))
+    for text in ("{}", '"x"'):
+        kept.write_text(json.dumps({**plan, key: json.loads(text)}), encoding="utf-8")
+        lab.asks("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_REQUIRE_CUDA=cuda>=12.0")
+
+        created(lab)
+
+        assert lab.document() == good
+
+
 def test_a_run_directory_that_cannot_be_used_costs_only_time(lab: Lab) -> None:
     lab.spec()
     lab.run_dir.chmod(0o777)
