@@ -2,9 +2,10 @@
 """What every hook needs: its flags, the container's root, and a place for warnings.
 
 The root is found by the state that the runtime hands over: a top-level `root` (crun), or
-`root.path` in the bundle's config.json. Never by the working directory or a process id. It's
-opened once; everything in the container goes through that descriptor. Where the runtime made a
-read-only root read-only already, files are written in a mount namespace of the hook's own.
+`root.path` in the bundle's config.json. Never by a process id, and by the working directory only
+where a user namespace closes the bundle to us: Docker's is below folders that are root's alone.
+It's opened once; everything in the container goes through that descriptor. Where the runtime made
+a read-only root read-only already, files are written in a mount namespace of the hook's own.
 """
 
 from __future__ import annotations
@@ -137,12 +138,29 @@ class Context:
             raise BundleError(text, hint=STATE_HINT)
         if root:
             return f"{bundle}/{root}"
+        if self._is_closed(f"{bundle}/config.json"):
+            # runc starts createContainer hooks in the root; crun's state names it (above).
+            self._bundle = ""
+            return "."
         config = read_object(f"{bundle}/config.json", "config")
         section = config.get("root")
         path = _text(section, "path", f"{bundle}/config.json") if section is not None else ""
         if not path:
             raise BundleError(f"{bundle}/config.json has no root.path")
         return path if path.startswith("/") else f"{bundle}/{path}"
+
+    def _is_closed(self, path: str) -> bool:
+        """Tell whether a container's own users may not read a path that the runtime could."""
+        try:
+            posix.stat(path)
+        except PermissionError:
+            from nvct.linux.files import read_bytes
+
+            ids = read_bytes(f"{self.proc_root}/self/uid_map", 1 << 16)
+            return ids.split()[:3] != [b"0", b"0", b"4294967295"]
+        except OSError:
+            return False  # reading it says what is wrong
+        return False
 
 
 def _text(value: jsontext.Json, key: str, source: str) -> str:

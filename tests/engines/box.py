@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A private machine with the engines of another release and a simulated node in it.
+
+Own mount, PID, network, UTS and IPC namespaces. Whatever runs in it, and whatever was written to
+its /etc, /run, /dev and to the engines' folders in /var/lib, goes with its first process: tests
+use the paths that people use. What is written elsewhere, as in the work folder, stays.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from nvct.errors import ContainerNotPossibleError
+from nvct.paths import DEFAULT_PATH_DIRS
+from nvct.sim import attach
+from tests.engines.inside import READY
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nvct.sim.tree import Node
+
+REPOSITORY = Path(__file__).parents[2]
+PROGRAMS = Path(sys.executable).parent
+NAMESPACES = ("mount", "net", "uts", "ipc", "pid")
+START = (
+    "import sys; sys.path.insert(0, {repository!r}); from tests.engines.inside import main; "
+    "main(*sys.argv[1:])"
+)
+CALL_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 30.0
+
+
+class Box:
+    """A running private machine.
+
+    Attributes:
+        work: a folder that it shares with everybody.
+        cgroup: name of the control group for its containers, which is removed at its end.
+    """
+
+    def __init__(self, engines: Path, node: Node, work: Path, driver_root: str) -> None:
+        """Start it.
+
+        Raises:
+            ContainerNotPossibleError: its mounts or namespaces cannot be made here.
+        """
+        self.work = work
+        self.cgroup = f"nvct-test-{os.getpid()}"
+        self._daemons: list[subprocess.Popen[bytes]] = []
+        self._env = {"PATH": ":".join([str(PROGRAMS), *DEFAULT_PATH_DIRS]), "HOME": "/root"}
+        code = START.format(repository=str(REPOSITORY))
+        command = [
+            "unshare", *(f"--{name}" for name in NAMESPACES), "--fork", "--kill-child",
+            "--mount-proc", "--propagation=private",
+            sys.executable, "-c", code, str(engines), str(node.tree), str(work), driver_root,
+        ]  # fmt: skip
+        self._process = subprocess.Popen(
+            command, env=self._env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        if said != READY:
+            said += self._process.communicate()[0]
+            last = (said.strip().splitlines() or ["no reason given"])[-1]
+            raise ContainerNotPossibleError(f"no private machine here: {last}")
+        pid = self._process.pid
+        self.init = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+
+    @property
+    def root(self) -> Path:
+        """Return a path by which its files can be used from outside."""
+        return Path(f"/proc/{self.init}/root")
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file in it."""
+        place = self.root / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, encoding="utf-8")
+
+    def read(self, path: str) -> str:
+        """Return a file of it."""
+        return (self.root / path.lstrip("/")).read_text(encoding="utf-8")
+
+    def start(self, words: list[str], log: str) -> subprocess.Popen[bytes]:
+        """Start a daemon in it; what it says goes into a file of the work folder."""
+        with (self.work / log).open("ab") as file:
+            daemon = subprocess.Popen(
+                self._into(words), env=self._env, stdin=subprocess.DEVNULL, stdout=file,
+                stderr=file,
+            )  # fmt: skip
+        self._daemons.append(daemon)
+        return daemon
+
+    def call(
+        self, *words: str, env: Mapping[str, str] | None = None, timeout: float = CALL_TIMEOUT_S
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program in it to its end."""
+        return subprocess.run(
+            self._into(list(words)), env={**self._env, **(env or {})}, capture_output=True,
+            text=True, check=False, timeout=timeout, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def until(self, ready: Callable[[], bool], log: str) -> None:
+        """Wait until something holds.
+
+        Raises:
+            ContainerNotPossibleError: it does not; the end of a log says why.
+        """
+        end = time.monotonic() + START_TIMEOUT_S
+        while not ready():
+            if time.monotonic() > end:
+                text = (self.work / log).read_text(encoding="utf-8", errors="replace")
+                raise ContainerNotPossibleError(f"it does not start here: {text[-400:]}")
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        """End every process in it, and remove what it left of control groups."""
+        self._process.kill()
+        self._process.communicate()
+        for daemon in self._daemons:
+            daemon.wait()
+        for hierarchy in Path("/sys/fs/cgroup").iterdir():
+            self._remove_groups(hierarchy / self.cgroup)
+        self._remove_groups(Path("/sys/fs/cgroup", self.cgroup))
+
+    def _remove_groups(self, top: Path) -> None:
+        for folder, _, _ in os.walk(top, topdown=False):
+            for _ in range(50):
+                try:
+                    os.rmdir(folder)
+                    break
+                except OSError:
+                    time.sleep(0.02)  # its processes are still being taken out
+
+    def _into(self, words: list[str]) -> list[str]:
+        kinds = (f"--{name}" for name in NAMESPACES)
+        return ["nsenter", f"--target={self.init}", *kinds, "--", *words]
+
+
+DRIVER_ROOT = attach.DRIVER_ROOT

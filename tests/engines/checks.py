@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has to hold under every engine, in either layout."""
+
+from __future__ import annotations
+
+import re
+
+from nvct.sim import sets
+from tests.engines.engines import Want
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.engines.engines import Done, Engine
+
+LAYOUTS = ("classic", "farm")
+VIEW = "/usr/local/nvidia"
+UUID = re.compile(r"UUID: (GPU-[0-9a-f-]+)\)")
+LISTED = "ldconfig -p | sed -n 's/.*libcuda.so.1 .*=> //p' | head -n 1"
+NODES = "ls /dev | grep -c 'nvidia[0-9]'"
+WRITE = r"""
+cut -d' ' -f5 /proc/self/mountinfo | grep -E 'nvidia|cuda|/dev/.nvct' | while read -r place; do
+  echo mount
+  find "$place" -type f | while read -r f; do
+    if (: >> "$f") 2>/dev/null; then echo "WRITABLE $f"; fi
+  done
+  find "$place" -type d | while read -r d; do
+    if touch "$d/x" 2>/dev/null; then echo "WRITABLE $d"; fi
+  done
+  if mount -o remount,rw "$place" 2>/dev/null; then echo "REMOUNTED $place"; fi
+  if rm "$place" 2>/dev/null; then echo "REMOVED $place"; fi
+done
+rm -f /usr/local/nvidia/lib64/libcuda.so.1 /usr/local/nvidia/bin/nvidia-smi 2>/dev/null
+nvidia-smi -L
+"""
+NEW = "590.48.01"
+
+
+def libraries(layout: str) -> str:
+    """Return the folder of the driver's libraries in a container."""
+    return f"{VIEW}/lib64" if layout == "farm" else "/usr/lib/"
+
+
+def has_one_gpu(done: Done, layout: str) -> None:
+    """Tell whether nvidia-smi and LISTED, run in this order, found what they should."""
+    assert done.returncode == 0, done
+    assert len(UUID.findall(done.stdout)) == 1, done
+    found = done.stdout.splitlines()[-1]
+    assert found.startswith(libraries(layout)), done
+    assert found.endswith("/libcuda.so.1"), done
+
+
+def gives_what_is_asked_for(engine: Engine, layout: str) -> None:
+    done = engine.run(f"{NODES}; nvidia-smi -L; {LISTED}")
+    has_one_gpu(done, layout)
+    assert done.stdout.startswith("1\n"), done
+    if layout == "farm":
+        assert "layout farm at" in engine.decided()
+        mounts = engine.run(f"grep -c ' {VIEW}' /proc/self/mountinfo")
+        assert engine.staged or mounts.stdout == "1\n", mounts
+    every = engine.run("nvidia-smi -L", Want(env=("NVIDIA_VISIBLE_DEVICES=all",)))
+    assert len(UUID.findall(every.stdout)) == 8, every
+    bare = engine.run(NODES, Want(env=()))
+    assert bare.stdout == "0\n", bare
+    bad = engine.run("true", Want(env=("NVIDIA_VISIBLE_DEVICES=9",)))
+    assert bad.returncode != 0
+    assert "no device '9'" in bad.stderr, bad
+
+
+def reaches_exec_and_outlives_a_restart(engine: Engine, layout: str) -> None:
+    name = engine.keep()
+    script = f"nvidia-smi -L; {LISTED}"
+    has_one_gpu(engine.exec(name, script), layout)
+    has_one_gpu(engine.exec(name, f"ldconfig; {script}"), layout)
+    again = engine.restart(name)
+    assert again.returncode == 0, again
+    has_one_gpu(engine.exec(name, script), layout)
+    engine.remove(name)
+
+
+def serves_read_only_roots(engine: Engine, layout: str) -> None:
+    done = engine.run(
+        f"touch /x 2>/dev/null && echo W; nvidia-smi -L; {LISTED}", Want(read_only=True)
+    )
+    has_one_gpu(done, layout)
+    assert "W\n" not in done.stdout
+
+
+def leaves_a_volume_alone(engine: Engine, layout: str) -> None:
+    volume = engine.box.work / f"volume-{layout}-{engine.name()}"
+    volume.mkdir()
+    done = engine.run(f"nvidia-smi -L; {LISTED}", Want(volumes={str(volume): "/usr/local"}))
+    has_one_gpu(done, "classic")
+    assert list(volume.iterdir()) == []
+    if layout == "farm":
+        assert "layout classic: /usr/local is a mount" in engine.decided()
+
+
+def leaves_an_images_file_alone(engine: Engine, layout: str) -> None:
+    done = engine.run(f"cat {VIEW}; nvidia-smi -L; {LISTED}", Want(image="taken:test"))
+    has_one_gpu(done, "classic")
+    assert done.stdout.startswith("mine\n"), done
+    if layout == "farm":
+        assert f"layout classic: the image has a file {VIEW}" in engine.decided()
+
+
+def lets_nobody_write(engine: Engine) -> None:
+    env = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=all")
+    done = engine.run(WRITE, Want(env=env))
+    lines = done.stdout.splitlines()
+    assert set(lines[:-1]) == {"mount"}, done
+    assert len(UUID.findall(lines[-1])) == 1, done
+
+
+def follows_an_upgrade(engine: Engine, layout: str) -> None:
+    """The loaded driver's view serves until the module is changed; then the new one's."""
+    old = engine.node.installed
+    folder = f"{VIEW}/lib64" if layout == "farm" else "/usr/lib/*-linux-gnu"
+    script = f"cd {folder}; ls libcuda.so.*.*; nvidia-smi -L; {LISTED}"
+    before = engine.run(script)
+    has_one_gpu(before, layout)
+    assert f"libcuda.so.{old}\n" in before.stdout
+    name = engine.keep()
+    upgraded = sets.upgrade(engine.node, NEW)  # on disk; the old module is still loaded
+    between = engine.run(script)
+    if layout == "farm":
+        has_one_gpu(between, layout)
+        assert f"libcuda.so.{old}\n" in between.stdout
+    else:
+        assert between.returncode != 0, "libraries that do not fit the module were injected"
+    has_one_gpu(engine.exec(name, f"nvidia-smi -L; {LISTED}"), layout)
+    engine.remove(name)
+    sets.reload_module(upgraded)
+    after = engine.run(script)
+    has_one_gpu(after, layout)
+    assert f"libcuda.so.{NEW}\n" in after.stdout

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Docker and containerd of a Debian release, running on a simulated node."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import pytest
+
+from nvct.errors import ContainerNotPossibleError
+from nvct.sim import possible, rootfs, tree
+from tests.engines import image, suite
+from tests.engines.box import DRIVER_ROOT, REPOSITORY, Box
+from tests.engines.engines import Containerd, Docker
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import TypeVar
+
+    from tests.engines.engines import Engine
+
+    Kind = TypeVar("Kind", bound=Engine)
+
+
+class Case(NamedTuple):
+    """What a module's tests run with."""
+
+    suite: str
+    layout: str
+    staged: bool
+
+
+CASES = (
+    Case("bookworm", "farm", staged=True),
+    Case("trixie", "farm", staged=False),
+    Case("trixie", "classic", staged=True),
+    Case("forky", "farm", staged=False),
+)
+
+
+class Start:
+    """Starts an engine of a release.
+
+    Attributes:
+        layout: in which the driver is to be.
+        staged: whether its views are made of bind mounts; else of hard links.
+    """
+
+    def __init__(self, case: Case, engines: Path, node: tree.Node, work: Path) -> None:
+        self.layout = case.layout
+        self.staged = case.staged
+        self._engines = engines
+        self._node = node
+        self._work = work
+        self._boxes: list[Box] = []
+
+    def __call__(self, kind: type[Kind]) -> Kind:
+        """Return a running engine, or skip."""
+        try:
+            self._boxes.append(Box(self._engines, self._node, self._work, DRIVER_ROOT))
+            return kind(self._boxes[-1], self._node)
+        except ContainerNotPossibleError as error:
+            pytest.skip(error.message)
+
+    def end(self) -> None:
+        """End every engine."""
+        for box in self._boxes:
+            box.close()
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case.suite}-{case.layout}")
+def start(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Start]:
+    """What starts an engine of a release; skips where it can't run."""
+    reason = possible.can_run_containers()
+    if reason is not None:
+        pytest.skip(reason)
+    try:
+        engines = suite.tree(request.param.suite)
+    except ContainerNotPossibleError as error:
+        pytest.skip(error.message)
+    work = tmp_path_factory.mktemp(request.param.suite)
+    node = tree.create(
+        f"test-{os.getpid()}", "h100", base=work / "nodes",
+        native_cache=REPOSITORY / ".cache/native",
+    )  # fmt: skip
+    images(work)
+    started = Start(request.param, engines, node, work)
+    yield started
+    started.end()
+    tree.destroy(node)
+
+
+@pytest.fixture
+def layout(start: Start, request: pytest.FixtureRequest) -> str:
+    """The layout that this engine's configuration has, again before each test."""
+    kind = "docker" if "docker" in request.fixturenames else "containerd"
+    engine: Engine = request.getfixturevalue(kind)
+    engine.configure(start.layout, staged=start.staged)
+    return start.layout
+
+
+@pytest.fixture(scope="module")
+def docker(start: Start) -> Docker:
+    """dockerd with the shim as its default runtime."""
+    return start(Docker)
+
+
+@pytest.fixture(scope="module")
+def containerd(start: Start) -> Containerd:
+    """containerd, and the shim by BinaryName."""
+    return start(Containerd)
+
+
+def images(work: Path) -> None:
+    """Write the archives of two images: plain, and one with a file where the view goes."""
+    root = work / "rootfs"
+    rootfs.build_rootfs(root)
+    image.archive(root, "plain:test", work / "plain.tar")
+    (root / "usr/local/nvidia").write_text("mine\n", encoding="utf-8")
+    image.archive(root, "taken:test", work / "taken.tar")

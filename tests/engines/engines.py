@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Docker and containerd in a box, behind one set of verbs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from tests.engines.box import DRIVER_ROOT, PROGRAMS, Box
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import subprocess
+    from typing import TypeAlias
+
+    from nvct.sim.tree import Node
+
+    Done: TypeAlias = subprocess.CompletedProcess[str]
+
+SHIM = str(PROGRAMS / "nvidia-container-runtime")
+CONFIG = "/etc/nvidia-container-runtime/config.toml"
+SLEEP = "while :; do sleep 1; done"
+ONE = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Want:
+    """A container.
+
+    Attributes:
+        env: its variables.
+        image: of those that the tests make.
+        volumes: folders of the host and where they go.
+        read_only: its root.
+        flags: more, in the engine's own words.
+    """
+
+    env: tuple[str, ...] = ONE
+    image: str = "plain:test"
+    volumes: dict[str, str] = field(default_factory=dict)
+    read_only: bool = False
+    flags: tuple[str, ...] = ()
+
+
+class Engine:
+    """What both have in common."""
+
+    def __init__(self, box: Box, node: Node) -> None:
+        """Start the daemon and give it the images.
+
+        Raises:
+            ContainerNotPossibleError: it does not start here.
+        """
+        self.box = box
+        self.node = node
+        self._made = 0
+        self.configure("classic")
+        self._start()
+
+    def configure(self, layout: str, *, staged: bool = True) -> None:
+        """Write config.toml; a view is made of bind mounts, or of hard links if not `staged`."""
+        self.staged = staged
+        work = self.box.work
+        root = DRIVER_ROOT if staged else str(self.node.driver_root)
+        farm = "/var/lib/nvct/farm" if staged else f"{work}/farm"
+        self.box.write(
+            CONFIG,
+            f'[nvidia-container-cli]\nroot = "{root}"\n'
+            f'[nvidia-container-runtime]\ndebug = "{work}/shim.log"\n'
+            f'[nvct]\nlayout = "{layout}"\nfarm-dir = "{farm}"\n',
+        )
+
+    def decided(self) -> str:
+        """Return the last line of the shim's log that tells of a request."""
+        lines = (self.box.work / "shim.log").read_text(encoding="utf-8").splitlines()
+        return next((line for line in reversed(lines) if "layout" in line), lines[-1])
+
+    def name(self) -> str:
+        """Return a name that no container has had."""
+        self._made += 1
+        return f"c{self._made}"
+
+    def _start(self) -> None:
+        raise NotImplementedError
+
+    def run(self, script: str, want: Want = Want()) -> Done:
+        """Run a script in a new container, which goes with its end."""
+        raise NotImplementedError
+
+    def keep(self, want: Want = Want()) -> str:
+        """Start a container that waits, and return its name."""
+        raise NotImplementedError
+
+    def exec(self, name: str, script: str) -> Done:
+        """Run a script in a running container."""
+        raise NotImplementedError
+
+    def restart(self, name: str) -> Done:
+        """End a container's processes and start it again."""
+        raise NotImplementedError
+
+    def remove(self, name: str) -> None:
+        """Remove a running container."""
+        raise NotImplementedError
+
+
+class Docker(Engine):
+    """dockerd with the shim as the runtime nvidia, which is its default."""
+
+    def _start(self) -> None:
+        self.daemon = self._up({})
+        for name in ("plain", "taken"):
+            done = self.docker("load", "--input", f"{self.box.work}/{name}.tar")
+            assert done.returncode == 0, done
+
+    def _up(self, more: dict[str, object]) -> subprocess.Popen[bytes]:
+        settings = {
+            "runtimes": {"nvidia": {"path": SHIM, "runtimeArgs": []}},
+            "default-runtime": "nvidia",
+            "cgroup-parent": f"/{self.box.cgroup}",
+            "bridge": "none",
+            "iptables": False,
+            "ip6tables": False,
+            "ip-forward": False,
+            "ip-masq": False,
+            **more,
+        }
+        self.box.write("/etc/docker/daemon.json", json.dumps(settings))
+        daemon = self.box.start(["/usr/sbin/dockerd"], "dockerd.log")
+        self.box.until(lambda: self.docker("version").returncode == 0, "dockerd.log")
+        return daemon
+
+    def again(self, **more: object) -> None:
+        """Start the daemon anew, with more in its daemon.json."""
+        pid = self.box.read("/run/docker.pid").strip()
+        self.box.call("kill", pid)
+        self.daemon.wait(30)
+        self.daemon = self._up({name.replace("_", "-"): value for name, value in more.items()})
+
+    def docker(self, *words: str, **env: str) -> Done:
+        """Run the command line of Docker."""
+        return self.box.call("/usr/bin/docker", *words, env=env)
+
+    def _words(self, want: Want) -> list[str]:
+        words = ["--network=none", *(f"--env={entry}" for entry in want.env)]
+        words += [f"--volume={source}:{target}" for source, target in want.volumes.items()]
+        return [*words, *(["--read-only"] if want.read_only else []), *want.flags, want.image]
+
+    def run(self, script: str, want: Want = Want()) -> Done:
+        return self.docker("run", "--rm", *self._words(want), "/bin/sh", "-c", script)
+
+    def keep(self, want: Want = Want()) -> str:
+        name = self.name()
+        words = ["run", "--detach", f"--name={name}", *self._words(want), "/bin/sh", "-c", SLEEP]
+        done = self.docker(*words)
+        assert done.returncode == 0, done
+        return name
+
+    def exec(self, name: str, script: str) -> Done:
+        return self.docker("exec", name, "/bin/sh", "-c", script)
+
+    def restart(self, name: str) -> Done:
+        return self.docker("restart", "--time=0", name)
+
+    def remove(self, name: str) -> None:
+        done = self.docker("rm", "--force", "--volumes", name)
+        assert done.returncode == 0, done
+
+
+class Containerd(Engine):
+    """containerd with the shim in place of runc."""
+
+    def _start(self) -> None:
+        self.box.write(
+            "/etc/containerd/config.toml",
+            "version = 2\n"
+            'disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images",'
+            ' "io.containerd.cri.v1.runtime"]\n'
+            '[plugins."io.containerd.internal.v1.opt"]\npath = "/var/lib/containerd/opt"\n',
+        )
+        self.box.start(["containerd"], "containerd.log")
+        self.box.until(lambda: self.ctr("version").returncode == 0, "containerd.log")
+        for name in ("plain", "taken"):
+            done = self.ctr("image", "import", f"{self.box.work}/{name}.tar")
+            assert done.returncode == 0, done
+
+    def ctr(self, *words: str) -> Done:
+        """Run containerd's command line."""
+        return self.box.call("ctr", "--namespace=test", *words)
+
+    def _words(self, want: Want, name: str, script: str) -> list[str]:
+        words = [f"--runc-binary={SHIM}", f"--cgroup=/{self.box.cgroup}/{name}"]
+        words += [f"--env={entry}" for entry in want.env]
+        words += [
+            f"--mount=type=bind,src={source},dst={target},options=rbind:rw"
+            for source, target in want.volumes.items()
+        ]
+        words += ["--read-only"] if want.read_only else []
+        image = f"docker.io/library/{want.image}"
+        return [*words, *want.flags, image, name, "/bin/sh", "-c", script]
+
+    def run(self, script: str, want: Want = Want()) -> Done:
+        return self.ctr("run", "--rm", *self._words(want, self.name(), script))
+
+    def keep(self, want: Want = Want()) -> str:
+        name = self.name()
+        done = self.ctr("run", "--detach", *self._words(want, name, SLEEP))
+        assert done.returncode == 0, done
+        return name
+
+    def exec(self, name: str, script: str) -> Done:
+        return self.ctr("task", "exec", f"--exec-id={self.name()}", name, "/bin/sh", "-c", script)
+
+    def restart(self, name: str) -> Done:
+        self._end(name)
+        return self.ctr("task", "start", "--detach", name)
+
+    def remove(self, name: str) -> None:
+        self._end(name)
+        done = self.ctr("container", "rm", name)
+        assert done.returncode == 0, done
+
+    def _end(self, name: str) -> None:
+        self.ctr("task", "kill", "--signal=SIGKILL", name)
+        self.box.until(lambda: self.ctr("task", "rm", name).returncode == 0, "containerd.log")

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first process of a box: it makes the mounts, says so, and reaps whatever ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from nvct.linux.constants import MS_BIND, MS_REC
+from nvct.linux.kernel import KERNEL
+from nvct.sim import attach
+from nvct.sim import tree as nodes
+
+READY = "ready\n"
+STATE = ("docker", "containerd", "containers", "cni", "nvct")
+"""What is empty in /var/lib, and goes with the box."""
+
+
+def main(engines: str, node: str, work: str, driver_root: str) -> None:
+    """Lay a tree of engines over /usr and a node over the rest; then wait for ever."""
+    stage = Path(work, "stage")
+    stage.mkdir(exist_ok=True)
+    KERNEL.mount("box", str(stage), "tmpfs", 0, "mode=755")
+    KERNEL.mount("box", "/usr", "overlay", 0, f"lowerdir={engines}/usr:/usr")
+    for name in ("proc", "sysfs"):  # one that is wholly visible, or no user namespace has one
+        (stage / name).mkdir()
+        KERNEL.mount(name, str(stage / name), name)
+    for folder in ("/var/lib", "/opt"):
+        if Path(folder).is_dir():
+            _keep_private(folder, stage)
+    for name in STATE:
+        Path("/var/lib", name).mkdir(exist_ok=True)
+        KERNEL.mount("box", f"/var/lib/{name}", "tmpfs", 0, "mode=755")
+    _cgroups(stage)
+    attach.attach(nodes.load(Path(node)), driver_root=driver_root, host_run=False)
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=False)
+    sys.stdout.write(READY)
+    sys.stdout.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    while signal.sigwait({signal.SIGCHLD}):
+        _reap()
+
+
+def _keep_private(folder: str, stage: Path) -> None:
+    """Let what is written to a folder of the host go with the box."""
+    upper = stage / folder.replace("/", "-")
+    work = upper.with_name(f"{upper.name}.work")
+    upper.mkdir()
+    work.mkdir()
+    options = f"lowerdir={folder},upperdir={upper},workdir={work}"
+    KERNEL.mount("box", folder, "overlay", 0, options)
+
+
+def _reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return
+
+
+def _cgroups(stage: Path) -> None:
+    """Show the hierarchies of version 1 alone where there are both: engines take it for one."""
+    both = Path("/sys/fs/cgroup/unified")
+    if not both.is_dir():
+        return
+    shown = stage / "cgroup"
+    shown.mkdir()
+    for path in both.parent.iterdir():
+        if path == both:
+            continue
+        if path.is_symlink():
+            (shown / path.name).symlink_to(path.readlink())
+        elif os.path.ismount(path):
+            (shown / path.name).mkdir()
+            KERNEL.mount(str(path), str(shown / path.name), None, MS_BIND)
+    KERNEL.mount(str(shown), str(both.parent), None, MS_BIND | MS_REC)

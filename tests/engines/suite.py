@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The container engines of a Debian release, unpacked into a folder: nothing is installed.
+
+mmdebstrap downloads, verifies and unpacks the packages and what they depend on; no maintainer
+script is run. A tree is kept outside of the checkout, by release and month, as releases that are
+not frozen move on.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from nvct.errors import ContainerNotPossibleError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CACHE_ENV = "NVCT_TEST_TREES"
+"""Names the folder of the trees, instead of one in the user's cache."""
+MIRROR = "http://deb.debian.org/debian"
+ENGINES = "containerd,runc,crun,docker.io,iptables"
+SUITES = {
+    "bookworm": f"{ENGINES},tini",
+    "trixie": f"{ENGINES},docker-cli",
+    "forky": f"{ENGINES},docker-cli",
+}
+"""What is unpacked of each release: Docker 20.10, 26.1 and 28; containerd 1.6, 1.7 and 2.1."""
+MERGED_USR = "/usr/share/mmdebstrap/hooks/merged-usr"
+UNPACK_TIMEOUT_S = 300.0
+
+
+def tree(suite: str) -> Path:
+    """Return the folder with a release's engines, which is made where it is missing.
+
+    Raises:
+        ContainerNotPossibleError: it is not there and cannot be made here.
+    """
+    folder = _cache()
+    folder.mkdir(parents=True, exist_ok=True)
+    month = dt.datetime.now(tz=dt.timezone.utc).strftime("%Y-%m")
+    found = folder / f"{suite}-{month}"
+    with (folder / f".{suite}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not found.is_dir():
+            aside = folder / f".{suite}"
+            shutil.rmtree(aside, ignore_errors=True)
+            _unpack(suite, aside)
+            for old in folder.glob(f"{suite}-*"):
+                shutil.rmtree(old)
+            aside.rename(found)
+    return found
+
+
+def _cache() -> Path:
+    named = os.environ.get(CACHE_ENV)
+    return Path(named) if named else Path.home() / ".cache/nvct-tests/engines"
+
+
+def _unpack(suite: str, folder: Path) -> None:
+    program = shutil.which("mmdebstrap")
+    if program is None:
+        raise ContainerNotPossibleError("no mmdebstrap here", hint="install mmdebstrap")
+    if os.geteuid() != 0:
+        raise ContainerNotPossibleError("only root unpacks container engines")
+    command = [
+        program, "--quiet", "--variant=extract", f"--hook-dir={MERGED_USR}",
+        f"--include={SUITES[suite]}", "--aptopt=APT::Install-Recommends false",
+        # Mirrors of a release that is still moving may be older than their own files allow.
+        "--aptopt=Acquire::Check-Valid-Until false",
+        suite, str(folder), f"deb {_mirror()} {suite} main",
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=UNPACK_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise ContainerNotPossibleError(f"unpacking {suite} does not end") from error
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise ContainerNotPossibleError(f"{suite} cannot be unpacked: {last}")
+    _finish(folder)
+
+
+def _finish(folder: Path) -> None:
+    """Make the links that maintainer scripts make, and drop what would hide the host's files."""
+    for name in ("iptables", "ip6tables"):
+        for what in ("", "-save", "-restore"):
+            link = folder / f"usr/sbin/{name}{what}"
+            if not link.exists():
+                link.symlink_to("xtables-nft-multi")
+
+
+def _mirror() -> str:
+    """Return the mirror of Debian that this machine uses already."""
+    return next(_mirrors(), MIRROR)
+
+
+def _mirrors() -> Iterator[str]:
+    try:
+        said = subprocess.run(
+            ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Identifier: Packages"],
+            capture_output=True, text=True, check=False,
+        ).stdout  # fmt: skip
+    except OSError:
+        return
+    for line in said.splitlines():
+        if re.search(r"/debian/?$", line):
+            yield line

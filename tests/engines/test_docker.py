@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Docker of three Debian releases, with the shim as its default runtime, in either layout."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engines import checks
+from tests.engines.engines import Want
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.engines.engines import Docker
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_container_gets_what_it_asks_for(docker: Docker, layout: str) -> None:
+    checks.gives_what_is_asked_for(docker, layout)
+
+
+def test_exec_and_restart_find_the_driver(docker: Docker, layout: str) -> None:
+    checks.reaches_exec_and_outlives_a_restart(docker, layout)
+
+
+def test_a_read_only_container_finds_the_driver(docker: Docker, layout: str) -> None:
+    checks.serves_read_only_roots(docker, layout)
+
+
+def test_a_volume_on_usr_local_is_left_alone(docker: Docker, layout: str) -> None:
+    checks.leaves_a_volume_alone(docker, layout)
+
+
+def test_an_images_file_in_the_way_is_left_alone(docker: Docker, layout: str) -> None:
+    checks.leaves_an_images_file_alone(docker, layout)
+
+
+@pytest.mark.usefixtures("layout")
+def test_no_injected_mount_can_be_written(docker: Docker) -> None:
+    checks.lets_nobody_write(docker)
+
+
+@pytest.mark.parametrize("runtime", ["runc", "nvidia"])
+def test_gpus_work_with_and_without_the_shim(docker: Docker, layout: str, runtime: str) -> None:
+    for asks, count in (("all", 8), ('"device=1,2"', 2)):
+        want = Want(env=(), flags=("--gpus", asks, f"--runtime={runtime}"))
+        done = docker.run(f"nvidia-smi -L; {checks.LISTED}", want)
+        assert done.returncode == 0, done
+        assert len(checks.UUID.findall(done.stdout)) == count, done
+        delivered = layout if runtime == "nvidia" else "classic"
+        assert done.stdout.splitlines()[-1].startswith(checks.libraries(delivered)), done
+
+
+def test_a_committed_container_runs_in_either_layout_and_without_a_gpu(
+    docker: Docker, layout: str
+) -> None:
+    name = docker.keep()
+    image = f"committed:{layout}"
+    done = docker.docker("commit", name, image)
+    assert done.returncode == 0, done
+    docker.remove(name)
+    bare = docker.run("ldconfig -p | wc -l; ldconfig", Want(env=(), image=image))
+    assert bare.returncode == 0, bare
+    script = f"nvidia-smi -L; {checks.LISTED}"
+    for other in checks.LAYOUTS:
+        docker.configure(other)
+        checks.has_one_gpu(docker.run(script, Want(image=image)), other)
+    want = Want(env=(), image=image, flags=("--gpus=device=0", "--runtime=runc"))
+    checks.has_one_gpu(docker.run(script, want), "classic")
+
+
+def test_an_image_is_built_with_the_driver_at_hand(docker: Docker, layout: str) -> None:
+    image = f"built:{layout}"
+    docker.box.write(
+        "/run/build/Dockerfile",
+        "FROM plain:test\nENV NVIDIA_VISIBLE_DEVICES=0 NVIDIA_DRIVER_CAPABILITIES=utility\n"
+        "RUN nvidia-smi -L && touch /done\n",
+    )
+    # The builder of old: the other one runs its own runc, whatever the default runtime is.
+    done = docker.docker(
+        "build",
+        "--no-cache",
+        "--network=none",
+        f"--tag={image}",
+        "/run/build",
+        DOCKER_BUILDKIT="0",
+    )
+    assert done.returncode == 0, done
+    assert len(checks.UUID.findall(done.stdout)) == 1, done
+    bare = docker.run("cat /done; ldconfig", Want(image=image, flags=("--runtime=runc",)))
+    assert bare.returncode == 0, bare
+    checks.has_one_gpu(docker.run(f"nvidia-smi -L; {checks.LISTED}", Want(image=image)), layout)
+
+
+def test_an_upgrade_on_the_disk_is_survived(docker: Docker, layout: str) -> None:
+    checks.follows_an_upgrade(docker, layout)
+
+
+def test_remapped_users_find_the_driver(docker: Docker, layout: str) -> None:
+    docker.configure(layout, staged=False)  # a view of bind mounts is not for user namespaces
+    for name in ("subuid", "subgid"):
+        docker.box.write(f"/etc/{name}", "nobody:200000:65536\n")
+    docker.again(userns_remap="nobody:nogroup")
+    done = docker.docker("load", "--input", f"{docker.box.work}/plain.tar")
+    assert done.returncode == 0, done
+    done = docker.run(f"ls -ln /etc/ld.so.cache; nvidia-smi -L; {checks.LISTED}")
+    checks.has_one_gpu(done, layout)
+    assert done.stdout.split()[2:4] == ["0", "0"], done
+    name = docker.keep()
+    assert docker.restart(name).returncode == 0
+    checks.has_one_gpu(docker.exec(name, f"nvidia-smi -L; {checks.LISTED}"), layout)
+    docker.remove(name)
