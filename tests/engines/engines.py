@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 from tests.engines.box import DRIVER_ROOT, PROGRAMS, Box
@@ -42,7 +43,7 @@ class Want:
     flags: tuple[str, ...] = ()
 
 
-class Engine:
+class Engine(ABC):
     """What both have in common."""
 
     def __init__(self, box: Box, node: Node) -> None:
@@ -80,28 +81,28 @@ class Engine:
         self._made += 1
         return f"c{self._made}"
 
-    def _start(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _start(self) -> None: ...
 
+    @abstractmethod
     def run(self, script: str, want: Want = Want()) -> Done:
         """Run a script in a new container, which goes with its end."""
-        raise NotImplementedError
 
+    @abstractmethod
     def keep(self, want: Want = Want()) -> str:
         """Start a container that waits, and return its name."""
-        raise NotImplementedError
 
+    @abstractmethod
     def exec(self, name: str, script: str) -> Done:
         """Run a script in a running container."""
-        raise NotImplementedError
 
+    @abstractmethod
     def restart(self, name: str) -> Done:
         """End a container's processes and start it again."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remove(self, name: str) -> None:
         """Remove a running container."""
-        raise NotImplementedError
 
 
 class Docker(Engine):
