@@ -57,6 +57,11 @@ class User:
         for program, package in NEEDED.items():
             if shutil.which(program) is None:
                 raise NotPossibleError(f"{program} is not installed (package {package})")
+        import yaml
+
+        packages = Path(yaml.__file__).parents[1]
+        if not is_open(packages):
+            raise NotPossibleError(f"{packages} cannot be read by everybody")
         self.home = home
         self.run_dir = home / "xdg/nvct"
         self._python = python
@@ -71,15 +76,10 @@ class User:
         }.items():
             with Path("/etc", name).open("a", encoding="ascii") as file:
                 file.write(line)
-        self._install(site)
+        self._install(site, packages)
 
-    def _install(self, site: Path) -> None:
+    def _install(self, site: Path, packages: Path) -> None:
         """Install nvct with a cold side of its own: a virtual environment is its owner's."""
-        import yaml
-
-        packages = Path(yaml.__file__).parents[1]
-        if not is_open(packages):
-            raise NotPossibleError(f"{packages} cannot be read by everybody")
         venv, programs = self.home.with_name("venv"), self.home.with_name("user-bin")
         subprocess.run([self._python, "-m", "venv", "--without-pip", venv], check=True)
         (folder,) = (venv / "lib").iterdir()
