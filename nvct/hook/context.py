@@ -158,7 +158,7 @@ class Context:
 
             ids = read_bytes(f"{self.proc_root}/self/uid_map", 1 << 16)
             return ids.split()[:3] != [b"0", b"0", b"4294967295"]
-        except OSError:
+        except (OSError, ValueError):  # UnicodeEncodeError and NUL are ValueErrors
             return False  # reading it says what is wrong
         return False
 
