@@ -12,12 +12,14 @@
     ├── HostError                      this machine lacks something
     │   ├── DriverNotFoundError
     │   ├── NvmlError
-    │   └── StaleSpecError             a CDI spec no longer describes the host
+    │   ├── StaleSpecError             a CDI spec no longer describes the host
+    │   └── EngineError                a container engine refuses its configuration or stays away
     ├── DocumentError                  a file is malformed or of an unknown version
     │   ├── BundleError
     │   ├── CdiSpecError
     │   ├── CdiConflictError
     │   ├── ConfigError
+    │   ├── EngineConfigError          the same, of a container engine
     │   └── ElfError  LdCacheError
     ├── UnsafePathError                a path in a container leaves its root, or is no regular file
     ├── ContainerNotPossibleError      this machine does not let containers run (simulation, demo)
@@ -104,6 +106,12 @@ class StaleSpecError(HostError):
     code = "stale-spec"
 
 
+class EngineError(HostError):
+    """A container engine refuses its configuration, or does not come back with it."""
+
+    code = "engine"
+
+
 class DocumentError(NvctError):
     """A file is malformed or of an unknown version."""
 
@@ -132,6 +140,12 @@ class ConfigError(DocumentError):
     """config.toml is malformed or holds a value that cannot be used."""
 
     code = "bad-config"
+
+
+class EngineConfigError(DocumentError):
+    """A container engine's configuration cannot be edited."""
+
+    code = "bad-engine-config"
 
 
 class ElfError(DocumentError):
