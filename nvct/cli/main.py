@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 CTK_COMMANDS = {
     "cdi": ("nvct.cli.cdi", "cdi", "Make, list and check CDI specifications."),
+    "config": ("nvct.cli.config", "config", "Print config.toml, or change keys of it."),
     "hook": ("nvct.cli.hook", "hook", "Run a CDI hook, as nvidia-cdi-hook does."),
     "system": ("nvct.cli.system", "system", "Make the driver's device nodes and their links."),
 }

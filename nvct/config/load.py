@@ -90,22 +90,37 @@ def load(path: str, *, required: bool = False) -> Config:
     Raises:
         ConfigError: the file cannot be read, is no TOML, or holds a value of the wrong type.
     """
+    data = read(path)
+    if data is None:
+        if required:
+            raise ConfigError(f"{path} does not exist", hint="create it, or name another")
+        return Config()
+    return from_toml(data, path)
+
+
+def read(path: str) -> bytes | None:
+    """Return the bytes of a config.toml, None where there is none.
+
+    Raises:
+        ConfigError: it cannot be read, or is too large.
+    """
     try:
         with open(path, "rb") as file:
             data = file.read(SIZE_LIMIT + 1)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        if required:
-            raise ConfigError(
-                f"{path} does not exist", hint="create it, or name another"
-            ) from error
-        return Config()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror}", hint="make it a file that root can read"
         ) from error
     if len(data) > SIZE_LIMIT:
         raise ConfigError(f"{path} is larger than {SIZE_LIMIT} bytes", hint=CORRECT)
-    return from_toml(data, path)
+    return data
+
+
+def sets(text: str, key: str) -> bool:
+    """Return whether the text of a config.toml, which is valid, sets a key of KEYS."""
+    return _find(_parse(text), key, "") is not _ABSENT
 
 
 def from_toml(data: bytes, path: str) -> Config:

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands: nvidia-ctk config, config default; nvct config show."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from nvct.cli.options import GoStyle, say
+from nvct.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.config.model import Config
+
+OUTPUT = click.option("--output", "-o", default="", metavar="FILE",
+                      help="Write it there.  [default: standard output]")  # fmt: skip
+MODE = 0o644
+WIDTH = 66  # columns before the origin of a value
+
+
+class _ConfigGroup(GoStyle, click.Group):
+    """A group that takes its options as Go's flag package does."""
+
+
+@click.group(cls=_ConfigGroup, invoke_without_command=True)
+@click.option("--config-file", "--config", "-c", "file", default="", metavar="FILE",
+              help="The config.toml to read.  [default: the one in force]")  # fmt: skip
+@click.option("--set", "settings", multiple=True, metavar="KEY[=VALUE]",
+              help="Set a key; lists with ':' or ','. May be repeated.")  # fmt: skip
+@click.option("--set-list-separator", "separator", default=":", hidden=True)
+@click.option("--in-place", "-i", is_flag=True, help="Write the file that was read.")
+@OUTPUT
+@click.pass_context
+def config(
+    ctx: click.Context,
+    *,
+    file: str,
+    settings: tuple[str, ...],
+    separator: str,
+    in_place: bool,
+    output: str,
+) -> None:
+    """Print config.toml, or change keys of it; comments and order stay.
+
+    A file that does not exist is taken to be the default one.
+
+    Example: nvidia-ctk config --set nvidia-container-runtime.mode=cdi --in-place
+    """
+    from nvct.config import editing
+
+    if ctx.invoked_subcommand:
+        ctx.meta["nvct.config-file"] = file
+        return
+    if in_place and output:
+        raise UsageError("--in-place and --output exclude each other", hint="choose one")
+    if not separator:
+        raise UsageError("--set-list-separator is empty", hint="leave it out: it is a colon")
+    path = file or _in_force()
+    before = _text(path)
+    after = editing.change(before or _default(), editing.parse(list(settings), separator), path)
+    where = path if in_place else output
+    if not where:
+        click.echo(after, nl=False)
+    elif where != path or after != before:
+        _write(where, after)
+
+
+@config.command("default", cls=GoStyle)
+@OUTPUT
+def default(*, output: str) -> None:
+    """Print the config.toml that a node starts with."""
+    if output:
+        _write(output, _default())
+    else:
+        click.echo(_default(), nl=False)
+
+
+@config.command("show", cls=GoStyle)
+@click.option("--origin", is_flag=True, help="Say where each value is from.")
+@click.pass_context
+def show(ctx: click.Context, *, origin: bool) -> None:
+    """Print every key with the value that holds, and warnings about values that do not."""
+    from nvct.config import load
+
+    path = ctx.meta.get("nvct.config-file") or _in_force()
+    settings = load.load(path)
+    text = _text(path) or ""
+    if origin:
+        click.echo(f"# {_why(path, settings)}")
+    for key, name in load.KEYS.items():
+        row = f"{key} = {_toml(name, getattr(settings, name))}"
+        click.echo(f"{row:{WIDTH}}  # {_origin(text, path, key, settings)}" if origin else row)
+    for number, rule in enumerate(settings.policy, 1):
+        click.echo(f"# nvct.policy, rule {number}: {rule}")
+    for warning in settings.warnings:
+        say(f"warning: {warning}")
+
+
+def _in_force() -> str:
+    from nvct.config import load
+
+    named = click.get_current_context().meta.get("nvct.config")
+    return str(named or load.path_from(os.environ))
+
+
+def _why(path: str, settings: Config) -> str:
+    from nvct import paths
+
+    if not settings.path:
+        return f"{path} does not exist: these are the defaults"
+    if os.environ.get(paths.CONFIG_ENV) == path:
+        return f"{path}, which {paths.CONFIG_ENV} names"
+    if path != paths.CONFIG_FILE and os.environ.get("XDG_CONFIG_HOME"):
+        return f"{path}, which XDG_CONFIG_HOME leads to"
+    return path
+
+
+def _origin(text: str, path: str, key: str, settings: Config) -> str:
+    from nvct.config import editing, load
+
+    if not settings.path or not load.sets(text, key):
+        return "default"
+    line = editing.line_of(text, key)
+    return f"{path}:{line}" if line else path
+
+
+def _toml(name: str, value: object) -> str:
+    """Return a value as config.toml would say it; JSON's strings, booleans and lists are TOML."""
+    import json
+
+    from nvct.config import load
+
+    if name in load.COMMA_LISTS and isinstance(value, list):
+        value = ",".join(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _text(path: str) -> str | None:
+    from nvct.config import load
+
+    data = load.read(path)
+    if data is not None:
+        load.from_toml(data, path)  # says what is wrong with it
+    return None if data is None else data.decode()
+
+
+def _default() -> str:
+    from nvct.config.default import TEXT
+
+    return TEXT
+
+
+def _write(path: str, text: str) -> None:
+    from nvct.linux.files import write_atomic
+
+    path = os.path.abspath(path)
+    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+    exists = os.path.exists(path)
+    write_atomic(path, text.encode(), mode=None if exists else MODE, sync=True)
+    say(f"{path} written")

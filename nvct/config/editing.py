@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes to the text of a config.toml: everything else in it stays, comments and order included.
+
+Cold. `--set KEY[=VALUE]` of `nvidia-ctk config`, by the rules of nvidia-container-toolkit v1.20,
+but for its bug that a list with commas cannot be given. A key that stands there as a comment
+(`#root = "/run/nvidia/driver"`) is written in that place.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from nvct.config.load import COMMA_LISTS, KEYS, from_toml
+from nvct.config.model import Config, check
+from nvct.errors import ConfigError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tomlkit import TOMLDocument
+
+TRUE = ("1", "t", "T", "TRUE", "true", "True")  # Go's strconv.ParseBool
+FALSE = ("0", "f", "F", "FALSE", "false", "False")
+NIL = "nil"
+SEPARATOR = ":"
+_HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_.\-]+)\s*\]\s*(#.*)?$")
+_KEY = re.compile(r"\s*([A-Za-z0-9_.\-]+)\s*=")
+_COMMENTED = re.compile(r"\s*#\s*([A-Za-z0-9_\-]+)\s*=")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One key and its new value; None removes it."""
+
+    key: str
+    value: bool | str | list[str] | None
+
+
+def parse(words: list[str], separator: str = SEPARATOR) -> list[Setting]:
+    """Read the values of --set.
+
+    A word may hold several settings between commas, as the incumbent's command line splits them;
+    what stands behind a comma and names no key belongs to the value before it.
+
+    Raises:
+        UsageError: a key is unknown, a table, or its value does not fit.
+    """
+    return [_setting(word, separator) for text in words for word in _split(text)]
+
+
+def _split(text: str) -> list[str]:
+    words: list[str] = []
+    for part in text.split(","):
+        key = part.partition("=")[0].strip()
+        if words and key not in KEYS:
+            words[-1] += f",{part}"
+        else:
+            words.append(part)
+    return words
+
+
+def _setting(word: str, separator: str) -> Setting:
+    key, equals, value = word.partition("=")
+    key = key.strip()
+    if key not in KEYS:
+        if any(known.startswith(f"{key}.") for known in KEYS):
+            raise UsageError(f"{key} is a table", hint="set one of its keys")
+        raise UsageError(
+            f"{key!r:.80} is no key of config.toml",
+            hint="nvidia-ctk config default shows those that there are",
+        )
+    if value == NIL and key.startswith("features."):
+        return Setting(key=key, value=None)
+    default = getattr(Config(), KEYS[key])
+    if isinstance(default, bool):
+        return Setting(key=key, value=_truth(key, value) if equals else True)
+    if not equals:
+        raise UsageError(f"{key} needs a value", hint=f"write --set {key}=VALUE")
+    if isinstance(default, list) and KEYS[key] not in COMMA_LISTS:
+        return Setting(key=key, value=_list(value, separator))
+    return Setting(key=key, value=value)
+
+
+def _truth(key: str, value: str) -> bool:
+    if value not in TRUE + FALSE:
+        raise UsageError(f"{value!r:.80} is no truth value for {key}", hint="write true or false")
+    return value in TRUE
+
+
+def _list(value: str, separator: str) -> list[str]:
+    between = separator if separator in value else ","
+    return [part for part in value.split(between) if part]
+
+
+def change(text: str, settings: list[Setting], path: str) -> str:
+    """Return the text with settings made.
+
+    Args:
+        text: of a config.toml.
+        settings: in order; the last one for a key holds.
+        path: of the file, for errors.
+
+    Raises:
+        ConfigError: the text is no TOML, or no container could be created with the outcome.
+    """
+    _read(text, path)
+    for setting in settings:
+        text = _change(text, setting, path)
+    if settings:
+        check(_read(text, path))
+    return text
+
+
+def _read(text: str, path: str) -> Config:
+    return from_toml(text.encode(), path)
+
+
+def _change(text: str, setting: Setting, path: str) -> str:
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        document = tomlkit.parse(text)
+        if setting.value is not None and _find(document, setting.key) is None:
+            at = _commented(text, setting.key)
+            if at is not None:
+                return _uncomment(text, at, setting)
+        return _edit(document, setting)
+    except TOMLKitError as error:
+        raise ConfigError(f"{path}: {setting.key} cannot be set: {error}") from error
+
+
+def _find(document: TOMLDocument, key: str) -> object:
+    found: object = document
+    for name in key.split("."):
+        if not isinstance(found, dict) or name not in found:
+            return None
+        found = found[name]
+    return found
+
+
+def _edit(document: TOMLDocument, setting: Setting) -> str:
+    import tomlkit
+
+    *names, last = setting.key.split(".")
+    table = document
+    for name in names:
+        if name not in table:
+            if setting.value is None:
+                return tomlkit.dumps(document)
+            table[name] = tomlkit.table()
+        table = table[name]
+    if setting.value is not None:
+        table[last] = setting.value
+    elif last in table:
+        del table[last]
+    return tomlkit.dumps(document)
+
+
+def lines(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield (line index, table, line) for each line of a config.toml, multi-line strings aside."""
+    table = ""
+    for number, line in enumerate(text.splitlines(keepends=True)):
+        header = _HEADER.match(line)
+        if header:
+            table = header[1]
+        yield number, table, line
+
+
+def line_of(text: str, key: str) -> int | None:
+    """Return the number of the line, from 1, that sets a key; None if it is not to be found."""
+    for number, table, line in lines(text):
+        found = _KEY.match(line)
+        if found and f"{table}.{found[1]}".lstrip(".") == key:
+            return number + 1
+    return None
+
+
+def _commented(text: str, key: str) -> int | None:
+    for number, table, line in lines(text):
+        found = _COMMENTED.match(line)
+        if found and f"{table}.{found[1]}".lstrip(".") == key:
+            return number
+    return None
+
+
+def _uncomment(text: str, at: int, setting: Setting) -> str:
+    import tomlkit
+
+    rows = text.splitlines(keepends=True)
+    end = rows[at][len(rows[at].rstrip("\r\n")) :]
+    value = tomlkit.item(setting.value).as_string()
+    rows[at] = f"{setting.key.rpartition('.')[2]} = {value}{end}"
+    return "".join(rows)

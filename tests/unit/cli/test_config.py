@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvidia-ctk config: files are kept, and written in one step."""
+
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from nvct.cli.main import program
+from nvct.config.default import TEXT
+from nvct.errors import NvctError
+
+
+def _run(*args: str, env: dict[str, str] | None = None) -> Result:
+    return CliRunner().invoke(program("nvidia-ctk"), ["config", *args], env=env or {})
+
+
+def test_without_a_file_the_default_is_printed(tmp_path: Path) -> None:
+    assert _run("--config-file", str(tmp_path / "none")).stdout == TEXT
+    assert _run("default").stdout == TEXT
+
+
+def test_a_file_is_printed_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("# mine\ndisable-require = true\n", encoding="utf-8")
+    assert _run("-c", str(file)).stdout == "# mine\ndisable-require = true\n"
+
+
+def test_in_place_keeps_mode_and_comments_and_writes_nothing_twice(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("# mine\ndisable-require = true\n", encoding="utf-8")
+    file.chmod(0o640)
+    words = ("-config-file", str(file), "-set=disable-require=false", "-in-place=true")
+    assert _run(*words).exit_code == 0
+    assert file.read_text(encoding="utf-8") == "# mine\ndisable-require = false\n"
+    assert file.stat().st_mode & 0o777 == 0o640
+    inode = file.stat().st_ino
+    assert _run(*words).exit_code == 0
+    assert file.stat().st_ino == inode
+
+
+def test_output_makes_folders(tmp_path: Path) -> None:
+    file = tmp_path / "a/b/config.toml"
+    assert _run("default", "--output", str(file)).exit_code == 0
+    assert file.read_text(encoding="utf-8") == TEXT
+    assert file.stat().st_mode & 0o777 == 0o644
+
+
+def test_in_place_and_output_exclude_each_other() -> None:
+    result = _run("--in-place", "--output", "x")
+    assert isinstance(result.exception, NvctError)
+    assert "exclude each other" in str(result.exception)
+
+
+def test_a_broken_file_is_left_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("a = = 1\n", encoding="utf-8")
+    result = _run("-c", str(file), "--set", "disable-require", "--in-place")
+    assert "no TOML" in str(result.exception)
+    assert file.read_text(encoding="utf-8") == "a = = 1\n"
+
+
+def test_show_says_where_values_are_from(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('swarm-resource = "A,B"\n[nvidia-ctk]\npath = "/x"\n', encoding="utf-8")
+    env = {"NVIDIA_CTK_CONFIG_FILE_PATH": str(file)}
+    rows = _run("show", "--origin", env=env).stdout.splitlines()
+    assert rows[0] == f"# {file}, which NVIDIA_CTK_CONFIG_FILE_PATH names"
+    said = {row.split(" = ")[0]: row.split("  # ")[1] for row in rows[1:]}
+    assert said["nvidia-ctk.path"] == f"{file}:3"
+    assert said["disable-require"] == "default"
+    assert any(row.startswith('swarm-resource = "A,B" ') for row in rows)
+
+
+def test_show_warns_of_what_does_not_hold(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[nvidia-container-runtime]\nlog-level = "loud"\n', encoding="utf-8")
+    result = _run("show", env={"NVIDIA_CTK_CONFIG_FILE_PATH": str(file)})
+    assert 'nvidia-container-runtime.log-level = "info"' in result.stdout
+    assert "'loud'" in result.stderr
