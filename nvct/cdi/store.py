@@ -14,8 +14,8 @@ from typing import Any
 
 from nvct.cdi import form, versions, yaml_writer
 from nvct.cdi.validate import validate
-from nvct.errors import HostError, UsageError
-from nvct.linux.files import write_atomic
+from nvct.errors import DocumentError, HostError, UsageError
+from nvct.linux.files import read_bytes, write_atomic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,10 +82,19 @@ def save(spec: Spec, path: str, format: str | None = None, comment: str = "") ->
     validate(_ordered(spec), source=path)
     try:
         os.makedirs(os.path.dirname(path) or ".", mode=FOLDER_MODE, exist_ok=True)
-        write_atomic(path, data, mode=MODE)
+        if not _holds(path, data):  # engines that watch the folder would read it all again
+            write_atomic(path, data, mode=MODE)
     except OSError as error:
         raise _not_written(path, error) from error
     return path
+
+
+def _holds(path: str, data: bytes) -> bool:
+    try:
+        found = os.stat(path)
+        return stat.S_IMODE(found.st_mode) == MODE and read_bytes(path) == data
+    except (OSError, DocumentError):
+        return False
 
 
 def _is_stream(path: str) -> bool:

@@ -17,22 +17,55 @@ def launchers() -> None:
     """Install the runtime shim's launchers."""
 
 
+PYTHON = click.option("--python", help="Interpreter of the hot side.  [default: this one's base]")
+PACKAGES = click.option("--packages", help="Folder that holds nvct.  [default: this one's]")
+
+
 @launchers.command()
 @click.option("--bin-dir", type=click.Path(path_type=Path), required=True, help="Where they go.")
 @click.option("--form", type=click.Choice(launch.FORMS), default="auto", show_default=True,
               help="A static C program, or a shell script.")  # fmt: skip
-@click.option("--python", help="Interpreter of the hot side.  [default: this one's base]")
+@PYTHON
+@PACKAGES
 @click.option("--cold", help="Interpreter of the cold side.  [default: this one]")
 @click.option("--archive", default="", help="Compiled hot side.  [default: in __pycache__]")
-def install(bin_dir: Path, form: str, python: str | None, cold: str | None, archive: str) -> None:
+@click.option("--no-archive", is_flag=True, help="Make the archive later: nvct launchers archive.")
+def install(
+    *,
+    bin_dir: Path,
+    form: str,
+    python: str | None,
+    packages: str | None,
+    cold: str | None,
+    archive: str,
+    no_archive: bool,
+) -> None:
     """Install nvidia-container-runtime, .cdi, .legacy, nvidia-cdi-hook and the prestart hook.
 
     Example: nvct launchers install --bin-dir /usr/local/bin
     """
-    built = launch.default_built()
-    built = replace(built, python=python or built.python, cold=cold or built.cold)
-    built = replace(built, archive=archive)
+    built = _built(python, packages, archive)
+    built = replace(built, cold=cold or built.cold)
     compiler = os.environ.get("CC") or "cc"
-    used, made = launch.install(bin_dir.resolve(), form, built, compiler)
+    used, made = launch.install(bin_dir.resolve(), form, built, compiler, archive=not no_archive)
     programs = ", ".join(path.name for path in made if path.parent == bin_dir.resolve())
     click.echo(f"installed in {bin_dir} (form {used}): {programs}", err=True)
+
+
+@launchers.command("archive")
+@PYTHON
+@PACKAGES
+@click.option("--archive", default="", help="The file.  [default: in __pycache__]")
+def make_archive(*, python: str | None, packages: str | None, archive: str) -> None:
+    """Compile the hot side into its archive, as is done after each change of the interpreter.
+
+    Example: nvct launchers archive --python /usr/bin/python3 --archive /usr/lib/nvct/hot.bin
+    """
+    click.echo(launch.make_archive(_built(python, packages, archive)))
+
+
+def _built(python: str | None, packages: str | None, archive: str) -> launch.Built:
+    built = launch.default_built()
+    return replace(
+        built, python=python or built.python, packages=packages or built.packages, archive=archive
+    )

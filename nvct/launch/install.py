@@ -92,7 +92,12 @@ def default_built() -> Built:
 
 
 def install(
-    bin_dir: Path, form: str = "auto", built: Built | None = None, cc: str = "cc"
+    bin_dir: Path,
+    form: str = "auto",
+    built: Built | None = None,
+    cc: str = "cc",
+    *,
+    archive: bool = True,
 ) -> tuple[str, list[Path]]:
     """Put the launchers into a folder, and the archive of the hot side in its place.
 
@@ -102,6 +107,7 @@ def install(
         built: what to build in; default this installation. Where it names no archive, one is
             made in nvct's own __pycache__ if that can be written.
         cc: the C compiler.
+        archive: make the archive now; a package makes it where it is installed.
 
     Returns:
         The form that was used, and the paths of the programs and the archive.
@@ -116,11 +122,12 @@ def install(
     compiler = shutil.which(cc)
     if form == "auto":
         form = "c" if compiler else "sh"
-    try:
-        built = replace(built, archive=make_archive(built))
-    except HostError:
-        if built.archive:
-            raise
+    if archive:
+        try:
+            built = replace(built, archive=make_archive(built))
+        except HostError:
+            if built.archive:
+                raise
     data = compile_launcher(built, compiler) if form == "c" else fill_script(built)
     made = []
     for name in PROGRAMS:
@@ -133,7 +140,7 @@ def install(
                 hint="name a folder that is there, or run as root",
             ) from error
         made.append(path)
-    return form, made + ([Path(built.archive)] if built.archive else [])
+    return form, made + ([Path(built.archive)] if built.archive and archive else [])
 
 
 def make_archive(built: Built) -> str:

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command: nvct publish, which keeps the spec that engines read as the host is."""
+
+from __future__ import annotations
+
+import click
+
+from nvct.cli.options import GoStyle, say
+
+OUTPUT = "/var/run/cdi/nvidia.yaml"
+
+
+@click.command(cls=GoStyle)
+@click.option("--output", envvar="NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", default=OUTPUT,
+              show_default=True, help="The specification.")  # fmt: skip
+@click.option("--withdraw", is_flag=True, help="Remove it, as when nvct is uninstalled.")
+@click.pass_context
+def publish(ctx: click.Context, *, output: str, withdraw: bool) -> None:
+    """Write the CDI specification of this host where engines read it, or remove it.
+
+    What nvidia-cdi-refresh.service runs: after an installation, whenever the driver or a GPU
+    comes or goes. Without a driver there is nothing to publish, and an older specification is
+    removed. The variables of nvidia-ctk cdi generate hold; a file that says the same already is
+    left alone, and so is one of somebody else.
+
+    Example: nvct publish --output /etc/cdi/nvidia.yaml
+    """
+    from nvct.cli.cdi_generate import generate
+    from nvct.errors import DriverNotFoundError
+    from nvct.refresh import published
+
+    if withdraw:
+        gone = published.withdraw(output)
+        say(f"removed {output}" if gone else f"{output} does not exist")
+        return
+    published.check(output)
+    try:
+        generate.invoke(generate.make_context("generate", ["--output", output], parent=ctx))
+    except DriverNotFoundError as error:
+        gone = published.withdraw(output)
+        say(f"{error}: {f'removed {output}' if gone else 'nothing to publish'}")

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CDI spec that engines read themselves: whose file it is, and taking it away.
+
+Cold. A spec is replaced or removed only if it is of this host's NVIDIA devices: written by us, or
+by another generator of the same kind of devices, whose place we take. What lies under that name
+and is something else stays.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nvct.cdi import load
+from nvct.errors import DocumentError, HostError
+from nvct.specgen import provenance
+
+KIND = "nvidia.com/gpu"
+
+
+def check(path: str) -> None:
+    """Refuse to take the place of somebody else's file.
+
+    Raises:
+        HostError: it is one.
+    """
+    if not os.path.lexists(path):
+        return
+    try:
+        spec = load.load_file(path)
+    except DocumentError as error:
+        raise _stays(path, "no CDI specification") from error
+    if spec["kind"] != KIND and provenance.read(spec, path) is None:
+        raise _stays(path, f"somebody else's specification of {spec['kind']}")
+
+
+def _stays(path: str, what: str) -> HostError:
+    return HostError(
+        f"{path} is {what}; it stays",
+        hint="move it away, or set NVIDIA_CTK_CDI_OUTPUT_FILE_PATH",
+    )
+
+
+def withdraw(path: str) -> bool:
+    """Remove the spec; return whether there was one.
+
+    Raises:
+        HostError: as `check`, or it cannot be removed.
+    """
+    check(path)
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise HostError(f"{path} cannot be removed: {error.strerror}") from error
+    return True

@@ -1,0 +1,73 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Put nvct below DESTDIR as packages install it. Nothing is compiled but the launchers; byte code and
+# the archive of the hot side are made on the machine they are for (`nvct launchers archive`).
+#
+#   DESTDIR=build/root PYTHON=/usr/bin/python3 BUILD_PYTHON=.venv/bin/python sh packaging/install.sh
+#
+# VENDOR holds Python modules that distributions lack, such as pynvml.py.
+# PYTHON is the interpreter of the installed programs; BUILD_PYTHON, with click, runs nvct here.
+set -eu
+: "${DESTDIR:?DESTDIR names the folder to install into}"
+PYTHON=${PYTHON:-/usr/bin/python3}
+BUILD_PYTHON=${BUILD_PYTHON:-$PYTHON}
+here=$(cd "$(dirname "$0")/.." && pwd)
+dest=$(mkdir -p "$DESTDIR" && cd "$DESTDIR" && pwd)
+lib=$dest/usr/lib/nvct
+umask 022
+
+mkdir -p "$lib" "$dest/usr/bin"
+rm -rf "$lib/nvct"
+(cd "$here" && find nvct -name __pycache__ -prune -o -name '.*' -prune -o -type f -print) | while read -r file; do
+	install -D -m 0644 "$here/$file" "$lib/$file"
+done
+
+[ -z "${VENDOR:-}" ] || install -m 0644 "$VENDOR"/*.py "$lib/"
+
+program() { # NAME MODULE FUNCTION
+	sed -e "s|@PYTHON@|$PYTHON|" -e "s|@MODULE@|$2|" -e "s|@FUNCTION@|$3|" "$here/packaging/files/program" >"$dest/usr/bin/$1"
+	chmod 0755 "$dest/usr/bin/$1"
+}
+program nvct nvct.cli.main nvct
+program nvidia-ctk nvct.cli.main nvidia_ctk
+program nvidia-container-cli nvct.cli.container_cli nvidia_container_cli
+sed -e "s|@PYTHON@|$PYTHON|" "$here/packaging/files/cold" >"$lib/cold"
+chmod 0755 "$lib/cold"
+
+nvct() { PYTHONPATH=$here "$BUILD_PYTHON" -B -c "import sys; sys.argv[0] = 'nvct'; from nvct.cli.main import nvct; nvct()" "$@"; }
+nvct launchers install --bin-dir "$dest/usr/bin" --form c --python "$PYTHON" --packages /usr/lib/nvct \
+	--cold /usr/lib/nvct/cold --archive /usr/lib/nvct/hot.bin --no-archive
+ln -sf nvidia-container-runtime-hook "$dest/usr/bin/nvidia-container-toolkit"
+
+install -d "$dest/etc/nvidia-container-runtime"
+nvct config default >"$dest/etc/nvidia-container-runtime/config.toml"
+chmod 0644 "$dest/etc/nvidia-container-runtime/config.toml"
+install -D -m 0644 "$here/hooks/oci-nvidia-hook.json" "$dest/usr/share/nvct/hooks/oci-nvidia-hook.json"
+
+man=$dest/usr/share/man
+for page in "$here"/packaging/man/*.[158]; do
+	install -D -m 0644 "$page" "$man/man${page##*.}/${page##*/}"
+done
+PYTHONPATH=$here "$BUILD_PYTHON" -B "$here/packaging/man/commands.py" "$man/man1"
+
+for name in nvct nvidia-ctk; do
+	for shell in bash zsh fish; do
+		case $shell in
+		bash) file=$dest/usr/share/bash-completion/completions/$name ;;
+		zsh) file=$dest/usr/share/zsh/${ZSH_FOLDER:-vendor-completions}/_$name ;;
+		fish) file=$dest/usr/share/fish/vendor_completions.d/$name.fish ;;
+		esac
+		mkdir -p "${file%/*}"
+		PYTHONPATH=$here "$BUILD_PYTHON" -B "$here/packaging/files/completion.py" "$name" "$shell" >"$file"
+		chmod 0644 "$file"
+	done
+done
+
+for unit in "$here"/packaging/systemd/*.service "$here"/packaging/systemd/*.path "$here"/packaging/systemd/*.timer; do
+	[ ! -e "$unit" ] || install -D -m 0644 "$unit" "$dest/usr/lib/systemd/system/${unit##*/}"
+done
+for rules in "$here"/packaging/udev/*.rules; do
+	[ ! -e "$rules" ] || install -D -m 0644 "$rules" "$dest/usr/lib/udev/rules.d/${rules##*/}"
+done
+[ ! -e "$here/packaging/systemd/nvidia-cdi-refresh.env" ] ||
+	install -D -m 0644 "$here/packaging/systemd/nvidia-cdi-refresh.env" "$dest/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"

@@ -1,0 +1,21 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Build the .rpm files into dist/: build.sh [FOLDER]. Needs rpmbuild, gcc and the Python packages that
+# nvct needs. On a machine whose packages rpm does not know (Debian), dependencies are not checked.
+set -eu
+here=$(cd "$(dirname "$0")/../.." && pwd)
+out=${1:-$here/dist}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' "$here/nvct/version.py")
+mkdir -p "$out"
+sh "$here/packaging/tree.sh" "$work/tree"
+nodeps=
+rpm -q rpm >/dev/null 2>&1 || nodeps=--nodeps
+rpmbuild -bb $nodeps --define "_topdir $work/rpm" --define "nvct_version $version" \
+	--define "nvct_tree $work/tree" --define "_build_id_links none" "$here/packaging/rpm/nvct.spec" >"$work/log" 2>&1 || {
+	tail -n 40 "$work/log" >&2
+	exit 1
+}
+find "$work/rpm/RPMS" -name '*.rpm' -exec cp {} "$out/" \;
+ls "$out"/*.rpm

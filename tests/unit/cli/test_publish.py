@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command nvct publish: the spec comes, stays, changes and goes as the driver does."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from nvct.cli.main import program
+from nvct.errors import HostError
+from nvct.paths import CONFIG_ENV
+from tests.support.shim_lab import Lab
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+    from click.testing import Result
+
+FOREIGN = """\
+cdiVersion: 0.5.0
+kind: acme.com/card
+devices: [{name: a, containerEdits: {env: [A=B]}}]
+"""
+
+
+@pytest.fixture
+def lab() -> Generator[Lab]:
+    made = Lab()
+    made.driver(gpus=2)
+    yield made
+    made.remove()
+
+
+def publish(lab: Lab, output: Path, *args: str, **env: str) -> Result:
+    return CliRunner().invoke(
+        program("nvct"), ["publish", *args], prog_name="nvct",
+        env={
+            CONFIG_ENV: str(lab.config_toml), "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH": str(output), **env
+        },
+    )  # fmt: skip
+
+
+def test_a_spec_is_written_where_the_variable_says(lab: Lab, tmp_path: Path) -> None:
+    output = tmp_path / "cdi/nvidia.yaml"
+    assert publish(lab, output).exit_code == 0
+    assert yaml.safe_load(output.read_text(encoding="utf-8"))["kind"] == "nvidia.com/gpu"
+
+
+def test_the_variables_of_generate_hold(lab: Lab, tmp_path: Path) -> None:
+    output = tmp_path / "nvidia.yaml"
+    assert publish(lab, output, NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES="uuid",
+                   NVIDIA_CTK_CDI_GENERATE_CLASS="card").exit_code == 0  # fmt: skip
+    spec = yaml.safe_load(output.read_text(encoding="utf-8"))
+    assert spec["kind"] == "nvidia.com/card"
+    assert [device["name"][:4] for device in spec["devices"]] == ["GPU-", "GPU-", "all"]
+    assert publish(lab, output, NVIDIA_CTK_CDI_GENERATE_CLASS="card").exit_code == 0
+
+
+def test_what_is_the_same_is_not_written_again(lab: Lab, tmp_path: Path) -> None:
+    output = tmp_path / "nvidia.yaml"
+    publish(lab, output)
+    inode = output.stat().st_ino
+    publish(lab, output)
+    assert output.stat().st_ino == inode
+
+
+def test_a_driver_that_goes_takes_the_spec_with_it(lab: Lab, tmp_path: Path) -> None:
+    output = tmp_path / "nvidia.yaml"
+    publish(lab, output)
+    shutil.rmtree(lab.home / "proc/driver")
+    shutil.rmtree(lab.home / "driver/usr")
+    result = publish(lab, output)
+    assert result.exit_code == 0
+    assert f"removed {output}" in result.stderr
+    assert not output.exists()
+    assert "nothing to publish" in publish(lab, output).stderr
+
+
+def test_withdraw_removes_it_once(lab: Lab, tmp_path: Path) -> None:
+    output = tmp_path / "nvidia.yaml"
+    publish(lab, output)
+    assert publish(lab, output, "--withdraw").stderr == f"removed {output}\n"
+    assert publish(lab, output, "--withdraw").stderr == f"{output} does not exist\n"
+
+
+@pytest.mark.parametrize("text", ["not a spec", FOREIGN])
+@pytest.mark.parametrize("args", [(), ("--withdraw",)])
+def test_a_file_of_somebody_else_stays(
+    lab: Lab, tmp_path: Path, text: str, args: tuple[str, ...]
+) -> None:
+    output = tmp_path / "nvidia.yaml"
+    output.write_text(text, encoding="utf-8")
+    result = publish(lab, output, *args)
+    assert isinstance(result.exception, HostError)
+    assert "it stays" in str(result.exception)
+    assert output.read_text(encoding="utf-8") == text
