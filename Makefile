@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in /usr/bin/python3 python3; do $$p -c 'import sys; sys.
 # Containers need root: a user for whom sudo asks no password (any more) gets it for the demo alone.
 SUDO = $(shell [ "$$(id -u)" = 0 ] || ! sudo -n true 2>/dev/null || echo sudo)
 
-.PHONY: help setup demo test check fmt golden bench fuzz gpu ci ci-full clean
+.PHONY: help setup demo test check fmt golden bench fuzz gpu install deb rpm ci ci-full clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -55,8 +55,19 @@ fuzz: setup ## feed the parsers mutated input (N=100000 times each, TARGET=one o
 gpu: setup ## the whole chain on this machine's GPU, without network (SIM=1: on a simulated one)
 	@$(SUDO) $(BIN)/python -m tests.gpu $(if $(SIM),--sim)
 
+install: setup ## put everything below DESTDIR, as the packages do
+	@tree=$$(mktemp -d) && trap 'rm -rf "$$tree"' EXIT && sh packaging/tree.sh "$$tree" && \
+	  BUILD_PYTHON=$(BIN)/python VENDOR=$$tree/vendor sh packaging/install.sh
+
+deb: setup ## build the Debian packages into dist/
+	@sh packaging/deb/build.sh
+
+rpm: setup ## build the rpm packages into dist/
+	@sh packaging/rpm/build.sh
+
 ci: check ## everything that a change must pass; a skipped engine test fails
-	@bash tests/support/packages.sh podman uidmap musl
+	@bash tests/support/packages.sh podman uidmap musl mmdebstrap iproute2 \
+	  debhelper dh-python lintian rpm rpmlint python3-click python3-jsonschema python3-rich python3-tomlkit python3-yaml
 	@NVCT_TESTS_REQUIRE=engine $(MAKE) --no-print-directory test
 
 ci-full: ci ## what takes longer: many more property examples, and the bench; writes docs/results

@@ -38,6 +38,9 @@ nvct() { PYTHONPATH=$here "$BUILD_PYTHON" -B -c "import sys; sys.argv[0] = 'nvct
 nvct launchers install --bin-dir "$dest/usr/bin" --form c --python "$PYTHON" --packages /usr/lib/nvct \
 	--cold /usr/lib/nvct/cold --archive /usr/lib/nvct/hot.bin --no-archive
 ln -sf nvidia-container-runtime-hook "$dest/usr/bin/nvidia-container-toolkit"
+# One program under several names; links where they come in the same package.
+ln -f "$dest/usr/bin/nvidia-container-runtime" "$dest/usr/bin/nvidia-cdi-hook"
+ln -f "$dest/usr/bin/nvidia-container-runtime.cdi" "$dest/usr/bin/nvidia-container-runtime.legacy"
 
 install -d "$dest/etc/nvidia-container-runtime"
 nvct config default >"$dest/etc/nvidia-container-runtime/config.toml"
@@ -64,7 +67,7 @@ for name in nvct nvidia-ctk; do
 done
 
 for unit in "$here"/packaging/systemd/*.service "$here"/packaging/systemd/*.path "$here"/packaging/systemd/*.timer; do
-	[ ! -e "$unit" ] || install -D -m 0644 "$unit" "$dest/usr/lib/systemd/system/${unit##*/}"
+	[ ! -e "$unit" ] || install -D -m 0644 "$unit" "$dest${UNIT_FOLDER:-/usr/lib/systemd/system}/${unit##*/}"
 done
 for rules in "$here"/packaging/udev/*.rules; do
 	[ ! -e "$rules" ] || install -D -m 0644 "$rules" "$dest/usr/lib/udev/rules.d/${rules##*/}"

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Debian packages in a Debian: installed, used, upgraded, removed, purged."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from nvct.errors import ContainerNotPossibleError
+from tests.integration import packages
+from tests.support import debian_root
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.integration.conftest import SimulatedNode
+
+REPOSITORY = Path(__file__).parents[2]
+RELEASES = ("bookworm", "trixie")
+STEPS = r"""
+work=$1
+smi() { nvidia-container-runtime --root /run/runc-test run --bundle "$work/gpu" "gpu-$1"; }
+mkdir -p /etc/nvidia-container-runtime
+printf '# the admin was here\n[nvidia-container-cli]\nroot = "/run/nvidia/driver"\n' \
+    > /etc/nvidia-container-runtime/config.toml
+cp /etc/nvidia-container-runtime/config.toml /tmp/admins
+
+echo "== install"
+dpkg -i "$DEBS"/*.deb > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
+cmp /etc/nvidia-container-runtime/config.toml /tmp/admins
+nvidia-ctk cdi check
+echo "spec: $(nvidia-ctk --quiet cdi list | grep -c nvidia.com/gpu) devices"
+ls /usr/lib/nvct/hot.bin
+nvidia-container-runtime --version | head -n 1
+nvct --version; nvidia-ctk --version; nvidia-container-cli --version | head -n 1
+man -w nvidia-ctk 2> /dev/null || ls /usr/share/man/man1/nvidia-ctk.1.gz
+smi installed
+nvidia-container-runtime --root /run/runc-test run --bundle "$work/plain" plain
+
+echo "== upgrade"
+dpkg -i "$DEBS"/9.9.9/*.deb > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
+cmp /etc/nvidia-container-runtime/config.toml /tmp/admins
+dpkg-query -W -f '${Version}\n' nvct-base
+smi upgraded
+nvidia-ctk cdi check
+
+echo "== remove"
+dpkg -r nvct nvct-operator-extensions nvct-base > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
+grep "'[^']*nv[^']*' not empty" /tmp/dpkg.log && exit 1
+ls /var/run/cdi/nvidia.yaml /run/nvct /usr/bin/nvidia-ctk 2> /dev/null && exit 1
+cmp /etc/nvidia-container-runtime/config.toml /tmp/admins
+
+echo "== purge"
+dpkg -P nvct-base > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
+grep "'[^']*nv[^']*' not empty" /tmp/dpkg.log && exit 1
+echo "== end"
+"""
+
+
+@pytest.fixture(scope="module")
+def debs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages, and in 9.9.9 a newer version of them."""
+    out = tmp_path_factory.mktemp("debs")
+    build = REPOSITORY / "packaging/deb/build.sh"
+    done = subprocess.run(["sh", build, out], capture_output=True, text=True, check=False)
+    if "Unmet build dependencies" in done.stderr or "dpkg-buildpackage: not found" in done.stderr:
+        pytest.skip("no debhelper, dh-python or Python packages to build with")
+    assert done.returncode == 0, done.stderr
+    packages.bump(out, "9.9.9")
+    return out
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.parametrize("release", RELEASES)
+def test_packages_come_and_go(release: str, debs: Path, simulated: SimulatedNode) -> None:
+    try:
+        root = debian_root.root(release)
+    except ContainerNotPossibleError as error:
+        pytest.skip(str(error))
+    simulated.run(
+        packages.installed,
+        {packages.ROOT_ENV: str(root), packages.DEBS_ENV: str(debs), packages.STEPS_ENV: STEPS},
+    )
+    said = (simulated.work / "said").read_text(encoding="utf-8")
+    print(said)
+    assert len(re.findall(r"^GPU 0: NVIDIA H100.*UUID: GPU-", said, re.MULTILINE)) == 2
+    assert "plain container" in said
+    assert "spec: 29 devices" in said
+    assert said.index("== upgrade") < said.index("9.9.9\n") < said.index("== remove")
+    assert (simulated.work / "left").read_text(encoding="utf-8") == ""
+
+
+RPM_STEPS = r"""
+work=$1
+nvidia-ctk cdi check
+ls /usr/lib/nvct/hot.bin /usr/share/man/man1/nvidia-ctk.1.gz
+nvidia-container-runtime --root /run/runc-test run --bundle "$work/gpu" gpu
+"""
+
+
+@pytest.fixture(scope="module")
+def rpms(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("rpmbuild") is None:
+        pytest.skip("no rpmbuild")
+    out = tmp_path_factory.mktemp("rpms")
+    build = REPOSITORY / "packaging/rpm/build.sh"
+    done = subprocess.run(["sh", build, out], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_rpms_come_and_go(rpms: Path, simulated: SimulatedNode) -> None:
+    try:
+        root = debian_root.root("bookworm")
+    except ContainerNotPossibleError as error:
+        pytest.skip(str(error))
+    simulated.run(
+        packages.rpm_installed,
+        {
+            packages.ROOT_ENV: str(root), packages.DEBS_ENV: str(rpms),
+            packages.STEPS_ENV: RPM_STEPS,
+        },
+    )  # fmt: skip
+    said = (simulated.work / "said").read_text(encoding="utf-8")
+    assert "1 spec, 29 devices: as the host is" in said
+    assert len(re.findall(r"^GPU 0: NVIDIA H100.*UUID: GPU-", said, re.MULTILINE)) == 1
+    seen = json.loads((simulated.work / "seen").read_text(encoding="utf-8"))
+    assert seen["left"] == []
+    assert seen["kept"] == [packages.CONFIG]
+    assert not seen["spec"]
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_rpmlint_has_nothing_to_say(rpms: Path) -> None:
+    if shutil.which("rpmlint") is None:
+        pytest.skip("no rpmlint")
+    config = REPOSITORY / "packaging/rpm/rpmlint.toml"
+    command = ["rpmlint", "-c", str(config), *map(str, sorted(rpms.glob("*.rpm")))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert " 0 errors, 0 warnings" in done.stdout, done.stdout
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_lintian_has_nothing_to_say(debs: Path) -> None:
+    found = sorted(debs.glob("*.deb"))
+    command = ["lintian", "--fail-on", "error,warning", "--allow-root", *map(str, found)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("no lintian")
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small Debian in a folder, to install packages into: made once, used as a lower layer."""
+
+from __future__ import annotations
+
+import datetime as dt
+import fcntl
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from nvct.errors import ContainerNotPossibleError
+from tests.engines import suite as engines
+
+INCLUDE = (
+    "python3-click", "python3-yaml", "python3-jsonschema", "python3-rich", "python3-tomlkit",
+    "runc",
+)  # fmt: skip
+TIMEOUT_S = 360.0
+CACHE_ENV = "NVCT_TEST_ROOTS"
+"""Names the folder of the roots, instead of one in the user's cache."""
+
+
+def root(release: str, *more: str) -> Path:
+    """Return a folder with an installed minimal Debian and what nvct depends on.
+
+    Raises:
+        ContainerNotPossibleError: it is not there and cannot be made here.
+    """
+    named = os.environ.get(CACHE_ENV)
+    cache = Path(named) if named else Path.home() / ".cache/nvct-tests/roots"
+    cache.mkdir(parents=True, exist_ok=True)
+    month = dt.datetime.now(tz=dt.timezone.utc).strftime("%Y-%m")
+    found = cache / "-".join((release, month, *more))
+    with (cache / f".{release}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not found.is_dir():
+            aside = cache / f".{release}"
+            shutil.rmtree(aside, ignore_errors=True)
+            _make(release, aside, more)
+            aside.rename(found)
+    return found
+
+
+def _make(release: str, folder: Path, more: tuple[str, ...]) -> None:
+    program = shutil.which("mmdebstrap")
+    if program is None:
+        raise ContainerNotPossibleError("no mmdebstrap here", hint="install mmdebstrap")
+    if os.geteuid() != 0:
+        raise ContainerNotPossibleError("only root makes a root file system")
+    command = [
+        program, "--quiet", "--variant=minbase", f"--include={','.join((*INCLUDE, *more))}",
+        "--aptopt=APT::Install-Recommends false", release, str(folder),
+        f"deb {engines.mirror()} {release} main",
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise ContainerNotPossibleError(f"installing {release} does not end") from error
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise ContainerNotPossibleError(f"{release} cannot be installed: {last}")
