@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command: nvct status. Options, call and print, no logic."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+
+import click
+
+from nvct.cli.options import GoStyle
+from nvct.errors import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nvct.status.model import Part
+
+BOOTED = "/run/systemd/system"  # sd_booted(3)
+MARKS = {"ok": "ok", "absent": "-", "attention": "LOOK"}
+
+
+@click.command(cls=GoStyle)
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text",
+              show_default=True, help="Of what is printed.")  # fmt: skip
+def status(*, form: str) -> None:
+    """Say how this node stands; exit with 1 if something needs to be looked at.
+
+    The driver, the CDI specifications in force, the plans and views that containers use, what
+    the engines are told, and the units that keep it all as the host is.
+
+    Example: sudo nvct status
+    """
+    parts = _parts()
+    if form == "json":
+        click.echo(json.dumps([asdict(part) for part in parts], indent=2))
+    else:
+        click.echo("\n".join(text(parts)))
+    sys.exit(1 if any(part.health == "attention" for part in parts) else 0)
+
+
+def text(parts: Sequence[Part]) -> Iterator[str]:
+    """Yield the lines of a table."""
+    for part in parts:
+        for number, line in enumerate(part.lines):
+            head = f"{part.name:<8} {MARKS[part.health]:<5}" if number == 0 else " " * 14
+            yield f"{head} {printable(line)}".rstrip()
+
+
+def _parts() -> list[Part]:
+    from nvct.cli import runtime_engine
+    from nvct.config import load
+    from nvct.engine import status as statuses
+    from nvct.engine.model import Files
+    from nvct.plan.store import run_dir
+    from nvct.status import parts
+
+    config = click.get_current_context().meta.get("nvct.config")
+    settings = load.load(config or load.path_from(os.environ), required=bool(config))
+    folder = run_dir(os.environ)
+    driver, found = parts.driver(settings)
+    return [
+        driver,
+        parts.specs(settings, found),
+        parts.plans(folder),
+        parts.farm(settings, folder),
+        parts.engines([statuses.of(one, Files()) for one in runtime_engine.engines()]),
+        parts.units(booted=os.path.isdir(BOOTED)),
+    ]

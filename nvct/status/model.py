@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values: what `nvct status` says of one part of a node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal, TypeAlias
+
+    Health: TypeAlias = Literal["ok", "absent", "attention"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One part of a node.
+
+    Attributes:
+        name: driver, specs, plans, farm, engines or units.
+        health: "absent" is nothing there, and nothing wrong with that.
+        lines: sentences, the first one about the whole.
+    """
+
+    name: str
+    health: Health
+    lines: tuple[str, ...]
