@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import click
 
 from nvct.cli.options import GoStyle, say
 
 OUTPUT = "/var/run/cdi/nvidia.yaml"
+TRIES, PAUSE_S = 20, 1.0  # a driver that is being installed is looked at again when it moved
 
 
 @click.command(cls=GoStyle)
@@ -25,14 +29,29 @@ def publish(ctx: click.Context, *, output: str, withdraw: bool) -> None:
 
     Example: nvct publish --output /etc/cdi/nvidia.yaml
     """
-    from nvct.cli.cdi_generate import generate
-    from nvct.errors import DriverNotFoundError
+    from nvct.config import load
+    from nvct.plan import facts
     from nvct.refresh import published
 
     if withdraw:
         gone = published.withdraw(output)
         say(f"removed {output}" if gone else f"{output} does not exist")
         return
+    config = ctx.meta.get("nvct.config")
+    settings = load.load(config or load.path_from(os.environ), required=bool(config))
+    for _ in range(TRIES):
+        before = published.watched(settings)
+        _publish(ctx, output)
+        if facts.broken(before) is None:
+            return
+        time.sleep(PAUSE_S)
+
+
+def _publish(ctx: click.Context, output: str) -> None:
+    from nvct.cli.cdi_generate import generate
+    from nvct.errors import DriverNotFoundError
+    from nvct.refresh import published
+
     published.check(output)
     try:
         generate.invoke(generate.make_context("generate", ["--output", output], parent=ctx))

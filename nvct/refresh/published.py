@@ -9,12 +9,36 @@ and is something else stays.
 from __future__ import annotations
 
 import os
+import time
 
 from nvct.cdi import load
 from nvct.errors import DocumentError, HostError
+from nvct.host.libraries import machine_directories
+from nvct.host.roots import join
+from nvct.plan import facts
+from nvct.refresh import live
 from nvct.specgen import provenance
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.config.model import Config
+    from nvct.plan.facts import Fact
+
 KIND = "nvidia.com/gpu"
+
+
+def watched(settings: Config) -> list[Fact]:
+    """Return what moves when a driver is installed, removed or loaded; cheap to compare.
+
+    A path unit does not see what happens while its service runs: so whoever publishes looks
+    again if one of these has changed meanwhile.
+    """
+    roots, now = live.roots_of(settings), time.time_ns()
+    files = [f"{roots.etc}/ld.so.cache"]
+    places = ("/usr/bin", *machine_directories(os.uname().machine))
+    files += [join(roots.driver_root, place) for place in places]
+    found = [facts.take_file(path, now) for path in files]
+    return [*found, facts.take("text", f"{roots.proc}/driver/nvidia/version")]
 
 
 def check(path: str) -> None:

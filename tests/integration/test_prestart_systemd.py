@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-
 import pytest
 
-from tests.integration import prestart_systemd
+from nvct.errors import ContainerNotPossibleError
+from tests.integration import prestart_systemd, systemd_box
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,14 +16,13 @@ OPENED = "No such device or address"  # it may be opened: there is no such GPU
 DENIED = "Operation not permitted"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cgroups", ["v1", "v2"])
 def test_a_daemon_reload_keeps_what_systemd_was_told(cgroups: str, tmp_path: Path) -> None:
-    tree = os.environ.get(prestart_systemd.TREE_ENV)
-    if not tree or os.geteuid():
-        pytest.skip(f"needs root, and {prestart_systemd.TREE_ENV}, a tree that boots")
-    nspawn = os.environ.get(prestart_systemd.NSPAWN_ENV)
-    if not (nspawn or shutil.which("systemd-nspawn")):
-        pytest.skip("needs systemd-nspawn")
+    try:
+        tree = systemd_box.tree()
+    except ContainerNotPossibleError as error:
+        pytest.skip(str(error))
 
     said = prestart_systemd.run(tmp_path, tree, cgroups)
 

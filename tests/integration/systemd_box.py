@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A machine of its own under a real systemd.
+
+For systemd-nspawn, which changes the cgroup mounts that it finds: so it runs in private
+namespaces, with one kind of cgroups. The tree is a Debian with systemd, which is booted from a
+copy-on-write layer.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from nvct.errors import ContainerNotPossibleError
+from tests.support import debian_root
+
+REPOSITORY = Path(__file__).parents[2]
+NSPAWN_ENV = "NVCT_TEST_NSPAWN"
+"""Names an unpacked systemd-container package, where none is installed."""
+BOX = r"""
+set -eu
+if [ "$1" = v2 ]; then
+    mount -t cgroup2 cgroup2 /sys/fs/cgroup
+else
+    mkdir "$2/cgroups"
+    mount -t tmpfs -o mode=755 cgroups "$2/cgroups"
+    awk '$3 == "cgroup" {print $2}' /proc/self/mounts | while read -r m; do
+        mkdir "$2/cgroups/${m##*/}"
+        mount --bind "$m" "$2/cgroups/${m##*/}"
+    done
+    mount --rbind "$2/cgroups" /sys/fs/cgroup
+fi
+mount -t tmpfs -o mode=755 run /run
+mkdir "$2/layer"
+mount -t tmpfs layer "$2/layer"
+mkdir "$2/layer/upper" "$2/layer/work" "$2/layer/tree"
+mount -t overlay -o "lowerdir=$3,upperdir=$2/layer/upper,workdir=$2/layer/work" x "$2/layer/tree"
+systemd-nspawn -q --register=no --keep-unit -D "$2/layer/tree" --capability=all --private-network \
+    --bind=/sys/fs/cgroup --system-call-filter="add_key keyctl bpf" --bind-ro="$4:/host" \
+    --bind="$2:/lab" --boot --console=pipe < /dev/null > "$2/nspawn.log" 2>&1 &
+spawned=$!
+enter() {
+    env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root \
+        nsenter -t "$leader" -m -p -u -i -n -r -w "$@"
+}
+for _ in $(seq 150); do
+    leader=$(cat /proc/$spawned/task/$spawned/children | cut -d' ' -f1)
+    state=$([ -z "$leader" ] || enter systemctl is-system-running 2> /dev/null || :)
+    case $state in running | degraded) break ;; esac
+    kill -0 $spawned 2> /dev/null || break
+    sleep 0.2
+done
+case $state in running | degraded) ;; *) echo "SKIP: systemd does not boot here: $(tail -3 "$2/nspawn.log")"; exit ;; esac
+enter sh /lab/inside
+"""
+
+
+def tree() -> Path:
+    """Return a Debian that boots.
+
+    Raises:
+        ContainerNotPossibleError: there is none, or nothing to boot it with.
+    """
+    if os.geteuid():
+        raise ContainerNotPossibleError("only root boots a machine")
+    if not (os.environ.get(NSPAWN_ENV) or shutil.which("systemd-nspawn")):
+        raise ContainerNotPossibleError("no systemd-nspawn", hint="install systemd-container")
+    return debian_root.root("bookworm", "systemd-sysv", "dbus", "udev")
+
+
+def run(lab: Path, tree: Path, cgroups: str, inside: str) -> list[str]:
+    """Boot the tree, run a shell script in it, and return the lines that it said.
+
+    The script finds `lab` at /lab and the checkout at /host. A first line "SKIP: ..." says why
+    nothing was booted.
+    """
+    (lab / "inside").write_text(inside, encoding="utf-8")
+    (lab / "box").write_text(BOX, encoding="utf-8")
+    nspawn = os.environ.get(NSPAWN_ENV, "")
+    env = dict(os.environ)
+    if nspawn:
+        env["PATH"] = f"{nspawn}/usr/bin:{env['PATH']}"
+        env["LD_LIBRARY_PATH"] = f"{nspawn}/usr/lib/{os.uname().machine}-linux-gnu/systemd"
+    done = subprocess.run(
+        ["unshare", "-m", "-n", "-u", "-i", "-p", "--fork", "--kill-child", "--mount-proc",
+         "--propagation", "private", "sh", str(lab / "box"), cgroups, str(lab), str(tree),
+         str(REPOSITORY)],
+        env=env, capture_output=True, text=True, check=False, timeout=240,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    return (done.stdout + done.stderr).splitlines()

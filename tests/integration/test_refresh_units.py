@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The units that keep the published spec as the host is, installed by the package, under systemd."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from nvct.errors import ContainerNotPossibleError
+from nvct.sim import sets, tree
+from nvct.sim.replay import CONFIG
+from tests.integration import systemd_box
+
+REPOSITORY = Path(__file__).parents[2]
+OLD, NEW = "580.159.04", "590.48.01"
+EXPOSURE = 3.5
+"""What `systemd-analyze security` may say of the service; 10 is no sandbox at all."""
+INSIDE = r"""
+set -u
+mkdir -p /etc/nvidia-container-runtime
+cp /lab/config.toml /etc/nvidia-container-runtime/config.toml
+dpkg -i /lab/debs/nvct*.deb > /lab/dpkg.log 2>&1 || cat /lab/dpkg.log
+spec=/run/cdi/nvidia.yaml
+driver() { sed -n 's/.*libcuda.so.\([0-9.]*\).*/\1/p' $spec 2> /dev/null | sort -u | grep -m 1 '[0-9]\.'; }
+until_() { for _ in $(seq 100); do eval "$1" && return; sleep 0.2; done; echo "not: $1"; }
+say() { echo "$1: $(driver), $(systemctl is-active nvidia-cdi-refresh.path), $(systemctl show -p Result --value nvidia-cdi-refresh.service)"; }
+
+systemctl is-enabled nvidia-cdi-refresh.path nvidia-cdi-refresh.service
+until_ '[ -n "$(driver)" ]'
+say installed
+nvct status --format json > /lab/status.json
+systemd-analyze security --no-pager nvidia-cdi-refresh.service | tail -n 1
+
+echo upgrade > /lab/ask
+until_ '[ -e /lab/upgraded ]'
+ldconfig
+until_ '[ "$(driver)" = NEW ]'
+say upgraded
+
+mv /lab/node/driver/usr /lab/node/driver/gone
+mv /lab/node/proc/driver /lab/node/proc/gone
+ldconfig
+until_ '[ ! -e $spec ]'
+[ -e $spec ] || echo "removed: no spec"
+
+mv /lab/node/driver/gone /lab/node/driver/usr
+mv /lab/node/proc/gone /lab/node/proc/driver
+for _ in 1 2 3 4 5 6 7 8 9 10 11 12; do systemctl start nvidia-cdi-refresh.service; done
+say often
+dpkg -P nvct nvct-operator-extensions nvct-base > /lab/purge.log 2>&1 || cat /lab/purge.log
+[ -e $spec ] || echo "purged: no spec"
+systemctl list-units --all --no-legend 'nvidia-cdi*' | wc -l
+""".replace("NEW", NEW)
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_the_published_spec_follows_the_driver(tmp_path: Path) -> None:
+    try:
+        machine = systemd_box.tree()
+    except ContainerNotPossibleError as error:
+        pytest.skip(str(error))
+    node = tree.create("node", "h100", base=tmp_path, native_cache=REPOSITORY / ".cache/native")
+    _prepare(tmp_path)
+    upgrading = threading.Thread(target=_upgrade_when_asked, args=(tmp_path, node), daemon=True)
+    upgrading.start()
+
+    said = systemd_box.run(tmp_path, machine, "v1", INSIDE)
+
+    print("\n".join(said))
+    if said and said[0].startswith("SKIP: "):
+        pytest.skip(said[0].removeprefix("SKIP: "))
+    assert said[:2] == ["enabled", "enabled"]
+    found = dict(line.split(": ", 1) for line in said if ": " in line)
+    assert found["installed"] == f"{OLD}, active, success"
+    assert found["upgraded"] == f"{NEW}, active, success"
+    assert found["removed"] == found["purged"] == "no spec"
+    assert found["often"] == f"{NEW}, active, success"
+    assert not [line for line in said if line.startswith("not: ")]
+    status = {part["name"]: part for part in json.loads((tmp_path / "status.json").read_text())}
+    assert status["specs"]["health"] == status["units"]["health"] == "ok"
+    exposure = next(line for line in said if "Overall exposure level" in line)
+    assert float(re.findall(r"[0-9]+\.[0-9]+", exposure)[-1]) < EXPOSURE
+
+
+def _prepare(lab: Path) -> None:
+    (lab / "debs").mkdir()
+    build = ["sh", str(REPOSITORY / "packaging/deb/build.sh"), str(lab / "debs")]
+    subprocess.run(build, check=True, capture_output=True)
+    places = {"driver": "/lab/node/driver", "tree": "/lab/node", "proc": "/lab/node/proc",
+              "sys": "/lab/node/sys", "cdi": "/run/cdi"}  # fmt: skip
+    text = CONFIG.format(**{name: json.dumps(place) for name, place in places.items()})
+    (lab / "config.toml").write_text(text, encoding="utf-8")
+
+
+def _upgrade_when_asked(lab: Path, node: tree.Node) -> None:
+    while not (lab / "ask").exists():
+        time.sleep(0.1)
+    sets.reload_module(sets.upgrade(node, NEW))
+    (lab / "upgraded").touch()
