@@ -48,11 +48,19 @@ dpkg-query -W -f '${Version}\n' nvct-base
 smi upgraded
 nvidia-ctk cdi check
 
+mkdir -p /etc/docker
+printf '{ "log-level": "info" }' > /etc/docker/daemon.json
+cp /etc/docker/daemon.json /tmp/daemon.json
+nvct runtime configure --runtime=docker --set-as-default
+grep -c '"default-runtime": "nvidia"' /etc/docker/daemon.json
+
 echo "== remove"
 dpkg -r nvct nvct-operator-extensions nvct-base > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
 grep "'[^']*nv[^']*' not empty" /tmp/dpkg.log && exit 1
 ls /var/run/cdi/nvidia.yaml /run/nvct /usr/bin/nvidia-ctk 2> /dev/null && exit 1
 cmp /etc/nvidia-container-runtime/config.toml /tmp/admins
+cmp /etc/docker/daemon.json /tmp/daemon.json
+rm -r /etc/docker
 
 echo "== purge"
 dpkg -P nvct-base > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
