@@ -91,7 +91,7 @@ def _look(settings: Config, *, required: bool) -> tuple[Inventory | None, str]:
         if required:
             raise
         view = own.loaded_view(settings, live.roots_of(settings), Wanted())
-        return view, "; ".join([error.message, *(view.notes if view else ())])
+        return view, "; ".join([error.message, *(view.warnings if view else ())])
 
 
 def _show(report: Report, form: str) -> None:

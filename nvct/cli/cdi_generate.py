@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ENV = "NVIDIA_CTK_CDI_GENERATE_"
 STDOUT = ("", "-")
+ELSEWHERE = ("driver_root", "dev_root", "library_search_path", "config_search_path", "csv_files")
 MODES = "auto, nvml, csv, wsl, management, gdrcopy, gds, imex, mofed or nvswitch"
 
 
@@ -86,7 +87,6 @@ def generate(**given: Any) -> None:  # noqa: ANN401  the options above, each wit
     Example: nvidia-ctk cdi generate --output /var/run/cdi/nvidia.yaml
     """
     from nvct.cdi import lower, store
-    from nvct.refresh import live
     from nvct.specgen import capabilities
     from nvct.specgen import generate as specgen
 
@@ -96,12 +96,32 @@ def generate(**given: Any) -> None:  # noqa: ANN401  the options above, each wit
     settings = _settings(given)
     wanted = _wanted(given, needs)
     options = _options(given, settings, wanted.flags)
-    inventory = live.look(settings, wanted, given["mode"].lower())
+    inventory = _look(given, settings, wanted)
     inventory = capabilities.filter(inventory, needs)
     for warning in inventory.warnings:
         say(f"warning: {warning}")
     spec = specgen.generate(inventory, options)
     write_specs(_split(spec, wanted.flags), inventory, given["output"], form, limit)
+
+
+def _look(given: Given, settings: Config, wanted: Wanted) -> Inventory:
+    """Return what the host has, the loaded driver's view where the disk has another driver.
+
+    Who says where the files are gets those.
+    """
+    from nvct.refresh import live
+
+    mode = given["mode"].lower()
+
+    def find() -> Inventory:
+        return live.look(settings, wanted, mode)
+
+    said = any(given[name] for name in ELSEWHERE) or mode not in ("auto", "nvml")
+    if said or not settings.wants_view or not os.path.isdir(settings.farm_dir):
+        return find()
+    from nvct.farm import own  # who has no view does not load what reads them
+
+    return own.look(settings, live.roots_of(settings), wanted, find)
 
 
 def _settings(given: Given) -> Config:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from nvct.request.origin import Origin
 
 SHOWN_VARIABLES = ("CUDA_VERSION", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_DISABLE_REQUIRE")
-FARM = "farm"
 WORDS_ONLY = "the command line"
 FEATURE_WORDS = ("gds", "mofed", "gdrcopy", "nvswitch", "imex", "mig_config", "mig_monitor")
 
@@ -74,7 +73,7 @@ class Reader(create.Host):
 
     def _compile_from(self, config_path: str) -> str:
         """Return the config.toml to compile under: one that makes no view of the driver."""
-        if self.config.layout != FARM:
+        if not self.config.wants_view:
             return config_path
         note = "no plan is kept: the first create makes the driver's view; shown is layout classic"
         if note not in self.notes:
@@ -185,9 +184,9 @@ def _decide(
             inject.remove_nvidia_hooks(bundle)
         if request is not None:
             edits = create.edits_for(request, config, reader)
-            if config.layout == FARM and bundle.path == WORDS_ONLY:
+            if config.wants_view and bundle.path == WORDS_ONLY:
                 notes.append("layout farm is chosen by the container's root; shown is classic")
-            elif config.layout == FARM:
+            elif config.wants_view:
                 edits = farm.instead(bundle, _folder(bundle), edits, notes.append, writes=False)
             inject.apply(bundle, edits)
         told["inject"] = _injected(bundle)

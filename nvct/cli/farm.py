@@ -26,7 +26,8 @@ def farm() -> None:
     """Keep the driver's files as views, which containers get by one mount.
 
     A view holds the user space of one driver version, and stays what it is when a package upgrade
-    replaces the driver on the disk. layout = "farm" in config.toml makes the shim use them.
+    replaces the driver on the disk. The shim uses it where it can be made of links. In config.toml
+    layout = "farm" makes it use one of bind mounts too, and "classic" none.
     """
 
 
@@ -106,7 +107,8 @@ def verify(*, names: tuple[str, ...]) -> None:
         for problem in problems:
             click.echo(printable(problem))
         if not problems:
-            click.echo(f"{manifest.name}: as it was made")
+            state = "not mounted now" if collect.is_absent(manifest) else "as it was made"
+            click.echo(f"{manifest.name}: {state}")
     sys.exit(1 if any(problems for _, problems in found) else 0)
 
 

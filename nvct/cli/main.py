@@ -20,6 +20,7 @@ CTK_COMMANDS = {
     "cdi": ("nvct.cli.cdi", "cdi", "Make, list and check CDI specifications."),
     "config": ("nvct.cli.config", "config", "Print config.toml, or change keys of it."),
     "hook": ("nvct.cli.hook", "hook", "Run a CDI hook, as nvidia-cdi-hook does."),
+    "runtime": ("nvct.cli.runtime", "runtime_ctk", "Register the runtime with an engine."),
     "system": ("nvct.cli.system", "system", "Make the driver's device nodes and their links."),
 }
 NVCT_COMMANDS = {
@@ -29,8 +30,11 @@ NVCT_COMMANDS = {
     "list": ("nvct.cli.inventory", "inventory", "Print what containers get from this host."),
     "farm": ("nvct.cli.farm", "farm", "Keep the driver's files as views for containers."),
     "launchers": ("nvct.cli.launchers", "launchers", "Install the runtime shim's launchers."),
+    "runtime": ("nvct.cli.runtime", "runtime", "Configure container engines, and undo it."),
+    "publish": ("nvct.cli.publish", "publish", "Keep the specification that engines read."),
     "refresh": ("nvct.cli.refresh", "refresh", "Compile configuration and plans ahead of time."),
     "sim": ("nvct.cli.sim", "sim", "Build and use simulated GPU nodes."),
+    "status": ("nvct.cli.status", "status", "Say how this node stands."),
     "snapshot": ("nvct.cli.snapshot", "snapshot", "Record this host, for a bug report or a test."),
 }
 
@@ -73,10 +77,10 @@ def run(name: str, group: click.Group | None = None) -> NoReturn:
     except NvctError as error:
         click.echo(line(name, error), err=True)
         sys.exit(error.exit_status)
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        sys.exit(error.exit_code)
     except click.ClickException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # since click 8.2
+            error.show()
+            sys.exit(error.exit_code)
         click.echo(line(name, _refused(name, error)), err=True)
         sys.exit(error.exit_code)
     except click.Abort:

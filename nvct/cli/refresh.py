@@ -33,12 +33,25 @@ def refresh(what: str) -> None:
         _tend_farm(config, folder)
         plan = compiled.own_plan(config, folder)
         click.echo(f"own: {len(plan['devices'])} device names")
+    if what == "all":
+        _remake_the_others(config, folder)
+
+
+def _remake_the_others(config: str, folder: str) -> None:
+    """Compile again what containers have asked for besides GPUs."""
+    from nvct.refresh import extras
+
+    for word, made, error in extras.remake(config, folder):
+        if made is not None:
+            click.echo(f"{word}: {len(made['devices'])} device names")
+        else:
+            click.echo(f"warning: {word}: {error} (it is compiled when it is asked for)", err=True)
 
 
 def _tend_farm(config: str, folder: str) -> None:
-    """Look after the views of layout "farm", before the plan that is in force now is replaced."""
+    """Look after the views of the driver, before the plan that is in force now is replaced."""
     settings = load(config)
-    if settings.layout != "farm":
+    if not settings.wants_view:
         return
     from nvct.farm import collect, own
     from nvct.host import procfs

@@ -51,6 +51,13 @@ class Wanted:
         executable: of the engine; "" finds it on PATH.
         hook: path of nvidia-container-runtime-hook, where hooks are wanted (podman, crio).
         hooks_dir: folder of hook files to name in the configuration; "" leaves it alone.
+        dump: what the engine printed as the configuration in force, where `source` is "command":
+            the caller runs the engine, `plan` only reads this.
+        engine_version: of the engine that runs, as (28, 5, 2); () where nobody knows.
+        arguments: of the engine that runs: docker's may say what its file then must not.
+        container_annotations: patterns of container annotations that containerd is to hand to the
+            handlers; () leaves them.
+        pod_annotations: the same, of pods.
     """
 
     engine: str
@@ -64,6 +71,11 @@ class Wanted:
     executable: str = ""
     hook: str = ""
     hooks_dir: str = ""
+    dump: str = ""
+    engine_version: tuple[int, ...] = ()
+    arguments: tuple[str, ...] = ()
+    container_annotations: tuple[str, ...] = ()
+    pod_annotations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

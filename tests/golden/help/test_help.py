@@ -39,7 +39,7 @@ COMMANDS = [
     *(
         words
         for words in walk(program("nvct"), ("nvct",))
-        if words[1] not in PROGRAMS["nvidia-ctk"][0]
+        if PROGRAMS["nvct"][0][words[1]] != PROGRAMS["nvidia-ctk"][0].get(words[1])
     ),
 ]
 

@@ -144,10 +144,9 @@ def test_a_plan_that_holds_is_read_and_not_made_again(lab: Lab) -> None:
     lab.create()
     lab.asks(VISIBLE + "0")
     lab.cold = "/nonexistent"
-    plan = lab.run_dir / "own.plan"
-    document = json.loads(plan.read_text())
+    document = lab.kept("own.plan")
     document["specs"][0]["path"] = "/marked"
-    plan.write_text(json.dumps(document))
+    lab.keep("own.plan", document)
 
     assert explained(lab)["devices"] == [{"name": "nvidia.com/gpu=0", "spec": "/marked"}]
 
@@ -166,10 +165,8 @@ def test_brand_and_architecture_are_shown_where_they_decide(
 ) -> None:
     lab.driver()
     gpus = {"0": {"brand": "Tesla", "arch": "9.0"}, "1": {"brand": "Titan", "arch": "7.0"}}
-    plan = lab.run_dir / "properties.plan"
     known = {**compiler.empty(str(lab.config_toml)), "gpus": gpus}
-    plan.write_text(json.dumps(known), encoding="utf-8")
-    plan.chmod(0o600)
+    lab.keep("properties.plan", known)
     lab.asks(VISIBLE + word, "NVIDIA_REQUIRE_CUDA=cuda>=99 brand=tesla,driver>=580")
 
     told = explained(lab)

@@ -69,6 +69,33 @@ def test_refresh_makes_what_the_next_create_uses(
     assert sorted(done.stdout.splitlines()) == sorted(lines[name] for name in made)
 
 
+def test_refresh_makes_again_what_containers_have_asked_for_besides_gpus(lab: Lab) -> None:
+    host = lab.driver(gpus=1)
+    majors = (
+        (lab.home / "proc/devices")
+        .read_text()
+        .replace("Block", "241 gdrdrv\n242 nvidia-nvswitch\n\nBlock")
+    )
+    host.write("proc/devices", majors)
+    for name in ("gdrdrv", "nvidia-nvswitch0"):
+        host.write(f"dev/{name}", mode=0o666)
+    lab.asks("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_GDRCOPY=enabled", "NVIDIA_NVSWITCH=enabled")
+    assert lab.create().status == 0
+    for name in ("mode-gdrcopy.plan", "mode-nvswitch.plan"):
+        assert is_current(lab, name), name
+    (lab.home / "dev/gdrdrv").unlink()
+    host.write("dev/nvidia-nvswitch1", mode=0o666)
+
+    done = nvct(lab, "refresh")
+
+    assert done.returncode == 0
+    assert "mode-nvswitch: 1 device names" in done.stdout
+    assert done.stderr.startswith("warning: mode-gdrcopy: ")
+    assert is_current(lab, "mode-nvswitch.plan")
+    assert not (lab.run_dir / "mode-gdrcopy.plan").exists()
+    assert "nvidia-nvswitch1" in (lab.run_dir / "mode-nvswitch.plan").read_text()
+
+
 def test_a_create_after_refresh_starts_no_cold_side_for_its_plan(lab: Lab) -> None:
     lab.driver(gpus=1)
     nvct(lab, "refresh")

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of engines and of the service manager, run with a time limit and without a terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+
+from nvct.errors import EngineError
+from nvct.paths import DEFAULT_PATH_DIRS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    Run: TypeAlias = Callable[..., "Done"]
+    Enter: TypeAlias = Callable[[], None]
+
+TIMEOUT_S = 30.0
+NOT_FOUND = 127
+TIMED_OUT = 124  # as timeout(1) says it
+NOT_ENTERED = 125
+MARK = "nvct: errno "
+VERSION = re.compile(r"\bv?(\d+)\.(\d+)(?:\.(\d+))?")
+ENV = {"PATH": ":".join(DEFAULT_PATH_DIRS), "HOME": "/root", "LC_ALL": "C"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What became of a program: its exit status, what it printed and what it said."""
+
+    status: int
+    out: str = ""
+    err: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Return the last thing that it said, on one line; never empty."""
+        lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
+        return lines[-1] if lines else f"exit status {self.status}"
+
+
+def run(
+    argv: Sequence[str],
+    timeout_s: float = TIMEOUT_S,
+    *,
+    env: dict[str, str] | None = None,
+    enter: Enter | None = None,
+) -> Done:
+    """Run a program to its end; a missing one has status 127, a slow one is killed.
+
+    `enter` is called in the child before the program starts.
+
+    Raises:
+        OSError: `enter` did.
+    """
+    try:
+        done = subprocess.run(
+            argv, check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s,
+            env=env or ENV, preexec_fn=_guarded(enter) if enter else None,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return Done(status=TIMED_OUT, err=f"no answer within {timeout_s:g} s")
+    except FileNotFoundError:
+        return Done(status=NOT_FOUND, err=f"{argv[0]} is not there")
+    except OSError as error:
+        return Done(status=NOT_FOUND, err=f"{argv[0]}: {error.strerror}")
+    out, err = (data.decode(errors="replace") for data in (done.stdout, done.stderr))
+    if enter and done.returncode == NOT_ENTERED and err.startswith(MARK):
+        code = int(err.removeprefix(MARK))
+        raise OSError(code, os.strerror(code))
+    return Done(status=done.returncode, out=out, err=err)
+
+
+def _guarded(enter: Enter) -> Enter:
+    """Return a function that tells its OSError through the program's own output and status."""
+
+    def guarded() -> None:
+        try:
+            enter()
+        except OSError as error:
+            os.write(2, f"{MARK}{error.errno or 0}".encode())
+            os._exit(NOT_ENTERED)
+
+    return guarded
+
+
+def version(program: str, call: Run = run) -> tuple[int, ...]:
+    """Return the version that a program says it is, () if it says none."""
+    done = call([program, "--version"], 10.0)
+    found = VERSION.search(done.out) if done.status == 0 else None
+    return tuple(int(part or 0) for part in found.groups()) if found else ()
+
+
+def dump(engine: str, program: str, call: Run = run) -> str:
+    """Return the configuration that an engine has in force, as it prints it.
+
+    Raises:
+        EngineError: it does not.
+    """
+    ways = {
+        "containerd": ([program, "config", "dump"],),
+        # CRI-O 1.30 has its status command in the program itself.
+        "crio": ([program, "status", "config"], ["crio-status", "config"]),
+    }
+    said = ""
+    for argv in ways[engine]:
+        done = call(argv)
+        if done.status == 0:
+            return done.out
+        said = said or done.reason
+    raise EngineError(
+        f"{engine} does not tell its configuration: {said}", hint="use --config-source=file"
+    )

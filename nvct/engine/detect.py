@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which engines this host has, and which files each of them really reads.
+
+A running engine is judged by its process: two containerds have two configurations, and only their
+command lines say which. One that is installed and does not run is judged by its unit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import re
+from dataclasses import replace
+
+from nvct.engine import (
+    advice,
+    command,
+    crio,
+    modules,
+    platforms,
+    processes,
+    toml_file,
+    units,
+)  # fmt: skip
+from nvct.engine.advice import sentences
+from nvct.engine.found import Engine
+from nvct.engine.model import Files
+from nvct.engine.processes import ROOTLESS, Process, option, options
+from nvct.errors import DocumentError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeAlias
+
+    # (file to execute, argv) → what it printed; "" where it cannot be run.
+    Ask: TypeAlias = Callable[[str, list[str]], str]
+
+UNIT = {
+    "docker": "docker.service",
+    "containerd": "containerd.service",
+    "crio": "crio.service",
+    "podman": "podman.service",
+}
+PROGRAM_DIRS = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/usr/local/sbin", "/bin", "/sbin")
+SOCKET = {
+    "docker": "/run/docker.sock",
+    "containerd": "/run/containerd/containerd.sock",
+    "crio": "/var/run/crio/crio.sock",
+    "podman": "/run/podman/podman.sock",
+}
+VERSION_TIMEOUT_S = 5.0
+_VERSION = re.compile(r"\bv?(\d+\.\d+(?:\.\d+)?)")
+
+
+def engines(
+    files: Files,
+    ask: Ask | None = None,
+    proc: str = "/proc",
+    uid: int = 0,
+    environ: Mapping[str, str] | None = None,
+) -> list[Engine]:
+    """Return the host's engines: Docker, containerd, CRI-O, Podman; each one's running ones first.
+
+    Args:
+        files: the host's files.
+        ask: runs a program and returns what it prints.
+        proc: where procfs is.
+        uid: the user who asks.
+        environ: of that user: Podman is a program of whoever calls it.
+    """
+    running = [
+        of_process(process, files, ask, proc=proc, uid=uid)
+        for process in processes.running(proc, files.root)
+    ]
+    installed = [of_unit(name, files, ask, uid, environ or {}) for name in modules.ENGINES]
+    idle = [found for found in installed if found and not _runs(found, running)]
+    every = [*running, *idle, *platforms.without_process(files)]
+    return sorted(every, key=lambda found: (modules.ENGINES.index(found.engine), not found.pid))
+
+
+def _runs(found: Engine, running: Sequence[Engine]) -> bool:
+    """Tell whether an installed engine is one of those that run, and not one within another."""
+    return any(
+        (engine.engine, engine.root) == (found.engine, found.root)
+        and engine.platform != "Docker"
+        and (engine.unit == found.unit != "" or engine.binary == found.binary)
+        for engine in running
+    )
+
+
+def of_process(
+    process: Process, files: Files, ask: Ask | None = None, proc: str = "/proc", *, uid: int = 0
+) -> Engine:
+    """Return the engine that a process is.
+
+    A program that another user or another file system has brought is never run, and its files are
+    not read: whoever made it may have made it to be found.
+    """
+    elsewhere = process.root != "/"
+    somebodys = process.uid not in (0, uid)
+    trusted = not elsewhere and not somebodys
+    args = process.args[1:]
+    config = process.path(_config(process.engine, args, process.env, process.uid))
+    engine = Engine(
+        engine=process.engine,
+        pid=process.pid,
+        binary=_binary(process, files) if trusted else process.exe,
+        version=_ask(ask, f"{proc}/{process.pid}/exe", process.engine) if trusted else "",
+        unit=process.unit,
+        user_unit=process.user_unit,
+        uid=process.uid,
+        config=config,
+        config_dir=process.path(_config_dir(process.engine, args, process.env, config)),
+        root=process.root if elsewhere else files.root,
+        leave=not trusted,
+        advice=_advice(process, elsewhere=elsewhere, somebodys=somebodys),
+        notes=_notes(process),
+    )
+    own = Files(process.root) if elsewhere else files
+    socket = _socket(engine, args, own if trusted else None, process.env)
+    engine = replace(engine, socket=process.path(socket))
+    return platforms.adapt(_with_drop_in(engine), own, process.env)
+
+
+def _binary(process: Process, files: Files) -> str:
+    """Return the program to call: k3s is one under many names, links beside it."""
+    named = f"{posixpath.dirname(process.exe)}/{modules.PROGRAM[process.engine]}"
+    return named if os.access(files.at(named), os.X_OK) else process.exe
+
+
+def _advice(process: Process, *, elsewhere: bool, somebodys: bool) -> tuple[str, ...]:
+    if somebodys:
+        return sentences(advice.SOMEBODYS, uid=str(process.uid))
+    return sentences(advice.ELSEWHERE) if elsewhere else ()
+
+
+def _notes(process: Process) -> tuple[str, ...]:
+    notes = []
+    if process.replaced:
+        notes.append(f"{process.exe} was replaced since it was started: it runs the old program")
+    if process.container:
+        notes.append("it runs in a container")
+    return tuple(notes)
+
+
+def of_unit(
+    name: str, files: Files, ask: Ask | None, uid: int, environ: Mapping[str, str]
+) -> Engine | None:
+    """Return an engine that is installed, as its unit would start it; None if it is not."""
+    program = modules.PROGRAM[name]
+    places = (f"{folder}/{program}" for folder in PROGRAM_DIRS)
+    binary = next((path for path in places if os.access(files.at(path), os.X_OK)), "")
+    if not binary:
+        return None
+    unit = units.find(UNIT[name], files)
+    args = unit.args[1:] if unit else ()
+    env = unit.env if unit else {}
+    if name == "podman":
+        env = environ  # it needs no unit
+    config = _config(name, args, env, uid if name == "podman" else 0)
+    engine = Engine(
+        engine=name,
+        binary=binary,
+        version=_ask(ask, files.at(binary), name),
+        unit=unit.name if unit else "",
+        uid=uid if name == "podman" else 0,
+        config=config,
+        config_dir=_config_dir(name, args, env, config),
+        root=files.root,
+    )
+    engine = replace(engine, socket=_socket(engine, args, files, env))
+    return platforms.adapt(_with_drop_in(engine), files, env)
+
+
+def run(program: str, argv: list[str]) -> str:
+    """Return what a program prints, "" where it cannot be run or is slow: the usual `ask`."""
+    import subprocess
+
+    try:
+        return subprocess.run(
+            argv, executable=program, check=False, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=VERSION_TIMEOUT_S,
+            env=command.ENV, text=True, errors="replace",
+        ).stdout  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def version(printed: str) -> str:
+    """Return the version in what a program printed, "" if there is none."""
+    match = _VERSION.search(printed)
+    return match[1] if match else ""
+
+
+def _ask(ask: Ask | None, program: str, name: str) -> str:
+    """Return a program's version; it is called by its usual name: k3s is containerd by that."""
+    return version((ask or run)(program, [modules.PROGRAM[name], "--version"]))
+
+
+def _config(name: str, args: Sequence[str], env: Mapping[str, str], uid: int) -> str:
+    """Return the main file that an engine reads with a command line and an environment."""
+    rootless = uid != 0 or ROOTLESS in env
+    home = env.get("XDG_CONFIG_HOME") or f"{env.get('HOME', '')}/.config"
+    if name == "docker":
+        own = f"{home}/docker/daemon.json" if rootless else modules.CONFIG[name]
+        return option(args, "config-file") or own
+    if name == "containerd":
+        return option(args, "config", "c") or modules.CONFIG[name]
+    if name == "crio":
+        return option(args, "config", "c") or env.get("CONTAINER_CONFIG", modules.CONFIG[name])
+    own = f"{home}/containers/containers.conf" if rootless else modules.CONFIG[name]
+    return env.get("CONTAINERS_CONF") or own
+
+
+def _config_dir(name: str, args: Sequence[str], env: Mapping[str, str], config: str) -> str:
+    if name == "crio":
+        given = option(args, "config-dir", "d")
+        return given or env.get("CONTAINER_CONFIG_DIR", crio.CONFIG_DIR)
+    return f"{config}.d" if name == "podman" else ""
+
+
+def _with_drop_in(engine: Engine) -> Engine:
+    """Return CRI-O with the drop-in that it reads, where its folder is not the usual one."""
+    if engine.engine != "crio" or engine.config_dir == crio.CONFIG_DIR:
+        return engine
+    return replace(engine, drop_in=f"{engine.config_dir}/{posixpath.basename(crio.DROP_IN)}")
+
+
+def _socket(
+    engine: Engine, args: Sequence[str], files: Files | None, env: Mapping[str, str]
+) -> str:
+    """Return the path of an engine's API; what the command line says is over the file."""
+    given = {
+        "docker": [*options(args, "H", "host"), *_named(engine, files, "hosts")],
+        "containerd": [option(args, "address", "a"), *_named(engine, files, "grpc", "address")],
+        "crio": [option(args, "listen"), *_named(engine, files, "crio", "api", "listen")],
+        "podman": [arg for arg in args if arg.startswith("unix:")],
+    }[engine.engine]
+    for value in given:
+        if value.startswith(("/", "unix:")):
+            return "/" + value.removeprefix("unix:").lstrip("/")
+    if engine.engine in ("docker", "podman") and env.get("XDG_RUNTIME_DIR") and engine.uid:
+        below = "docker.sock" if engine.engine == "docker" else "podman/podman.sock"
+        return f"{env['XDG_RUNTIME_DIR']}/{below}"
+    return SOCKET[engine.engine]
+
+
+def _named(engine: Engine, files: Files | None, *path: str) -> list[str]:
+    """Return the sockets that an engine's main file names; [] where that cannot be told."""
+    if files is None:
+        return []
+    try:
+        data = files.read(engine.config)
+        if not data:
+            return []
+        if engine.engine == "docker":
+            found: object = json.loads(data).get(path[0], [])
+        else:
+            found = toml_file.find(toml_file.parse(data, engine.config), path)
+    except (DocumentError, ValueError, AttributeError):
+        return []
+    values = found if isinstance(found, list) else [found]
+    return [value for value in values if isinstance(value, str)]

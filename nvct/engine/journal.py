@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The journal of what was changed in engines' files: what undo, and who finds a crash, works from.
+
+One file per engine and main configuration file, in a folder of root's own. It is on the disk
+before the first file of an engine is touched:
+
+    {"format": 1, "done": RECORD, "pending": RECORD}
+
+`done` is what a configured engine goes back to, `pending` a change that is being made. A pending
+change that another process finds is one that was killed: every file of it is whole, and is either
+as before or as planned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass, fields, replace
+
+from nvct.engine.model import Handler, Wanted
+from nvct.errors import DocumentError, UnsafePathError
+from nvct.linux import files
+from nvct.linux.kernel import KERNEL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from nvct.engine.model import State
+    from nvct.linux.kernel import Kernel
+
+FORMAT = 1
+LIMIT = 64 * files.MIB
+LOCK_TIMEOUT_S = 20.0
+SUFFIX = ".json"
+OTHERS_WRITE = 0o022
+NOTHING = Wanted(engine="", handlers=())
+FOLDER_MODE = 0o700  # engines' files hold secrets of proxies and registries at times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One file that was, or is being, changed.
+
+    Attributes:
+        path: as the engine knows it.
+        original: its bytes before us, None if there was no file: what undo gives back.
+        ours: the bytes that we leave, None if we remove it.
+        mode: of the original, and uid and gid of its owner.
+        folders: that are made for it, the outermost first.
+    """
+
+    path: str
+    original: bytes | None
+    ours: bytes | None
+    mode: int = 0o644
+    uid: int = 0
+    gid: int = 0
+    folders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A change of an engine's files.
+
+    Attributes:
+        wanted: what the engine was told last; its handlers are all that it was ever told.
+        entries: in the order of writing.
+        restart: the engine has to be restarted to see it.
+        told: the engine was, or is being, told to read its files again.
+    """
+
+    wanted: Wanted
+    entries: tuple[Entry, ...]
+    restart: bool = False
+    told: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What the journal holds of one engine."""
+
+    done: Record | None = None
+    pending: Record | None = None
+
+
+class Journal:
+    """The folder of journals.
+
+    Args:
+        folder: is made when something is written.
+        timeout_s: how long to wait for another process.
+    """
+
+    def __init__(
+        self, folder: str, kernel: Kernel = KERNEL, *, timeout_s: float = LOCK_TIMEOUT_S
+    ) -> None:
+        self.folder = folder
+        self.kernel = kernel
+        self.timeout_s = timeout_s
+
+    def lock(self) -> files.Lock:
+        """Return the lock that whoever changes an engine's files holds; make the folder.
+
+        Raises:
+            UnsafePathError: the folder is another user's, or others may write to it.
+            OSError: the folder cannot be made.
+        """
+        self._make()
+        return files.Lock(f"{self.folder}/lock", self.timeout_s)
+
+    def path(self, engine: str, config: str) -> str:
+        """Return where the page of an engine with this main file is."""
+        digest = hashlib.sha256(os.fsencode(config)).hexdigest()[:12]
+        return f"{self.folder}/{engine}-{digest}{SUFFIX}"
+
+    def load(self, path: str) -> Page:
+        """Return a page; an empty one where there is none.
+
+        Raises:
+            DocumentError: it cannot be read or is damaged.
+        """
+        try:
+            data = files.read_bytes(path, LIMIT, check=_check_file)
+        except (FileNotFoundError, NotADirectoryError):
+            return Page()
+        except OSError as error:
+            raise DocumentError(f"{path} cannot be read: {error.strerror}") from error
+        try:
+            return _page(json.loads(data))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DocumentError(
+                f"the journal {path} is damaged: {error}",
+                hint="it holds the engine's former file as text; move it away to go on without",
+            ) from error
+
+    def save(self, path: str, page: Page) -> None:
+        """Put a page in its place, on the disk; an empty one goes.
+
+        Raises:
+            OSError: it cannot be written; the old one is there.
+        """
+        if page == Page():
+            remove(path, self.kernel)
+            return
+        text = json.dumps(_document(page), indent=1)
+        files.write_atomic(path, text.encode(), mode=0o600, sync=True, kernel=self.kernel)
+
+    def pages(self) -> dict[str, Page]:
+        """Return every page by its path.
+
+        Raises:
+            DocumentError: one is damaged.
+        """
+        try:
+            names = sorted(os.listdir(self.folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except OSError as error:
+            raise DocumentError(f"{self.folder} cannot be read: {error.strerror}") from error
+        paths = [f"{self.folder}/{name}" for name in names if name.endswith(SUFFIX)]
+        return {path: self.load(path) for path in paths}
+
+    def _make(self) -> None:
+        os.makedirs(self.folder, FOLDER_MODE, exist_ok=True)
+        found = os.stat(self.folder)
+        if found.st_uid != os.geteuid() or found.st_mode & OTHERS_WRITE:
+            raise UnsafePathError(
+                f"{self.folder} can be written to by others",
+                hint=f"chown root and chmod {FOLDER_MODE:o} it, or name another with --state-dir",
+            )
+
+
+def remove(path: str, kernel: Kernel) -> None:
+    """Remove a file, if it is there, for good.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    folder, name = files.split(path)
+    dir_fd = kernel.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            kernel.unlink(name, dir_fd=dir_fd)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+        kernel.fsync(dir_fd)
+    finally:
+        kernel.close(dir_fd)
+
+
+def ours(wanted: Wanted, state: State, old: Record | None) -> Wanted:
+    """Return what is wanted less what the files say already, and what a record has had done.
+
+    What was there already as it is wanted is somebody else's, and stays at undo.
+    """
+    earlier = old.wanted if old else replace(NOTHING, engine=wanted.engine)
+    names = {handler.name for handler in earlier.handlers}
+    new = [
+        handler
+        for handler in wanted.handlers
+        if handler.name not in names and state.handlers.get(handler.name) != handler.path
+    ]
+    current = {handler.name: handler for handler in wanted.handlers}
+    kept = (current.get(handler.name, handler) for handler in earlier.handlers)
+    return replace(
+        wanted,
+        handlers=(*kept, *new),
+        default=wanted.default if state.default != wanted.default else earlier.default,
+        cdi=earlier.cdi or (wanted.cdi and state.cdi is not True),
+        spec_dirs=earlier.spec_dirs if state.spec_dirs == wanted.spec_dirs else wanted.spec_dirs,
+        hooks_dir=wanted.hooks_dir or earlier.hooks_dir,
+    )
+
+
+def _check_file(path: str, found: os.stat_result) -> None:
+    """Refuse a journal that others could have written: undo writes what it says."""
+    if found.st_uid != os.geteuid() or found.st_mode & OTHERS_WRITE:
+        raise DocumentError(f"{path} can be written to by others", hint="see who did, and why")
+
+
+def _document(page: Page) -> dict[str, Any]:
+    return {"format": FORMAT, "done": _of(page.done), "pending": _of(page.pending)}
+
+
+def _of(record: Record | None) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    document = asdict(record)
+    for entry in document["entries"]:
+        for key in ("original", "ours"):
+            entry[key] = _text(entry[key])
+    return document
+
+
+def _page(document: Any) -> Page:  # noqa: ANN401  what a file says
+    if document["format"] != FORMAT:
+        raise ValueError(f"format {document['format']!r} is not known here")
+    return Page(done=_record(document["done"]), pending=_record(document["pending"]))
+
+
+def _record(document: Mapping[str, Any] | None) -> Record | None:
+    if document is None:
+        return None
+    return Record(
+        wanted=_wanted(document["wanted"]),
+        entries=tuple(_entry(entry) for entry in document["entries"]),
+        restart=bool(document["restart"]),
+        told=bool(document["told"]),
+    )
+
+
+def _wanted(document: Mapping[str, Any]) -> Wanted:
+    known = {field.name for field in fields(Wanted)}
+    given: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in document.items()
+        if key in known
+    }
+    given["handlers"] = tuple(Handler(**handler) for handler in document["handlers"])
+    return Wanted(**given)
+
+
+def _entry(document: Mapping[str, Any]) -> Entry:
+    given = dict(document)
+    given["folders"] = tuple(given["folders"])
+    for key in ("original", "ours"):
+        given[key] = _bytes(given[key])
+    path = given["path"]
+    if not (isinstance(path, str) and path.startswith("/")):
+        raise ValueError(f"{path!r} is no path of a file")
+    return Entry(**given)
+
+
+def _text(data: bytes | None) -> str | None:
+    """Return bytes as text that JSON keeps, whatever they are, and people can read."""
+    return None if data is None else data.decode("utf-8", "surrogateescape")
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode("utf-8", "surrogateescape")

@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON configuration of an engine, edited in place: every byte that is not ours stays.
+
+Order, indentation, line ends, escapes and the spelling of numbers survive because they are never
+written again. What Go's decoder would refuse or read in a surprising way is refused with its line
+and column: comments, commas at the end, text behind the end, a byte order mark, a name twice on
+the way to what is edited. A file without content stands for an empty object.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from nvct.errors import EngineConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import TypeAlias, TypeVar
+
+    Path: TypeAlias = tuple[str, ...]
+    Edit: TypeAlias = tuple[Path, object]
+    Kind = TypeVar("Kind")
+
+SPACE = " \t\r\n"
+EMPTY = "{}\n"
+HINT = "correct it by hand; nothing was changed"
+BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
+INDENT = "    "
+"""Of a file that shows none, as the incumbent indents."""
+KINDS = {
+    dict: "an object", list: "an array", str: "a string", bool: "true or false",
+    int: "a number", float: "a number", type(None): "null",
+}  # fmt: skip
+
+
+class Delete:
+    """The value of an edit that takes a member out, and every object that it leaves empty."""
+
+
+DELETE = Delete()
+
+
+@dataclass(slots=True, kw_only=True)
+class Value:
+    """One value: it is text[start:end]; `members` are an object's, else None."""
+
+    start: int
+    end: int
+    data: object
+    members: list[Member] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """One member of an object; its quoted name is text[start:end]."""
+
+    name: str
+    start: int
+    end: int
+    value: Value
+
+
+class Document:
+    """A JSON object that can be read by path; `edit` changes one."""
+
+    __slots__ = ("path", "root", "text")
+
+    def __init__(self, text: str, path: str) -> None:
+        """Walk the text.
+
+        Raises:
+            EngineConfigError: it is no JSON object.
+        """
+        self.text = text
+        self.path = path
+        try:
+            self.root = self._value(self._skip(0))
+        except RecursionError as error:
+            raise self.refusal(0, "it is nested too deeply") from error
+        end = self._skip(self.root.end)
+        if end != len(text):
+            raise self.refusal(end, _reason(text, end, "something follows the end of the object"))
+        if self.root.members is None:
+            raise self.refusal(self.root.start, f"{kind(self.root.data)}, not an object")
+
+    def refusal(self, at: int, what: str) -> EngineConfigError:
+        """Return the error for a place in the text."""
+        line = self.text.count("\n", 0, at) + 1
+        column = at - self.text.rfind("\n", 0, at)
+        return EngineConfigError(f"{self.path} line {line}, column {column}: {what}", hint=HINT)
+
+    def find(self, path: Path) -> Value | None:
+        """Return the value at a path, None where there is none.
+
+        Raises:
+            EngineConfigError: something on the way is no object, or a name stands there twice.
+        """
+        value = self.root
+        for depth, name in enumerate(path):
+            if value.members is None:
+                if value.data is None:  # Go takes null for a member that is not there
+                    return None
+                where = ".".join(path[:depth])
+                raise self.refusal(value.start, f"{where} is {kind(value.data)}, not an object")
+            found = [member for member in value.members if member.name == name]
+            if len(found) > 1:
+                raise self.refusal(found[1].start, f"{name} stands there twice")
+            if not found:
+                return None
+            value = found[0].value
+        return value
+
+    def get(self, path: Path, wanted: type[Kind]) -> Kind | None:
+        """Return the data at a path, None where there is none or null.
+
+        Raises:
+            EngineConfigError: it is of another kind, or `find` refuses.
+        """
+        value = self.find(path)
+        if value is None or value.data is None:
+            return None
+        if type(value.data) is not wanted:
+            text = f"{'.'.join(path)} is {kind(value.data)}, not {KINDS[wanted]}"
+            raise self.refusal(value.start, text)
+        return value.data
+
+    def _skip(self, at: int) -> int:
+        text, size = self.text, len(self.text)
+        while at < size and text[at] in SPACE:
+            at += 1
+        return at
+
+    def _value(self, at: int) -> Value:
+        if self.text[at : at + 1] == "{":
+            return self._object(at)
+        try:
+            data, end = _DECODER.raw_decode(self.text, at)
+        except json.JSONDecodeError as error:
+            raise self.refusal(error.pos, _reason(self.text, error.pos, _plain(error))) from error
+        except ValueError as error:  # a constant that JSON does not have
+            raise self.refusal(at, str(error)) from error
+        return Value(start=at, end=end, data=data)
+
+    def _object(self, start: int) -> Value:
+        text = self.text
+        members: list[Member] = []
+        at = self._skip(start + 1)
+        if text[at : at + 1] == "}":
+            return Value(start=start, end=at + 1, data={}, members=members)
+        while True:
+            if text[at : at + 1] != '"':
+                raise self.refusal(at, _reason(text, at, "a name in double quotes is missing"))
+            name = self._value(at)
+            colon = self._skip(name.end)
+            if text[colon : colon + 1] != ":":
+                raise self.refusal(colon, _reason(text, colon, "a colon is missing"))
+            value = self._value(self._skip(colon + 1))
+            members.append(Member(name=str(name.data), start=at, end=name.end, value=value))
+            at = self._skip(value.end)
+            if text[at : at + 1] == "}":
+                data = {member.name: member.value.data for member in members}
+                return Value(start=start, end=at + 1, data=data, members=members)
+            if text[at : at + 1] != ",":
+                raise self.refusal(at, _reason(text, at, "a comma is missing"))
+            at = self._skip(at + 1)
+
+
+def kind(data: object) -> str:
+    """Return what JSON calls a value."""
+    return KINDS[type(data)]
+
+
+def parse(data: bytes | None, path: str) -> Document:
+    """Parse a file; None and nothing but white space are an empty object, as Docker reads them.
+
+    Raises:
+        EngineConfigError: with line and column.
+    """
+    data = data or b""
+    if data.startswith(BYTE_ORDER_MARKS):
+        text = f"{path} line 1, column 1: a byte order mark"
+        raise EngineConfigError(text, hint="save it as UTF-8 without one; nothing was changed")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode()
+        at = f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
+        raise EngineConfigError(f"{path} {at}: not UTF-8", hint=HINT) from error
+    return Document(text if text.strip(SPACE) else EMPTY, path)
+
+
+def edit(data: bytes | None, edits: Iterable[Edit], path: str) -> bytes | None:
+    """Return a file with members put in, replaced or, for DELETE, taken out; None stays no file.
+
+    What already has its value is not touched; without a difference the bytes come back as they
+    are. Missing objects on the way are made. A new member is the last one, in its siblings' style.
+
+    Raises:
+        EngineConfigError: the file cannot be edited, with line and column.
+    """
+    document = start = parse(data, path)
+    for where, value in edits:
+        if isinstance(value, Delete):
+            document = Document(_without(document, where), path)
+        else:
+            document = Document(_with(document, where, value), path)
+    return data if document.text == start.text else document.text.encode()
+
+
+def _with(document: Document, where: Path, value: object) -> str:
+    """Return the text with a value at a path."""
+    text = document.text
+    old = document.find(where)
+    if old is not None:
+        if _same(old.data, value):
+            return text
+        return text[: old.start] + _replaced(document, old, value) + text[old.end :]
+    depth = len(where) - 1
+    while (parent := document.find(where[:depth])) is None:
+        depth -= 1
+    for name in reversed(where[depth + 1 :]):
+        value = {name: value}
+    if parent.members is None:  # null
+        return _with(document, where[:depth], {where[depth]: value})
+    if parent.members:
+        return _behind(document, parent.members, parent.start, where[depth], value)
+    return _into_empty(document, parent, where[depth], value)
+
+
+def _replaced(document: Document, old: Value, value: object) -> str:
+    """Render a value that takes another's place."""
+    if "\n" in document.text[document.root.start : document.root.end]:
+        return _render(document, value, _indent_at(document.text, old.start))
+    return _render(document, value, None)
+
+
+def _behind(
+    document: Document, members: list[Member], start: int, name: str, value: object
+) -> str:
+    """Return the text with a member behind the last one of an object, in that one's style."""
+    text, last = document.text, members[-1]
+    before = text[members[-2].value.end if len(members) > 1 else start + 1 : last.start]
+    colon = text[last.end : last.value.start]
+    if "\n" in colon:
+        colon = ": "
+    if "\n" not in before:
+        comma = before if len(members) > 1 else "," + (" " if " " in before + colon else "")
+        added = comma + json.dumps(name, ensure_ascii=False) + colon
+        added += _render(document, value, None, colon)
+    else:
+        line = before[before.rindex("\n") + 1 :]  # may hold the comma: it can lead the line
+        indent = line[: len(line) - len(line.lstrip(" \t"))]
+        comma = "" if "," in line else ","
+        added = comma + _line_end(text) + line + json.dumps(name, ensure_ascii=False) + colon
+        added += _render(document, value, indent, colon)
+    return text[: last.value.end] + added + text[last.value.end :]
+
+
+def _into_empty(document: Document, parent: Value, name: str, value: object) -> str:
+    """Return the text with the first member of an object."""
+    text = document.text
+    body = text[document.root.start : document.root.end]
+    if parent is document.root or "\n" in body:
+        filled = _render(document, {name: value}, _indent_at(text, parent.start))
+    else:
+        filled = _render(document, {name: value}, None)
+    return text[: parent.start] + filled + text[parent.end :]
+
+
+def _without(document: Document, where: Path) -> str:
+    """Return the text without a member, and without the objects that it was alone in."""
+    if document.find(where) is None:
+        return document.text
+    parent = document.find(where[:-1])
+    while parent is not None and len(parent.members or ()) == 1 and len(where) > 1:
+        where = where[:-1]
+        parent = document.find(where[:-1])
+    members = (parent.members if parent else None) or []
+    at = next(i for i, member in enumerate(members) if member.name == where[-1])
+    start, end = members[at].start, members[at].value.end
+    if at > 0:  # with the comma before it
+        start = members[at - 1].value.end
+    elif len(members) > 1:  # up to the next name
+        end = members[1].start
+    elif parent is not None:
+        start, end = parent.start + 1, parent.end - 1
+    return document.text[:start] + document.text[end:]
+
+
+def _render(document: Document, value: object, indent: str | None, colon: str = ": ") -> str:
+    """Render a value on one line, or over several of which the first is indented by `indent`."""
+    if indent is None:
+        comma = ", " if " " in colon else ","
+        return json.dumps(value, ensure_ascii=False, separators=(comma, colon))
+    unit = _unit(document)
+    text = json.dumps(value, ensure_ascii=False, indent=unit, separators=(",", colon))
+    return text.replace("\n", _line_end(document.text) + indent)
+
+
+def _unit(document: Document) -> str:
+    """Return the indentation of the first member of the document."""
+    members = document.root.members
+    if not members or "\n" not in document.text[document.root.start : members[0].start]:
+        return INDENT
+    return _indent_at(document.text, members[0].start) or INDENT
+
+
+def _indent_at(text: str, at: int) -> str:
+    """Return the white space at the start of the line of a place."""
+    line = text[text.rfind("\n", 0, at) + 1 : at]
+    return line[: len(line) - len(line.lstrip(" \t"))]
+
+
+def _line_end(text: str) -> str:
+    return "\r\n" if "\r\n" in text else "\n"
+
+
+def _same(one: object, other: object) -> bool:
+    """Tell whether two values are the same JSON: True is not 1, the order of names is nothing."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def _reason(text: str, at: int, otherwise: str) -> str:
+    """Return what is wrong at a place, where it is one of the usual things."""
+    if text.startswith(("//", "/*", "#"), at):
+        return "a comment, which JSON does not have"
+    before = text[:at].rstrip(SPACE)
+    if text[at : at + 1] in ("}", "]") and before.endswith(","):
+        return "a comma with nothing behind it"
+    if text[at : at + 1] == "," and text[at + 1 :].lstrip(SPACE)[:1] in ("}", "]"):
+        return "a comma with nothing behind it"
+    if text[at : at + 1] == "'":
+        return "single quotes, where JSON has double ones"
+    return "the file ends too early" if at >= len(text) else otherwise
+
+
+def _plain(error: json.JSONDecodeError) -> str:
+    return (error.msg[:1].lower() + error.msg[1:]).removesuffix(" at")
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engines by name: their modules, and the files that each of them has by default."""
+
+from __future__ import annotations
+
+import importlib
+
+from nvct.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import cast
+
+    from nvct.engine.transaction import Module
+
+ENGINES = ("docker", "containerd", "crio", "podman")
+CONFIG = {
+    "docker": "/etc/docker/daemon.json",
+    "containerd": "/etc/containerd/config.toml",
+    "crio": "/etc/crio/crio.conf",
+    "podman": "/etc/containers/containers.conf",
+}
+DROP_IN = {
+    "containerd": "/etc/containerd/conf.d/99-nvidia.toml",
+    "crio": "/etc/crio/crio.conf.d/99-nvidia.toml",
+    "podman": "/etc/containers/containers.conf.d/99-nvidia.conf",
+}
+PROGRAM = {"docker": "dockerd", "containerd": "containerd", "crio": "crio", "podman": "podman"}
+
+
+def of(engine: str) -> Module:
+    """Return an engine's module: state, plan and removal.
+
+    Raises:
+        UsageError: there is no such engine.
+    """
+    if engine not in ENGINES:
+        raise UsageError(f"unknown engine {engine!r}", hint=f"one of {', '.join(ENGINES)}")
+    module = importlib.import_module(f"nvct.engine.{engine}")
+    if TYPE_CHECKING:
+        return cast("Module", module)
+    return module

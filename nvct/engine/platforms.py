@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who has set an engine up, and so which file is the right one to edit, or that none is.
+
+A rule takes an engine as its process shows it and returns it with what the platform changes, or
+None where it is another's. Sources: the projects' documents and scripts (k3s pkg/agent/containerd,
+k0s docs/runtime.md, MicroK8s run-containerd-with-args, docker-snap, amazon-eks-ami nodeadm,
+AgentBaker). Contract: only reads.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import posixpath
+import re
+from dataclasses import replace
+
+from nvct.engine import advice, toml_file
+from nvct.engine.advice import sentences
+from nvct.engine.found import Engine
+from nvct.engine.processes import ROOTLESS
+from nvct.errors import DocumentError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import TypeAlias
+
+    from nvct.engine.model import Files
+
+    Rule: TypeAlias = Callable[[Engine, Files, "Mapping[str, str]"], "Engine | None"]
+
+MERGES_DEEPLY = (2, 1)  # from this containerd on, a drop-in adds to the root file's tables
+K0S_MANAGED = "# k0s_managed=true"
+RANCHER_CONFIG = "/agent/etc/containerd/config.toml"
+K0S_DROP_INS = "/etc/k0s/containerd.d"
+MICROK8S_TEMPLATE = "/var/snap/microk8s/current/args/containerd-template.toml"
+DOCKER_CONTAINERD_CONFIG = "/docker/containerd/containerd.toml"
+DOES_ITSELF = ("true",)  # a restart command where the platform watches its files
+DESKTOPS = ("/opt/docker-desktop", "/mnt/wsl/docker-desktop")
+
+
+def adapt(engine: Engine, files: Files, env: Mapping[str, str]) -> Engine:
+    """Return an engine with what its platform changes.
+
+    Args:
+        engine: as its process or its unit shows it.
+        files: of its own file system.
+        env: of its process.
+    """
+    for rule in RULES:
+        adapted = rule(engine, files, env)
+        if adapted is not None:
+            return adapted
+    return engine
+
+
+def without_process(files: Files) -> list[Engine]:
+    """Return the engines that are here by what a platform has installed, and run elsewhere."""
+    if not any(os.path.isdir(files.at(folder)) for folder in DESKTOPS):
+        return []
+    found = Engine(engine="docker", platform="Docker Desktop", leave=True)
+    return [replace(found, advice=sentences(advice.DOCKER_DESKTOP))]
+
+
+def _of_docker(engine: Engine, _files: Files, _env: Mapping[str, str]) -> Engine | None:
+    """A containerd that dockerd starts: its file is made anew at each start, without CRI."""
+    if engine.engine != "containerd" or not engine.config.endswith(DOCKER_CONTAINERD_CONFIG):
+        return None
+    return _left(engine, "Docker", sentences(advice.DOCKER_CONTAINERD))
+
+
+def _rancher(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
+    """k3s and RKE2: the file is made from a template, which finds the NVIDIA runtime itself."""
+    config = engine.config
+    if engine.engine != "containerd" or not config.endswith(RANCHER_CONFIG):
+        return None
+    rke2 = "/rke2" in config or "/rke2" in engine.binary
+    name, program = ("RKE2", "rke2") if rke2 else ("k3s", "k3s")
+    folder = posixpath.dirname(config)
+    document = _document(files, config)
+    base = "config-v3.toml" if document.get("version") == 3 else "config.toml"
+    drop_in = f"{folder}/{base}.d/99-nvidia.toml"
+    unit = engine.unit or f"{program}.service"
+    engine = replace(engine, platform=name, restart=("systemctl", "restart", unit))
+    if _imports(document, drop_in, folder) and engine.numbers >= MERGES_DEEPLY:
+        text = sentences(advice.RANCHER_DROP_IN, config=config, name=name, drop_in=drop_in)
+        return replace(engine, drop_in=drop_in, advice=(*engine.advice, *text))
+    text = sentences(
+        advice.RANCHER,
+        name=name, program=program, unit=unit, config=config, template=f"{folder}/{base}.tmpl",
+    )  # fmt: skip
+    return _left(engine, name, text)
+
+
+def _k0s(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
+    """k0s: it manages its file unless the first line is taken out, and imports a folder."""
+    if engine.engine != "containerd" or not (
+        engine.config == "/etc/k0s/containerd.toml" or "/k0s/" in engine.binary
+    ):
+        return None
+    engine = replace(engine, platform="k0s")
+    if _text(files, engine.config).splitlines()[:1] != [K0S_MANAGED]:
+        return engine  # the admin's own
+    drop_in = f"{K0S_DROP_INS}/nvidia.toml"
+    document = _document(files, engine.config)
+    if _imports(document, drop_in, "/etc/k0s") and engine.numbers >= MERGES_DEEPLY:
+        text = sentences(advice.K0S_DROP_IN, folder=K0S_DROP_INS)
+        return replace(
+            engine, drop_in=drop_in, restart=DOES_ITSELF, advice=(*engine.advice, *text)
+        )
+    return _left(engine, "k0s", sentences(advice.K0S, config=engine.config, drop_in=drop_in))
+
+
+def _microk8s(engine: Engine, _files: Files, _env: Mapping[str, str]) -> Engine | None:
+    """MicroK8s: the file is made from a template at each start; that one is TOML as well."""
+    if engine.engine != "containerd" or "/snap/microk8s/" not in engine.config + engine.binary:
+        return None
+    text = sentences(advice.MICROK8S, config=engine.config, template=MICROK8S_TEMPLATE)
+    return replace(
+        engine,
+        platform="MicroK8s",
+        edit=MICROK8S_TEMPLATE,
+        drop_in="",
+        restart=("snap", "restart", "microk8s.daemon-containerd"),
+        advice=(*engine.advice, *text),
+    )
+
+
+def _snap_docker(engine: Engine, _files: Files, env: Mapping[str, str]) -> Engine | None:
+    if engine.engine != "docker" or not (
+        engine.binary.startswith("/snap/docker/") or env.get("SNAP_NAME") == "docker"
+    ):
+        return None
+    return _left(engine, "snap", sentences(advice.SNAP_DOCKER))
+
+
+def _rootless(engine: Engine, _files: Files, env: Mapping[str, str]) -> Engine | None:
+    """Rootless Docker has its own file and unit (rootlesskit sets the variable)."""
+    if engine.engine != "docker" or not (engine.uid or ROOTLESS in env):
+        return None
+    unit = engine.unit or "docker.service"
+    return replace(engine, platform="rootless", restart=("systemctl", "--user", "restart", unit))
+
+
+def _nixos(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
+    store = engine.config.startswith("/nix/store/")
+    if not store and not os.path.exists(files.at("/etc/NIXOS")):
+        return None
+    return _left(engine, "NixOS", sentences(advice.NIXOS))
+
+
+def _appliance(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
+    """Systems whose files are made from an API's settings."""
+    system = _system(files)
+    text = {"talos": advice.TALOS, "bottlerocket": advice.BOTTLEROCKET}.get(system)
+    return _left(engine, system.title(), sentences(text)) if text else None
+
+
+def _kind(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
+    if engine.engine != "containerd" or not os.path.isdir(files.at("/kind")):
+        return None
+    return _kept(engine, "kind", advice.KIND)
+
+
+def _eks(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
+    if engine.engine != "containerd" or not os.path.isdir(files.at("/etc/eks")):
+        return None
+    once = os.path.exists(files.at("/etc/eks/bootstrap.sh"))
+    return _kept(engine, "EKS", advice.EKS_BOOTSTRAP if once else advice.EKS_NODEADM)
+
+
+def _aks(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
+    if engine.engine != "containerd" or not os.path.exists(files.at("/etc/kubernetes/azure.json")):
+        return None
+    return _kept(engine, "AKS", advice.AKS)
+
+
+def _gke(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
+    if engine.engine != "containerd" or not (
+        _system(files) == "cos" or os.path.isdir(files.at("/home/kubernetes/bin"))
+    ):
+        return None
+    return _kept(engine, "GKE", advice.GKE)
+
+
+def _left(engine: Engine, platform: str, text: tuple[str, ...]) -> Engine:
+    """Return an engine whose files are not to be edited, with what to do instead."""
+    return replace(engine, platform=platform, leave=True, advice=(*engine.advice, *text))
+
+
+def _kept(engine: Engine, platform: str, text: str) -> Engine:
+    """Return an engine whose file may be edited, with how long that lasts."""
+    more = sentences(text, config=engine.config)
+    return replace(engine, platform=platform, advice=(*engine.advice, *more))
+
+
+RULES: tuple[Rule, ...] = (
+    _of_docker, _rancher, _k0s, _microk8s, _snap_docker, _rootless, _nixos, _appliance,
+    _kind, _eks, _aks, _gke,
+)  # fmt: skip
+
+
+def _system(files: Files) -> str:
+    """Return ID of os-release(5)."""
+    text = _text(files, "/etc/os-release") or _text(files, "/usr/lib/os-release")
+    match = re.search(r"^ID=[\"']?([^\"'\n]*)", text, re.MULTILINE)
+    return match[1] if match else ""
+
+
+def _text(files: Files, path: str) -> str:
+    try:
+        return (files.read(path) or b"").decode(errors="replace")
+    except DocumentError:
+        return ""
+
+
+def _document(files: Files, path: str) -> dict[str, object]:
+    """Return a file's TOML, {} where it is none: the engine's own module says so loudly."""
+    try:
+        return toml_file.parse(files.read(path) or b"", path)
+    except DocumentError:
+        return {}
+
+
+def _imports(document: Mapping[str, object], path: str, folder: str) -> bool:
+    """Tell whether a containerd file imports a path; imports are relative to its own folder."""
+    found = document.get("imports")
+    globs = found if isinstance(found, list) else []
+    return any(fnmatch.fnmatch(path, posixpath.join(folder, str(glob))) for glob in globs)

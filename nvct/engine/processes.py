@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which engines run, read from /proc: program, arguments, environment, unit, user, file system.
+
+Contract: only reads; a process that ends meanwhile, or that may not be looked at, is left out or
+told by what can be seen of it (another user's command line is readable, its environment is not).
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from dataclasses import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+READ_LIMIT = 1 << 20  # bytes; the kernel's own limit for arguments and environment is near it
+DELETED = " (deleted)"
+PROGRAMS = {"dockerd": "docker", "containerd": "containerd", "crio": "crio", "podman": "podman"}
+ROOTLESS = "ROOTLESSKIT_STATE_DIR"  # rootlesskit sets it; its children have their own /etc
+SCOPES = ("docker-", "libpod-", "cri-containerd-", "crio-")  # of containers
+# Words with which these programs print something and end; `podman` only serves with "service".
+PASSING = frozenset(
+    {"config", "--validate", "--version", "-version", "-v", "--help", "-h", "publish", "wipe"}
+    | {"oci-hook", "status", "version", "check", "complete"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One running engine.
+
+    Attributes:
+        engine: docker, containerd, crio or podman.
+        exe: its program, as its own file system names it.
+        replaced: whether that program was replaced or removed since it started.
+        args: its command line.
+        cwd: its working directory, for relative paths; "" where it cannot be seen.
+        unit: the systemd unit it runs in, "" where it runs in none.
+        user_unit: whether the unit is one of a user's own manager.
+        container: whether its control group is a container's.
+        uid: its user, as the machine counts.
+        root: its file system as we reach it: "/" where it is ours, or /proc/PID/root.
+    """
+
+    engine: str
+    pid: int
+    exe: str
+    replaced: bool = False
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str = ""
+    unit: str = ""
+    user_unit: bool = False
+    container: bool = False
+    uid: int = 0
+    root: str = "/"
+
+    def option(self, *names: str) -> str:
+        """Return the value of an option, "" where it is not given; see `option`."""
+        return option(self.args[1:], *names)
+
+    def path(self, value: str) -> str:
+        """Return a path of the command line as an absolute one."""
+        if value == "" or value.startswith("/") or self.cwd == "":
+            return value
+        return posixpath.normpath(f"{self.cwd}/{value}")
+
+
+def option(args: Sequence[str], *names: str) -> str:
+    """Return an option's last value, "" where it is not given; see `options`."""
+    return next(reversed(options(args, *names)), "")
+
+
+def options(args: Sequence[str], *names: str) -> list[str]:
+    """Return every value of an option.
+
+    Names are without dashes; Go's programs take `-name` and `--name`, with "=" or a word after.
+    """
+    values = []
+    for arg, word in zip(args, [*args[1:], ""], strict=False):
+        name, equals, text = arg.lstrip("-").partition("=")
+        if arg.startswith("-") and name in names:
+            values.append(text if equals else word)
+    return values
+
+
+def running(proc: str, host: str = "/") -> Iterator[Process]:
+    """Yield the engines that run, by process number.
+
+    Args:
+        proc: where procfs is.
+        host: our own root directory, to tell a process that has another.
+    """
+    found = (look(pid, proc, host) for pid in _pids(proc))
+    return (process for process in found if process is not None)
+
+
+def look(pid: int, proc: str, host: str = "/") -> Process | None:
+    """Return the engine that a process is, None if it is none or has ended."""
+    folder = f"{proc}/{pid}"
+    args = tuple(_words(f"{folder}/cmdline"))
+    if not args:
+        return None  # a kernel thread, or it has ended
+    link = _link(f"{folder}/exe")
+    exe = link.removesuffix(DELETED)
+    engine = _engine(exe, args)
+    if not engine:
+        return None
+    unit, user_unit, container = _unit(f"{folder}/cgroup")
+    env = _environment(f"{folder}/environ")
+    return Process(
+        engine=engine,
+        pid=pid,
+        exe=exe or (args[0] if args[0].startswith("/") else ""),
+        replaced=link.endswith(DELETED),
+        args=args,
+        env=env,
+        cwd=_link(f"{folder}/cwd"),
+        unit=unit,
+        user_unit=user_unit,
+        container=container,
+        uid=_uid(f"{folder}/status"),
+        root="/" if _is_ours(f"{folder}/root", host, env) else f"{folder}/root",
+    )
+
+
+def _pids(proc: str) -> list[int]:
+    try:
+        return sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
+    except OSError:
+        return []
+
+
+def _engine(exe: str, args: tuple[str, ...]) -> str:
+    """Return which engine a process is, "" for none.
+
+    The first argument counts too: k3s is one program under many names, as is k0s's.
+    """
+    names = (posixpath.basename(args[0]), posixpath.basename(exe))
+    engine = next((PROGRAMS[name] for name in names if name in PROGRAMS), "")
+    words = frozenset(args[1:])
+    if engine == "podman":
+        return engine if {"system", "service"} <= words else ""
+    return "" if words & PASSING else engine
+
+
+def _unit(path: str) -> tuple[str, bool, bool]:
+    """Return the unit of a process, whether it is a user's, and whether it is in a container.
+
+    /proc/PID/cgroup: "0::PATH" is version 2, "N:name=systemd:PATH" systemd's own of version 1.
+    """
+    found = ""
+    for line in _read(path).decode(errors="replace").splitlines():
+        _, controllers, group = (*line.split(":", 2), "", "")[:3]
+        if controllers in ("", "name=systemd") and group not in ("", "/"):
+            found = group
+            if controllers:
+                break
+    parts = found.split("/")
+    units = [part for part in parts if part.endswith(".service")]
+    user = any(part.startswith("user@") for part in parts)
+    own = [unit for unit in units if not unit.startswith("user@")]
+    container = any(
+        part in ("docker", "kubepods", "kubepods.slice", "libpod_parent")
+        or (part.endswith(".scope") and part.startswith(SCOPES))
+        for part in parts
+    )
+    return (own[-1] if own else ""), user, container
+
+
+def _environment(path: str) -> dict[str, str]:
+    pairs = (word.partition("=") for word in _words(path))
+    return {name: value for name, equals, value in pairs if equals}
+
+
+def _uid(path: str) -> int:
+    for line in _read(path).splitlines():
+        if line.startswith(b"Uid:"):
+            return int(line.split()[1])
+    return 0
+
+
+def _is_ours(root: str, host: str, env: Mapping[str, str]) -> bool:
+    """Tell whether a process has our file system; what cannot be seen is taken for ours.
+
+    A service with private folders (PrivateTmp=) has another mount namespace and the same files,
+    so these are compared, not the namespaces.
+    """
+    places = ("/", "/usr") if ROOTLESS in env else ("/", "/usr", "/etc")
+    return all(_same(root + place, host.rstrip("/") + place) for place in places)
+
+
+def _same(path: str, host: str) -> bool:
+    try:
+        return os.path.samefile(path, host)
+    except OSError:
+        return True
+
+
+def _words(path: str) -> list[str]:
+    text = _read(path).decode(errors="surrogateescape")
+    return text.rstrip("\0").split("\0") if text.rstrip("\0") else []
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(READ_LIMIT)
+    except OSError:
+        return b""

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""systemd units: the command line that an engine would be started with, from the unit's files.
+
+Contract: only reads; knows of systemd.unit(5) and systemd.service(5) what engines' units use:
+drop-ins, an emptied ExecStart=, Environment=, EnvironmentFile= and $VARIABLE in arguments.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, field
+
+from nvct.errors import DocumentError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from nvct.engine.model import Files
+
+# systemd.unit(5), "Unit File Load Path": the earlier one hides the later one's file.
+FOLDERS = (
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+)
+_VARIABLE = re.compile(r"\$(\$|\{\w+\}|\w+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """What starting a unit would run.
+
+    Attributes:
+        name: such as docker.service.
+        files: the unit's file and its drop-ins, in the order of reading.
+        args: the command line of the last ExecStart, variables filled in.
+        env: its environment.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def find(name: str, files: Files) -> Unit | None:
+    """Return a unit, None if there is none (a masked one, a link to /dev/null, is none).
+
+    Raises:
+        DocumentError: a file of it cannot be read.
+    """
+    for folder in FOLDERS:
+        path = f"{folder}/{name}"
+        text = _text(path, files)
+        if text is not None:
+            break
+    else:
+        return None
+    paths = [path, *_drop_ins(name, files)] if text else []
+    if not paths:
+        return None
+    command: list[str] = []
+    env: dict[str, str] = {}
+    for path in paths:
+        for key, value in _settings(_text(path, files) or ""):
+            if key == "ExecStart":
+                command = _words(value)  # empty: what came before counts no more
+            elif key == "Environment":
+                env |= _pairs(_words(value))
+            elif key == "EnvironmentFile":
+                env |= _environment(value.removeprefix("-"), files)
+    args = tuple(_filled(command, env))
+    return Unit(name=name, files=tuple(paths), args=args, env=env)
+
+
+def _drop_ins(name: str, files: Files) -> list[str]:
+    """Return a unit's drop-ins: by name, the earlier folder's where two have the same one."""
+    found: dict[str, str] = {}
+    for folder in reversed(FOLDERS):
+        for path in files.names(f"{folder}/{name}.d", ".conf"):
+            found[path.rpartition("/")[2]] = path
+    return [found[key] for key in sorted(found)]
+
+
+def _settings(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the settings of [Service]; a line that ends in a backslash goes on."""
+    section = ""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith(("#", ";"))]
+    joined = re.sub(r"\\\n", " ", "\n".join(lines))
+    for line in joined.splitlines():
+        if line.strip().startswith("["):
+            section = line.strip()
+        elif section == "[Service]" and "=" in line:
+            key, _, value = line.partition("=")
+            yield key.strip(), value.strip()
+
+
+def _words(text: str) -> list[str]:
+    """Split a command line; what precedes the program (`-`, `@`, `:`, `+`, `!`) is taken off."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = text.split()
+    return [words[0].lstrip("-@:+!"), *words[1:]] if words else []
+
+
+def _pairs(words: list[str]) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def _environment(path: str, files: Files) -> dict[str, str]:
+    text = _text(path, files) or ""
+    lines = (line.strip() for line in text.splitlines())
+    pairs = (line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    return {name.strip(): value.strip().strip("\"'") for name, value in pairs}
+
+
+def _filled(words: list[str], env: Mapping[str, str]) -> Iterator[str]:
+    """Yield the words with variables filled in: a lone $NAME becomes as many as it has."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1].strip("{}")
+        return "$" if name == "$" else env.get(name, "")
+
+    for word in words:
+        if re.fullmatch(r"\$\w+", word):
+            yield from env.get(word[1:], "").split()
+        else:
+            yield _VARIABLE.sub(value, word)
+
+
+def _text(path: str, files: Files) -> str | None:
+    try:
+        data = files.read(path)
+    except DocumentError:
+        return ""  # masked, or nothing that systemd could read either
+    return None if data is None else data.decode(errors="replace")

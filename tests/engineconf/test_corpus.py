@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every configuration file of the corpus through configure twice and undo. See README.md here."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from nvct.engine import modules, toml_file
+from nvct.engine.journal import Journal
+from nvct.engine.model import Files, Handler, Wanted
+from nvct.engine.transaction import Transaction
+from nvct.errors import DocumentError
+from tests.support.memory import in_memory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from nvct.engine.transaction import Outcome
+
+HERE = Path(__file__).parent
+SUFFIXES = (".toml", ".json", ".conf")
+HANDLERS = tuple(
+    Handler(name=name, path=f"/usr/bin/nvidia-container-runtime{suffix}")
+    for name, suffix in (("nvidia", ""), ("nvidia-cdi", ".cdi"), ("nvidia-legacy", ".legacy"))
+)
+VERSIONS = {"": (), "@2.1": (2, 1, 9)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One file or tree, for an engine of some version."""
+
+    engine: str
+    source: Path
+    version: str = ""
+
+    @property
+    def name(self) -> str:
+        relative = self.source.relative_to(HERE)
+        return str(relative.with_suffix("") if self.source.is_file() else relative) + self.version
+
+    def wanted(self) -> Wanted:
+        return Wanted(
+            engine=self.engine,
+            handlers=HANDLERS,
+            cdi=self.engine in ("docker", "containerd"),
+            config=modules.CONFIG[self.engine],
+            drop_in="" if self.engine == "docker" else None,
+            engine_version=VERSIONS[self.version],
+        )
+
+    def lay_out(self, root: Path) -> None:
+        """Make the host's files."""
+        if self.source.is_dir():
+            shutil.copytree(self.source, root, symlinks=True, dirs_exist_ok=True)
+            return
+        target = root / modules.CONFIG[self.engine].lstrip("/")
+        target.parent.mkdir(parents=True)
+        target.write_bytes(self.source.read_bytes())
+
+
+def _found(engine: str, folder: Path) -> Iterator[Case]:
+    versions = VERSIONS if engine == "containerd" else ("",)
+    for source in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if source.suffix in SUFFIXES or (source.is_dir() and source.name != "refused"):
+            yield from (
+                Case(engine=engine, source=source, version=version) for version in versions
+            )
+
+
+CASES = [case for engine in modules.ENGINES for case in _found(engine, HERE / engine)]
+REFUSED = [
+    case for engine in modules.ENGINES for case in _found(engine, HERE / engine / "refused")
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    with in_memory(tmp_path) as made:
+        yield made
+
+
+def _transaction(root: Path, engine: str) -> Transaction:
+    journal = Journal(str(root.with_name("state")))
+    return Transaction(modules.of(engine), Files(str(root)), journal)
+
+
+def _tree(root: Path) -> dict[str, bytes]:
+    return {
+        f"/{path.relative_to(root)}": path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+def _diff(done: Outcome) -> str:
+    """Return edits and notes as people read them."""
+    lines = [f"# {note}\n" for note in done.notes]
+    for edit in done.edits:
+        old, new = (
+            (data or b"").decode("utf-8", "backslashreplace").splitlines(keepends=True)
+            for data in (edit.before, edit.after)
+        )
+        lines += [
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+            for line in difflib.unified_diff(old, new, edit.path, edit.path, n=2)
+        ]
+    return "".join(lines).replace("\r\n", "\\r\n") or "unchanged\n"
+
+
+def _parsed(path: str, data: bytes) -> Any:
+    text = data.decode("utf-8-sig")
+    if path.endswith(".json"):
+        return json.loads(text or "{}")
+    return toml_file.parse(data, path)
+
+
+def _lost(old: Any, new: Any, where: str = "") -> list[str]:
+    """Return what a document says no more: lists may grow, tables may get more keys."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [
+            line
+            for key, value in old.items()
+            for line in (
+                _lost(value, new[key], f"{where}/{key}") if key in new else [f"{where}/{key}"]
+            )
+        ]
+    if isinstance(old, list) and isinstance(new, list):
+        return [f"{where}: {item!r}" for item in old if item not in new]
+    return [] if old == new else [f"{where}: {old!r} is {new!r}"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_configure_twice_and_undo(
+    case: Case, folder: Path, golden: Callable[[str, str], None]
+) -> None:
+    root = folder / "host"
+    case.lay_out(root)
+    before = _tree(root)
+    transaction = _transaction(root, case.engine)
+
+    done = transaction.configure(case.wanted())
+
+    after = _tree(root)
+    golden(f"engineconf/{case.name}.diff", _diff(done))
+    assert transaction.module.state(case.wanted(), transaction.files).handlers.items() >= {
+        (handler.name, handler.path) for handler in HANDLERS
+    }
+    again = transaction.configure(case.wanted())
+    assert again.edits == ()
+    assert _tree(root) == after
+    transaction.undo(case.wanted())
+    assert _tree(root) == before
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_whatever_is_not_ours_survives(case: Case, folder: Path) -> None:
+    root = folder / "host"
+    case.lay_out(root)
+    before = _tree(root)
+
+    _transaction(root, case.engine).configure(case.wanted())
+
+    after = _tree(root)
+    for path, data in before.items():
+        old, new = data.decode("utf-8-sig"), after[path].decode("utf-8-sig")
+        comments = [line for line in old.splitlines() if line.lstrip().startswith("#")]
+        left = new.splitlines()
+        for line in comments:
+            assert line in left, path
+            left.remove(line)
+        lost = _lost(_parsed(path, data), _parsed(path, after[path]))
+        assert [line for line in lost if not _is_ours(line)] == [], path
+        assert ("\r\n" in new) == ("\r\n" in old) or not old, path
+
+
+def _is_ours(line: str) -> bool:
+    """Tell whether a difference is what was asked for: our handlers, and CDI."""
+    return any(word in line for word in ("nvidia", "enable_cdi", "/cdi:"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_our_part_alone_goes_where_others_changed_the_file(case: Case, folder: Path) -> None:
+    root = folder / "host"
+    case.lay_out(root)
+    transaction = _transaction(root, case.engine)
+    had = dict(transaction.module.state(case.wanted(), transaction.files).handlers)
+    done = transaction.configure(case.wanted())
+    for edit in done.edits:
+        if edit.after is not None:
+            _add_a_line(root / edit.path.lstrip("/"))
+
+    transaction.undo(case.wanted())
+
+    left = transaction.module.state(case.wanted(), transaction.files).handlers
+    ours = [(handler.name, handler.path) for handler in HANDLERS]
+    kept = {name: path for name, path in had.items() if not name.startswith("nvidia")}
+    assert {name: path for name, path in left.items() if not name.startswith("nvidia")} == kept
+    assert [name for name, path in ours if left.get(name) == path != had.get(name)] == []
+    assert [name for name, path in ours if had.get(name) == path and name not in left] == []
+
+
+def _add_a_line(path: Path) -> None:
+    """Change a file as its owner might."""
+    data = path.read_bytes()
+    if path.suffix == ".json":
+        at = data.rindex(b"}")
+        path.write_bytes(data[:at] + b"\n" + data[at:])
+        return
+    end = b"\r\n" if b"\r\n" in data else b"\n"
+    path.write_bytes(data + (b"" if data.endswith(end) else end) + b"# by somebody else" + end)
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
+def test_what_cannot_be_edited_is_left_alone(
+    case: Case, folder: Path, golden: Callable[[str, str], None]
+) -> None:
+    root = folder / "host"
+    case.lay_out(root)
+    before = _tree(root)
+
+    with pytest.raises(DocumentError) as caught:
+        _transaction(root, case.engine).configure(case.wanted())
+
+    assert _tree(root) == before
+    hint = f"\n{caught.value.hint}" if caught.value.hint else ""
+    golden(f"engineconf/{case.name}.txt", f"{caught.value.message}{hint}\n")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_default_is_set_and_undone(case: Case, folder: Path) -> None:
+    root = folder / "host"
+    case.lay_out(root)
+    before = _tree(root)
+    transaction = _transaction(root, case.engine)
+    wanted = replace(case.wanted(), default="nvidia")
+
+    transaction.configure(wanted)
+
+    assert transaction.module.state(wanted, transaction.files).default == "nvidia"
+    assert transaction.configure(wanted).edits == ()
+    transaction.undo(wanted)
+    assert _tree(root) == before
+
+
+def test_the_corpus_is_large_enough() -> None:
+    assert len({case.source for case in (*CASES, *REFUSED)}) >= 60

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CRI-O's drop-ins against its documented options, and by a CRI-O where one is on PATH."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+
+import jsonschema
+import pytest
+
+from nvct.engine import crio, toml_file
+from nvct.engine.model import Files
+from tests.engineconf.test_corpus import CASES, HERE, Case
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+SCHEMA = json.loads((HERE / "crio.schema.json").read_text())
+TREES = [case for case in CASES if case.engine == "crio"]
+HOOKS = "/etc/containers/oci/hooks.d"
+
+
+def _drop_in(case: Case, root: Path) -> str:
+    """Configure everything that CRI-O can be told; return the drop-in."""
+    case.lay_out(root)
+    wanted = replace(case.wanted(), default="nvidia", hooks_dir=HOOKS, spec_dirs=("/opt/cdi",))
+    (edit,) = crio.plan(wanted, Files(str(root))).edits
+    place = root / edit.path.lstrip("/")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(edit.after or b"")
+    return place.read_text()
+
+
+def _check(document: dict[str, Any]) -> None:
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+
+
+@pytest.mark.parametrize("case", TREES, ids=lambda case: case.name)
+def test_a_drop_in_has_only_documented_options(case: Case, tmp_path: Path) -> None:
+    _check(toml_file.parse(_drop_in(case, tmp_path), crio.DROP_IN))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[crio.runtime.runtimes.nvidia]\nruntime_pth = "/x"\nruntime_path = "/x"\n',
+        '[crio.runtime.runtimes.nvidia]\nruntime_path = "nvidia-container-runtime"\n',
+        '[crio.runtime.runtimes.nvidia]\nruntime_path = "/x"\nmonitor_env = "PATH=/bin"\n',
+        '[crio.runtimes.nvidia]\nruntime_path = "/x"\n',
+        '[crio.runtime]\ndefault_runtime = "nvidia"\n',
+    ],
+    ids=["misspelt", "relative", "type", "place", "no-handler"],
+)
+def test_the_schema_refuses_what_cri_o_would_not_take(text: str) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        _check(toml_file.parse(text, crio.DROP_IN))
+
+
+@pytest.mark.skipif(shutil.which("crio") is None, reason="no CRI-O on PATH (it is in no registry)")
+def test_cri_o_itself_takes_every_drop_in(tmp_path: Path) -> None:
+    for number, case in enumerate(TREES):
+        root = tmp_path / str(number)
+        root.mkdir()
+        _drop_in(case, root)
+        etc = root / "etc/crio"
+        argv = ["crio", f"--config-dir={etc}/crio.conf.d", "config"]
+        if (etc / "crio.conf").exists():
+            argv.insert(1, f"--config={etc}/crio.conf")
+        done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, (case.name, done.stderr)
+        for name in ("nvidia", "nvidia-cdi", "nvidia-legacy"):
+            assert f"[crio.runtime.runtimes.{name}]" in done.stdout, case.name

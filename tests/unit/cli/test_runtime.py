@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands: nvidia-ctk runtime configure, nvct runtime configure, plan and undo."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+
+import pytest
+from click.testing import CliRunner
+
+from nvct.cli.main import program
+from nvct.errors import EngineError, NvctError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
+
+SHIM = "/usr/bin/nvidia-container-runtime"
+DAEMON = '{\n  "log-level": "warn",\n  "features": {"x": true}\n}\n'
+CONTAINERD = """\
+version = 2
+
+# mine
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+    SystemdCgroup = true # why not
+"""
+
+
+@dataclass
+class Lab:
+    """A folder with engines' files, and the programs on them."""
+
+    folder: Path
+
+    def path(self, name: str, text: str | None = None) -> Path:
+        path = self.folder / name
+        if text is not None:
+            path.write_text(text, encoding="utf-8")
+        return path
+
+    def run(self, name: str, *words: str, engine: str = "docker", file: str = "") -> Result:
+        config = self.path(file or {"docker": "daemon.json"}.get(engine, f"{engine}.conf"))
+        argv = ["runtime", *words, f"--runtime={engine}", f"--config={config}"]
+        argv += [f"--state-dir={self.folder}/state"] if words[0] != "plan" else []
+        return CliRunner().invoke(program(name), argv, catch_exceptions=False)
+
+    def ctk(self, *words: str, engine: str = "docker", file: str = "") -> Result:
+        return self.run("nvidia-ctk", "configure", *words, engine=engine, file=file)
+
+    def refused(self, *words: str, engine: str = "docker", file: str = "") -> NvctError:
+        with pytest.raises(NvctError) as caught:
+            self.ctk(*words, engine=engine, file=file)
+        return caught.value
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+def test_docker_gets_the_runtime_and_the_incumbents_words(lab: Lab) -> None:
+    path = lab.path("daemon.json", DAEMON)
+
+    done = lab.ctk()
+
+    assert done.exit_code == 0
+    assert done.stdout == ""
+    assert done.stderr == (
+        f"Wrote updated config to {path}\nIt is recommended that docker daemon be restarted.\n"
+    )
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith(DAEMON[:-3])
+    assert json.loads(text) == {
+        "log-level": "warn",
+        "features": {"x": True},
+        "runtimes": {"nvidia": {"path": "nvidia-container-runtime", "args": []}},
+    }
+
+
+def test_a_second_run_says_that_nothing_changed(lab: Lab) -> None:
+    path = lab.path("daemon.json", DAEMON)
+    lab.ctk()
+    inode = path.stat().st_ino
+
+    done = lab.ctk()
+
+    assert done.stderr == "docker is configured already: unchanged\n"
+    assert path.stat().st_ino == inode
+
+
+@pytest.mark.parametrize("default", ["--nvidia-set-as-default", "-set-as-default=true"])
+@pytest.mark.parametrize("cdi", ["--cdi.enabled", "--cdi.enable", "--enable-cdi", "-cdi.enabled"])
+@pytest.mark.parametrize("path", ["--nvidia-runtime-path", "--runtime-path"])
+def test_every_name_of_an_option_is_taken(lab: Lab, default: str, cdi: str, path: str) -> None:
+    lab.path("daemon.json", "{}")
+
+    lab.ctk(default, cdi, f"{path}=/opt/shim", "--nvidia-runtime-name", "gpu")
+
+    assert json.loads(lab.path("daemon.json").read_text(encoding="utf-8")) == {
+        "runtimes": {"gpu": {"path": "/opt/shim", "args": []}},
+        "default-runtime": "gpu",
+        "features": {"cdi": True},
+    }
+
+
+def test_a_dry_run_prints_the_file_and_changes_nothing(lab: Lab) -> None:
+    path = lab.path("daemon.json", DAEMON)
+
+    done = lab.ctk("--dry-run")
+
+    assert "runtimes" in json.loads(done.stdout)
+    assert path.read_text(encoding="utf-8") == DAEMON
+    assert [entry.name for entry in lab.folder.iterdir()] == ["daemon.json"]
+
+
+def test_a_dry_run_of_what_is_configured_prints_the_file_as_it_is(lab: Lab) -> None:
+    path = lab.path("daemon.json", DAEMON)
+    lab.ctk()
+
+    assert lab.ctk("--dry-run").stdout == path.read_text(encoding="utf-8")
+
+
+def test_containerd_gets_the_usual_path_and_keeps_its_comments(lab: Lab) -> None:
+    lab.path("containerd.conf", CONTAINERD)
+
+    done = lab.ctk(engine="containerd")
+
+    text = lab.path("containerd.conf").read_text(encoding="utf-8")
+    assert text.startswith(CONTAINERD)
+    assert f'BinaryName = "{SHIM}"' in text
+    assert text.count("SystemdCgroup = true") == 2
+    assert done.stderr.endswith("It is recommended that containerd daemon be restarted.\n")
+
+
+def test_crio_and_podman_get_drop_ins(lab: Lab) -> None:
+    for engine in ("crio", "podman"):
+        drop_in = lab.path(f"{engine}.conf.d/99-nvidia.conf")
+
+        lab.ctk(f"--drop-in-config={drop_in}", engine=engine)
+
+        assert SHIM in drop_in.read_text(encoding="utf-8")
+        assert not lab.path(f"{engine}.conf").exists()
+
+
+def test_a_folder_of_hook_files_is_named_on_request(lab: Lab) -> None:
+    for engine, usual in (("crio", "/usr/share/containers/oci/hooks.d"),
+                          ("podman", "/usr/share/containers/oci/hooks.d")):  # fmt: skip
+        drop_in = lab.path(f"{engine}.conf.d/99-nvidia.conf")
+        words = (f"--drop-in-config={drop_in}", "--hooks-dir=/etc/containers/oci/hooks.d")
+
+        lab.run("nvct", "configure", *words, engine=engine)
+
+        named = f'hooks_dir = ["{usual}", "/etc/containers/oci/hooks.d"]'
+        assert named in drop_in.read_text(encoding="utf-8")
+    for engine, word in (("docker", "/x"), ("podman", "x")):
+        with pytest.raises(UsageError, match="hook"):
+            lab.run("nvct", "configure", f"--hooks-dir={word}", engine=engine)
+
+
+def test_an_engine_is_asked_for_its_configuration(lab: Lab) -> None:
+    lab.path("containerd.conf", "version = 2\n")
+    tool = lab.path("tool", f"#!/bin/sh\n[ \"$2\" = dump ] && cat <<'E'\n{CONTAINERD}\nE\n")
+    tool.chmod(0o755)
+    drop_in = lab.path("conf.d/99-nvidia.toml")
+
+    lab.ctk(
+        "--config-source=command", f"--executable-path={tool}", f"--drop-in-config={drop_in}",
+        engine="containerd",
+    )  # fmt: skip
+
+    assert "SystemdCgroup = true" in drop_in.read_text(encoding="utf-8")
+
+
+def test_an_engine_that_does_not_answer_is_an_error(lab: Lab) -> None:
+    error = lab.refused(
+        "--config-source=command", f"--executable-path={lab.folder}/none", engine="containerd"
+    )
+
+    assert isinstance(error, EngineError)
+    assert error.message.startswith("containerd does not tell its configuration: ")
+    assert error.hint == "use --config-source=file"
+
+
+@pytest.mark.parametrize(
+    ("words", "engine", "message"),
+    [
+        ((), "lxc", "unknown engine 'lxc'"),
+        (("--config-source=net",), "docker", "unrecognized config source: 'net'"),
+        (("--drop-in-config=/x",), "docker", "docker does not support drop-in configs"),
+        (("--drop-in-config=x",), "crio", "the drop-in's path 'x' is not an absolute path"),
+        (("--runtime-path=x",), "containerd", "the runtime's path 'x' is not an absolute path"),
+        (("--nvidia-runtime-name=",), "docker", "the runtime's name is empty"),
+        (("--config-mode=hook", "--nvidia-runtime-hook-path=x"), "docker",
+         "the hook's path 'x' is not an absolute path"),
+    ],
+    ids=["engine", "source", "docker-drop-in", "drop-in", "path", "name", "hook"],
+)  # fmt: skip
+def test_what_means_nothing_is_refused(
+    lab: Lab, words: tuple[str, ...], engine: str, message: str
+) -> None:
+    error = lab.refused(*words, engine=engine)
+
+    assert isinstance(error, UsageError)
+    assert error.message == message
+    assert list(lab.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "engine", "warning"),
+    [
+        (("--config-mode=x",), "docker", 'ignoring unsupported config-mode for docker: "x"'),
+        (("--executable-path=/x",), "docker", 'ignoring executable-path="/x" flag for docker'),
+        (("--config-source=command",), "docker",
+         "a command config source is not supported for docker; using file"),
+        (("--cdi.enabled", "--drop-in-config={}/x"), "crio",
+         "ignoring --cdi.enabled: crio has CDI on always"),
+    ],
+    ids=["mode", "executable", "source", "cdi"],
+)  # fmt: skip
+def test_what_has_no_effect_is_told(
+    lab: Lab, words: tuple[str, ...], engine: str, warning: str
+) -> None:
+    done = lab.ctk(*(word.format(lab.folder) for word in words), engine=engine)
+
+    assert done.stderr.splitlines()[0] == f"warning: {warning}"
+    assert "Wrote updated config to " in done.stderr
+
+
+@pytest.mark.parametrize("mode", ["oci-hook", "hook"])
+def test_the_deprecated_mode_prints_a_hook_or_writes_it(lab: Lab, mode: str) -> None:
+    path = lab.path("hooks.d/oci-nvidia-hook.json")
+    words = (f"--config-mode={mode}", "--nvidia-runtime-hook-path=/opt/bin/hook")
+
+    printed = lab.ctk(*words, engine="anything")
+    written = lab.ctk(*words, f"--oci-hook-path={path}")
+
+    hook = json.loads(printed.stdout)
+    assert hook["hook"]["path"] == "/opt/bin/hook"
+    assert hook["stages"] == ["prestart"]
+    assert printed.stderr == f'warning: the "{mode}" config-mode is deprecated\n'
+    assert path.read_text(encoding="utf-8") == printed.stdout
+    assert written.stderr.endswith(f"Wrote {path}\n")
+
+
+def test_nvct_registers_three_runtimes_and_takes_them_out(lab: Lab) -> None:
+    path = lab.path("daemon.json", DAEMON)
+
+    done = lab.run("nvct", "configure", "--runtime-path=/opt/shim")
+
+    assert json.loads(path.read_text(encoding="utf-8"))["runtimes"] == {
+        "nvidia": {"path": "/opt/shim", "args": []},
+        "nvidia-cdi": {"path": "/opt/shim.cdi", "args": []},
+        "nvidia-legacy": {"path": "/opt/shim.legacy", "args": []},
+    }
+    assert done.stderr.splitlines()[0] == f"Wrote updated config to {path}"
+    assert lab.run("nvct", "undo").stderr == f"{path} restored\n"
+    assert path.read_text(encoding="utf-8") == DAEMON
+    assert lab.run("nvct", "undo").stderr.startswith("nothing to undo: ")
+
+
+def test_nvct_registers_one_runtime_that_is_named(lab: Lab) -> None:
+    path = lab.path("daemon.json", "{}")
+
+    lab.run("nvct", "configure", "--nvidia-runtime-name=gpu")
+
+    assert list(json.loads(path.read_text(encoding="utf-8"))["runtimes"]) == ["gpu"]
+
+
+def test_plan_prints_a_diff_and_changes_nothing(lab: Lab) -> None:
+    path = lab.path("daemon.json", '{"log-level": "warn"}')
+
+    done = lab.run("nvct", "plan", "--nvidia-runtime-name=gpu", "--runtime-path=/opt/shim")
+
+    assert done.stdout.splitlines()[:4] == [
+        f"--- {path}",
+        f"+++ {path}",
+        "@@ -1 +1 @@",
+        '-{"log-level": "warn"}',
+    ]
+    assert "\\ No newline at end of file" in done.stdout
+    assert path.read_text(encoding="utf-8") == '{"log-level": "warn"}'
+    assert not lab.path("state").exists()
+
+
+def test_plan_of_a_new_file_says_so(lab: Lab) -> None:
+    done = lab.run("nvct", "plan")
+
+    assert done.stdout.splitlines()[0] == "--- /dev/null"
+
+
+def test_undo_without_a_name_undoes_every_engine(lab: Lab) -> None:
+    lab.path("daemon.json", DAEMON)
+    lab.path("containerd.conf", CONTAINERD)
+    lab.ctk()
+    lab.ctk(engine="containerd")
+    argv = ["runtime", "undo", f"--state-dir={lab.folder}/state"]
+
+    CliRunner().invoke(program("nvct"), argv, catch_exceptions=False)
+
+    assert lab.path("daemon.json").read_text(encoding="utf-8") == DAEMON
+    assert lab.path("containerd.conf").read_text(encoding="utf-8") == CONTAINERD
+    assert [entry.name for entry in lab.path("state").iterdir()] == ["lock"]
+
+
+def test_undo_takes_names_as_words(lab: Lab) -> None:
+    lab.path("daemon.json", DAEMON)
+    lab.ctk()
+    argv = ["runtime", "undo", f"--state-dir={lab.folder}/state"]
+
+    other = CliRunner().invoke(program("nvct"), [*argv, "crio"], catch_exceptions=False)
+    assert "tells of no crio" in other.stderr
+    CliRunner().invoke(program("nvct"), [*argv, "docker"], catch_exceptions=False)
+
+    assert lab.path("daemon.json").read_text(encoding="utf-8") == DAEMON
+    with pytest.raises(UsageError, match="unknown engine 'lxc'"):
+        CliRunner().invoke(program("nvct"), [*argv, "lxc"], catch_exceptions=False)
+
+
+def test_one_engine_that_cannot_be_undone_does_not_keep_the_others(lab: Lab) -> None:
+    lab.path("daemon.json", DAEMON)
+    broken = lab.path("containerd.conf", CONTAINERD)
+    for engine in ("docker", "containerd"):
+        lab.ctk(engine=engine)
+    broken.write_text("version = [\n", encoding="utf-8")
+    argv = ["runtime", "undo", f"--state-dir={lab.folder}/state"]
+
+    with pytest.raises(NvctError, match=r"containerd\.conf is no TOML"):
+        CliRunner().invoke(program("nvct"), argv, catch_exceptions=False)
+
+    assert lab.path("daemon.json").read_text(encoding="utf-8") == DAEMON
+    assert broken.read_text(encoding="utf-8") == "version = [\n"
+
+
+def test_undo_leaves_what_it_does_not_know_but_on_request(lab: Lab) -> None:
+    held = '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}, "debug": true}'
+    path = lab.path("daemon.json", held)
+
+    lab.run("nvct", "undo")
+    assert path.read_text(encoding="utf-8") == held
+    lab.run("nvct", "undo", "--remove")
+
+    assert json.loads(path.read_text(encoding="utf-8")) == {"debug": True}
+
+
+def test_a_malformed_file_is_told_and_left_alone(lab: Lab) -> None:
+    path = lab.path("daemon.json", '{\n  // mine\n  "debug": true\n}\n')
+
+    error = lab.refused()
+
+    assert error.code == "bad-engine-config"
+    assert str(path) in error.message
+    assert path.read_text(encoding="utf-8").startswith("{\n  // mine")
+    assert not [entry for entry in lab.path("state").iterdir() if entry.name != "lock"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_the_former_files_are_kept_where_a_variable_says(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NVCT_STATE_DIR", str(lab.folder / "elsewhere"))
+    path = lab.path("daemon.json", DAEMON)
+    argv = ["runtime", "configure", f"--config={path}"]
+
+    CliRunner().invoke(program("nvidia-ctk"), argv, catch_exceptions=False)
+
+    assert any(entry.suffix == ".json" for entry in lab.path("elsewhere").iterdir())
+
+
+def test_nvct_names_cdi_folders_annotations_and_hook_folders(lab: Lab) -> None:
+    lab.path("containerd.conf", CONTAINERD)
+    drop_in = lab.path("podman.conf.d/99-nvidia.conf")
+    words = ("--cdi-spec-dir=/opt/cdi", "--container-annotation=a/*,b/*", "--pod-annotation=c")
+
+    lab.run("nvct", "configure", *words, "--reload=none", engine="containerd")
+    lab.run("nvct", "configure", "--hooks-dir=/opt/hooks.d", engine="podman")
+
+    text = lab.path("containerd.conf").read_text(encoding="utf-8")
+    for word in ("/opt/cdi", 'container_annotations = ["a/*", "b/*"]', 'pod_annotations = ["c"]'):
+        assert word in text
+    assert "/opt/hooks.d" in drop_in.read_text(encoding="utf-8")
+    lab.run("nvct", "undo", engine="containerd")
+    assert lab.path("containerd.conf").read_text(encoding="utf-8") == CONTAINERD
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--hooks-dir=/opt", "docker reads no hook files"),
+        ("--pod-annotation=a", "docker has no annotations to hand on"),
+        ("--cdi-spec-dir=cdi", "the CDI folder's path 'cdi' is not an absolute path"),
+    ],
+    ids=["hooks", "annotations", "relative"],
+)
+def test_what_an_engine_does_not_have_is_refused(lab: Lab, words: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        lab.run("nvct", "configure", words)
+
+    assert caught.value.message == message

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines are found by what really runs: program, unit, socket, and the file that it reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nvct.engine import detect, processes
+from tests.unit.engine.fake_host import FakeHost
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.engine.found import Engine
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    return FakeHost(tmp_path)
+
+
+def _engines(host: FakeHost, uid: int = 0) -> list[Engine]:
+    return detect.engines(host.files, host.ask, host.proc, uid)
+
+
+def test_several_containerds_are_told_apart(host: FakeHost) -> None:
+    k3s = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
+    host.process(
+        10, "/usr/bin/containerd", ["/usr/bin/containerd"],
+        cgroup="0::/system.slice/containerd.service",
+    )  # fmt: skip
+    host.process(
+        20, "/usr/bin/containerd",
+        ["containerd", "--config", "/var/run/docker/containerd/containerd.toml"],
+        cgroup="0::/system.slice/docker.service",
+    )  # fmt: skip
+    host.process(
+        30, "/var/lib/rancher/k3s/data/0f1e/bin/k3s",
+        ["containerd", "-c", k3s, "-a", "/run/k3s/containerd/containerd.sock",
+         "--state", "/run/k3s/containerd"],
+        cgroup="0::/system.slice/k3s.service",
+    )  # fmt: skip
+    found = _engines(host)
+    assert [(one.engine, one.pid, one.unit, one.platform) for one in found] == [
+        ("containerd", 10, "containerd.service", ""),
+        ("containerd", 20, "docker.service", "Docker"),
+        ("containerd", 30, "k3s.service", "k3s"),
+    ]
+    assert [one.config for one in found] == [
+        "/etc/containerd/config.toml", "/var/run/docker/containerd/containerd.toml", k3s,
+    ]  # fmt: skip
+    assert [one.socket for one in found] == [
+        "/run/containerd/containerd.sock", "/run/containerd/containerd.sock",
+        "/run/k3s/containerd/containerd.sock",
+    ]  # fmt: skip
+    # k3s is one program under many names, so it is asked by containerd's.
+    assert host.asked[2] == (f"{host.proc}/30/exe", ("containerd", "--version"))
+    assert found[2].numbers == (2, 1, 4)
+
+
+def test_a_program_of_many_names_is_called_by_the_engines(host: FakeHost) -> None:
+    data = "/var/lib/rancher/k3s/data/0f1e/bin"
+    host.process(30, f"{data}/k3s", ["containerd"])
+    assert _engines(host)[0].binary == f"{data}/k3s"
+    host.file(f"{data}/containerd", mode=0o755)
+    assert _engines(host)[0].binary == f"{data}/containerd"
+
+
+@pytest.mark.parametrize(
+    ("args", "config"),
+    [
+        ([], "/etc/docker/daemon.json"),
+        (["--config-file", "/a.json"], "/a.json"),
+        (["--config-file=/a.json", "--debug"], "/a.json"),
+        (["--config-file=/a.json", "--config-file", "/b.json"], "/b.json"),
+        (["--config-file=b.json"], "/srv/b.json"),
+    ],
+    ids=["default", "word", "equals", "last", "relative"],
+)
+def test_dockerds_file_is_the_one_of_its_command_line(
+    host: FakeHost, args: list[str], config: str
+) -> None:
+    host.process(7, "/usr/bin/dockerd", ["/usr/bin/dockerd", *args], cwd="/srv")
+    assert _engines(host)[0].config == config
+
+
+def test_dockers_socket_is_the_one_of_its_command_line_or_file(host: FakeHost) -> None:
+    host.process(7, "/usr/bin/dockerd", ["dockerd", "-H", "fd://", "-H", "unix:///run/a.sock"])
+    assert _engines(host)[0].socket == "/run/a.sock"
+    host.file("/etc/docker/daemon.json", '{"hosts": ["tcp://127.0.0.1:2375", "unix:///b.sock"]}')
+    host.process(8, "/usr/bin/dockerd", ["dockerd", "-H", "fd://"])
+    assert _engines(host)[1].socket == "/b.sock"
+
+
+def test_cri_os_drop_in_goes_where_it_reads(host: FakeHost) -> None:
+    host.process(
+        7, "/usr/bin/crio", ["/usr/bin/crio", "-d", "/srv/crio.d"],
+        env={"CONTAINER_CONFIG": "/srv/crio.conf"},
+    )  # fmt: skip
+    host.file("/srv/crio.conf", '[crio.api]\nlisten = "/run/my.sock"\n')
+    (found,) = _engines(host)
+    assert (found.config, found.config_dir) == ("/srv/crio.conf", "/srv/crio.d")
+    assert (found.drop_in, found.socket) == ("/srv/crio.d/99-nvidia.toml", "/run/my.sock")
+
+
+def test_a_usual_cri_o_has_no_drop_in_of_its_own(host: FakeHost) -> None:
+    host.process(7, "/usr/bin/crio", ["/usr/bin/crio"])
+    (found,) = _engines(host)
+    assert (found.config, found.config_dir, found.drop_in) == (
+        "/etc/crio/crio.conf", "/etc/crio/crio.conf.d", None,
+    )  # fmt: skip
+
+
+def test_a_rootless_docker_reads_its_users_file(host: FakeHost) -> None:
+    host.process(
+        7, "/usr/bin/dockerd", ["dockerd"],
+        env={"ROOTLESSKIT_STATE_DIR": "/run/user/1000/x", "HOME": "/home/ann",
+             "XDG_RUNTIME_DIR": "/run/user/1000"},
+        cgroup="0::/user.slice/user-1000.slice/user@1000.service/app.slice/docker.service",
+        uid=1000,
+    )  # fmt: skip
+    (found,) = _engines(host, uid=1000)
+    assert found.config == "/home/ann/.config/docker/daemon.json"
+    assert (found.unit, found.user_unit, found.platform) == ("docker.service", True, "rootless")
+    assert found.socket == "/run/user/1000/docker.sock"
+    assert found.restart == ("systemctl", "--user", "restart", "docker.service")
+    assert not found.leave
+
+
+def test_rootless_podman_reads_its_users_file(host: FakeHost) -> None:
+    host.file("/usr/bin/podman", mode=0o755)
+    environ = {"HOME": "/home/ann"}
+    found = detect.engines(host.files, host.ask, host.proc, 1000, environ)
+    assert [one.config for one in found] == ["/home/ann/.config/containers/containers.conf"]
+    found = detect.engines(host.files, host.ask, host.proc, 0, environ)
+    assert [one.config for one in found] == ["/etc/containers/containers.conf"]
+
+
+def test_another_users_engine_is_not_run_and_left(host: FakeHost) -> None:
+    host.process(7, "/home/eve/dockerd", ["dockerd", "--config-file=/etc/shadow"], uid=1000)
+    (found,) = _engines(host)
+    assert (found.version, found.leave) == ("", True)
+    assert found.advice == ("it is user 1000's: run the command as that user",)
+    assert host.asked == []
+
+
+def test_an_engine_with_another_file_system_is_not_run_and_left(
+    host: FakeHost, tmp_path: Path
+) -> None:
+    other = tmp_path / "image"
+    (other / "etc").mkdir(parents=True)
+    (other / "usr").mkdir()
+    scope = "0::/system.slice/docker-0123.scope"
+    host.process(7, "/usr/bin/containerd", ["containerd"], root=other, cgroup=scope)
+    (found,) = _engines(host)
+    assert found.root == f"{host.proc}/7/root"
+    assert (found.leave, found.notes) == (True, ("it runs in a container",))
+    assert host.asked == []
+
+
+def test_a_mount_over_etc_is_another_file_system(host: FakeHost, tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    private.mkdir()
+    for name in ("usr",):
+        (private / name).symlink_to(host.root / name)
+    (private / "etc").mkdir()
+    host.process(7, "/usr/bin/dockerd", ["dockerd"], root=private)
+    assert _engines(host)[0].leave
+
+
+def test_a_replaced_program_is_told(host: FakeHost) -> None:
+    host.process(7, "/usr/bin/dockerd (deleted)", ["/usr/bin/dockerd"])
+    (found,) = _engines(host)
+    assert found.binary == "/usr/bin/dockerd"
+    assert found.notes == (
+        "/usr/bin/dockerd was replaced since it was started: it runs the old program",
+    )
+
+
+@pytest.mark.parametrize(
+    ("exe", "args"),
+    [
+        ("/usr/bin/containerd", ["containerd", "config", "dump"]),
+        ("/usr/bin/containerd", ["containerd", "--version"]),
+        ("/usr/bin/dockerd", ["dockerd", "--validate", "--config-file=/x"]),
+        ("/usr/bin/crio", ["crio", "wipe"]),
+        ("/usr/bin/podman", ["podman", "run", "alpine"]),
+        ("/usr/bin/containerd-shim-runc-v2", ["containerd-shim-runc-v2", "-id", "x"]),
+        ("/usr/bin/vim", ["vim", "dockerd"]),
+        ("/usr/bin/bash", []),
+    ],
+    ids=["dump", "version", "validate", "wipe", "client", "shim", "vim", "no-arguments"],
+)
+def test_what_only_prints_or_looks_alike_is_no_engine(
+    host: FakeHost, exe: str, args: list[str]
+) -> None:
+    host.process(7, exe, args)
+    assert _engines(host) == []
+
+
+def test_podmans_service_is_an_engine(host: FakeHost) -> None:
+    host.process(7, "/usr/bin/podman", ["/usr/bin/podman", "system", "service", "--time=0"])
+    (found,) = _engines(host)
+    assert (found.engine, found.config) == ("podman", "/etc/containers/containers.conf")
+    assert found.config_dir == "/etc/containers/containers.conf.d"
+    assert found.socket == "/run/podman/podman.sock"
+
+
+def test_an_installed_engine_is_judged_by_its_unit(host: FakeHost) -> None:
+    host.prints = "Docker version 28.5.2, build x"
+    host.file("/usr/bin/dockerd", mode=0o755)
+    host.file(
+        "/usr/lib/systemd/system/docker.service",
+        "[Service]\nExecStart=/usr/bin/dockerd -H fd:// $OPTS\n",
+    )
+    host.file(
+        "/etc/systemd/system/docker.service.d/10-config.conf",
+        "[Service]\nEnvironmentFile=-/etc/default/docker\n",
+    )
+    host.file("/etc/default/docker", 'OPTS="--config-file=/srv/daemon.json --debug"\n')
+    (found,) = _engines(host)
+    assert (found.pid, found.binary, found.unit) == (0, "/usr/bin/dockerd", "docker.service")
+    assert (found.config, found.numbers) == ("/srv/daemon.json", (28, 5, 2))
+
+
+def test_an_engine_that_runs_is_not_listed_as_installed_again(host: FakeHost) -> None:
+    host.file("/usr/bin/dockerd", mode=0o755)
+    host.process(7, "/usr/bin/dockerd", ["/usr/bin/dockerd"])
+    assert [found.pid for found in _engines(host)] == [7]
+
+
+def test_dockers_own_containerd_does_not_hide_the_hosts(host: FakeHost) -> None:
+    host.file("/usr/bin/containerd", mode=0o755)
+    own = "/run/docker/containerd/containerd.toml"
+    host.process(7, "/usr/bin/containerd", ["containerd", "--config", own])
+    assert [(found.pid, found.platform) for found in _engines(host)] == [(7, "Docker"), (0, "")]
+
+
+def test_engines_come_in_one_order_whatever_their_numbers(host: FakeHost) -> None:
+    for pid, name in enumerate(("crio", "containerd", "dockerd"), start=3):
+        host.process(pid, f"/usr/bin/{name}", [name])
+    assert [found.engine for found in _engines(host)] == ["docker", "containerd", "crio"]
+
+
+@pytest.mark.parametrize(
+    ("printed", "version"),
+    [
+        ("Docker version 20.10.24+dfsg1, build 297e128", "20.10.24"),
+        ("containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+b1", "1.6.20"),
+        ("containerd github.com/k3s-io/containerd v2.0.5-k3s2 d1e2", "2.0.5"),
+        ("crio version 1.34.1\nVersion:        1.34.1\nGitCommit: x", "1.34.1"),
+        ("podman version 5.8.6", "5.8.6"),
+        ("containerd github.com/containerd/containerd/v2 2.1.9 x", "2.1.9"),
+        ("", ""),
+        ("exec format error", ""),
+    ],
+    ids=["docker", "debian", "k3s", "crio", "podman", "go-module", "none", "error"],
+)
+def test_a_version_is_read_out_of_what_engines_print(printed: str, version: str) -> None:
+    assert detect.version(printed) == version
+
+
+def test_a_version_that_cannot_be_asked_is_empty(tmp_path: Path) -> None:
+    assert detect.run(str(tmp_path / "none"), ["containerd", "--version"]) == ""
+    program = tmp_path / "program"
+    program.write_text('#!/bin/sh\necho "x version 1.2.3 $1"\n')
+    program.chmod(0o755)
+    assert detect.run(str(program), ["containerd", "--version"]) == "x version 1.2.3 --version\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "user", "container"),
+    [
+        ("0::/system.slice/docker.service", "docker.service", False, False),
+        ("0::/system.slice/docker.service/sub", "docker.service", False, False),
+        (
+            "12:cpu:/x\n1:name=systemd:/system.slice/crio.service\n0::/y",
+            "crio.service",
+            False,
+            False,
+        ),
+        (
+            "0::/user.slice/user-9.slice/user@9.service/app.slice/p.service",
+            "p.service",
+            True,
+            False,
+        ),
+        ("0::/user.slice/user-9.slice/user@9.service/init.scope", "", True, False),
+        ("0::/kubepods.slice/kubepods-pod1.slice/cri-containerd-ab.scope", "", False, True),
+        ("11:devices:/docker/0f\n1:name=systemd:/docker/0f", "", False, True),
+        ("0::/", "", False, False),
+        ("", "", False, False),
+        ("nonsense", "", False, False),
+    ],
+    ids=["v2", "delegated", "v1", "user", "user-none", "pod", "docker-v1", "root", "empty", "odd"],
+)
+def test_a_unit_is_read_out_of_the_control_group(
+    tmp_path: Path,
+    text: str,
+    unit: str,
+    user: bool,  # noqa: FBT001
+    container: bool,  # noqa: FBT001
+) -> None:
+    host = FakeHost(tmp_path)
+    host.process(7, "/usr/bin/dockerd", ["dockerd"], cgroup=text)
+    process = processes.look(7, host.proc, str(host.root))
+    assert process is not None
+    assert (process.unit, process.user_unit, process.container) == (unit, user, container)
+
+
+def test_a_process_that_may_not_be_looked_at_is_told_by_its_arguments(host: FakeHost) -> None:
+    host.process(7, "x", ["/usr/bin/dockerd", "--config-file=/x.json"])
+    for name in ("exe", "environ", "root", "cwd"):
+        (Path(host.proc) / "7" / name).unlink()
+    process = processes.look(7, host.proc, str(host.root))
+    assert process is not None
+    assert (process.exe, process.root, process.env) == ("/usr/bin/dockerd", "/", {})
+
+
+def test_a_process_that_has_ended_is_none(host: FakeHost) -> None:
+    assert processes.look(7, host.proc) is None
+    assert list(processes.running(str(host.root / "none"))) == []
+
+
+def test_an_option_is_its_last_value() -> None:
+    args = ["-c", "/a", "--config=/b", "-H", "x", "--host=y", "--flag"]
+    assert processes.option(args, "config", "c") == "/b"
+    assert processes.options(args, "H", "host") == ["x", "y"]
+    assert processes.option(args, "flag") == ""
+
+
+def test_found_engines_are_values(host: FakeHost) -> None:
+    host.process(7, "/usr/bin/dockerd", ["dockerd"])
+    one, two = _engines(host), _engines(host)
+    assert one == two
+    assert replace(one[0], version="").numbers == ()

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of an engine below a temporary folder, and a change carried out on them."""
+
+from __future__ import annotations
+
+from nvct.engine.model import Files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nvct.engine.model import Change
+
+
+class Tree(Files):
+    """A root of its own, which can be written."""
+
+    def __init__(self, base: Path) -> None:
+        super().__init__(str(base))
+        self.base = base
+
+    def write(self, path: str, data: bytes | str) -> Tree:
+        place = self.base / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data.encode() if isinstance(data, str) else data)
+        return self
+
+    def apply(self, change: Change) -> None:
+        """Carry a change out."""
+        for edit in change.edits:
+            assert self.read(edit.path) == edit.before
+            if edit.after is None:
+                (self.base / edit.path.lstrip("/")).unlink()
+            else:
+                self.write(edit.path, edit.after)
+
+    def text(self, path: str) -> str:
+        data = self.read(path)
+        assert data is not None
+        return data.decode()
