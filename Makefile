@@ -44,7 +44,7 @@ fmt: setup ## format the code
 	@$(BIN)/ruff check --fix .
 
 golden: setup ## rewrite the golden files from what the code does now
-	@$(BIN)/python -m pytest -q --update-golden tests/golden tests/hosts tests/startup tests/hostile/test_corpus.py
+	@$(BIN)/python -m pytest -q --update-golden tests/golden tests/hosts tests/startup tests/hostile/test_corpus.py tests/hostile/test_corpus_hooks.py
 
 bench: setup ## measure against bare runc (and the incumbent, NVCT_BENCH_PEER=DIR)
 	@$(BIN)/python -m tests.bench
@@ -59,15 +59,19 @@ install: setup ## put everything below DESTDIR, as the packages do
 	@tree=$$(mktemp -d) && trap 'rm -rf "$$tree"' EXIT && sh packaging/tree.sh "$$tree" && \
 	  BUILD_PYTHON=$(BIN)/python VENDOR=$$tree/vendor sh packaging/install.sh
 
+PACKAGED := python3-click python3-jsonschema python3-rich python3-tomlkit python3-yaml
+
 deb: setup ## build the Debian packages into dist/
+	@bash tests/support/packages.sh debhelper dh-python $(PACKAGED)
 	@sh packaging/deb/build.sh
 
 rpm: setup ## build the rpm packages into dist/
+	@bash tests/support/packages.sh rpm $(PACKAGED)
 	@sh packaging/rpm/build.sh
 
 ci: check ## everything that a change must pass; a skipped engine test fails
 	@bash tests/support/packages.sh podman uidmap musl mmdebstrap iproute2 \
-	  debhelper dh-python lintian rpm rpmlint python3-click python3-jsonschema python3-rich python3-tomlkit python3-yaml
+	  debhelper dh-python lintian rpm rpmlint systemd-container $(PACKAGED)
 	@NVCT_TESTS_REQUIRE=engine $(MAKE) --no-print-directory test
 
 ci-full: ci ## what takes longer: many more property examples, and the bench; writes docs/results

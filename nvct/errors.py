@@ -189,6 +189,29 @@ def unexpected(error: Exception) -> NvctError:
     return made
 
 
+def told(error: NvctError) -> dict[str, str]:
+    """Return an error as plain strings, of which another process makes it again."""
+    return {
+        "class": type(error).__name__,
+        "message": error.message,
+        "hint": error.hint,
+        "code": error.code,
+    }
+
+
+def rebuilt(said: object) -> NvctError:
+    """Make an error again of what `told` says of it, of the same class where there is one."""
+    if not isinstance(said, dict):
+        said = {}
+    made = globals().get(str(said.get("class")))
+    if not (isinstance(made, type) and issubclass(made, NvctError)):
+        made = NvctError
+    error = made(str(said.get("message")), hint=str(said.get("hint", "")))
+    if isinstance(said.get("code"), str):
+        error.code = said["code"]
+    return error
+
+
 def printable(text: str) -> str:
     """Return text on one line: control characters, which may be an attacker's, as escapes."""
     if text.isprintable():

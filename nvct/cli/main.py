@@ -29,6 +29,7 @@ NVCT_COMMANDS = {
     "explain": ("nvct.cli.explain", "explain", "Print what a create would come to, and why."),
     "list": ("nvct.cli.inventory", "inventory", "Print what containers get from this host."),
     "farm": ("nvct.cli.farm", "farm", "Keep the driver's files as views for containers."),
+    "install": ("nvct.cli.install", "install", "Install nvct on this container's host."),
     "launchers": ("nvct.cli.launchers", "launchers", "Install the runtime shim's launchers."),
     "runtime": ("nvct.cli.runtime", "runtime", "Configure container engines, and undo it."),
     "publish": ("nvct.cli.publish", "publish", "Keep the specification that engines read."),
@@ -36,6 +37,7 @@ NVCT_COMMANDS = {
     "sim": ("nvct.cli.sim", "sim", "Build and use simulated GPU nodes."),
     "status": ("nvct.cli.status", "status", "Say how this node stands."),
     "snapshot": ("nvct.cli.snapshot", "snapshot", "Record this host, for a bug report or a test."),
+    "validate": ("nvct.cli.validate", "validate", "Write the status files of operators."),
 }
 
 PROGRAMS = {

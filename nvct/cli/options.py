@@ -43,7 +43,7 @@ def say(text: str) -> None:
         click.echo(text, err=True)
 
 
-def words(*names: str, env: str, text: str) -> Callable[[Command], Command]:
+def words(*names: str, env: str | list[str], text: str) -> Callable[[Command], Command]:
     """Return an option that may be repeated and takes comma-separated words."""
     return click.option(*names, type=Words(), multiple=True, envvar=env, help=text)
 
@@ -62,12 +62,17 @@ class GoStyle(click.Command):
             if isinstance(option, click.Option)
             for name in option.opts
         }
+        off = {
+            option.opts[0]: option.secondary_opts[0]
+            for option in self.get_params(ctx)
+            if isinstance(option, click.Option) and option.secondary_opts
+        }
         written = []
         for at, arg in enumerate(args):
             if arg == "--":
                 written += args[at:]
                 break
-            written += _as_click_wants(arg, switches, ctx)
+            written += _as_click_wants(arg, switches, off, ctx)
         try:
             return super().parse_args(ctx, written)
         except click.UsageError as error:
@@ -75,7 +80,9 @@ class GoStyle(click.Command):
             raise
 
 
-def _as_click_wants(arg: str, switches: dict[str, bool], ctx: click.Context) -> list[str]:
+def _as_click_wants(
+    arg: str, switches: dict[str, bool], off: dict[str, str], ctx: click.Context
+) -> list[str]:
     name, equals, value = arg.partition("=")
     if name.startswith("-") and f"-{name}" in switches:
         name = f"-{name}"
@@ -84,5 +91,5 @@ def _as_click_wants(arg: str, switches: dict[str, bool], ctx: click.Context) -> 
     if value in ("1", "t", "T", "true", "TRUE", "True"):  # strconv.ParseBool
         return [name]
     if value in ("0", "f", "F", "false", "FALSE", "False"):
-        return []
+        return [off[name]] if name in off else []
     raise click.UsageError(f"{value!r} is no truth value for {name}", ctx)

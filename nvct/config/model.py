@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Value: TypeAlias = "bool | str | list[str]"
 
 MODES = ("auto", "jit-cdi", "cdi", "csv", "legacy")
-LAYOUTS = ("classic", "farm")
+LAYOUTS = ("auto", "classic", "farm")
 SWITCHES = ("auto", "true", "false")
 LOG_LEVELS = ("panic", "fatal", "error", "warn", "warning", "info", "debug", "trace")
 DRIVER_CAPABILITIES = (
@@ -45,7 +45,9 @@ class Config:
         runtime_hook_path, skip_mode_detection: of nvidia-container-runtime-hook.
         allow_*, disable_cuda_compat_lib_hook, disable_imex_channel_creation, ignore_imex,
         no_additional_gids: of features.
-        layout, hook_path: of nvct; hook_path is the program named in generated specs.
+        hook_path: of nvct; the program named in generated specs.
+        layout: of nvct; auto is the farm where a view is no more than a folder of links, and
+            classic where every file of it would be a mount of its own.
         farm_dir, params_mask: of nvct; params_mask is "auto", "true" or "false", and auto masks
             the driver's params where a hook runs anyway.
         dev_root, proc_root, sys_root, plain_nodes: of nvct; where a simulated node's parts are.
@@ -120,7 +122,7 @@ class Config:
         self.disable_imex_channel_creation = False
         self.ignore_imex = False
         self.no_additional_gids = False
-        self.layout = "classic"
+        self.layout = "auto"
         self.farm_dir = paths.FARM_DIR
         self.params_mask = "auto"
         self.hook_path = paths.HOOK_PATH
@@ -178,6 +180,11 @@ class Config:
     def bounds_capabilities(self) -> bool:
         """Whether some driver capability is not allowed on this node."""
         return not set(DRIVER_CAPABILITIES) <= set(self.supported_driver_capabilities)
+
+    @property
+    def wants_view(self) -> bool:
+        """Whether containers get the driver by a view of it, where that can be."""
+        return self.layout != "classic"
 
     def to_dict(self) -> dict[str, Value]:
         """Return attribute names and values, plain enough for JSON."""

@@ -72,7 +72,9 @@ def _sentence(reason: ContainerNotPossibleError) -> str:
 def _inside(work: Path, runtime: Path) -> int:
     """Run in the node's mount namespace."""
     out = show.console()
-    settings = place.Settings(driver_root=DRIVER_ROOT, runtime=str(runtime))
+    settings = place.Settings(
+        driver_root=DRIVER_ROOT, runtime=str(runtime), farm_dir=attach.farm_dir()
+    )
     (work / "config.toml").write_text(settings.text(), encoding="utf-8")
     inventory = discover.discover(Roots(driver_root=DRIVER_ROOT))
     show.banner(out, inventory.driver_version, runtime.name)

@@ -50,11 +50,15 @@ class Settings:
     Attributes:
         driver_root: of the node.
         runtime: the low-level runtime.
+        farm_dir: where views of the node's driver are kept.
+        nvct: further lines of the table [nvct].
         more: further tables, as TOML.
     """
 
     driver_root: str
     runtime: str
+    farm_dir: str
+    nvct: str = ""
     more: str = ""
 
     def text(self) -> str:
@@ -62,7 +66,8 @@ class Settings:
         return (
             "accept-nvidia-visible-devices-as-volume-mounts = true\n"
             f"[nvidia-container-cli]\nroot = {quoted(self.driver_root)}\n"
-            f"[nvidia-container-runtime]\nruntimes = [{quoted(self.runtime)}]\n{self.more}"
+            f"[nvidia-container-runtime]\nruntimes = [{quoted(self.runtime)}]\n"
+            f"[nvct]\nfarm-dir = {quoted(self.farm_dir)}\n{self.nvct}{self.more}"
         )
 
 

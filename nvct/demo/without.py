@@ -85,11 +85,13 @@ def settings(node: tree.Node, work: Path, runtime: str) -> place.Settings:
     return place.Settings(
         driver_root=str(node.driver_root),
         runtime=runtime,
-        more=(
-            f"[nvidia-container-runtime.modes.cdi]\nspec-dirs = [{q(str(work / 'cdi'))}]\n"
-            f"[nvct]\nplain-nodes = true\ndev-root = {q(str(node.tree))}\n"
+        farm_dir=str(work / "farm"),
+        nvct=(
+            f"plain-nodes = true\ndev-root = {q(str(node.tree))}\n"
             f"proc-root = {q(str(node.proc))}\nsys-root = {q(str(node.sys))}\n"
+            'layout = "classic"\n'  # a view is for roots with programs in them: here is none
         ),
+        more=f"[nvidia-container-runtime.modes.cdi]\nspec-dirs = [{q(str(work / 'cdi'))}]\n",
     )
 
 

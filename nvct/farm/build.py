@@ -85,6 +85,7 @@ def build(
         with lock:
             kept = _kept(farm, job, ways)
             if kept is None:
+                _leave_staged(farm, job.name, ways)
                 put_aside(farm, job.name)
                 kept = _make(farm, job, ways)
             return kept
@@ -101,6 +102,22 @@ def _kept(farm: Farm, job: _Job, ways: Sequence[Method]) -> Manifest | None:
     if kept is None or kept.method not in ways or not folder.is_intact(kept):
         return None
     return kept
+
+
+def _leave_staged(farm: Farm, name: str, ways: Sequence[Method]) -> None:
+    """Refuse to replace mounts that somebody has made, for who wants none.
+
+    Raises:
+        HostError: there are such.
+    """
+    there = farm.manifest(name)
+    if there is None or there.method in ways or there.method != "binds":
+        return
+    if folder.is_intact(there):
+        raise HostError(
+            f"{there.path} has a mount for every file",
+            hint='layout = "farm" in config.toml uses it all the same',
+        )
 
 
 def _made_of(farm: Farm, inventory: Inventory) -> Manifest | None:

@@ -110,15 +110,20 @@ def _status(manifest: Manifest, need: Needs, users: int) -> Status:
     problems += [
         f"{manifest.host_path(path)}: the link is missing" for path in folder.lost_links(manifest)
     ]
-    is_absent = manifest.method == "binds" and not os.path.ismount(manifest.path)
+    absent = is_absent(manifest)
     return Status(
         manifest=manifest,
-        state="absent" if is_absent else "damaged" if problems else "good",
-        problems=() if is_absent else tuple(problems),
-        keep=_keep(manifest, need, users, good=is_absent or not problems),
+        state="absent" if absent else "damaged" if problems else "good",
+        problems=() if absent else tuple(problems),
+        keep=_keep(manifest, need, users, good=absent or not problems),
         users=users,
         size=sum(entry.held.size for entry in manifest.entries),
     )
+
+
+def is_absent(manifest: Manifest) -> bool:
+    """Tell whether a view's mounts are not there: a boot takes them away."""
+    return manifest.method == "binds" and not os.path.ismount(manifest.path)
 
 
 def _keep(manifest: Manifest, need: Needs, users: int, *, good: bool) -> str:
@@ -200,7 +205,8 @@ def _is_use(farm: Farm, line: str, name: str) -> bool:
 def verify(farm: Farm, names: Sequence[str] = ()) -> list[tuple[Manifest, list[str]]]:
     """Compare views with what was put there, by content, and return what differs.
 
-    A digest that nobody has had the time for is taken now, of a file that is as it was made.
+    A digest that nobody has had the time for is taken now, of a file that is as it was made. Of
+    a view whose mounts are not there nothing differs: it is made anew when it is needed.
 
     Args:
         farm: to look at.
@@ -215,7 +221,7 @@ def verify(farm: Farm, names: Sequence[str] = ()) -> list[tuple[Manifest, list[s
             raise HostError(
                 f"{farm.path} has no view {name!r}", hint="nvct farm list shows what there is"
             )
-    found = []
+    found: list[tuple[Manifest, list[str]]] = []
     for name in names or known:
         manifest = farm.manifest(name)
         if manifest is None:
@@ -223,6 +229,9 @@ def verify(farm: Farm, names: Sequence[str] = ()) -> list[tuple[Manifest, list[s
                 f"{farm.path}/{name}{folder.MANIFEST} is no manifest of a view",
                 hint="remove it and the folder beside it",
             )
+        if is_absent(manifest):
+            found.append((manifest, []))
+            continue
         problems = [
             f"{manifest.host_path(entry.path)}: {what}" for entry, what in folder.changed(manifest)
         ]

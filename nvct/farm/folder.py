@@ -8,6 +8,7 @@ the view gets its name; a name is given once and what it stands for is never cha
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from dataclasses import dataclass
@@ -16,11 +17,13 @@ from nvct.errors import DocumentError, HostError
 from nvct.farm import model
 from nvct.farm.model import Identity
 from nvct.linux import mountinfo
-from nvct.linux.files import Lock, read_bytes, write_atomic
+from nvct.linux.files import LINK_LIMIT, Lock, read_bytes, write_atomic
 from nvct.linux.kernel import KERNEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nvct.farm.model import Entry, Manifest
     from nvct.linux.kernel import Kernel
 
@@ -51,6 +54,7 @@ class Farm:
         Raises:
             HostError: it cannot be made, or others may write to it.
         """
+        self._check_way()
         try:
             os.makedirs(os.path.dirname(self.path), mode=0o755, exist_ok=True)
             if not os.path.lexists(self.path):
@@ -66,11 +70,12 @@ class Farm:
         self.check()
 
     def check(self) -> None:
-        """Refuse a farm that others may write to.
+        """Refuse a farm that others may write to, or put another in the place of.
 
         Raises:
             HostError: they may, or it is no folder.
         """
+        self._check_way()
         try:
             found = os.lstat(self.path)
         except OSError as error:
@@ -84,6 +89,32 @@ class Farm:
                 "somebody else may write to it",
                 hint="make it root's, with mode 755",
             )
+
+    def _check_way(self) -> None:
+        """Refuse a folder or link above the farm that somebody else may change.
+
+        In a sticky one, as /tmp, nobody can rename what is root's.
+
+        Raises:
+            HostError: there is such.
+        """
+        trusted = self.trusted()
+        try:
+            for path, found in _way(os.path.dirname(self.path)):
+                mode = 0 if stat.S_ISLNK(found.st_mode) else stat.S_IMODE(found.st_mode)
+                others = mode & 0o002 or (mode & 0o020 and found.st_gid != 0)
+                if found.st_uid not in trusted or (others and not mode & stat.S_ISVTX):
+                    raise HostError(
+                        f"the farm {self.path} is below {path}, which somebody else may change: "
+                        f"uid {found.st_uid}, mode {mode:o}",
+                        hint="farm-dir in config.toml names another place",
+                    )
+        except FileNotFoundError:
+            pass  # the rest will be made
+        except OSError as error:
+            raise HostError(
+                f"there is no way to the farm {self.path}: {error.strerror}"
+            ) from error
 
     def trusted(self) -> set[int]:
         """Return the owners whose files are believed: root, as it is seen here, and ourselves."""
@@ -139,6 +170,30 @@ class Farm:
     def view(self, name: str) -> str:
         """Return where a view is."""
         return f"{self.path}/{name}"
+
+
+def _way(path: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield every folder and link on the way to a folder, from / on.
+
+    Raises:
+        OSError: one is missing, or they are too many.
+    """
+    at, rest, links = "/", path.split("/"), 0
+    yield at, os.lstat(at)
+    while rest:
+        name = rest.pop(0)
+        if name in ("", "."):
+            continue
+        before, at = at, os.path.dirname(at) if name == ".." else os.path.join(at, name)
+        found = os.lstat(at)
+        yield at, found
+        if stat.S_ISLNK(found.st_mode):
+            links += 1
+            if links > LINK_LIMIT:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            target = os.readlink(at)
+            at = "/" if target.startswith("/") else before
+            rest = [*target.split("/"), *rest]
 
 
 def changed(manifest: Manifest) -> list[tuple[Entry, str]]:

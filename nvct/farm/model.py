@@ -23,6 +23,8 @@ FORMAT = 1
 Method: TypeAlias = Literal["own", "links", "reflinks", "binds", "copies"]
 METHODS: tuple[Method, ...] = ("own", "links", "reflinks", "binds")
 """In which views are made of a driver, cheapest first."""
+LEAN: tuple[Method, ...] = ("own", "links", "reflinks")
+"""In which a view is one mount of files that are there anyway, and is there after a boot."""
 SAVING: tuple[Method, ...] = ("links", "reflinks", "copies", "binds")
 """In which they are made of what another view still has of a driver that is gone."""
 # Not the driver's: the state of a simulated node, a library that changes while it is in use.

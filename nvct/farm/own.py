@@ -8,7 +8,9 @@ from dataclasses import replace
 from nvct.errors import HostError
 from nvct.farm import build, collect, survive, table
 from nvct.farm.folder import Farm
+from nvct.farm.model import LEAN, METHODS
 from nvct.host import nodes
+from nvct.specgen.hooks import enabled_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
     from nvct.host.wanted import Wanted
     from nvct.plan.model import Farm as Table
 
-LAYOUT = "farm"
+NEEDED = ("create-symlinks", "update-ldcache")
+"""Hooks whose work the shim does for a view: who wants none of it gets the classic layout."""
 
 
 def of(settings: Config) -> Farm:
@@ -42,7 +45,7 @@ def look(
 
 def loaded_view(settings: Config, roots: Roots, wanted: Wanted) -> Inventory | None:
     """Return what containers get although the disk has another driver, None if nothing."""
-    if settings.layout != LAYOUT:
+    if not settings.wants_view:
         return None
     return survive.loaded_view(of(settings), roots, _named(settings, roots, wanted))
 
@@ -56,10 +59,16 @@ def _named(settings: Config, roots: Roots, wanted: Wanted) -> Wanted:
 def table_of(settings: Config, inventory: Inventory) -> Table:
     """Return the plan's table of a view of this driver, which is made where it is not there.
 
-    A view that cannot be made is no reason to fail: containers get the classic layout.
+    A view that cannot be made is no reason to fail: containers get the classic layout. So they
+    do where layout is auto and every file would have to be a mount of its own, unless that has
+    been done: after a driver is gone from the disk nothing else may be left of it.
     """
+    off = set(NEEDED) - enabled_names(tuple(settings.jit_disable_hooks), ())
+    if off:
+        return table.none(f"config.toml disables the hook {min(off)}", inventory.driver_version)
     try:
-        manifest = build.build(of(settings), inventory, settings.driver_root)
+        ways = METHODS if settings.layout == "farm" else LEAN
+        manifest = build.build(of(settings), inventory, settings.driver_root, ways=ways)
     except HostError as error:
         return table.none(error.message, inventory.driver_version)
     return table.make(

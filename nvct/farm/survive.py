@@ -148,7 +148,7 @@ def _from_view(
         library = libraries.host_path_of(files, "libnvidia-ml.so")
         nvml = LibraryNvml(library) if library else None
     seen, report = gpus.find(gpus.Host(roots, wanted.stat_node, findings), nvml)
-    findings.note(
+    findings.warn(
         f"another driver is on the disk, and {manifest.version} is loaded: "
         f"containers get its view {manifest.path} until the next boot"
     )

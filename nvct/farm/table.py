@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the shim needs to give containers the driver by its view: the table plan["farm"].
 
-Written with layout = "farm" in config.toml only. A JSON object; capability "" stands for every
+Written unless layout = "classic" in config.toml. A JSON object; capability "" stands for every
 container, the others are those of NVIDIA_DRIVER_CAPABILITIES; an entry may stand under several::
 
     {"view":    host folder of the view; "" where there is none,
@@ -12,9 +12,11 @@ container, the others are those of NVIDIA_DRIVER_CAPABILITIES; an entry may stan
      "cache32": {capability: [[name, path], ...]}       of 32-bit ones, for who asks for compat32
                                                         and for that capability,
      "links":   {capability: [[where, path], ...]}      links to make in the container,
-     "mounts":  {capability: [[destination, text], ...]}  what stays single mounts,
+     "mounts":  {capability: [[destination, text], ...]}  what has a place of its own: a link into
+                the view where the image has none and can be changed, else a single mount,
      "env":     {capability: ["K=V", ...]},
-     "compat":  {"host_driver": version, "host_cuda": version or ""},
+     "compat":  {"host_driver": version, "host_cuda": version or ""},  both "" where config.toml
+                disables that hook: the image's compatibility libraries are left alone,
      "params":  bool                config.toml wants the mask of the driver's params,
      "profile": bool,               config.toml allows the application profile
      "staged": bool}                the files are mounts of their own below the view
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     Pairs: TypeAlias = list[list[str]]
 
 PROFILE_HOOK = "update-application-profile"
+COMPAT_HOOK = "enable-cuda-compat"
 # Programs load these by an absolute path now and then; all else is found in the linker's cache.
 IN_LIBRARY_DIR = ("libcuda.so.1", "libnvidia-ml.so.1")
 # GSP firmware is loaded by the kernel, not by containers; those who may look get it by name.
@@ -97,6 +100,10 @@ def make(
     held = replace(inventory, files=tuple(files))
     wanted = _by_capability(held)
     view = _View(manifest)
+    hooked = hooks.enabled_names(tuple(disabled_hooks), ())
+    versions = (manifest.version, inventory.cuda_version or manifest.cuda_version)
+    if COMPAT_HOOK not in hooked:
+        versions = "", ""
     return {
         "view": manifest.path,
         "why": "",
@@ -107,12 +114,9 @@ def make(
         "links": _table(wanted, view.links),
         "mounts": _table(wanted, _mounts),
         "env": {"": [VOID_ENV], "compute": [f"NVIDIA_CTK_LIBCUDA_DIR={VIEW}lib64"]},
-        "compat": {
-            "host_driver": manifest.version,
-            "host_cuda": inventory.cuda_version or manifest.cuda_version,
-        },
+        "compat": {"host_driver": versions[0], "host_cuda": versions[1]},
         "params": params,
-        "profile": PROFILE_HOOK in hooks.enabled_names(tuple(disabled_hooks), ()),
+        "profile": PROFILE_HOOK in hooked,
         "staged": manifest.method == "binds",
     }
 

@@ -8,6 +8,8 @@ SONAME and DT_NEEDED come from there; section headers serve for notes alone.
 
 from __future__ import annotations
 
+from _struct import iter_unpack, unpack_from
+
 from nvct.errors import ElfError
 
 TYPE_CHECKING = False
@@ -88,14 +90,10 @@ class Elf:
         return data
 
     def _unpack(self, layout: str, data: bytes, offset: int) -> tuple[int, ...]:
-        from _struct import unpack_from
-
         return unpack_from(self._order + layout, data, offset)
 
     def _rows(self, layout: str, table: bytes) -> Iterator[tuple[int, ...]]:
         """Unpack a whole table, ten times as fast as row by row."""
-        from _struct import iter_unpack
-
         return iter_unpack(self._order + layout, table)
 
     def _segments(self, offset: int, size: int, count: int) -> list[tuple[int, Segment]]:
@@ -105,13 +103,10 @@ class Elf:
             return []
         if size != least or count > PROGRAM_HEADER_LIMIT or not offset:
             raise ElfError(f"ELF file has {count} program headers of {size} bytes at {offset}")
-        found = []
-        for f in self._rows(layout, self._read(offset, size * count)):
-            if self.bits == 64:
-                found.append((f[0], (f[2], f[3], f[5], f[6])))
-            else:
-                found.append((f[0], (f[1], f[2], f[4], f[5])))
-        return found
+        rows = self._rows(layout, self._read(offset, size * count))
+        if self.bits == 64:
+            return [(f[0], (f[2], f[3], f[5], f[6])) for f in rows]
+        return [(f[0], (f[1], f[2], f[4], f[5])) for f in rows]
 
     def _read_dynamic(self, segments: list[tuple[int, Segment]]) -> None:
         dynamic = [s for kind, s in segments if kind == PT_DYNAMIC]

@@ -192,11 +192,13 @@ class Root:
         Opening one has no side effect, not even on a device. With `follow` False, and where
         somebody races us, it may be a link's: look at its type.
         """
+        flags = posix.O_PATH | posix.O_NOFOLLOW
         try:
+            if not (follow or write) and _is_name(path):
+                return posix.open(path, flags, dir_fd=self.fd)
             with self._walk(path, FOLLOW if follow else NOFOLLOW, write=write) as place:
                 if not place.leaf:
                     return place.take()
-                flags = posix.O_PATH | posix.O_NOFOLLOW
                 return posix.open(place.leaf, flags, dir_fd=place.dir_fd)
         except ABSENT:
             return None
@@ -355,6 +357,11 @@ class Root:
             posix.close(again)
             raise UnsafePathError(f"{path} in {self.label} is another file through /proc")
         return again
+
+
+def _is_name(path: str) -> bool:
+    """Tell whether a path is one plain name, for which there is nothing to walk."""
+    return path.isascii() and 0 < len(path) < 256 and not {"/", "\0"} & {*path} and path[0] != "."
 
 
 def _names(fd: int, limit: int) -> list[str] | None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SPACE = " \t\n\r"
 ELEMENTS: Want = {"[]": None}
 """Marks, in a table of wanted members, an array whose elements' places are wanted."""
+SKIPPED: Want = {"": None}
+"""What no table names."""
 MALFORMED = (StopIteration, ValueError, IndexError, RecursionError, SystemError)
 """What malformed text makes the C scanner raise; up to Python 3.12 it has no exception to raise
 while json.decoder is not loaded, and the interpreter makes that a SystemError."""
@@ -40,10 +42,10 @@ class _Context:
         "strict",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, pairs: Callable[[list[tuple[str, Json]]], Json] | None = None) -> None:
         self.strict = True
         self.object_hook = None
-        self.object_pairs_hook = None
+        self.object_pairs_hook = pairs
         self.parse_float = float
         self.parse_int = int
         self.parse_constant = _refuse_constant
@@ -54,10 +56,25 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def _scanner() -> Callable[[str, int], tuple[Json, int]]:
+class _TwiceError(Exception):
+    """An object names a member twice."""
+
+
+def _once(pairs: list[tuple[str, Json]]) -> Json:
+    """Make an object of its members; of two of a name Go takes the last, others the first."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _TwiceError(next(name for name in found if names.count(name) > 1))
+    return found
+
+
+def _scanner(
+    pairs: Callable[[list[tuple[str, Json]]], Json] | None = None,
+) -> Callable[[str, int], tuple[Json, int]]:
     from _json import make_scanner
 
-    scan: Callable[[str, int], tuple[Json, int]] = make_scanner(_Context())  # type: ignore[arg-type]  # any object with these attributes will do
+    scan: Callable[[str, int], tuple[Json, int]] = make_scanner(_Context(pairs))  # type: ignore[arg-type]  # any object with these attributes will do
     return scan
 
 
@@ -155,17 +172,28 @@ class Document:
     put or rewritten may lie within another edited one.
     """
 
-    __slots__ = ("_added", "_puts", "_rewritten", "_scan", "root", "source", "text")
+    __slots__ = (
+        "_added",
+        "_puts",
+        "_rewritten",
+        "_scan",
+        "_scan_wanted",
+        "root",
+        "source",
+        "text",
+    )
 
     def __init__(self, text: str, want: Want, source: str) -> None:
         """Walk text along the wanted members.
 
         Raises:
-            DocumentError: the text is no JSON object, or names a wanted member twice.
+            DocumentError: the text is no JSON object, or names a wanted member twice, or one of
+                an object in there.
         """
         self.text = text
         self.source = source
         self._scan = _scanner()
+        self._scan_wanted = _scanner(_once)
         self._added: dict[tuple[str, ...], list[str]] = {}
         self._rewritten: dict[tuple[str, ...], list[str]] = {}
         self._puts: dict[tuple[str, ...], str] = {}
@@ -175,16 +203,18 @@ class Document:
                 raise ValueError(f"something follows its end at {self.root.end}")
         except MALFORMED as error:
             raise DocumentError(f"{source} is not JSON: {_reason(error)}") from error
+        except _TwiceError as error:
+            raise DocumentError(f"{source} is ambiguous: {error} stands there twice") from error
         if self.root.members is None:
             raise DocumentError(f"{source} is not a JSON object")
 
     def _walk(self, pos: int, want: Want | None) -> Node:
         text = self.text
-        if want is not None and text[pos] == "{":
+        if want is not None and want is not SKIPPED and text[pos] == "{":
             return self._walk_object(pos, want)
         if want is ELEMENTS and text[pos] == "[":
             return self._walk_array(pos)
-        value, end = self._scan(text, pos)
+        value, end = (self._scan if want is SKIPPED else self._scan_wanted)(text, pos)
         return Node(pos, end, value)
 
     def _walk_object(self, start: int, want: Want) -> Node:
@@ -203,7 +233,7 @@ class Document:
             pos = _skip(text, pos)
             if text[pos] != ":":
                 raise ValueError(f"a colon is missing at {pos}")
-            child = self._walk(_skip(text, pos + 1), want.get(str(key)))
+            child = self._walk(_skip(text, pos + 1), want.get(str(key), SKIPPED))
             if key not in want and str(key).casefold() in folded:  # runc takes it (Go), crun not
                 raise DocumentError(
                     f"{self.source} is ambiguous: {key} is no member in lower case"
@@ -227,7 +257,7 @@ class Document:
         pos = _skip(text, start + 1)
         if text[pos] != "]":
             while True:
-                value, end = self._scan(text, pos)
+                value, end = self._scan_wanted(text, pos)
                 elements.append(Node(pos, end, value))
                 pos = _skip(text, end)
                 if text[pos] == "]":

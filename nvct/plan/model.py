@@ -12,7 +12,8 @@ Hot. A plan is a JSON object::
      "kinds":   ["vendor/class", ...],
      "problems": ["sentence", ...],             spec files that could not be used
      "conflicts": {"vendor/class=name": [path, ...]},    names that several files define
-     "host": {"driver": ..., "cuda": ...}}      what NVIDIA_REQUIRE_* is held against
+     "host": {"driver": ..., "cuda": ...},      what NVIDIA_REQUIRE_* is held against
+     "made":  nanoseconds since 1970}           when it was ready
 
     Edits = {"env": ["K=V"], "nodes": [{"path": ..., "node": text, "rule": text}],
              "mounts": [[destination, text]], "hooks": {"createContainer": [text]},
@@ -29,6 +30,8 @@ plan "properties" has no devices, but "gpus": {name: {"brand": ..., "arch": ...}
 """
 
 from __future__ import annotations
+
+import posix
 
 from nvct import paths
 from nvct.errors import CdiSpecError, StaleSpecError, UnknownDeviceError
@@ -132,6 +135,7 @@ if TYPE_CHECKING:
         """A plan; that of nvct's own spec has a table of the driver's view (nvct.farm.table)."""
 
         farm: Farm
+        made: int
 
 
 FORMAT = 2
@@ -173,9 +177,7 @@ def collect(plan: Plan, names: list[str], capabilities: list[str] | None = None)
         StaleSpecError: a name's spec no longer describes the host.
         StalePlanError: a fact about a requested device is no longer true.
     """
-    missing = [name for name in names if name not in plan["devices"]]
-    if missing:
-        raise _unknown(plan, missing[0])
+    check_known(plan, names)
     found: list[Edits] = []
     specs: list[int] = []
     seen: list[int] = []
@@ -194,6 +196,17 @@ def collect(plan: Plan, names: list[str], capabilities: list[str] | None = None)
             seen.append(device["edits"])
             found += _chosen(plan["edits"][device["edits"]], capabilities)
     return found
+
+
+def check_known(plan: Plan, names: list[str]) -> None:
+    """Refuse names that a plan does not have.
+
+    Raises:
+        UnknownDeviceError: a name is not in the plan.
+    """
+    missing = [name for name in names if name not in plan["devices"]]
+    if missing:
+        raise _unknown(plan, missing[0])
 
 
 def _common(plan: Plan, spec: Spec, capabilities: list[str] | None) -> list[Edits]:
@@ -221,6 +234,19 @@ def _chosen(edits: Edits, capabilities: list[str] | None) -> list[Edits]:
             made["hooks"] = {"createContainer": [f"{hook['head']},{','.join(args)}{hook['tail']}"]}
             found.append(made)
     return found
+
+
+def gone(edits: list[Edits]) -> str:
+    """Return the first file or folder to be mounted that is not there, "" if all are."""
+    for one in edits:
+        for _, text in one["mounts"]:
+            source = text.partition('"source":"')[2].partition('"')[0]
+            if source[:1] == "/" and "\\" not in source:  # an escape is rare, and left alone
+                try:
+                    posix.stat(source)
+                except OSError:
+                    return source
+    return ""
 
 
 def is_wanted(name: str, capabilities: list[str] | None) -> bool:

@@ -46,9 +46,7 @@ class Container:
         self.rootfs = rootfs
         self._user_fd = -1
         self._mount_fd = _namespace(proc, pid, "mnt")
-        # Whoever calls a hook may have left the host's mounts itself (unshare -m, an engine's
-        # PrivateMounts=): then they are process 1's.
-        if any(_is_of(who, self._mount_fd, proc, "mnt") for who in ("self", HOST)):
+        if self._has_host_mounts(proc):
             self.close()
             raise HostError(
                 f"process {pid} has no mount namespace of its own",
@@ -56,6 +54,27 @@ class Container:
             )
         self._user_fd = _namespace(proc, pid, "user")
         self.userns = not _is_of("self", self._user_fd, proc, "user")
+
+    def _has_host_mounts(self, proc: str) -> bool:
+        """Tell whether the process has our mounts, or the host's.
+
+        Whoever calls a hook may have left the host's mounts itself (unshare -m, an engine's
+        PrivateMounts=): then they are process 1's. Without CAP_SYS_PTRACE nobody says which those
+        are; but a runtime has mounted something below the root of a container before it calls a
+        hook, where its mounts alone show it.
+        """
+        if _is_of("self", self._mount_fd, proc, "mnt"):
+            return True
+        try:
+            return _is_of(HOST, self._mount_fd, proc, "mnt")
+        except OSError:
+            if is_rootless(proc):
+                return False  # who may not ask for the host's mounts cannot enter them either
+        below = _real(self.rootfs, proc).rstrip("/") + "/"
+        ours = _targets("self", proc)
+        return not any(
+            target.startswith(below) and target not in ours for target in _targets(self.pid, proc)
+        )
 
     def close(self) -> None:
         """Close the namespaces."""
@@ -137,11 +156,34 @@ def _namespace(proc: str, pid: int, kind: str) -> int:
 
 
 def _is_of(who: str, fd: int, proc: str, kind: str) -> bool:
-    its = posix.fstat(fd)
-    try:
-        other = posix.stat(f"{proc}/{who}/ns/{kind}")
-    except OSError:
-        if who != HOST:
-            raise
-        return False  # who may not ask for it cannot enter it: a rootless engine's hook
+    its, other = posix.fstat(fd), posix.stat(f"{proc}/{who}/ns/{kind}")
     return (its.st_dev, its.st_ino) == (other.st_dev, other.st_ino)
+
+
+def _real(path: str, proc: str) -> str:
+    """Return a folder's path without symbolic links, as mountinfo shows it."""
+    try:
+        fd = posix.open(path, posix.O_RDONLY | posix.O_DIRECTORY)
+    except OSError:
+        return path
+    try:
+        return posix.readlink(f"{proc}/self/fd/{fd}")
+    except OSError:
+        return path
+    finally:
+        posix.close(fd)
+
+
+def _targets(who: int | str, proc: str) -> set[str]:
+    """Return where a process has something mounted."""
+    from nvct.linux import mountinfo
+    from nvct.linux.files import read_bytes
+
+    try:
+        text = read_bytes(f"{proc}/{who}/mountinfo").decode("utf-8", "surrogateescape")
+    except OSError as error:
+        raise HostError(
+            f"the mounts of process {who} cannot be read: {error.strerror}",
+            hint="a prestart hook needs CAP_SYS_PTRACE",
+        ) from error
+    return {mount.target for mount in mountinfo.parse(text)}

@@ -16,7 +16,7 @@ from nvct.linux import bpf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.prestart.rules import Rule
+    from nvct.prestart.rule import Rule
 
 NAME = "nvct_device"
 KINDS = {"b": 1, "c": 2}  # BPF_DEVCG_DEV_*

@@ -125,7 +125,7 @@ def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGR
         if config.policy:  # only where config.toml has rules
             from nvct.shim.create import Host, origin_of
 
-            origin = origin_of(bundle, config, Host(store, env, cold))
+            origin = origin_of(bundle, config, Host(store, env, cold, config.proc_root))
         request = asked(bundle, config, origin)
         if request is None:
             return
@@ -136,7 +136,7 @@ def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGR
         def warn(text: str) -> None:
             _say(f"{program}: warning: {errors.printable(text)}")
 
-        host = Host(store, env, cold)
+        host = Host(store, env, cold, config.proc_root)
         _deliver(request, bundle, state, config=config, host=host, warn=warn)
     finally:
         store.close()
@@ -189,12 +189,15 @@ def _deliver(
     warn: Callable[[str], None],
 ) -> None:
     from nvct.config.model import check
+    from nvct.plan.model import gone
     from nvct.prestart.container import Container, rootfs_of
     from nvct.prestart.deliver import Delivery
     from nvct.shim.create import edits_for
 
     check(config)
     edits = edits_for(request, config, host)
+    if gone(edits):
+        edits = edits_for(request, config, host, anew=True)
     container = Container(state.pid, rootfs_of(bundle, state.bundle))
     try:
         Delivery(container, bundle, config, host.env, warn).run(edits)

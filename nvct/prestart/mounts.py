@@ -66,7 +66,10 @@ class Tree:
             self._take(kernel)
         except OSError as error:
             self.close()
-            raise HostError(f"cannot mount {source}: {error.strerror}") from error
+            raise HostError(
+                f"cannot mount {source}: {error.strerror}",
+                hint="is the driver being installed or removed? try again",
+            ) from error
 
     def _take(self, kernel: Kernel) -> None:
         flags = c.OPEN_TREE_CLONE | self._recursive

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvct.prestart.rules import Rule
+    from nvct.prestart.rule import Rule
 
 RUNNING = "/run/systemd/system"  # sd_booted(3)
 PROGRAM = "systemctl"

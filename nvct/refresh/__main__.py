@@ -10,7 +10,7 @@ import os
 import sys
 import traceback
 
-from nvct.errors import NvctError, UsageError, unexpected
+from nvct.errors import NvctError, UsageError, told, unexpected
 from nvct.oci import jsontext
 from nvct.refresh import compiled
 
@@ -35,7 +35,7 @@ def answer(args: list[str]) -> dict[str, object]:
         case [word, path, run_dir] if word.startswith("mode-"):
             from nvct.refresh import extras
 
-            return dict(extras.mode_plan(word.removeprefix("mode-"), path, run_dir))
+            return dict(extras.mode_plan(word.removeprefix(extras.PREFIX), path, run_dir))
     raise UsageError(f"nvct.refresh does not know {' '.join(args)!r}")
 
 
@@ -54,16 +54,6 @@ def main() -> int:
         status = 1
     sys.stdout.write(text + "\n")
     return status
-
-
-def told(error: NvctError) -> dict[str, str]:
-    """Return an error in the form in which the door makes it again."""
-    return {
-        "class": type(error).__name__,
-        "message": error.message,
-        "hint": error.hint,
-        "code": error.code,
-    }
 
 
 if __name__ == "__main__":

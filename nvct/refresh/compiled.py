@@ -8,12 +8,12 @@ kept in the run directory; where that cannot be, it is answered all the same.
 from __future__ import annotations
 
 import os
+import time
 
 from nvct import paths
 from nvct.cdi import registry, store
 from nvct.config import load
 from nvct.host import cuda_version, flags
-from nvct.oci import jsontext
 from nvct.plan import compile as compiler
 from nvct.plan.facts import take
 from nvct.plan.store import Store
@@ -39,7 +39,9 @@ def config(path: str) -> dict[str, object]:
     Raises:
         ConfigError: it cannot be used.
     """
-    return dict(load.load(path).to_dict())
+    settings = load.load(path)
+    settings.warnings += flags.parse(settings.jit_feature_flags)[1]
+    return dict(settings.to_dict())
 
 
 def registry_plan(config_path: str, run_dir: str) -> Plan:
@@ -93,7 +95,7 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
     plan["facts"] = facts + driver
     plan["host"] = {"driver": inventory.driver_version, "cuda": inventory.cuda_version}
     name_the_only_gpu(plan, inventory)
-    if settings.layout == "farm":
+    if settings.wants_view:
         from nvct.farm import own  # who wants no view does not load what makes it
 
         plan["farm"] = own.table_of(settings, inventory)
@@ -130,12 +132,12 @@ def name_the_only_gpu(plan: Plan, inventory: Inventory) -> None:
 
 
 def _finder(settings: Config, wanted: Wanted, mode: str) -> Callable[[], Inventory]:
-    """Return how the host is looked at: with layout "farm" a view may stand for the disk."""
+    """Return how the host is looked at: a view may stand for the disk."""
 
     def find() -> Inventory:
         return live.look(settings, wanted, mode)
 
-    if settings.layout != "farm":
+    if not settings.wants_view:
         return find
     from nvct.farm import own
 
@@ -156,6 +158,7 @@ def _spec_files(dirs: list[str]) -> list[str]:
 
 def keep(plan: Plan, name: str, run_dir: str) -> None:
     """Keep a plan in the run directory, if that can be."""
+    plan["made"] = time.time_ns()
     kept = Store(run_dir, create=True)
-    kept.write(name, jsontext.dumps(plan).encode())
+    kept.write_json(name, plan)
     kept.close()

@@ -7,13 +7,15 @@ an error, which is not kept: the next create looks again.
 
 from __future__ import annotations
 
+import os
 import time
+from contextlib import suppress
 from typing import cast
 
 from nvct import paths
 from nvct.config import load
-from nvct.errors import NvmlError, UsageError
-from nvct.host import gated, libraries, mig, nodes
+from nvct.errors import HostError, NvctError, NvmlError, UsageError
+from nvct.host import gated, imex, libraries, mig, nodes, procfs
 from nvct.host.nvml import LibraryNvml
 from nvct.host.wanted import Wanted
 from nvct.plan import compile as compiler
@@ -25,7 +27,7 @@ from nvct.specgen import generate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from nvct.cdi.types import Spec
     from nvct.config.model import Config
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 MIG = "mig"
 MIG_KIND = "nvidia.com/mig"
+IMEX_KIND = "nvidia.com/imex-channel"
 MIG_CAPABILITIES = ("config", "monitor")
 # Where nodes come and go without a change in /proc/devices.
 PLACES: dict[str, tuple[str, str]] = {
@@ -49,6 +52,7 @@ PLACES: dict[str, tuple[str, str]] = {
     MIG: ("list", "nvidia-caps"),
 }
 PROPERTIES = "properties"
+PREFIX = "mode-"
 
 
 def mode_plan(mode: str, config_path: str, run_dir: str) -> Plan:
@@ -80,14 +84,55 @@ def mode_plan(mode: str, config_path: str, run_dir: str) -> Plan:
             gid_groups=not settings.no_additional_gids,
             node_numbers=settings.plain_nodes,
         )
-        spec = generate.generate(live.look(settings, mode=mode), options)
-    name = f"mode-{mode}{paths.PLAN_SUFFIX}"
+        spec = _gated_spec(mode, settings, roots, options, found)
+    name = f"{PREFIX}{mode}{paths.PLAN_SUFFIX}"
     plan = compiler.compile_spec(spec, f"{run_dir}/{name}", config_path, settings.proc_root)
     plan["facts"] = facts
     plan["problems"] = problems
     plan["host"] = found
     compiled.keep(plan, name, run_dir)
     return plan
+
+
+def _gated_spec(
+    mode: str, settings: Config, roots: Roots, options: generate.Options, found: dict[str, str]
+) -> Spec:
+    """Return what a mode finds; of IMEX channels also the major number that all of them have."""
+    if mode == "imex" and imex.FOLDER in procfs.majors(roots):
+        found["major"] = str(procfs.majors(roots)[imex.FOLDER])
+    try:
+        return generate.generate(live.look(settings, mode=mode), options)
+    except HostError:
+        if "major" not in found:
+            raise
+    # Channels need no node on the host: who may have them gets a node of that number.
+    spec = {"cdiVersion": "0.5.0", "kind": IMEX_KIND, "devices": [], "containerEdits": {}}
+    return cast("Spec", spec)
+
+
+def remake(config_path: str, run_dir: str) -> Iterator[tuple[str, Plan | None, NvctError | None]]:
+    """Compile again what containers have asked for besides the usual plans, as far as it is kept.
+
+    Yields each plan's word with the plan; or with the reason why the host has it no more, and then
+    nothing is kept of it.
+    """
+    words = [*(f"{PREFIX}{mode}" for mode in PLACES), PROPERTIES]
+    words += [compiled.OWN_CSV_ALL, compiled.OWN_NONE]
+    for word in words:
+        kept = f"{run_dir}/{word}{paths.PLAN_SUFFIX}"
+        if not os.path.exists(kept):
+            continue
+        try:
+            if word.startswith(PREFIX):
+                yield word, mode_plan(word.removeprefix(PREFIX), config_path, run_dir), None
+            elif word == PROPERTIES:
+                yield word, properties_plan(config_path, run_dir), None
+            else:
+                yield word, compiled.own_plan(config_path, run_dir, word), None
+        except NvctError as error:
+            with suppress(OSError):  # a directory in its place, say: no plan either
+                os.unlink(kept)
+            yield word, None, error
 
 
 def _facts(mode: str, roots: Roots) -> list[Fact]:

@@ -56,7 +56,7 @@ def own_mode(settings: Config) -> str:
 def own_wanted(settings: Config, *, csv_all: bool = False) -> Wanted:
     """Return what config.toml says about how the shim looks.
 
-    Unknown feature flags have no effect, as in the incumbent; `nvidia-ctk cdi generate` warns.
+    Unknown feature flags have no effect, as in the incumbent; the shim's log warns of them.
     """
     known, _ = flags.parse(settings.jit_feature_flags)
     return Wanted(

@@ -29,14 +29,20 @@ class Origin:
             container joins a user namespace that nothing is known about.
         annotations: of config.json.
         count: tells how many devices a kind's "all" stands for, in a request.
+        look_up: fails where a request names a device that is not there.
         uid_map: of the process that decides; read when a rule needs it.
         steps: what was looked at, for explanations.
     """
 
-    __slots__ = ("annotations", "cgroup", "count", "mapped_root", "steps", "uid_map")
+    __slots__ = ("annotations", "cgroup", "count", "look_up", "mapped_root", "steps", "uid_map")
 
     def __init__(
-        self, bundle: Bundle, count: Callable[[Request, str], int] | None, uid_map: str = UID_MAP
+        self,
+        bundle: Bundle,
+        count: Callable[[Request, str], int] | None,
+        uid_map: str = UID_MAP,
+        *,
+        look_up: Callable[[Request], None] | None = None,
     ) -> None:
         """Take what the rules may need from a bundle."""
         self.annotations = bundle.annotations
@@ -47,6 +53,7 @@ class Origin:
             document.value(("linux", "uidMappings")), document.value(("linux", "namespaces"))
         )
         self.count = count
+        self.look_up = look_up
         self.uid_map = uid_map
         self.steps: list[Step] = []
 

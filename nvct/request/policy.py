@@ -10,7 +10,13 @@ read from what the engine wrote and from the kernel, never from the container's 
 
 from __future__ import annotations
 
-from nvct.errors import DocumentError, NotPermittedError
+from nvct.errors import (
+    DocumentError,
+    NotPermittedError,
+    NvctError,
+    RequestError,
+    UnknownDeviceError,
+)
 from nvct.oci import jsontext
 from nvct.request.conditions import CONDITIONS, CONTAINERD_TYPE, CRIO_TYPE, OWN_KIND
 from nvct.request.visible_devices import is_uuid, shown
@@ -53,6 +59,7 @@ class Case:
 
     Attributes:
         request: None where it could not be understood.
+        trouble: why it could not, or something of it is wrong; to be set.
         source: what brought it.
         annotations: of config.json; the origin's where there is one.
         privileged: the container has CAP_SYS_ADMIN.
@@ -60,7 +67,9 @@ class Case:
         origin: None where nobody knows.
     """
 
-    __slots__ = ("annotations", "config", "origin", "privileged", "request", "source")
+    __slots__ = (
+        "annotations", "config", "origin", "privileged", "request", "source", "trouble",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -74,6 +83,7 @@ class Case:
     ) -> None:
         """Keep them."""
         self.request = request
+        self.trouble: RequestError | None = None
         self.source = source
         self.annotations = annotations if origin is None else origin.annotations
         self.config = config
@@ -127,6 +137,8 @@ def admits(case: Case, notes: list[str]) -> bool:
 
     Raises:
         NotPermittedError: the policy denies it.
+        RequestError: the policy denies it, and it is no device of this node: who has misspelt a
+            name has to mend that, not the policy.
         DocumentError: a compiled rule is damaged.
     """
     steps = walk(case)
@@ -154,9 +166,32 @@ def admits(case: Case, notes: list[str]) -> bool:
             f" without a GPU may bring it: {told}"
         )
         return False
+    _refuse_misspelt(case)
     raise NotPermittedError(
         f"{what} denies {case.source}={shown(ids)}", hint=reason or "nvct explain shows why"
     )
+
+
+def _refuse_misspelt(case: Case) -> None:
+    """Refuse a request that is denied as what it is in the first place, if it is misspelt.
+
+    Raises:
+        RequestError: it cannot be understood, or names a device that is not there.
+    """
+    if case.request is None:
+        if case.trouble is not None:
+            raise case.trouble
+        return
+    look_up = case.origin.look_up if case.origin is not None else None
+    extras = case.request.extras
+    if look_up is None or extras.mig_config or extras.mig_monitor:  # GPUs of another plan
+        return
+    try:
+        look_up(case.request)
+    except UnknownDeviceError:
+        raise
+    except (NvctError, LookupError, TypeError, AttributeError):  # no plan, or a damaged one
+        return
 
 
 def walk(case: Case) -> list[Step]:

@@ -45,12 +45,14 @@ class Extras:
     Attributes:
         gds, mofed, gdrcopy, nvswitch: its NVIDIA_<NAME> is "enabled".
         imex: numbers of IMEX channels, each once.
+        imex_unmade: channels that have no device node on the host are given as well.
         mig_config, mig_monitor: access to the MIG capability of that name.
         csv_all: on a Tegra, all that JetPack's files list; true extras are all but this.
     """
 
     __slots__ = (
-        "csv_all", "gdrcopy", "gds", "imex", "mig_config", "mig_monitor", "mofed", "nvswitch",
+        "csv_all", "gdrcopy", "gds", "imex", "imex_unmade", "mig_config", "mig_monitor", "mofed",
+        "nvswitch",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -59,6 +61,7 @@ class Extras:
         self.gdrcopy = False
         self.nvswitch = False
         self.imex: list[int] = []
+        self.imex_unmade = False
         self.mig_config = False
         self.mig_monitor = False
         self.csv_all = False
@@ -149,21 +152,13 @@ def decide(
 ) -> tuple[Request | None, list[str]]:
     """As `resolve`, with the notes, which there may be where there is no request as well.
 
-    Args:
-        env: as `resolve`.
-        mounts: as `resolve`.
-        annotations: as `resolve`.
-        bounding: as `resolve`.
-        config: as `resolve`.
-        origin: where the container comes from, for the rules of the policy; what they cannot
-            learn counts against the container.
+    What the rules of the policy cannot learn of its origin counts against the container.
 
     Raises:
         RequestError, ConfigError: as `resolve`.
         NotPermittedError: the policy denies the request.
     """
-    variables = parse_env(env)
-    privileged = CAP_SYS_ADMIN in bounding
+    variables, privileged = parse_env(env), CAP_SYS_ADMIN in bounding
     notes: list[str] = []
     found = _find(variables, mounts, annotations, config, notes, privileged=privileged)
     if found is None:
@@ -175,21 +170,34 @@ def decide(
         if request is None:
             return None, notes
         request.notes = notes
-        if request.mode != "cdi":
-            _add_extras(request, variables, mounts, config, privileged=privileged)
-        if _is_for_nvidia(request):
-            _add_conditions(request, variables, config)
+        _complete(request, variables, mounts, config, privileged=privileged)
     except RequestError as error:
         trouble = error
     if config.policy:
-        from nvct.request import policy  # only where config.toml has rules
+        from nvct.request.policy import Case, admits  # only where config.toml has rules
 
-        case = policy.Case(request, found[0], annotations, config, origin, privileged=privileged)
-        if not policy.admits(case, notes):
+        case = Case(request, found[0], annotations, config, origin, privileged=privileged)
+        case.trouble = trouble
+        if not admits(case, notes):
             return None, notes
     if trouble is not None:
         raise trouble
     return request, notes
+
+
+def _complete(
+    request: Request,
+    variables: Env,
+    mounts: Sequence[Mapping[str, object]],
+    config: Config,
+    *,
+    privileged: bool,
+) -> None:
+    """Add what is asked for besides devices, and what has to hold."""
+    if request.mode != "cdi":
+        _add_extras(request, variables, mounts, config, privileged=privileged)
+    if _is_for_nvidia(request):
+        _add_conditions(request, variables, config)
 
 
 def parse_env(env: Sequence[object]) -> Env:
@@ -325,6 +333,9 @@ def _add_extras(
         from nvct.request.imex import channels  # rarely asked for
 
         extras.imex = channels(variables, mounts, config, request.notes, privileged=privileged)
+        # The incumbent makes the host's nodes, in this mode and under these conditions.
+        may = config.cli_load_kmods and not config.disable_imex_channel_creation
+        extras.imex_unmade = may and request.mode == "legacy"
     extras.csv_all = variables.get(JETPACK) == "csv-mounts=all"
     for name, variable in MIG_CAPABILITIES.items():
         if not variables.get(variable):

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import posix
 
-from nvct.linux.constants import S_IFLNK, S_IFMT, S_IFREG
+from nvct.errors import UnsafePathError
+from nvct.linux.constants import S_IFMT, S_IFREG
+from nvct.linux.root import Root
 from nvct.rootfs import linker_conf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from os import stat_result
+
     from nvct.linux.kernel import Kernel
-    from nvct.linux.root import Root
 
 
 class Changes:
@@ -55,21 +59,35 @@ class Changes:
         if root.lstat(linker_conf.MAIN) is None:
             self.file(linker_conf.MAIN, None, linker_conf.MAIN_TEXT)
 
-    def link(self, target: str, path: str) -> bool:
-        """Add a link; tell whether it is. No file of the image is replaced by one.
+    def link_all(self, links: Iterable[tuple[str, str]]) -> list[str]:
+        """Add links, (target, path) each; return the paths of those that can be or are there.
 
-        What a runtime made to mount on, an empty file, is left behind by `commit`; it is none.
+        No file of the image is replaced by one, but a link is. What a runtime made to mount on,
+        an empty file, is left behind by `commit`; it is none. A directory is looked up once.
         """
-        found = self._root.lstat(path)
-        if found is not None:
-            kind = found.st_mode & S_IFMT
-            if kind == S_IFLNK:
-                if self._root.readlink(path) == target:
-                    return True
-            elif kind != S_IFREG or found.st_size:
-                return False
-        self.links.append((target, path))
-        return True
+        made: list[str] = []
+        folders: dict[str, Root | None] = {}
+        try:
+            for target, path in links:
+                parent, _, name = path.rpartition("/")
+                try:
+                    if parent not in folders:
+                        fd = self._root.path_fd(parent or "/")
+                        folders[parent] = None if fd is None else Root(fd)
+                    folder = folders[parent]
+                    found = None if folder is None else folder.lstat(name)
+                    text = folder.readlink(name) if folder and found else None
+                except UnsafePathError:
+                    continue
+                if found is None or text is not None or _is_empty_file(found):
+                    made.append(path)
+                    if text != target:
+                        self.links.append((target, path))
+        finally:
+            for opened in folders.values():
+                if opened is not None:
+                    opened.close()
+        return made
 
     def write(self, owner: tuple[int, int], kernel: Kernel) -> None:
         """Make all changes, acting as `owner`.
@@ -97,3 +115,7 @@ class Changes:
         finally:
             if switch:
                 kernel.set_effective_ids(*before)
+
+
+def _is_empty_file(found: stat_result) -> bool:
+    return found.st_mode & S_IFMT == S_IFREG and not found.st_size

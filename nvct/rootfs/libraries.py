@@ -120,7 +120,7 @@ class _Reader:
         self._place = place
         self._folder = folder
         self._known: dict[str, tuple[str, str] | None] = {}
-        self.links: set[str] = set()
+        self.links = _links(place.fd)
         self.names = names
 
     def read(self, name: str, depth: int = 0) -> tuple[str, str] | None:
@@ -128,9 +128,8 @@ class _Reader:
         if name in self._known:
             return self._known[name]
         found = None
-        target = link_text(name, self._place.fd)  # a name of this very folder: nothing to walk
-        if target is not None:
-            self.links.add(name)
+        # A name of this very folder: nothing to walk.
+        target = link_text(name, self._place.fd) if name in self.links else None
         if target is not None and target in self.names and depth < LINK_LIMIT:
             found = self.read(target, depth + 1)
         else:
@@ -157,19 +156,32 @@ class _Reader:
 
 def _entries(reader: _Reader, names: list[str], shown: str) -> Found:
     found: dict[str, dict[str, str]] = {}
-    for name in sorted(names, key=_version_order):
+    for name in names:
         read = reader.read(name)
         if read is None:
             continue
         soname, machine = read
         soname = soname.rpartition("/")[2] or name
         entries = found.setdefault(machine, {})
-        entries[soname] = soname if soname in reader.names else name
+        if soname in reader.names:
+            entries[soname] = soname
+        elif soname not in entries or _order(entries[soname]) < _order(name):
+            entries[soname] = name
         if name in reader.links and name.endswith(".so") and soname.startswith(name):
             entries[name] = name
     return {m: [(n, f"{shown}/{f}") for n, f in sorted(e.items())] for m, e in found.items()}
 
 
-def _version_order(name: str) -> tuple[int, ...]:
-    """Sort so that of two files with the same SONAME the later version wins."""
+def _order(name: str) -> tuple[int, ...]:
+    """Return a key by which of two files with the same SONAME the later version wins."""
     return order_key(name.encode("utf-8", "surrogateescape"))
+
+
+def _links(dir_fd: int) -> set[str]:
+    """Return the names of the links in a directory."""
+    fd = posix.open(".", posix.O_RDONLY | posix.O_DIRECTORY, dir_fd=dir_fd)
+    try:
+        with posix.scandir(fd) as entries:
+            return {entry.name for entry in entries if entry.is_symlink()}
+    finally:
+        posix.close(fd)

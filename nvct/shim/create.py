@@ -27,15 +27,18 @@ RUNTIME_KIND = "runtime.nvidia.com/gpu"
 
 
 class Host:
-    """What the create lane needs of the machine: the run directory, the environment, the door."""
+    """What the create lane needs of the machine: run directory, environment, door and procfs."""
 
-    __slots__ = ("cold", "env", "store")
+    __slots__ = ("cold", "env", "proc_root", "store")
 
-    def __init__(self, store: Store, env: dict[str, str], cold: str) -> None:
-        """Keep the three."""
+    def __init__(
+        self, store: Store, env: dict[str, str], cold: str, proc_root: str = "/proc"
+    ) -> None:
+        """Keep them."""
         self.store = store
         self.env = env
         self.cold = cold
+        self.proc_root = proc_root
 
     def plan(self, which: str, config_path: str, *, anew: bool = False) -> model.Plan:
         """Return a plan, compiled anew where its facts do not hold.
@@ -43,20 +46,26 @@ class Host:
         Args:
             which: "registry", "own", or another word that `nvct.refresh` knows.
             config_path: of the config.toml in force.
-            anew: compile it whatever is kept.
+            anew: what is kept does not do.
 
         Raises:
             NvctError: it cannot be compiled; the reason is the cold side's.
         """
         name = which + paths.PLAN_SUFFIX
 
+        asked = time.time_ns()
+
         def kept() -> model.Plan | None:
             plan = self.store.read_json(name)
             if plan is None or plan.get("config") != config_path or not model.is_current(plan):
                 return None
             if _settle(plan):
-                self.store.write(name, jsontext.dumps(plan).encode())
+                self.store.write_json(name, plan)
             return plan  # type: ignore[return-value]  # what our own compiler wrote
+
+        def made_meanwhile() -> model.Plan | None:
+            plan = kept()
+            return plan if plan is not None and plan.get("made", 0) >= asked else None
 
         def made() -> model.Plan:
             from nvct.shim import door
@@ -67,9 +76,10 @@ class Host:
         found = None if anew else kept()
         if found is not None:
             return found
-        from nvct.shim import door
+        from nvct.shim import door, failures
 
-        return door.under_lock(self.store, (lambda: None) if anew else kept, made)
+        known = failures.Failures(self.store, which, config_path, self.proc_root)
+        return door.under_lock(self.store, made_meanwhile if anew else kept, made, failures=known)
 
 
 def _settle(plan: dict[str, jsontext.Json]) -> bool:
@@ -118,14 +128,53 @@ def create(
         inject.remove_nvidia_hooks(bundle)
     edits: list[model.Edits] = []
     if request is not None:
-        edits = edits_for(request, config, host)
-        if config.layout == "farm":
-            from nvct.shim import farm
-
-            edits = farm.instead(bundle, said.bundle, edits, notes.append)
+        edits = _edits_in_place(bundle, said.bundle, request, config, host, notes=notes)
         inject.apply(bundle, edits)
     bundle.save(KERNEL)
     return request, notes, edits
+
+
+def _edits_in_place(
+    bundle: bundles.Bundle,
+    folder: str,
+    request: Request,
+    config: Config,
+    host: Host,
+    *,
+    notes: list[str],
+) -> list[model.Edits]:
+    """Return the edits for a request, all of whose files are there.
+
+    A plan stands on few facts, so that a library may go and its plan still hold. Looked at last
+    of all: what goes from here on is the low-level runtime's to tell.
+
+    Raises:
+        NvctError: a device cannot be had.
+    """
+    gone = ""
+    for anew in (False, True):
+        edits = edits_for(request, config, host, anew=anew)
+        if config.wants_view:
+            edits = _by_view(bundle, folder, edits, notes)
+        gone = model.gone(edits)
+        if not gone:
+            return edits
+    raise HostError(f"{gone} went away meanwhile", hint="is the driver being installed? try again")
+
+
+def _by_view(
+    bundle: bundles.Bundle, folder: str, edits: list[model.Edits], notes: list[str]
+) -> list[model.Edits]:
+    """Return edits with the driver by its view, if this host has one that fits the container."""
+    table = next((one["farm"]["table"] for one in edits if "farm" in one), None)
+    if table is None:
+        return edits
+    if not table["view"]:
+        notes.append(f"layout classic: {table['why']}")
+        return edits
+    from nvct.shim import farm  # nobody else loads what writes into a root
+
+    return farm.instead(bundle, folder, edits, notes.append)
 
 
 def origin_of(bundle: bundles.Bundle, config: Config, host: Host) -> Origin | None:
@@ -135,15 +184,35 @@ def origin_of(bundle: bundles.Bundle, config: Config, host: Host) -> Origin | No
     from nvct.config.model import path_from
     from nvct.request.origin import Origin, count_all
 
+    path = path_from(host.env)
+
     def count(request: Request, kind: str) -> int:
-        plan, name = _plan_of(request, host, kind, path_from(host.env), anew=False)
+        plan, name = _plan_of(request, host, kind, path, anew=False)
         return count_all(plan, name)
 
-    return Origin(bundle, count)
+    def look_up(request: Request) -> None:
+        bare_kind = _bare_kind(request, config)
+        for plan, names in _groups(request, request.ids, host, bare_kind, path, anew=False):
+            model.check_known(plan, names)
+
+    return Origin(bundle, count, look_up=look_up)
 
 
-def edits_for(request: Request, config: Config, host: Host) -> list[model.Edits]:
+def _bare_kind(request: Request, config: Config) -> str:
+    """Return the kind of names that have none."""
+    return config.default_kind if request.mode == "cdi" else RUNTIME_KIND
+
+
+def edits_for(
+    request: Request, config: Config, host: Host, *, anew: bool = False
+) -> list[model.Edits]:
     """Return the compiled edits for a request, from the plans in force.
+
+    Args:
+        request: what is asked for.
+        config: the configuration in force.
+        host: the machine.
+        anew: whatever is kept does not describe it.
 
     Raises:
         NvctError: a device cannot be had.
@@ -151,7 +220,7 @@ def edits_for(request: Request, config: Config, host: Host) -> list[model.Edits]
     from nvct.config.model import path_from
 
     path = path_from(host.env)
-    for last in (False, True):
+    for last in (True,) if anew else (False, True):
         try:
             return _collect(request, config, host, path, anew=last)
         except model.StalePlanError as error:
@@ -173,7 +242,7 @@ def edits_for(request: Request, config: Config, host: Host) -> list[model.Edits]
 def _collect(
     request: Request, config: Config, host: Host, path: str, *, anew: bool
 ) -> list[model.Edits]:
-    bare_kind = config.default_kind if request.mode == "cdi" else RUNTIME_KIND
+    bare_kind = _bare_kind(request, config)
     wanted = request.capabilities
     ids = request.ids
     more: list[model.Edits] = []
@@ -185,6 +254,18 @@ def _collect(
         plan, kind = _plan_of(request, host, bare_kind, path, anew=anew, bare=True)
         _check_requirements(request, plan, [], host, path)
         return [*model.common(plan, kind, wanted), *more]
+    edits: list[model.Edits] = []
+    for plan, names in _groups(request, ids, host, bare_kind, path, anew=anew):
+        _refuse_conflicts(plan, names)
+        _check_requirements(request, plan, names, host, path)
+        edits.extend(model.collect(plan, names, wanted))
+    return [*edits, *more]
+
+
+def _groups(
+    request: Request, ids: list[str], host: Host, bare_kind: str, path: str, *, anew: bool
+) -> list[tuple[model.Plan, list[str]]]:
+    """Return the plans that answer for ids, each with the full names that it is asked for."""
     answers: dict[str, tuple[model.Plan, str]] = {}
     groups: dict[int, tuple[model.Plan, list[str]]] = {}
     for word in ids:
@@ -195,12 +276,7 @@ def _collect(
             answers[asked] = _plan_of(request, host, asked, path, anew=anew)
         plan, kind = answers[asked]
         groups.setdefault(id(plan), (plan, []))[1].append(f"{kind}={device}")
-    edits: list[model.Edits] = []
-    for plan, names in groups.values():
-        _refuse_conflicts(plan, names)
-        _check_requirements(request, plan, names, host, path)
-        edits.extend(model.collect(plan, names, wanted))
-    return [*edits, *more]
+    return list(groups.values())
 
 
 def _check_requirements(

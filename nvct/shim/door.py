@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from nvct.plan.store import Store
+    from nvct.shim.failures import Failures
 
     T = TypeVar("T")
 
 TIMEOUT_S = 20
+LOCK_TIMEOUT_S = TIMEOUT_S + 10
+"""Longer than who holds the lock may take: who waits has the reason, not the lock, to tell of."""
 NOT_STARTED = 127
 KEPT = (
     "PATH", "HOME", "XDG_CONFIG_HOME", "XDG_DATA_DIRS", "XDG_RUNTIME_DIR", "NVCT_RUN_DIR",
@@ -63,7 +66,7 @@ def run(
         raise _crashed(cold, work, status)
     failed = answer.get("error")
     if isinstance(failed, dict):
-        raise _rebuild(failed)
+        raise errors.rebuilt(failed)
     return answer
 
 
@@ -82,17 +85,6 @@ def _crashed(cold: str, work: str, status: int) -> HostError:
         f"{work} failed: {cold} -m nvct.refresh gave no answer",
         hint="nvct refresh, or NVCT_DEBUG=1, shows why",
     )
-
-
-def _rebuild(failed: dict[str, jsontext.Json]) -> NvctError:
-    """Make the cold side's error again, of the same class."""
-    made = getattr(errors, str(failed.get("class")), None)
-    if not (isinstance(made, type) and issubclass(made, NvctError)):
-        made = NvctError
-    error = made(str(failed.get("message")), hint=str(failed.get("hint", "")))
-    if isinstance(failed.get("code"), str):
-        error.code = str(failed["code"])
-    return error
 
 
 def spawn(argv: list[str], env: dict[str, str], work: str, timeout_s: float) -> tuple[bytes, int]:
@@ -159,19 +151,24 @@ def under_lock(
     store: Store,
     again: Callable[[], T | None],
     make: Callable[[], T],
-    timeout_s: float = TIMEOUT_S,
+    timeout_s: float = LOCK_TIMEOUT_S,
+    failures: Failures | None = None,
 ) -> T:
     """Return what another process has made meanwhile, else make it, one process at a time.
 
-    Where the run directory cannot hold the lock, everybody makes their own.
+    `failures` remembers that `make` failed, and for whom that counts. Where the run directory
+    cannot hold the lock, everybody makes their own.
 
     Raises:
         HostError: the lock was not free in time.
+        NvctError: `make` fails, or has just failed in another process.
     """
     if store.fd < 0:
         return make()
     from nvct.linux.files import Lock
 
+    if failures is not None:
+        failures.check()
     lock = Lock(f"{store.path}/{paths.LOCK_FILE}", timeout_s)
     try:
         lock.__enter__()
@@ -179,6 +176,11 @@ def under_lock(
         return make()
     try:
         found = again()
-        return make() if found is None else found
+        if found is not None:
+            return found
+        if failures is None:
+            return make()
+        failures.check()
+        return failures.watch(make)
     finally:
         lock.__exit__(None, None, None)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 IMEX_VARIABLE = "NVIDIA_IMEX_CHANNELS"
 IMEX_KIND = "nvidia.com/imex-channel"
+IMEX_FOLDER = "/dev/nvidia-caps-imex-channels"
 MIG_KIND = "nvidia.com/mig"
 CAPABILITY_FILE = "/proc/driver/nvidia/capabilities/mig"
 
@@ -45,7 +46,9 @@ def collect(
             got.append(variable)
     if extras.imex:
         plan = _plan(host, "imex", IMEX_VARIABLE, path, anew=anew)
-        edits += model.collect(plan, _channels(plan, extras.imex))
+        names = _channels(plan, extras.imex, unmade=extras.imex_unmade)
+        edits += model.collect(plan, [name for name in names if name in plan["devices"]])
+        edits += [_unmade(plan, name) for name in names if name not in plan["devices"]]
         got.append(IMEX_VARIABLE)
     ids = request.ids
     wanted = [name for name in MIG_CAPABILITIES if getattr(extras, name)]
@@ -70,8 +73,15 @@ def _plan(host: Host, mode: str, variable: str, path: str, *, anew: bool) -> mod
         raise
 
 
-def _channels(plan: model.Plan, numbers: list[int]) -> list[str]:
+def _channels(plan: model.Plan, numbers: list[int], *, unmade: bool) -> list[str]:
     names = [f"{IMEX_KIND}={number}" for number in numbers]
+    if unmade and plan["host"].get("major"):
+        return names
+    if not plan["devices"]:
+        raise HostError(
+            f"{IMEX_VARIABLE}: no IMEX channel in {IMEX_FOLDER}",
+            hint="load nvidia with NVreg_CreateImexChannel0=1, or make the nodes with mknod",
+        )
     for name in names:
         if name not in plan["devices"]:
             have = sorted([int(other.partition("=")[2]) for other in plan["devices"]])
@@ -82,6 +92,24 @@ def _channels(plan: model.Plan, numbers: list[int]) -> list[str]:
                 hint="mknod in /dev/nvidia-caps-imex-channels makes more",
             )
     return names
+
+
+def _unmade(plan: model.Plan, name: str) -> model.Edits:
+    """Return the node of a channel that the driver has and /dev has not.
+
+    libnvidia-container makes the host's, at the word of an image; a container's own needs none.
+    """
+    minor = name.partition("=")[2]
+    numbers = f'"type":"c","major":{plan["host"]["major"]},"minor":{minor}'
+    path = f"{IMEX_FOLDER}/channel{minor}"
+    made = model.no_edits()
+    made["nodes"].append({
+        "path": path,
+        "host": path,
+        "node": f'{{"path":"{path}",{numbers},"fileMode":438}}',
+        "rule": f'{{"allow":true,{numbers},"access":"rwm"}}',
+    })  # fmt: skip
+    return made
 
 
 def _refuse_mig_devices(request: Request, variable: str) -> None:

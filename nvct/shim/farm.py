@@ -22,7 +22,7 @@ from nvct.oci import jsontext
 from nvct.plan.model import no_edits
 from nvct.rootfs import linker, linker_conf, place
 from nvct.rootfs.changes import Changes
-from nvct.shim.share import Share
+from nvct.shim.share import Share, extended
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -140,8 +140,8 @@ class _Container:
     """
 
     __slots__ = (
-        "_bundle", "_changes", "_common", "_covered", "_folder", "_note", "_root", "_share",
-        "_writes", "compat", "env_why", "is_static", "place",
+        "_bundle", "_changes", "_common", "_covered", "_folder", "_linked", "_note", "_root",
+        "_share", "_writes", "compat", "env_why", "is_static", "place",
     )  # fmt: skip
 
     def __init__(
@@ -160,6 +160,7 @@ class _Container:
         self._note = note
         self._covered = place.Covered(root, self._destinations())
         self._changes = Changes(root)
+        self._linked: list[str] = []
         self.place = ""
         self.compat = ""
         self.env_why = ""
@@ -304,22 +305,25 @@ class _Container:
         return found.get(posix.uname().machine, []) + entries
 
     def _find_links(self) -> None:
-        """Add the links that programs expect."""
-        root, covered = self._root, self._covered
+        """Add the links that programs expect, and those that save a mount."""
         libraries = ""
+        wanted: dict[str, str] = {}
         for where, path in self._share.of("links"):
             if where.startswith(IN_LIBRARY_FOLDER):
-                libraries = libraries or linker.library_folder(root)
+                libraries = libraries or linker.library_folder(self._root)
                 if not libraries:
                     continue
                 where = f"{libraries}/{where[len(IN_LIBRARY_FOLDER) :]}"
-            try:
-                target = f"{self.place}/{path}"
-                made = not covered.above(where) and self._changes.link(target, where)
-            except UnsafePathError:
-                made = False
-            if not made:
-                self._note(f"no link {where}")
+            wanted[where] = path
+        singles = {mount[0]: path for mount, path in self._share.singles() if path}
+        made = self._changes.link_all(
+            (f"{self.place}/{path}", where)
+            for where, path in sorted({**wanted, **singles}.items())
+            if not self._covered.above(where)
+        )
+        self._linked = [where for where in made if where in singles]
+        for where in sorted(set(wanted) - set(made)):
+            self._note(f"no link {where}")
 
     # Doing.
 
@@ -333,6 +337,7 @@ class _Container:
             self._changes.write(owner, kernel)
         except (OSError, UnsafePathError) as error:
             self.env_why = _reason(error)
+            self._linked.clear()
 
     def _add_profile(self, edits: list[Edits]) -> None:
         """Add the application profile, for those whose programs ask EGL for a display."""
@@ -369,7 +374,7 @@ class _Container:
 
     def _single_mounts(self) -> list[list[str]]:
         """Return what is mounted at a place of its own, where that is or can be made."""
-        found = self._share.of("mounts")
+        found = [mount for mount in self._share.of("mounts") if mount[0] not in self._linked]
         if not place.is_read_only(self._root):
             return found
         there = [m for m in found if self._covered.above(m[0]) or self._root.stat(m[0])]
@@ -387,12 +392,6 @@ class _Container:
         if self.env_why:
             self._note(f"found by LD_LIBRARY_PATH, which exec sessions lack: {self.env_why}")
             folders = [self.compat, f"{self.place}/lib64"]
-            found.append(self._extended("LD_LIBRARY_PATH", "", *folders))
-            found.append(self._extended("PATH", "", f"{self.place}/bin"))
+            found.append(extended(self._bundle.env, "LD_LIBRARY_PATH", *folders))
+            found.append(extended(self._bundle.env, "PATH", f"{self.place}/bin"))
         return found
-
-    def _extended(self, name: str, default: str, *folders: str) -> str:
-        """Return a variable of the container with folders behind its own."""
-        values = [e.partition("=")[2] for e in self._bundle.env if e.startswith(f"{name}=")]
-        parts = (values[-1] if values else default).split(":")
-        return f"{name}=" + ":".join(dict.fromkeys([p for p in (*parts, *folders) if p]))

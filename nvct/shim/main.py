@@ -67,7 +67,8 @@ def _run(
 
         logs.append(config.debug)
         mode = MODES.get(program) or config.mode
-        decided = create.create(said, config, mode, create.Host(store, env, cold), trouble)
+        host = create.Host(store, env, cold, config.proc_root)
+        decided = create.create(said, config, mode, host, trouble)
         if config.debug:
             from nvct.shim.log import note
 

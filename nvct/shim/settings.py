@@ -12,7 +12,6 @@ import time
 from nvct import paths
 from nvct.config.model import Config, path_from
 from nvct.errors import ConfigError
-from nvct.oci import jsontext
 from nvct.plan import facts
 
 TYPE_CHECKING = False
@@ -82,7 +81,7 @@ def _kept(store: Store, path: str) -> tuple[Config | None, bool]:
 def _keep(store: Store, path: str, config: Config, fact: facts.Fact) -> None:
     """Keep the compiled configuration, and launcher.conf where the file's times can be trusted."""
     document = {"nvct-config": FORMAT, "path": path, "facts": [fact], "config": config.to_dict()}
-    store.write(paths.CONFIG_CACHE, jsontext.dumps(document).encode())
+    store.write_json(paths.CONFIG_CACHE, document)
     if fact[0] in ("stat", "absent"):
         store.write(paths.LAUNCHER_CONF, launcher_conf(config, path, fact).encode(*AS_BYTES))
 

@@ -6,6 +6,7 @@ Hot. Pure: values in, values out.
 
 from __future__ import annotations
 
+from nvct.oci import jsontext
 from nvct.plan.model import is_wanted
 
 TYPE_CHECKING = False
@@ -47,6 +48,16 @@ class Share:
         """Return (name, path in the container) of the entries under a key."""
         return [(name, f"{place}/{path}") for name, path in self.of(key)]
 
+    def singles(self) -> list[tuple[list[str], str]]:
+        """Return what has a place of its own, with its path in the view, "" where it has none."""
+        inside = self.table["view"] + "/"
+        found = []
+        for mount in self.of("mounts"):
+            value = jsontext.parse(mount[1], "a plan")
+            source = str(value.get("source", "")) if isinstance(value, dict) else ""
+            found.append((mount, source[len(inside) :] if source.startswith(inside) else ""))
+        return found
+
     def of_32_bits(self, place: str) -> list[tuple[str, str]] | None:
         """Return 32-bit libraries, None for who has not asked for them by name."""
         asked = self._capabilities is not None and "compat32" in self._capabilities
@@ -62,3 +73,10 @@ class Share:
                     value = f"{place}/{value[len(IN_VIEW) :]}"
                 found.append(f"{key}{equals}{value}")
         return found
+
+
+def extended(env: list[str], name: str, *folders: str) -> str:
+    """Return a variable of an environment with folders behind its own."""
+    values = [entry.partition("=")[2] for entry in env if entry.startswith(f"{name}=")]
+    parts = (values[-1] if values else "").split(":")
+    return f"{name}=" + ":".join(dict.fromkeys([p for p in (*parts, *folders) if p]))

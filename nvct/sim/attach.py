@@ -7,18 +7,20 @@ process, and so does what is written to the /etc, /run and /dev in it. What is l
 - /proc/driver, /proc/devices, /sys/bus/pci/devices, /sys/module: the node's beside the host's;
 - /dev: a private one with the usual nodes, the terminals of the host and the node's devices;
 - /run: a private one in which the host's entries are bound, so that sockets keep working;
-- /etc: the host's with the node's on top, writes kept private;
+- /etc: the host's with the node's on top, writes kept private; a config.toml of the node's own;
 - the driver at /run/nvidia/driver, or on top of / itself.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
 import subprocess
 from pathlib import Path
 
+from nvct import paths
 from nvct.errors import HostError, NvctError, UsageError
 from nvct.linux import ldcache, mountinfo
 from nvct.linux.constants import CLONE_NEWNS, MNT_DETACH, MS_BIND, MS_MOVE, MS_PRIVATE, MS_REC
@@ -43,7 +45,17 @@ DEV_ENTRIES = (
 DEV_MOUNTS = ("pts", "shm", "mqueue", "hugepages")
 OWN_RUN = ("nvct", "cdi", "nvidia")
 """What the host has of these in /run is hidden: it belongs to another node."""
+CONFIG = "# Of a simulated node.\n[nvct]\nfarm-dir = {farm}\n"
 OVERLAID_SYS = ("bus/pci/devices", "module")
+
+
+def farm_dir(driver_root: str = DRIVER_ROOT) -> str:
+    """Return where views of a node's driver are kept, inside the node.
+
+    Beside its files, where hard links can be made of them and which goes with the node: the host's
+    own farm is none of a node's business.
+    """
+    return f"{driver_root}/var/lib/nvct/farm" if driver_root != "/" else "/run/nvct-farm"
 
 
 class _Attachment:
@@ -123,6 +135,9 @@ class _Attachment:
         self._lay_over("/etc", lower, self._stage / "etc")
         Path("/etc/cdi").mkdir(exist_ok=True)
         self._tmpfs(Path("/etc/cdi"))
+        config = Path(paths.CONFIG_FILE)
+        config.parent.mkdir(exist_ok=True)
+        config.write_text(CONFIG.format(farm=json.dumps(farm_dir(self._driver_root))))
 
     def _lay_over(self, folder: str, layers: Sequence[str], upper: Path | None = None) -> None:
         """Put layers on top of a host's folder; what the host has mounted in it stays."""

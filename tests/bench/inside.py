@@ -13,8 +13,8 @@ from pathlib import Path
 
 from nvct.launch import install
 from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
-from nvct.sim import bundle, rootfs
-from tests.bench import measure, report
+from nvct.sim import attach, bundle, rootfs
+from tests.bench import bundles, measure, report
 from tests.bench.measure import Subject
 
 ROUNDS = int(os.environ.get("NVCT_BENCH_ROUNDS", "40"))
@@ -34,6 +34,7 @@ class Bench:
         self._compile_noop()
         self.rootfs = work / "rootfs"
         rootfs.build_rootfs(self.rootfs)
+        self.bundles = bundles.Bundles(work, self.rootfs)
         self.c = self._launchers("c")
         self.sh = self._launchers("sh")
         self.more_env: list[str] = []
@@ -56,7 +57,7 @@ class Bench:
         install.install(folder, form)
         return folder
 
-    def env(self, name: str, runtime: str, nvct: str = "") -> dict[str, str]:
+    def env(self, name: str, runtime: str, nvct: str = 'layout = "classic"\n') -> dict[str, str]:
         """Return an environment with a config.toml of its own that names a low-level runtime."""
         path = self.work / f"{name}.toml"
         path.write_text(
@@ -73,9 +74,8 @@ class Bench:
         }
 
     def farm_env(self, name: str, runtime: str) -> dict[str, str]:
-        """Return one whose layout is the farm, in a folder of its own."""
-        farm = self.work / "farm"
-        return self.env(name, runtime, nvct=f'layout = "farm"\nfarm-dir = "{farm}"\n')
+        """Return one whose layout is the default, with hard links for a view."""
+        return self.env(name, runtime, nvct=f'farm-dir = "{attach.farm_dir()}"\n')
 
     def peer_env(self, name: str, runtime: str, mode: str) -> dict[str, str]:
         """Return the incumbent's: its own config.toml, its own programs first on PATH."""
@@ -96,14 +96,9 @@ class Bench:
         return json.dumps(made).encode()
 
 
-def _writer(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-
-
 def _noop_group(bench: Bench, title: str, devices: str | None, command: list[str]) -> None:
     """Measure one command in front of a runtime that does nothing."""
-    folder = bench.work / "noop-bundle"
-    folder.mkdir(exist_ok=True)
+    folder = bench.bundles.folder("noop")
     document = bench.document(devices)
     words = [*command, "--bundle", str(folder), "x"] if command == ["create"] else command
 
@@ -133,20 +128,16 @@ def _container_group(bench: Bench, title: str, devices: str | None) -> None:
     """Measure create, start and delete of a real container that exits at once."""
     document = bench.document(devices)
     plain = bench.document(None)
-    made = {"n": 0}
 
     def subject(label: str, program: str, env: dict[str, str], data: bytes) -> Subject:
         word = "".join(c if c.isalnum() else "-" for c in label)
-        folder = bench.work / f"e2e-{word}"
+        folder = bench.bundles.folder(f"e2e-{word}")
         root = ["--root", str(bench.work / "runc")]
         name = f"bench-{os.getpid()}-{word}"
 
         def prepare() -> None:
-            made["n"] += 1
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            bundle.clone_rootfs(bench.rootfs, folder / "rootfs")
-            _writer(folder / "config.json", data)
+            bench.bundles.renew(folder)
+            (folder / "config.json").write_bytes(data)
 
         commands = [
             [program, *root, "create", "--bundle", str(folder), name],
@@ -158,8 +149,8 @@ def _container_group(bench: Bench, title: str, devices: str | None) -> None:
     name = "nvidia-container-runtime"
     subjects = [
         subject("bare runc", bench.runc, {"PATH": os.environ["PATH"]}, plain),
-        subject("nvct (C)", str(bench.c / name), bench.env("ec", bench.runc), document),
-        subject("nvct (sh)", str(bench.sh / name), bench.env("es", bench.runc), document),
+        subject("nvct classic", str(bench.c / name), bench.env("ec", bench.runc), document),
+        subject("nvct cl. (sh)", str(bench.sh / name), bench.env("es", bench.runc), document),
         subject("nvct farm", str(bench.c / name), bench.farm_env("ef", bench.runc), document),
     ]
     peers = []
@@ -180,8 +171,7 @@ def _hook_group(bench: Bench) -> None:
         groups.append(("peer", bench.peer / "nvidia-cdi-hook", "/etc/cdi/peer.json"))
     subjects = [Subject(name="bare exec", commands=[[str(bench.noop)]], env={"PATH": "/usr/bin"})]
     for label, _program, spec_path in groups:
-        folder = bench.work / f"hook-{label.replace(' ', '-')}"
-        folder.mkdir()
+        folder = bench.bundles.folder(f"hook-{label.replace(' ', '-')}")
         state = folder / "state.json"
         # stdin of every command: spawn() opens it anew.
         state.write_text(
@@ -194,8 +184,7 @@ def _hook_group(bench: Bench) -> None:
         env = dict(e.split("=", 1) for e in common["hooks"][0]["env"])
 
         def prepare(folder: Path = folder, common: dict[str, object] = common) -> None:
-            shutil.rmtree(folder / "rootfs", ignore_errors=True)
-            bundle.clone_rootfs(bench.rootfs, folder / "rootfs")
+            bench.bundles.renew(folder)
             _copy_libraries(folder / "rootfs", common)
 
         if label == "peer":
@@ -241,8 +230,7 @@ def _burst_once(
 ) -> float:
     folders = []
     for number in range(count):
-        folder = bench.work / f"burst-{number}"
-        folder.mkdir(exist_ok=True)
+        folder = bench.bundles.folder(f"burst-{number}")
         (folder / "config.json").write_bytes(document)
         folders.append(folder)
     started = time.perf_counter()

@@ -12,11 +12,13 @@ from nvct.errors import ContainerNotPossibleError
 from nvct.sim import possible, rootfs, tree
 from tests.engines import image, suite
 from tests.engines.box import DRIVER_ROOT, REPOSITORY, Box
+from tests.engines.configs import PAUSE
 from tests.engines.engines import Containerd, Docker
+from tests.engines.releases import NOT_TESTED, of_release
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from typing import TypeVar
 
@@ -39,6 +41,17 @@ CASES = (
     Case("trixie", "classic", staged=True),
     Case("forky", "farm", staged=False),
 )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say loudly that a release could not be had; where it is required, its tests have failed."""
+    moving = tuple(set(suite.SUITES) - set(suite.REQUIRED))
+    for report in terminalreporter.stats.get("skipped", ()):
+        place = report.nodeid.partition("[")[2]
+        if report.nodeid.startswith("tests/engines/") and place.startswith(moving):
+            terminalreporter.section(NOT_TESTED, sep="!", red=True, bold=True)
+            terminalreporter.write_line(str(report.longrepr))
+            return
 
 
 class Start:
@@ -71,28 +84,59 @@ class Start:
             box.close()
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case.suite}-{case.layout}")
+@pytest.fixture(
+    scope="module",
+    params=[of_release(case.suite, case, name=f"{case.suite}-{case.layout}") for case in CASES],
+)
 def start(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Start]:
     """What starts an engine of a release; skips where it can't run."""
+    engines, node, work = prepare(request.param.suite, tmp_path_factory)
+    started = Start(request.param, engines, node, work)
+    yield started
+    started.end()
+    tree.destroy(node)
+
+
+@pytest.fixture(scope="module")
+def machine_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Box]]:
+    """What returns this module's machine with a release's engines; skips where it can't be had."""
+    boxes: dict[str, tuple[Box, tree.Node]] = {}
+
+    def machine(release: str) -> Box:
+        if release not in boxes:
+            engines, node, work = prepare(release, tmp_path_factory)
+            try:
+                boxes[release] = Box(engines, node, work, DRIVER_ROOT), node
+            except ContainerNotPossibleError as error:
+                pytest.skip(error.message)
+        return boxes[release][0]
+
+    yield machine
+    for box, node in boxes.values():
+        box.close()
+        tree.destroy(node)
+
+
+def prepare(
+    release: str, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, tree.Node, Path]:
+    """Return a release's engines, a node, and a folder with images; skip where that can't be."""
     reason = possible.can_run_containers()
     if reason is not None:
         pytest.skip(reason)
     try:
-        engines = suite.tree(request.param.suite)
+        engines = suite.tree(release)
     except ContainerNotPossibleError as error:
         pytest.skip(error.message)
-    work = tmp_path_factory.mktemp(request.param.suite)
+    work = tmp_path_factory.mktemp(release)
     node = tree.create(
         f"test-{os.getpid()}", "h100", base=work / "nodes",
         native_cache=REPOSITORY / ".cache/native",
     )  # fmt: skip
     images(work)
-    started = Start(request.param, engines, node, work)
-    yield started
-    started.end()
-    tree.destroy(node)
+    return engines, node, work
 
 
 @pytest.fixture
@@ -117,9 +161,11 @@ def containerd(start: Start) -> Containerd:
 
 
 def images(work: Path) -> None:
-    """Write the archives of two images: plain, and one with a file where the view goes."""
+    """Write the archives of images: plain, one with a file where the view goes, and a pod's."""
     root = work / "rootfs"
     rootfs.build_rootfs(root)
     image.archive(root, "plain:test", work / "plain.tar")
+    image.archive(root, PAUSE, work / "pause.tar", command=("/bin/sleep", "2147483"))
     (root / "usr/local/nvidia").write_text("mine\n", encoding="utf-8")
     image.archive(root, "taken:test", work / "taken.tar")
+    (root / "usr/local/nvidia").unlink()

@@ -64,6 +64,7 @@ class Engine(ABC):
         work = self.box.work
         root = DRIVER_ROOT if staged else str(self.node.driver_root)
         farm = "/var/lib/nvct/farm" if staged else f"{work}/farm"
+        layout = "auto" if layout == "farm" and not staged else layout  # which comes to the same
         self.box.write(
             CONFIG,
             f'[nvidia-container-cli]\nroot = "{root}"\n'

@@ -16,19 +16,27 @@ if TYPE_CHECKING:
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 REGISTRY = "docker.io/library/"
+PATH = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
-def archive(root: Path, name: str, path: Path, env: Sequence[str] = ()) -> None:
+def archive(
+    root: Path,
+    name: str,
+    path: Path,
+    env: Sequence[str] = (),
+    command: Sequence[str] = ("/bin/sh",),
+) -> None:
     """Write the archive of an image of one layer.
 
     Args:
         root: the folder that becomes the layer.
-        name: the image's, with its tag and without a registry.
+        name: the image's, with its tag; Docker's registry is meant where it names none.
         path: of the archive.
         env: variables of the image, besides PATH.
+        command: what it runs.
     """
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
@@ -39,7 +47,7 @@ def archive(root: Path, name: str, path: Path, env: Sequence[str] = ()) -> None:
             "architecture": ARCHITECTURES[platform.machine()],
             "os": "linux",
             "created": "1970-01-01T00:00:00Z",
-            "config": {"Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", *env], "Cmd": ["/bin/sh"]},
+            "config": {"Env": [PATH, *env], "Cmd": list(command)},
             "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
             "history": [{"created_by": "a test"}],
         }
@@ -53,7 +61,7 @@ def archive(root: Path, name: str, path: Path, env: Sequence[str] = ()) -> None:
         }
     )
     names = {
-        "io.containerd.image.name": REGISTRY + name,
+        "io.containerd.image.name": name if "/" in name else REGISTRY + name,
         "org.opencontainers.image.ref.name": name.rpartition(":")[2],
     }
     index = {

@@ -2,18 +2,20 @@
 """The container engines of a Debian release, unpacked into a folder: nothing is installed.
 
 mmdebstrap downloads, verifies and unpacks the packages and what they depend on; no maintainer
-script is run. A tree is kept outside of the checkout, by release and month, as releases that are
-not frozen move on.
+script is run. A tree is kept outside of the checkout, by release, packages and month, as releases
+that are not frozen move on.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import fcntl
+import hashlib
 import os
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 from nvct.errors import ContainerNotPossibleError
@@ -25,13 +27,18 @@ if TYPE_CHECKING:
 CACHE_ENV = "NVCT_TEST_TREES"
 """Names the folder of the trees, instead of one in the user's cache."""
 MIRROR = "http://deb.debian.org/debian"
-ENGINES = "containerd,runc,crun,docker.io,iptables"
+ENGINES = "containerd,runc,crun,docker.io,iptables,podman,conmon"
 SUITES = {
     "bookworm": f"{ENGINES},tini",
     "trixie": f"{ENGINES},docker-cli",
     "forky": f"{ENGINES},docker-cli",
 }
-"""What is unpacked of each release: Docker 20.10, 26.1 and 28; containerd 1.6, 1.7 and 2.1."""
+"""What is unpacked of each release: Docker 20.10, 26.1 and 28; containerd 1.6, 1.7 and 2.1; Podman
+4.3, 5.4 and 5.8."""
+REQUIRED = ("bookworm", "trixie")
+"""Releases that do not change any more: that one of them cannot be had is a failure in CI."""
+KEPT_S = 86400.0
+"""How long a tree that is no longer of use is left to whoever still runs programs of it."""
 MERGED_USR = "/usr/share/mmdebstrap/hooks/merged-usr"
 UNPACK_TIMEOUT_S = 300.0
 
@@ -45,7 +52,8 @@ def tree(suite: str) -> Path:
     folder = _cache()
     folder.mkdir(parents=True, exist_ok=True)
     month = dt.datetime.now(tz=dt.timezone.utc).strftime("%Y-%m")
-    found = folder / f"{suite}-{month}"
+    packages = hashlib.sha256(SUITES[suite].encode()).hexdigest()[:8]
+    found = folder / f"{suite}-{month}-{packages}"
     with (folder / f".{suite}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not found.is_dir():
@@ -53,7 +61,8 @@ def tree(suite: str) -> Path:
             shutil.rmtree(aside, ignore_errors=True)
             _unpack(suite, aside)
             for old in folder.glob(f"{suite}-*"):
-                shutil.rmtree(old)
+                if old.stat().st_ctime < time.time() - KEPT_S:
+                    shutil.rmtree(old)
             aside.rename(found)
     return found
 
@@ -74,7 +83,7 @@ def _unpack(suite: str, folder: Path) -> None:
         f"--include={SUITES[suite]}", "--aptopt=APT::Install-Recommends false",
         # Mirrors of a release that is still moving may be older than their own files allow.
         "--aptopt=Acquire::Check-Valid-Until false",
-        suite, str(folder), f"deb {_mirror()} {suite} main",
+        suite, str(folder), f"deb {mirror()} {suite} main",
     ]  # fmt: skip
     try:
         done = subprocess.run(
@@ -98,7 +107,7 @@ def _finish(folder: Path) -> None:
                 link.symlink_to("xtables-nft-multi")
 
 
-def _mirror() -> str:
+def mirror() -> str:
     """Return the mirror of Debian that this machine uses already."""
     return next(_mirrors(), MIRROR)
 

@@ -65,6 +65,7 @@ def real(work: Path, carry: Path, roots: Roots) -> int:
     if os.geteuid() != 0:
         print("containers that use a GPU are started as root: run it with sudo")
         return 1
+    attach.make_private()  # what is mounted for a view goes with this process, whatever ends it
     return chain.run(roots, machine.Tools(work, carry), simulated=False)
 
 

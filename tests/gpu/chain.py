@@ -14,6 +14,7 @@ from pathlib import Path
 
 from nvct import paths
 from nvct.cdi import store
+from nvct.farm.folder import Farm
 from nvct.host import modes
 from nvct.host.roots import Roots
 from nvct.host.wanted import Wanted
@@ -34,6 +35,7 @@ LISTED = re.compile(r"^\s*(?:GPU|MIG) .*\(UUID: ", re.MULTILINE)
 KIND = "nvidia.com/gpu"
 CUDA_CALL = "/cuda_call.py"
 TIMEOUT_S = 120
+LAYOUTS = ("classic", "farm")
 
 
 def redact(text: str) -> str:
@@ -74,13 +76,16 @@ def run(roots: Roots, tools: Tools, *, simulated: bool) -> int:
     folder = tools.work / "cdi"
     folder.mkdir()
     (folder / "nvidia.json").write_bytes(store.dumps(spec, "json"))
-    place = Place(tools, roots, shim)
     programs = (file.container_path for file in inventory.files if file.kind == "binary")
     smi = next((path for path in programs if path.endswith("/nvidia-smi")), "")
     report.check("the driver has nvidia-smi", right=bool(smi))
-    if smi:
-        list_gpus(report, place, smi, len(inventory.gpus))
-    call_cuda(report, place, inventory, simulated=simulated)
+    for layout in LAYOUTS:
+        place = Place(tools, roots, shim, layout)
+        if smi:
+            list_gpus(report, place, smi, len(inventory.gpus))
+        if layout == "farm":
+            check_view(report, place)
+        call_cuda(report, place, inventory, simulated=simulated)
     report.say(f"{report.faults} faults" if report.faults else "all is right")
     return 1 if report.faults else 0
 
@@ -141,22 +146,28 @@ def difference(one: Spec, other: Spec) -> str:
 class Place:
     """Where containers run: through a shim that knows one machine and one folder of specs."""
 
-    def __init__(self, tools: Tools, roots: Roots, shim: Path) -> None:
+    def __init__(self, tools: Tools, roots: Roots, shim: Path, layout: str) -> None:
         """Make the root file system and config.toml."""
-        self.work = tools.work
+        self.work = tools.work / layout
+        self.work.mkdir()
+        self.layout = layout
         self.shim = shim
-        self._rootfs = tools.work / "rootfs"
+        self.log = self.work / "shim.log"
+        self.farm = Farm(path=str(self.work / "farm"))
+        self._rootfs = self.work / "rootfs"
         rootfs.build_rootfs(self._rootfs, programs=tools.programs)
-        config = tools.work / "config.toml"
+        config = self.work / "config.toml"
         config.write_text(
             f"[nvidia-container-cli]\nroot = {json.dumps(roots.driver_root)}\n"
             f"[nvidia-container-runtime]\nruntimes = [{json.dumps(str(tools.runtime))}]\n"
+            f"debug = {json.dumps(str(self.log))}\n"
             f"modes.cdi.spec-dirs = [{json.dumps(str(tools.work / 'cdi'))}]\n"
+            f"[nvct]\nlayout = {json.dumps(layout)}\nfarm-dir = {json.dumps(self.farm.path)}\n"
         )
         self._env = {
             "PATH": ":".join([str(shim.parent), *rootfs.PROGRAM_DIRS]),
             paths.CONFIG_ENV: str(config),
-            paths.RUN_DIR_ENV: str(tools.work / "run"),
+            paths.RUN_DIR_ENV: str(self.work / "run"),
         }
 
     def run(
@@ -175,7 +186,7 @@ class Place:
             ],
         )  # fmt: skip
         state = str(self.work / "runc")
-        label = f"nvct-gpu-{os.getpid()}-{name}"
+        label = f"nvct-gpu-{os.getpid()}-{self.layout}-{name}"
         done = subprocess.run(
             [str(self.shim), "--root", state, "run", "--bundle", str(folder), label],
             env=self._env, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
@@ -190,7 +201,19 @@ def list_gpus(report: Report, place: Place, smi: str, expected: int) -> None:
     for name, asks in (("live-host", "all"), ("spec", f"{KIND}=all")):
         ended, said = place.run(name, asks, [smi, "-L"])
         right = ended and len(LISTED.findall(said)) >= expected
-        report.check(f"nvidia-smi -L in a container, by the {name}", right=right, details=said)
+        what = f"nvidia-smi -L in a container, by the {name}, layout {place.layout}"
+        report.check(what, right=right, details=said)
+
+
+def check_view(report: Report, place: Place) -> None:
+    """Say how the view of the driver was made, and whether containers had it."""
+    for made in place.farm.manifests():
+        report.say(f"view {made.name}: {len(made.entries)} files by {made.method}")
+        for path, reason in made.left_out:
+            report.say(f"      left out: {path}: {reason}")
+    decided = [line for line in place.log.read_text().splitlines() if "layout" in line]
+    right = bool(decided) and all("layout farm at" in line for line in decided)
+    report.check("containers have the view", right=right, details="" if right else decided[-1])
 
 
 def call_cuda(report: Report, place: Place, inventory: Inventory, *, simulated: bool) -> None:
@@ -201,7 +224,9 @@ def call_cuda(report: Report, place: Place, inventory: Inventory, *, simulated: 
     if simulated:
         code = "import ctypes; print('loaded', ctypes.CDLL('libcuda.so.1')._name)"
         ended, said = place.run("ctypes", "all", [*python, "-c", code], mounts)
-        report.check("libcuda is loaded in a container", right=ended, details=said)
+        report.check(
+            f"libcuda is loaded in a container, layout {place.layout}", right=ended, details=said
+        )
         report.say("skip  CUDA calls: the simulated libcuda computes nothing")
         return
     ended, said = place.run("cuda", "all", [*python, CUDA_CALL], mounts)
@@ -209,4 +234,4 @@ def call_cuda(report: Report, place: Place, inventory: Inventory, *, simulated: 
     whole = len([gpu for gpu in inventory.gpus if not gpu.mig_enabled])
     counted = re.search(r"CUDA devices: (\d+)", said)
     right = ended and counted is not None and int(counted[1]) == (whole or 1)
-    report.check("CUDA calls in a container", right=right, details=said)
+    report.check(f"CUDA calls in a container, layout {place.layout}", right=right, details=said)

@@ -16,7 +16,9 @@ from pathlib import Path
 from nvct.errors import ContainerNotPossibleError, HostError
 from nvct.host import procfs
 from nvct.launch import install
-from nvct.linux import elf, ldcache
+from nvct.linux import elf, ldcache, mountinfo
+from nvct.linux.constants import MNT_DETACH
+from nvct.linux.kernel import KERNEL
 from nvct.sim import rootfs
 
 TYPE_CHECKING = False
@@ -38,7 +40,11 @@ def has_gpu(roots: Roots) -> bool:
 
 
 def remove(work: Path) -> None:
-    """Remove the folder of a run."""
+    """Remove the folder of a run, and first what is mounted in it: views of bind mounts."""
+    mounted = mountinfo.targets(Path("/proc/self/mountinfo").read_text())
+    for target in sorted(mounted, reverse=True):
+        if target.startswith(f"{work}/"):
+            KERNEL.umount2(target, MNT_DETACH)
     shutil.rmtree(work)
 
 

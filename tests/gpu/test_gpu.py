@@ -175,4 +175,6 @@ def test_the_chain_is_right_on_a_simulated_node() -> None:
         "skip  CUDA calls: the simulated libcuda computes nothing",
         "all is right",
     ]
-    assert "ok    nvidia-smi -L in a container, by the spec" in done.stdout
+    for layout in chain.LAYOUTS:
+        assert f"ok    nvidia-smi -L in a container, by the spec, layout {layout}" in done.stdout
+    assert "ok    containers have the view" in done.stdout

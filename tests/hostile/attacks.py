@@ -33,7 +33,7 @@ def _swap(root: Path, path: str, make_one: Callable[[Path], object]) -> None:
 
 def environment(work: Path) -> None:
     """Neither the environment of a container nor the files in its root run code in the hook."""
-    configure(work)
+    configure(work, layout="classic")
     marker = work / "marker"
     evil = EVIL.format(marker=marker)
     folder = make(
@@ -61,7 +61,7 @@ def environment(work: Path) -> None:
 
 def read_only_and_volumes(work: Path) -> None:
     """A read-only root runs; a link into a volume changes nothing there and says so."""
-    configure(work)
+    configure(work, layout="classic")
     folder = make(work, "ro", "ldconfig -p | grep -c libcuda.so.1", env=[GPU])
     document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     document["root"]["readonly"] = True

@@ -19,9 +19,9 @@ from pathlib import Path
 from nvct.linux import ldcache
 from nvct.linux.kernel import KERNEL
 from nvct.sim.elf_writer import shared_object
-from tests.hostile.shapes import LDCACHE, LINKS, MANY, SHAPES, VIRUS, Shape, crowd
+from tests.hostile.shapes import LDCACHE, LINKS, LIVE, MANY, SHAPES, VIRUS, Shape, crowd
 from tests.integration.farm import farm
-from tests.integration.inside import UUID, configure, make, run, shim
+from tests.integration.inside import DRIVER_ROOT, UUID, configure, make, run, shim
 from tests.integration.prestart import hooked
 
 TYPE_CHECKING = False
@@ -52,7 +52,13 @@ while True:
 
 
 def outside_of(work: Path) -> Path:
-    """Make the watched folder: what an image would like to be read or written."""
+    """Make the watched folder: what an image would like to be read or written.
+
+    The root that images are copied from loses its programs' links: most of its files.
+    """
+    for place in list((work / "rootfs").rglob("*")):
+        if place.is_symlink() and place.readlink().name == "busybox" and place.name != "sh":
+            place.unlink()
     outside = work / "outside"
     outside.mkdir()
     KERNEL.mount("outside", str(outside), "tmpfs", MS_STRICTATIME)
@@ -119,7 +125,7 @@ def _all(
     warm = bundle(work, f"{way}-warm", ())
     run(work, warm, program)  # what is compiled and staged once is there from now on
     results: dict[str, tuple[str, list[str], str]] = {}
-    for shape in SHAPES if way != "cdi" else [s for s in SHAPES if s.stands_for in BY_HOOK]:
+    for shape in _shapes(way):
         folder = bundle(work, f"{way}-{shape.name}", shape.env)
         _plant(shape, folder, outside)
         before = state(outside)
@@ -139,6 +145,12 @@ def _all(
     (work / RESULTS).write_text(json.dumps(results), encoding="utf-8")
 
 
+def _shapes(way: str) -> list[Shape]:
+    if way == "cdi":
+        return [shape for shape in SHAPES if shape.stands_for in BY_HOOK]
+    return [*SHAPES, *LIVE] if way == "prestart" else list(SHAPES)
+
+
 def verdict(said: subprocess.CompletedProcess[str]) -> str:
     """Return what became of a container."""
     if said.returncode == 0 and len(UUID.findall(said.stdout)) == 1:
@@ -156,13 +168,22 @@ def _plant(shape: Shape, folder: Path, outside: Path) -> None:
     document["process"]["args"] = ["/busybox", "sh", "-c", SCRIPT]
     (folder / "config.json").write_text(json.dumps(document), encoding="utf-8")
     for path, maker in shape.puts:
-        place = root / path
+        place = root / _of_driver(path)
         if place.is_dir() and not place.is_symlink():
             place.rename(place.with_name(f"{place.name}-kept"))
         elif place.exists() or place.is_symlink():
             place.unlink()
         place.parent.mkdir(parents=True, exist_ok=True)
         maker(place, outside)
+
+
+def _of_driver(path: str) -> str:
+    """Return a shape's path with the name that a library of this driver has."""
+    head, brace, stem = path.partition("{")
+    if not brace:
+        return path
+    (found,) = Path(DRIVER_ROOT, head).glob(stem.replace("}", ".so.*.*"))
+    return head + found.name
 
 
 def _raced(
@@ -215,7 +236,7 @@ def _without_times(seen: list[object]) -> list[object]:
 
 def by_classic(work: Path) -> None:
     """Every shape by the shim, classic layout."""
-    configure(work)
+    configure(work, layout="classic")
     _all(work, "classic", classic, None)
     _raced(work, classic, None)
 
@@ -232,7 +253,7 @@ def by_cdi(work: Path) -> None:
     noop = work / "noop"
     noop.write_text(FAIL, encoding="utf-8")
     noop.chmod(0o755)
-    configure(work, f'[nvidia-container-runtime]\nruntimes = ["{noop}"]\n')
+    configure(work, f'[nvidia-container-runtime]\nruntimes = ["{noop}"]\n', layout="classic")
     _all(work, "cdi", cdi, shutil.which("runc"))
     _raced(work, cdi, shutil.which("runc"))
 

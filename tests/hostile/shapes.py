@@ -184,3 +184,21 @@ SHAPES = (
     # The environment of an image, and files where a program may look for modules.
     Shape("environment", VIRUS, (("poc.so", modules),), ENV),
 )  # fmt: skip
+
+LIVE = (
+    # What only a hook meets that works in a live container: elsewhere runc makes these folders.
+    # A link in the place of /dev is left out: runc 1.1.5 itself makes links where it leads to.
+    Shape("live-smi-to-file", FILES, (("usr/bin/nvidia-smi", link("@/ld.so.conf")),)),
+    Shape("live-bin-to-host", LINKS, (("usr/bin", link("@/bin")),)),
+    Shape("live-usr-to-host", LINKS, (("usr", link(f"{UP}@")),)),
+    Shape("live-libraries-to-host", LINKS, ((LIBRARIES, link("@/lib64")),)),
+    Shape("live-library-to-host", FILES,
+          ((f"{LIBRARIES}/{{libcuda}}", link(f"{UP}@/libcuda.so.999.1")),)),
+    Shape("live-library-folder", "S4", ((f"{LIBRARIES}/{{libnvidia-ml}}", folder),)),
+    Shape("live-run-to-host", LINKS, (("run", link("@")),)),
+    Shape("live-socket-up", LINKS, (("run/nvidia-persistenced", link("/dev/../../../..")),)),
+    Shape("live-var-run-by-fd", LINKS, (("var/run", link("/proc/self/fd/../root@")),)),
+    Shape("live-firmware-to-root", LINKS, (("lib/firmware", link("/")),)),
+    Shape("live-conf-d-by-init", LDCACHE, ((CONF_D, link("/proc/1/root@")),)),
+    Shape("live-local-by-self", LINKS, (("usr/local", link("/proc/self/root")),)),
+)  # fmt: skip

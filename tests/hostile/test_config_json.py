@@ -58,6 +58,22 @@ def test_a_mount_that_runc_and_crun_would_read_differently_is_refused(key: str) 
         Bundle("config.json", f'{{"mounts":[{mount}]}}').mounts  # noqa: B018  a property
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"mounts":[{"destination":"/x","source":"/y","source":"/z"}]}',
+        '{"mounts":[{"destination":"/x","destin\\u0061tion":"/z"}]}',
+        '{"linux":{"devices":[{"path":"/dev/a","major":1,"major":195}]}}',
+        '{"annotations":{"cdi.k8s.io/x":"a/b=c","cdi.k8s.io/x":"a/b=d"}}',
+        '{"linux":{"namespaces":[{"type":"user","type":"mount"}]}}',
+        '{"hooks":{"createContainer":[{"path":"/a","path":"/b"}]}}',
+    ],
+)
+def test_an_object_that_says_one_thing_twice_is_refused(text: str) -> None:
+    with pytest.raises(NvctError, match="stands there twice"):
+        Bundle("config.json", text)
+
+
 @pytest.mark.parametrize("path", ["/a\0b", "/a\ud800"])
 def test_what_json_can_say_and_a_path_cannot_is_a_sentence(path: str, tmp_path: Path) -> None:
     with pytest.raises(NvctError):

@@ -49,13 +49,18 @@ class SimulatedNode:
 @pytest.fixture
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedNode]:
     """A node of eight H100s, one of them in MIG mode; skips where containers can't run."""
+    yield from simulate("h100-mig", tmp_path_factory)
+
+
+def simulate(profile: str, folders: pytest.TempPathFactory) -> Iterator[SimulatedNode]:
+    """Yield a node of a profile; skips where containers can't run."""
     reason = possible.can_run_containers()
     if reason is not None:
         pytest.skip(reason)
-    work = tmp_path_factory.mktemp("node")
+    work = folders.mktemp("node")
     node = tree.create(
         f"test-{os.getpid()}",
-        "h100-mig",
+        profile,
         base=work / "nodes",
         native_cache=REPOSITORY / ".cache/native",
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ASKS = ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"]
 LISTED = "ldconfig -p | grep 'libcuda.so.1 ' | sed 's/.*=> //'"
 WRITE = (
-    "for f in $(find /usr/local/nvidia /etc/vulkan /usr/share -type f); do "
+    "for f in $(find /usr/local/nvidia /etc/vulkan /etc/OpenCL /usr/share ! -type d); do "
     "if (: >> $f) 2>/dev/null; then echo WRITABLE $f; fi; done; "
     "for d in $(find /usr/local/nvidia -type d); do "
     "if touch $d/x 2>/dev/null; then echo WRITABLE $d; fi; done; "
@@ -62,12 +62,13 @@ def one_mount(work: Path) -> None:
     """A compute container has one mount, no hook, and the driver where programs look for it."""
     farm(work)
     script = (
-        f"nvidia-smi -L; echo --; {LISTED}; echo --; ldconfig; {LISTED}; echo --; nvidia-smi -L"
+        f"nvidia-smi -L; echo --; {LISTED}; echo --; ldconfig; {LISTED}; echo --; nvidia-smi -L;"
+        " echo --; cat /etc/OpenCL/vendors/*.icd"
     )
     folder = make(work, "f-one", script, env=ASKS)
     said = run(work, folder)
     assert said.returncode == 0, said
-    first, listed, again, last = said.stdout.split("--\n")
+    first, listed, again, last, icds = said.stdout.split("--\n")
     assert len(UUID.findall(first)) == len(UUID.findall(last)) == 1, said
     assert listed.split()[0] == again.split()[0] == f"{VIEW}/lib64/libcuda.so.1", said
     document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -76,7 +77,10 @@ def one_mount(work: Path) -> None:
         m for m in document["mounts"] if not m["destination"].startswith(("/run", "/var/run"))
     ]
     ours = [mount["destination"] for mount in files[5:]]  # five are the engine's
-    assert ours == [VIEW, "/etc/OpenCL/vendors/nvidia.icd"]
+    assert ours == [VIEW]
+    icd = folder / "rootfs/etc/OpenCL/vendors/nvidia.icd"
+    assert str(icd.readlink()) == f"{VIEW}/share/OpenCL/vendors/nvidia.icd"
+    assert icds.split() == ["libnvidia-opencl.so.1"], said
     assert "layout farm at /usr/local/nvidia" in decided(work)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nvct.cdi import load
 from nvct.paths import CONFIG_ENV
-from nvct.sim import bundle, sets, tree
+from nvct.sim import attach, bundle, sets, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ PROBE = (
     "ldconfig -p | grep -c libcuda.so.1; echo --; nvidia-smi -L"
 )
 VERSIONS = "ls /usr/lib/*-linux-gnu/; nvidia-smi -L"
+FARM_VERSIONS = "ls /usr/local/nvidia/lib64; nvidia-smi -L"
 
 
 def shim() -> str:
@@ -38,9 +39,14 @@ def shim() -> str:
     return str(Path(sys.executable).with_name("nvidia-container-runtime"))
 
 
-def configure(work: Path, extra: str = "") -> None:
-    """Write a config.toml for this node and point this process's children to it."""
+def configure(work: Path, extra: str = "", *, layout: str = "auto") -> None:
+    """Write a config.toml for this node and point this process's children to it.
+
+    Views are hard links, unless `extra` has a table [nvct] that says where else they are.
+    """
     path = work / "config.toml"
+    if "[nvct]" not in extra:
+        extra += f'\n[nvct]\nfarm-dir = "{attach.farm_dir()}"\nlayout = "{layout}"\n'
     path.write_text(
         "accept-nvidia-visible-devices-as-volume-mounts = true\n"
         f'[nvidia-container-cli]\nroot = "{DRIVER_ROOT}"\n{extra}',
@@ -132,13 +138,13 @@ def parallel(work: Path) -> None:
         )
         for f in folders
     ]  # fmt: skip
-    mounted = set()
+    mounted: dict[str, set[str]] = {"view": set(), "spec": set()}
     for process, wish, folder in zip(started, wanted, folders, strict=True):
         said, _ = process.communicate(timeout=500)
         parts = said.split("--\n")
         assert len(parts) == 4, f"{wish}: {said}"
         assert parts[0].split() == expected_nodes(spec, wish.names), wish
-        mounted.add(parts[1].strip())
+        mounted["spec" if wish.annotations else "view"].add(parts[1].strip())
         assert parts[2].strip() == "1", f"{wish}: ldconfig -p does not list libcuda.so.1 once"
         seen = set(UUID.findall(parts[3]))
         asked = {by_nodes[name] for name in wish.names if name != "all"}
@@ -149,7 +155,7 @@ def parallel(work: Path) -> None:
         assert seen - asked == parents, f"{wish}: {parts[3]}"
         assert all(_is_parent(parts[3], parent) for parent in parents), f"{wish}: {parts[3]}"
         shutil.rmtree(folder)
-    assert len(mounted) == 1, f"the number of driver mounts differs: {mounted}"
+    assert {len(numbers) for numbers in mounted.values()} == {1}, f"mounts differ: {mounted}"
 
 
 def _is_parent(listing: str, uuid: str) -> bool:
@@ -266,7 +272,10 @@ def crun(work: Path) -> None:
 
 
 def node_changes_are_seen(work: Path) -> None:
-    """A MIG device destroyed through NVML, and a driver upgrade, are seen by the next create."""
+    """A MIG device destroyed through NVML, and a driver upgrade, are seen by the next create.
+
+    Until the module of the new driver is loaded, containers have the one that fits, or none.
+    """
     configure(work)
     (node,) = tree.list_nodes(work / "nodes")
     asks = ["NVIDIA_VISIBLE_DEVICES=3:6"]
@@ -285,6 +294,11 @@ def node_changes_are_seen(work: Path) -> None:
     assert others.stdout.count("MIG 1g.10gb") == 6, others
 
     upgraded = sets.upgrade(node, "590.48.01")  # on disk; the old module is still loaded
+    kept = run(work, make(work, "u-kept", FARM_VERSIONS, env=["NVIDIA_VISIBLE_DEVICES=0"]))
+    assert kept.returncode == 0, kept
+    assert f"libcuda.so.{node.installed}\n" in kept.stdout, kept
+    assert len(UUID.findall(kept.stdout)) == 1, kept
+    configure(work, layout="classic")
     stale = run(work, make(work, "u-stale", "true", env=["NVIDIA_VISIBLE_DEVICES=0"]))
     assert stale.returncode == 1, "libraries that do not fit the module were injected"
     sets.reload_module(upgraded)

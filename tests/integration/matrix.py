@@ -21,7 +21,7 @@ from nvct.launch.install import Built, default_built, install
 from nvct.linux import constants as c
 from nvct.linux.kernel import KERNEL
 from nvct.paths import CONFIG_ENV
-from nvct.sim import bundle
+from nvct.sim import attach, bundle
 from tests.integration import inside, rootless
 from tests.support import images
 
@@ -94,8 +94,10 @@ IMAGES = (
     Image(name="userns-idmapped", owner="idmapped"),
 )
 RUNTIMES = ("runc", "crun")
-WAYS = ("classic", "farm", "prestart", "podman-cdi", "rootless")
+WAYS = ("classic", "farm", "auto", "prestart", "podman-cdi", "rootless")
 SELECTED = {
+    # A view of hard links, where farm has one of bind mounts: what differs is how it is mounted.
+    "auto": ["debian", "musl", "read-only", "userns", "userns-read-only", "userns-idmapped"],
     "prestart": ["debian", "rhel", "musl", "read-only", "userns-user", "userns-idmapped"],
     # Podman makes user namespaces of its own storage's images; a folder as the root has none.
     "podman-cdi": ["debian", "rhel", "musl", "read-only", "user"],
@@ -335,12 +337,13 @@ class _Lab:
 
 def _config(runtime: str, way: str) -> str:
     """Return config.toml for a way."""
-    layout = "farm" if way == "farm" else "classic"
+    layout = way if way in ("farm", "auto") else "classic"
+    farm = attach.farm_dir() if way == "auto" else f"{HOME}/farm"
     return (
         f'[nvidia-container-cli]\nroot = "{inside.DRIVER_ROOT}"\n'
         f'[nvidia-container-runtime]\nruntimes = ["{shutil.which(runtime)}"]\n'
         f'[nvct]\nhook-path = "{HOME}/bin/nvidia-cdi-hook"\n'
-        f'layout = "{layout}"\nfarm-dir = "{HOME}/farm"\n'
+        f'layout = "{layout}"\nfarm-dir = "{farm}"\n'
     )
 
 

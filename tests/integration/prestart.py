@@ -52,7 +52,7 @@ def runc(work: Path, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def asked_gpus(work: Path) -> None:
     """Containers hold exactly the GPUs that they asked for, by every kind of name."""
-    configure(work)
+    configure(work, layout="classic")  # as the hook delivers
     spec = generate()
     for number, wish in enumerate(inside.wishes(spec, 8)):
         if wish.annotations:

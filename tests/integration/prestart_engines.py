@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nvct.paths import CONFIG_ENV
 from tests.integration.inside import PROBE, UUID, configure, make, run
-from tests.integration.prestart import GPU, HOOK, hooked
+from tests.integration.prestart import GPU, HOOK, edit, hooked
 
 
 def crun(work: Path) -> None:
@@ -31,8 +31,12 @@ def crun(work: Path) -> None:
     assert said.returncode == 0, said
     assert "./nvidia0\n" in said.stdout
     assert len(UUID.findall(said.stdout)) == 3, said  # a GPU, a MIG device and its parent
-    bad = run(work, hooked(work, "bad", "true", env=["NVIDIA_VISIBLE_DEVICES=9"]), found)
+    folder = hooked(work, "bad", "true", env=["NVIDIA_VISIBLE_DEVICES=9"])
+    log = work / "hook.log"
+    edit(folder, annotations={"run.oci.hooks.stderr": str(log)})
+    bad = run(work, folder, found)
     assert bad.returncode != 0
+    assert "no device '9'" in log.read_text(encoding="utf-8"), bad
 
 
 def podman(work: Path) -> None:

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 TIMEOUT_S = 240
 PROGRAM = Path(sys.executable).with_name("nvct")
 DENIED = ("--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")
-FOLDERS = ("/run/nvct", "/run/nvidia", "/etc/cdi", "/var/run/cdi", "/var/lib/nvct-sim")
+FOLDERS = (
+    "/run/nvct", "/run/nvidia", "/etc/cdi", "/var/run/cdi", "/var/lib/nvct-sim", "/var/lib/nvct",
+    "/etc/nvidia-container-runtime",
+)  # fmt: skip
 
 
 @pytest.fixture

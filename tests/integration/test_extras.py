@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nvct.sim import possible, rootfs, tree
 from tests.integration import inside
-from tests.integration.conftest import REPOSITORY, SimulatedNode
+from tests.integration.conftest import SimulatedNode, simulate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,20 +25,7 @@ PRIVILEGED = ["CAP_SYS_ADMIN", "CAP_MKNOD"]
 @pytest.fixture
 def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedNode]:
     """A node with NVSwitches, IMEX channels, GPUDirect Storage, GDRCopy and RDMA cards."""
-    reason = possible.can_run_containers()
-    if reason is not None:
-        pytest.skip(reason)
-    work = tmp_path_factory.mktemp("board")
-    node = tree.create(
-        f"board-{os.getpid()}",
-        "hgx-h100",
-        base=work / "nodes",
-        native_cache=REPOSITORY / ".cache/native",
-    )
-    base = work / "rootfs"
-    rootfs.build_rootfs(base)
-    yield SimulatedNode(node, work, base)
-    tree.destroy(node)
+    yield from simulate("hgx-h100", tmp_path_factory)
 
 
 def container(work: Path, script: str, *env: str) -> subprocess.CompletedProcess[str]:

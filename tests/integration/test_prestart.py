@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from tests.integration import prestart, prestart_engines, prestart_hostile
+from tests.integration import prestart, prestart_engines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,16 +59,6 @@ def test_a_container_started_again_gets_the_same(simulated: SimulatedNode) -> No
 @pytest.mark.engine
 def test_a_user_namespace_gets_the_nodes_of_the_host(simulated: SimulatedNode) -> None:
     simulated.run(prestart.user_namespace)
-
-
-@pytest.mark.engine
-def test_links_out_of_an_image_change_nothing_there(simulated: SimulatedNode) -> None:
-    simulated.run(prestart_hostile.hostile)
-
-
-@pytest.mark.engine
-def test_folders_swapped_meanwhile_change_nothing_outside(simulated: SimulatedNode) -> None:
-    simulated.run(prestart_hostile.racing)
 
 
 def test_crun_gives_the_same(simulated: SimulatedNode) -> None:

@@ -113,12 +113,13 @@ class Lane:
         plan["kinds"] = ["nvidia.com/gpu"]
         plan["farm"] = {
             **table.none(""),
-            "view": "/farm/580",
+            "view": str(self.work / "farm/580"),
             "cache": {"": [["libcuda.so.1", "lib64/libcuda.so.1"]]},
             "links": {"": [["LIBDIR/libcuda.so.1", "lib64/libcuda.so.1"]]},
         }
+        (self.work / "farm/580").mkdir(parents=True)
         store = Store(str(self.work / "run"), create=True)
-        store.write(OWN_PLAN, json.dumps(plan).encode())
+        store.write_json(OWN_PLAN, plan)
         store.close()
         libc = self.work / "rootfs/usr/lib64/libc.so.6"
         libc.parent.mkdir(parents=True)

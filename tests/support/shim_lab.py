@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
+from nvct.plan.store import Store
 from nvct.sim.bundle import config as make_config
 from tests.support.host_tree import HostTree
 from tests.support.launcher import script
@@ -73,6 +74,8 @@ class Lab:
                 "sys-root": str(self.home / "sys"),
                 "hook-path": str(self.hook),
                 "plain-nodes": True,
+                "layout": "classic",
+                "farm-dir": str(self.home / "farm"),
             },
         }
         self.configure()
@@ -156,6 +159,24 @@ class Lab:
         """Write config.json of a container that asks for something."""
         document = make_config(["true"], env=env, annotations=annotations)
         self.config_json.write_text(json.dumps({**document, **more}), encoding="utf-8")
+
+    def keep(self, name: str, document: Mapping[str, object]) -> None:
+        """Keep a document in the run directory, as the shim would have."""
+        store = Store(str(self.run_dir))
+        try:
+            assert store.write_json(name, document)
+        finally:
+            store.close()
+
+    def kept(self, name: str) -> dict[str, Any]:
+        """Return a document of the run directory."""
+        store = Store(str(self.run_dir))
+        try:
+            found = store.read_json(name)
+        finally:
+            store.close()
+        assert found is not None
+        return found
 
     def create(
         self, *flags: str, program: str = PROGRAM, env: Mapping[str, str] | None = None

@@ -28,7 +28,19 @@ def test_the_defaults_are_those_of_the_incumbent() -> None:
     assert config.log_level == "info"
     assert config.debug == ""
     assert config.cli_load_kmods is True
-    assert config.layout == "classic"
+    assert config.layout == "auto"
+
+
+@pytest.mark.parametrize(
+    ("layout", "wanted"), [("auto", True), ("farm", True), ("classic", False)]
+)
+def test_every_layout_but_classic_wants_a_view_of_the_driver(layout: str, *, wanted: bool) -> None:
+    config = Config()
+    config.layout = layout
+
+    check(config)
+
+    assert config.wants_view is wanted
 
 
 def test_two_configurations_share_no_list() -> None:

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 
 def test_the_configuration_is_read_back_as_it_was_meant() -> None:
-    text = place.Settings(driver_root='/a "b"/ü', runtime="/usr/bin/crun").text()
+    made = place.Settings(driver_root='/a "b"/ü', runtime="/usr/bin/crun", farm_dir="/f\n")
+    text = made.text()
     config = load.from_toml(text.encode(), "config.toml")
     assert config.driver_root == '/a "b"/ü'
     assert config.runtimes == ["/usr/bin/crun"]
+    assert config.farm_dir == "/f\n"
     assert config.accept_volume_mounts
 
 
@@ -38,6 +40,8 @@ def test_without_containers_the_host_is_the_nodes_folder(tmp_path: Path) -> None
     assert config.proc_root == str(node.proc)
     assert config.sys_root == str(node.sys)
     assert config.driver_root == str(node.driver_root)
+    assert config.farm_dir.startswith(f"{tmp_path}/")
+    assert config.layout == "classic"
 
 
 def test_nothing_of_the_callers_environment_but_looks_reaches_the_cases(tmp_path: Path) -> None:

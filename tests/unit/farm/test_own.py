@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -21,6 +24,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from click.testing import Result
+
 
 @pytest.fixture
 def node() -> Generator[Lab]:
@@ -30,6 +35,25 @@ def node() -> Generator[Lab]:
     made.driver()
     yield made
     made.remove()
+
+
+@pytest.fixture
+def elsewhere(node: Lab) -> Generator[Path]:
+    """A folder on another file system than the driver's."""
+    path = Path(tempfile.mkdtemp(prefix="nvct-", dir="/dev/shm"))
+    if path.stat().st_dev == node.home.stat().st_dev:
+        pytest.skip("/dev/shm and /tmp are one file system")
+    yield path
+    shutil.rmtree(path)
+
+
+def generated(node: Lab, *args: str) -> Result:
+    """Run nvidia-ctk cdi generate."""
+    return CliRunner().invoke(
+        program("nvidia-ctk"),
+        ["cdi", "generate", "--format", "json", *args],
+        env={paths.CONFIG_ENV: str(node.config_toml)},
+    )
 
 
 def own_plan(node: Lab) -> model.Plan:
@@ -89,6 +113,54 @@ def test_where_no_view_can_be_made_the_plan_says_why_and_stands(node: Lab) -> No
     assert "nvidia.com/gpu=0" in plan["devices"]
 
 
+def test_by_default_a_view_of_links_is_made(node: Lab) -> None:
+    del node.keys["nvct"]["layout"]
+    node.configure()
+
+    plan = own_plan(node)
+
+    assert plan["farm"]["view"].startswith(f"{node.home}/farm/{VERSION}-")
+    assert not plan["farm"]["staged"]
+
+
+def test_by_default_there_is_no_view_where_every_file_would_be_a_mount(
+    node: Lab, elsewhere: Path
+) -> None:
+    node.keys["nvct"] |= {"layout": "auto", "farm-dir": f"{elsewhere}/farm"}
+    node.configure()
+
+    plan = own_plan(node)
+
+    assert plan["farm"]["view"] == ""
+    assert "links: " in plan["farm"]["why"]
+    assert "binds: " not in plan["farm"]["why"]
+    assert not [name for name in os.listdir(f"{elsewhere}/farm") if name != ".lock"]
+    assert "nvidia.com/gpu=0" in plan["devices"]
+
+
+@pytest.mark.parametrize("hook", ["update-ldcache", "create-symlinks", "all"])
+def test_who_disables_the_hooks_whose_work_a_view_needs_gets_none(node: Lab, hook: str) -> None:
+    node.keys["nvidia-container-runtime.modes.jit-cdi"] = {"nvcdi-disable-hooks": [hook]}
+    node.configure()
+
+    farm = own_plan(node)["farm"]
+
+    assert farm["view"] == ""
+    assert farm["why"].startswith("config.toml disables the hook ")
+
+
+def test_the_images_cuda_is_left_alone_where_its_hook_is_disabled(node: Lab) -> None:
+    node.keys["nvidia-container-runtime.modes.jit-cdi"] = {
+        "nvcdi-disable-hooks": ["enable-cuda-compat"]
+    }
+    node.configure()
+
+    farm = own_plan(node)["farm"]
+
+    assert farm["view"]
+    assert farm["compat"] == {"host_driver": "", "host_cuda": ""}
+
+
 @pytest.mark.parametrize("way", ["by rename", "in place"])
 def test_an_upgrade_on_the_disk_leaves_both_layouts_with_the_loaded_driver(
     node: Lab, way: str
@@ -110,7 +182,37 @@ def test_an_upgrade_on_the_disk_leaves_both_layouts_with_the_loaded_driver(
     assert f'"source":"{node.home}/farm/' in libcuda[0]
     assert f'"destination":"/usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}"' in libcuda[0]
     assert model.is_current(plan)
-    assert own_plan(node) == plan
+    assert {**own_plan(node), "made": plan["made"]} == plan
+
+
+@pytest.mark.parametrize("layout", ["auto", "farm", "classic"])
+def test_a_spec_is_made_of_the_loaded_drivers_view_where_the_disk_has_another(
+    node: Lab, layout: str
+) -> None:
+    own_plan(node)
+    driver(node).install(NEWER)
+    node.keys["nvct"]["layout"] = layout
+    node.configure()
+
+    done = generated(node)
+
+    if layout == "classic":
+        assert done.exit_code == 1
+        return
+    assert done.exit_code == 0, done.output
+    assert f"warning: another driver is on the disk, and {VERSION} is loaded" in done.stderr
+    mounted = json.loads(done.stdout)["containerEdits"]["mounts"]
+    (libcuda,) = [one for one in mounted if f"libcuda.so.{VERSION}" in one["hostPath"]]
+    assert libcuda["hostPath"].startswith(f"{node.home}/farm/{VERSION}-")
+    assert libcuda["containerPath"] == f"/usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}"
+    assert NEWER not in done.stdout
+
+
+def test_who_names_the_drivers_root_gets_no_view(node: Lab) -> None:
+    own_plan(node)
+    driver(node).install(NEWER)
+
+    assert generated(node, "--driver-root", f"{node.home}/driver").exit_code == 1
 
 
 def test_after_the_boot_the_plan_is_made_anew_for_the_new_driver(node: Lab) -> None:

@@ -46,7 +46,7 @@ def test_after_an_upgrade_the_loaded_drivers_view_answers(lab: FarmLab, way: str
     assert all(f.host_path.startswith(f"{lab.path}/{VERSION}-") for f in libraries.values())
     if way == "by rename":
         assert all(f.host_path.startswith(f"{view.path}/lib64/") for f in libraries.values())
-    assert "until the next boot" in " ".join(found.notes)
+    assert "until the next boot" in " ".join(found.warnings)
 
 
 def test_a_file_that_was_overwritten_in_place_is_left_out_and_told(lab: FarmLab) -> None:
@@ -78,7 +78,8 @@ def test_what_is_intact_is_a_view_again_and_that_is_the_one_in_use_from_then_on(
     )
     # It still knows the driver's own paths, not those of the view that it was made from.
     assert {e.file.host_path for e in second.entries} < {e.file.host_path for e in first.entries}
-    assert look(lab).warnings == ()
+    (warning,) = look(lab).warnings
+    assert f"containers get its view {second.path} until the next boot" in warning
 
 
 def test_the_view_of_a_view_is_that_view(lab: FarmLab) -> None:

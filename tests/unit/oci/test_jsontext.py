@@ -86,7 +86,8 @@ def test_an_integer_too_long_for_python_is_refused_with_a_sentence() -> None:
 
 @pytest.mark.parametrize(
     "text", ['{"list":[],"list":[]}', '{"a":{},"value":1,"a":{}}', '{"a":{"list":1,"list":2}}',
-             '{"value":1,"v\\u0061lue":2}']
+             '{"value":1,"v\\u0061lue":2}', '{"list":[{"x":1,"x":2}]}',
+             '{"a":{"list":[[{"x":1},{"y":{"x":1,"x":1}}]]}}', '{"value":{"x":1,"\\u0078":2}}']
 )  # fmt: skip
 def test_a_wanted_member_that_is_there_twice_is_refused(text: str) -> None:
     with pytest.raises(DocumentError, match=r"^x.json is ambiguous: \w+ stands there twice$"):

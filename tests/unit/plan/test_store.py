@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -36,9 +37,38 @@ def store(folder: Path) -> Iterator[Store]:
 def test_what_is_written_is_read(store: Store, folder: Path) -> None:
     assert store.write("own.plan", PLAN)
     assert store.read("own.plan") == PLAN.decode()
-    assert store.read_json("own.plan") == {"nvct-plan": 1, "facts": []}
     assert (folder / "own.plan").stat().st_mode & 0o7777 == 0o600
     assert os.listdir(folder) == ["own.plan"]
+
+
+def test_a_document_comes_back_and_is_plain_json(store: Store, folder: Path) -> None:
+    document = {"nvct-plan": 1, "facts": [], "a": "\u20ac\udcff"}
+    assert store.write_json("own.plan", document)
+    assert store.read_json("own.plan") == document
+    sealed = json.loads((folder / "own.plan").read_bytes())
+    assert sealed.pop("sum")
+    assert sealed == document
+
+
+def test_of_a_document_no_byte_can_change(store: Store, folder: Path) -> None:
+    assert store.write_json("own.plan", {"devices": {"a": {"refuse": "no", "edits": 1}}})
+    path = folder / "own.plan"
+    good = path.read_bytes()
+    for at in range(len(good)):
+        for byte in (good[at] ^ 1, 0x20, 0x30):
+            if byte == good[at]:
+                continue
+            path.write_bytes(good[:at] + bytes([byte]) + good[at + 1 :])
+            assert store.read_json("own.plan") is None, at
+        path.write_bytes(good[:at] + good[at + 1 :])
+        assert store.read_json("own.plan") is None, at
+    path.write_bytes(good)
+    assert store.read_json("own.plan") is not None
+
+
+def test_a_document_without_its_seal_is_not_used(store: Store) -> None:
+    assert store.write("own.plan", PLAN)
+    assert store.read_json("own.plan") is None
 
 
 def test_a_large_file_is_written_and_read_whole(store: Store) -> None:
@@ -119,6 +149,9 @@ def test_a_file_that_is_too_large_is_not_read(store: Store, folder: Path) -> Non
 )  # fmt: skip
 def test_a_half_written_or_damaged_plan_is_not_used(store: Store, data: bytes) -> None:
     store.write("own.plan", data)
+    assert store.read_json("own.plan") is None
+    rest = data.decode("latin-1")
+    store.write("own.plan", (stores._seal(rest) + rest).encode("latin-1"))
     assert store.read_json("own.plan") is None
 
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from nvct.errors import HostError
 from nvct.linux import bpf
 from nvct.prestart import device_filter
-from nvct.prestart.rules import ANY, DEFAULTS, Rule
+from nvct.prestart.rule import ANY, Rule
+from nvct.prestart.rules import DEFAULTS
 from tests.support.forked import run_forked
 
 TYPE_CHECKING = False

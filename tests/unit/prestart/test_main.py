@@ -248,10 +248,47 @@ def test_a_process_with_the_mounts_of_the_host_is_no_container(host: str, tmp_pa
         Container(78, "/r", str(tmp_path))
 
 
-def test_the_mounts_of_process_1_may_be_nobodys_business(tmp_path: Path) -> None:
-    _namespaces(tmp_path, self="rootless", p77="itself")
+ALL_USERS = "         0          0 4294967295\n"
+
+
+def _mounts(proc: Path, users: str, **targets: list[str]) -> None:
+    """Write a /proc whose process 1 keeps its mounts to itself, with those of the others."""
+    _namespaces(proc, self="unshared", p77="another")
+    (proc / "self/uid_map").write_text(users, encoding="utf-8")
+    for pid, places in targets.items():
+        lines = [f"{n} 1 0:5 / {place} rw - tmpfs none rw\n" for n, place in enumerate(places)]
+        (proc / pid.strip("p") / "mountinfo").write_text("".join(lines), encoding="utf-8")
+
+
+def test_in_a_rootless_engine_the_mounts_of_process_1_are_nobodys_business(tmp_path: Path) -> None:
+    _mounts(tmp_path, "0 1000 1\n1 100000 65536\n")
 
     Container(77, "/r", str(tmp_path)).close()
+
+
+def test_a_container_is_known_by_what_is_mounted_below_its_root(tmp_path: Path) -> None:
+    (tmp_path / "rootfs").mkdir()
+    (tmp_path / "link").symlink_to("rootfs")
+    root = f"{tmp_path}/rootfs"
+    _mounts(tmp_path, ALL_USERS, self=["/", root], p77=["/", root, f"{root}/proc"])
+    (tmp_path / "self/fd").symlink_to("/proc/self/fd")
+
+    Container(77, root, str(tmp_path)).close()
+    Container(77, f"{tmp_path}/link", str(tmp_path)).close()
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [["/", "/r"], ["/", "/r", "/rr/proc"], ["/", "/r", "/r/old"], ["/", "/r", "/new"]],
+    ids=["nothing", "beside it", "what we see too", "elsewhere"],
+)
+def test_a_process_whose_mounts_show_no_container_may_be_the_host_s(
+    theirs: list[str], tmp_path: Path
+) -> None:
+    _mounts(tmp_path, ALL_USERS, self=["/", "/r", "/r/old"], p77=theirs)
+
+    with pytest.raises(HostError, match="process 77 has no mount namespace of its own"):
+        Container(77, "/r", str(tmp_path))
 
 
 @pytest.mark.parametrize(

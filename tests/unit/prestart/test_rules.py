@@ -10,7 +10,7 @@ import pytest
 
 from nvct.errors import HostError
 from nvct.prestart import rules, systemd
-from nvct.prestart.rules import ANY, Rule
+from nvct.prestart.rule import ANY, Rule
 from tests.support.launcher import script
 
 GPU = json.dumps({"allow": True, "type": "c", "major": 195, "minor": 0, "access": "rw"})

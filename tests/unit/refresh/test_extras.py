@@ -132,7 +132,17 @@ def test_a_configuration_of_cufile_breaks_the_plan_and_is_mounted(lab: Lab) -> N
     assert "/etc/cufile.json" in mounts
 
 
-@pytest.mark.parametrize("mode", sorted(NODES))
+def test_channels_without_a_node_are_known_by_their_major_number(lab: Lab) -> None:
+    plan = mode_plan(lab, "imex")
+
+    assert (plan["devices"], plan["host"]) == ({}, {"major": "243"})
+    assert model.is_current(plan)
+    lab.host.write("dev/nvidia-caps-imex-channels/channel1", mode=0o666)
+    assert not model.is_current(plan)
+    assert list(mode_plan(lab, "imex")["devices"]) == ["nvidia.com/imex-channel=1"]
+
+
+@pytest.mark.parametrize("mode", sorted(set(NODES) - {"imex"}))
 def test_what_the_host_lacks_is_an_error_and_nothing_is_kept(mode: str, lab: Lab) -> None:
     with pytest.raises(HostError):
         mode_plan(lab, mode)

@@ -273,10 +273,9 @@ def test_a_device_whose_node_has_changed_is_compiled_again_once(lab: Lab) -> Non
     lab.spec(devices={"0": {"deviceNodes": [{"path": "/dev/null"}]}})
     lab.asks(annotations=cdi("nvidia.com/gpu=0"))
     created(lab)
-    plan_path = lab.run_dir / paths.REGISTRY_PLAN
-    plan = json.loads(plan_path.read_text())
+    plan = lab.kept(paths.REGISTRY_PLAN)
     plan["devices"]["nvidia.com/gpu=0"]["facts"] = [["rdev", "/dev/null", 1]]
-    plan_path.write_text(json.dumps(plan))
+    lab.keep(paths.REGISTRY_PLAN, plan)
     lab.asks(annotations=cdi("nvidia.com/gpu=0"))
 
     created(lab)
@@ -318,16 +317,135 @@ def test_a_refusal_is_looked_at_again_each_time(lab: Lab) -> None:
     assert f"{gone} is gone" in refused.stderr
 
 
+def library(lab: Lab, stem: str) -> Path:
+    (path,) = (lab.home / "driver").rglob(f"{stem}.so.580*")
+    return path
+
+
+def test_a_library_that_goes_though_the_plan_holds_is_noticed(lab: Lab) -> None:
+    calls = counting(lab)
+    lab.driver()
+    lab.asks(ALL)
+    created(lab)
+    gone = library(lab, "libnvidia-ptxjitcompiler")
+
+    gone.unlink()
+    lab.asks(ALL)
+    created(lab)
+
+    assert gone.name not in mounted(lab)
+    assert "libcuda.so" in mounted(lab)
+    assert calls.read_text().split() == ["config", "own", "own"]
+
+
+def test_a_library_that_goes_again_and_again_is_named_before_the_runtime_is_started(
+    lab: Lab,
+) -> None:
+    lab.driver()
+    lab.asks(ALL)
+    created(lab)
+    gone = library(lab, "libnvidia-ptxjitcompiler")
+    lab.asks(ALL)
+    before = identity(lab.config_json)
+    body = f'touch {gone}; {lab.cold} "$@"; status=$?; rm {gone}; exit $status\n'
+    lab.cold = str(script(lab.home / "bin/python", body))
+    gone.unlink()
+
+    said = lab.create()
+
+    assert (said.status, said.stdout) == (1, "")
+    assert f"{gone} went away meanwhile" in said.stderr
+    assert "is the driver being installed?" in said.stderr
+    assert identity(lab.config_json) == before
+
+
+def test_feature_flags_without_effect_are_told_in_the_shims_log(lab: Lab) -> None:
+    lab.driver()
+    lab.keys["nvidia-container-runtime.modes.jit-cdi"] = {
+        "nvcdi-feature-flags": ["no-such-flag", "disable-ipc-discoverer"]
+    }
+    lab.configure(debug=f"{lab.home}/log")
+    for _ in range(2):
+        lab.asks("NVIDIA_VISIBLE_DEVICES=0")
+        created(lab)
+
+    text = (lab.home / "log").read_text()
+    assert text.count("feature flag 'no-such-flag' is unknown and has no effect") == 2
+    assert "'disable-ipc" not in text
+
+
+MISSPELT = [
+    ("NVIDIA_VISIBLE_DEVICES=7", "has no device '7'", "unknown-device"),
+    ("NVIDIA_VISIBLE_DEVICES=0,GPU-00000000-0000-0000-0000-000000000000", "has no dev",
+     "unknown-device"),
+    ("NVIDIA_VISIBLE_DEVICES=al", "names no device", "bad-request"),
+    ("NVIDIA_VISIBLE_DEVICES=acme.com/gpu=0", "no CDI spec defines", "unknown-device"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("env", "said", "code"), MISSPELT, ids=[one[0][23:34] for one in MISSPELT]
+)
+def test_a_device_that_is_misspelt_is_not_told_to_be_denied(
+    env: str, said: str, code: str, lab: Lab
+) -> None:
+    lab.driver(gpus=2)
+    lab.keys["nvct.policy"] = {"default": "deny"}
+    lab.configure()
+    lab.asks(env)
+
+    found = lab.create()
+
+    assert (found.status, found.stdout) == (1, "")
+    assert said in found.stderr
+    assert f"[{code}]" in found.stderr
+    assert "denies" not in found.stderr
+
+
+def test_a_device_that_is_there_is_denied_as_such(lab: Lab) -> None:
+    lab.driver(gpus=2)
+    lab.keys["nvct.policy"] = {"default": "deny"}
+    lab.configure()
+    lab.asks("NVIDIA_VISIBLE_DEVICES=1")
+
+    found = lab.create()
+
+    assert "policy rule 'default' denies NVIDIA_VISIBLE_DEVICES='1'" in found.stderr
+
+
+def test_without_a_driver_a_denial_is_a_denial(lab: Lab) -> None:
+    lab.keys["nvct.policy"] = {"default": "deny"}
+    lab.configure()
+    lab.asks("NVIDIA_VISIBLE_DEVICES=1")
+
+    assert "denies" in lab.create().stderr
+
+
+@pytest.mark.parametrize("key", ["devices", "specs", "edits", "facts", "farm"])
+def test_a_plan_that_somebody_emptied_is_made_again(key: str, lab: Lab) -> None:
+    lab.driver()
+    lab.asks("NVIDIA_VISIBLE_DEVICES=0")
+    created(lab)
+    good = lab.document()
+    path = lab.run_dir / paths.OWN_PLAN
+    plan = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**plan, key: type(plan.get(key, {}))()}), encoding="utf-8")
+    lab.asks("NVIDIA_VISIBLE_DEVICES=0")
+
+    created(lab)
+
+    assert lab.document() == good
+
+
 @pytest.mark.parametrize("key", ["facts", "specs", "edits", "kinds", "conflicts", "host", "farm"])
 def test_a_plan_of_an_odd_shape_costs_only_time(key: str, lab: Lab) -> None:
     lab.driver()
     lab.asks("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_REQUIRE_CUDA=cuda>=12.0")
     created(lab)
     good = lab.document()
-    kept = lab.run_dir / paths.OWN_PLAN
-    plan = json.loads(kept.read_text(encoding="utf-8"))
+    plan = lab.kept(paths.OWN_PLAN)
     for text in ("{}", '"x"'):
-        kept.write_text(json.dumps({**plan, key: json.loads(text)}), encoding="utf-8")
+        lab.keep(paths.OWN_PLAN, {**plan, key: json.loads(text)})
         lab.asks("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_REQUIRE_CUDA=cuda>=12.0")
 
         created(lab)

@@ -157,6 +157,54 @@ def test_a_channel_that_is_not_there_is_refused_by_its_number(lab: Lab) -> None:
     assert "NVIDIA_IMEX_CHANNELS asks for channel 9, this host has 0" in refused(lab)
 
 
+@pytest.mark.parametrize("there", [True, False], ids=["some nodes", "no nodes"])
+def test_in_mode_legacy_a_channel_needs_no_node_on_the_host(lab: Lab, *, there: bool) -> None:
+    (board if there else driver)(lab)
+    lab.asks(GPU, "NVIDIA_IMEX_CHANNELS=9,9,1048575")
+    before = sorted(map(str, (lab.home / "dev").rglob("*")))
+
+    created(lab, LEGACY)
+
+    folder = "nvidia-caps-imex-channels"
+    made = [node for node in lab.document()["linux"]["devices"] if folder in node["path"]]
+    assert [(node["path"], node["type"], node["major"], node["minor"]) for node in made] == [
+        (f"/dev/{folder}/channel{number}", "c", 243, number) for number in (9, 1048575)
+    ]
+    rules = lab.document()["linux"]["resources"]["devices"]
+    assert {"allow": True, "type": "c", "major": 243, "minor": 9, "access": "rwm"} in rules
+    assert sorted(map(str, (lab.home / "dev").rglob("*"))) == before
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value"),
+    [("features", "disable-imex-channel-creation", True),
+     ("nvidia-container-cli", "load-kmods", False)],
+)  # fmt: skip
+def test_config_toml_may_want_a_node_for_each_channel(
+    table: str, key: str, *, value: bool, lab: Lab
+) -> None:
+    board(lab)
+    lab.keys.setdefault(table, {})[key] = value
+    lab.configure()
+    lab.asks(GPU, "NVIDIA_IMEX_CHANNELS=9")
+
+    said = lab.create(program=LEGACY)
+
+    assert "asks for channel 9, this host has 0" in said.stderr
+
+
+def test_a_driver_without_channels_gives_none(lab: Lab) -> None:
+    host = driver(lab)
+    text = (lab.home / "proc/devices").read_text().replace("243 nvidia-caps-imex-channels\n", "")
+    host.write("proc/devices", text)
+    lab.asks(GPU, "NVIDIA_IMEX_CHANNELS=0")
+
+    assert (
+        " no nvidia-caps-imex-channels; load nvidia of a driver since 550"
+        in lab.create(program=LEGACY).stderr
+    )
+
+
 def test_in_mode_cdi_features_have_names_of_their_own(lab: Lab) -> None:
     lab.configure(mode="cdi")
     lab.spec()
@@ -207,7 +255,7 @@ def test_where_nothing_but_gpus_in_mig_mode_is_there_a_mig_capability_gives_them
     mig_board(lab)
     plan = extras.mode_plan("mig", str(lab.config_toml), str(lab.run_dir))
     plan["host"]["others"] = ""  # as if NVML showed no MIG device and no other GPU
-    (lab.run_dir / "mode-mig.plan").write_text(json.dumps(plan), encoding="utf-8")
+    lab.keep("mode-mig.plan", plan)
     asks_with_privilege(lab, ALL, "NVIDIA_MIG_CONFIG_DEVICES=all")
 
     created(lab)
@@ -263,8 +311,7 @@ def test_without_privilege_only_legacy_mode_minds(lab: Lab) -> None:
 def knows(lab: Lab, **gpus: dict[str, str]) -> None:
     """Keep what NVML would have told."""
     plan = {**compiler.empty(str(lab.config_toml)), "gpus": gpus}
-    (lab.run_dir / "properties.plan").write_text(json.dumps(plan), encoding="utf-8")
-    (lab.run_dir / "properties.plan").chmod(0o600)
+    lab.keep("properties.plan", plan)
 
 
 TESLA = {"brand": "Tesla", "arch": "7.5"}

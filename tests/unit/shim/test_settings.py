@@ -30,8 +30,7 @@ def load(lab: Lab, store: Store, *, cold: str = "") -> Config:
 
 
 def kept(lab: Lab) -> dict[str, object]:
-    found: dict[str, object] = json.loads((lab.run_dir / paths.CONFIG_CACHE).read_text())
-    return found
+    return lab.kept(paths.CONFIG_CACHE)
 
 
 def rewrite(path: Path, old: str, new: str) -> None:
@@ -165,7 +164,7 @@ def damage_by_link(lab: Lab) -> None:
 
 
 def write(lab: Lab, document: dict[str, object]) -> None:
-    (lab.run_dir / paths.CONFIG_CACHE).write_text(json.dumps(document))
+    lab.keep(paths.CONFIG_CACHE, document)
 
 
 @pytest.mark.parametrize(

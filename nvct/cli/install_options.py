@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of nvct install: names, variables and defaults of the incumbent's installer."""
+
+from __future__ import annotations
+
+import click
+
+from nvct.cli.options import Words, words
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvct.cli.options import Command
+
+DEFAULT = "RUNTIME_SPECIFIC_DEFAULT"  # the incumbent's word for it
+DRIVER_ROOT = "/run/nvidia/driver"
+
+
+def options(function: Command) -> Command:
+    """Add them."""
+    every: list[Callable[[Command], Command]] = [*_GENERAL, *_TOOLKIT, *_ENGINE, *_WITHOUT_EFFECT]
+    for add in reversed(every):
+        function = add(function)
+    return function
+
+
+def _switch(*names: str, env: str | list[str] | None, text: str, hidden: bool = False,
+            default: bool | None = False) -> Callable[[Command], Command]:  # fmt: skip
+    """Return a switch; one that is on by default is switched off by --NAME=false."""
+    if default:
+        names = (f"{names[0]}/--no-{names[0][2:]}", *names[1:])
+    return click.option(*names, is_flag=True, envvar=env, help=text, hidden=hidden,
+                        default=default)  # fmt: skip
+
+
+def _value(*names: str, env: str | list[str] | None, text: str, default: str | None = None,
+           hidden: bool = False) -> Callable[[Command], Command]:  # fmt: skip
+    return click.option(*names, envvar=env, help=text, default=default,
+                        show_default=default not in (None, "", DEFAULT), hidden=hidden)  # fmt: skip
+
+
+_GENERAL = [
+    _switch("--no-daemon", "-n", "no_daemon", env="NO_DAEMON",
+            text="End when all is set up, and leave it so."),
+    _switch("--no-runtime-config", "no_runtime_config", env="NO_RUNTIME_CONFIG",
+            text="Install the programs; leave the engine alone."),
+    _value("--runtime", "-r", "engine", env="RUNTIME", default="docker",
+           text="The engine: containerd, crio or docker."),
+    _value("--toolkit-install-dir", "--root", "install_dir", env=["TOOLKIT_INSTALL_DIR", "ROOT"],
+           default="/usr/local/nvidia",
+           text="The programs go into DIR/toolkit, the same path here and on the host."),
+    _value("--toolkit-source-root", "source", env="TOOLKIT_SOURCE_ROOT",
+           text="The tree to install.  [default: the bundle that this program is of]"),
+    _value("--toolkit-package-type", "package_type", env="TOOLKIT_PACKAGE_TYPE", default="auto",
+           text="Without effect: one tree serves every host."),
+    _value("--pid-file", "pid_file", env=["TOOLKIT_PID_FILE", "PID_FILE"],
+           default="/run/nvidia/toolkit/toolkit.pid", text="Held while this runs."),
+    _value("--state-dir", "state_dir", env="NVCT_STATE_DIR",
+           text="Where the engine's former files are kept.  [default: in DIR/toolkit]"),
+    _value("--driver-ready-file", "driver_ready", env="NVCT_DRIVER_READY_FILE",
+           text="Take the driver's and the devices' roots from what nvct validate driver wrote."),
+    _switch("--debug", "debug", env="TOOLKIT_DEBUG", text="Show the traceback of a bug."),
+]  # fmt: skip
+
+_TOOLKIT = [
+    _value("--driver-root", "--nvidia-driver-root", "driver_root",
+           env=["NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"], default=DRIVER_ROOT,
+           text="Where the driver's files are on the host."),
+    _value("--driver-root-ctr-path", "driver_root_here", env="DRIVER_ROOT_CTR_PATH",
+           default=DRIVER_ROOT, text="The same for this process."),
+    _value("--dev-root", "dev_root", env=["NVIDIA_DEV_ROOT", "DEV_ROOT"],
+           text="Where dev/ is on the host.  [default: in the driver root, else in /]"),
+    _value("--dev-root-ctr-path", "dev_root_here", env="DEV_ROOT_CTR_PATH",
+           text="The same for this process."),
+    _value("--nvidia-container-runtime.debug", "--nvidia-container-runtime-debug", "runtime_debug",
+           env="NVIDIA_CONTAINER_RUNTIME_DEBUG", text="The runtime's log file."),
+    _value("--nvidia-container-runtime.log-level", "--nvidia-container-runtime-debug-log-level",
+           "log_level", env="NVIDIA_CONTAINER_RUNTIME_LOG_LEVEL", text="What it logs."),
+    _value("--nvidia-container-runtime.mode", "--nvidia-container-runtime-mode", "mode",
+           env="NVIDIA_CONTAINER_RUNTIME_MODE", text="auto, jit-cdi, cdi, csv or legacy."),
+    _value("--nvidia-container-runtime.modes.cdi.default-kind", "default_kind",
+           env="NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND",
+           text="Kind of devices whose names have none."),
+    click.option("--nvidia-container-runtime.modes.cdi.annotation-prefixes",
+                 "--nvidia-container-runtime-modes.cdi.annotation-prefixes", "prefixes",
+                 type=Words(), multiple=True,
+                 envvar="NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES",
+                 help="Annotations that name devices; containerd hands them over."),
+    words("--nvidia-container-runtime.runtimes", "runtimes",
+          env="NVIDIA_CONTAINER_RUNTIME_RUNTIMES",
+          text="Low-level runtimes.  [default: the engine's, runc, crun]"),
+    _switch("--nvidia-container-runtime-hook.skip-mode-detection", "skip_mode_detection",
+            env="NVIDIA_CONTAINER_RUNTIME_HOOK_SKIP_MODE_DETECTION", default=True,
+            text="The prestart hook works in any mode.  [default: on; =false]"),
+    _value("--nvidia-container-cli.debug", "--nvidia-container-cli-debug", "cli_debug",
+           env="NVIDIA_CONTAINER_CLI_DEBUG", text="The log file of nvidia-container-cli."),
+    _switch("--accept-nvidia-visible-devices-envvar-when-unprivileged", "accept_env",
+            env="ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED", default=True,
+            text="Unprivileged containers may ask by variables.  [default: on; =false]"),
+    _switch("--accept-nvidia-visible-devices-as-volume-mounts", "accept_mounts",
+            env="ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS",
+            text="Containers may ask by volume mounts."),
+    _switch("--cdi-enabled", "--enable-cdi", "cdi_enabled", env=["CDI_ENABLED", "ENABLE_CDI"],
+            text="Write a CDI specification for containers that manage the driver."),
+    _value("--cdi-output-dir", "cdi_output_dir", env="CDI_OUTPUT_DIR", default="/var/run/cdi",
+           text='Its folder; "" writes none.'),
+    _value("--cdi-kind", "cdi_kind", env="CDI_KIND", default="management.nvidia.com/gpu",
+           text="Vendor and class of its devices."),
+    words("--create-device-nodes", "device_nodes", env="CREATE_DEVICE_NODES",
+          text="With --cdi-enabled: control, or none.  [default: control]"),
+    _switch("--ignore-errors", "ignore_errors", env=None, hidden=True,
+            text="Warn where the programs' part fails, and go on."),
+    words("--opt-in-features", "features", env="NVIDIA_CONTAINER_TOOLKIT_OPT_IN_FEATURES",
+          text="Keys of config.toml's table features to switch on."),
+]  # fmt: skip
+
+_ENGINE = [
+    _value("--config", "config", env=["RUNTIME_CONFIG", "CONTAINERD_CONFIG", "DOCKER_CONFIG"],
+           default=DEFAULT, text="The engine's main file.  [default: its usual one]"),
+    _value("--drop-in-config", "drop_in", env="RUNTIME_DROP_IN_CONFIG", default=DEFAULT,
+           text='The file beside it to write; "" edits the main file.  '
+           "[default: what suits the engine]"),
+    _value("--drop-in-config-host-path", "drop_in_host", env="RUNTIME_DROP_IN_CONFIG_HOST_PATH",
+           default="", text="Its path on the host, where it is another one."),
+    _value("--executable-path", "executable", env="RUNTIME_EXECUTABLE_PATH", default="",
+           text="The engine's program on the host.  [default: found on its PATH]"),
+    _value("--socket", "socket", env=["RUNTIME_SOCKET", "CONTAINERD_SOCKET", "DOCKER_SOCKET"],
+           default=DEFAULT, text="The engine's socket.  [default: its usual one]"),
+    _value("--restart-mode", "restart", env="RUNTIME_RESTART_MODE", default=DEFAULT,
+           text="How the engine is told: signal, systemd or none.  "
+           "[default: signal; systemd for crio]"),
+    _switch("--enable-cdi-in-runtime", "cdi", env="RUNTIME_ENABLE_CDI", default=None,
+            text="Switch the engine's own CDI on.  [default: as --cdi-enabled]"),
+    _value("--host-root", "host_root", env="HOST_ROOT_MOUNT", default="/host",
+           text="Where the host's root is for this process."),
+    _value("--runtime-name", "--nvidia-runtime-name", "--runtime-class", "name",
+           env=["NVIDIA_RUNTIME_NAME", "CONTAINERD_RUNTIME_CLASS", "DOCKER_RUNTIME_NAME"],
+           default="nvidia", text="Name of the runtime beside nvidia-cdi and nvidia-legacy."),
+    _switch("--set-as-default", "default", default=True,
+            env=["NVIDIA_RUNTIME_SET_AS_DEFAULT", "CONTAINERD_SET_AS_DEFAULT",
+                 "DOCKER_SET_AS_DEFAULT"],
+            text="Containers get this runtime that name none.  [default: on; =false]"),
+    words("--config-source", "--config-sources", "sources",
+          env=["RUNTIME_CONFIG_SOURCES", "RUNTIME_CONFIG_SOURCE"],
+          text="What the engine has in force: file, command, or file=PATH; the first that can be "
+          "had.  [default: file]"),
+    _value("--hooks-dir", "hooks_dir", env="CRIO_HOOKS_DIR",
+           default="/usr/share/containers/oci/hooks.d", text="With --config-mode=hook."),
+    _value("--hook-filename", "hook_filename", env="CRIO_HOOK_FILENAME",
+           default="oci-nvidia-hook.json", text="With --config-mode=hook."),
+    _value("--config-mode", "config_mode", env="CRIO_CONFIG_MODE", default="config",
+           text="Of CRI-O: config; hook is deprecated."),
+]  # fmt: skip
+
+_WITHOUT_EFFECT = [
+    _switch("--enable-nri-plugin", "-p", "nri", env="ENABLE_NRI_PLUGIN", hidden=True,
+            text="There is no such plugin yet."),
+    _value("--nri-plugin-index", "nri_index", env="NRI_PLUGIN_INDEX", hidden=True, text=""),
+    _value("--nri-socket", "nri_socket", env="NRI_SOCKET", hidden=True, text=""),
+    _value("--nri-namespace", "nri_namespace", env="NRI_NAMESPACE", hidden=True, text=""),
+    _value("--nri-management-cdi-device-namespaces", "nri_namespaces", hidden=True,
+           env="NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES", text=""),
+    _switch("--use-legacy-config", "legacy_config", env="CONTAINERD_USE_LEGACY_CONFIG",
+            hidden=True, text="The version of containerd's file is the file's own."),
+    _value("--runtime-type", "runtime_type", env="CONTAINERD_RUNTIME_TYPE", hidden=True,
+           default="io.containerd.runc.v2", text="The type is that of containerd's own runtime."),
+    _value("--runtime-config-override", "override", hidden=True, default="{}",
+           env=["RUNTIME_CONFIG_OVERRIDE", "CONTAINERD_RUNTIME_CONFIG_OVERRIDE"],
+           text="Has no effect in the incumbent's either."),
+]  # fmt: skip

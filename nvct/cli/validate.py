@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands: nvct validate driver, toolkit. They write the status files that operators wait for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+
+import click
+
+from nvct.cli.options import GoStyle, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    from nvct.cli.options import Command
+    from nvct.install.driver import Driver, Places
+
+    Found = TypeVar("Found")
+
+FOLDER = "/run/nvidia/validations"
+DEV_CHAR = "/host-dev-char"
+SMI = "nvidia-smi"
+
+
+def _shared(function: Command) -> Command:
+    """Add the options that both commands have."""
+    for add in (
+        click.option("--output-dir", "-o", default=FOLDER, show_default=True, envvar="OUTPUT_DIR",
+                     help="Folder of the status files."),
+        click.option("--with-wait", "-w", is_flag=True, envvar="WITH_WAIT",
+                     help="Try until it is well."),
+        click.option("--sleep-interval-seconds", "-s", "pause_s", type=click.FloatRange(min=0.01),
+                     default=5, show_default=True, envvar="SLEEP_INTERVAL_SECONDS",
+                     help="Between two tries."),
+    ):  # fmt: skip
+        function = add(function)
+    return function
+
+
+@click.group()
+def validate() -> None:
+    """Check the driver or the toolkit, and write the status files that operators wait for."""
+
+
+@validate.command(cls=GoStyle)
+@click.option("--host-root", default="/", show_default=True, envvar="HOST_ROOT",
+              help="The host's root, on the host.")  # fmt: skip
+@click.option("--host-root-ctr-path", "host_here", default="/host", show_default=True,
+              envvar="HOST_ROOT_CTR_PATH", help="The same for this process.")  # fmt: skip
+@click.option("--driver-install-dir", "driver_root", default="/run/nvidia/driver",
+              show_default=True, envvar="DRIVER_INSTALL_DIR",
+              help="Where a driver container has its root, on the host.")  # fmt: skip
+@click.option("--driver-install-dir-ctr-path", "driver_here", default="/run/nvidia/driver",
+              show_default=True, envvar="DRIVER_INSTALL_DIR_CTR_PATH",
+              help="The same for this process.")  # fmt: skip
+@click.option("--require-driver-container", "managed", is_flag=True,
+              envvar="NVCT_REQUIRE_DRIVER_CONTAINER",
+              help="Where the host has no driver, wait for .driver-ctr-ready.")  # fmt: skip
+@click.option("--disable-dev-char-symlink-creation", "no_links", is_flag=True,
+              envvar="DISABLE_DEV_CHAR_SYMLINK_CREATION",
+              help=f"Make no links in {DEV_CHAR}, where the host's /dev/char is.")  # fmt: skip
+@click.option("--driver-validation-skip-gpu-init", "no_init", is_flag=True,
+              envvar="DRIVER_VALIDATION_SKIP_GPU_INIT",
+              help="Ask nvidia-smi only for its version.")  # fmt: skip
+@_shared
+def driver(
+    *,
+    host_root: str,
+    host_here: str,
+    driver_root: str,
+    driver_here: str,
+    managed: bool,
+    no_links: bool,
+    no_init: bool,
+    output_dir: str,
+    with_wait: bool,
+    pause_s: float,
+) -> None:
+    """Check that the driver works, and write driver-ready.
+
+    It holds where the driver and its nodes are, for a shell or nvct install to read.
+
+    Example: nvct validate driver --with-wait
+    """
+    from nvct.install import driver as drivers
+    from nvct.install import ready
+
+    ready.remove(output_dir, ready.DRIVER)
+    places = drivers.Places(
+        host=host_root, host_here=host_here if os.path.isdir(host_here) else "/",
+        driver=driver_root, driver_here=driver_here, init=not no_init,
+    )  # fmt: skip
+    marker = f"{output_dir.rstrip('/')}/{ready.DRIVER_CONTAINER}"
+
+    def try_once() -> Driver:
+        found = drivers.find(places, marker if managed else "")
+        if not found.is_host and os.path.exists(marker):
+            _write_components(output_dir, drivers.components(marker, places.sys))
+        return found
+
+    found = _until(try_once, pause_s if with_wait else None)
+    if not no_links and not found.wsl:
+        _link(found, places)
+    say(f"wrote {ready.write(output_dir, ready.DRIVER, found.values())}")
+
+
+@validate.command(cls=GoStyle)
+@click.option("--skip-validation", is_flag=True, envvar="SKIP_VALIDATION",
+              help="Only write the file.")  # fmt: skip
+@_shared
+def toolkit(*, skip_validation: bool, output_dir: str, with_wait: bool, pause_s: float) -> None:
+    """Check that this container was given GPUs, and write toolkit-ready.
+
+    To be run in a container that the installed runtime has started.
+
+    Example: nvct validate toolkit --with-wait
+    """
+    from nvct.install import ready
+
+    ready.remove(output_dir, ready.TOOLKIT)
+    if skip_validation:
+        say("warning: not validated, as --skip-validation says")
+    else:
+        _until(_ask_smi, pause_s if with_wait else None)
+    say(f"wrote {ready.write(output_dir, ready.TOOLKIT)}")
+
+
+def _ask_smi() -> None:
+    from nvct.engine import command
+    from nvct.errors import HostError
+    from nvct.install.driver import TIMEOUT_S
+
+    program = shutil.which(SMI)
+    if not program:
+        raise HostError(
+            f"{SMI} is not on PATH: this container was given no driver",
+            hint="start it with the runtime nvidia and NVIDIA_VISIBLE_DEVICES=all",
+        )
+    done = command.run([program], TIMEOUT_S, env=dict(os.environ))
+    if done.status:
+        raise HostError(f"{program} fails in this container: {done.reason}")
+
+
+def _until(try_once: Callable[[], Found], pause_s: float | None) -> Found:
+    """Return what a function returns; with a pause, try again until it does.
+
+    Raises:
+        NvctError: it does not, and there is no pause.
+    """
+    from nvct.errors import NvctError, line
+
+    last = ""
+    while True:
+        try:
+            return try_once()
+        except NvctError as error:
+            if pause_s is None:
+                raise
+            said = line("waiting", error)
+            if said != last:
+                say(said)
+            last = said
+        time.sleep(pause_s)
+
+
+def _write_components(output_dir: str, found: dict[str, bool]) -> None:
+    """Write the status files of a driver container's other modules.
+
+    Raises:
+        HostError: one is not loaded yet.
+    """
+    from nvct.errors import HostError
+    from nvct.install import ready
+
+    for name, loaded in found.items():
+        ready.remove(output_dir, name)
+        if not loaded:
+            raise HostError(f"the module of {name} is not loaded yet")
+        ready.write(output_dir, name)
+
+
+def _link(found: Driver, places: Places) -> None:
+    """Make the links in the host's /dev/char, with modules and nodes as they are needed."""
+    from nvct.host.model import Findings
+    from nvct.host.roots import Roots
+    from nvct.linux.kernel import KERNEL
+    from nvct.system import dev_char, device_nodes
+
+    folder = DEV_CHAR if os.path.isdir(DEV_CHAR) else f"{places.host_here.rstrip('/')}/dev/char"
+    here = places.host_here if found.is_host else places.driver_here
+    _load(here, places, own_root=found.is_host or found.dev_root == found.root)
+    roots = Roots(driver_root=here, dev_root=found.dev_root, sys=places.sys)
+    findings = Findings()
+    nodes = device_nodes.plan(roots, ["control"], findings)
+    device_nodes.carry_out(nodes, KERNEL)
+    planned = dev_char.plan(roots, folder, findings, create_all=True)
+    dev_char.carry_out(planned, folder, KERNEL)
+    for sentence in (*findings.warnings, *(dev_char.say(step) for step in planned.steps)):
+        if sentence:
+            say(sentence)
+    if planned.missing:
+        raise device_nodes.lack(planned.missing, roots)
+
+
+def _load(root: str, places: Places, *, own_root: bool) -> None:
+    """Load the driver's modules, unless they are: nvidia-smi may have been asked for less."""
+    from nvct.system import modules
+
+    if own_root and not os.path.exists(f"{places.sys}/module/nvidia"):
+        for warning in modules.load(root, modules.run):
+            say(f"warning: {warning}")

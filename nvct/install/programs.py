@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The installed programs: a tree of them, and beside it what engines and people call.
+
+::
+
+    TOOLKIT/nvidia-container-runtime{,.cdi,.legacy}   wrappers, see `wrapper`
+    TOOLKIT/nvidia-container-runtime-hook, nvidia-container-toolkit, nvidia-ctk, ...
+    TOOLKIT/nvidia-cdi-hook                           a link: hooks run with strange environments
+    TOOLKIT/.nvct/HASH/                               the tree, as it was when it was installed
+    TOOLKIT/.config/nvidia-container-runtime/config.toml
+
+A new tree comes beside the old one, and the wrappers are replaced one by one, each by rename: a
+container that starts meanwhile finds a whole program. The tree before is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from dataclasses import dataclass
+
+from nvct import paths
+from nvct.errors import HostError, UsageError
+from nvct.install import tree
+from nvct.linux.files import temporary_name, write_atomic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvct.install.request import Request
+
+TREES = ".nvct"
+RUNTIMES = tuple(f"{paths.SHIM_PROGRAM}{suffix}" for suffix in ("", ".cdi", ".legacy"))
+HOOK = "nvidia-container-runtime-hook"
+OTHERS = (HOOK, "nvidia-container-cli", "nvidia-ctk", "nvct")
+LINKS = (("nvidia-container-toolkit", HOOK),)
+FOLDERS = ("bin", "usr/bin")
+MODULES = ("/sys/module/nvidia", "/sys/module/nvgpu", "/dev/dxg")
+"""What is there where some driver is loaded: of PCI cards, of Tegra boards, in WSL."""
+
+OF_THE_INCUMBENT = re.compile(r"nvidia-.*\.real|libnvidia-container.*\.so[.\d]*")
+"""What its installer leaves in this folder, which is the installer's own."""
+
+SCRIPT = """\
+#!/bin/sh
+# Written by nvct install; the next one overwrites it.
+{check}PATH={toolkit}:$PATH {config_env}={config}
+export PATH {config_env}
+exec {program} "$@"
+"""
+CHECK = """\
+if ! {{ {conditions}; }}; then
+	echo "nvidia driver modules are not yet loaded, invoking {first} directly" >&2
+	for runtime in {runtimes}; do
+		command -v "$runtime" >/dev/null 2>&1 && exec "$runtime" "$@"
+	done
+	echo "no low-level runtime: {names}" >&2
+	exit 127
+fi
+"""
+ELF = b"\x7fELF"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """What was installed: the tree, and whether anything is new."""
+
+    tree: str
+    changed: bool
+
+
+def source_root(given: str, package: str) -> str:
+    """Return the tree to install.
+
+    Args:
+        given: --toolkit-source-root, "" for the tree that this program is of.
+        package: a file of the package nvct.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if given:
+        if not _folder(given):
+            raise UsageError(
+                f"{given} has no bin/{paths.SHIM_PROGRAM}",
+                hint="--toolkit-source-root names a tree as make bundle makes it",
+            )
+        return given
+    place = os.path.dirname(os.path.realpath(package))
+    while place not in ("/", "/usr", "/usr/local"):
+        if _folder(place) and not os.path.exists(f"{place}/pyvenv.cfg"):
+            return place
+        place = os.path.dirname(place)
+    raise UsageError(
+        "this nvct is in no relocatable tree, so it cannot be copied to a host",
+        hint="use the bundle's nvct, or name its folder by --toolkit-source-root",
+    )
+
+
+def install(request: Request, runtimes: Sequence[str]) -> Installed:
+    """Copy the tree, and write or replace what is called.
+
+    Args:
+        request: where to, and from where.
+        runtimes: low-level ones for the time without a driver.
+
+    Raises:
+        UsageError: the source is no such tree.
+        HostError: a file cannot be written.
+    """
+    trees = f"{request.toolkit}/{TREES}"
+    before = _used(request)
+    place = tree.copy(request.source, trees)
+    folder = _folder(place)
+    changed = before != place
+    try:
+        for name in (*RUNTIMES, *OTHERS, paths.HOOK_PROGRAM):
+            program = f"{place}/{folder}/{name}"
+            if not os.path.exists(program):
+                if name in ("nvct", "nvidia-container-cli"):
+                    continue
+                raise UsageError(
+                    f"{request.source} has no {folder}/{name}",
+                    hint="--toolkit-source-root must name a whole bundle",
+                )
+            checked = runtimes if name in RUNTIMES else ()
+            changed |= _put(request, name, program, checked)
+        for name, target in LINKS:
+            changed |= _link(request.program(name), target)
+        _remove_the_incumbents(request.toolkit)
+        tree.prune(trees, {place, before})
+    except OSError as error:
+        path = error.filename or request.toolkit
+        raise HostError(f"{path} cannot be written: {error.strerror}") from error
+    return Installed(tree=place, changed=changed)
+
+
+def wrapper(request: Request, program: str, runtimes: Sequence[str] = ()) -> str:
+    """Return the script that starts a program.
+
+    Args:
+        request: for the paths.
+        program: to start.
+        runtimes: low-level ones to call instead where no driver is loaded; () always starts it.
+    """
+    check = ""
+    if runtimes:
+        check = CHECK.format(
+            conditions=" || ".join(f"[ -e {path} ]" for path in MODULES),
+            first=_plain(runtimes[0]),
+            names=_plain(", ".join(runtimes)),
+            runtimes=" ".join(_quoted(one) for one in runtimes),
+        )
+    return SCRIPT.format(
+        check=check,
+        toolkit=request.toolkit,
+        config_env=paths.CONFIG_ENV,
+        config=request.config_toml,
+        program=program,
+    )
+
+
+def _put(request: Request, name: str, program: str, runtimes: Sequence[str]) -> bool:
+    """Put a program where it is called; return whether it was not like this before."""
+    path = request.program(name)
+    if name == paths.HOOK_PROGRAM and _is_elf(program):
+        # A shell would load what the container's LD_PRELOAD names before it runs a line.
+        return _link(path, os.path.relpath(program, request.toolkit))
+    data = wrapper(request, program, runtimes).encode()
+    if os.path.islink(path) or os.path.isdir(path):
+        _remove(path)
+    elif _content(path) == data and os.access(path, os.X_OK):
+        return False
+    write_atomic(path, data, mode=0o755, sync=True)
+    return True
+
+
+def _link(path: str, target: str) -> bool:
+    if os.path.islink(path) and os.readlink(path) == target:
+        return False
+    made = f"{posixpath.dirname(path)}/{temporary_name()}"
+    os.symlink(target, made)
+    os.rename(made, path)
+    return True
+
+
+def _used(request: Request) -> str:
+    """Return the tree that the installed runtime starts, "" for none."""
+    data = _content(request.program(paths.SHIM_PROGRAM)) or b""
+    place = f"{request.toolkit}/{TREES}/"
+    found = re.search(re.escape(place).encode() + rb"([0-9a-f]+)/", data)
+    return place + found[1].decode() if found else ""
+
+
+def _remove_the_incumbents(toolkit: str) -> None:
+    for name in os.listdir(toolkit):
+        if OF_THE_INCUMBENT.fullmatch(name):
+            _remove(f"{toolkit}/{name}")
+
+
+def _folder(root: str) -> str:
+    """Return where a tree has its programs, "" where it has none."""
+    for folder in FOLDERS:
+        if os.access(f"{root}/{folder}/{paths.SHIM_PROGRAM}", os.X_OK):
+            return folder
+    return ""
+
+
+def _content(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read(1 << 20)
+    except OSError:
+        return None
+
+
+def _is_elf(path: str) -> bool:
+    return (_content(path) or b"").startswith(ELF)
+
+
+def _remove(path: str) -> None:
+    import shutil
+
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
+
+
+def _quoted(word: str) -> str:
+    return "'" + word.replace("'", "'\\''") + "'"
+
+
+def _plain(text: str) -> str:
+    """Return text less what means something between a shell's double quotes."""
+    return re.sub(r'["$`\\]', "?", text)

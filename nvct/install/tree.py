@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copy a relocatable tree of programs under a name that says what is in it.
+
+A tree that containers may be using is never touched: a new one is copied beside it, and has its
+name only when it is whole and on the disk. Contract: directories, regular files and links that
+stay inside; nobody but the owner may write, and no setuid.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+from dataclasses import dataclass
+
+from nvct.errors import HostError, UsageError
+from nvct.linux.files import temporary_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CHUNK = 1 << 20
+NAME_LENGTH = 16
+FOLDER_MODE = 0o755
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One part of a tree: its path in there, and what it is."""
+
+    path: str
+    found: os.stat_result
+    target: str = ""
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder."""
+        return stat.S_ISDIR(self.found.st_mode)
+
+    @property
+    def mode(self) -> int:
+        """The permissions of a copy."""
+        return FOLDER_MODE if self.found.st_mode & 0o100 or self.is_folder else 0o644
+
+
+def members(root: str) -> Iterator[Member]:
+    """Yield what a tree holds, folders before what is in them, sorted.
+
+    Raises:
+        UsageError: there is something else than folders, files and links that stay inside.
+        OSError: it cannot be read.
+    """
+    for folder, folders, files in os.walk(root, onerror=_raise):
+        folders.sort()
+        for name in sorted([*folders, *files]):
+            path = os.path.relpath(os.path.join(folder, name), root)
+            found = os.lstat(os.path.join(folder, name))
+            kind = stat.S_IFMT(found.st_mode)
+            if kind == stat.S_IFLNK:
+                yield Member(path=path, found=found, target=_target(root, path))
+            elif kind in (stat.S_IFDIR, stat.S_IFREG):
+                yield Member(path=path, found=found)
+            else:
+                raise UsageError(f"{os.path.join(root, path)} is no file, folder or link")
+
+
+def digest(root: str) -> str:
+    """Return a name for what a tree holds: its paths, permissions, content and links.
+
+    Raises:
+        as members.
+    """
+    whole = hashlib.sha256()
+    for member in members(root):
+        kind = "d" if member.is_folder else "l" if member.target else f"f{member.mode:o}"
+        content = ""
+        if kind.startswith("f"):
+            content = _digest_of(os.path.join(root, member.path))
+        whole.update(f"{kind}\0{member.path}\0{member.target}\0{content}\n".encode())
+    return whole.hexdigest()[:NAME_LENGTH]
+
+
+def copy(source: str, parent: str) -> str:
+    """Copy a tree into a folder, under the name of its content; return the copy's path.
+
+    One that is there and whole is used as it is; a damaged one is replaced.
+
+    Raises:
+        UsageError: the tree holds what cannot be copied.
+        HostError: it cannot be read or written.
+    """
+    place = parent
+    try:
+        place = os.path.join(parent, digest(source))
+        if os.path.lexists(place):
+            if digest(place) == os.path.basename(place):
+                return place
+            os.rename(place, os.path.join(parent, temporary_name()))
+        os.makedirs(parent, exist_ok=True)
+        made = os.path.join(parent, temporary_name())
+        _copy(source, made)
+        if digest(made) != os.path.basename(place):
+            raise HostError(f"{source} has changed while it was copied", hint="try again")
+        os.sync()
+        os.rename(made, place)
+    except OSError as error:
+        path = error.filename or place
+        raise HostError(f"{source} cannot be copied: {path}: {error.strerror}") from error
+    return place
+
+
+def prune(parent: str, keep: set[str]) -> None:
+    """Remove the trees, and what was left half-made, that nothing uses any more."""
+    for name in os.listdir(parent):
+        path = os.path.join(parent, name)
+        if path not in keep:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _copy(source: str, made: str) -> None:
+    os.mkdir(made)
+    os.chmod(made, FOLDER_MODE)
+    first: dict[tuple[int, int], str] = {}
+    for member in members(source):
+        into = os.path.join(made, member.path)
+        key = member.found.st_dev, member.found.st_ino
+        if member.target:
+            os.symlink(member.target, into)
+        elif member.is_folder:
+            os.mkdir(into)
+            os.chmod(into, member.mode)
+        elif key in first:
+            os.link(first[key], into)  # one program under several names
+        else:
+            shutil.copyfile(os.path.join(source, member.path), into)
+            os.chmod(into, member.mode)
+            if member.found.st_nlink > 1:
+                first[key] = into
+
+
+def _target(root: str, path: str) -> str:
+    target = os.readlink(os.path.join(root, path))
+    whole = os.path.normpath(os.path.join(os.path.dirname(path), target))
+    if os.path.isabs(target) or whole == ".." or whole.startswith("../"):
+        raise UsageError(
+            f"{os.path.join(root, path)} leads out of the tree, to {target}",
+            hint="--toolkit-source-root must name a relocatable tree, as make bundle makes it",
+        )
+    return target
+
+
+def _digest_of(path: str) -> str:
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        while part := file.read(CHUNK):
+            found.update(part)
+    return found.hexdigest()
+
+
+def _raise(error: OSError) -> None:
+    raise error

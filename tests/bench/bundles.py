@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bundles as engines make them: config.json on a tmpfs, the root an overlay of its own.
+
+containerd has both below /run, Docker and Podman the overlay too. It matters: on ext4 a rename
+over a file waits for its blocks, and a tree that is copied and removed in every round leaves so
+many inodes behind that making a new one takes 120 us instead of 17.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+
+from nvct.linux.constants import MNT_DETACH
+from nvct.linux.kernel import KERNEL
+from nvct.sim import bundle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Bundles:
+    """The bundles of one run, in the mount namespace of a simulated node.
+
+    Attributes:
+        is_overlay: whether roots are overlays; where the kernel has none, they are copies.
+    """
+
+    def __init__(self, work: Path, image: Path) -> None:
+        """Mount the tmpfs.
+
+        Args:
+            work: a folder on a disk, as what engines keep uppers in.
+            image: what every root starts from.
+        """
+        self._place = work / "bundles"
+        self._uppers = work / "uppers"
+        self._image = image
+        self._number = itertools.count()
+        self._mounted: set[Path] = set()
+        self._place.mkdir()
+        self._uppers.mkdir()
+        KERNEL.mount("nvct-bench", str(self._place), "tmpfs", 0, "mode=755")
+        self.is_overlay = True
+
+    def folder(self, name: str) -> Path:
+        """Return a bundle's folder; it is made where it is not there."""
+        made = self._place / name
+        made.mkdir(exist_ok=True)
+        return made
+
+    def renew(self, folder: Path) -> None:
+        """Give a bundle a root that nobody has written to."""
+        root = folder / "rootfs"
+        if folder in self._mounted:
+            KERNEL.umount2(str(root), MNT_DETACH)
+            self._mounted.remove(folder)
+        shutil.rmtree(root, ignore_errors=True)
+        if self.is_overlay:
+            root.mkdir()
+            self.is_overlay = self._mount(folder, root)
+        if not self.is_overlay:
+            shutil.rmtree(root)
+            bundle.clone_rootfs(self._image, root)
+
+    def _mount(self, folder: Path, root: Path) -> bool:
+        layers = self._uppers / str(next(self._number))
+        for name in ("upper", "work"):
+            (layers / name).mkdir(parents=True)
+        options = f"lowerdir={self._image},upperdir={layers}/upper,workdir={layers}/work"
+        try:
+            KERNEL.mount("nvct-bench", str(root), "overlay", 0, options)
+        except OSError:
+            return False
+        self._mounted.add(folder)
+        return True

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has to hold of every engine that `nvct runtime` configures."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nvct.errors import ContainerNotPossibleError
+from tests.engines.box import PROGRAMS
+from tests.engines.checks import NODES, UUID
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    from tests.engines.daemons import Daemon, Done
+
+    Kind = TypeVar("Kind", bound=Daemon)
+
+__all__ = ["DEVICE", "HANDLERS", "NODES", "ONE"]
+ONE = "NVIDIA_VISIBLE_DEVICES=0"
+DEVICE = "nvidia.com/gpu=0"
+HANDLERS = {"nvidia": ONE, "nvidia-cdi": ONE, "nvidia-legacy": ONE}
+"""The runtimes that configure registers, and how a container asks each for a GPU."""
+
+
+def started(make: Callable[[], Kind]) -> Kind:
+    """Return a started engine, or skip."""
+    try:
+        daemon = make()
+        daemon.start()
+    except ContainerNotPossibleError as error:
+        pytest.skip(error.message)
+    return daemon
+
+
+def has_one_gpu(done: Done) -> None:
+    assert done.returncode == 0, done
+    assert len(UUID.findall(done.stdout)) == 1, done
+
+
+def has_no_gpu(done: Done) -> None:
+    """Tell whether NODES found none."""
+    assert done.stdout == "0\n", done
+
+
+def is_idempotent(daemon: Daemon, *flags: str) -> None:
+    daemon.configure(*flags)
+    once = daemon.snapshot()
+    assert once != daemon.original
+    said = daemon.configure(*flags)
+    assert "unchanged" in said.stderr, said
+    assert daemon.snapshot() == once
+    daemon.undo()
+    assert daemon.snapshot() == daemon.original
+
+
+def does_as_planned(daemon: Daemon, *flags: str) -> None:
+    """Tell whether the diff that plan prints is the difference that configure makes."""
+    plan = daemon.nvct("plan", f"--runtime={daemon.engine}", *flags)
+    assert plan.returncode == 0, plan
+    assert daemon.snapshot() == daemon.original, "plan changed files"
+    planned = [line[1:] for line in plan.stdout.splitlines() if _is_new(line)]
+    daemon.configure(*flags)
+    before, now = _lines(daemon.original), _lines(daemon.snapshot())
+    assert planned
+    assert [line for line in planned if line not in now] == []
+    assert [line for line in now if line not in before and line not in planned] == []
+
+
+def takes_the_incumbents_words(daemon: Daemon) -> None:
+    """Tell whether nvidia-ctk registers one runtime and says what the incumbent says."""
+    path = f"--nvidia-runtime-path={PROGRAMS}/nvidia-container-runtime"
+    done = daemon.box.call(
+        "nvidia-ctk", "runtime", "configure", f"--runtime={daemon.engine}", path
+    )
+    assert done.returncode == 0, done
+    assert "Wrote updated config to /etc/" in done.stderr, done
+    assert f"It is recommended that {daemon.engine} daemon be restarted." in done.stderr, done
+
+
+def is_told_of(daemon: Daemon, config: str) -> None:
+    """Tell whether status names the running engine, the file that it reads, and our handlers."""
+    done = daemon.nvct("status", "--format=json")
+    assert done.returncode == 0, done
+    said = json.dumps([one for one in json.loads(done.stdout) if daemon.engine in json.dumps(one)])
+    for word in (config, *HANDLERS):
+        assert f'"{word}"' in said, (word, said)
+
+
+def _is_new(line: str) -> bool:
+    return line.startswith("+") and not line.startswith("+++ ")
+
+
+def _lines(snapshot: dict[str, tuple[str, int, int, bytes]]) -> list[str]:
+    return [line for found in snapshot.values() for line in found[3].decode().splitlines()]

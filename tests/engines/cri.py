@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a kubelet does: a pod's sandbox and a container in it, asked for over the CRI by gRPC.
+
+It is a process of its own, in the box: gRPC keeps threads, and a test's process forks. What is
+asked for and what came of it are JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import uuid
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from subprocess import CompletedProcess
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    import grpc
+
+    from tests.engines.box import Box
+
+SOCKET = "/run/containerd/containerd.sock"
+CRIO_SOCKET = "/run/crio/crio.sock"
+END_TIMEOUT_S = 30.0
+CODE = "import sys; sys.path.insert(0, {!r}); from tests.engines.cri import main; main()"
+REPOSITORY = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pod:
+    """A pod of one container.
+
+    Attributes:
+        handler: that the RuntimeClass names; "" is the engine's default.
+        env: of the container.
+        annotations: of the pod and the container; a device plugin's answer is among these.
+        cdi: names of the field CDI_devices.
+        image: the container's.
+    """
+
+    handler: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    cdi: tuple[str, ...] = ()
+    image: str = "docker.io/library/plain:test"
+
+
+def run(box: Box, script: str, pod: Pod, socket: str = SOCKET) -> CompletedProcess[str]:
+    """Run a script in a new pod; an error of the engine's is status 125, as with Docker."""
+    asks = json.dumps({**asdict(pod), "script": script, "cgroup": f"/{box.cgroup}"})
+    code = CODE.format(str(REPOSITORY))
+    done = box.call(sys.executable, "-c", code, socket, str(box.work), asks)
+    assert done.returncode == 0, done
+    return CompletedProcess([socket, asks], **json.loads(done.stdout))
+
+
+def main() -> None:
+    """Do what the command line asks for, and print what came of it."""
+    socket, work, asks = sys.argv[1:]
+    wanted = json.loads(asks)
+    script, cgroup = wanted.pop("script"), wanted.pop("cgroup")
+    logs = Path(work, "pods", uuid.uuid4().hex)
+    logs.mkdir(parents=True)
+    print(json.dumps(_run(socket, script, Pod(**wanted), cgroup, logs)))
+
+
+def _run(socket: str, script: str, pod: Pod, cgroup: str, logs: Path) -> dict[str, Any]:
+    import grpc
+
+    channel = grpc.insecure_channel(f"unix:{socket}")
+    try:
+        return _Session(channel, pod, cgroup, logs).run(["/bin/sh", "-c", script])
+    except grpc.RpcError as error:
+        return {"returncode": 125, "stdout": "", "stderr": error.details()}
+    finally:
+        channel.close()
+
+
+class _Session:
+    """One pod's life."""
+
+    def __init__(self, channel: grpc.Channel, pod: Pod, cgroup: str, logs: Path) -> None:
+        from cri_api.v1 import api_pb2, api_pb2_grpc
+
+        self._api = api_pb2
+        stub: Any = api_pb2_grpc.RuntimeServiceStub
+        self._runtime = stub(channel)
+        self._pod = pod
+        self._logs = logs
+        # The host's network: there is no CNI plugin.
+        self._namespaces = api_pb2.NamespaceOption(network=api_pb2.NODE, pid=api_pb2.CONTAINER)
+        security = api_pb2.LinuxSandboxSecurityContext(namespace_options=self._namespaces)
+        self._config = api_pb2.PodSandboxConfig(
+            metadata=api_pb2.PodSandboxMetadata(
+                name=f"pod-{logs.name[:6]}", uid=logs.name, namespace="default"
+            ),
+            log_directory=str(logs),
+            annotations=pod.annotations,
+            linux=api_pb2.LinuxPodSandboxConfig(cgroup_parent=cgroup, security_context=security),
+        )
+
+    def run(self, command: Sequence[str]) -> dict[str, Any]:
+        api, runtime = self._api, self._runtime
+        asked = api.RunPodSandboxRequest(config=self._config, runtime_handler=self._pod.handler)
+        sandbox = runtime.RunPodSandbox(asked).pod_sandbox_id
+        try:
+            return self._contain(sandbox, command)
+        finally:
+            runtime.StopPodSandbox(api.StopPodSandboxRequest(pod_sandbox_id=sandbox))
+            runtime.RemovePodSandbox(api.RemovePodSandboxRequest(pod_sandbox_id=sandbox))
+
+    def _contain(self, sandbox: str, command: Sequence[str]) -> dict[str, Any]:
+        api, runtime, pod = self._api, self._runtime, self._pod
+        security = api.LinuxContainerSecurityContext(namespace_options=self._namespaces)
+        config = api.ContainerConfig(
+            metadata=api.ContainerMetadata(name="main"),
+            image=api.ImageSpec(image=pod.image, user_specified_image=pod.image),
+            command=command,
+            log_path="main.log",
+            annotations=pod.annotations,
+            envs=[api.KeyValue(key=key, value=value) for key, value in pod.env.items()],
+            CDI_devices=[api.CDIDevice(name=name) for name in pod.cdi],
+            linux=api.LinuxContainerConfig(
+                resources=api.LinuxContainerResources(), security_context=security
+            ),
+        )
+        made = api.CreateContainerRequest(
+            pod_sandbox_id=sandbox, config=config, sandbox_config=self._config
+        )
+        container = runtime.CreateContainer(made).container_id
+        runtime.StartContainer(api.StartContainerRequest(container_id=container))
+        status = self._wait(container)
+        return {"returncode": status, **self._said()}
+
+    def _wait(self, container: str) -> int:
+        api = self._api
+        end = time.monotonic() + END_TIMEOUT_S
+        while True:
+            asked = api.ContainerStatusRequest(container_id=container)
+            status = self._runtime.ContainerStatus(asked).status
+            if status.state == api.CONTAINER_EXITED:
+                return int(status.exit_code)
+            if time.monotonic() > end:
+                return 124  # as timeout(1) says it
+            time.sleep(0.02)
+
+    def _said(self) -> dict[str, str]:
+        """Return what the container wrote, from the engine's log: time, stream, P or F, text."""
+        said = {"stdout": "", "stderr": ""}
+        for line in (self._logs / "main.log").read_text(encoding="utf-8").splitlines():
+            _, stream, part, text = line.split(" ", 3)
+            said[stream] += text + ("\n" if part == "F" else "")
+        return said

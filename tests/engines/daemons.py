@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines with a configuration of somebody's own, for `nvct runtime` to change.
+
+What is in force is what the engine's files say: nothing here knows how they come to say it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from nvct.sim import attach
+from tests.engines import configs, cri
+from tests.engines.box import DRIVER_ROOT, PROGRAMS
+from tests.engines.engines import CONFIG
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from tests.engines.box import Box
+
+    Done: TypeAlias = subprocess.CompletedProcess[str]
+    Snapshot: TypeAlias = dict[str, tuple[str, int, int, bytes]]
+
+SPEC = "/etc/cdi/nvidia.yaml"
+STOP_TIMEOUT_S = 30.0
+IMAGE = "docker.io/library/plain:test"
+
+
+class Daemon(ABC):
+    """What they have in common.
+
+    Attributes:
+        engine: its name for `nvct runtime`.
+        folder: where its configuration is.
+        own: files in there that the engine itself writes.
+    """
+
+    engine: ClassVar[str]
+    folder: ClassVar[str]
+    own: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, box: Box) -> None:
+        """Write the configuration; the engine is not started.
+
+        Raises:
+            ContainerNotPossibleError: the box has no such engine.
+        """
+        self.box = box
+        self.box.write(
+            CONFIG,
+            f'[nvidia-container-cli]\nroot = "{DRIVER_ROOT}"\n'
+            f'[nvct]\nfarm-dir = "{attach.farm_dir(DRIVER_ROOT)}"\n',
+        )
+        hook = f"--nvidia-cdi-hook-path={PROGRAMS}/nvidia-cdi-hook"
+        words = ["--cdi-version-max=0.5.0", f"--output={SPEC}", hook]  # all that Podman 4.3 knows
+        done = box.call("nvidia-ctk", "cdi", "generate", *words)
+        assert done.returncode == 0, done
+        self._process: subprocess.Popen[bytes] | None = None
+        box.call("rm", "-rf", self.folder)  # what this host has of it
+        self._write_config()
+        self.original = self.snapshot()
+
+    def snapshot(self) -> Snapshot:
+        """Return path → kind, mode, owner and content of everything in its folder but folders."""
+        top = self.box.root / self.folder.lstrip("/")
+        return {
+            os.path.relpath(os.path.join(folder, name), top): _describe(top, folder, name)
+            for folder, _, names in os.walk(top)
+            for name in names
+            if name not in self.own
+        }
+
+    def reset(self) -> None:
+        """Put the configuration back as it was at the beginning, by hand."""
+        self.box.call("rm", "-rf", self.folder, "/var/lib/nvct/engines")
+        self._write_config()
+        assert self.snapshot() == self.original
+
+    def nvct(self, *words: str) -> Done:
+        """Run a command of `nvct runtime`."""
+        return self.box.call("nvct", "runtime", *words)
+
+    def configure(self, *flags: str) -> Done:
+        """Configure it as a person does."""
+        done = self.nvct("configure", f"--runtime={self.engine}", *flags)
+        assert done.returncode == 0, done
+        return done
+
+    def undo(self) -> Done:
+        """Take that back."""
+        done = self.nvct("undo", f"--runtime={self.engine}")
+        assert done.returncode == 0, done
+        return done
+
+    def restart(self) -> None:
+        """Stop it if it runs, and start it."""
+        self.stop()
+        self.start()
+
+    def stop(self) -> None:
+        """Stop it if it runs."""
+        if self._process is not None:
+            self.box.call("kill", str(self._pid()))
+            self._process.wait(STOP_TIMEOUT_S)
+            self._process = None
+
+    def start(self) -> None:
+        """Start it, and give it the image where it has none.
+
+        Raises:
+            ContainerNotPossibleError: it does not start; the error ends with its log.
+        """
+        log = f"{self.engine}.log"
+        self._process = self.box.start(self._command(), log)
+        self.box.until(self._answers, log)
+        self._load()
+
+    def _pid(self) -> int:
+        """Return its process ID in the box: nsenter runs it as a child there."""
+        assert self._process is not None
+        children = f"/proc/{self._process.pid}/task/{self._process.pid}/children"
+        with open(children, encoding="ascii") as file:
+            outside = file.read().split()[0]
+        with open(f"/proc/{outside}/status", encoding="ascii") as file:
+            return int(next(line for line in file if line.startswith("NSpid:")).split()[-1])
+
+    @abstractmethod
+    def _write_config(self) -> None: ...
+
+    @abstractmethod
+    def _command(self) -> list[str]: ...
+
+    @abstractmethod
+    def _answers(self) -> bool: ...
+
+    @abstractmethod
+    def _load(self) -> None: ...
+
+    @abstractmethod
+    def run(self, script: str, *flags: str) -> Done:
+        """Run a script in a new container, with flags in the engine's own words."""
+
+
+def _describe(top: Path, folder: str, name: str) -> tuple[str, int, int, bytes]:
+    path = os.path.join(folder, name)
+    found = os.lstat(path)
+    if stat.S_ISLNK(found.st_mode):
+        return "link", 0, found.st_uid, os.fsencode(os.readlink(path))
+    with open(path, "rb") as file:
+        return "file", stat.S_IMODE(found.st_mode), found.st_uid, file.read()
+
+
+class Docker(Daemon):
+    """dockerd with a daemon.json that a person wrote, with tabs and without a last line end."""
+
+    engine = "docker"
+    folder = "/etc/docker"
+    own = ("key.json",)  # of Docker 20.10
+
+    def _write_config(self) -> None:
+        self.box.write("/etc/docker/daemon.json", configs.DOCKER % self.box.cgroup)
+
+    def _command(self) -> list[str]:
+        return ["/usr/sbin/dockerd"]
+
+    def docker(self, *words: str) -> Done:
+        """Run the command line of Docker."""
+        return self.box.call("/usr/bin/docker", *words)
+
+    def version(self) -> tuple[int, ...]:
+        """Return the daemon's version."""
+        said = self.docker("version", "--format={{.Server.Version}}").stdout
+        return tuple(int(part) for part in said.split("+")[0].split(".")[:2])
+
+    def _answers(self) -> bool:
+        return self.docker("version").returncode == 0
+
+    def _load(self) -> None:
+        if not self.docker("images", "--quiet", "plain:test").stdout:
+            done = self.docker("load", "--input", f"{self.box.work}/plain.tar")
+            assert done.returncode == 0, done
+
+    def run(self, script: str, *flags: str) -> Done:
+        words = ["run", "--rm", "--network=none", *flags, "plain:test", "/bin/sh", "-c", script]
+        return self.docker(*words)
+
+
+class Containerd(Daemon):
+    """containerd as Kubernetes uses it, with a config.toml of one of the versions."""
+
+    engine = "containerd"
+    folder = "/etc/containerd"
+
+    def __init__(self, box: Box, version: int) -> None:
+        self.format = version
+        super().__init__(box)
+
+    def _write_config(self) -> None:
+        self.box.write(
+            "/etc/containerd/config.toml", configs.CONTAINERD[self.format] % configs.PAUSE
+        )
+
+    def _command(self) -> list[str]:
+        return ["/usr/bin/containerd"]
+
+    def ctr(self, *words: str) -> Done:
+        """Run containerd's command line."""
+        return self.box.call("ctr", "--namespace=k8s.io", *words)
+
+    def version(self) -> tuple[int, ...]:
+        """Return the daemon's version."""
+        said = self.box.call("containerd", "--version").stdout.split()[2]
+        return tuple(int(part) for part in said.split("~")[0].split("+")[0].split(".")[:2])
+
+    def _answers(self) -> bool:
+        if self.ctr("version").returncode:
+            return False
+        # Its CRI is a plugin that comes later, or, if its settings are refused, never.
+        return " ok" in self.ctr("plugins", "ls", "id==cri").stdout
+
+    def _load(self) -> None:
+        if not self.ctr("image", "ls", "--quiet").stdout:
+            for name in ("plain", "pause"):
+                done = self.ctr("image", "import", f"{self.box.work}/{name}.tar")
+                assert done.returncode == 0, done
+
+    def pod(self, script: str, pod: cri.Pod) -> Done:
+        """Run a script in a pod."""
+        return cri.run(self.box, script, pod)
+
+    def run(self, script: str, *flags: str) -> Done:
+        assert not flags
+        return self.pod(script, cri.Pod())
+
+
+class Podman(Daemon):
+    """Podman, which has no daemon: every call reads its files."""
+
+    engine = "podman"
+    folder = "/etc/containers"
+
+    def _write_config(self) -> None:
+        self.box.write("/etc/containers/containers.conf", configs.PODMAN)
+        self.box.write("/etc/containers/policy.json", configs.POLICY)
+
+    def _command(self) -> list[str]:
+        raise NotImplementedError
+
+    def podman(self, *words: str) -> Done:
+        """Run Podman."""
+        env = {"PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
+        return self.box.call("/usr/bin/podman", "--storage-driver=overlay", *words, env=env)
+
+    def _answers(self) -> bool:
+        return self.podman("info").returncode == 0
+
+    def _load(self) -> None:
+        if self.podman("image", "exists", IMAGE).returncode:
+            done = self.podman("load", "--input", f"{self.box.work}/plain.tar")
+            assert done.returncode == 0, done
+
+    def start(self) -> None:
+        self._load()
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+    def words(self, script: str, *flags: str) -> list[str]:
+        """Return what Podman is told to run a script with flags."""
+        words = ["run", "--rm", "--network=none", f"--cgroup-parent=/{self.box.cgroup}", *flags]
+        return [*words, IMAGE, "/bin/sh", "-c", script]
+
+    def run(self, script: str, *flags: str) -> Done:
+        return self.podman(*self.words(script, *flags))
+
+
+class Crio(Daemon):
+    """CRI-O, which no Debian release has: this host's own."""
+
+    engine = "crio"
+    folder = "/etc/crio"
+
+    def _write_config(self) -> None:
+        self.box.write("/etc/crio/crio.conf", configs.CRIO % configs.PAUSE)
+        self.box.write("/etc/crio/policy.json", configs.POLICY)
+
+    def _command(self) -> list[str]:
+        return ["crio"]
+
+    def _answers(self) -> bool:
+        return self.box.call("test", "-S", cri.CRIO_SOCKET).returncode == 0
+
+    def _load(self) -> None:
+        for name in ("plain", "pause"):  # Podman has the same store
+            archive = f"{self.box.work}/{name}.tar"
+            done = self.box.call("podman", "--storage-driver=overlay", "load", "--input", archive)
+            assert done.returncode == 0, done
+
+    def in_force(self) -> str:
+        """Return the settings that it says are in force."""
+        done = self.box.call("crio", "config")
+        assert done.returncode == 0, done
+        return done.stdout
+
+    def pod(self, script: str, pod: cri.Pod) -> Done:
+        """Run a script in a pod."""
+        return cri.run(self.box, script, pod, cri.CRIO_SOCKET)
+
+    def run(self, script: str, *flags: str) -> Done:
+        assert not flags
+        return self.pod(script, cri.Pod())

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""containerd 1.6, 1.7 and 2.1 as `nvct runtime configure` leaves them, asked as a kubelet asks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engines import configured, crash
+from tests.engines.cri import Pod
+from tests.engines.daemons import Containerd
+from tests.engines.releases import of_release
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.engines.box import Box
+
+pytestmark = pytest.mark.slow
+CONFIG = "/etc/containerd/config.toml"
+FIRST_WITH_CDI = (1, 7)
+KEY = "cdi.k8s.io/nvidia-device-plugin_gpu"
+
+
+def _case(release: str, version: int) -> tuple[str, int]:
+    return release, version
+
+
+CASES = [
+    of_release(release, _case(release, version), name=f"{release}-version{version}")
+    for release, versions in {"bookworm": (1, 2), "trixie": (2,), "forky": (2, 3)}.items()
+    for version in versions
+]
+ENVS = {
+    handler: dict([asks.split("=", 1)]) for handler, asks in configured.HANDLERS.items()
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=CASES)
+def containerd(
+    request: pytest.FixtureRequest, machine_of: Callable[[str], Box]
+) -> Iterator[Containerd]:
+    """containerd that runs, with nothing of ours and a config.toml of a version."""
+    release, version = request.param
+    daemon = configured.started(lambda: Containerd(machine_of(release), version))
+    yield daemon
+    daemon.stop()
+
+
+@pytest.fixture
+def bare(containerd: Containerd) -> Containerd:
+    """The same, whatever another test left."""
+    if containerd.snapshot() != containerd.original:
+        containerd.reset()
+        containerd.restart()
+    return containerd
+
+
+def test_every_runtime_class_gives_gpus(bare: Containerd) -> None:
+    before = bare.pod("true", Pod(handler="nvidia"))
+    assert "no runtime for" in before.stderr, before
+    bare.configure("--cdi.enabled")
+    bare.restart()
+    for handler, env in ENVS.items():
+        configured.has_one_gpu(bare.pod("nvidia-smi -L", Pod(handler=handler, env=env)))
+        configured.has_no_gpu(bare.pod(configured.NODES, Pod(handler=handler)))
+    configured.has_no_gpu(bare.pod(configured.NODES, Pod(env=ENVS["nvidia"])))
+    bad = bare.pod("true", Pod(handler="nvidia", env={"NVIDIA_VISIBLE_DEVICES": "9"}))
+    assert "no device '9'" in bad.stderr, bad
+
+
+def test_the_field_and_the_annotation_of_cdi_give_gpus(bare: Containerd) -> None:
+    bare.configure("--cdi.enabled")
+    bare.restart()
+    annotations = {KEY: configured.DEVICE}
+    for handler in ("", "nvidia"):
+        for pod in (
+            Pod(handler=handler, cdi=(configured.DEVICE,)),
+            Pod(handler=handler, annotations=annotations),
+            # As the device plugin answers: both of them, for a device each.
+            Pod(handler=handler, cdi=(configured.DEVICE,), annotations=annotations),
+        ):
+            done = bare.pod(f"nvidia-smi -L; {configured.NODES}", pod)
+            if bare.version() >= FIRST_WITH_CDI:
+                configured.has_one_gpu(done)
+            elif not handler:
+                assert done.stdout == "0\n", done  # it ignores both, and says nothing
+
+
+def test_the_default_runtime_gives_gpus(bare: Containerd) -> None:
+    bare.configure("--set-as-default")
+    bare.restart()
+    configured.has_one_gpu(bare.pod("nvidia-smi -L", Pod(env=ENVS["nvidia"])))
+    configured.has_no_gpu(bare.pod(configured.NODES, Pod()))
+
+
+def test_configuring_twice_changes_nothing(bare: Containerd) -> None:
+    configured.is_idempotent(bare, "--set-as-default", "--cdi.enabled")
+
+
+def test_the_plan_is_what_is_done(bare: Containerd) -> None:
+    configured.does_as_planned(bare, "--cdi.enabled")
+
+
+def test_undo_gives_the_bytes_back_and_containerd_works(bare: Containerd) -> None:
+    bare.configure("--set-as-default", "--cdi.enabled")
+    bare.restart()
+    bare.undo()
+    assert bare.snapshot() == bare.original
+    bare.restart()
+    assert bare.run("echo runs").stdout == "runs\n"
+    gone = bare.pod("true", Pod(handler="nvidia"))
+    assert "no runtime for" in gone.stderr, gone
+
+
+def test_the_incumbents_command_line_does_as_well(bare: Containerd) -> None:
+    configured.takes_the_incumbents_words(bare)
+    bare.restart()
+    configured.has_one_gpu(bare.pod("nvidia-smi -L", Pod(handler="nvidia", env=ENVS["nvidia"])))
+
+
+def test_status_tells_of_the_running_containerd(bare: Containerd) -> None:
+    bare.configure()
+    configured.is_told_of(bare, CONFIG)
+
+
+@pytest.mark.parametrize("containerd", [CASES[2], CASES[4]], indirect=True)
+def test_a_kill_at_any_point_leaves_a_containerd_that_starts(bare: Containerd) -> None:
+    crash.leaves_an_engine_that_starts(bare, "--set-as-default", "--cdi.enabled")

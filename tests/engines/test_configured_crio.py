@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CRI-O as `nvct runtime configure` leaves it, where there is one: nobody packages it in Debian.
+
+Elsewhere its drop-ins are checked against its documented settings (tests/engineconf), and the
+contract of hooks.d by Podman, which has the same (test_configured_podman).
+"""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tests.engines import configured, crash
+from tests.engines.cri import Pod
+from tests.engines.daemons import Crio
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.engines.box import Box
+
+pytestmark = pytest.mark.slow
+ENV = dict([configured.ONE.split("=", 1)])
+
+
+@pytest.fixture(scope="module")
+def crio(machine_of: Callable[[str], Box]) -> Iterator[Crio]:
+    """CRI-O that runs, with nothing of ours."""
+    if shutil.which("crio") is None:
+        pytest.skip("no CRI-O on PATH: in no registry of Debian's")
+    daemon = configured.started(lambda: Crio(machine_of("trixie")))
+    yield daemon
+    daemon.stop()
+
+
+@pytest.fixture
+def bare(crio: Crio) -> Crio:
+    """The same, whatever another test left."""
+    if crio.snapshot() != crio.original:
+        crio.reset()
+        crio.restart()
+    return crio
+
+
+def test_crio_itself_says_that_the_runtimes_are_in_force(bare: Crio) -> None:
+    assert "runtimes.nvidia" not in bare.in_force()
+    bare.configure("--set-as-default")
+    said = bare.in_force()
+    for name in configured.HANDLERS:
+        assert f"[crio.runtime.runtimes.{name}]" in said
+    assert 'default_runtime = "nvidia"' in said
+
+
+def test_every_runtime_class_gives_gpus(bare: Crio) -> None:
+    bare.configure()
+    bare.restart()
+    for handler in configured.HANDLERS:
+        configured.has_one_gpu(bare.pod("nvidia-smi -L", Pod(handler=handler, env=ENV)))
+    configured.has_no_gpu(bare.pod(configured.NODES, Pod(env=ENV)))
+
+
+def test_the_field_and_the_annotation_of_cdi_give_gpus(bare: Crio) -> None:
+    for pod in (
+        Pod(cdi=(configured.DEVICE,)),
+        Pod(annotations={"cdi.k8s.io/nvidia-device-plugin_gpu": configured.DEVICE}),
+    ):
+        configured.has_one_gpu(bare.pod("nvidia-smi -L", pod))
+
+
+def test_configuring_twice_changes_nothing(bare: Crio) -> None:
+    configured.is_idempotent(bare, "--set-as-default")
+
+
+def test_undo_gives_the_bytes_back_and_crio_works(bare: Crio) -> None:
+    bare.configure("--set-as-default")
+    bare.restart()
+    bare.undo()
+    assert bare.snapshot() == bare.original
+    bare.restart()
+    assert bare.run("echo runs").stdout == "runs\n"
+
+
+def test_a_kill_at_any_point_leaves_a_crio_that_starts(bare: Crio) -> None:
+    crash.leaves_an_engine_that_starts(bare, "--set-as-default")

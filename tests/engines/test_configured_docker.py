@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Docker 20.10, 26 and 28 as `nvct runtime configure` leaves them, and as undo does."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engines import configured, crash, releases
+from tests.engines.daemons import Docker
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.engines.box import Box
+
+pytestmark = pytest.mark.slow
+FIRST_WITH_CDI = (25, 0)
+DAEMON_JSON = "/etc/docker/daemon.json"
+
+
+@pytest.fixture(scope="module", params=releases.ALL)
+def docker(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> Iterator[Docker]:
+    """dockerd that runs, with nothing of ours."""
+    daemon = configured.started(lambda: Docker(machine_of(request.param)))
+    yield daemon
+    daemon.stop()
+
+
+@pytest.fixture
+def bare(docker: Docker) -> Docker:
+    """The same, whatever another test left."""
+    if docker.snapshot() != docker.original:
+        docker.reset()
+        docker.restart()
+    return docker
+
+
+def test_a_running_docker_gives_gpus_without_a_restart(bare: Docker) -> None:
+    before = bare.run("nvidia-smi -L", "--runtime=nvidia")
+    assert before.returncode == 125, before
+    assert "unknown" in before.stderr.lower(), before
+    bare.configure()
+    for name, asks in configured.HANDLERS.items():
+        done = bare.run("nvidia-smi -L", f"--runtime={name}", f"--env={asks}")
+        configured.has_one_gpu(done)
+    configured.has_no_gpu(bare.run(configured.NODES, "--runtime=nvidia"))
+    mine = bare.run("echo runs", "--runtime=mine")
+    assert mine.stdout == "runs\n", mine
+
+
+def test_a_restarted_docker_gives_gpus_in_every_way(bare: Docker) -> None:
+    bare.configure("--set-as-default", "--cdi.enabled")
+    bare.restart()
+    configured.has_one_gpu(bare.run("nvidia-smi -L", f"--env={configured.ONE}"))
+    configured.has_one_gpu(bare.run("nvidia-smi -L", "--gpus=device=0", "--runtime=runc"))
+    configured.has_one_gpu(bare.run("nvidia-smi -L", "--gpus=device=0"))
+    configured.has_no_gpu(bare.run(configured.NODES))
+    done = bare.run("nvidia-smi -L", f"--device={configured.DEVICE}", "--runtime=runc")
+    if bare.version() >= FIRST_WITH_CDI:
+        configured.has_one_gpu(done)
+    else:
+        assert "not an absolute path" in done.stderr, done
+
+
+def test_configuring_twice_changes_nothing(bare: Docker) -> None:
+    configured.is_idempotent(bare, "--set-as-default", "--cdi.enabled")
+
+
+def test_the_plan_is_what_is_done(bare: Docker) -> None:
+    configured.does_as_planned(bare, "--cdi.enabled")
+
+
+def test_undo_gives_the_bytes_back_and_docker_works(bare: Docker) -> None:
+    bare.configure("--set-as-default", "--cdi.enabled")
+    bare.restart()
+    bare.undo()
+    assert bare.snapshot() == bare.original
+    bare.restart()
+    assert bare.run("echo runs").stdout == "runs\n"
+    gone = bare.run("true", "--runtime=nvidia")
+    assert gone.returncode == 125, gone
+
+
+def test_the_incumbents_command_line_does_as_well(bare: Docker) -> None:
+    configured.takes_the_incumbents_words(bare)
+    bare.restart()
+    done = bare.run("nvidia-smi -L", "--runtime=nvidia", f"--env={configured.ONE}")
+    configured.has_one_gpu(done)
+
+
+def test_status_tells_of_the_running_docker(bare: Docker) -> None:
+    bare.configure()
+    configured.is_told_of(bare, DAEMON_JSON)
+
+
+@pytest.mark.parametrize("docker", [releases.of_release("trixie")], indirect=True)
+def test_a_kill_at_any_point_leaves_a_docker_that_starts(bare: Docker) -> None:
+    crash.leaves_an_engine_that_starts(bare, "--set-as-default", "--cdi.enabled")

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nvct runtime explain` beside a real dockerd that cannot do --gpus, and then can."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nvct.engine.explain import MESSAGE
+from nvct.paths import DEFAULT_PATH_DIRS
+from tests.engines import configured, releases
+from tests.engines.box import PROGRAMS
+from tests.engines.daemons import Docker
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.engines.box import Box
+
+pytestmark = pytest.mark.slow
+HOOK = "nvidia-container-runtime-hook"
+FOLDER = "/run/hooks"
+USUAL = ":".join(DEFAULT_PATH_DIRS)
+
+
+class Lean(Docker):
+    """dockerd as a service manager starts it, with none of our programs on its PATH."""
+
+    def _command(self) -> list[str]:
+        return ["/usr/bin/env", f"PATH={FOLDER}:{USUAL}", "/usr/sbin/dockerd"]
+
+    def cause(self, path: str = USUAL) -> str:
+        """Return what explain says to a user with this PATH, by its exit status too."""
+        words = ("runtime", "explain", "--format=json")
+        done = self.box.call(f"{PROGRAMS}/nvct", *words, env={"PATH": path})
+        cause = json.loads(done.stdout)["cause"]
+        assert isinstance(cause, str)
+        assert done.returncode == (1 if cause else 0), done
+        return cause
+
+
+@pytest.fixture(scope="module", params=releases.ALL)
+def docker(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> Iterator[Lean]:
+    daemon = configured.started(lambda: Lean(machine_of(request.param)))
+    yield daemon
+    daemon.stop()
+
+
+def test_the_cause_is_named_until_there_is_none(docker: Lean) -> None:
+    failed = docker.run("nvidia-smi -L", "--gpus=device=0")
+    assert MESSAGE in failed.stderr, failed
+    assert docker.cause() == "not-installed"
+    assert docker.cause(f"{PROGRAMS}:{USUAL}") == "not-on-path"
+    docker.box.call("mkdir", "-p", FOLDER)
+    docker.box.call("ln", "-s", f"{PROGRAMS}/{HOOK}", f"{FOLDER}/{HOOK}")
+    failed = docker.run("nvidia-smi -L", "--gpus=device=0")
+    assert MESSAGE in failed.stderr, failed
+    assert docker.cause() == "not-restarted"
+    docker.restart()
+    configured.has_one_gpu(docker.run("nvidia-smi -L", "--gpus=device=0"))
+    assert docker.cause() == ""

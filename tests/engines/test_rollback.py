@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine that does not take a change has its files back, runs, and says what was wrong."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nvct.engine import containerd as containerd_files
+from nvct.engine import docker as docker_files
+from nvct.engine import modules
+from nvct.engine.command import Done
+from nvct.engine.found import Engine
+from nvct.engine.hands import EngineHands
+from nvct.engine.journal import Journal
+from nvct.engine.model import Files, Handler, Wanted
+from nvct.engine.processes import Process
+from nvct.engine.transaction import Transaction
+from nvct.errors import EngineError
+from tests.engines.configured import started
+from tests.engines.daemons import Containerd, Docker
+from tests.engines.releases import of_release
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nvct.engine.model import Change, State
+    from tests.engines.box import Box
+    from tests.engines.daemons import Daemon
+
+pytestmark = pytest.mark.slow
+HANDLERS = (Handler(name="nvidia", path="/usr/bin/nvidia-container-runtime"),)
+PLUGIN = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+TIMEOUT_S = 4.0
+DEFAULT = re.compile(rb"""(default_runtime_name = ["'])nvidia""")
+
+
+class Restartable(Containerd):
+    """containerd that a test restarts without waiting for it to be well."""
+
+    def start_again(self) -> None:
+        self.stop()
+        self._process = self.box.start(self._command(), "containerd.log")
+
+
+class Known(Docker):
+    """dockerd whose process a test knows."""
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        own = self._process.pid
+        return int(Path(f"/proc/{own}/task/{own}/children").read_text(encoding="ascii").split()[0])
+
+
+class BadContainerd:
+    """Registers the handler, and names a default runtime that is none."""
+
+    @staticmethod
+    def state(wanted: Wanted, files: Files) -> State:
+        return containerd_files.state(wanted, files)
+
+    @staticmethod
+    def removal(wanted: Wanted, files: Files) -> Change:
+        return containerd_files.removal(wanted, files)
+
+    @staticmethod
+    def plan(wanted: Wanted, files: Files) -> Change:
+        change = containerd_files.plan(replace(wanted, default="nvidia"), files)
+        edits = [
+            replace(edit, after=DEFAULT.sub(rb"\1nosuch", edit.after or b""))
+            for edit in change.edits
+        ]
+        assert tuple(edits) != change.edits
+        return replace(change, edits=tuple(edits))
+
+
+class BadDocker:
+    """Writes a word that daemon.json does not have."""
+
+    @staticmethod
+    def state(wanted: Wanted, files: Files) -> State:
+        return docker_files.state(wanted, files)
+
+    @staticmethod
+    def removal(wanted: Wanted, files: Files) -> Change:
+        return docker_files.removal(wanted, files)
+
+    @staticmethod
+    def plan(wanted: Wanted, files: Files) -> Change:
+        change = docker_files.plan(wanted, files)
+        bad = (change.edits[0].after or b"").replace(b'"runtimes"', b'"nosuch": 1, "runtimes"')
+        return replace(change, edits=(replace(change.edits[0], after=bad),))
+
+
+def _hands(daemon: Daemon, wanted: Wanted, pid: int, run: Callable[..., Done]) -> EngineHands:
+    sockets = {"docker": "docker.sock", "containerd": "containerd/containerd.sock"}
+    found = Engine(
+        engine=daemon.engine, pid=pid, unit=f"{daemon.engine}.service",
+        socket=f"{daemon.box.root}/run/{sockets[daemon.engine]}",
+    )  # fmt: skip
+    return EngineHands(
+        wanted=wanted, program="", found=found, way="auto", run=run, timeout_s=TIMEOUT_S,
+        again=lambda: found,
+        look=lambda number: Process(engine=daemon.engine, pid=number, exe="/usr/sbin/dockerd"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("release", "version"),
+    [of_release("bookworm", "bookworm", 2), of_release("forky", "forky", 3)],
+)
+def test_a_containerd_whose_cri_plugin_fails_goes_back(
+    machine_of: Callable[[str], Box], tmp_path: Path, release: str, version: int
+) -> None:
+    daemon = started(lambda: Restartable(machine_of(release), version))
+    root = str(daemon.box.root)
+    wanted = Wanted(
+        engine="containerd", handlers=HANDLERS, config="/etc/containerd/config.toml",
+        engine_version=daemon.version(),
+    )  # fmt: skip
+    restarts = []
+
+    def run(argv: Sequence[str], _timeout_s: float = 0) -> Done:
+        if argv[0] == "systemctl":
+            restarts.append(list(argv))
+            daemon.start_again()
+            return Done(status=0)
+        if argv[0] == "journalctl":
+            log = daemon.box.work / "containerd.log"
+            return Done(status=0, out=log.read_text(encoding="utf-8"))
+        said = daemon.box.call(*(word.replace(root, "") for word in argv))
+        return Done(status=said.returncode, out=said.stdout, err=said.stderr)
+
+    hands = _hands(daemon, wanted, 1, run)
+    journal = Journal(str(tmp_path / "state"))
+    try:
+        with pytest.raises(
+            EngineError, match=rf"its plugin {PLUGIN[version]} fails to load: .*no "
+        ):
+            Transaction(BadContainerd, Files(root), journal, hands).configure(wanted)
+
+        assert restarts == [["systemctl", "restart", "containerd.service"]] * 2
+        assert daemon.snapshot() == daemon.original
+        assert journal.pages() == {}
+        assert daemon.run("echo runs").stdout == "runs\n"
+    finally:
+        daemon.stop()
+
+
+@pytest.mark.parametrize("release", [of_release("bookworm"), of_release("trixie")])
+def test_a_dockerd_that_refuses_its_file_in_silence_goes_back(
+    machine_of: Callable[[str], Box], tmp_path: Path, release: str
+) -> None:
+    daemon = started(lambda: Known(machine_of(release)))
+    wanted = Wanted(engine="docker", handlers=HANDLERS, config="/etc/docker/daemon.json")
+    hands = _hands(daemon, wanted, daemon.pid, lambda *_: Done(status=1))
+    journal = Journal(str(tmp_path / "state"))
+    files = Files(str(daemon.box.root))
+    try:
+        with pytest.raises(EngineError, match="dockerd does not take its files within 4 s"):
+            Transaction(BadDocker, files, journal, hands).configure(wanted)
+
+        assert daemon.snapshot() == daemon.original
+        assert journal.pages() == {}
+        done = Transaction(modules.of("docker"), files, journal, hands).configure(wanted)
+        assert [edit.path for edit in done.edits] == [wanted.config]
+        runtimes = daemon.docker(
+            "info", "--format={{range $name, $_ := .Runtimes}}{{$name}} {{end}}"
+        )
+        assert "nvidia" in runtimes.stdout.split()
+    finally:
+        daemon.stop()
+        daemon.reset()

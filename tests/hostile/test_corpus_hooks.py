@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every hostile image by the hooks that engines call themselves, in real containers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hostile import corpus, verdicts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.integration.conftest import SimulatedNode
+
+WAYS = {"cdi": corpus.by_cdi, "prestart": corpus.by_prestart}
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("way", WAYS)
+def test_hostile_images_get_nothing_out_of_the_host_by_a_hook(
+    simulated: SimulatedNode, golden: Callable[[str, str], None], way: str
+) -> None:
+    verdicts.check(simulated, golden, WAYS[way])

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine of two plain files, with the rules of the real ones: lines that we add and take out.
+
+`main` imports `extra`, which holds one line per handler: ours are written before the import, so
+that every prefix of the edits is a configuration that starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from nvct.engine.model import Change, FileEdit, Handler, State, Wanted
+from nvct.errors import EngineConfigError, EngineError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvct.engine.model import Files
+
+MAIN = "/etc/pair/main.conf"
+EXTRA = "/etc/pair/conf.d/extra.conf"
+IMPORT = b"import extra\n"
+
+
+def wanted(*names: str, default: str = "", config: str = MAIN) -> Wanted:
+    handlers = tuple(Handler(name=name, path=f"/usr/bin/{name}") for name in names or ("nvidia",))
+    return Wanted(engine="pair", handlers=handlers, default=default, config=config)
+
+
+def starts(main: bytes | None, extra: bytes | None) -> bool:
+    """Tell whether the engine would start with these files."""
+    return not (main and IMPORT in main and extra is None)
+
+
+class Pair:
+    """Its module."""
+
+    @staticmethod
+    def state(wanted: Wanted, files: Files) -> State:
+        lines = (files.read(EXTRA) or b"").decode().splitlines()
+        pairs = [line.removeprefix("handler ").split("=") for line in lines if "=" in line]
+        return State(handlers=dict(pairs), files=(wanted.config, EXTRA))
+
+    @staticmethod
+    def plan(wanted: Wanted, files: Files) -> Change:
+        main, extra = files.read(wanted.config), files.read(EXTRA)
+        if main is not None and b"broken" in main:
+            raise EngineConfigError(f"{wanted.config} is broken")
+        text = extra or b""
+        for handler in wanted.handlers:
+            line = f"handler {handler.name}={handler.path}\n".encode()
+            text += b"" if line in text else line
+        new = main or b""
+        new += b"" if IMPORT in new else IMPORT
+        if wanted.default:
+            new += f"default {wanted.default}\n".encode()
+        return _change([(EXTRA, extra, text), (wanted.config, main, new)])
+
+    @staticmethod
+    def removal(wanted: Wanted, files: Files) -> Change:
+        main, extra = files.read(wanted.config), files.read(EXTRA)
+        text, new = extra, main
+        for handler in wanted.handlers:
+            line = f"handler {handler.name}={handler.path}\n".encode()
+            text = text.replace(line, b"") if text is not None else None
+            if new is not None:
+                new = new.replace(f"default {handler.name}\n".encode(), b"")
+        if not text:
+            text = None
+            new = new.replace(IMPORT, b"") if new is not None else None
+        return _change([(wanted.config, main, new), (EXTRA, extra, text)])
+
+
+def _change(edits: Sequence[tuple[str, bytes | None, bytes | None]]) -> Change:
+    made = tuple(
+        FileEdit(path=path, before=before, after=after)
+        for path, before, after in edits
+        if before != after
+    )
+    return Change(engine="pair", edits=made, notes=("a note",))
+
+
+@dataclass
+class PairHands:
+    """What is asked of the engine, written down.
+
+    Attributes:
+        refuses: what `check` says, "" for nothing.
+        fails: how often `activate` still fails.
+        activated: (restart, back) of each time.
+    """
+
+    refuses: str = ""
+    fails: int = 0
+    checked: list[Sequence[FileEdit]] = field(default_factory=list)
+    activated: list[tuple[bool, bool]] = field(default_factory=list)
+
+    def check(self, edits: Sequence[FileEdit]) -> list[str]:
+        self.checked.append(edits)
+        if self.refuses:
+            raise EngineError(self.refuses)
+        return []
+
+    def activate(self, *, restart: bool, back: bool = False) -> list[str]:
+        self.activated.append((restart, back))
+        if self.fails:
+            self.fails -= 1
+            raise EngineError("pair does not start again: line 1: no such thing")
+        return ["told"]
