@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in /usr/bin/python3 python3; do $$p -c 'import sys; sys.
 # Containers need root: a user for whom sudo asks no password (any more) gets it for the demo alone.
 SUDO = $(shell [ "$$(id -u)" = 0 ] || ! sudo -n true 2>/dev/null || echo sudo)
 
-.PHONY: help setup demo test check fmt golden bench fuzz gpu install deb rpm ci ci-full clean
+.PHONY: help setup demo test check fmt golden bench fuzz gpu install deb rpm bundle ci ci-full clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -68,6 +68,9 @@ deb: setup ## build the Debian packages into dist/
 rpm: setup ## build the rpm packages into dist/
 	@bash tests/support/packages.sh rpm $(PACKAGED)
 	@sh packaging/rpm/build.sh
+
+bundle: setup ## build the bundle, which needs no Python on its host, into dist/
+	@$(BIN)/python packaging/bundle/build.py --out dist
 
 ci: check ## everything that a change must pass; a skipped engine test fails
 	@bash tests/support/packages.sh podman uidmap musl mmdebstrap iproute2 \

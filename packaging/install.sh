@@ -37,7 +37,8 @@ chmod 0755 "$lib/cold"
 nvct() { PYTHONPATH=$here "$BUILD_PYTHON" -B -c "import sys; sys.argv[0] = 'nvct'; from nvct.cli.main import nvct; nvct()" "$@"; }
 nvct launchers install --bin-dir "$dest/usr/bin" --form c --python "$PYTHON" --packages /usr/lib/nvct \
 	--cold /usr/lib/nvct/cold --archive /usr/lib/nvct/hot.bin --no-archive
-ln -sf nvidia-container-runtime-hook "$dest/usr/bin/nvidia-container-toolkit"
+# No symbolic link: the incumbent's scripts, when that is purged, remove one of this name.
+ln -f "$dest/usr/bin/nvidia-container-runtime-hook" "$dest/usr/bin/nvidia-container-toolkit"
 # One program under several names; links where they come in the same package.
 ln -f "$dest/usr/bin/nvidia-container-runtime" "$dest/usr/bin/nvidia-cdi-hook"
 ln -f "$dest/usr/bin/nvidia-container-runtime.cdi" "$dest/usr/bin/nvidia-container-runtime.legacy"

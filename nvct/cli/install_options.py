@@ -10,8 +10,11 @@ from nvct.cli.options import Words, words
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeAlias
 
     from nvct.cli.options import Command
+
+    Adds: TypeAlias = Callable[[Command], Command]
 
 DEFAULT = "RUNTIME_SPECIFIC_DEFAULT"  # the incumbent's word for it
 DRIVER_ROOT = "/run/nvidia/driver"
@@ -19,14 +22,14 @@ DRIVER_ROOT = "/run/nvidia/driver"
 
 def options(function: Command) -> Command:
     """Add them."""
-    every: list[Callable[[Command], Command]] = [*_GENERAL, *_TOOLKIT, *_ENGINE, *_WITHOUT_EFFECT]
-    for add in reversed(every):
-        function = add(function)
+    for part in (_WITHOUT_EFFECT, _ENGINE, _TOOLKIT, _GENERAL):
+        for add in reversed(part):
+            function = add(function)
     return function
 
 
 def _switch(*names: str, env: str | list[str] | None, text: str, hidden: bool = False,
-            default: bool | None = False) -> Callable[[Command], Command]:  # fmt: skip
+            default: bool | None = False) -> Adds:  # fmt: skip
     """Return a switch; one that is on by default is switched off by --NAME=false."""
     if default:
         names = (f"{names[0]}/--no-{names[0][2:]}", *names[1:])
@@ -35,12 +38,13 @@ def _switch(*names: str, env: str | list[str] | None, text: str, hidden: bool = 
 
 
 def _value(*names: str, env: str | list[str] | None, text: str, default: str | None = None,
-           hidden: bool = False) -> Callable[[Command], Command]:  # fmt: skip
-    return click.option(*names, envvar=env, help=text, default=default,
-                        show_default=default not in (None, "", DEFAULT), hidden=hidden)  # fmt: skip
+           hidden: bool = False) -> Adds:  # fmt: skip
+    shown = bool(default) and default != DEFAULT
+    return click.option(*names, envvar=env, help=text, default=default, show_default=shown,
+                        hidden=hidden)  # fmt: skip
 
 
-_GENERAL = [
+_GENERAL: list[Adds] = [
     _switch("--no-daemon", "-n", "no_daemon", env="NO_DAEMON",
             text="End when all is set up, and leave it so."),
     _switch("--no-runtime-config", "no_runtime_config", env="NO_RUNTIME_CONFIG",
@@ -63,7 +67,7 @@ _GENERAL = [
     _switch("--debug", "debug", env="TOOLKIT_DEBUG", text="Show the traceback of a bug."),
 ]  # fmt: skip
 
-_TOOLKIT = [
+_TOOLKIT: list[Adds] = [
     _value("--driver-root", "--nvidia-driver-root", "driver_root",
            env=["NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"], default=DRIVER_ROOT,
            text="Where the driver's files are on the host."),
@@ -115,7 +119,7 @@ _TOOLKIT = [
           text="Keys of config.toml's table features to switch on."),
 ]  # fmt: skip
 
-_ENGINE = [
+_ENGINE: list[Adds] = [
     _value("--config", "config", env=["RUNTIME_CONFIG", "CONTAINERD_CONFIG", "DOCKER_CONFIG"],
            default=DEFAULT, text="The engine's main file.  [default: its usual one]"),
     _value("--drop-in-config", "drop_in", env="RUNTIME_DROP_IN_CONFIG", default=DEFAULT,
@@ -153,7 +157,7 @@ _ENGINE = [
            text="Of CRI-O: config; hook is deprecated."),
 ]  # fmt: skip
 
-_WITHOUT_EFFECT = [
+_WITHOUT_EFFECT: list[Adds] = [
     _switch("--enable-nri-plugin", "-p", "nri", env="ENABLE_NRI_PLUGIN", hidden=True,
             text="There is no such plugin yet."),
     _value("--nri-plugin-index", "nri_index", env="NRI_PLUGIN_INDEX", hidden=True, text=""),

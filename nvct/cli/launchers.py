@@ -24,11 +24,12 @@ PACKAGES = click.option("--packages", help="Folder that holds nvct.  [default: t
 @launchers.command()
 @click.option("--bin-dir", type=click.Path(path_type=Path), required=True, help="Where they go.")
 @click.option("--form", type=click.Choice(launch.FORMS), default="auto", show_default=True,
-              help="A static C program, or a shell script.")  # fmt: skip
+              help="A static C program, a shell script, or nvct-hot.")  # fmt: skip
 @PYTHON
 @PACKAGES
 @click.option("--cold", help="Interpreter of the cold side.  [default: this one]")
 @click.option("--archive", default="", help="Compiled hot side.  [default: in __pycache__]")
+@click.option("--hot", default="", help="nvct-hot: started where it is there; or installed.")
 @click.option("--no-archive", is_flag=True, help="Make the archive later: nvct launchers archive.")
 def install(
     *,
@@ -38,6 +39,7 @@ def install(
     packages: str | None,
     cold: str | None,
     archive: str,
+    hot: str,
     no_archive: bool,
 ) -> None:
     """Install nvidia-container-runtime, .cdi, .legacy, nvidia-cdi-hook and the prestart hook.
@@ -45,7 +47,7 @@ def install(
     Example: nvct launchers install --bin-dir /usr/local/bin
     """
     built = _built(python, packages, archive)
-    built = replace(built, cold=cold or built.cold)
+    built = replace(built, cold=cold or built.cold, hot=hot)
     compiler = os.environ.get("CC") or "cc"
     used, made = launch.install(bin_dir.resolve(), form, built, compiler, archive=not no_archive)
     programs = ", ".join(path.name for path in made if path.parent == bin_dir.resolve())

@@ -33,6 +33,7 @@ def publish(ctx: click.Context, *, output: str, withdraw: bool) -> None:
     from nvct.plan import facts
     from nvct.refresh import published
 
+    output = published.place(output)
     if withdraw:
         gone = published.withdraw(output)
         say(f"removed {output}" if gone else f"{output} does not exist")

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import click
 
-from nvct.errors import EngineError, UsageError
+from nvct.errors import DocumentError, EngineError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nvct.engine.model import Wanted
     from nvct.engine.processes import Process
     from nvct.engine.transaction import Transaction
+    from nvct.errors import NvctError
 
 PROC = "/proc"
 RELOAD = click.option(
@@ -63,6 +64,7 @@ def meant(engine: str, config: str | None) -> Engine | None:
 def choose(here: Sequence[Engine], engine: str, config: str | None) -> Engine | None:
     """Return the one that is meant of the engines that are here; see `meant`."""
     every = [found for found in here if found.engine == engine and _is_ours(found)]
+    every.sort(key=lambda found: found.foreign)  # one that is left anyway is only told
     if config is not None:
         named = [found for found in every if config in (found.config, found.edit)]
         return _allowed(named[0]) if named else None
@@ -98,15 +100,26 @@ def of_version(wanted: Wanted, found: Engine) -> Wanted:
     return replace(wanted, engine_version=version, arguments=_arguments(found))
 
 
-def recorded(journal: Journal, engine: str | None, config: str | None) -> list[Wanted]:
-    """Return what the journal says that engines were told.
+def recorded(
+    journal: Journal, engine: str | None, config: str | None, errors: list[NvctError]
+) -> list[Wanted]:
+    """Return what the journal says that engines were told, all or those that are meant.
+
+    What is wrong with a page is added to `errors`: the other engines are not to wait for it.
 
     Raises:
-        DocumentError: the journal is damaged.
+        DocumentError: the journal cannot be read.
     """
     found = []
     path = None if config is None else os.path.abspath(config)
-    for page in journal.pages().values():
+    for name in journal.paths():
+        if engine and not os.path.basename(name).startswith(f"{engine}-"):
+            continue
+        try:
+            page = journal.load(name)
+        except DocumentError as error:
+            errors.append(error)
+            continue
         record = page.done or page.pending
         if record is None or engine not in (None, record.wanted.engine):
             continue
@@ -117,9 +130,17 @@ def recorded(journal: Journal, engine: str | None, config: str | None) -> list[W
 
 def reader(wanted: Wanted) -> Engine | None:
     """Return the engine of this host that reads these files, None where there is none."""
-    for found in engines():
+    return of_file(engines(), wanted)
+
+
+def of_file(here: Sequence[Engine], wanted: Wanted) -> Engine | None:
+    """Return the engine that reads these files of those that are here; see `reader`.
+
+    Never one that another user or file system has brought: its program is run, its socket asked.
+    """
+    for found in here:
         named = wanted.config in (found.config, found.edit)
-        if found.engine == wanted.engine and named and _is_ours(found):
+        if found.engine == wanted.engine and named and not found.foreign:
             return found
     return None
 

@@ -46,7 +46,7 @@ def undo(
     journal = Journal(runtime_wanted.state_dir(state_dir))
     errors: list[NvctError] = []
     for name in (*engines, *([engine] if engine else [])) or (None,):
-        found = runtime_engine.recorded(journal, name, config)
+        found = runtime_engine.recorded(journal, name, config, errors)
         if not found and name:
             bare = runtime_engine.bare(name, config)
             found = [bare] if remove else []
@@ -55,8 +55,9 @@ def undo(
                 _undo(wanted, journal, way=way, remove=remove)
             except NvctError as error:  # the other engines are not to wait for this one
                 errors.append(error)
-        if not found:
-            say(f"nothing to undo: {journal.folder} tells of no {name or 'engine'}")
+        if not found and not errors:
+            else_ = "; --remove takes its handlers out all the same" if name else ""
+            say(f"nothing to undo: {journal.folder} tells of no {name or 'engine'}{else_}")
     for more in errors[1:]:
         say(f"{more.message} [{more.code}]")
     if errors:

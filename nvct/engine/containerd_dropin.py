@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 NAME = "99-nvidia.toml"
 FOLDER = "conf.d"
-HEADER = (
-    "# NVIDIA runtime handlers, made by nvct; `nvct runtime undo containerd` takes them out.\n"
-)
+HEADER = "# Made by nvct; `nvct runtime undo --runtime containerd` takes it away.\n"
 OWN_KEYS = frozenset({"enable_cdi", "cdi_spec_dirs"})
 OWN_CONTAINERD_KEYS = frozenset({"runtimes", "default_runtime_name"})
 

@@ -83,7 +83,8 @@ def engines(
 def _runs(found: Engine, running: Sequence[Engine]) -> bool:
     """Tell whether an installed engine is one of those that run, and not one within another."""
     return any(
-        (engine.engine, engine.root) == (found.engine, found.root)
+        not engine.foreign
+        and (engine.engine, engine.root) == (found.engine, found.root)
         and engine.platform != "Docker"
         and (engine.unit == found.unit != "" or engine.binary == found.binary)
         for engine in running
@@ -115,6 +116,7 @@ def of_process(
         config_dir=process.path(_config_dir(process.engine, args, process.env, config)),
         root=process.root if elsewhere else files.root,
         leave=not trusted,
+        foreign=not trusted,
         advice=_advice(process, elsewhere=elsewhere, somebodys=somebodys),
         notes=_notes(process),
     )

@@ -30,6 +30,7 @@ class Engine:
         restart: the command that makes it read its files again, () for its unit's restart.
         advice: sentences for who wants a change.
         notes: sentences about what is odd here.
+        foreign: another user or file system has brought it: nothing that it says is followed.
     """
 
     engine: str
@@ -50,6 +51,7 @@ class Engine:
     restart: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    foreign: bool = False
 
     @property
     def numbers(self) -> tuple[int, ...]:

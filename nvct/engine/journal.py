@@ -154,14 +154,21 @@ class Journal:
         Raises:
             DocumentError: one is damaged.
         """
+        return {path: self.load(path) for path in self.paths()}
+
+    def paths(self) -> list[str]:
+        """Return the paths of all pages.
+
+        Raises:
+            DocumentError: the folder cannot be read.
+        """
         try:
             names = sorted(os.listdir(self.folder))
         except (FileNotFoundError, NotADirectoryError):
-            return {}
+            return []
         except OSError as error:
             raise DocumentError(f"{self.folder} cannot be read: {error.strerror}") from error
-        paths = [f"{self.folder}/{name}" for name in names if name.endswith(SUFFIX)]
-        return {path: self.load(path) for path in paths}
+        return [f"{self.folder}/{name}" for name in names if name.endswith(SUFFIX)]
 
     def _make(self) -> None:
         os.makedirs(self.folder, FOLDER_MODE, exist_ok=True)

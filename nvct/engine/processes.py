@@ -100,6 +100,7 @@ def running(proc: str, host: str = "/") -> Iterator[Process]:
 def look(pid: int, proc: str, host: str = "/") -> Process | None:
     """Return the engine that a process is, None if it is none or has ended."""
     folder = f"{proc}/{pid}"
+    born = _born(f"{folder}/stat")
     args = tuple(_words(f"{folder}/cmdline"))
     if not args:
         return None  # a kernel thread, or it has ended
@@ -110,6 +111,11 @@ def look(pid: int, proc: str, host: str = "/") -> Process | None:
         return None
     unit, user_unit, container = _unit(f"{folder}/cgroup")
     env = _environment(f"{folder}/environ")
+    uid = _uid(f"{folder}/status")
+    ours = _is_ours(f"{folder}/root", host, env)
+    # Whose it is decides what is run as root: no two processes may be taken for one.
+    if uid is None or _born(f"{folder}/stat") != born:
+        return None
     return Process(
         engine=engine,
         pid=pid,
@@ -121,8 +127,8 @@ def look(pid: int, proc: str, host: str = "/") -> Process | None:
         unit=unit,
         user_unit=user_unit,
         container=container,
-        uid=_uid(f"{folder}/status"),
-        root="/" if _is_ours(f"{folder}/root", host, env) else f"{folder}/root",
+        uid=uid,
+        root="/" if ours else f"{folder}/root",
     )
 
 
@@ -175,11 +181,18 @@ def _environment(path: str) -> dict[str, str]:
     return {name: value for name, equals, value in pairs if equals}
 
 
-def _uid(path: str) -> int:
+def _uid(path: str) -> int | None:
+    """Return a process's real user, None if it has ended."""
     for line in _read(path).splitlines():
         if line.startswith(b"Uid:"):
             return int(line.split()[1])
-    return 0
+    return None
+
+
+def _born(path: str) -> bytes:
+    """Return when a process started (field 22 of proc_pid_stat(5)), b"" if it has ended."""
+    fields = _read(path).rpartition(b")")[2].split()
+    return fields[19] if len(fields) > 19 else b""
 
 
 def _is_ours(root: str, host: str, env: Mapping[str, str]) -> bool:

@@ -106,7 +106,8 @@ def find(places: Places, ready: str) -> Driver:
             f"no working driver in {places.driver_here}: {of_container}",
             hint=f"and none on the host: {said}",
         )
-    own_dev = os.path.isdir(f"{places.driver_here}/dev")
+    # Not any dev/, as the incumbent's: a root may have an empty one, and the nodes be the host's.
+    own_dev = os.path.lexists(f"{places.driver_here}/dev/nvidiactl")
     return Driver(
         is_host=False,
         root=places.driver,
@@ -146,17 +147,26 @@ def _said(root: str, places: Places) -> str:
             continue
         done = HostPrograms(root)([program, *words], TIMEOUT_S)
         if done.status == command.NOT_FOUND:
-            done = _run_here(root, program, words)
+            done = _run_beside(root, program, words, places)
         return "" if done.status == 0 else f"{program}: {done.reason}"
     return f"{root} has no nvidia-smi"
 
 
-def _run_here(root: str, program: str, words: list[str]) -> Done:
-    """Run the nvidia-smi of a root that has no C library of its own, as Google's COS has it."""
-    folders = ("/lib64", "/usr/lib64", *machine_directories(os.uname().machine))
-    there = [root + folder for folder in folders if os.path.isdir(root + folder)]
-    env = {**command.ENV, "LD_LIBRARY_PATH": ":".join(there)}
-    return command.run([root + program, *words], TIMEOUT_S, env=env)
+def _run_beside(root: str, program: str, words: list[str], places: Places) -> Done:
+    """Run the nvidia-smi of a root that has no C library of its own, with the host's.
+
+    So it is on Google's COS, and where the driver's files alone are mounted.
+    """
+    usual = ("/lib64", "/usr/lib64", *machine_directories(os.uname().machine))
+    folders = [folder for folder in usual if os.path.isdir(root + folder)]
+    done = command.Done(status=command.NOT_FOUND, err=f"{root}{program} cannot be run")
+    for base, below in ((places.host_here, places.driver), ("/", root)):
+        env = {**command.ENV, "LD_LIBRARY_PATH": ":".join(below + name for name in folders)}
+        if root == places.driver_here and os.path.isdir(base):
+            done = HostPrograms(base)([below + program, *words], TIMEOUT_S, env)
+        if done.status != command.NOT_FOUND:
+            break
+    return done
 
 
 def _size(path: str) -> int:

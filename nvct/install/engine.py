@@ -154,11 +154,24 @@ def undo(request: Request, made: Setup, say: Say) -> None:
     if made.wanted.engine == "crio":
         _give_default_back(made, say)
         return
+    if made.wanted.engine == "docker" and made.wanted.default:
+        _free_default(made)
     done = made.transaction(leaving=True).undo(made.wanted)
     for edit in done.edits:
         say(f"{'removed' if edit.after is None else 'wrote'} {made.files.at(edit.path)}")
     for note in done.notes:
         say(note)
+
+
+def _free_default(made: Setup) -> None:
+    """Make Docker's own runtime its default, by name.
+
+    It keeps a default that its file no longer names, and refuses a file without that runtime
+    (daemon/reload_unix.go): only a restart, or another default, makes it let go.
+    """
+    runc = replace(made.wanted, default=LOW_LEVEL[0])
+    if modules.of("docker").state(made.wanted, made.files).default == made.wanted.default:
+        made.transaction(leaving=True).configure(runc)
 
 
 def _give_default_back(made: Setup, say: Say) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import posixpath
 
-from nvct.engine import command
+from nvct.engine import command, modules
 from nvct.engine.model import Files
 
 TYPE_CHECKING = False
@@ -57,15 +57,19 @@ class HostFiles(Files):
 
 
 def files_of(request: Request) -> HostFiles:
-    """Return the host's files as the request says that they are mounted."""
+    """Return the host's files as the request says that they are mounted.
+
+    Files that are named are this container's; the usual ones may be below the host's root only.
+    """
     config = posixpath.dirname(request.config)
-    own = [config] if os.path.isdir(config) else []
+    usual = request.config == modules.CONFIG.get(request.engine)
+    own = [config] if os.path.isdir(config) or not usual else []
     moved = []
     if request.drop_in:
         here = posixpath.dirname(request.drop_in)
         if request.drop_in_host:
             moved.append((posixpath.dirname(request.drop_in_host), here))
-        elif os.path.isdir(here):
+        else:
             own.append(here)
     return HostFiles(_root(request), own, moved)
 
@@ -99,12 +103,17 @@ class HostPrograms:
     def __init__(self, root: str) -> None:
         self.root = root
 
-    def __call__(self, argv: Sequence[str], timeout_s: float = command.TIMEOUT_S) -> Done:
+    def __call__(
+        self,
+        argv: Sequence[str],
+        timeout_s: float = command.TIMEOUT_S,
+        env: dict[str, str] | None = None,
+    ) -> Done:
         """Run a program to its end; see `command.run`."""
         if self.root == "/":
-            return command.run(argv, timeout_s)
+            return command.run(argv, timeout_s, env=env)
         try:
-            return command.run(argv, timeout_s, enter=self.enter)
+            return command.run(argv, timeout_s, env=env, enter=self.enter)
         except OSError as error:
             reason = f"{self.root} cannot be entered: {error.strerror}"
             return command.Done(status=command.NOT_ENTERED, err=reason)

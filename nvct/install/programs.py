@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 TREES = ".nvct"
 RUNTIMES = tuple(f"{paths.SHIM_PROGRAM}{suffix}" for suffix in ("", ".cdi", ".legacy"))
 HOOK = "nvidia-container-runtime-hook"
-OTHERS = (HOOK, "nvidia-container-cli", "nvidia-ctk", "nvct")
+OTHERS = ("nvidia-ctk", "nvidia-container-cli", "nvct")
+OPTIONAL = ("nvidia-container-cli", "nvct")
 LINKS = (("nvidia-container-toolkit", HOOK),)
 FOLDERS = ("bin", "usr/bin")
 MODULES = ("/sys/module/nvidia", "/sys/module/nvgpu", "/dev/dxg")
@@ -99,12 +100,15 @@ def source_root(given: str, package: str) -> str:
     )
 
 
-def install(request: Request, runtimes: Sequence[str]) -> Installed:
+def install(
+    request: Request, runtimes: Sequence[str], modules: Sequence[str] = MODULES
+) -> Installed:
     """Copy the tree, and write or replace what is called.
 
     Args:
         request: where to, and from where.
         runtimes: low-level ones for the time without a driver.
+        modules: paths of which one is there where a driver is loaded.
 
     Raises:
         UsageError: the source is no such tree.
@@ -112,21 +116,15 @@ def install(request: Request, runtimes: Sequence[str]) -> Installed:
     """
     trees = f"{request.toolkit}/{TREES}"
     before = _used(request)
+    folder = _folder(request.source)
+    names = _names(f"{request.source}/{folder}")
     place = tree.copy(request.source, trees)
-    folder = _folder(place)
     changed = before != place
     try:
-        for name in (*RUNTIMES, *OTHERS, paths.HOOK_PROGRAM):
+        for name in names:
             program = f"{place}/{folder}/{name}"
-            if not os.path.exists(program):
-                if name in ("nvct", "nvidia-container-cli"):
-                    continue
-                raise UsageError(
-                    f"{request.source} has no {folder}/{name}",
-                    hint="--toolkit-source-root must name a whole bundle",
-                )
-            checked = runtimes if name in RUNTIMES else ()
-            changed |= _put(request, name, program, checked)
+            script = wrapper(request, program, runtimes if name in RUNTIMES else (), modules)
+            changed |= _put(request, name, program, script)
         for name, target in LINKS:
             changed |= _link(request.program(name), target)
         _remove_the_incumbents(request.toolkit)
@@ -137,18 +135,34 @@ def install(request: Request, runtimes: Sequence[str]) -> Installed:
     return Installed(tree=place, changed=changed)
 
 
-def wrapper(request: Request, program: str, runtimes: Sequence[str] = ()) -> str:
+def _names(folder: str) -> list[str]:
+    """Return the programs of a tree."""
+    names = []
+    for name in (*RUNTIMES, HOOK, paths.HOOK_PROGRAM, *OTHERS):
+        if os.access(f"{folder}/{name}", os.X_OK):
+            names.append(name)
+        elif name not in OPTIONAL:
+            raise UsageError(
+                f"{folder} has no {name}", hint="--toolkit-source-root must name a whole bundle"
+            )
+    return names
+
+
+def wrapper(
+    request: Request, program: str, runtimes: Sequence[str], modules: Sequence[str]
+) -> str:
     """Return the script that starts a program.
 
     Args:
         request: for the paths.
         program: to start.
         runtimes: low-level ones to call instead where no driver is loaded; () always starts it.
+        modules: paths of which one is there where a driver is loaded.
     """
     check = ""
     if runtimes:
         check = CHECK.format(
-            conditions=" || ".join(f"[ -e {path} ]" for path in MODULES),
+            conditions=" || ".join(f"[ -e {path} ]" for path in modules),
             first=_plain(runtimes[0]),
             names=_plain(", ".join(runtimes)),
             runtimes=" ".join(_quoted(one) for one in runtimes),
@@ -162,13 +176,13 @@ def wrapper(request: Request, program: str, runtimes: Sequence[str] = ()) -> str
     )
 
 
-def _put(request: Request, name: str, program: str, runtimes: Sequence[str]) -> bool:
+def _put(request: Request, name: str, program: str, script: str) -> bool:
     """Put a program where it is called; return whether it was not like this before."""
     path = request.program(name)
     if name == paths.HOOK_PROGRAM and _is_elf(program):
         # A shell would load what the container's LD_PRELOAD names before it runs a line.
         return _link(path, os.path.relpath(program, request.toolkit))
-    data = wrapper(request, program, runtimes).encode()
+    data = script.encode()
     if os.path.islink(path) or os.path.isdir(path):
         _remove(path)
     elif _content(path) == data and os.access(path, os.X_OK):

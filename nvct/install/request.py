@@ -137,6 +137,12 @@ class Request:
         ):  # fmt: skip
             if value:
                 _check_absolute(option, value)
+        names = {posixpath.basename(path) for path in (self.drop_in, self.drop_in_host) if path}
+        if len(names) > 1:
+            raise UsageError(
+                f"the drop-in has two names: {self.drop_in} here, {self.drop_in_host} on the host",
+                hint="mount its folder, and give it one name",
+            )
         if self.engine == "docker" and self.drop_in:
             raise UsageError("docker does not support drop-in configs", hint="use --config")
         if not self.name:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The installed config.toml: the defaults, and over them where things are and what is asked for."""
+"""The installed config.toml: the defaults, where things are, and what is asked for."""
 
 from __future__ import annotations
 

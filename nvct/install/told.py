@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from nvct.engine import modules, probe, reload, validate
+from nvct.engine import command, modules, probe, reload, validate
 from nvct.errors import EngineError
+from nvct.install.request import SOCKETS
 from nvct.install.signals import Patience, hang_up
 from nvct.linux.kernel import KERNEL
 
@@ -57,12 +58,10 @@ class ContainerHands:
         """Have the host's engine read the files, where its paths of them are known."""
         engine = self.wanted.engine
         program = self.wanted.executable or modules.PROGRAM[engine]
-        config = self._host_config()
-        if not config:
-            return [
-                f"not checked by {engine} itself: where it has {self.wanted.config} is unknown"
-            ]
         own = self.wanted.config
+        config = self._on_host(own, modules.CONFIG[engine])
+        if not config:
+            return [f"not checked by {engine} itself: where it has {own} is unknown"]
         after = {config if e.path == own else e.path: e.after for e in edits}
         there = after.get(config, self.files.read(own)) is not None
         words = [
@@ -71,10 +70,15 @@ class ContainerHands:
         ]
         if not words:
             return []
-        now, new = self.run(words), self._try(words, after)
-        if new.status == 0 or now.status != 0:
-            said = f"{engine} refuses its files already as they are: {now.reason}"
-            return [] if new.status == 0 else [said]
+        try:
+            new = self._try(words, after)
+        except OSError as error:
+            return [f"not checked by {engine} itself: no private mounts here ({error.strerror})"]
+        if new.status == 0:
+            return []
+        now = self.run(words)
+        if now.status:
+            return [f"{engine} refuses its files already as they are: {now.reason}"]
         reason = reload.pick(new.err.splitlines()) or new.reason
         raise EngineError(
             f"{engine} refuses the new configuration: {reason}", hint="nothing was changed"
@@ -104,8 +108,9 @@ class ContainerHands:
             )
 
     def _signal(self, *, back: bool) -> None:
+        patience = replace(self.patience, attempts=1) if back else self.patience
         try:
-            hang_up(self.wanted.engine, self.socket, self.patience)
+            hang_up(self.wanted.engine, self.socket, patience)
         except EngineError:
             if not back:
                 raise  # else it is down with what it was told, and its service manager tries on
@@ -122,32 +127,35 @@ class ContainerHands:
 
     def _ask(self, argv: Sequence[str], timeout_s: float) -> Done:
         """Run the engine's own client on the host, which knows the socket by its path there."""
+        there = self._on_host(self.socket, SOCKETS[self.wanted.engine])
+        if not there:
+            return command.Done(status=command.NOT_FOUND, err="the host's path is unknown")
         here = f"--address={self.socket}"
-        root = self.run.root.rstrip("/")
-        there = self.socket[len(root) :] if self.socket.startswith(f"{root}/") else self.socket
         return self.run(
             [f"--address={there}" if word == here else word for word in argv], timeout_s
         )
 
-    def _host_config(self) -> str:
-        """Return the main file's path on the host, "" where that cannot be told."""
-        given = self.wanted.config
+    def _on_host(self, path: str, usual: str) -> str:
+        """Return the path on the host of what is mounted here, "" where that cannot be told."""
         root = self.run.root.rstrip("/")
-        for path in dict.fromkeys((given, modules.CONFIG[self.wanted.engine])):
-            here, below = self.files.at(given), f"{root}{path}"
+        if root and path.startswith(f"{root}/"):
+            return path[len(root) :]
+        for candidate in dict.fromkeys((path, usual)):
             try:
-                if os.path.samestat(
-                    os.stat(os.path.dirname(here)), os.stat(os.path.dirname(below))
-                ):
-                    return path
+                here = os.stat(os.path.dirname(self.files.at(path)))
+                below = os.stat(os.path.dirname(f"{root}{candidate}"))
             except OSError:
                 continue
+            if os.path.samestat(here, below):
+                return candidate
         return ""
 
     def _try(self, words: list[str], after: dict[str, bytes | None]) -> Done:
-        """Run a program of the host that alone sees files with other content."""
-        from nvct.engine import command
+        """Run a program of the host that alone sees files with other content.
 
+        Raises:
+            OSError: there can be no such mounts here.
+        """
         root = self.run.root.rstrip("/")
         placed = {f"{root}{path}": data for path, data in after.items()}
         with tempfile.TemporaryDirectory(prefix="nvct-") as stage:
@@ -156,7 +164,4 @@ class ContainerHands:
                 validate.in_place(placed, stage, KERNEL)
                 self.run.enter()
 
-            try:
-                return command.run(words, validate.TIMEOUT_S, enter=enter)
-            except OSError as error:
-                return command.Done(status=0, err=f"no private mounts here ({error.strerror})")
+            return command.run(words, validate.TIMEOUT_S, enter=enter)

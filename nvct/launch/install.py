@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Install the launchers: the programs that start the hot side.
 
-Cold. One static C program under several names where a compiler is at hand, else one shell script.
+Cold. One static C program under several names where a compiler is at hand, else one shell script;
+or nvct-hot, the static executable that packaging/static builds, which has an interpreter inside.
 The interpreter and the folder of nvct are built in, so that no environment variable and no
 working directory has a say in what a process running as root loads.
 """
@@ -29,7 +30,10 @@ PROGRAMS = (
 )
 SOURCE = Path(__file__).with_name("launcher.c")
 SCRIPT = Path(__file__).with_name("launcher.sh")
-FORMS = ("auto", "c", "sh")
+FORMS = ("auto", "c", "sh", "static")
+COLD_MARK = b"@nvct cold side@"
+"""Stands in nvct-hot (packaging/static/main.c) before the room for the cold side's path."""
+COLD_ROOM = 1024
 BOOT = """\
 import sys,posix,gc,marshal,_frozen_importlib_external as e
 gc.disable();sys.path.append('{packages}')
@@ -55,12 +59,15 @@ class Built:
         packages: the folder that holds the package nvct.
         cold: interpreter of the cold side, which has nvct's dependencies.
         archive: the hot side in one file, "" where there is none.
+        hot: nvct-hot. The C launcher starts it where it is there, else the interpreter; "" for
+            never. For form "static", what is installed under the programs' names.
     """
 
     python: str
     packages: str
     cold: str
     archive: str = ""
+    hot: str = ""
 
     def check(self) -> None:
         """Refuse paths that would need quoting, and relative ones.
@@ -68,7 +75,8 @@ class Built:
         Raises:
             UsageError: a path cannot be built in.
         """
-        for path in (self.python, self.packages, self.cold, self.archive or "/"):
+        optional = (self.archive or "/", self.hot or "/")
+        for path in (self.python, self.packages, self.cold, *optional):
             if not path.startswith("/") or any(c in path for c in "\"'\\\n$`|&"):
                 raise UsageError(
                     f"{path!r} cannot be built into a launcher",
@@ -104,7 +112,7 @@ def install(
 
     Args:
         bin_dir: where the programs go; it must exist.
-        form: "c", "sh", or "auto": C where it can be compiled.
+        form: "c", "sh", "static", or "auto": C where it can be compiled.
         built: what to build in; default this installation. Where it names no archive, one is
             made in nvct's own __pycache__ if that can be written.
         cc: the C compiler.
@@ -115,14 +123,16 @@ def install(
 
     Raises:
         UsageError: a path cannot be built in.
-        HostError: form "c" and no compiler, the compiler failed, or so did a named archive, or a
-            program cannot be written.
+        HostError: form "c" and no compiler, the compiler failed, or so did a named archive; form
+            "static" and nvct-hot is not one; or a program cannot be written.
     """
     built = built or default_built()
     built.check()
     compiler = shutil.which(cc)
     if form == "auto":
         form = "c" if compiler else "sh"
+    if form == "static":
+        return form, _write(bin_dir, fill_static(built))
     if archive:
         try:
             built = replace(built, archive=make_archive(built))
@@ -130,6 +140,11 @@ def install(
             if built.archive:
                 raise
     data = compile_launcher(built, compiler) if form == "c" else fill_script(built)
+    made = _write(bin_dir, data)
+    return form, made + ([Path(built.archive)] if built.archive and archive else [])
+
+
+def _write(bin_dir: Path, data: bytes) -> list[Path]:
     made = []
     for name in PROGRAMS:
         path = bin_dir / name
@@ -141,7 +156,7 @@ def install(
                 hint="name a folder that is there, or run as root",
             ) from error
         made.append(path)
-    return form, made + ([Path(built.archive)] if built.archive and archive else [])
+    return made
 
 
 def make_archive(built: Built) -> str:
@@ -184,6 +199,7 @@ def compile_launcher(built: Built, compiler: str | None, *flags: str) -> bytes:
         f'-DNVCT_PYTHON="{built.python}"',
         f'-DNVCT_BOOT="{boot}"',
         f'-DNVCT_COLD="{built.cold}"',
+        *([f'-DNVCT_HOT="{built.hot}"'] if built.hot else []),
     ]
     with tempfile.TemporaryDirectory(prefix="nvct-launcher-") as folder:
         out = Path(folder, "launcher")
@@ -213,3 +229,25 @@ def fill_script(built: Built) -> bytes:
     ):
         text = text.replace(key, value)
     return text.encode()
+
+
+def fill_static(built: Built) -> bytes:
+    """Return nvct-hot with the cold side's path in it.
+
+    Raises:
+        HostError: it cannot be read, is no nvct-hot, or has no room for the path.
+    """
+    hint = "make static builds it; --hot names it"
+    try:
+        data = Path(built.hot or "nvct-hot").read_bytes()
+    except OSError as error:
+        raise HostError(
+            f"{built.hot or 'nvct-hot'} cannot be read: {error.strerror}", hint=hint
+        ) from error
+    at = data.find(COLD_MARK) + len(COLD_MARK)
+    if data.count(COLD_MARK) != 1 or len(data) < at + COLD_ROOM or data[:4] != b"\x7fELF":
+        raise HostError(f"{built.hot} is no nvct-hot", hint=hint)
+    cold = os.fsencode(built.cold)
+    if len(cold) >= COLD_ROOM:
+        raise HostError(f"{built.cold} is longer than {COLD_ROOM - 1} bytes")
+    return data[:at] + cold.ljust(COLD_ROOM, b"\0") + data[at + COLD_ROOM :]

@@ -8,9 +8,13 @@
  * read as nvct/oci/argv.py reads it; the same table of cases is run against both.
  *
  * Compiled with -DNVCT_PYTHON="/usr/bin/python3" -DNVCT_COLD="/venv/bin/python" and -DNVCT_BOOT, the
- * Python that makes nvct importable (install.py has it).
+ * Python that makes nvct importable (install.py has it); and with -DNVCT_HOT="/usr/lib/nvct/nvct-hot"
+ * where that static executable is to be used if it is there. packaging/static/main.c includes this
+ * file, with an interpreter of its own (NVCT_EMBEDDED).
  */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -34,12 +38,41 @@ static char conf[CONF_LIMIT + 1];
 
 /* --- the way to Python ------------------------------------------------------------------------- */
 
+#ifdef NVCT_EMBEDDED
+#define BOOT(module) module
+#else
 #define BOOT(module) NVCT_BOOT "from " module " import main;main('" NVCT_COLD "')"
+
+#ifdef NVCT_HOT
+#ifndef NVCT_COLD_PATH
+#define NVCT_COLD_PATH NVCT_COLD /* packaging/bundle/start.c finds it at run time */
+#endif
+/* It reads no file but the job's and needs no Python; where it is not, or not for this machine, the
+ * interpreter has the same modules. */
+static void try_hot(const char *name, char **args, int count, char **env)
+{
+	char **argv = calloc((size_t)count + 5, sizeof *argv);
+	int n = 0;
+	if (!argv)
+		return;
+	argv[n++] = (char *)NVCT_HOT;
+	argv[n++] = (char *)"--cold";
+	argv[n++] = (char *)NVCT_COLD_PATH;
+	argv[n++] = (char *)name;
+	for (int i = 0; i < count; i++)
+		argv[n++] = args[i];
+	execve(NVCT_HOT, argv, env);
+	free(argv);
+}
+#endif
 
 static _Noreturn void start_python(const char *boot, const char *name, char **args, int count, char **env)
 {
 	char **argv = calloc((size_t)count + 7, sizeof *argv);
 	int n = 0;
+#ifdef NVCT_HOT
+	try_hot(name, args, count, env);
+#endif
 	if (!argv)
 		_exit(1);
 	argv[n++] = (char *)NVCT_PYTHON;
@@ -55,6 +88,7 @@ static _Noreturn void start_python(const char *boot, const char *name, char **ar
 		strerror(errno));
 	_exit(1);
 }
+#endif
 
 /* A hook's environment may be the container's (a spec without env): keep two switches of our own. */
 static char **hook_environment(void)
@@ -366,7 +400,11 @@ static int file_may_request(const struct invocation *said)
 	return !text || size != s.st_size || may_request(text, (size_t)size);
 }
 
+#ifdef NVCT_EMBEDDED
+static int launch(int argc, char **argv)
+#else
 int main(int argc, char **argv)
+#endif
 {
 	struct invocation said = { 0 };
 	const char *name = argc > 0 ? strrchr(argv[0], '/') : NULL;

@@ -12,6 +12,7 @@ from nvct.linux.kernel import KERNEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from os import _ScandirIterator as ScandirIterator
     from os import stat_result
     from types import TracebackType
 
@@ -214,6 +215,15 @@ def link_text(name: str, dir_fd: int) -> str | None:
         if error.errno == errno.EINVAL:
             return None
         raise
+
+
+def entries(dir_fd: int) -> ScandirIterator[str]:
+    """Return what is in a directory, of which any descriptor will do; to be closed."""
+    fd = posix.open(".", posix.O_RDONLY | posix.O_DIRECTORY, dir_fd=dir_fd)
+    try:
+        return posix.scandir(fd)  # it has a descriptor of its own
+    finally:
+        posix.close(fd)
 
 
 def _make_directory(place: Place, name: str, mode: int, kernel: Kernel) -> None:

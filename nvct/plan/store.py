@@ -16,6 +16,7 @@ import posix
 from nvct import paths
 from nvct.errors import DocumentError
 from nvct.oci import jsontext
+from nvct.plan import rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -138,14 +139,17 @@ class Store:
 
     def read_json(self, name: str) -> dict[str, Json] | None:
         """Return the JSON object that `write_json` kept, None where a byte of it has changed."""
+        found = self.read_plan(name)
+        return None if found is None else rows.join(found)  # type: ignore[return-value]  # of JSON
+
+    def read_plan(self, name: str) -> dict[str, object] | None:
+        """Do the same, but parse what is used of a plan when it is used (nvct.plan.rows)."""
         text = self.read(name)
         if text is None or text[:SEAL_SIZE] != _seal(text[SEAL_SIZE:]):
             return None
         try:
-            value = jsontext.parse(text, name)
+            value = rows.read(text)
         except DocumentError:
-            return None
-        if not isinstance(value, dict):
             return None
         del value["sum"]
         return value
@@ -154,7 +158,8 @@ class Store:
         """Write a JSON object that is not empty, with its checksum; False if it cannot be kept."""
         if self.fd < 0:
             return False
-        rest = jsontext.dumps(dict(document))[1:]
+        head, lines = rows.split(document)
+        rest = "\n".join([jsontext.dumps(head)[1:], *lines])
         return self.write(name, (_seal(rest) + rest).encode("utf-8", "surrogateescape"))
 
     def _discard(self, name: str) -> None:

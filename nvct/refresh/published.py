@@ -9,10 +9,11 @@ and is something else stays.
 from __future__ import annotations
 
 import os
+import re
 import time
 
 from nvct.cdi import load
-from nvct.errors import DocumentError, HostError
+from nvct.errors import DocumentError, HostError, UsageError
 from nvct.host.libraries import machine_directories
 from nvct.host.roots import join
 from nvct.plan import facts
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
     from nvct.plan.facts import Fact
 
 KIND = "nvidia.com/gpu"
+# What a generator leaves that was killed, or found the disk full, while it wrote in place.
+BEGINS = re.compile(
+    rb'\s*\Z|.*?^[\s{]*["\']?kind["\']?:\s*["\']?nvidia\.com/gpu\b', re.MULTILINE | re.DOTALL
+)
+HEAD = 1 << 16  # bytes
 
 
 def watched(settings: Config) -> list[Fact]:
@@ -52,9 +58,34 @@ def check(path: str) -> None:
     try:
         spec = load.load_file(path)
     except DocumentError as error:
+        if _is_half_of_ours(path):
+            return
         raise _stays(path, "no CDI specification") from error
     if spec["kind"] != KIND and provenance.read(spec, path) is None:
         raise _stays(path, f"somebody else's specification of {spec['kind']}")
+
+
+def place(output: str) -> str:
+    """Return the path that a spec gets: one without an ending that engines read gets .yaml.
+
+    Raises:
+        UsageError: there is no name.
+    """
+    if not os.path.basename(output):
+        raise UsageError(f"{output!r} names no file", hint="such as /var/run/cdi/nvidia.yaml")
+    ending = os.path.splitext(output)[1]
+    return output if ending in load.EXTENSIONS else f"{output}.yaml"
+
+
+def _is_half_of_ours(path: str) -> bool:
+    """Tell a malformed file that was to be a spec of this host's devices, or is empty."""
+    if os.path.islink(path) or not os.path.isfile(path):
+        return False
+    try:
+        with open(path, "rb") as file:
+            return BEGINS.match(file.read(HEAD)) is not None
+    except OSError:
+        return False
 
 
 def _stays(path: str, what: str) -> HostError:

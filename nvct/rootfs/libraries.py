@@ -17,7 +17,7 @@ from nvct.errors import DocumentError, ElfError, UnsafePathError
 from nvct.linux import elf
 from nvct.linux.ldcache import order_key
 from nvct.linux.root import Root
-from nvct.linux.walk import link_text
+from nvct.linux.walk import entries, link_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -120,7 +120,8 @@ class _Reader:
         self._place = place
         self._folder = folder
         self._known: dict[str, tuple[str, str] | None] = {}
-        self.links = _links(place.fd)
+        with entries(place.fd) as found:
+            self.links = {entry.name for entry in found if entry.is_symlink()}
         self.names = names
 
     def read(self, name: str, depth: int = 0) -> tuple[str, str] | None:
@@ -162,26 +163,16 @@ def _entries(reader: _Reader, names: list[str], shown: str) -> Found:
             continue
         soname, machine = read
         soname = soname.rpartition("/")[2] or name
-        entries = found.setdefault(machine, {})
+        named = found.setdefault(machine, {})
         if soname in reader.names:
-            entries[soname] = soname
-        elif soname not in entries or _order(entries[soname]) < _order(name):
-            entries[soname] = name
+            named[soname] = soname
+        elif soname not in named or _order(named[soname]) <= _order(name):
+            named[soname] = name
         if name in reader.links and name.endswith(".so") and soname.startswith(name):
-            entries[name] = name
+            named[name] = name
     return {m: [(n, f"{shown}/{f}") for n, f in sorted(e.items())] for m, e in found.items()}
 
 
 def _order(name: str) -> tuple[int, ...]:
     """Return a key by which of two files with the same SONAME the later version wins."""
     return order_key(name.encode("utf-8", "surrogateescape"))
-
-
-def _links(dir_fd: int) -> set[str]:
-    """Return the names of the links in a directory."""
-    fd = posix.open(".", posix.O_RDONLY | posix.O_DIRECTORY, dir_fd=dir_fd)
-    try:
-        with posix.scandir(fd) as entries:
-            return {entry.name for entry in entries if entry.is_symlink()}
-    finally:
-        posix.close(fd)

@@ -11,7 +11,6 @@ import time
 from nvct import paths
 from nvct.errors import CdiConflictError, HostError, NvctError, StaleSpecError
 from nvct.oci import bundle as bundles
-from nvct.oci import jsontext
 from nvct.plan import facts, inject, model
 
 TYPE_CHECKING = False
@@ -56,7 +55,7 @@ class Host:
         asked = time.time_ns()
 
         def kept() -> model.Plan | None:
-            plan = self.store.read_json(name)
+            plan = self.store.read_plan(name)
             if plan is None or plan.get("config") != config_path or not model.is_current(plan):
                 return None
             if _settle(plan):
@@ -82,13 +81,13 @@ class Host:
         return door.under_lock(self.store, made_meanwhile if anew else kept, made, failures=known)
 
 
-def _settle(plan: dict[str, jsontext.Json]) -> bool:
+def _settle(plan: dict[str, object]) -> bool:
     """Exchange facts of young files for cheaper ones; tell whether there were any."""
     now = time.time_ns()
     settled = facts.settle(plan["facts"], now)  # type: ignore[arg-type]  # our compiler's
     farm = plan.get("farm")
     if isinstance(farm, dict):
-        settled = facts.settle(farm["facts"], now) or settled  # type: ignore[arg-type]  # same
+        settled = facts.settle(farm["facts"], now) or settled
     return settled
 
 

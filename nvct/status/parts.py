@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 
 from nvct import paths
@@ -20,6 +19,7 @@ from nvct.status.model import Part
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     from nvct.config.model import Config
     from nvct.engine.status import Status
@@ -74,19 +74,18 @@ def plans(run_dir: str) -> Part:
     store = Store(run_dir)
     if store.fd < 0:
         return _part("plans", "absent", ["none yet: the first container makes them"])
-    lines = []
-    for name in (paths.REGISTRY_PLAN, paths.OWN_PLAN):
-        text = store.read(name)
-        if text is not None:
-            lines.append(f"{name.removesuffix(paths.PLAN_SUFFIX)}: {_plan(text)}")
+    lines = [
+        f"{name.removesuffix(paths.PLAN_SUFFIX)}: {_plan(store.read_json(name) or {})}"
+        for name in (paths.REGISTRY_PLAN, paths.OWN_PLAN)
+        if store.read(name) is not None
+    ]
     if not lines:
         return _part("plans", "absent", ["none yet: the first container makes them"])
     return _part("plans", "ok", lines)
 
 
-def _plan(text: str) -> str:
+def _plan(plan: dict[str, Any]) -> str:
     try:
-        plan = json.loads(text)
         broken = facts.broken(plan["facts"])
         fresh, number = model.is_current(plan), len(plan["devices"])
     except (ValueError, KeyError, TypeError, NvctError):
@@ -118,10 +117,13 @@ def farm(settings: Config, run_dir: str) -> Part:
 
 def engines(found: Sequence[Status]) -> Part:
     """Say what the engines of the host are told."""
-    if not found:
-        return _part("engines", "absent", ["none on this host"])
+    here = [one for one in found if not one.engine.foreign]
+    others = f"{len(found) - len(here)} of a container or another user"
+    if not here:
+        more = f", {others}" if found else ""
+        return _part("engines", "absent", [f"none on this host{more}"])
     lines, health = [], "ok"
-    for one in found:
+    for one in here:
         name = " ".join(word for word in (one.engine.engine, one.engine.version) if word)
         told = ", ".join(one.registered) or "no runtime of NVIDIA's"
         lines.append(f"{name}: {told}{', the default' if one.is_default else ''}")
@@ -129,6 +131,8 @@ def engines(found: Sequence[Status]) -> Part:
         bad += [f"the program of its runtime {word} is not there" for word in one.missing]
         lines += [f"{name}: {text}" for text in bad]
         health = "attention" if bad else health
+    if len(found) > len(here):
+        lines.append(f"{others}, not looked at")
     return _part("engines", "attention" if health == "attention" else "ok", lines)
 
 

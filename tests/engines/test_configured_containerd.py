@@ -87,6 +87,14 @@ def test_the_field_and_the_annotation_of_cdi_give_gpus(bare: Containerd) -> None
                 assert done.stdout == "0\n", done  # it ignores both, and says nothing
 
 
+def test_an_annotation_that_is_handed_on_asks_the_runtime(bare: Containerd) -> None:
+    """Where containerd has no CDI of its own, and where it and the runtime are both asked."""
+    bare.configure("--cdi.enabled", "--container-annotation=cdi.k8s.io/*")
+    bare.restart()
+    pod = Pod(handler="nvidia-cdi", annotations={KEY: configured.DEVICE})
+    configured.has_one_gpu(bare.pod("nvidia-smi -L", pod))
+
+
 def test_the_default_runtime_gives_gpus(bare: Containerd) -> None:
     bare.configure("--set-as-default")
     bare.restart()

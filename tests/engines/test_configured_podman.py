@@ -71,13 +71,13 @@ def test_the_hook_file_that_is_written_gives_gpus(bare: Podman) -> None:
     words = ("nvidia-smi -L", f"--env={configured.ONE}")
     without = bare.run(*words)  # Podman looks for hooks in /usr/share alone
     assert without.returncode == 127, without
-    configured.has_one_gpu(bare.podman("--hooks-dir", HOOKS, *bare.words(*words)))
-    configured.has_no_gpu(bare.podman("--hooks-dir", HOOKS, *bare.words(configured.NODES)))
-    bad = bare.words("true", "--env=NVIDIA_VISIBLE_DEVICES=9")
-    refused = bare.podman("--hooks-dir", HOOKS, *bad)
-    assert "no device '9'" in refused.stderr, refused
     bare.configure(f"--hooks-dir={HOOKS}")
     configured.has_one_gpu(bare.run(*words))
+    configured.has_no_gpu(bare.run(configured.NODES))
+    refused = bare.run("true", "--env=NVIDIA_VISIBLE_DEVICES=9")
+    assert "no device '9'" in refused.stderr, refused
+    bare.undo()
+    assert bare.run(*words).returncode == 127
 
 
 def test_configuring_twice_changes_nothing(bare: Podman) -> None:

@@ -69,6 +69,24 @@ echo "== end"
 """
 
 
+REPLACED = r"""
+dpkg -i "$peer"/*.deb > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
+echo "NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES=uuid # the admin's" >> $env
+cp $env /tmp/admins.env
+dpkg -i "$DEBS"/nvct_*.deb "$DEBS"/nvct-*.deb > /tmp/dpkg.log 2>&1 < /dev/null || { cat /tmp/dpkg.log; exit 1; }
+cmp $env /tmp/admins.env
+dpkg -V nvct nvct-base nvct-operator-extensions
+dpkg-query -W -f '${Package} ${db:Status-Abbrev}\n' 'nvidia-*' 'libnvidia-*'
+grep -l "the incumbent" /usr/bin/nv* /usr/lib/systemd/system/nv* /usr/lib/udev/rules.d/*nv* && exit 1
+ls /usr/bin/nvidia-container-toolkit /usr/lib/systemd/system/nvidia-cdi-refresh.service
+dpkg-divert --list '*nvidia*' | grep . && exit 1
+dpkg -P nvidia-docker2 nvidia-container-toolkit nvidia-container-toolkit-base libnvidia-container-tools \
+    libnvidia-container1 > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
+dpkg -V nvct nvct-base nvct-operator-extensions
+dpkg -P nvct nvct-operator-extensions nvct-base > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
+"""
+
+
 @pytest.fixture(scope="module")
 def debs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages, and in 9.9.9 a newer version of them."""
@@ -100,6 +118,27 @@ def test_packages_come_and_go(release: str, debs: Path, simulated: SimulatedNode
     assert "plain container" in said
     assert "spec: 29 devices" in said
     assert said.index("== upgrade") < said.index("9.9.9\n") < said.index("== remove")
+    assert (simulated.work / "left").read_text(encoding="utf-8") == ""
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_packages_take_the_place_of_the_incumbents(
+    release: str, debs: Path, simulated: SimulatedNode
+) -> None:
+    try:
+        root = debian_root.root(release)
+    except ContainerNotPossibleError as error:
+        pytest.skip(str(error))
+    steps = Path(__file__).with_name("incumbent.sh").read_text(encoding="utf-8") + REPLACED
+    simulated.run(
+        packages.installed,
+        {packages.ROOT_ENV: str(root), packages.DEBS_ENV: str(debs), packages.STEPS_ENV: steps},
+    )
+    said = (simulated.work / "said").read_text(encoding="utf-8").splitlines()
+    there = [line.split()[0] for line in said if " ii" in line]
+    assert there == ["libnvidia-container1", "nvidia-docker2"]
     assert (simulated.work / "left").read_text(encoding="utf-8") == ""
 
 

@@ -22,8 +22,13 @@ CACHE_ENV = "NVCT_TEST_ROOTS"
 """Names the folder of the roots, instead of one in the user's cache."""
 
 
-def root(release: str, *more: str) -> Path:
+def root(release: str, *more: str, bare: bool = False) -> Path:
     """Return a folder with an installed minimal Debian and what nvct depends on.
+
+    Args:
+        release: its name.
+        more: further packages.
+        bare: only these packages and what they need, unpacked but not set up.
 
     Raises:
         ContainerNotPossibleError: it is not there and cannot be made here.
@@ -32,25 +37,26 @@ def root(release: str, *more: str) -> Path:
     cache = Path(named) if named else Path.home() / ".cache/nvct-tests/roots"
     cache.mkdir(parents=True, exist_ok=True)
     month = dt.datetime.now(tz=dt.timezone.utc).strftime("%Y-%m")
-    found = cache / "-".join((release, month, *more))
+    found = cache / "-".join((release, *(["bare"] if bare else []), month, *more))
     with (cache / f".{release}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not found.is_dir():
             aside = cache / f".{release}"
             shutil.rmtree(aside, ignore_errors=True)
-            _make(release, aside, more)
+            _make(release, aside, more if bare else (*INCLUDE, *more), bare=bare)
             aside.rename(found)
     return found
 
 
-def _make(release: str, folder: Path, more: tuple[str, ...]) -> None:
+def _make(release: str, folder: Path, packages: tuple[str, ...], *, bare: bool) -> None:
     program = shutil.which("mmdebstrap")
     if program is None:
         raise ContainerNotPossibleError("no mmdebstrap here", hint="install mmdebstrap")
     if os.geteuid() != 0:
         raise ContainerNotPossibleError("only root makes a root file system")
     command = [
-        program, "--quiet", "--variant=minbase", f"--include={','.join((*INCLUDE, *more))}",
+        program, "--quiet", f"--variant={'extract' if bare else 'minbase'}",
+        f"--include={','.join(packages)}",
         "--aptopt=APT::Install-Recommends false", release, str(folder),
         f"deb {engines.mirror()} {release} main",
     ]  # fmt: skip

@@ -21,6 +21,7 @@ from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
 from nvct.plan.store import Store
 from nvct.sim.bundle import config as make_config
 from tests.support.host_tree import HostTree
+from tests.support.hot import HOT_ENV
 from tests.support.launcher import script
 
 TYPE_CHECKING = False
@@ -32,6 +33,14 @@ REPOSITORY = Path(__file__).parents[2]
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 BOOT = "import sys;sys.path.insert(0,{packages!r});from nvct.shim.main import main;main({cold!r})"
 PROGRAM = "nvidia-container-runtime"
+
+
+def started(boot: str, cold: str) -> list[str]:
+    """Return what a launcher puts before the program's name; `boot` has {packages} and {cold}."""
+    hot = os.environ.get(HOT_ENV)
+    if hot:
+        return [hot, "--cold", cold]
+    return [PYTHON, "-I", "-S", "-c", boot.format(packages=str(REPOSITORY), cold=cold)]
 
 
 @dataclass(frozen=True)
@@ -188,9 +197,8 @@ class Lab:
         self, args: Sequence[str], program: str = PROGRAM, env: Mapping[str, str] | None = None
     ) -> Said:
         """Run the shim as the launcher starts it."""
-        boot = BOOT.format(packages=str(REPOSITORY), cold=self.cold)
         done = subprocess.run(
-            [PYTHON, "-I", "-S", "-c", boot, program, *args],
+            [*started(BOOT, self.cold), program, *args],
             env={**self.env, **(env or {})},
             cwd=self.home,
             capture_output=True,

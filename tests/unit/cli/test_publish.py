@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from nvct.cli.main import program
-from nvct.errors import HostError
+from nvct.errors import HostError, UsageError
 from nvct.paths import CONFIG_ENV
 from tests.support.shim_lab import Lab
 
@@ -88,7 +88,36 @@ def test_withdraw_removes_it_once(lab: Lab, tmp_path: Path) -> None:
     assert publish(lab, output, "--withdraw").stderr == f"{output} does not exist\n"
 
 
-@pytest.mark.parametrize("text", ["not a spec", FOREIGN])
+@pytest.mark.parametrize(
+    "text", ["", "\n", 'cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: [{name: "0', '{"kind": "nvidia.com/gpu", "dev'],
+    ids=["empty", "blank", "yaml", "json"],
+)  # fmt: skip
+def test_what_a_generator_left_half_written_is_written_anew(
+    lab: Lab, tmp_path: Path, text: str
+) -> None:
+    output = tmp_path / "nvidia.yaml"
+    output.write_text(text, encoding="utf-8")
+    assert publish(lab, output).exit_code == 0
+    assert yaml.safe_load(output.read_text(encoding="utf-8"))["kind"] == "nvidia.com/gpu"
+
+
+def test_a_name_without_an_ending_does_not_hide_whose_file_is_replaced(
+    lab: Lab, tmp_path: Path
+) -> None:
+    output = tmp_path / "nvidia.yaml"
+    output.write_text(FOREIGN, encoding="utf-8")
+    assert isinstance(publish(lab, tmp_path / "nvidia").exception, HostError)
+    assert output.read_text(encoding="utf-8") == FOREIGN
+    output.unlink()
+    publish(lab, tmp_path / "nvidia")
+    assert publish(lab, tmp_path / "nvidia", "--withdraw").stderr == f"removed {output}\n"
+
+
+def test_no_name_is_refused(lab: Lab, tmp_path: Path) -> None:
+    assert isinstance(publish(lab, tmp_path / "x", "--output", "").exception, UsageError)
+
+
+@pytest.mark.parametrize("text", ["not a spec", "\nnotes\n", FOREIGN])
 @pytest.mark.parametrize("args", [(), ("--withdraw",)])
 def test_a_file_of_somebody_else_stays(
     lab: Lab, tmp_path: Path, text: str, args: tuple[str, ...]

@@ -337,6 +337,31 @@ def test_one_engine_that_cannot_be_undone_does_not_keep_the_others(lab: Lab) -> 
     assert broken.read_text(encoding="utf-8") == "version = [\n"
 
 
+def test_a_damaged_journal_of_one_engine_does_not_keep_the_others(lab: Lab) -> None:
+    docker = lab.path("daemon.json", DAEMON)
+    lab.path("containerd.conf", CONTAINERD)
+    for engine in ("docker", "containerd"):
+        lab.ctk(engine=engine)
+    (page,) = (lab.folder / "state").glob("containerd-*.json")
+    page.write_text(page.read_text(encoding="utf-8").replace('"format": 1', '"format": 99'))
+    held = page.read_bytes()
+    argv = ["runtime", "undo", f"--state-dir={lab.folder}/state"]
+
+    with pytest.raises(NvctError, match="format 99 is not known here"):
+        CliRunner().invoke(program("nvct"), argv, catch_exceptions=False)
+
+    assert docker.read_text(encoding="utf-8") == DAEMON
+    assert page.read_bytes() == held
+
+
+def test_where_the_journal_is_lost_undo_says_what_else_there_is(lab: Lab) -> None:
+    lab.path("daemon.json", DAEMON)
+    lab.ctk()
+    for page in (lab.folder / "state").glob("*.json"):
+        page.unlink()
+    assert "--remove takes its handlers out all the same" in lab.run("nvct", "undo").stderr
+
+
 def test_undo_leaves_what_it_does_not_know_but_on_request(lab: Lab) -> None:
     held = '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}, "debug": true}'
     path = lab.path("daemon.json", held)

@@ -84,6 +84,28 @@ def test_the_version_is_that_of_the_engine_that_runs() -> None:
     assert runtime_engine.of_version(asked, replace(IDLE, version="")) == asked
 
 
+MALLORYS = Engine(
+    engine="containerd", pid=5, binary="/home/mallory/containerd", uid=1000, config=USUAL,
+    leave=True, foreign=True,
+)  # fmt: skip
+
+
+def test_another_users_process_never_stands_for_the_engine_of_a_file() -> None:
+    # Its program would be run as root, its socket asked, and it be told instead of the engine.
+    assert runtime_engine.of_file([MALLORYS], WANTED) is None
+    assert runtime_engine.of_file([MALLORYS, SYSTEM], WANTED) == SYSTEM
+    snap = replace(MALLORYS, platform="snap", root="/proc/5/root")
+    assert runtime_engine.of_file([snap], WANTED) is None
+
+
+@pytest.mark.parametrize("config", [None, USUAL], ids=["found", "named"])
+def test_another_users_process_does_not_keep_root_from_its_own_engine(config: str | None) -> None:
+    assert runtime_engine.choose([MALLORYS, SYSTEM], "containerd", config) == SYSTEM
+    assert runtime_engine.choose([MALLORYS, IDLE], "containerd", config) == IDLE
+    with pytest.raises(EngineError, match="is not configured by its file"):
+        runtime_engine.choose([MALLORYS], "containerd", config)
+
+
 def test_a_containers_engine_says_nothing_about_the_hosts_files() -> None:
     inside = replace(SYSTEM, root="/proc/8/root", leave=True)
 

@@ -146,6 +146,22 @@ def test_another_users_engine_is_not_run_and_left(host: FakeHost) -> None:
     assert host.asked == []
 
 
+def test_a_process_that_ended_while_it_was_looked_at_is_nobodys_and_none(host: FakeHost) -> None:
+    host.process(7, "/home/eve/dockerd", ["dockerd"], uid=1000)
+    (Path(host.proc) / "7/status").unlink()  # without its user it would pass for root's
+    assert _engines(host) == []
+    assert host.asked == []
+
+
+def test_another_users_engine_does_not_stand_for_the_installed_one(host: FakeHost) -> None:
+    unit = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/docker.service"
+    host.file("/usr/bin/dockerd", mode=0o755)
+    host.file("/usr/lib/systemd/system/docker.service", "[Service]\nExecStart=/usr/bin/dockerd\n")
+    host.process(7, "/usr/bin/dockerd", ["dockerd"], cgroup=unit, uid=1000)
+    found = {one.pid: (one.leave, one.foreign) for one in _engines(host)}
+    assert found == {7: (True, True), 0: (False, False)}
+
+
 def test_an_engine_with_another_file_system_is_not_run_and_left(
     host: FakeHost, tmp_path: Path
 ) -> None:

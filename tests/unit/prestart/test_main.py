@@ -16,7 +16,7 @@ from nvct.oci.bundle import Bundle
 from nvct.prestart import deliver, main, state
 from nvct.prestart.container import Container, is_rootless, rootfs_of
 from nvct.sim.bundle import config as make_config
-from tests.support.shim_lab import PYTHON, REPOSITORY, Lab
+from tests.support.shim_lab import PYTHON, REPOSITORY, Lab, started
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,9 +48,8 @@ def hook(
     """Run the hook as the launcher starts it, with a state of this test's own process."""
     if data is None:
         data = {"ociVersion": "1.0.2", "id": "x", "pid": os.getpid(), "bundle": str(lab.bundle)}
-    boot = BOOT.format(packages=str(REPOSITORY), cold=lab.cold)
     return subprocess.run(
-        [PYTHON, "-I", "-S", "-c", boot, program, *args], env=lab.env, cwd=lab.home,
+        [*started(BOOT, lab.cold), program, *args], env=lab.env, cwd=lab.home,
         input=data if isinstance(data, str) else json.dumps(data), capture_output=True, text=True,
         check=False, timeout=60,
     )  # fmt: skip

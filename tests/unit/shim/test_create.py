@@ -428,8 +428,10 @@ def test_a_plan_that_somebody_emptied_is_made_again(key: str, lab: Lab) -> None:
     created(lab)
     good = lab.document()
     path = lab.run_dir / paths.OWN_PLAN
-    plan = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**plan, key: type(plan.get(key, {}))()}), encoding="utf-8")
+    plan = lab.kept(paths.OWN_PLAN)
+    head = json.loads(path.read_text(encoding="utf-8").partition("\n")[0])
+    emptied = {"sum": head["sum"], **plan, key: type(plan.get(key, {}))()}
+    path.write_text(json.dumps(emptied), encoding="utf-8")
     lab.asks("NVIDIA_VISIBLE_DEVICES=0")
 
     created(lab)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -95,6 +96,16 @@ def test_engines_that_name_a_missing_program(tmp_path: Path) -> None:
     bad = parts.engines([Status(engine=engine, registered=("nvidia",), missing=("nvidia",))])
     assert bad.health == "attention"
     assert "is not there" in bad.lines[1]
+
+
+def test_engines_of_containers_and_other_users_are_not_this_nodes(tmp_path: Path) -> None:
+    engine = Engine(engine="docker", version="28.5.2", config=str(tmp_path / "daemon.json"))
+    other = Status(engine=replace(engine, version="", leave=True, foreign=True))
+    assert parts.engines([other]).health == "absent"
+    assert parts.engines([other]).lines == ("none on this host, 1 of a container or another user",)
+    assert parts.engines([Status(engine=engine, registered=("nvidia",)), other, other]).lines == (
+        "docker 28.5.2: nvidia", "2 of a container or another user, not looked at",
+    )  # fmt: skip
 
 
 def _systemctl(folder: Path, active: str, enabled: str, load_state: str = "loaded") -> str:

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""containerd and Docker as the toolkit's container leaves them: while it runs, and afterwards."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.engines import configured, toolkit_container
+from tests.engines.cri import Pod
+from tests.engines.daemons import Containerd, Docker
+from tests.engines.releases import of_release
+from tests.engines.toolkit_container import TOOLKIT, ToolkitContainer
+from tests.support import bundled, debian_root
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.engines.box import Box
+
+pytestmark = pytest.mark.slow
+ALL = {"NVIDIA_VISIBLE_DEVICES": "0"}
+PACKAGING = Path(__file__).parents[2] / "packaging"
+MANAGEMENT = "/run/cdi/management.nvidia.com-gpu.yaml"
+
+
+class Supervised(Containerd):
+    """containerd that is started again whenever it ends, as its unit has it."""
+
+    def _command(self) -> list[str]:
+        return ["/bin/sh", "-c", "while :; do /usr/bin/containerd; sleep 0.2; done"]
+
+
+@pytest.fixture(scope="module")
+def bundle() -> Path:
+    return bundled.tree()
+
+
+@pytest.fixture(scope="module", params=[of_release("bookworm"), of_release("trixie")])
+def containerd(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> Supervised:
+    """A containerd that its supervisor keeps running, with nothing of ours."""
+    return configured.started(lambda: Supervised(machine_of(request.param), 2))
+
+
+def test_pods_get_gpus_while_it_runs_and_containerd_is_as_before_afterwards(
+    containerd: Supervised, bundle: Path
+) -> None:
+    box = containerd.box
+    container = ToolkitContainer(box, bundle, toolkit_container.CONTAINERD)
+    for handler in ("", "nvidia", "nvidia-cdi", "nvidia-legacy"):
+        configured.has_one_gpu(containerd.pod("nvidia-smi -L", Pod(handler=handler, env=ALL)))
+        configured.has_no_gpu(containerd.pod(configured.NODES, Pod(handler=handler)))
+    spec = box.read(MANAGEMENT)
+    assert f"path: {TOOLKIT}/nvidia-cdi-hook" in spec
+    management = Pod(
+        handler="nvidia-cdi", env={"NVIDIA_VISIBLE_DEVICES": "management.nvidia.com/gpu=all"}
+    )
+    done = containerd.pod(f"nvidia-smi -L | wc -l; {configured.NODES}", management)
+    assert done.stdout.splitlines()[0] == "8", done
+    container.stop()
+    assert containerd.snapshot() == containerd.original
+    containerd.box.until(containerd._answers, "containerd.log")
+    gone = containerd.pod("true", Pod(handler="nvidia"))
+    assert "no runtime for" in gone.stderr, gone
+    configured.has_no_gpu(containerd.pod(configured.NODES, Pod(env=ALL)))
+
+
+def test_a_container_of_the_toolkit_that_is_killed_is_taken_over(
+    containerd: Supervised, bundle: Path
+) -> None:
+    first = ToolkitContainer(containerd.box, bundle, toolkit_container.CONTAINERD)
+    first.kill()
+    configured.has_one_gpu(containerd.pod("nvidia-smi -L", Pod(env=ALL)))
+    second = ToolkitContainer(containerd.box, bundle, toolkit_container.CONTAINERD)
+    assert any("is configured already" in line for line in second.said), second.said
+    second.stop()
+    assert containerd.snapshot() == containerd.original
+
+
+def test_a_containerd_that_cannot_be_told_has_its_files_back(
+    containerd: Supervised, bundle: Path
+) -> None:
+    env = toolkit_container.CONTAINERD | {
+        "RUNTIME_RESTART_MODE": "systemd"
+    }  # it does not run here
+    words = ("nvct", "install", "--no-daemon")
+    status, said = toolkit_container.call(containerd.box, bundle, *words, env=env)
+    assert status == 1, said
+    assert "containerd does not start again" in said
+    assert containerd.snapshot() == containerd.original
+
+
+CHECK = """
+from nvct.engine.model import FileEdit
+from nvct.errors import EngineError
+from nvct.install import engine
+from nvct.install.request import Request
+request = Request(
+    toolkit="/opt/nvidia/toolkit", source="", pid_file="", state_dir="/tmp", driver_root="/",
+    driver_root_here="/", engine="containerd", config="/runtime/config-dir/config.toml",
+    host_root="/host", socket="/runtime/sock-dir/containerd.sock",
+)
+made = engine.setup(request)
+print(made.wanted.engine_version > (1, 5))
+now = made.files.read(request.config)
+for after in (now + b"# a comment", now + b"[[no table"):
+    edit = FileEdit(path=request.config, before=now, after=after)
+    try:
+        print(list(made.hands.check([edit])))
+    except EngineError as error:
+        print(error.message)
+"""
+
+
+def test_the_hosts_containerd_reads_the_files_before_they_are_in_place(
+    containerd: Supervised, bundle: Path
+) -> None:
+    words = ("nvct-python", "-c", CHECK)
+    env = toolkit_container.CONTAINERD
+    status, said = toolkit_container.call(containerd.box, bundle, *words, env=env)
+    assert status == 0, said
+    knows, good, bad = said.splitlines()
+    assert (knows, good) == ("True", "[]")
+    assert bad.startswith("containerd refuses the new configuration: "), bad
+    assert containerd.snapshot() == containerd.original
+
+
+def test_docker_is_told_by_a_signal_and_keeps_its_containers(
+    machine_of: Callable[[str], Box], bundle: Path
+) -> None:
+    docker = configured.started(lambda: Docker(machine_of("trixie")))
+    docker.docker("run", "--detach", "--name=runs", "--network=none", "plain:test", "sleep", "600")
+    container = ToolkitContainer(docker.box, bundle, toolkit_container.DOCKER)
+    for name, asks in configured.HANDLERS.items():
+        done = docker.run("nvidia-smi -L", f"--runtime={name}", f"--env={asks}")
+        configured.has_one_gpu(done)
+    configured.has_one_gpu(docker.run("nvidia-smi -L", f"--env={configured.ONE}"))
+    container.stop()
+    assert docker.snapshot() == docker.original
+    state = json.loads(docker.docker("inspect", "runs").stdout)[0]["State"]
+    assert state["Running"], state
+    configured.has_no_gpu(docker.run(configured.NODES, f"--env={configured.ONE}"))
+    docker.docker("rm", "--force", "runs")
+    docker.stop()
+
+
+def test_the_containerfile_makes_an_image_that_installs(
+    machine_of: Callable[[str], Box], bundle: Path
+) -> None:
+    docker = configured.started(lambda: Docker(machine_of("trixie")))
+    image(docker, bundle)
+    mounts = [f"--volume={path}" for path in (
+        "/:/host:ro", "/opt/nvidia:/opt/nvidia", "/run/nvidia:/run/nvidia",
+        "/etc/docker:/runtime/config-dir", "/run:/runtime/sock-dir",
+    )]  # fmt: skip
+    env = [f"--env={k}={v}" for k, v in (toolkit_container.ENV | toolkit_container.DOCKER).items()]
+    words = ["--detach", "--name=nvct", "--privileged", "--pid=host", "--network=none"]
+    done = docker.docker("run", *words, *mounts, *env, "--env=CDI_ENABLED=false", "nvct:test")
+    assert done.returncode == 0, done
+    docker.box.until(
+        lambda: "waiting for a signal" in docker.docker("logs", "nvct").stderr, "docker.log"
+    )
+    configured.has_one_gpu(docker.run("nvidia-smi -L", f"--env={configured.ONE}"))
+    docker.docker("stop", "--time=60", "nvct")
+    assert docker.snapshot() == docker.original
+    said = docker.docker("inspect", "--format={{.State.ExitCode}}", "nvct").stdout
+    assert said == "0\n", docker.docker("logs", "nvct").stderr
+    docker.docker("rm", "--force", "nvct")
+    docker.stop()
+
+
+def image(docker: Docker, bundle: Path) -> None:
+    """Build the image nvct:test as the Containerfile says, on a base of Debian."""
+    box = docker.box
+    base = debian_root.root("bookworm")
+    done = box.call("tar", "-C", str(base), "-cf", f"{box.work}/base.tar", "bin", "usr/bin",
+                    "sbin", "lib", "lib64", "usr/lib/x86_64-linux-gnu", "usr/lib64")  # fmt: skip
+    assert done.returncode == 0, done
+    assert docker.docker("import", f"{box.work}/base.tar", "base:test").returncode == 0
+    context = box.work / "context"
+    (context / "dist").mkdir(parents=True)
+    shutil.copytree(PACKAGING / "container", context / "packaging/container")
+    words = ["tar", "-C", str(bundle.parent), "-cf", str(context / "dist/nvct-0-test.tar.gz")]
+    assert box.call(*words, bundle.name).returncode == 0
+    file = context / "packaging/container/Containerfile"
+    words = ["build", "--network=none", "--build-arg=BASE=base:test", f"--file={file}"]
+    done = docker.docker(*words, "--tag=nvct:test", str(context))
+    assert done.returncode == 0, done
+
+
+def test_the_validator_finds_the_driver_of_a_driver_container(
+    containerd: Supervised, bundle: Path
+) -> None:
+    box = containerd.box
+    status, said = toolkit_container.call(
+        box, bundle, "nvct", "validate", "driver", env=toolkit_container.CONTAINERD
+    )
+    assert status == 0, said
+    assert box.read("/run/nvidia/validations/driver-ready").splitlines() == [
+        "IS_HOST_DRIVER=false",
+        "NVIDIA_DRIVER_ROOT=/run/nvidia/driver",
+        "DRIVER_ROOT_CTR_PATH=/driver-root",
+        "NVIDIA_DEV_ROOT=/run/nvidia/driver",
+        "DEV_ROOT_CTR_PATH=/driver-root",
+    ]

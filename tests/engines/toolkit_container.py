@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The container of the toolkit, as a DaemonSet of a GPU operator starts it, in a box.
+
+Its image is the bundle alone: no libc, no shell. What a pod's manifest mounts is mounted: the
+engine's files and socket at other paths than the host's, the host's root read-only at /host.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from nvct.linux import constants
+from nvct.linux.kernel import KERNEL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.engines.box import Box
+
+INSTALL_DIR = "/opt/nvidia"
+TOOLKIT = f"{INSTALL_DIR}/toolkit"
+MOUNTS = (
+    ("/", "/host"),
+    (INSTALL_DIR, INSTALL_DIR),
+    ("/run/nvidia", "/run/nvidia"),
+    ("/var/run/cdi", "/var/run/cdi"),
+    ("/dev", "/dev"),
+    ("/proc", "/proc"),
+    ("/sys", "/sys"),
+)
+ENV = {
+    "ROOT": INSTALL_DIR,
+    "HOST_ROOT_MOUNT": "/host",
+    "NVIDIA_DRIVER_ROOT": "/run/nvidia/driver",
+    "DRIVER_ROOT_CTR_PATH": "/run/nvidia/driver",
+    "CDI_ENABLED": "true",
+    "TOOLKIT_PID_FILE": "/run/nvidia/toolkit/toolkit.pid",
+}
+CONTAINERD = {
+    "RUNTIME": "containerd",
+    "RUNTIME_CONFIG": "/runtime/config-dir/config.toml",
+    "RUNTIME_DROP_IN_CONFIG": "/runtime/config-dir.d/99-nvidia.toml",
+    "RUNTIME_DROP_IN_CONFIG_HOST_PATH": "/etc/containerd/conf.d/99-nvidia.toml",
+    "RUNTIME_SOCKET": "/runtime/sock-dir/containerd.sock",
+}
+DOCKER = {
+    "RUNTIME": "docker",
+    "RUNTIME_CONFIG": "/runtime/config-dir/daemon.json",
+    "RUNTIME_SOCKET": "/runtime/sock-dir/docker.sock",
+}
+FOLDERS = {
+    "containerd": (
+        ("/etc/containerd", "/runtime/config-dir"),
+        ("/etc/containerd/conf.d", "/runtime/config-dir.d"),
+        ("/run/containerd", "/runtime/sock-dir"),
+    ),
+    "docker": (("/etc/docker", "/runtime/config-dir"), ("/run", "/runtime/sock-dir")),
+}
+READY = "waiting for a signal"
+LOG_LIMIT = 200
+
+
+class ToolkitContainer:
+    """`nvct install` in a container; ends with the box at the latest."""
+
+    def __init__(self, box: Box, bundle: Path, env: dict[str, str]) -> None:
+        """Start it and wait until all is set up.
+
+        Raises:
+            AssertionError: it ends before that; the error is what it said.
+        """
+        self.said: list[str] = []
+        process = _start(box, bundle, ["nvct", "install"], ENV | env)
+        self._process = process
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.said.append(line)
+            if READY in line:
+                return
+        process.wait()
+        raise AssertionError("".join(self.said[-LOG_LIMIT:]))
+
+    def kill(self) -> None:
+        """End it so that it can do nothing."""
+        self._signal(signal.SIGKILL)
+        self._process.communicate(timeout=30)
+
+    def _signal(self, number: signal.Signals) -> None:
+        pid = self._process.pid
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+            os.kill(int(file.read().split()[0]), number)
+
+    def stop(self) -> str:
+        """End it as a kubelet does; return what it said."""
+        self._signal(signal.SIGTERM)
+        said = self._process.communicate(timeout=120)[0]
+        assert self._process.returncode == 0, said
+        return said
+
+
+def call(box: Box, bundle: Path, *words: str, env: dict[str, str]) -> tuple[int, str]:
+    """Run a program in such a container to its end; return its status and what it said."""
+    process = _start(box, bundle, list(words), ENV | env)
+    said = process.communicate(timeout=120)[0]
+    return process.returncode, said
+
+
+def _start(box: Box, bundle: Path, words: list[str], env: dict[str, str]) -> subprocess.Popen[str]:
+    code = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); "
+        "from tests.engines.toolkit_container import enter; enter(*sys.argv[1:])"
+    )
+    inside = [sys.executable, "-c", code, str(box.work), str(bundle), env["RUNTIME"], *words]
+    namespaces = [f"--{kind}" for kind in ("mount", "net", "uts", "ipc", "pid")]
+    return subprocess.Popen(
+        ["nsenter", f"--target={box.init}", *namespaces, "--", *inside], env=env,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def enter(work: str, bundle: str, engine: str, *words: str) -> None:
+    """Make the container's mounts around this process, and become its program."""
+    KERNEL.unshare(constants.CLONE_NEWNS)
+    KERNEL.mount(None, "/", None, constants.MS_REC | constants.MS_PRIVATE)
+    root = Path(work, "container")
+    root.mkdir(exist_ok=True)
+    KERNEL.mount("container", str(root), "tmpfs", 0, "mode=755")
+    pairs = [*MOUNTS, *FOLDERS[engine], (bundle, "/nvct")]
+    for source, target in pairs:
+        os.makedirs(source, exist_ok=True)
+        place = root / target.lstrip("/")
+        place.mkdir(parents=True, exist_ok=True)
+        KERNEL.mount(source, str(place), None, constants.MS_BIND | constants.MS_REC)
+    flags = constants.MS_BIND | constants.MS_REMOUNT | constants.MS_RDONLY
+    KERNEL.mount(None, str(root / "host"), None, flags)
+    (root / "tmp").mkdir()
+    os.chroot(root)
+    os.chdir("/")
+    os.execve(f"/nvct/bin/{words[0]}", list(words), dict(os.environ))

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvct-hot, the hot side in one static file: built when a test asks for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+HOT_ENV = "NVCT_TESTS_HOT"
+"""Names one that is built already."""
+TIMEOUT_S = 900.0
+
+
+def executable(folder: Path) -> Path:
+    """Return nvct-hot of this checkout; skips where it cannot be built."""
+    named = os.environ.get(HOT_ENV)
+    if named:
+        return Path(named).resolve()
+    for tool in ("musl-gcc", "dpkg-source", "apt-get"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"nvct-hot cannot be built: {tool} is missing")
+    path = folder / "nvct-hot"
+    done = build(path)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def build(path: Path, source: Path = REPOSITORY) -> subprocess.CompletedProcess[str]:
+    """Build it; the interpreter inside is made once for a machine and kept."""
+    return subprocess.run(
+        ["sh", str(source / "packaging/static/build.sh"), str(path)],
+        capture_output=True, text=True, check=False, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
+    )  # fmt: skip

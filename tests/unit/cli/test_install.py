@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command nvct install: an engine is told, stays told while it runs, and is as before afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from nvct.cli.main import program
+from nvct.engine import toml_file
+from tests.unit.install.conftest import bundle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import Any
+
+    from click.testing import Result
+
+DAEMON_JSON = b'{\n\t"log-driver": "journald",\n\t"runtimes": {"runc-2": {"path": "/opt/runc"}}\n}'
+CONTAINERD = b"""\
+# by hand
+version = 2
+[plugins."io.containerd.grpc.v1.cri".containerd]
+  default_runtime_name = "runc"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      SystemdCgroup = true
+      BinaryName = "/opt/bin/runc"
+"""
+CRIO = b'[crio.runtime.runtimes.crun]\nruntime_path = "/usr/libexec/crio/crun"\n'
+
+
+def parsed(path: Path) -> dict[str, Any]:
+    return toml_file.parse(path.read_bytes(), str(path))
+
+
+class Node:
+    """The folders of a container of the toolkit, and the installer's command line for them."""
+
+    def __init__(self, base: Path, engine: str, name: str, data: bytes) -> None:
+        self.base = base
+        self.bundle = bundle(base / "bundle")
+        self.toolkit = base / "nvidia/toolkit"
+        self.config = base / "config-dir" / name
+        self.config.parent.mkdir()
+        self.config.write_bytes(data)
+        (base / "host").mkdir()
+        self.pid_file = base / "run/toolkit.pid"
+        self.daemons: list[subprocess.Popen[str]] = []
+        self.args = [
+            "install", f"--runtime={engine}", f"--config={self.config}", f"--root={base}/nvidia",
+            f"--toolkit-source-root={self.bundle}", f"--pid-file={self.pid_file}",
+            "--restart-mode=none", f"--host-root={base}/host", "--driver-root=/",
+        ]  # fmt: skip
+
+    def run(self, *args: str, **env: str) -> Result:
+        return CliRunner().invoke(
+            program("nvct"), [*self.args, "--no-daemon", *args], prog_name="nvct", env=env
+        )
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        code = "from nvct.cli.main import run; run('nvct')"
+        daemon = subprocess.Popen(
+            [sys.executable, "-c", code, *self.args, *args], text=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        self.daemons.append(daemon)
+        assert daemon.stderr is not None
+        said = []
+        for line in daemon.stderr:
+            said.append(line)
+            if "waiting for a signal" in line:
+                return daemon
+        raise AssertionError("".join(said))
+
+    def end(self) -> None:
+        """Kill what still runs."""
+        for daemon in self.daemons:
+            if daemon.returncode is None:
+                daemon.kill()
+                daemon.communicate()
+
+    def settings(self) -> dict[str, Any]:
+        return parsed(self.toolkit / ".config/nvidia-container-runtime/config.toml")
+
+
+def ended(daemon: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> str:
+    """Send a signal and return what the daemon said until it ended well."""
+    daemon.send_signal(number)
+    said = daemon.communicate(timeout=30)[1]
+    assert daemon.returncode == 0, said
+    return said
+
+
+def node(base: Path, engine: str, name: str, data: bytes) -> Iterator[Node]:
+    made = Node(base, engine, name, data)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def docker(tmp_path: Path) -> Iterator[Node]:
+    yield from node(tmp_path, "docker", "daemon.json", DAEMON_JSON)
+
+
+@pytest.fixture
+def containerd(tmp_path: Path) -> Iterator[Node]:
+    yield from node(tmp_path, "containerd", "config.toml", CONTAINERD)
+
+
+@pytest.fixture
+def crio(tmp_path: Path) -> Iterator[Node]:
+    yield from node(tmp_path, "crio", "crio.conf", CRIO)
+
+
+@pytest.fixture
+def running(docker: Node) -> subprocess.Popen[str]:
+    return docker.start()
+
+
+def test_docker_is_told_of_three_runtimes_and_of_the_default(docker: Node) -> None:
+    done = docker.run()
+    assert done.exit_code == 0, done.output
+    said = json.loads(docker.config.read_bytes())
+    assert said["default-runtime"] == "nvidia"
+    paths = {name: entry["path"] for name, entry in said["runtimes"].items()}
+    program = f"{docker.toolkit}/nvidia-container-runtime"
+    assert paths == {"runc-2": "/opt/runc", "nvidia": program, "nvidia-cdi": f"{program}.cdi",
+                     "nvidia-legacy": f"{program}.legacy"}  # fmt: skip
+    assert all(os.access(path, os.X_OK) for path in paths.values() if "nvidia" in path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT])
+def test_a_signal_gives_the_engine_its_bytes_back(
+    number: signal.Signals, docker: Node, running: subprocess.Popen[str]
+) -> None:
+    assert docker.config.read_bytes() != DAEMON_JSON
+    assert docker.pid_file.read_text(encoding="utf-8") == f"{running.pid}\n"
+    ended(running, number)
+    assert docker.config.read_bytes() == DAEMON_JSON
+    assert not docker.pid_file.exists()
+    assert (docker.toolkit / "nvidia-container-runtime").exists(), "containers may be using it"
+
+
+def test_a_killed_one_is_taken_over_and_its_former_bytes_are_known(
+    docker: Node, running: subprocess.Popen[str]
+) -> None:
+    running.kill()
+    running.communicate()
+    assert docker.config.read_bytes() != DAEMON_JSON
+    again = docker.start()
+    ended(again)
+    assert docker.config.read_bytes() == DAEMON_JSON
+
+
+def test_only_one_runs_and_the_second_changes_nothing(
+    docker: Node, running: subprocess.Popen[str]
+) -> None:
+    before = docker.config.read_bytes()
+    done = docker.run("--runtime-name=other")
+    assert done.exit_code == 1
+    assert "another installer runs" in str(done.exception)
+    assert docker.config.read_bytes() == before
+    assert docker.pid_file.read_text(encoding="utf-8") == f"{running.pid}\n"
+
+
+def test_two_signals_are_one(docker: Node, running: subprocess.Popen[str]) -> None:
+    for _ in range(5):
+        running.terminate()
+        time.sleep(0.01)
+    said = running.communicate(timeout=30)[1]
+    assert running.returncode == 0, said
+    assert docker.config.read_bytes() == DAEMON_JSON
+
+
+def test_containerds_low_level_runtime_is_the_wrappers_and_the_shims(containerd: Node) -> None:
+    done = containerd.run()
+    assert done.exit_code == 0, done.output
+    runtime = containerd.settings()["nvidia-container-runtime"]
+    assert runtime["runtimes"] == ["/opt/bin/runc", "runc", "crun"]
+    wrapper = (containerd.toolkit / "nvidia-container-runtime").read_text(encoding="utf-8")
+    assert "'/opt/bin/runc' 'runc' 'crun'" in wrapper
+    done = containerd.run()
+    assert done.exit_code == 0, done.output
+    assert containerd.settings()["nvidia-container-runtime"] == runtime, "not the shim itself"
+
+
+def test_containerds_drop_in_is_written_here_and_named_as_the_host_has_it(
+    containerd: Node, tmp_path: Path
+) -> None:
+    done = containerd.run(
+        RUNTIME_DROP_IN_CONFIG=f"{tmp_path}/config-dir.d/99-nvidia.toml",
+        RUNTIME_DROP_IN_CONFIG_HOST_PATH="/etc/containerd/conf.d/99-nvidia.toml",
+    )
+    assert done.exit_code == 0, done.output
+    drop_in = parsed(tmp_path / "config-dir.d/99-nvidia.toml")
+    runtimes = drop_in["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]
+    assert set(runtimes) >= {"nvidia", "nvidia-cdi", "nvidia-legacy"}
+    assert runtimes["nvidia"]["options"]["SystemdCgroup"] is True
+    root = parsed(containerd.config)
+    assert root["imports"] == ["/etc/containerd/conf.d/*.toml"]
+    assert not (tmp_path / "host/etc").exists()
+
+
+def test_the_drop_in_goes_again_with_the_folder_that_was_made_for_it(
+    containerd: Node, tmp_path: Path
+) -> None:
+    drop_in = tmp_path / "config-dir.d/99-nvidia.toml"
+    daemon = containerd.start(
+        f"--drop-in-config={drop_in}", "--drop-in-config-host-path=/x/99-nvidia.toml"
+    )
+    assert drop_in.exists()
+    ended(daemon)
+    assert containerd.config.read_bytes() == CONTAINERD
+    assert not drop_in.parent.exists()
+
+
+def test_crio_keeps_the_runtimes_and_gets_its_default_back(crio: Node, tmp_path: Path) -> None:
+    drop_in = tmp_path / "crio.conf.d/99-nvidia.toml"
+    daemon = crio.start(f"--drop-in-config={drop_in}")
+    assert 'default_runtime = "nvidia"' in drop_in.read_text(encoding="utf-8")
+    ended(daemon)
+    text = drop_in.read_text(encoding="utf-8")
+    assert "default_runtime" not in text
+    assert "runtimes.nvidia-cdi" in text
+    assert crio.config.read_bytes() == CRIO
+    assert crio.settings()["nvidia-container-runtime"]["runtimes"] == [
+        "/usr/libexec/crio/crun", "runc", "crun"
+    ]  # fmt: skip
+
+
+def test_crios_deprecated_hook_comes_and_goes(crio: Node, tmp_path: Path) -> None:
+    daemon = crio.start("--config-mode=hook", f"--hooks-dir={tmp_path}/hooks.d")
+    hook = tmp_path / "hooks.d/oci-nvidia-hook.json"
+    said = json.loads(hook.read_bytes())["hook"]
+    assert said["path"] == f"{crio.toolkit}/nvidia-container-runtime-hook"
+    ended(daemon)
+    assert not hook.exists()
+
+
+def test_no_runtime_config_leaves_the_engine_alone(docker: Node) -> None:
+    done = docker.run("--no-runtime-config", RUNTIME="no such thing")
+    assert done.exit_code == 0, done.output
+    assert docker.config.read_bytes() == DAEMON_JSON
+    assert (docker.toolkit / "nvidia-ctk").exists()
+
+
+def test_what_the_variables_say_is_in_config_toml(docker: Node) -> None:
+    done = docker.run(
+        NVIDIA_CONTAINER_RUNTIME_MODE="cdi",
+        NVIDIA_CONTAINER_RUNTIME_DEBUG="/var/log/n.log",
+        NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES="cdi.k8s.io/,nvidia.cdi.k8s.io/",
+        NVIDIA_CONTAINER_RUNTIME_RUNTIMES="docker-runc,runc",
+        ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED="false",
+        ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS="true",
+        NVIDIA_CONTAINER_TOOLKIT_OPT_IN_FEATURES="disable-imex-channel-creation,from-tomorrow",
+        NVIDIA_RUNTIME_SET_AS_DEFAULT="false",
+        NVIDIA_RUNTIME_NAME="nvidia-cdi",
+    )
+    assert done.exit_code == 0, done.output
+    assert "warning: the feature from-tomorrow is unknown" in done.output
+    said = docker.settings()
+    runtime = said["nvidia-container-runtime"]
+    assert (runtime["mode"], runtime["debug"]) == ("cdi", "/var/log/n.log")
+    assert runtime["runtimes"] == ["docker-runc", "runc"]
+    assert runtime["modes"]["cdi"]["annotation-prefixes"] == ["cdi.k8s.io/", "nvidia.cdi.k8s.io/"]
+    assert said["accept-nvidia-visible-devices-envvar-when-unprivileged"] is False
+    assert said["accept-nvidia-visible-devices-as-volume-mounts"] is True
+    assert said["features"] == {"disable-imex-channel-creation": True, "from-tomorrow": True}
+    assert said["nvct"]["hook-path"] == f"{docker.toolkit}/nvidia-cdi-hook"
+    daemon_json = json.loads(docker.config.read_bytes())
+    assert set(daemon_json["runtimes"]) == {"runc-2", "nvidia", "nvidia-cdi", "nvidia-legacy"}
+    assert "default-runtime" not in daemon_json
+
+
+def test_a_switch_that_is_on_by_default_can_be_switched_off(docker: Node) -> None:
+    done = docker.run(
+        "--set-as-default=false", "--nvidia-container-runtime-hook.skip-mode-detection=0"
+    )
+    assert done.exit_code == 0, done.output
+    assert "default-runtime" not in json.loads(docker.config.read_bytes())
+    hook = docker.settings()["nvidia-container-runtime-hook"]
+    assert hook == {
+        "path": f"{docker.toolkit}/nvidia-container-runtime-hook",
+        "skip-mode-detection": False,
+    }
+
+
+def test_the_drivers_roots_come_from_the_validators_file(docker: Node, tmp_path: Path) -> None:
+    ready = tmp_path / "driver-ready"
+    ready.write_text(
+        "IS_HOST_DRIVER=false\nNVIDIA_DRIVER_ROOT=/run/nvidia/driver\n"
+        "DRIVER_ROOT_CTR_PATH=/driver-root\nNVIDIA_DEV_ROOT=/\nDEV_ROOT_CTR_PATH=/host\n",
+        encoding="utf-8",
+    )
+    docker.args.remove("--driver-root=/")
+    done = docker.run(f"--driver-ready-file={ready}")
+    assert done.exit_code == 0, done.output
+    said = docker.settings()
+    assert said["nvidia-container-cli"]["root"] == "/run/nvidia/driver"
+    assert said["nvct"]["dev-root"] == "/"
+    done = docker.run(f"--driver-ready-file={ready}", "--driver-root=/opt/driver")
+    assert docker.settings()["nvidia-container-cli"]["root"] == "/opt/driver"
+    done = docker.run(f"--driver-ready-file={tmp_path}/none")
+    assert done.exit_code == 1
+    assert "nvct validate driver" in getattr(done.exception, "hint", "")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--runtime=podman"], "unknown runtime 'podman'"),
+        (["--restart-mode=reboot"], "unknown restart mode 'reboot'"),
+        (["--runtime=crio", "--restart-mode=signal"], "CRI-O does not read"),
+        (["--pid-file=/run/other.pid"], "is not named toolkit.pid"),
+        (["--root=relative"], "is not an absolute path"),
+        (["--root=/a b"], "has a character that PATH"),
+        (["--cdi-kind=nothing", "--cdi-enabled"], "CDI class"),
+        (["--create-device-nodes=all", "--cdi-enabled"], "invalid --create-device-nodes"),
+        (["--runtime=containerd", "--config-source=ask"], "unrecognized config source"),
+        (
+            ["--runtime=crio", "--drop-in-config=/a/b", "--drop-in-config-host-path=/c/d"],
+            "the drop-in has two names",
+        ),
+        (["--enable-nri-plugin"], "no NRI plugin"),
+        (["--runtime-type=io.containerd.kata.v2"], "cannot be set"),
+        (["--opt-in-features=a.b=c"], "no name of a feature"),
+        (["--toolkit-source-root=/nonexistent"], "has no bin/nvidia-container-runtime"),
+        (["--nvidia-container-runtime.mode=fast"], "fast"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_what_means_nothing_is_refused_and_nothing_is_changed(
+    args: list[str], said: str, docker: Node
+) -> None:
+    docker.args += ["--no-daemon"] if "--enable-nri-plugin" not in args else []
+    done = CliRunner().invoke(program("nvct"), [*docker.args, *args], prog_name="nvct")
+    assert done.exit_code != 0
+    assert said in str(done.exception), done.output
+    assert docker.config.read_bytes() == DAEMON_JSON
+
+
+def test_without_a_driver_there_is_no_specification_and_the_engine_is_left_alone(
+    docker: Node, tmp_path: Path
+) -> None:
+    (tmp_path / "no-driver").mkdir()
+    args = (
+        "--cdi-enabled", "--create-device-nodes=none", f"--cdi-output-dir={tmp_path}/cdi",
+        f"--driver-root-ctr-path={tmp_path}/no-driver", f"--dev-root-ctr-path={tmp_path}",
+    )  # fmt: skip
+    done = docker.run(*args)
+    assert done.exit_code == 1
+    assert docker.config.read_bytes() == DAEMON_JSON
+    done = docker.run(*args, "--ignore-errors")
+    assert done.exit_code == 0, done.output
+    assert "warning: ignored: " in done.output
+    assert docker.config.read_bytes() != DAEMON_JSON
+    assert not (tmp_path / "cdi").exists()
+
+
+def test_an_empty_variable_says_that_there_is_to_be_none(docker: Node, tmp_path: Path) -> None:
+    done = docker.run(CDI_ENABLED="true", CDI_OUTPUT_DIR="")
+    assert done.exit_code == 0, done.output
+    assert "no CDI specification: --cdi-output-dir is empty" in done.output
+    args = (f"--driver-root-ctr-path={tmp_path}", f"--dev-root-ctr-path={tmp_path}")
+    done = docker.run(*args, "--ignore-errors", CDI_ENABLED="true", CREATE_DEVICE_NODES="")
+    assert "ignored: " in done.output, "of the specification alone"
+    assert "modprobe" not in done.output
