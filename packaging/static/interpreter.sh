@@ -11,8 +11,6 @@
 #   TARGET          x86_64 or aarch64; default this machine
 set -eu
 suite=${PYTHON_SUITE:-trixie} package=python3.13
-mirror=${NVCT_DEBIAN_MIRROR:-http://deb.debian.org/debian}
-security=${NVCT_DEBIAN_SECURITY_MIRROR:-http://deb.debian.org/debian-security}
 cache=${NVCT_STATIC_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/nvct-static}
 source=${PYTHON_SOURCE:-$cache/source}
 
@@ -26,12 +24,16 @@ target=${TARGET:-$machine}
 native=''
 [ "$target" = "$machine" ] || native=$(TARGET=$machine sh "$0") # its Python freezes the other's modules
 mkdir -p "$cache"
-exec 9>"$cache/lock"
-flock 9
 work=$(mktemp -d "$cache/work.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
+mirrors() { # of this machine, as apt knows them: $1 is debian or debian-security
+	apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' | sed -n "\\|/$1/*\$|{p;q}"
+}
+
 fetch() { # apt checks the archive's signature and each file's hash
+	mirror=$(mirrors debian) security=$(mirrors debian-security)
+	mirror=${mirror:-http://deb.debian.org/debian} security=${security:-http://deb.debian.org/debian-security}
 	mkdir -p "$work/apt/lists/partial" "$work/apt/archives/partial" "$work/apt/etc/apt.conf.d" \
 		"$work/apt/etc/preferences.d" "$work/files"
 	{
@@ -54,18 +56,27 @@ fetch() { # apt checks the archive's signature and each file's hash
 	rm -rf "$cache/source"
 	mv "$work/files" "$cache/source"
 }
-[ -n "${PYTHON_SOURCE:-}" ] || { [ -z "${PYTHON_FRESH:-}" ] && [ -e "$source" ]; } || fetch
+exec 9>"$cache/lock"
+if [ -z "${PYTHON_SOURCE:-}" ] && { [ -n "${PYTHON_FRESH:-}" ] || [ ! -e "$source" ]; }; then
+	flock 9
+	[ -z "${PYTHON_FRESH:-}" ] && [ -e "$source" ] || fetch
+	flock -u 9
+fi
 set -- "$source"/"$package"_*.dsc
 [ $# = 1 ] && [ -e "$1" ] || fail "there is not one $package source package in $source"
 dsc=$1
 version=${dsc##*/"${package}_"} version=${version%.dsc}
 
-# What else decides about the bytes: this recipe, the compiler, the C library.
+# What decides about the bytes: the recipe, the sources, the compiler, the C library.
 if [ -z "$native" ]; then compiler=$(gcc --version; dpkg-query -W musl-dev binutils); else compiler=zig-$($ZIG version); fi
-key=$({ cat "$0" "$dsc"; echo "$compiler"; } | sha256sum | cut -c1-12)
+key=$({ sed -n '/^# The recipe/,$p' "$0"; cat "$dsc"; echo "$compiler"; } | sha256sum | cut -c1-12)
 made=$cache/$package-$version-$target-$key
-[ -e "$made/done" ] && { echo "$made"; exit 0; }
+ready() { [ ! -e "$made/done" ] || { echo "$made"; exit 0; }; }
+ready
+flock 9
+ready # another process has made it meanwhile
 
+# The recipe: the folder's name changes with what follows.
 echo "interpreter.sh: building Python $version for $target with musl" >&2
 dpkg-source -x "$dsc" "$work/tree" >"$work/log" 2>&1 || fail "$dsc cannot be unpacked: $(tail -1 "$work/log")"
 cd "$work/tree"
