@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in /usr/bin/python3 python3; do $$p -c 'import sys; sys.
 # Containers need root: a user for whom sudo asks no password (any more) gets it for the demo alone.
 SUDO = $(shell [ "$$(id -u)" = 0 ] || ! sudo -n true 2>/dev/null || echo sudo)
 
-.PHONY: help setup demo test check fmt golden bench fuzz gpu install deb rpm bundle ci ci-full clean
+.PHONY: help setup demo test check fmt golden bench fuzz gpu install static test-static deb rpm bundle ci ci-full clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -60,6 +60,16 @@ install: setup ## put everything below DESTDIR, as the packages do
 	  BUILD_PYTHON=$(BIN)/python VENDOR=$$tree/vendor sh packaging/install.sh
 
 PACKAGED := python3-click python3-jsonschema python3-rich python3-tomlkit python3-yaml
+
+static: setup ## build nvct-hot, the hot side as one static file, into build/static
+	@sh packaging/static/build.sh build/static/nvct-hot
+
+test-static: static ## run the tests of the hot side against nvct-hot
+	@$(BIN)/nvct launchers install --bin-dir $(BIN) --form static --hot $(CURDIR)/build/static/nvct-hot
+	@NVCT_TESTS_HOT=$(CURDIR)/build/static/nvct-hot $(BIN)/python -m pytest -q -n auto --dist loadfile \
+	  tests/integration/test_static.py tests/unit/shim tests/unit/prestart tests/golden/errors \
+	  tests/integration/test_containers.py tests/integration/test_prestart.py tests/integration/test_farm.py; \
+	  status=$$?; $(BIN)/nvct launchers install --bin-dir $(BIN); exit $$status
 
 deb: setup ## build the Debian packages into dist/
 	@bash tests/support/packages.sh debhelper dh-python $(PACKAGED)
