@@ -46,7 +46,7 @@ fmt: setup ## format the code
 golden: setup ## rewrite the golden files from what the code does now
 	@$(BIN)/python -m pytest -q --update-golden tests/golden tests/hosts tests/startup tests/hostile/test_corpus.py tests/hostile/test_corpus_hooks.py
 
-bench: setup ## measure against bare runc (and the incumbent, NVCT_BENCH_PEER=DIR)
+bench: setup static ## measure against bare runc (and the incumbent, NVCT_BENCH_PEER=DIR)
 	@$(BIN)/python -m tests.bench
 
 fuzz: setup ## feed the parsers mutated input (N=100000 times each, TARGET=one of them)
@@ -61,14 +61,17 @@ install: setup ## put everything below DESTDIR, as the packages do
 
 PACKAGED := python3-click python3-jsonschema python3-rich python3-tomlkit python3-yaml
 
-static: setup ## build nvct-hot, the hot side as one static file, into build/static
+static: ## build nvct-hot, the hot side as one static file, into build/static
+	@bash tests/support/packages.sh musl-tools dpkg-dev
 	@sh packaging/static/build.sh build/static/nvct-hot
 
-test-static: static ## run the tests of the hot side against nvct-hot
+STATIC_TESTS := tests/unit/shim tests/unit/prestart tests/golden/errors
+
+test-static: setup static ## run the tests of the hot side against nvct-hot, in containers too
 	@$(BIN)/nvct launchers install --bin-dir $(BIN) --form static --hot $(CURDIR)/build/static/nvct-hot
-	@NVCT_TESTS_HOT=$(CURDIR)/build/static/nvct-hot $(BIN)/python -m pytest -q -n auto --dist loadfile \
-	  tests/integration/test_static.py tests/unit/shim tests/unit/prestart tests/golden/errors \
-	  tests/integration/test_containers.py tests/integration/test_prestart.py tests/integration/test_farm.py; \
+	@NVCT_TESTS_HOT=$(CURDIR)/build/static/nvct-hot $(BIN)/python -m pytest -q -n auto --dist loadfile $(STATIC_TESTS) \
+	  tests/integration/test_static.py tests/integration/test_containers.py tests/integration/test_prestart.py \
+	  tests/integration/test_farm.py; \
 	  status=$$?; $(BIN)/nvct launchers install --bin-dir $(BIN); exit $$status
 
 deb: setup ## build the Debian packages into dist/
@@ -85,9 +88,10 @@ bundle: setup ## build the bundle, which needs no Python on its host, into dist/
 ci: check ## everything that a change must pass; a skipped engine test fails
 	@bash tests/support/packages.sh podman uidmap musl mmdebstrap iproute2 \
 	  debhelper dh-python lintian rpm rpmlint systemd-container $(PACKAGED)
+	@$(MAKE) --no-print-directory static
 	@NVCT_TESTS_REQUIRE=engine $(MAKE) --no-print-directory test
 
-ci-full: ci ## what takes longer: many more property examples, and the bench; writes docs/results
+ci-full: ci test-static ## what takes longer: many more property examples, and the bench; writes docs/results
 	@mkdir -p docs/results
 	@{ date -u +"%Y-%m-%d"; uname -srm; $(BIN)/python --version; runc --version | head -1; \
 	  NVCT_TESTS_PROFILE=full $(BIN)/python -m pytest -q -n auto tests/property tests/fuzz && \

@@ -36,7 +36,12 @@ chmod 0755 "$lib/cold"
 
 nvct() { PYTHONPATH=$here "$BUILD_PYTHON" -B -c "import sys; sys.argv[0] = 'nvct'; from nvct.cli.main import nvct; nvct()" "$@"; }
 nvct launchers install --bin-dir "$dest/usr/bin" --form c --python "$PYTHON" --packages /usr/lib/nvct \
-	--cold /usr/lib/nvct/cold --archive /usr/lib/nvct/hot.bin --no-archive
+	--cold /usr/lib/nvct/cold --archive /usr/lib/nvct/hot.bin --no-archive --hot /usr/lib/nvct/nvct-hot
+# The hot side as one static file, where tree.sh could build it; the launchers start it where it is.
+if [ -e "$here/hot/nvct-hot" ]; then
+	install -m 0755 "$here/hot/nvct-hot" "$lib/nvct-hot"
+	install -m 0644 "$here/hot/nvct-hot.notices" "$lib/nvct-hot.notices"
+fi
 # No symbolic link: the incumbent's scripts, when that is purged, remove one of this name.
 ln -f "$dest/usr/bin/nvidia-container-runtime-hook" "$dest/usr/bin/nvidia-container-toolkit"
 # One program under several names; links where they come in the same package.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ settings.load_profile(
     os.environ.get("NVCT_TESTS_PROFILE") or ("ci" if os.environ.get("CI") else "default")
 )
 
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM)
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -45,6 +47,16 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
         report.longrepr = f"an engine test was skipped: {report.longrepr}"
     return report
+
+
+@pytest.fixture(autouse=True)
+def _signals_stay() -> Generator[None]:
+    """Give the signals back what a program that ran in this process did with them."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) != handler:
+            signal.signal(number, handler)
 
 
 @pytest.fixture

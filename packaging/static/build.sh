@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Build nvct-hot, the hot side in one static file: build.sh [OUT]. interpreter.sh says what it needs.
+# Build nvct-hot, the hot side in one static file: build.sh [OUT]; and OUT.notices, the licences of
+# what is inside. interpreter.sh says what it needs, and its variables count here too.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 repository=${here%/packaging/static}
@@ -17,6 +18,12 @@ $(cat "$interpreter/about")"
 cp "$here/main.c" "$here/malloc.c" "$repository/nvct/launch/launcher.c" "$work/"
 cd "$work" # names without folders: the same bytes wherever it is built
 "$interpreter/cc" -O2 -fno-builtin-malloc -s -Wall -Wextra -Werror -Wl,--gc-sections -Wl,--build-id=none \
+	-Wl,--wrap=tzset -Wl,--wrap=localtime_r \
 	-I"$interpreter/Include" -I"$interpreter" -o nvct-hot main.c malloc.c frozen.c "$interpreter/libpython.a" -lm
 mv nvct-hot "$out"
+{
+	echo "nvct-hot contains an interpreter and a C library. Their licences:"
+	echo
+	cat "$interpreter/about" "$interpreter/LICENSE" /usr/share/doc/musl-dev/copyright
+} >"$out.notices"
 echo "$out"

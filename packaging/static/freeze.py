@@ -127,8 +127,8 @@ def tables(rows: dict[str, str], about: str) -> str:
     said = "".join(f"\t{_quoted(line)}\n" for line in about.splitlines())
     return f"""\
 extern const unsigned char frozen_bin[];
-__asm__(".section .rodata\\n.balign 16\\n.global frozen_bin\\nfrozen_bin:\\n.incbin \\"frozen.bin\\"\\n"
-	".previous\\n");
+__asm__(".section .rodata\\n.balign 16\\n.global frozen_bin\\n"
+	"frozen_bin: .incbin \\"frozen.bin\\"\\n.previous\\n");
 #define END {{NULL, NULL, 0, 0}}
 static const struct _frozen bootstrap[] = {{\n{first}\tEND\n}};
 static const struct _frozen modules[] = {{\n{rest}\tEND\n}};

@@ -86,7 +86,7 @@ if [ -z "$native" ]; then
 	libc="musl $(dpkg-query -W -f '${Version}' musl-dev)" ar=ar cc=musl-gcc
 else
 	libc="musl of zig $($ZIG version)" ar="$ZIG ar"
-	cc="$ZIG cc -target $target-linux-musl -fno-sanitize=undefined"
+	cc="$ZIG cc -target $target-linux-musl -fno-sanitize=undefined -Wno-date-time"
 fi
 cat >"$work/cc" <<EOF
 #!/bin/sh
@@ -103,8 +103,9 @@ binascii binascii.c
 fcntl fcntlmodule.c
 EOF
 log() { "$@" >"$work/log" 2>&1 || { tail -n 30 "$work/log" >&2; fail "$1 failed"; }; }
+# mimalloc, which nobody would use, reads /proc at every start.
 set -- --prefix=/nonexistent --disable-shared --disable-test-modules --disable-ipv6 --without-ensurepip \
-	--without-doc-strings --without-readline --with-builtin-hashlib-hashes=blake2
+	--without-doc-strings --without-readline --without-mimalloc --with-builtin-hashlib-hashes=blake2
 [ -z "$native" ] || set -- "$@" --host="$target-linux-musl" --build="$machine-linux-gnu" \
 	--with-build-python="$native/bin/python3" ac_cv_file__dev_ptmx=no ac_cv_file__dev_ptc=no
 # No pkg-config: what it finds are the host's libraries, built for glibc.
@@ -116,6 +117,7 @@ mkdir -p "$work/made/bin" "$work/made/lib/$package/lib-dynload"
 cp -r Lib/. "$work/made/lib/$package/"
 cp -r Include LICENSE pyconfig.h "$work/cc" "$work/made/"
 cp "lib$package.a" "$work/made/libpython.a"
+$ar d "$work/made/libpython.a" config.o frozen.o getpath.o # main.c and frozen.c have their own
 [ -n "$native" ] || cp python "$work/made/bin/python3"
 [ -z "$native" ] || ln -s "$native/bin/python3" "$work/made/bin/python3"
 printf 'Python %s, source package of Debian\n%s\n' "$version" "$libc" >"$work/made/about"

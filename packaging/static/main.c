@@ -12,17 +12,17 @@
 #include <Python.h>
 #include <stddef.h>
 #include <sys/syscall.h>
+#include <time.h>
 
 extern const char nvct_about[]; /* frozen.c */
 
 /* Where the interpreter of the cold side is; `nvct launchers install --form static` writes its own
  * path over this one. volatile, so that the compiler does not look through it. */
 #define COLD_MARK "@nvct cold side@"
-static volatile const struct {
-	char mark[16], path[1024];
-} cold_slot __attribute__((used)) = { COLD_MARK, "/usr/lib/nvct/cold" };
+#define COLD_ROOM 1024
+static volatile const char cold_slot[sizeof COLD_MARK - 1 + COLD_ROOM] = COLD_MARK "/usr/lib/nvct/cold";
 
-static char cold[sizeof cold_slot.path];
+static char cold[COLD_ROOM];
 
 /* --- module _nvct: system calls, without dlopen and ctypes -------------------------------------- */
 
@@ -71,6 +71,20 @@ PyStatus _PyConfig_InitPathConfig(PyConfig *config, int compute)
 	(void)config;
 	(void)compute;
 	return PyStatus_Ok();
+}
+
+/* Module time asks for the local time zone when it is imported: a file of /etc, or the one that TZ
+ * names. The hot side writes times in UTC (build.sh has --wrap). */
+void __wrap_tzset(void);
+struct tm *__wrap_localtime_r(const time_t *at, struct tm *made);
+
+void __wrap_tzset(void)
+{
+}
+
+struct tm *__wrap_localtime_r(const time_t *at, struct tm *made)
+{
+	return gmtime_r(at, made);
 }
 
 /* What `python3 -I -S -c` has: a program's own handlers, no environment, no site, UTF-8 always. */
@@ -134,7 +148,7 @@ int main(int argc, char **argv)
 	const char *name = argc > 0 ? strrchr(argv[0], '/') : NULL;
 	name = name ? name + 1 : argc > 0 ? argv[0] : "";
 	for (size_t i = 0; i < sizeof cold; i++)
-		cold[i] = cold_slot.path[i];
+		cold[i] = cold_slot[sizeof COLD_MARK - 1 + i];
 	if (strcmp(name, "nvct-hot"))
 		return launch(argc, argv);
 	if (argc == 2 && !strcmp(argv[1], "--about")) {

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from nvct.launch import install
@@ -19,6 +20,8 @@ from tests.bench.measure import Subject
 
 ROUNDS = int(os.environ.get("NVCT_BENCH_ROUNDS", "40"))
 DRIVER_ROOT = "/run/nvidia/driver"
+HOT = Path(__file__).parents[2] / "build/static/nvct-hot"
+"""The C launcher starts it, as packages do; `make static` builds it."""
 PLAIN = ["PATH=/usr/bin:/bin"]
 PADDING = {f"org.example.label-{i}": "x" * 200 for i in range(120)}
 """Makes config.json as large as Docker's, about 34 KB with its seccomp profile."""
@@ -37,6 +40,7 @@ class Bench:
         self.bundles = bundles.Bundles(work, self.rootfs)
         self.c = self._launchers("c")
         self.sh = self._launchers("sh")
+        self.hot = self._launchers("c", HOT) if HOT.exists() else None
         self.more_env: list[str] = []
         named = os.environ.get("NVCT_BENCH_PEER")
         self.peer = Path(named) if named else None
@@ -51,10 +55,11 @@ class Bench:
         source.write_text("int main(void) { return 0; }\n", encoding="utf-8")
         subprocess.run(["cc", "-O2", "-static", "-o", self.noop, source], check=True)
 
-    def _launchers(self, form: str) -> Path:
-        folder = self.work / f"bin-{form}"
+    def _launchers(self, form: str, hot: Path | None = None) -> Path:
+        folder = self.work / (f"bin-{form}" if hot is None else "bin-hot")
         folder.mkdir()
-        install.install(folder, form)
+        built = replace(install.default_built(), hot="" if hot is None else str(hot))
+        install.install(folder, form, built)
         return folder
 
     def env(self, name: str, runtime: str, nvct: str = 'layout = "classic"\n') -> dict[str, str]:
@@ -115,6 +120,8 @@ def _noop_group(bench: Bench, title: str, devices: str | None, command: list[str
         subject("nvct (C)", str(bench.c / name), bench.env("c", noop)),
         subject("nvct (sh)", str(bench.sh / name), bench.env("sh", noop)),
     ]
+    if bench.hot:
+        subjects.insert(2, subject("nvct (static)", str(bench.hot / name), bench.env("st", noop)))
     peers = []
     if bench.peer:
         program = str(bench.peer / name)
@@ -153,6 +160,9 @@ def _container_group(bench: Bench, title: str, devices: str | None) -> None:
         subject("nvct cl. (sh)", str(bench.sh / name), bench.env("es", bench.runc), document),
         subject("nvct farm", str(bench.c / name), bench.farm_env("ef", bench.runc), document),
     ]
+    if bench.hot:
+        env = bench.farm_env("et", bench.runc)
+        subjects.append(subject("nvct farm (st)", str(bench.hot / name), env, document))
     peers = []
     if bench.peer:
         program = str(bench.peer / name)

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 from nvct import paths
+from nvct.plan.store import Store
 from nvct.sim import sets, tree
 from tests.integration.inside import UUID, configure, generate, make, run
 
@@ -26,8 +26,11 @@ SHOW = (
 
 def table() -> dict[str, Any]:
     """Return the table of the plan in force."""
-    plan = json.loads(Path(paths.RUN_DIR, paths.OWN_PLAN).read_text(encoding="utf-8"))
-    return dict(plan["farm"])
+    plan = Store(paths.RUN_DIR).read_json(paths.OWN_PLAN)
+    assert plan is not None
+    farm = plan["farm"]
+    assert isinstance(farm, dict)
+    return farm
 
 
 def an_upgrade_is_survived(work: Path) -> None:

@@ -47,12 +47,14 @@ echo "== paths"; cat /etc/ld-musl-*.path 2>&1
 echo "== files"; for f in /usr/lib*/libcuda.so.1 /usr/lib*/*/libcuda.so.1 /usr/bin/nvidia-smi \
     /usr/local/nvidia/bin/nvidia-smi /usr/local/nvidia/lib*/libcuda.so.1; do [ -r $f ] && readlink -f $f; done
 echo "== params"; grep Modify /proc/driver/nvidia/params
-echo "== mounted"; while read -r a b c d target rest; do
-  case $target in *nvidia*|*cuda*) [ -f "$target" ] && echo "$target";; esac
-done < /proc/self/mountinfo
-echo "== writable"; while read -r a b c d target rest; do
-  case $target in *nvidia*|*cuda*) [ -f "$target" ] && (: >> "$target") 2>&- && echo "$target";; esac
-done < /proc/self/mountinfo
+given() { while read -r a b c d target rest; do
+  case $target in
+    /usr/local/nvidia*|/dev/.nvct*) [ -d "$target" ] && find "$target" -type f;;
+    *nvidia*|*cuda*) [ -f "$target" ] && echo "$target";;
+  esac
+done < /proc/self/mountinfo; }
+echo "== mounted"; given
+echo "== writable"; given | while read -r f; do (: >> "$f") 2>&- && echo "$f"; done
 echo "== root"; (: > /new) 2>&1
 echo "== end"
 """

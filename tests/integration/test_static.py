@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.engine
 
 PROGRAM = "nvidia-container-runtime"
-NOOP = '#include <stdio.h>\nint main(int n, char **v) { for (int i = 0; i < n; i++) puts(v[i]); return 0; }\n'
+NOOP = "#include <stdio.h>\nint main(int n, char **v) { for (int i = 0; i < n; i++) puts(v[i]); return 0; }\n"
 IN_ROOT = """
 set -eu
 mkdir -p "$1/proc" "$1$2"
@@ -117,10 +117,10 @@ def test_a_create_in_an_empty_root_gives_what_an_interpreter_gives(
     root = tmp_path / "root"
     root.mkdir()
     shutil.copy(tmp_path / PROGRAM, root / PROGRAM)
-    words = ["unshare", "--mount", "sh", "-c", IN_ROOT, "sh", root, lab.home]
-    inside = ["chroot", root, f"/{PROGRAM}", "create", "--bundle", lab.bundle, "x"]
+    words: list[str | Path] = ["unshare", "--mount", "sh", "-c", IN_ROOT, "sh", root, lab.home]
+    words += ["chroot", root, f"/{PROGRAM}", "create", "--bundle", lab.bundle, "x"]
 
-    said = run(lab, [*words, *inside], {"PATH": os.environ["PATH"]})
+    said = run(lab, words, {"PATH": os.environ["PATH"]})
 
     assert said.stderr == ""
     assert said.returncode == 0
@@ -130,7 +130,9 @@ def test_a_create_in_an_empty_root_gives_what_an_interpreter_gives(
 
 
 def test_without_a_cold_side_a_request_fails_and_says_why(lab: Lab, tmp_path: Path) -> None:
-    built = launch.Built(python=PYTHON, packages="/none", cold="/no/cold", hot=str(tmp_path / PROGRAM))
+    built = launch.Built(
+        python=PYTHON, packages="/none", cold="/no/cold", hot=str(tmp_path / PROGRAM)
+    )
     (tmp_path / "bin").mkdir()
     launch.install(tmp_path / "bin", "static", built)
     lab.asks("NVIDIA_VISIBLE_DEVICES=all")
@@ -145,7 +147,9 @@ def test_without_a_cold_side_a_request_fails_and_says_why(lab: Lab, tmp_path: Pa
 def test_without_a_cold_side_other_containers_are_created(lab: Lab, tmp_path: Path) -> None:
     lab.asks()
     create(lab, tmp_path / PROGRAM)  # what reads config.toml is there, so that it is kept
-    built = launch.Built(python=PYTHON, packages="/none", cold="/no/cold", hot=str(tmp_path / PROGRAM))
+    built = launch.Built(
+        python=PYTHON, packages="/none", cold="/no/cold", hot=str(tmp_path / PROGRAM)
+    )
     launch.install(tmp_path, "static", built)
 
     create(lab, tmp_path / PROGRAM)
@@ -155,12 +159,21 @@ def test_without_a_cold_side_other_containers_are_created(lab: Lab, tmp_path: Pa
     "env",
     [
         {"LD_PRELOAD": "HOME/evil.so"},
-        {"PYTHONPATH": "HOME/evil", "PYTHONHOME": "HOME/evil", "PYTHONSTARTUP": "HOME/evil/nvct.py"},
+        {
+            "PYTHONPATH": "HOME/evil",
+            "PYTHONHOME": "HOME/evil",
+            "PYTHONSTARTUP": "HOME/evil/nvct.py",
+        },
         {"PYTHONINSPECT": "1", "PYTHONDEBUG": "3", "PYTHONVERBOSE": "2", "PYTHONDEVMODE": "1"},
         {"PYTHON_FROZEN_MODULES": "off", "PYTHONUTF8": "0", "PYTHONMALLOC": "debug"},
-        {"LC_ALL": "nonsense", "LANG": "de_DE", "TZ": ":/dev/nonsense", "PYTHONIOENCODING": "utf-16"},
+        {
+            "LC_ALL": "nonsense",
+            "LANG": "de_DE",
+            "TZ": ":/dev/nonsense",
+            "PYTHONIOENCODING": "utf-16",
+        },
     ],
-    ids=lambda env: "-".join(env),
+    ids="-".join,
 )
 def test_no_variable_and_no_folder_has_a_say(
     lab: Lab, tmp_path: Path, env: dict[str, str]
@@ -177,12 +190,14 @@ def test_no_variable_and_no_folder_has_a_say(
     if preload:  # a library that ends whatever loads it, but for the shell behind runc
         source = lab.home / "evil.c"
         source.write_text(
-            '#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n'
+            "#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n"
             "extern char *program_invocation_short_name;\n"
             "__attribute__((constructor)) static void evil(void)\n"
             f'{{ if (!strcmp(program_invocation_short_name, "{PROGRAM}")) _exit(3); }}\n'
         )
-        subprocess.run(["cc", "-shared", "-fPIC", "-D_GNU_SOURCE", "-o", preload, source], check=True)
+        subprocess.run(
+            ["cc", "-shared", "-fPIC", "-D_GNU_SOURCE", "-o", preload, source], check=True
+        )
 
     create(lab, tmp_path / PROGRAM, given)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -162,10 +163,26 @@ def swap_for_ever(base: Path) -> None:
     while True:
         turn += 1
         other = root / ("out" if turn % 2 else "up")
-        os.rename(root / "race", root / "aside")
-        os.rename(other, root / "race")
-        os.rename(root / "race", other)
-        os.rename(root / "aside", root / "race")
+        try:
+            os.rename(root / "race", root / "aside")
+            os.rename(other, root / "race")
+            os.rename(root / "race", other)
+            os.rename(root / "aside", root / "race")
+        except OSError:  # in the gap, the other side has made a folder of that name
+            put_back(root, other)
+
+
+def put_back(root: Path, other: Path) -> None:
+    """Bring `race` and what it is swapped for to where they were."""
+    race, aside = root / "race", root / "aside"
+    if not aside.exists():
+        return
+    if race.is_symlink():
+        race.rename(other)
+    elif race.exists():
+        shutil.rmtree(race, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        aside.rename(race)
 
 
 def test_no_race_leads_out_of_the_root(tmp_path: Path) -> None:

@@ -132,3 +132,65 @@ def test_installing_again_replaces_the_programs_in_one_step(
 
         assert os.fstat(running.fileno()).st_ino != program.stat().st_ino
     assert sorted(os.listdir(tmp_path / "bin")) == sorted(launch.PROGRAMS)
+
+
+def hot(path: Path, room: int = launch.COLD_ROOM, marks: int = 1) -> Path:
+    """Write what looks like nvct-hot to who fills it in."""
+    path.write_bytes(
+        b"\x7fELF code " + launch.COLD_MARK * marks + b"/old".ljust(room, b"\0") + b"|"
+    )
+    return path
+
+
+def test_the_static_executable_gets_the_cold_sides_path(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    source = hot(tmp_path / "nvct-hot")
+    built = launch.Built(python="/p", packages="/q", cold="/a b/cold", hot=str(source))
+
+    form, made = launch.install(tmp_path / "bin", "static", built)
+
+    assert form == "static"
+    assert [path.name for path in made] == list(launch.PROGRAMS)
+    data = made[0].read_bytes()
+    assert len(data) == source.stat().st_size
+    assert data.startswith(b"\x7fELF code " + launch.COLD_MARK + b"/a b/cold\0\0")
+    assert data.endswith(b"\0|")
+    assert made[0].stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize(
+    ("room", "marks"), [(10, 1), (launch.COLD_ROOM, 0), (launch.COLD_ROOM, 2)]
+)
+def test_what_is_no_static_executable_is_refused(tmp_path: Path, room: int, marks: int) -> None:
+    source = hot(tmp_path / "nvct-hot", room, marks)
+    built = launch.Built(python="/p", packages="/q", cold="/c", hot=str(source))
+
+    with pytest.raises(HostError, match=r"nvct-hot is no nvct-hot$"):
+        launch.install(tmp_path, "static", built)
+
+    assert os.listdir(tmp_path) == ["nvct-hot"]
+
+
+def test_a_static_executable_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    built = launch.Built(python="/p", packages="/q", cold="/c", hot=str(tmp_path / "none"))
+
+    with pytest.raises(HostError, match="none cannot be read: No such file") as caught:
+        launch.install(tmp_path, "static", built)
+
+    assert "make static" in caught.value.hint
+
+
+def test_a_cold_path_without_room_in_the_static_executable_is_refused(tmp_path: Path) -> None:
+    source = hot(tmp_path / "nvct-hot")
+    cold = "/" + "x" * launch.COLD_ROOM
+    built = launch.Built(python="/p", packages="/q", cold=cold, hot=str(source))
+
+    with pytest.raises(HostError, match=f"is longer than {launch.COLD_ROOM - 1} bytes"):
+        launch.install(tmp_path, "static", built)
+
+
+def test_a_path_of_the_static_executable_that_needs_quoting_is_refused(tmp_path: Path) -> None:
+    built = launch.Built(python="/p", packages="/q", cold="/c", hot='/a"b')
+
+    with pytest.raises(UsageError, match="cannot be built into a launcher"):
+        launch.install(tmp_path, "c", built)
