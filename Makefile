@@ -63,7 +63,8 @@ PACKAGED := python3-click python3-jsonschema python3-rich python3-tomlkit python
 
 static: ## build nvct-hot, the hot side as one static file, into build/static
 	@bash tests/support/packages.sh musl-tools dpkg-dev
-	@sh packaging/static/build.sh build/static/nvct-hot
+	@mkdir -p build/static
+	@sh packaging/static/build.sh $(CURDIR)/build/static/nvct-hot
 
 STATIC_TESTS := tests/unit/shim tests/unit/prestart tests/golden/errors
 
