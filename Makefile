@@ -76,7 +76,7 @@ test-static: setup static ## run the tests of the hot side against nvct-hot, in 
 	  status=$$?; $(BIN)/nvct launchers install --bin-dir $(BIN); exit $$status
 
 deb: setup ## build the Debian packages into dist/
-	@bash tests/support/packages.sh debhelper dh-python $(PACKAGED)
+	@bash tests/support/packages.sh build-essential debhelper dh-python $(PACKAGED)
 	@sh packaging/deb/build.sh
 
 rpm: setup ## build the rpm packages into dist/
@@ -88,7 +88,7 @@ bundle: setup ## build the bundle, which needs no Python on its host, into dist/
 
 ci: check ## everything that a change must pass; a skipped engine test fails
 	@bash tests/support/packages.sh podman uidmap musl mmdebstrap iproute2 \
-	  debhelper dh-python lintian rpm rpmlint systemd-container $(PACKAGED)
+	  build-essential debhelper dh-python lintian rpm rpmlint systemd-container $(PACKAGED)
 	@$(MAKE) --no-print-directory static
 	@NVCT_TESTS_REQUIRE=engine $(MAKE) --no-print-directory test
 
