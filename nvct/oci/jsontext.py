@@ -173,15 +173,8 @@ class Document:
     """
 
     __slots__ = (
-        "_added",
-        "_puts",
-        "_rewritten",
-        "_scan",
-        "_scan_wanted",
-        "root",
-        "source",
-        "text",
-    )
+        "_added", "_puts", "_rewritten", "_scan", "_scan_wanted", "root", "source", "text",
+    )  # fmt: skip
 
     def __init__(self, text: str, want: Want, source: str) -> None:
         """Walk text along the wanted members.

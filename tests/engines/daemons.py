@@ -250,7 +250,7 @@ class Podman(Daemon):
         self.box.write("/etc/containers/policy.json", configs.POLICY)
 
     def _command(self) -> list[str]:
-        raise NotImplementedError
+        raise AssertionError("Podman has no daemon to start")
 
     def podman(self, *words: str) -> Done:
         """Run Podman."""

@@ -18,7 +18,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from nvct.errors import ContainerNotPossibleError
+from tests.support import mmdebstrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,28 +73,12 @@ def _cache() -> Path:
 
 
 def _unpack(suite: str, folder: Path) -> None:
-    program = shutil.which("mmdebstrap")
-    if program is None:
-        raise ContainerNotPossibleError("no mmdebstrap here", hint="install mmdebstrap")
-    if os.geteuid() != 0:
-        raise ContainerNotPossibleError("only root unpacks container engines")
-    command = [
-        program, "--quiet", "--variant=extract", f"--hook-dir={MERGED_USR}",
-        f"--include={SUITES[suite]}", "--aptopt=APT::Install-Recommends false",
+    options = [
+        "--variant=extract", f"--hook-dir={MERGED_USR}", f"--include={SUITES[suite]}",
         # Mirrors of a release that is still moving may be older than their own files allow.
         "--aptopt=Acquire::Check-Valid-Until false",
-        suite, str(folder), f"deb {mirror()} {suite} main",
     ]  # fmt: skip
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=UNPACK_TIMEOUT_S,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise ContainerNotPossibleError(f"unpacking {suite} does not end") from error
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise ContainerNotPossibleError(f"{suite} cannot be unpacked: {last}")
+    mmdebstrap.make(suite, folder, options, mirror=mirror(), timeout_s=UNPACK_TIMEOUT_S)
     _finish(folder)
 
 

@@ -7,11 +7,10 @@ import datetime as dt
 import fcntl
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
-from nvct.errors import ContainerNotPossibleError
 from tests.engines import suite as engines
+from tests.support import mmdebstrap
 
 INCLUDE = (
     "python3-click", "python3-yaml", "python3-jsonschema", "python3-rich", "python3-tomlkit",
@@ -49,24 +48,7 @@ def root(release: str, *more: str, bare: bool = False) -> Path:
 
 
 def _make(release: str, folder: Path, packages: tuple[str, ...], *, bare: bool) -> None:
-    program = shutil.which("mmdebstrap")
-    if program is None:
-        raise ContainerNotPossibleError("no mmdebstrap here", hint="install mmdebstrap")
-    if os.geteuid() != 0:
-        raise ContainerNotPossibleError("only root makes a root file system")
-    command = [
-        program, "--quiet", f"--variant={'extract' if bare else 'minbase'}",
-        f"--include={','.join(packages)}",
-        "--aptopt=APT::Install-Recommends false", release, str(folder),
-        f"deb {engines.mirror()} {release} main",
+    options = [
+        f"--variant={'extract' if bare else 'minbase'}", f"--include={','.join(packages)}"
     ]  # fmt: skip
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise ContainerNotPossibleError(f"installing {release} does not end") from error
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise ContainerNotPossibleError(f"{release} cannot be installed: {last}")
+    mmdebstrap.make(release, folder, options, mirror=engines.mirror(), timeout_s=TIMEOUT_S)
