@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 from nvct.sim.bundle import config
@@ -37,7 +38,7 @@ systemctl daemon-reload
 sleep 1
 for how in untold told; do say after $how; done
 cat /lab/*.log
-for how in untold told; do runc kill -a $how KILL > /dev/null 2>&1; done
+for how in untold told; do runc delete --force $how; done
 """
 LOOP = "while :; do cat /dev/nvidia0 2>> /said; sleep 0.1; done"
 
@@ -47,7 +48,7 @@ def bundle(lab: Path, how: str) -> None:
     document = config(["/bin/busybox", "sh", "-c", f"export PATH=/bin; {LOOP}"])
     document["process"]["noNewPrivileges"] = False
     linux = document["linux"]
-    linux["cgroupsPath"] = f"system.slice:nvct:{how}"
+    linux["cgroupsPath"] = f"system.slice:nvct:{how}-{os.getpid()}"  # not one of an earlier run's
     linux["devices"] = [
         {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0, "fileMode": 0o666}
     ]
