@@ -70,7 +70,7 @@ def plan(**given: Any) -> None:  # noqa: ANN401  options, each with its own type
     Example: nvct runtime plan --runtime=docker --cdi.enabled
     """
     asked = runtime_wanted.asked(given, all_variants=True)
-    runtime_wanted.warn(asked.warnings)
+    runtime_wanted.warn(asked)
     if asked.wanted is None:
         _write_hook(asked, dry_run=True)
         return
@@ -83,7 +83,7 @@ def _configure(asked: Asked, given: Given, *, way: str) -> None:
     """Do what is asked for; without a way to tell the engine, only files are written."""
     from nvct.engine.journal import Journal
 
-    runtime_wanted.warn(asked.warnings)
+    runtime_wanted.warn(asked)
     if asked.wanted is None:
         _write_hook(asked, dry_run=given["dry_run"])
     elif given["dry_run"]:

@@ -31,6 +31,7 @@ NAME = "nvidia"
 MODES = {"": "file", "config-file": "file", "config": "file", "oci-hook": "hook", "hook": "hook"}
 # As the incumbent's installer names them.
 VARIANTS = (("nvidia", ""), ("nvidia-cdi", ".cdi"), ("nvidia-legacy", ".legacy"))
+VARIANTS_PACKAGE = "nvct-operator-extensions"
 STATE_DIR = "/var/lib/nvct/engines"
 STATE_DIR_OPTION = click.option(
     "--state-dir", envvar="NVCT_STATE_DIR",
@@ -47,7 +48,8 @@ class Asked:
         found: the engine on this host that it is for, None where there is none.
         hook: path of the hook program, in the deprecated mode.
         hook_file: where its hook file goes; "" is stdout.
-        warnings: about options without effect.
+        warnings: about options without effect, and what will not work.
+        notes: what is left out.
     """
 
     wanted: Wanted | None = None
@@ -55,6 +57,7 @@ class Asked:
     hook: str = ""
     hook_file: str = ""
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def options(function: Command) -> Command:
@@ -130,8 +133,11 @@ def asked(given: Mapping[str, Any], *, all_variants: bool) -> Asked:
     if mode not in MODES:
         found.warnings.append(f'ignoring unsupported config-mode for {engine}: "{mode}"')
     wanted = _wanted(given, found.warnings, all_variants=all_variants)
+    notes: list[str] = []
     if all_variants:
         wanted = _with_own(wanted, given)
+        handlers = _runnable(wanted.handlers, found.warnings, notes)
+        wanted = replace(wanted, handlers=handlers)
         here = runtime_engine.meant(engine, given["config"])
         named = given["drop_in"] != DEFAULT_DROP_IN
         wanted = runtime_engine.fitted(wanted, here, drop_in=named) if here else wanted
@@ -139,7 +145,7 @@ def asked(given: Mapping[str, Any], *, all_variants: bool) -> Asked:
         here = runtime_engine.reader(wanted)
         wanted = runtime_engine.of_version(wanted, here) if here else wanted
     found.warnings.extend(here.advice if here else ())
-    return Asked(wanted=wanted, found=here, warnings=found.warnings)
+    return Asked(wanted=wanted, found=here, warnings=found.warnings, notes=notes)
 
 
 def _wanted(given: Mapping[str, Any], warnings: list[str], *, all_variants: bool) -> Wanted:
@@ -208,6 +214,23 @@ def _handlers(given: Mapping[str, Any], *, absolute: bool, every: bool) -> tuple
     return tuple(Handler(name=name, path=path + suffix) for name, suffix in VARIANTS)
 
 
+def _runnable(
+    handlers: tuple[Handler, ...], warnings: list[str], notes: list[str]
+) -> tuple[Handler, ...]:
+    """Return the handlers less variants that are not installed: a package of their own has them.
+
+    Whoever names one gets it, and so does who registers all before anything is installed.
+    """
+    there = tuple(handler for handler in handlers if os.access(handler.path, os.X_OK))
+    if handlers[0] not in there:
+        warnings.append(f"{handlers[0].path} is not there: containers with it will not start")
+        return handlers
+    if there != handlers:
+        names = " and ".join(handler.name for handler in handlers if handler not in there)
+        notes.append(f"without {names}: not installed (package {VARIANTS_PACKAGE})")
+    return there
+
+
 def _source(engine: str, given: Mapping[str, Any], warnings: list[str]) -> tuple[str, str]:
     source, executable = given["source"], given["executable"]
     if source not in ("file", "command"):
@@ -246,7 +269,9 @@ def state_dir(given: str | None) -> str:
     return f"{home or os.path.expanduser('~/.local/state')}/nvct/engines"
 
 
-def warn(warnings: list[str]) -> None:
-    """Say warnings."""
-    for warning in warnings:
+def warn(asked: Asked) -> None:
+    """Say what is to be known of a command line."""
+    for warning in asked.warnings:
         say(f"warning: {warning}")
+    for note in asked.notes:
+        say(f"note: {note}")

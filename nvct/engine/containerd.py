@@ -100,7 +100,13 @@ def plan(wanted: Wanted, files: Files) -> Change:
     _refuse_made(config, edits)
     _check(wanted, edits, files)
     notes += place.written if edits else ()
-    return Change(engine="containerd", edits=edits, restart=bool(edits), notes=tuple(notes))
+    return Change(
+        engine="containerd",
+        edits=edits,
+        restart=bool(edits),
+        notes=tuple(notes),
+        imported=place.pattern if edits else "",
+    )
 
 
 def _notes(wanted: Wanted, config: Config) -> list[str]:
@@ -351,7 +357,7 @@ def removal(wanted: Wanted, files: Files) -> Change:
             edits.append(FileEdit(path=loaded.path, before=loaded.data, after=after.encode()))
     gone = {edit.path for edit in edits if edit.after is None}
     kept = [edit for edit in edits if edit.path not in gone | {config.root.path}]
-    root = containerd_dropin.without_import(config, edits, gone)
+    root = containerd_dropin.without_import(config, edits, gone, wanted.imported)
     ordered = (*root, *kept, *(edit for edit in edits if edit.path in gone))
     return Change(engine="containerd", edits=ordered, restart=bool(ordered), notes=tuple(notes))
 

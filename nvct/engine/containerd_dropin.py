@@ -18,7 +18,7 @@ from nvct.errors import EngineConfigError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from nvct.engine.containerd_load import Config, Path, Table
     from nvct.engine.model import Wanted
@@ -250,14 +250,24 @@ def is_left_over(wanted: Wanted, config: Config, path: str, after: str) -> bool:
 
 
 def without_import(
-    config: Config, edits: Sequence[FileEdit], gone: Iterable[str]
+    config: Config, edits: Sequence[FileEdit], gone: Collection[str], ours: str
 ) -> list[FileEdit]:
-    """Return the root's edit, with the imports taken out that named only files that go."""
+    """Return the root's edit, with the imports taken out that named only files that go.
+
+    Args:
+        config: as it is.
+        edits: that are made.
+        gone: files that go.
+        ours: a pattern that was added for them, and stays where others use it now.
+    """
     root = config.root
     old = next((edit for edit in edits if edit.path == root.path), None)
     spelled = loading.strings(root.document, "imports")
     stems = [posixpath.splitext(path) for path in gone]
     named = {*gone, *(f"{stem}*{suffix}" for stem, suffix in stems)}
+    others = [one.path for one in config.files if one.path not in gone]
+    if gone and not any(loading.matches(path, ours) for path in others):
+        named.add(ours)
     kept = [
         item
         for item, path in zip(spelled, loading.patterns(root), strict=True)

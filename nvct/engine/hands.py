@@ -49,7 +49,8 @@ class EngineHands:
         """Have the engine read files that are not in place yet."""
         if not self.program:
             return []
-        return validate.check(self.wanted, self.program, edits, self.run)
+        told = self.found is not None and self.found.pid > 0 and self.way != "none"
+        return validate.check(self.wanted, self.program, edits, self.run, told=told)
 
     def activate(self, *, restart: bool, back: bool = False) -> Sequence[str]:
         """Tell the engine to read its files, and see that it is well."""

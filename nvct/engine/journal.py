@@ -200,7 +200,7 @@ def remove(path: str, kernel: Kernel) -> None:
         kernel.close(dir_fd)
 
 
-def ours(wanted: Wanted, state: State, old: Record | None) -> Wanted:
+def ours(wanted: Wanted, state: State, old: Record | None, imported: str = "") -> Wanted:
     """Return what is wanted less what the files say already, and what a record has had done.
 
     What was there already as it is wanted is somebody else's, and stays at undo.
@@ -221,6 +221,7 @@ def ours(wanted: Wanted, state: State, old: Record | None) -> Wanted:
         cdi=earlier.cdi or (wanted.cdi and state.cdi is not True),
         spec_dirs=earlier.spec_dirs if state.spec_dirs == wanted.spec_dirs else wanted.spec_dirs,
         hooks_dir=wanted.hooks_dir or earlier.hooks_dir,
+        imported=imported or earlier.imported,
     )
 
 

@@ -58,6 +58,7 @@ class Wanted:
         container_annotations: patterns of container annotations that containerd is to hand to the
             handlers; () leaves them.
         pod_annotations: the same, of pods.
+        imported: pattern that we have added to containerd's `imports`: the journal says so.
     """
 
     engine: str
@@ -76,6 +77,7 @@ class Wanted:
     arguments: tuple[str, ...] = ()
     container_annotations: tuple[str, ...] = ()
     pod_annotations: tuple[str, ...] = ()
+    imported: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,12 +120,14 @@ class Change:
         edits: in the order of writing; only files that differ.
         restart: a reload is not enough.
         notes: sentences for whoever asked, such as what else to do.
+        imported: pattern that containerd's `imports` have got.
     """
 
     engine: str
     edits: tuple[FileEdit, ...] = ()
     restart: bool = False
     notes: tuple[str, ...] = ()
+    imported: str = ""
 
 
 class Files:

@@ -96,11 +96,15 @@ def carry_out(
 
 
 def last_words(found: Engine, run: Run) -> str:
-    """Return the last error of an engine's unit in the system's journal, "" where none is told."""
+    """Return the last error of an engine's own in the system's journal, "" where none is told.
+
+    What systemd says of its unit comes later and says less: `--unit` would have it as well.
+    """
     if not found.unit:
         return ""
-    user = ["--user"] if found.user_unit else []
-    argv = ["journalctl", *user, f"--unit={found.unit}", "--no-pager", "--output=cat"]
+    words = ["--user", f"_SYSTEMD_USER_UNIT={found.unit}"]
+    words = words if found.user_unit else [f"_SYSTEMD_UNIT={found.unit}"]
+    argv = ["journalctl", *words, "--no-pager", "--output=cat"]
     done = run([*argv, "--lines=40"], 10.0)
     return pick(done.out.splitlines()) if done.status == 0 else ""
 

@@ -107,7 +107,7 @@ class Transaction:
                 return _outcome(change, notes)
             self._check_shared(path, change)
             state = self.module.state(wanted, self.files)
-            told = journals.ours(wanted, state, page.done)
+            told = journals.ours(wanted, state, page.done, change.imported)
             removal = self.module.removal(told, self.files)
             pending = self._record(told, change)
             done = _merged(page.done, pending, {edit.path: edit for edit in removal.edits})

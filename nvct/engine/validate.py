@@ -49,11 +49,21 @@ def argv(wanted: Wanted, program: str, *, has_file: bool) -> list[str]:
     return words.get(wanted.engine, []) if has_file else []
 
 
-def check(wanted: Wanted, program: str, edits: Sequence[FileEdit], run: Run) -> list[str]:
+def check(
+    wanted: Wanted, program: str, edits: Sequence[FileEdit], run: Run, *, told: bool = False
+) -> list[str]:
     """Have the engine read the files as they will be; return notes.
 
+    Args:
+        wanted: what it is to be told.
+        program: the engine's.
+        edits: of its files.
+        run: runs a program.
+        told: whether it runs and is to read them: one that does not take them must not be
+            restarted, whosever fault that is.
+
     Raises:
-        EngineError: it refuses them, and accepts what is there now.
+        EngineError: it refuses them, and it accepts what is there now, or is to be told.
     """
     engine = wanted.engine
     after = {edit.path: edit.after for edit in edits}
@@ -73,7 +83,12 @@ def check(wanted: Wanted, program: str, edits: Sequence[FileEdit], run: Run) -> 
     words = argv(wanted, program, has_file=had)
     before = run(words, TIMEOUT_S) if words else None
     if before and before.status != 0:
-        return [f"{engine} refuses its files already as they are: {_reason(before)}"]
+        already = f"{engine} refuses its files already as they are: {_reason(before)}"
+        if not told:
+            return [already]
+        raise EngineError(
+            already, hint="correct them, or leave it untold by --reload=none; nothing was changed"
+        )
     raise EngineError(
         f"{engine} refuses the new configuration: {_reason(done)}",
         hint="nothing was changed",

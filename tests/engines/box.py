@@ -32,6 +32,7 @@ START = (
     "import sys; sys.path.insert(0, {repository!r}); from tests.engines.inside import main; "
     "main(*sys.argv[1:])"
 )
+TRACEBACK = "Traceback (most recent call last)"
 CALL_TIMEOUT_S = 60.0
 START_TIMEOUT_S = 30.0
 
@@ -49,6 +50,7 @@ class Box:
 
         Raises:
             ContainerNotPossibleError: its mounts or namespaces cannot be made here.
+            AssertionError: its first process fails for another reason, which is ours.
         """
         self.work = work
         self.cgroup = f"nvct-test-{os.getpid()}"
@@ -68,6 +70,7 @@ class Box:
         said = self._process.stdout.readline()
         if said != READY:
             said += self._process.communicate()[0]
+            assert TRACEBACK not in said, said
             last = (said.strip().splitlines() or ["no reason given"])[-1]
             raise ContainerNotPossibleError(f"no private machine here: {last}")
         pid = self._process.pid
@@ -77,6 +80,10 @@ class Box:
     def root(self) -> Path:
         """Return a path by which its files can be used from outside."""
         return Path(f"/proc/{self.init}/root")
+
+    def see(self, folder: str) -> None:
+        """Find programs of a folder of this host's as well."""
+        self._env["PATH"] += f":{folder}"
 
     def write(self, path: str, text: str) -> None:
         """Write a file in it."""

@@ -57,6 +57,8 @@ def gives_what_is_asked_for(engine: Engine, layout: str) -> None:
         assert "layout farm at" in engine.decided()
         mounts = engine.run(f"grep -c ' {VIEW}' /proc/self/mountinfo")
         assert engine.staged or mounts.stdout == "1\n", mounts
+    else:
+        assert "without a hook" in engine.decided()
     every = engine.run("nvidia-smi -L", Want(env=("NVIDIA_VISIBLE_DEVICES=all",)))
     assert len(UUID.findall(every.stdout)) == 8, every
     bare = engine.run(NODES, Want(env=()))

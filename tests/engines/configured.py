@@ -37,6 +37,14 @@ def started(make: Callable[[], Kind]) -> Kind:
     return daemon
 
 
+def cleaned(daemon: Kind) -> Kind:
+    """Return an engine with nothing of ours, whatever another test left."""
+    if daemon.snapshot() != daemon.original:
+        daemon.reset()
+        daemon.restart()
+    return daemon
+
+
 def has_one_gpu(done: Done) -> None:
     assert done.returncode == 0, done
     assert len(UUID.findall(done.stdout)) == 1, done
@@ -56,6 +64,16 @@ def is_idempotent(daemon: Daemon, *flags: str) -> None:
     assert daemon.snapshot() == once
     daemon.undo()
     assert daemon.snapshot() == daemon.original
+
+
+def is_undone(daemon: Daemon, *flags: str) -> None:
+    """Tell whether undo gives the bytes back, and the engine runs with them."""
+    daemon.configure(*flags)
+    daemon.restart()
+    daemon.undo()
+    assert daemon.snapshot() == daemon.original
+    daemon.restart()
+    assert daemon.run("echo runs").stdout == "runs\n"
 
 
 def does_as_planned(daemon: Daemon, *flags: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Docker and containerd of a Debian release, running on a simulated node."""
+"""Docker and containerd of a release, running on a simulated node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.engines import image, suite
 from tests.engines.box import DRIVER_ROOT, REPOSITORY, Box
 from tests.engines.configs import PAUSE
 from tests.engines.engines import Containerd, Docker
-from tests.engines.releases import NOT_TESTED, of_release
+from tests.engines.releases import FULL, NOT_TESTED, of_release
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,17 +41,25 @@ CASES = (
     Case("trixie", "classic", staged=True),
     Case("forky", "farm", staged=False),
 )
+collect_ignore = [] if FULL else ["test_runtimes.py"]
+CASES_IN_FULL = (
+    Case("resolute", "farm", staged=True),
+    Case("resolute", "classic", staged=True),
+)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say loudly that a release could not be had; where it is required, its tests have failed."""
+    """Say loudly what releases could not be had; where one is required, its tests have failed."""
     moving = tuple(set(suite.SUITES) - set(suite.REQUIRED))
+    missing = {}
     for report in terminalreporter.stats.get("skipped", ()):
         place = report.nodeid.partition("[")[2]
         if report.nodeid.startswith("tests/engines/") and place.startswith(moving):
-            terminalreporter.section(NOT_TESTED, sep="!", red=True, bold=True)
-            terminalreporter.write_line(str(report.longrepr))
-            return
+            missing[place.rstrip("]").partition("-")[0]] = report.longrepr
+    if missing:
+        terminalreporter.section(NOT_TESTED, sep="!", red=True, bold=True)
+    for release, reason in sorted(missing.items()):
+        terminalreporter.write_line(f"{release}: {reason}")
 
 
 class Start:
@@ -86,7 +94,10 @@ class Start:
 
 @pytest.fixture(
     scope="module",
-    params=[of_release(case.suite, case, name=f"{case.suite}-{case.layout}") for case in CASES],
+    params=[
+        of_release(case.suite, case, name=f"{case.suite}-{case.layout}")
+        for case in (*CASES, *(CASES_IN_FULL if FULL else ()))
+    ],
 )
 def start(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

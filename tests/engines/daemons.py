@@ -7,6 +7,7 @@ What is in force is what the engine's files say: nothing here knows how they com
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -285,6 +286,12 @@ class Crio(Daemon):
 
     engine = "crio"
     folder = "/etc/crio"
+
+    def __init__(self, box: Box) -> None:
+        program = shutil.which(self.engine)
+        assert program is not None
+        box.see(os.path.dirname(program))  # with pinns beside it
+        super().__init__(box)
 
     def _write_config(self) -> None:
         self.box.write("/etc/crio/crio.conf", configs.CRIO % configs.PAUSE)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -15,12 +16,28 @@ from nvct.sim import attach
 from nvct.sim import tree as nodes
 
 READY = "ready\n"
+REFUSED = (errno.EPERM, errno.EACCES, errno.ENODEV, errno.ENOSYS)
+"""How a kernel says that there may not, or cannot, be such a mount."""
 STATE = ("docker", "containerd", "containers", "cni", "nvct")
 """What is empty in /var/lib, and goes with the box."""
 
 
 def main(engines: str, node: str, work: str, driver_root: str) -> None:
     """Lay a tree of engines over /usr and a node over the rest; then wait for ever."""
+    try:
+        _furnish(engines, node, work, driver_root)
+    except OSError as error:
+        if error.errno not in REFUSED:
+            raise
+        sys.exit(str(error))
+    sys.stdout.write(READY)
+    sys.stdout.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    while signal.sigwait({signal.SIGCHLD}):
+        _reap()
+
+
+def _furnish(engines: str, node: str, work: str, driver_root: str) -> None:
     stage = Path(work, "stage")
     stage.mkdir(exist_ok=True)
     KERNEL.mount("box", str(stage), "tmpfs", 0, "mode=755")
@@ -37,11 +54,6 @@ def main(engines: str, node: str, work: str, driver_root: str) -> None:
     _cgroups(stage)
     attach.attach(nodes.load(Path(node)), driver_root=driver_root, host_run=False)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=False)
-    sys.stdout.write(READY)
-    sys.stdout.flush()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    while signal.sigwait({signal.SIGCHLD}):
-        _reap()
 
 
 def _keep_private(folder: str, stage: Path) -> None:

@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian's releases as parameters of tests, and what must not be skipped."""
+"""Releases of Debian and Ubuntu as parameters of tests, and what must not be skipped.
+
+Bookworm and trixie do not change any more, and CI requires them. NVCT_TESTS_PROFILE=full adds what
+takes long.
+"""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 
@@ -12,18 +18,24 @@ if TYPE_CHECKING:
     from _pytest.mark import ParameterSet
 
 NOT_TESTED = "the newest engines were NOT tested"
+FULL = os.environ.get("NVCT_TESTS_PROFILE") == "full"
 
 
 def of_release(release: str, *values: object, name: str = "") -> ParameterSet:
     """Return a parameter whose tests must not be skipped in CI where the release is a required one.
 
     Args:
-        release: Debian's name of it.
+        release: its name.
         values: the parameter; the release alone if there is none.
         name: of the parameter; the release's if there is none.
     """
     marks = (pytest.mark.engine,) if release in suite.REQUIRED else ()
     return pytest.param(*(values or (release,)), marks=marks, id=name or release)
+
+
+def in_full(release: str, *values: object, name: str = "") -> list[ParameterSet]:
+    """Return such a parameter, of a test that is left out unless all are wanted."""
+    return [of_release(release, *values, name=name)] if FULL else []
 
 
 ALL = [of_release(release) for release in suite.SUITES]

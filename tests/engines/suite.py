@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The container engines of a Debian release, unpacked into a folder: nothing is installed.
+"""The container engines of a Debian or Ubuntu release, unpacked into a folder: nothing is installed.
 
 mmdebstrap downloads, verifies and unpacks the packages and what they depend on; no maintainer
 script is run. A tree is kept outside of the checkout, by release, packages and month, as releases
-that are not frozen move on.
+that are not frozen move on. What verifies Ubuntu's comes with Debian's own packages.
 """
 
 from __future__ import annotations
@@ -26,15 +26,24 @@ if TYPE_CHECKING:
 
 CACHE_ENV = "NVCT_TEST_TREES"
 """Names the folder of the trees, instead of one in the user's cache."""
-MIRROR = "http://deb.debian.org/debian"
+MIRRORS = {
+    "debian": "http://deb.debian.org/debian",
+    "ubuntu": "http://archive.ubuntu.com/ubuntu",
+}
+COMPONENTS = {"debian": "main", "ubuntu": "main universe"}
 ENGINES = "containerd,runc,crun,docker.io,iptables,podman,conmon"
+KEYRING = "/usr/share/keyrings/ubuntu-archive-keyring.gpg"
 SUITES = {
     "bookworm": f"{ENGINES},tini",
-    "trixie": f"{ENGINES},docker-cli",
+    "trixie": f"{ENGINES},docker-cli,ubuntu-keyring",
     "forky": f"{ENGINES},docker-cli",
+    "resolute": ENGINES,
 }
-"""What is unpacked of each release: Docker 20.10, 26.1 and 28; containerd 1.6, 1.7 and 2.1; Podman
-4.3, 5.4 and 5.8."""
+"""What is unpacked of each release: Docker 20.10, 26.1, 28 and 29; containerd 1.6, 1.7, 2.1 and 2.2;
+Podman 4.3, 5.4, 5.8 and 5.7."""
+UBUNTU = ("resolute",)
+IN_SBIN = ("dockerd",)
+"""Programs of which Debian's are in /usr/sbin, which is searched first."""
 REQUIRED = ("bookworm", "trixie")
 """Releases that do not change any more: that one of them cannot be had is a failure in CI."""
 KEPT_S = 86400.0
@@ -78,25 +87,45 @@ def _unpack(suite: str, folder: Path) -> None:
         # Mirrors of a release that is still moving may be older than their own files allow.
         "--aptopt=Acquire::Check-Valid-Until false",
     ]  # fmt: skip
-    mmdebstrap.make(suite, folder, options, mirror=mirror(), timeout_s=UNPACK_TIMEOUT_S)
+    of = "ubuntu" if suite in UBUNTU else "debian"
+    if of == "ubuntu":
+        options.append(f"--keyring={ubuntu_keyring()}")
+    mmdebstrap.make(
+        suite, folder, options, mirror=mirror(of), components=COMPONENTS[of],
+        timeout_s=UNPACK_TIMEOUT_S,
+    )  # fmt: skip
     _finish(folder)
 
 
+def ubuntu_keyring() -> Path:
+    """Return the keys that Ubuntu signs its releases with: this host's, or a package's of Debian.
+
+    Raises:
+        ContainerNotPossibleError: as `tree`.
+    """
+    own = Path(KEYRING)
+    return own if own.exists() else tree("trixie") / KEYRING.lstrip("/")
+
+
 def _finish(folder: Path) -> None:
-    """Make the links that maintainer scripts make, and drop what would hide the host's files."""
+    """Make the links that maintainer scripts make, and those without which the host's come first."""
     for name in ("iptables", "ip6tables"):
         for what in ("", "-save", "-restore"):
             link = folder / f"usr/sbin/{name}{what}"
             if not link.exists():
                 link.symlink_to("xtables-nft-multi")
+    for name in IN_SBIN:
+        link = folder / f"usr/sbin/{name}"
+        if not link.exists():
+            link.symlink_to(f"../bin/{name}")
 
 
-def mirror() -> str:
-    """Return the mirror of Debian that this machine uses already."""
-    return next(_mirrors(), MIRROR)
+def mirror(of: str = "debian") -> str:
+    """Return the mirror of Debian, or Ubuntu, that this machine uses already, or the usual one."""
+    return next(_mirrors(of), MIRRORS[of])
 
 
-def _mirrors() -> Iterator[str]:
+def _mirrors(of: str) -> Iterator[str]:
     try:
         said = subprocess.run(
             ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Identifier: Packages"],
@@ -105,5 +134,5 @@ def _mirrors() -> Iterator[str]:
     except OSError:
         return
     for line in said.splitlines():
-        if re.search(r"/debian/?$", line):
+        if re.search(rf"/{of}/?$", line):
             yield line

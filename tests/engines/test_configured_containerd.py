@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""containerd 1.6, 1.7 and 2.1 as `nvct runtime configure` leaves them, asked as a kubelet asks."""
+"""containerd 1.6, 1.7, 2.1 and 2.2 as `nvct runtime configure` leaves them, asked as a kubelet asks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from tests.engines import configured, crash
 from tests.engines.cri import Pod
 from tests.engines.daemons import Containerd
-from tests.engines.releases import of_release
+from tests.engines.releases import in_full, of_release
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 CONFIG = "/etc/containerd/config.toml"
 FIRST_WITH_CDI = (1, 7)
+VERSIONS = {"bookworm": (1, 2), "trixie": (2,), "forky": (2, 3), "resolute": (3,)}
 KEY = "cdi.k8s.io/nvidia-device-plugin_gpu"
 
 
@@ -28,9 +29,9 @@ def _case(release: str, version: int) -> tuple[str, int]:
 
 CASES = [
     of_release(release, _case(release, version), name=f"{release}-version{version}")
-    for release, versions in {"bookworm": (1, 2), "trixie": (2,), "forky": (2, 3)}.items()
+    for release, versions in VERSIONS.items()
     for version in versions
-]
+] + in_full("resolute", _case("resolute", 2), name="resolute-version2")
 ENVS = {
     handler: dict([asks.split("=", 1)]) for handler, asks in configured.HANDLERS.items()
 }  # fmt: skip
@@ -50,10 +51,7 @@ def containerd(
 @pytest.fixture
 def bare(containerd: Containerd) -> Containerd:
     """The same, whatever another test left."""
-    if containerd.snapshot() != containerd.original:
-        containerd.reset()
-        containerd.restart()
-    return containerd
+    return configured.cleaned(containerd)
 
 
 def test_every_runtime_class_gives_gpus(bare: Containerd) -> None:
@@ -111,12 +109,7 @@ def test_the_plan_is_what_is_done(bare: Containerd) -> None:
 
 
 def test_undo_gives_the_bytes_back_and_containerd_works(bare: Containerd) -> None:
-    bare.configure("--set-as-default", "--cdi.enabled")
-    bare.restart()
-    bare.undo()
-    assert bare.snapshot() == bare.original
-    bare.restart()
-    assert bare.run("echo runs").stdout == "runs\n"
+    configured.is_undone(bare, "--set-as-default", "--cdi.enabled")
     gone = bare.pod("true", Pod(handler="nvidia"))
     assert "no runtime for" in gone.stderr, gone
 

@@ -12,8 +12,11 @@ import shutil
 import pytest
 
 from tests.engines import configured, crash
+from tests.engines.box import PROGRAMS
+from tests.engines.checks import UUID
 from tests.engines.cri import Pod
 from tests.engines.daemons import Crio
+from tests.engines.engines import CONFIG
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +25,15 @@ if TYPE_CHECKING:
     from tests.engines.box import Box
 
 pytestmark = pytest.mark.slow
-ENV = dict([configured.ONE.split("=", 1)])
+NAME = "NVIDIA_VISIBLE_DEVICES"
+ENV = {NAME: "0"}
+HOOKS = "/etc/containers/oci/hooks.d"
+DENY = """
+[[nvct.policy.rules]]
+by = ["env"]
+then = "deny"
+reason = "ask the admins"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +78,44 @@ def test_the_field_and_the_annotation_of_cdi_give_gpus(bare: Crio) -> None:
         Pod(annotations={"cdi.k8s.io/nvidia-device-plugin_gpu": configured.DEVICE}),
     ):
         configured.has_one_gpu(bare.pod("nvidia-smi -L", pod))
+
+
+@pytest.fixture
+def hooked(bare: Crio) -> Crio:
+    """CRI-O that finds the hook's file, and has no runtime of ours."""
+    hook = f"{PROGRAMS}/nvidia-container-runtime-hook"
+    bare.configure(
+        "--config-mode=oci-hook", f"--oci-hook-path={HOOKS}/oci-nvidia-hook.json",
+        f"--nvidia-runtime-hook-path={hook}",
+    )  # fmt: skip
+    bare.configure(f"--hooks-dir={HOOKS}")
+    bare.restart()
+    return bare
+
+
+def test_the_hook_gives_gpus_to_pods_that_ask_and_leaves_others_alone(hooked: Crio) -> None:
+    configured.has_one_gpu(hooked.pod("nvidia-smi -L", Pod(env=ENV)))
+    configured.has_no_gpu(hooked.pod(configured.NODES, Pod()))
+    configured.has_no_gpu(hooked.pod(configured.NODES, Pod(env={NAME: "void"})))
+    refused = hooked.pod("true", Pod(env={NAME: "9"}))
+    assert refused.returncode == 125, refused
+    assert "no device '9'" in refused.stderr, refused
+
+
+def test_a_policy_holds_for_the_hook(hooked: Crio) -> None:
+    config = hooked.box.read(CONFIG)
+    found = UUID.search(hooked.pod("nvidia-smi -L", Pod(env=ENV)).stdout)
+    assert found
+    try:
+        hooked.box.write(CONFIG, config + DENY)
+        refused = hooked.pod("true", Pod(env={NAME: found[1]}))
+        assert refused.returncode == 125, refused
+        assert "ask the admins" in refused.stderr, refused
+        # What the image may have asked for does not keep a pod from starting.
+        configured.has_no_gpu(hooked.pod(configured.NODES, Pod(env=ENV)))
+        configured.has_no_gpu(hooked.pod(configured.NODES, Pod()))
+    finally:
+        hooked.box.write(CONFIG, config)
 
 
 def test_configuring_twice_changes_nothing(bare: Crio) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Docker 20.10, 26 and 28 as `nvct runtime configure` leaves them, and as undo does."""
+"""Docker 20.10, 26, 28 and 29 as `nvct runtime configure` leaves them, and as undo does."""
 
 from __future__ import annotations
 
@@ -30,10 +30,7 @@ def docker(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> 
 @pytest.fixture
 def bare(docker: Docker) -> Docker:
     """The same, whatever another test left."""
-    if docker.snapshot() != docker.original:
-        docker.reset()
-        docker.restart()
-    return docker
+    return configured.cleaned(docker)
 
 
 def test_a_running_docker_gives_gpus_without_a_restart(bare: Docker) -> None:
@@ -72,12 +69,7 @@ def test_the_plan_is_what_is_done(bare: Docker) -> None:
 
 
 def test_undo_gives_the_bytes_back_and_docker_works(bare: Docker) -> None:
-    bare.configure("--set-as-default", "--cdi.enabled")
-    bare.restart()
-    bare.undo()
-    assert bare.snapshot() == bare.original
-    bare.restart()
-    assert bare.run("echo runs").stdout == "runs\n"
+    configured.is_undone(bare, "--set-as-default", "--cdi.enabled")
     gone = bare.run("true", "--runtime=nvidia")
     assert gone.returncode == 125, gone
 
@@ -92,6 +84,19 @@ def test_the_incumbents_command_line_does_as_well(bare: Docker) -> None:
 def test_status_tells_of_the_running_docker(bare: Docker) -> None:
     bare.configure()
     configured.is_told_of(bare, DAEMON_JSON)
+
+
+@pytest.mark.parametrize("docker", [releases.of_release("trixie")], indirect=True)
+def test_a_file_that_is_broken_already_is_refused_at_once(bare: Docker) -> None:
+    broken = '{"nosuch": true}'
+    bare.box.write(DAEMON_JSON, broken)
+    done = bare.nvct("configure", "--runtime=docker")
+    assert done.returncode == 1, done
+    assert "refuses its files already as they are" in done.stderr, done
+    assert "nosuch" in done.stderr, done
+    assert bare.box.read(DAEMON_JSON) == broken
+    mine = bare.run("echo runs", "--runtime=mine")
+    assert mine.stdout == "runs\n", mine
 
 
 @pytest.mark.parametrize("docker", [releases.of_release("trixie")], indirect=True)

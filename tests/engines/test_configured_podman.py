@@ -30,9 +30,7 @@ def podman(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> 
 @pytest.fixture
 def bare(podman: Podman) -> Podman:
     """The same, whatever another test left."""
-    if podman.snapshot() != podman.original:
-        podman.reset()
-    return podman
+    return configured.cleaned(podman)
 
 
 def test_every_runtime_gives_gpus(bare: Podman) -> None:
@@ -89,10 +87,7 @@ def test_the_plan_is_what_is_done(bare: Podman) -> None:
 
 
 def test_undo_gives_the_bytes_back_and_podman_works(bare: Podman) -> None:
-    bare.configure("--set-as-default")
-    bare.undo()
-    assert bare.snapshot() == bare.original
-    assert bare.run("echo runs").stdout == "runs\n"
+    configured.is_undone(bare, "--set-as-default")
     gone = bare.run("true", "--runtime=nvidia")
     assert gone.returncode, gone
 

@@ -25,7 +25,7 @@ HANDLERS = tuple(
 )
 
 
-@pytest.mark.parametrize("release", [releases.of_release("trixie")])
+@pytest.mark.parametrize("release", [releases.of_release("trixie"), *releases.in_full("resolute")])
 def test_docker_takes_every_file(release: str, machine_of: Callable[[str], Box]) -> None:
     box = machine_of(release)
     refused = {}

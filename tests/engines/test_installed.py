@@ -12,7 +12,7 @@ import pytest
 from tests.engines import configured, toolkit_container
 from tests.engines.cri import Pod
 from tests.engines.daemons import Containerd, Docker
-from tests.engines.releases import of_release
+from tests.engines.releases import in_full, of_release
 from tests.engines.toolkit_container import TOOLKIT, ToolkitContainer
 from tests.support import bundled, debian_root
 
@@ -40,7 +40,9 @@ def bundle() -> Path:
     return bundled.tree()
 
 
-@pytest.fixture(scope="module", params=[of_release("bookworm"), of_release("trixie")])
+@pytest.fixture(
+    scope="module", params=[of_release("bookworm"), of_release("trixie"), *in_full("resolute")]
+)
 def containerd(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> Supervised:
     """A containerd that its supervisor keeps running, with nothing of ours."""
     return configured.started(lambda: Supervised(machine_of(request.param), 2))

@@ -12,7 +12,7 @@ from nvct.sim import elf_writer, rootfs, sets, tree
 from tests.engines import checks, image
 from tests.engines.conftest import Case, Start, prepare
 from tests.engines.engines import SHIM, Want
-from tests.engines.releases import of_release
+from tests.engines.releases import in_full, of_release
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,11 @@ SCRIPT = f"nvidia-smi -L; {checks.LISTED}"
 
 
 @pytest.fixture(
-    scope="module", params=[of_release("trixie", Case("trixie", "auto", staged=False))]
+    scope="module",
+    params=[
+        of_release("trixie", Case("trixie", "auto", staged=False)),
+        *in_full("resolute", Case("resolute", "auto", staged=False)),
+    ],
 )
 def start(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

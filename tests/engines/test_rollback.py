@@ -22,7 +22,7 @@ from nvct.engine.transaction import Transaction
 from nvct.errors import EngineError
 from tests.engines.configured import started
 from tests.engines.daemons import Containerd, Docker
-from tests.engines.releases import of_release
+from tests.engines.releases import in_full, of_release
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -112,7 +112,11 @@ def _hands(daemon: Daemon, wanted: Wanted, pid: int, run: Callable[..., Done]) -
 
 @pytest.mark.parametrize(
     ("release", "version"),
-    [of_release("bookworm", "bookworm", 2), of_release("forky", "forky", 3)],
+    [
+        of_release("bookworm", "bookworm", 2),
+        of_release("forky", "forky", 3),
+        *in_full("resolute", "resolute", 3),
+    ],
 )
 def test_a_containerd_whose_cri_plugin_fails_goes_back(
     machine_of: Callable[[str], Box], tmp_path: Path, release: str, version: int
@@ -152,7 +156,9 @@ def test_a_containerd_whose_cri_plugin_fails_goes_back(
         daemon.stop()
 
 
-@pytest.mark.parametrize("release", [of_release("bookworm"), of_release("trixie")])
+@pytest.mark.parametrize(
+    "release", [of_release("bookworm"), of_release("trixie"), *in_full("resolute")]
+)
 def test_a_dockerd_that_refuses_its_file_in_silence_goes_back(
     machine_of: Callable[[str], Box], tmp_path: Path, release: str
 ) -> None:

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from nvct.engine import containerd
+from nvct.engine import containerd, modules
+from nvct.engine.journal import Journal
+from nvct.engine.transaction import Transaction
 from nvct.errors import EngineConfigError
 from tests.unit.engine.containerd_host import (
     CONFIG,
@@ -248,6 +252,46 @@ def test_an_import_of_the_drop_in_alone_goes_before_it(tmp_path: Path) -> None:
 
     assert [edit.path for edit in change.edits] == [CONFIG, DROP_IN]
     assert host.text() == V2
+
+
+@pytest.mark.parametrize(
+    ("more", "imports"),
+    [
+        ({}, None),
+        ({"/etc/containerd/conf.d/kata.toml": "version = 2\n"}, ["/etc/containerd/conf.d/*.toml"]),
+    ],
+    ids=["ours alone", "others' too"],
+)
+def test_an_import_that_we_added_goes_from_a_file_that_others_changed(
+    tmp_path: Path, more: dict[str, str], imports: list[str] | None
+) -> None:
+    host = Host(tmp_path, V2)
+    journal = Journal(str(tmp_path / "state"))
+    transaction = Transaction(modules.of("containerd"), host, journal)
+    ask = wanted(V2_1, config=CONFIG)
+    transaction.configure(ask)
+    transaction.configure(replace(ask, default="nvidia"))  # which leaves the import as it is
+    host.write(CONFIG, host.text().replace("pause:3.9", "pause:3.10"))
+    for path, text in more.items():
+        host.write(path, text)
+
+    transaction.undo(ask)
+
+    assert host.read(DROP_IN) is None
+    assert host.parsed().get("imports") == imports
+    if not more:
+        assert host.text() == V2.replace("pause:3.9", "pause:3.10")
+
+
+def test_an_import_of_somebodys_own_stays_though_others_changed_the_file(tmp_path: Path) -> None:
+    host = Host(tmp_path, IMPORTED)
+    transaction = Transaction(modules.of("containerd"), host, Journal(str(tmp_path / "state")))
+    transaction.configure(wanted(V2_1, config=CONFIG))
+    host.write(CONFIG, f"{host.text()}# others\n")
+
+    transaction.undo(wanted(V2_1, config=CONFIG))
+
+    assert host.text() == f"{IMPORTED}# others\n"
 
 
 def test_a_drop_in_that_others_use_loses_our_handlers_only(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_unit_that_does_not_start_again_is_told_in_the_engines_words() -> None
     def run(argv: Sequence[str], _timeout_s: float) -> Done:
         if argv[0] == "systemctl":
             return Done(status=1, err="Job for containerd.service failed.\n")
-        assert "--unit=containerd.service" in argv
+        assert "_SYSTEMD_UNIT=containerd.service" in argv
         return Done(status=0, out=log)
 
     chosen = reload.choose(CONTAINERD, "containerd", "auto", restart=True)

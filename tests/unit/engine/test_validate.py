@@ -50,8 +50,8 @@ def edit(path: Path, after: bytes | None = NEW) -> FileEdit:
     return FileEdit(path=str(path), before=before, after=after)
 
 
-def check(program: str, main: Path, *edits: FileEdit) -> list[str]:
-    return validate.check(wanted("containerd", main), program, edits, command.run)
+def check(program: str, main: Path, *edits: FileEdit, told: bool = False) -> list[str]:
+    return validate.check(wanted("containerd", main), program, edits, command.run, told=told)
 
 
 def wanted(engine: str, main: Path) -> Wanted:
@@ -126,6 +126,14 @@ def test_what_was_refused_before_is_no_fault_of_the_edit(tmp_path: Path) -> None
     notes = check(engine(tmp_path, "echo bad plugin >&2; exit 1"), main, edit(main))
 
     assert notes == ["containerd refuses its files already as they are: bad plugin"]
+
+
+@pytest.mark.usefixtures("private")
+def test_an_engine_that_runs_is_not_told_to_read_what_it_refuses(tmp_path: Path) -> None:
+    main = config(tmp_path)
+
+    with pytest.raises(EngineError, match="refuses its files already as they are: bad plugin"):
+        check(engine(tmp_path, "echo bad plugin >&2; exit 1"), main, edit(main), told=True)
 
 
 @pytest.mark.usefixtures("private")
