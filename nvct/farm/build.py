@@ -81,19 +81,20 @@ def build(
     if kept is not None:
         return kept
     try:
-        lock = farm.lock()
-        with lock:
-            kept = _kept(farm, job, ways)
-            if kept is None:
-                _leave_staged(farm, job.name, ways)
-                put_aside(farm, job.name)
-                kept = _make(farm, job, ways)
-            return kept
+        with farm.lock():
+            return _kept(farm, job, ways) or _made_anew(farm, job, ways)
     except OSError as error:
         raise HostError(
             f"no view can be made in {farm.path}: {error.strerror}",
             hint="nvct farm build as root makes one that everybody can use",
         ) from error
+
+
+def _made_anew(farm: Farm, job: _Job, ways: Sequence[Method]) -> Manifest:
+    """Make a view in the place of what is no longer as it was made."""
+    _leave_staged(farm, job.name, ways)
+    put_aside(farm, job.name)
+    return _make(farm, job, ways)
 
 
 def _kept(farm: Farm, job: _Job, ways: Sequence[Method]) -> Manifest | None:

@@ -72,8 +72,16 @@ def links(held: Iterable[Place]) -> list[Link]:
 
 def _link(place: Place, link: Link) -> Link | None:
     """Return a link of a file as it is in the view, None where it would lead out of it."""
-    beside = os.path.relpath(link.path, os.path.dirname(place.file.container_path))
+    folder = os.path.dirname(place.file.container_path)
+    beside = os.path.relpath(link.path, folder)
     path = os.path.normpath(os.path.join(os.path.dirname(place.path), beside))
+    aim = os.path.normpath(os.path.join(os.path.dirname(link.path), link.target))
+    known = _LIBRARY_DIR.match(link.path)
+    if path.startswith("..") and known and os.path.dirname(aim) == folder:
+        # Of a library in a folder of the driver's own (Debian's) that a loader has to find.
+        path = f"{place.path.partition('/')[0]}/{link.path[known.end() :]}"
+        name = os.path.join(os.path.dirname(place.path), os.path.basename(aim))
+        return Link(path=path, target=os.path.relpath(name, os.path.dirname(path)))
     target = os.path.normpath(os.path.join(os.path.dirname(path), link.target))
     if os.path.isabs(link.target) or path.startswith("..") or target.startswith(".."):
         return None

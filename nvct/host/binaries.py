@@ -42,6 +42,7 @@ LEFT_OUT = {
     "nvidia-bug-report.sh": "it describes the host",
     "nvidia-installer": "it changes the host's files",
     "nvidia-uninstall": "it changes the host's files",
+    "nvidia-fabricmanager-start.sh": "it starts a daemon of the host",
     "nvswitch-audit": "a tool for the fabric's administrator",
 }
 # Not of the default PATH: where Bottlerocket, Google's installer and Flatcar have the programs if

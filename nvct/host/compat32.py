@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nvct.host import libraries
+from nvct.host import graphics, libraries
 from nvct.host.libraries import COMPAT_MACHINES, COMPAT_REASON
 from nvct.host.model import Findings
+from nvct.host.roots import join
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ def find(
         for found, _ in libraries.candidates(search, version, own):
             if tree.host_path(found.real) not in seen:
                 search.findings.leave_out(tree.host_path(found.real), COMPAT_REASON)
+        for path in (join(directory, name) for directory in own for name in tree.names(directory)):
+            if graphics.PLATFORM.fullmatch(path.rpartition("/")[2]):
+                search.findings.leave_out(tree.host_path(path), COMPAT_REASON)
         return []
     # What is no 32-bit library in a shared directory has been judged as this machine's already.
     other = search._replace(machine=machine, findings=Findings())
@@ -59,6 +63,10 @@ def find(
         file = libraries.make(other, found, reason, "compat32") if headers else None
         if file is not None:
             files[found.real] = replace(file, reason=f"32-bit; {reason}")
+    for file in graphics.platform_libraries(other, own):
+        files[file.host_path] = replace(
+            file, reason=f"32-bit; {file.reason}", capability="compat32"
+        )
     return sorted(files.values(), key=lambda file: file.container_path)
 
 

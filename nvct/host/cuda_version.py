@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-# NVIDIA's "CUDA Toolkit, driver and architecture matrix".
+# NVIDIA's "CUDA Toolkit, driver and architecture matrix"; of 595 and 615 what cuDriverGetVersion
+# of their libcuda returns.
 OF_BRANCH = {
     410: "10.0", 418: "10.1", 440: "10.2", 450: "11.0", 455: "11.1", 460: "11.2", 465: "11.3",
     470: "11.4", 495: "11.5", 510: "11.6", 515: "11.7", 520: "11.8", 525: "12.0", 530: "12.1",
     535: "12.2", 545: "12.3", 550: "12.4", 555: "12.5", 560: "12.6", 565: "12.7", 570: "12.8",
-    575: "12.9", 580: "13.0", 590: "13.1",
+    575: "12.9", 580: "13.0", 590: "13.1", 595: "13.2", 615: "13.4",
 }  # fmt: skip
 
 

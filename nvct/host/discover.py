@@ -110,7 +110,7 @@ def find_files(
         files += firmware.find(tree, roots, version, findings)
         if graphical:
             dirs = dirs if place.tree is tree else usual
-            files = graphics.link(files)
+            files = graphics.link(search, dirs, files)
             files += graphics.find(search, version, dirs)
             if flags.EXPLICIT_LIBRARIES in wanted.flags:
                 files += graphics.find_explicit(search, dirs, files)

@@ -2,8 +2,9 @@
 """Names of the driver's libraries: which capability each serves, and which names are its.
 
 Contract: values and pure functions. What has the driver's version as its suffix is the driver's
-whatever its name; the tables say what it is for. They are complete for the drivers 470 to 590 of
-x86_64 and aarch64, as the lists of Debian's, Arch's and Bottlerocket's packages have them.
+whatever its name; the tables say what it is for. They are complete for the drivers 390 to 615 of
+x86_64, as Ubuntu's and Debian's packages have them (tests/hosts/real), and for those of aarch64
+up to 590, as the lists of Arch's and Bottlerocket's packages have them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ CLASSES: dict[Capability, tuple[str, ...]] = {
     "utility": (
         "libnvidia-ml", "libnvidia-cfg", "libnvidia-nscq", "libnvidia-sandboxutils",
         "libnvsdm",  # NVSwitch telemetry
+        "libnvidia-imex", "libnvidia-fmdrv",  # 615: of the IMEX daemon and the fabric manager
         "libnvidia-vgpu", "libnvidia-vgxcfg",  # a hypervisor's
     ),
     "compute": (
@@ -44,10 +46,12 @@ CLASSES: dict[Capability, tuple[str, ...]] = {
 CLASS_OF: dict[str, Capability] = {name: c for c, names in CLASSES.items() for name in names}
 
 # Libraries of one class that another one's load at run time, which no DT_NEEDED tells: shaders
-# are compiled by the first, and gbm's backend is a link to the second.
+# are compiled by the first, gbm's backend is a link to the second, and the third is Vulkan's too
+# (NVIDIA's sandboxutils-filelist.json of 615).
 ALSO: dict[str, tuple[Capability, ...]] = {
     "libnvidia-gpucomp": ("graphics",),
     "libnvidia-allocator": ("graphics",),
+    "libnvidia-opticalflow": ("graphics",),
 }
 
 # Versions of their own: what nvvm70 is (580 and later), nvvm was up to driver 495 (4.0.0); NVAPI

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from nvct.host.tree import Tree
 
 VERSION = re.compile(r"\d{3,}\.\d+(?:\.\d+)*")
+# Of 615 and later, the second: what is loaded into the GPU's other processors, once in gsp_*.bin.
+NAMES = ("gsp*.bin", "ucodes_*.bin")
 
 
 def directories(roots: Roots) -> list[str]:
@@ -36,7 +38,7 @@ def directories(roots: Roots) -> list[str]:
 
 
 def find(tree: Tree, roots: Roots, version: str, findings: Findings) -> list[DriverFile]:
-    """Return gsp*.bin of a driver version; a file that two directories share is taken once."""
+    """Return the files of a driver version; one that two directories share is taken once."""
     files: dict[str, DriverFile] = {}
     for place in directories(roots):
         for other in tree.names(join(place, "nvidia")):
@@ -46,7 +48,8 @@ def find(tree: Tree, roots: Roots, version: str, findings: Findings) -> list[Dri
         directory = join(place, f"nvidia/{version}")
         for name in tree.names(directory):
             path = tree.host_path(join(directory, name))
-            found = tree.find(join(directory, name)) if fnmatch.fnmatch(name, "gsp*.bin") else None
+            named = any(fnmatch.fnmatch(name, pattern) for pattern in NAMES)
+            found = tree.find(join(directory, name)) if named else None
             if found is None or not driver_names.is_safe(tree.host_path(found.real)):
                 findings.leave_out(printable(path), "no GSP firmware")
                 continue

@@ -13,7 +13,7 @@ import re
 from dataclasses import replace
 from itertools import groupby, product
 
-from nvct.host import flags, libraries
+from nvct.host import driver_names, flags, libraries
 from nvct.host.model import DriverFile, Link
 from nvct.host.roots import join
 
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 # egl-wayland, egl-wayland2, egl-x11 (xcb and xlib). Distributions may package them apart.
 PREFIX = "libnvidia-egl-"
 PLATFORM = re.compile(r"(libnvidia-egl-(?:gbm|wayland2?|xcb|xlib)\.so)\.(\d+(?:\.\d+)*)")
+
+# Libraries that a loader looks for by a path beside itself.
+PLUGINS = {
+    "libnvidia-allocator": "gbm/nvidia-drm_gbm.so",
+    "libvdpau_nvidia": "vdpau/libvdpau_nvidia.so.1",
+}
 
 # As nvidia-container-toolkit v1.20, its order as well; "extensions/nvidia" is openSUSE's.
 BESIDE_LIBRARIES = (
@@ -54,7 +60,7 @@ EXPLICIT = (
 
 def find(search: Search, version: str, dirs: Sequence[str]) -> list[DriverFile]:
     """Return EGL platform libraries and Xorg's modules, sorted by container path."""
-    files = [*_platform_libraries(search, dirs), *_xorg_modules(search, version, dirs)]
+    files = [*platform_libraries(search, dirs), *_xorg_modules(search, version, dirs)]
     return sorted(files, key=lambda file: file.container_path)
 
 
@@ -76,28 +82,49 @@ def find_explicit(
     return sorted(files.values(), key=lambda file: file.container_path)
 
 
-def link(files: Iterable[DriverFile]) -> list[DriverFile]:
+def link(search: Search, dirs: Sequence[str], files: Iterable[DriverFile]) -> list[DriverFile]:
     """Return the files with the links that graphics needs of libraries with the driver's version.
 
-    libgbm loads gbm/<name of the kernel's driver>_gbm.so beside itself, and GL loads
-    libnvidia-vulkan-producer.so without a version.
+    libgbm loads gbm/<name of the kernel's driver>_gbm.so and libvdpau loads
+    vdpau/libvdpau_nvidia.so.1 beside themselves; GL loads libnvidia-vulkan-producer.so without a
+    version.
     """
     made = []
     for file in files:
         directory, name = os.path.split(file.container_path)
+        stem = driver_names.stem(name)
         new = None
-        if file.kind == "library" and name.startswith("libnvidia-allocator.so."):
-            backend = join(directory, "gbm/nvidia-drm_gbm.so")
-            new = Link(target=f"../{file.soname or name}", path=backend)
-        elif file.kind == "library" and name.startswith("libnvidia-vulkan-producer.so."):
-            new = Link(target=name, path=join(directory, "libnvidia-vulkan-producer.so"))
+        if file.kind == "library" and stem in PLUGINS:
+            new = _plugin(search, dirs, file, PLUGINS[stem])
+        elif file.kind == "library" and stem == "libnvidia-vulkan-producer":
+            new = Link(target=name, path=join(directory, f"{stem}.so"))
         if new is not None and new.path not in (known.path for known in file.links):
             file = replace(file, links=(*file.links, new))
         made.append(file)
     return made
 
 
-def _platform_libraries(search: Search, dirs: Sequence[str]) -> Iterator[DriverFile]:
+def _plugin(search: Search, dirs: Sequence[str], file: DriverFile, plugin: str) -> Link | None:
+    """Return the link by which a loader finds a library, where the host has it.
+
+    Debian keeps the libraries in a folder of their own, and its links lead there by way of
+    /etc/alternatives, which is not the containers'.
+    """
+    directory, name = os.path.split(file.container_path)
+    target = join(directory, file.soname or name)
+    path = join(directory, plugin) if plugin.startswith("gbm/") else ""
+    for place in dirs:
+        found = search.tree.find(join(place, plugin))
+        if found is not None and search.tree.host_path(found.real) == file.host_path:
+            path = search.roots.container_path(search.tree.host_path(found.path))
+            break
+    if os.path.dirname(path) in ("", directory):
+        return None  # the library is where its loader looks
+    return Link(target=os.path.relpath(target, os.path.dirname(path)), path=path)
+
+
+def platform_libraries(search: Search, dirs: Sequence[str]) -> Iterator[DriverFile]:
+    """Yield EGL's platform libraries for the machine of a search, one of each SONAME."""
     known: dict[str, DriverFile] = {}
     for directory in dirs:
         for name in search.tree.names(directory):

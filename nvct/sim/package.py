@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The user space of a simulated driver: the files that a driver package installs.
 
-Names, SONAMEs, links and folders are those of NVIDIA's 580 packages for Debian (flat layout in the
-multiarch folder); the files are small shared objects without code, but for the NVML library and
-nvidia-smi, which are real and come from nvct.sim.native. Beside them are the loaders of GLVND and
-OpenCL, of other packages that the driver's depend on.
+Names, SONAMEs, what is linked to what, links and folders are those of Ubuntu's packages of drivers
+580 to 615 (tests/hosts/real), and what NVIDIA's archive has besides; the files are small shared
+objects without code, but for the NVML library and nvidia-smi, which are real and come from
+nvct.sim.native. Beside them are the loaders of GLVND and OpenCL, of other packages that the
+driver's depend on.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Library(NamedTuple):
         version: what follows ``.so.`` in its file name, "V" for the driver version, "" for none.
         dev: whether there is a link that ends in ``.so``, as for linking programs.
         needed: libraries it needs besides libc, "V" for the driver version.
+        since: the first branch of the driver whose packages have it, 0 for all.
     """
 
     name: str
@@ -42,53 +44,65 @@ class Library(NamedTuple):
     version: str = "V"
     dev: bool = False
     needed: tuple[str, ...] = ()
+    since: int = 0
+
+    def is_in(self, version: str) -> bool:
+        """Tell whether a driver has it."""
+        return _branch(version) >= self.since
 
 
-_GLCORE = ("libnvidia-glsi.so.V", "libnvidia-tls.so.V")
+def _branch(version: str) -> int:
+    return int(version.partition(".")[0])
+
+
+_GLSI = ("libnvidia-glsi.so.V",)
+_GLCORE = ("libnvidia-tls.so.V", "libnvidia-glcore.so.V")
+_GPUCOMP = "libnvidia-gpucomp.so.V"
 _WAYLAND = ("libwayland-client.so.0", "libwayland-server.so.0", "libdrm.so.2")
 # fmt: off
 LIBRARIES = (
     Library("libcuda.so", ".1", dev=True),
     Library("libcudadebugger.so", ".1"),
-    Library("libnvcuvid.so", ".1", dev=True, needed=("libcuda.so.1",)),
+    Library("libnvcuvid.so", ".1", dev=True),
     Library("libnvidia-allocator.so", ".1", dev=True),
     Library("libnvidia-api.so", ".1", "1"),
     Library("libnvidia-cfg.so", ".1", dev=True),
-    Library("libnvidia-compiler-next.so", ".V"),
-    Library("libnvidia-egl-gbm.so", ".1", "1.1.2", needed=("libgbm.so.1", "libdrm.so.2")),
+    Library("libnvidia-egl-gbm.so", ".1", "1.1.3", needed=("libgbm.so.1", "libdrm.so.2")),
     Library("libnvidia-egl-wayland.so", ".1", "1.1.20", needed=_WAYLAND),
-    Library("libnvidia-egl-wayland2.so", ".1", "1.0.0", needed=_WAYLAND),
-    Library("libnvidia-egl-xcb.so", ".1", "1.0.3", needed=("libxcb.so.1", "libgbm.so.1")),
-    Library("libnvidia-egl-xlib.so", ".1", "1.0.3", needed=("libX11.so.6", "libX11-xcb.so.1")),
-    Library("libnvidia-eglcore.so", ".V", needed=_GLCORE),
-    Library("libnvidia-encode.so", ".1", dev=True, needed=("libnvcuvid.so.1", "libcuda.so.1")),
+    Library("libnvidia-egl-wayland2.so", ".1", "1.0.1", needed=_WAYLAND, since=595),
+    Library("libnvidia-egl-xcb.so", ".1", "1.0.5", needed=("libxcb.so.1", "libgbm.so.1")),
+    Library("libnvidia-egl-xlib.so", ".1", "1.0.5", needed=("libX11.so.6", "libX11-xcb.so.1")),
+    Library("libnvidia-eglcore.so", ".V", needed=(*_GLSI, _GPUCOMP)),
+    Library("libnvidia-encode.so", ".1", dev=True, needed=("libnvcuvid.so.1",)),
     Library("libnvidia-fbc.so", ".1", dev=True),
-    Library("libnvidia-glcore.so", ".V", needed=_GLCORE),
+    Library("libnvidia-fmdrv.so", ".1", since=615),
+    Library("libnvidia-glcore.so", ".V", needed=("libnvidia-tls.so.V", _GPUCOMP)),
     Library("libnvidia-glsi.so", ".V"),
     Library("libnvidia-glvkspirv.so", ".V"),
     Library("libnvidia-gpucomp.so", ".V"),
+    Library("libnvidia-imex.so", ".1", since=615),
     Library("libnvidia-ngx.so", ".1"),
     Library("libnvidia-nvvm.so", ".4", dev=True),
-    Library("libnvidia-nvvm70.so", ".4", "4"),
+    Library("libnvidia-nvvm70.so", ".4", "4", dev=True),
     Library("libnvidia-opencl.so", ".1"),
-    Library("libnvidia-opticalflow.so", ".1", dev=True),
+    Library("libnvidia-opticalflow.so", ".1", dev=True, needed=("libnvcuvid.so.1",)),
     Library("libnvidia-pkcs11-openssl3.so", ".V"),
     Library("libnvidia-pkcs11.so", ".V"),
-    Library("libnvidia-present.so", ".V"),
+    Library("libnvidia-present.so", ".V", needed=("libcuda.so.1",)),
     Library("libnvidia-ptxjitcompiler.so", ".1", dev=True),
     Library("libnvidia-rtcore.so", ".V"),
     Library("libnvidia-sandboxutils.so", ".1"),
-    Library("libnvidia-tileiras.so", ".V"),
+    Library("libnvidia-tileiras.so", ".V", since=595),
     Library("libnvidia-tls.so", ".V"),
-    Library("libnvidia-vksc-core.so", ".1"),
+    Library("libnvidia-vksc-core.so", ".1", needed=_GLSI),
     Library("libnvidia-wayland-client.so", ".V"),
     Library("libnvoptix.so", ".1"),
-    Library("libEGL_nvidia.so", ".0", needed=("libnvidia-eglcore.so.V",)),
-    Library("libGLESv1_CM_nvidia.so", ".1", needed=("libnvidia-eglcore.so.V",)),
-    Library("libGLESv2_nvidia.so", ".2", needed=("libnvidia-eglcore.so.V",)),
-    Library("libGLX_nvidia.so", ".0", needed=("libnvidia-glcore.so.V",)),
-    Library("vdpau/libvdpau_nvidia.so", ".1"),
-    Library("nvidia/xorg/libglxserver_nvidia.so", None, dev=True),
+    Library("libEGL_nvidia.so", ".0", needed=_GLSI),
+    Library("libGLESv1_CM_nvidia.so", ".1"),
+    Library("libGLESv2_nvidia.so", ".2"),
+    Library("libGLX_nvidia.so", ".0", needed=(*_GLSI, *_GLCORE)),
+    Library("vdpau/libvdpau_nvidia.so", ".1", dev=True),
+    Library("nvidia/xorg/libglxserver_nvidia.so", None, dev=True, needed=_GLCORE),
     Library("nvidia/xorg/nvidia_drv.so", None, ""),
 )
 # libglvnd and ocl-icd; names and versions of Debian 12.
@@ -108,9 +122,13 @@ SWITCH_LIBRARIES = (
     Library("libnvidia-nscq.so", ".2"),
 )
 COMPAT32 = (
-    "libcuda.so", "libnvcuvid.so", "libnvidia-allocator.so", "libnvidia-encode.so",
-    "libnvidia-glcore.so", "libnvidia-glsi.so", "libnvidia-ptxjitcompiler.so", "libnvidia-tls.so",
-    "libGLX_nvidia.so", "libEGL_nvidia.so", "libnvidia-eglcore.so", "vdpau/libvdpau_nvidia.so",
+    "libcuda.so", "libnvcuvid.so", "libnvidia-allocator.so", "libnvidia-egl-gbm.so",
+    "libnvidia-egl-xcb.so", "libnvidia-egl-xlib.so", "libnvidia-eglcore.so",
+    "libnvidia-encode.so", "libnvidia-fbc.so", "libnvidia-glcore.so", "libnvidia-glsi.so",
+    "libnvidia-glvkspirv.so", "libnvidia-gpucomp.so", "libnvidia-ml.so", "libnvidia-nvvm.so",
+    "libnvidia-opencl.so", "libnvidia-opticalflow.so", "libnvidia-ptxjitcompiler.so",
+    "libnvidia-tls.so", "libEGL_nvidia.so", "libGLESv1_CM_nvidia.so", "libGLESv2_nvidia.so",
+    "libGLX_nvidia.so", "vdpau/libvdpau_nvidia.so",
 )
 # fmt: on
 BINARIES = {
@@ -122,9 +140,11 @@ BINARIES = {
     "nvidia-imex-ctl": 0o755,
     "nvidia-modprobe": 0o4755,
     "nvidia-ngx-updater": 0o755,
+    "nvidia-pcc": 0o755,
     "nvidia-persistenced": 0o755,
     "nvidia-powerd": 0o755,
     "nvidia-settings": 0o755,
+    "nvidia-sleep.sh": 0o755,
     "nvidia-xconfig": 0o755,
 }
 EGL_PLATFORMS = (
@@ -135,6 +155,8 @@ EGL_PLATFORMS = (
     "20_nvidia_xlib",
 )
 FIRMWARE = ("gsp_ga10x.bin", "gsp_tu10x.bin")
+UCODES = ("ucodes_ga10x.bin", "ucodes_tu10x.bin")
+UCODES_SINCE = 615  # a branch, as in Library
 
 
 def _documents(arch: str, version: str) -> Iterator[tuple[str, str]]:
@@ -159,7 +181,10 @@ def _documents(arch: str, version: str) -> Iterator[tuple[str, str]]:
     yield f"{share}/vulkansc/icd.d/nvidia_icd_vksc.json", document({"ICD": safety})
     egl = {"ICD": {"library_path": "libEGL_nvidia.so.0"}}
     yield f"{share}/glvnd/egl_vendor.d/10_nvidia.json", document(egl)
+    names = {library.name for library in LIBRARIES if library.is_in(version)}
     for name in EGL_PLATFORMS:
+        if f"libnvidia-egl-{name.rpartition('_')[2]}.so" not in names:
+            continue
         library = f"libnvidia-egl-{name.rpartition('_')[2]}.so.1"
         platform = {"ICD": {"library_path": library}}
         yield f"{share}/egl/egl_external_platform.d/{name}.json", document(platform)
@@ -212,15 +237,16 @@ def install(
         native: "nvml", "nvidia-smi" and libraries by name, built; without it they do nothing.
     """
     folder = root / library_dir(machine)
-    for library in (*LIBRARIES, *LOADERS):
+    libraries = [library for library in LIBRARIES if library.is_in(version)]
+    for library in (*libraries, *LOADERS):
         built = native.get(library.name) if native else None
         data = built.read_bytes() if built else None
         _install_library(folder, library, version, machine, data)
+    nvml = Library("libnvidia-ml.so", ".1", dev=True)
     if machine == "x86_64":
-        for library in LIBRARIES:
+        for library in (*libraries, nvml):
             if library.name in COMPAT32:
                 _install_library(root / library_dir("i386"), library, version, "i386")
-    nvml = Library("libnvidia-ml.so", ".1", dev=True)
     data = native["nvml"].read_bytes() if native else None
     _install_library(folder, nvml, version, machine, data)
     os.link(state, folder / f"{STATE_LIBRARY}.so.{version}")
@@ -233,7 +259,7 @@ def install(
         _write(root / "usr/bin" / name, script.encode(), mode)
     if native:
         _write(root / "usr/bin/nvidia-smi", native["nvidia-smi"].read_bytes(), 0o755)
-    for name in FIRMWARE:
+    for name in (*FIRMWARE, *(UCODES if _branch(version) >= UCODES_SINCE else ())):
         content = f"{name} {version}\n".encode().ljust(4096, b"\0")
         _write(root / "usr/lib/firmware/nvidia" / version / name, content)
     for path, text in _documents(machine, version):

@@ -59,6 +59,9 @@ PLATFORM = Platform(
 /usr/bin/nvidia-{{cuda-mps-control,cuda-mps-server,persistenced}}
 {LIB}/vdpau/libvdpau_nvidia.so.1 -> /etc/alternatives/nvidia--libvdpau_nvidia.so.1
 /etc/alternatives/nvidia--libvdpau_nvidia.so.1 -> {PRIVATE}/libvdpau_nvidia.so.1
+{LIB}/gbm/nvidia-drm_gbm.so -> /etc/alternatives/nvidia--nvidia-drm_gbm.so
+/etc/alternatives/nvidia--nvidia-drm_gbm.so -> {PRIVATE}/nvidia-drm_gbm.so
+{PRIVATE}/nvidia-drm_gbm.so -> libnvidia-allocator.so.V
 /usr/lib/firmware/nvidia/V/gsp_{{ga10x,tu10x}}.bin
 /etc/OpenCL/vendors/nvidia.icd
 /etc/nvidia/current/{CONF}
@@ -81,7 +84,8 @@ PLATFORM = Platform(
 """,
     links=LINKS_OF_PACKAGES + f"""
 {PRIVATE}/libGLX_indirect.so.0 -> libGLX_nvidia.so.V
-{PRIVATE}/gbm/nvidia-drm_gbm.so -> ../libnvidia-allocator.so.1
+{LIB}/gbm/nvidia-drm_gbm.so -> ../nvidia/current/libnvidia-allocator.so.1
+{LIB}/vdpau/libvdpau_nvidia.so.1 -> ../nvidia/current/libvdpau_nvidia.so.1
 {LIB}/libnvidia-ngx.so.1 -> STEM.so.V
 """,
     cached=(LIB,),

@@ -79,6 +79,20 @@ def test_libraries_are_left_out_with_a_reason_unless_asked_for(
     assert {entry.path: entry.reason for entry in found.left_out}[f"{host.driver}{path}"] == REASON
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_platform_libraries_of_egl_are_32_bit_libraries_too(
+    host: HostTree, *, wanted: bool
+) -> None:
+    path = "usr/lib/i386-linux-gnu/libnvidia-egl-gbm.so.1.1.3"
+    host.write(f"driver/{path}", shared_object("i386", soname="libnvidia-egl-gbm.so.1"))
+
+    found = look(host, compat32=wanted)
+
+    reasons = {entry.path: entry.reason for entry in found.left_out}
+    assert (f"/{path}" in compat(found)) is wanted
+    assert reasons.get(f"{host.driver}/{path}") == (None if wanted else REASON)
+
+
 def test_what_is_in_is_not_left_out_as_well(host: HostTree) -> None:
     path = add(host, "usr/lib")
 

@@ -218,7 +218,34 @@ def test_gbm_backend_and_vulkan_producer_get_their_links(tmp_path: Path) -> None
     assert links[f"/{LIB}/libnvidia-vulkan-producer.so"] == producer
 
 
-def test_a_link_that_a_library_has_already_is_not_made_twice() -> None:
+def test_plugins_of_a_folder_of_the_drivers_own_are_linked_from_where_the_host_has_them(
+    tmp_path: Path,
+) -> None:
+    # Debian's packages: alternatives lead from the loaders' folders to nvidia/current.
+    host = HostTree(tmp_path).module().user_space()
+    (host.driver / LIB / "vdpau" / f"libvdpau_nvidia.so.{VERSION}").unlink()
+    (host.driver / LIB / "vdpau/libvdpau_nvidia.so.1").unlink()
+    own = f"{LIB}/nvidia/current"
+    for stem, plugin in (
+        ("libnvidia-allocator", "gbm/nvidia-drm_gbm.so"),
+        ("libvdpau_nvidia", "vdpau/libvdpau_nvidia.so.1"),
+    ):
+        host.library(stem, f"{stem}.so.1", folder=own)
+        host.link(f"driver/etc/alternatives/{stem}", f"/{own}/{stem}.so.1")
+        host.link(f"driver/{LIB}/{plugin}", f"/etc/alternatives/{stem}")
+
+    _, files = find_files(host.roots, Wanted(nvml=None), "x86_64", Findings())
+    links = {link.path: link.target for file in files for link in file.links}
+
+    assert links[f"/{LIB}/gbm/nvidia-drm_gbm.so"] == "../nvidia/current/libnvidia-allocator.so.1"
+    assert links[f"/{LIB}/vdpau/libvdpau_nvidia.so.1"] == (
+        "../nvidia/current/libvdpau_nvidia.so.1"
+    )
+    assert f"/{own}/gbm/nvidia-drm_gbm.so" not in links
+
+
+def test_a_link_that_a_library_has_already_is_not_made_twice(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
     path = "/usr/lib64/libnvidia-vulkan-producer.so"
     known = Link(target=f"libnvidia-vulkan-producer.so.{VERSION}", path=path)
     file = DriverFile(
@@ -229,4 +256,7 @@ def test_a_link_that_a_library_has_already_is_not_made_twice() -> None:
         links=(known,),
     )
 
-    assert graphics.link([file]) == [file]
+    with Tree(str(host.driver)) as tree:
+        search = libraries.Search(tree, host.roots, "x86_64", Findings())
+
+        assert graphics.link(search, [], [file]) == [file]
