@@ -15,7 +15,7 @@ from pathlib import Path
 from nvct.cdi import edits as cdi_edits
 from nvct.errors import NvctError
 from nvct.oci import jsontext
-from nvct.plan import facts, model
+from nvct.plan import facts, libraries, model
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -165,12 +165,15 @@ def _with_parts(
     of_parts = [h for part in parts.values() for h in part.get("hooks", ()) if _is_shared(h)]
     if hooks or of_parts:
         made["hook"] = _hook_parts(hooks[0] if hooks else of_parts[0], own=bool(hooks))
+    shared_hooks = libraries.Hooks([edits, *parts.values()])
+    made["cache"] = libraries.entries(edits, shared_hooks)
     made["parts"] = {}
     for name, part in parts.items():
         shared = [hook for hook in part.get("hooks", ()) if _is_shared(hook)]
         rest = [hook for hook in part.get("hooks", ()) if hook not in shared]
         made["parts"][name] = fragments({**part, "hooks": rest}, source)
         made["parts"][name]["args"] = [text for hook in shared for text in _pairs(hook["args"])]
+        made["parts"][name]["cache"] = libraries.entries(part, shared_hooks)
     return made
 
 

@@ -3,7 +3,7 @@
 
 Hot. A plan is a JSON object::
 
-    {"nvct-plan": 2,
+    {"nvct-plan": 3,
      "config":  path,                           of the config.toml that it was compiled under
      "facts":   [fact, ...],                    what the whole plan was compiled from
      "specs":   [{"path": ..., "facts": [...], "edits": Edits, "refuse": ""}, ...],
@@ -20,12 +20,14 @@ Hot. A plan is a JSON object::
              "gids": [int], "net": {host interface: text}, "rdt": text}
 
 where each `text` is JSON that is pasted into config.json. `refuse` is the sentence with which a
-request is turned down, "" where it is not. Edits of nvct's own spec may have two more members::
+request is turned down, "" where it is not. Edits of nvct's own spec may have more members::
 
     "parts": {capability: Edits},   what only containers with this driver capability get
-    "hook": {"head": text, "args": [text, ...], "tail": text}
+    "hook": {"head": text, "args": [text, ...], "tail": text},
+    "cache": [[machine, name, path], ...]    how the dynamic linker finds what "mounts" brings
 
-The hook is put together of its own arguments and those ("args") of the parts that are taken. The
+The hook is put together of its own arguments and those ("args") of the parts that are taken; the
+edits that hold it say under "apply" which they are, for who does its work without it. The
 plan "properties" has no devices, but "gpus": {name: {"brand": ..., "arch": ...}}.
 """
 
@@ -86,6 +88,8 @@ if TYPE_CHECKING:
         parts: dict[str, Edits]
         hook: HookParts
         args: list[str]
+        apply: list[str]
+        cache: list[list[str]]
         farm: Instead
 
     class Edits(MoreEdits):
@@ -138,7 +142,7 @@ if TYPE_CHECKING:
         made: int
 
 
-FORMAT = 2
+FORMAT = 3
 NOT_BY_DEFAULT = "compat32"
 """The capability that has to be asked for by name: the incumbent's CDI modes never deliver it."""
 KEY = "nvct-plan"
@@ -232,6 +236,7 @@ def _chosen(edits: Edits, capabilities: list[str] | None) -> list[Edits]:
         if args:
             made = no_edits()
             made["hooks"] = {"createContainer": [f"{hook['head']},{','.join(args)}{hook['tail']}"]}
+            made["apply"] = list(args)
             found.append(made)
     return found
 

@@ -7,7 +7,8 @@ apart is what plans have:
 
 - "specs" and "edits", lists: a row an element;
 - "devices", a dict: its names, in the head, say which row is theirs; equal ones share one;
-- "mounts" in the edits of a spec and in their parts: who gets a view of the driver reads none.
+- "mounts" and "cache" in the edits of a spec and in their parts: who gets a view of the driver
+  reads none.
 
 The head's member "rows" says where they are. Whatever else a document holds stays in the head.
 Contract: `join` of `split` is the document again; what is read lazily behaves as the list or dict
@@ -30,6 +31,7 @@ ROWS = "rows"
 LISTS = ("specs", "edits")
 NAMED = "devices"
 MOUNTS = "mounts"
+LATE = (MOUNTS, "cache")
 
 
 class Rows:
@@ -75,9 +77,10 @@ class Rows:
 
     def _with_mounts(self, value: Value) -> Value:
         for edits in _edits_of(value):
-            place = edits.get(MOUNTS)
-            if isinstance(place, int):
-                edits[MOUNTS] = Mounts(self._lines[self._mounts + place])
+            for key in LATE:
+                place = edits.get(key)
+                if isinstance(place, int):
+                    edits[key] = Mounts(self._lines[self._mounts + place])
         return value
 
 
@@ -238,9 +241,10 @@ def _without_mounts(value: Value, mounts: list[str]) -> Value:
     """Return a copy of a spec with numbers in the place of mounts, which are added to `mounts`."""
     copy = _copy(value)
     for one in _edits_of(copy):
-        if isinstance(one.get(MOUNTS), list) and one[MOUNTS]:
-            mounts.append(jsontext.dumps(one[MOUNTS]))
-            one[MOUNTS] = len(mounts) - 1
+        for key in LATE:
+            if isinstance(one.get(key), list) and one[key]:
+                mounts.append(jsontext.dumps(one[key]))
+                one[key] = len(mounts) - 1
     return copy
 
 
@@ -248,8 +252,9 @@ def _plain(value: Value) -> Value:
     """Return a copy of a spec whose mounts are lists; anything else as it is."""
     copy = _copy(value)
     for one in _edits_of(copy):
-        if isinstance(one.get(MOUNTS), Mounts):
-            one[MOUNTS] = one[MOUNTS].whole()
+        for key in LATE:
+            if isinstance(one.get(key), Mounts):
+                one[key] = one[key].whole()
     return copy
 
 

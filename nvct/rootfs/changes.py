@@ -28,16 +28,18 @@ class Changes:
 
     Attributes:
         files: (path, content, mode) each; none is there with this content.
+        gone: paths of files that are to go.
         sealed: (path, mode) of directories that nobody is to write to, to be made beforehand.
         links: (target, path) each.
     """
 
-    __slots__ = ("_root", "files", "links", "sealed")
+    __slots__ = ("_root", "files", "gone", "links", "sealed")
 
     def __init__(self, root: Root) -> None:
         """Start with nothing."""
         self._root = root
         self.files: list[tuple[str, bytes, int]] = []
+        self.gone: list[str] = []
         self.links: list[tuple[str, str]] = []
         self.sealed: list[tuple[str, int]] = []
 
@@ -48,14 +50,18 @@ class Changes:
         return new != old
 
     def linker_conf(self, conf: linker_conf.LinkerConf) -> None:
-        """Add the drop-in of the dynamic linker, and what includes it.
+        """Add the drop-in of the dynamic linker, and what includes it; none if it says nothing.
 
         Raises:
             UnsafePathError: a folder cannot be named in it, or the file there is no regular one.
         """
         root = self._root
+        data = conf.render()
         old = root.read_file(linker_conf.PATH, linker_conf.LIMIT)
-        self.file(linker_conf.PATH, old, conf.render())
+        if not data:
+            self.gone += [linker_conf.PATH] if old is not None else []
+            return
+        self.file(linker_conf.PATH, old, data)
         if root.lstat(linker_conf.MAIN) is None:
             self.file(linker_conf.MAIN, None, linker_conf.MAIN_TEXT)
 
@@ -96,7 +102,7 @@ class Changes:
             UnsafePathError: the root is not as it was.
             OSError: it cannot be written to.
         """
-        if not (self.files or self.links):
+        if not (self.files or self.links or self.gone):
             return
         before = posix.geteuid(), posix.getegid()
         switch = before[0] == 0 and owner != before
@@ -111,6 +117,8 @@ class Changes:
                 root.write_file(path, data, mode=mode, kernel=kernel)
             for path, mode in self.sealed:
                 root.chmod(path, mode, kernel=kernel)
+            for path in self.gone:
+                root.unlink(path, kernel=kernel)
             root.symlinks(self.links, kernel=kernel)
         finally:
             if switch:

@@ -166,13 +166,13 @@ def _entries(reader: _Reader, names: list[str], shown: str) -> Found:
         named = found.setdefault(machine, {})
         if soname in reader.names:
             named[soname] = soname
-        elif soname not in named or _order(named[soname]) <= _order(name):
+        elif soname not in named or order(named[soname]) <= order(name):
             named[soname] = name
         if name in reader.links and name.endswith(".so") and soname.startswith(name):
             named[name] = name
     return {m: [(n, f"{shown}/{f}") for n, f in sorted(e.items())] for m, e in found.items()}
 
 
-def _order(name: str) -> tuple[int, ...]:
+def order(name: str) -> tuple[int, ...]:
     """Return a key by which of two files with the same SONAME the later version wins."""
     return order_key(name.encode("utf-8", "surrogateescape"))

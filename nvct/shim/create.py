@@ -152,13 +152,31 @@ def _edits_in_place(
     """
     gone = ""
     for anew in (False, True):
-        edits = edits_for(request, config, host, anew=anew)
-        if config.wants_view:
-            edits = _by_view(bundle, folder, edits, notes)
+        said: list[str] = []  # of the last attempt alone
+        classic = edits_for(request, config, host, anew=anew)
+        edits = _by_view(bundle, folder, classic, said) if config.wants_view else classic
         gone = model.gone(edits)
         if not gone:
-            return edits
+            notes += said
+            if edits is not classic:
+                return edits
+            return _without_hook(bundle, folder, edits, config, notes)
     raise HostError(f"{gone} went away meanwhile", hint="is the driver being installed? try again")
+
+
+def _without_hook(
+    bundle: bundles.Bundle,
+    folder: str,
+    edits: list[model.Edits],
+    config: Config,
+    notes: list[str],
+) -> list[model.Edits]:
+    """Return edits without a hook of our own plan, if its work can be done beforehand."""
+    if config.params_mask == "true" or not any("apply" in one for one in edits):
+        return edits
+    from nvct.shim import classic  # nobody else loads what writes into a root
+
+    return classic.without_hook(bundle, folder, edits, notes.append)
 
 
 def _by_view(
@@ -181,7 +199,7 @@ def origin_of(bundle: bundles.Bundle, config: Config, host: Host) -> Origin | No
     if not config.policy:
         return None
     from nvct.config.model import path_from
-    from nvct.request.origin import Origin, count_all
+    from nvct.request.origin import Origin, count_all, names_of
 
     path = path_from(host.env)
 
@@ -194,7 +212,20 @@ def origin_of(bundle: bundles.Bundle, config: Config, host: Host) -> Origin | No
         for plan, names in _groups(request, request.ids, host, bare_kind, path, anew=False):
             model.check_known(plan, names)
 
-    return Origin(bundle, count, look_up=look_up)
+    def known_as(request: Request, name: str) -> list[list[str]] | None:
+        kind, _, device = name.partition("=")
+        try:
+            plan, kind = _plan_of(request, host, _kind_in(request, kind), path, anew=False)
+        except NvctError:
+            return None
+        return names_of(plan, f"{kind}={device}")
+
+    return Origin(bundle, count, look_up=look_up, known_as=known_as)
+
+
+def _kind_in(request: Request, kind: str) -> str:
+    """Return the kind by which the plan of a device is found: this host's own has its own."""
+    return kind if request.mode == "cdi" else RUNTIME_KIND
 
 
 def _bare_kind(request: Request, config: Config) -> str:
@@ -315,14 +346,10 @@ def _plan_of(
         if kind in plan["kinds"] or kind != OWN_KIND:
             return plan, kind
     own = "own-csv-all" if request.extras.csv_all else "own"
+    if bare and own == "own":
+        own = "own-none"  # without NVML, and of a host that has a driver and no GPU to give
     try:
-        try:
-            return host.plan(own, path, anew=anew), OWN_KIND
-        except HostError:
-            if not bare:
-                raise
-            # A host that has no GPU to give may have a driver all the same.
-            return host.plan("own-none", path, anew=anew), OWN_KIND
+        return host.plan(own, path, anew=anew), OWN_KIND
     except NvctError as error:
         if not error.hint:
             error.hint = "is the NVIDIA driver installed and loaded? try nvidia-smi"

@@ -17,11 +17,19 @@ import posix
 from nvct.errors import LdCacheError, NvctError, UnsafePathError
 from nvct.linux import ldcache
 from nvct.linux.kernel import KERNEL
-from nvct.linux.root import Root
 from nvct.oci import jsontext
 from nvct.plan.model import no_edits
 from nvct.rootfs import linker, linker_conf, place
 from nvct.rootfs.changes import Changes
+from nvct.shim.container import (
+    UnfitError,
+    add_profile,
+    compat_folder,
+    gpu_minors,
+    open_root,
+    reason,
+    why_unwritable,
+)
 from nvct.shim.share import Share, extended
 
 TYPE_CHECKING = False
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvct.linux.kernel import Kernel
+    from nvct.linux.root import Root
     from nvct.oci.bundle import Bundle
     from nvct.plan.model import Edits, Farm, Instead
 
@@ -42,10 +51,6 @@ OPTIONS = '["rbind","ro","nosuid","nodev","rprivate"]'
 COMPAT_FOLDER = "/usr/local/cuda/compat"
 IN_LIBRARY_FOLDER = "LIBDIR/"
 WITH_PROFILE = ("graphics", "display")
-
-
-class UnfitError(Exception):
-    """Why a container gets the classic layout."""
 
 
 def instead(
@@ -72,14 +77,14 @@ def instead(
         return edits
     try:
         _check(found["table"], bundle)
-        with _open(bundle, folder) as root:
+        with open_root(bundle, folder) as root:
             container = _Container(bundle, folder, root, found, note)
             container.decide(kernel)
             if writes:
                 container.write(edits, kernel)
             made = container.edits()
     except (UnfitError, NvctError, OSError) as error:
-        note(f"layout classic: {_reason(error)}")
+        note(f"layout classic: {reason(error)}")
         return edits
     gone = [id(one) for one in found["common"]]
     note(f"layout farm at {container.place}")
@@ -92,41 +97,6 @@ def _check(table: Farm, bundle: Bundle) -> None:
     if table.get("staged") and bundle.has_user_namespace():
         # Bind mounts of what is mounted below a mount: only crun before 1.9 does without.
         raise UnfitError("in a user namespace crun before 1.9 shows no file of a staged view")
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return f"{error.filename or 'the root'}: {error.strerror}"
-    return error.message if isinstance(error, NvctError) else str(error)
-
-
-def _open(bundle: Bundle, folder: str) -> Root:
-    """Open the container's root, in this process's own mount namespace.
-
-    Raises:
-        UnfitError: there is none, or it is the host's.
-        HostError: there is no such directory.
-    """
-    path = root_path(bundle, folder)
-    root = Root.open(path)
-    root.label = "the container"
-    own, host = posix.fstat(root.fd), posix.stat("/")
-    if (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino):
-        root.close()
-        raise UnfitError("the container's root is the host's")
-    return root
-
-
-def root_path(bundle: Bundle, folder: str) -> str:
-    """Return where a container's root is on the host.
-
-    Raises:
-        UnfitError: config.json does not say.
-    """
-    path = bundle.document.value(("root", "path"))
-    if not isinstance(path, str) or not path:
-        raise UnfitError("config.json names no root")
-    return path if path.startswith("/") else f"{folder or '.'}/{path}"
 
 
 class _Container:
@@ -208,21 +178,16 @@ class _Container:
         self._find_links()
 
     def _find_compat(self) -> str:
-        """Choose between driver and the image's CUDA compatibility libraries."""
+        """Choose between driver and the image's CUDA compatibility libraries.
+
+        Raises:
+            UnfitError: a mount may bring them.
+        """
         versions = self._share.table["compat"]
         host = versions.get("host_driver", ""), versions.get("host_cuda", "")
         if host[0]:
             host = host[0], ""  # as the hook is told: a Tegra alone has no driver version
-        if not any(host):
-            return ""
-        over = self._covered.about(COMPAT_FOLDER)
-        if over:
-            raise UnfitError(f"{over} is a mount: CUDA compatibility libraries may be there")
-        if self._root.lstat(COMPAT_FOLDER) is None:
-            return ""
-        from nvct.rootfs import compat
-
-        return compat.choose(self._root, host, COMPAT_FOLDER, self._note) or ""
+        return compat_folder(self._root, self._covered, host, COMPAT_FOLDER, self._note)
 
     def _find_place(self, *, read_only: bool) -> str:
         """Return where the view is mounted."""
@@ -255,12 +220,7 @@ class _Container:
         over = self._covered.above(linker.CACHE)
         if over:
             return f"{over} is a mount"
-        if self._bundle.host_root() is None:
-            return "the user namespace has no root"
-        path = root_path(self._bundle, self._folder)
-        if not place.is_engines(self._root, path, self._folder or ".", kernel):
-            return f"{path} is no root of this container's own"
-        return ""
+        return why_unwritable(self._bundle, self._folder, self._root, kernel)
 
     def _add_musl(self, path: str) -> None:
         """Add musl's path file. The driver is for glibc: a layer as gcompat has to be there."""
@@ -336,25 +296,13 @@ class _Container:
         try:
             self._changes.write(owner, kernel)
         except (OSError, UnsafePathError) as error:
-            self.env_why = _reason(error)
+            self.env_why = reason(error)
             self._linked.clear()
 
     def _add_profile(self, edits: list[Edits]) -> None:
         """Add the application profile, for those whose programs ask EGL for a display."""
-        wanted = any(self._share.has(name) for name in WITH_PROFILE)
-        if not (self._share.table["profile"] and wanted):
-            return
-        from nvct.rootfs import profile
-
-        minors: list[int] = []
-        for node in [node for one in edits for node in one["nodes"]]:
-            if profile.is_gpu(node["path"].removeprefix("/dev/")):
-                found = jsontext.parse(node["node"], "a plan")
-                minors.append(found["minor"])  # type: ignore[index,call-overload,arg-type]  # our compiler's
-        if minors and not self._covered.above(profile.PATH):
-            data = profile.render(profile.mask_of(minors))
-            if self._changes.file(profile.PATH, self._root.read_file(profile.PATH), data, 0o444):
-                self._changes.sealed.append((profile.FOLDER, profile.FOLDER_MODE))
+        if self._share.table["profile"] and any(self._share.has(name) for name in WITH_PROFILE):
+            add_profile(self._changes, self._root, self._covered, gpu_minors(edits))
 
     # What config.json gets.
 

@@ -31,9 +31,12 @@ def _swap(root: Path, path: str, make_one: Callable[[Path], object]) -> None:
     make_one(place)
 
 
+WITH_HOOK = '[nvct]\nlayout = "classic"\nparams-mask = "true"\n'
+
+
 def environment(work: Path) -> None:
     """Neither the environment of a container nor the files in its root run code in the hook."""
-    configure(work, layout="classic")
+    configure(work, WITH_HOOK)
     marker = work / "marker"
     evil = EVIL.format(marker=marker)
     folder = make(

@@ -19,6 +19,7 @@ from pathlib import Path
 from nvct.linux import ldcache
 from nvct.linux.kernel import KERNEL
 from nvct.sim.elf_writer import shared_object
+from tests.hostile.attacks import WITH_HOOK
 from tests.hostile.shapes import LDCACHE, LINKS, LIVE, MANY, SHAPES, VIRUS, Shape, crowd
 from tests.integration.farm import farm
 from tests.integration.inside import DRIVER_ROOT, UUID, configure, make, run, shim
@@ -94,7 +95,7 @@ def _is_dir(path: str) -> bool:
 
 
 def classic(work: Path, name: str, env: tuple[str, ...]) -> Path:
-    """The shim, with files one by one and a hook."""
+    """The shim, with files one by one; the hook only where the shim leaves the root to it."""
     return make(work, name, SCRIPT, env=[*ASKS, *env])
 
 
@@ -253,7 +254,7 @@ def by_cdi(work: Path) -> None:
     noop = work / "noop"
     noop.write_text(FAIL, encoding="utf-8")
     noop.chmod(0o755)
-    configure(work, f'[nvidia-container-runtime]\nruntimes = ["{noop}"]\n', layout="classic")
+    configure(work, f'[nvidia-container-runtime]\nruntimes = ["{noop}"]\n{WITH_HOOK}')
     _all(work, "cdi", cdi, shutil.which("runc"))
     _raced(work, cdi, shutil.which("runc"))
 

@@ -27,6 +27,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nvct.plan.model import Farm
+
 REPOSITORY = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 BANNED = {
@@ -101,23 +103,37 @@ class Lane:
         self.python(SHIM, "nvidia-container-runtime", *args)  # compiles what is missing
         return self.python(SHIM, "nvidia-container-runtime", *args)
 
+    def classic(self) -> str:
+        """Keep a plan with a hook, and return a bundle that needs none."""
+        edits = model.no_edits()
+        args = ['"--link","libcuda.so.580::/usr/lib64/libcuda.so.1"', '"--folder","/usr/lib64"']
+        edits["hook"] = {"head": '{"args":["apply"', "args": args, "tail": "]}"}
+        edits["cache"] = [["x86_64", "libcuda.so.1", "/usr/lib64/libcuda.so.1"]]
+        return self._planned("classic", edits, None)
+
     def farm(self) -> str:
         """Keep a plan with a view of the driver, and return a bundle that gets it."""
-        toml = self.work / "config.toml"
-        toml.write_text('[nvct]\nlayout = "farm"\n', encoding="utf-8")
-        os.utime(toml, (time.time() - 60,) * 2)
-        plan = compiler.empty(str(toml))
-        plan["specs"].append({"path": "", "facts": [], "edits": model.no_edits(), "refuse": ""})
-        plan["edits"].append(model.no_edits())
-        plan["devices"]["nvidia.com/gpu=0"] = {"spec": 0, "edits": 0, "facts": [], "refuse": ""}
-        plan["kinds"] = ["nvidia.com/gpu"]
-        plan["farm"] = {
+        view: Farm = {
             **table.none(""),
             "view": str(self.work / "farm/580"),
             "cache": {"": [["libcuda.so.1", "lib64/libcuda.so.1"]]},
             "links": {"": [["LIBDIR/libcuda.so.1", "lib64/libcuda.so.1"]]},
         }
         (self.work / "farm/580").mkdir(parents=True)
+        return self._planned("farm", model.no_edits(), view)
+
+    def _planned(self, layout: str, edits: model.Edits, view: Farm | None) -> str:
+        """Keep a plan of a driver, and return a bundle of a glibc image that asks for it."""
+        toml = self.work / "config.toml"
+        toml.write_text(f'[nvct]\nlayout = "{layout}"\n', encoding="utf-8")
+        os.utime(toml, (time.time() - 60,) * 2)
+        plan = compiler.empty(str(toml))
+        plan["specs"].append({"path": "", "facts": [], "edits": edits, "refuse": ""})
+        plan["edits"].append(model.no_edits())
+        plan["devices"]["nvidia.com/gpu=0"] = {"spec": 0, "edits": 0, "facts": [], "refuse": ""}
+        plan["kinds"] = ["nvidia.com/gpu"]
+        if view is not None:
+            plan["farm"] = view
         store = Store(str(self.work / "run"), create=True)
         store.write_json(OWN_PLAN, plan)
         store.close()
@@ -153,6 +169,7 @@ LANES: dict[str, Callable[[Lane], list[str]]] = {
     "create": lambda lane: lane.shim(
         "create", "--bundle", lane.bundle(annotations={"cdi.k8s.io/x": "acme.com/gpu=a"}), "x"
     ),
+    "create-classic": lambda lane: lane.shim("create", "--bundle", lane.classic(), "x"),
     "create-farm": lambda lane: lane.shim("create", "--bundle", lane.farm(), "x"),
     "hook-apply": lambda lane: lane.python(
         HOOK, "nvidia-cdi-hook", "apply", "--link", "a::/b",

@@ -16,6 +16,7 @@ from nvct.hook.options import Options
 from nvct.linux import constants as c
 from nvct.linux.kernel import KERNEL, Kernel
 from tests.support.forked import in_mount_namespace
+from tests.support.hot import HOT_ENV
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,8 +58,10 @@ def test_files_are_written_and_the_container_still_cannot(container: Container) 
 
 
 def test_what_the_mount_forbids_stays_forbidden_while_files_are_written(
-    container: Container,
+    container: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv(HOT_ENV, raising=False)
+
     def hooked() -> None:
         read_only(container)
         assert container.hook("apply", "--link", LINK) == 0

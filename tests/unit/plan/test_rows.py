@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MOUNT = ["/usr/lib/liba.so", '{"destination":"/usr/lib/liba.so"}']
 OTHER = ["/x\ny", '{"destination":"/x\\ny"}']
+ENTRY = ["x86_64", "libcuda.so.1", "/lib64/libcuda.so.1"]
 
 
 def edits(**more: Any) -> dict[str, Any]:
@@ -26,9 +27,8 @@ def edits(**more: Any) -> dict[str, Any]:
 
 
 def plan() -> dict[str, Any]:
-    common = edits(
-        mounts=[MOUNT], parts={"compute": edits(mounts=[OTHER, MOUNT]), "utility": edits()}
-    )
+    compute = edits(mounts=[OTHER, MOUNT], cache=[ENTRY])
+    common = edits(mounts=[MOUNT], cache=[], parts={"compute": compute, "utility": edits()})
     device = {"spec": 0, "edits": 0, "facts": [], "refuse": ""}
     return {
         "nvct-plan": 2,
@@ -107,6 +107,13 @@ def test_mounts_of_a_spec_behave_as_a_list() -> None:
     assert mounts[0] == OTHER
     assert [*mounts] == [OTHER, MOUNT]
     assert common["parts"]["utility"]["mounts"] == []
+
+
+def test_entries_of_the_linkers_cache_are_rows_of_their_own() -> None:
+    common = kept()["specs"][0]["edits"]
+    assert [*common["parts"]["compute"]["cache"]] == [ENTRY]
+    assert common["cache"] == []
+    assert "libcuda.so.1" not in "".join(text(plan()).split("\n")[:-1])
 
 
 def test_a_row_that_nobody_asks_for_is_not_parsed() -> None:

@@ -71,6 +71,18 @@ def test_creates_that_come_together_fail_together_with_one_sentence(lab: Lab) ->
     assert calls.read_text().split() == ["own"]
 
 
+def test_who_asks_for_no_gpu_waits_for_no_nvml(lab: Lab) -> None:
+    lab.driver()
+    body = (
+        f'case $4 in config|own-none) exec {lab.cold} "$@";; esac\n'
+        "sleep 60\n"  # NVML hangs
+    )
+    lab.cold = str(script(lab.home / "bin/python", body))
+    lab.asks("NVIDIA_VISIBLE_DEVICES=none")
+
+    assert lab.create().status == 0
+
+
 def test_a_failure_that_was_found_fast_is_looked_at_again(lab: Lab) -> None:
     lab.driver()
     calls = failing(lab, 0)

@@ -61,6 +61,16 @@ def test_without_a_config_toml_the_defaults_hold_and_nothing_is_started(
     assert found.to_dict() == Config().to_dict()
 
 
+def test_a_config_toml_that_cannot_be_looked_at_is_not_taken_for_none(
+    lab: Lab, store: Store
+) -> None:
+    lab.config_toml.unlink()
+    lab.config_toml.symlink_to(lab.config_toml.name)
+
+    with pytest.raises(ConfigError, match=r"config.toml cannot be read: Too many levels"):
+        load(lab, store)
+
+
 def test_a_config_toml_that_appears_is_read(lab: Lab, store: Store) -> None:
     lab.config_toml.unlink()
     load(lab, store, cold=NEVER)

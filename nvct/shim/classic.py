@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layout "classic" without a hook: what the hook would do in the root, done before it is started.
+
+Hot. The mounts stay what they are; links, ld.so.cache, its drop-in and the application profile
+are put into the root by `nvct.rootfs`, as the hook puts them, so that no second Python starts.
+What the hook would see otherwise than it can be seen from here, and what it would refuse, is left
+to it. The mask over the driver's params takes a mount below /proc, which no runtime makes: it is
+the hook's alone.
+"""
+
+from __future__ import annotations
+
+from nvct.errors import NvctError
+from nvct.linux.kernel import KERNEL
+from nvct.oci import jsontext
+from nvct.rootfs import linker, linker_conf, place, profile
+from nvct.rootfs.changes import Changes
+from nvct.shim.container import (
+    UnfitError,
+    add_profile,
+    compat_folder,
+    gpu_minors,
+    open_root,
+    reason,
+    why_unwritable,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvct.linux.kernel import Kernel
+    from nvct.linux.root import Root
+    from nvct.oci.bundle import Bundle
+    from nvct.plan.model import Edits
+    from nvct.rootfs.libraries import Found
+
+COMPAT_FOLDER = "/usr/local/cuda/compat"
+PAIRS = ("--link", "--folder")
+SEPARATOR = "::"
+
+
+def without_hook(
+    bundle: Bundle,
+    folder: str,
+    edits: list[Edits],
+    note: Callable[[str], None],
+    *,
+    kernel: Kernel = KERNEL,
+    writes: bool = True,
+) -> list[Edits]:
+    """Return edits without the hook whose work is done, or as they are where it has to do it.
+
+    Args:
+        bundle: what the engine wants.
+        folder: of the bundle, "" for the working directory.
+        edits: in the classic layout.
+        note: told what was decided.
+        kernel: what changes anything.
+        writes: whether the root is changed; an explanation leaves it alone.
+    """
+    words = [word for one in edits for word in one.get("apply", ())]
+    if not words:
+        return edits
+    try:
+        _check(bundle, edits)
+        with open_root(bundle, folder) as root:
+            container = _Container(bundle, root, edits, note)
+            container.decide(_Work(words), folder, kernel)
+            if writes:
+                container.changes.write((0, 0), kernel)
+    except (UnfitError, NvctError, OSError) as error:
+        note(f"with a hook: {reason(error)}")
+        return edits
+    note("without a hook")
+    return [one for one in edits if "apply" not in one]
+
+
+def _check(bundle: Bundle, edits: list[Edits]) -> None:
+    """Refuse containers whose hook has to stay, whatever is in their root.
+
+    Raises:
+        UnfitError: why.
+    """
+    if any(one["hooks"] and "apply" not in one for one in edits):
+        raise UnfitError("there is another hook")
+    if bundle.has_user_namespace():
+        raise UnfitError("it has a user namespace")
+
+
+class _Work:
+    """What the hook is told to do (nvct.hook.apply).
+
+    Attributes:
+        links: (target, path) each.
+        folders: that the dynamic linker is to search.
+        host: driver and CUDA version, for the choice of compatibility libraries.
+        compat: where an image has them.
+        profile: whether the application profile is wanted.
+    """
+
+    __slots__ = ("compat", "folders", "host", "links", "profile")
+
+    def __init__(self, words: list[str]) -> None:
+        """Read the hook's arguments, each the JSON of one word or of an option and its value.
+
+        Raises:
+            UnfitError: there is one that nothing here knows.
+        """
+        parsed = jsontext.parse(f"[{','.join(words)}]", "a plan")
+        options = iter([str(word) for word in parsed] if isinstance(parsed, list) else [])
+        links: dict[tuple[str, str], None] = {}
+        folders: dict[str, None] = {}
+        texts: dict[str, str] = {}
+        for option in options:
+            name, _, value = option.partition("=")
+            if option == "--link":
+                target, _, path = next(options).partition(SEPARATOR)
+                links[target, path] = None
+            elif option == "--folder":
+                folders[next(options)] = None
+            else:
+                texts[name] = value
+        self.links = list(links)
+        self.folders = list(folders)
+        self.host = texts.pop("--host-driver-version", ""), texts.pop("--host-cuda-version", "")
+        self.compat = texts.pop("--cuda-compat-container-root", COMPAT_FOLDER)
+        self.profile = texts.pop("--application-profile", None) is not None
+        texts.pop("--mask-params", None)
+        if texts:
+            raise UnfitError(f"nothing else can do {' '.join(texts)}")
+
+
+class _Container:
+    """One container: what is to be changed in its root.
+
+    Attributes:
+        changes: what is decided.
+    """
+
+    __slots__ = ("_bundle", "_covered", "_edits", "_note", "_ours", "_root", "changes")
+
+    def __init__(
+        self, bundle: Bundle, root: Root, edits: list[Edits], note: Callable[[str], None]
+    ) -> None:
+        self._bundle = bundle
+        self._root = root
+        self._edits = edits
+        self._note = note
+        self._ours = {mount[0] for one in edits for mount in one["mounts"]}
+        self._covered = place.Covered(
+            root, [path for path in _destinations(bundle) if path not in self._ours]
+        )
+        self.changes = Changes(root)
+
+    def decide(self, work: _Work, folder: str, kernel: Kernel) -> None:
+        """Decide what is to be written; nothing is changed.
+
+        Raises:
+            UnfitError: the hook would see another root.
+            NvctError, OSError: its root cannot be read, or has what a hook would refuse.
+        """
+        root = self._root
+        if place.is_read_only(root):
+            raise UnfitError("the root is read-only")
+        why = why_unwritable(self._bundle, folder, root, kernel)
+        if why:
+            raise UnfitError(why)
+        self._refuse_mounts(work)
+        self.changes.links += work.links
+        compat = ""
+        if work.folders or any(work.host):
+            compat = compat_folder(root, self._covered, work.host, work.compat, self._note)
+            musl = linker.musl_path(root)
+            new = linker.musl_paths(root, musl, work.folders) if musl else None
+            if new is not None:
+                self.changes.file(musl, None, new)
+            if linker.has_glibc(root):
+                self._add_cache(work.folders, compat)
+        if work.profile:
+            self._add_profile()
+
+    def _refuse_mounts(self, work: _Work) -> None:
+        """Refuse what a mount of the container's own would show otherwise than it is now.
+
+        Raises:
+            UnfitError: there is such a mount.
+        """
+        files = [linker.CACHE, linker_conf.PATH, linker_conf.MAIN, profile.PATH]
+        files += linker.LOADERS.values()
+        folders = {*work.folders, *(path.rpartition("/")[0] or "/" for _, path in work.links)}
+        for path in (*files, *folders):
+            over = self._covered.above(path) or self._covered.above(place.real(self._root, path))
+            if over:
+                raise UnfitError(f"{over} is a mount")
+        for _, path in work.links:
+            if path in self._ours:
+                raise UnfitError(f"{path} is a mount and a link")
+        for path in work.folders:
+            over = self._covered.about(path) or self._covered.about(place.real(self._root, path))
+            if over:
+                raise UnfitError(f"{over} is a mount")
+
+    def _add_cache(self, folders: list[str], compat: str) -> None:
+        """Add ld.so.cache and its drop-in, as the hook makes them (nvct.hook.update_ldcache).
+
+        Raises:
+            UnfitError: the cache cannot be edited.
+            UnsafePathError: something else stands there.
+        """
+        from nvct.rootfs.known import Known
+
+        root = self._root
+        known = Known(root)
+        if known.trouble:
+            raise UnfitError(known.trouble)
+        default = known.default_folders()
+        libraries: Found = {}
+        if compat:
+            from nvct.rootfs.libraries import Mounts, scan
+
+            libraries = scan(root, compat, Mounts([]), self._note, compat)
+        shown = {}
+        for folder in folders:
+            real = place.real(root, folder)
+            shown[folder] = default.get(real, folder.rstrip("/"))
+        self._add_libraries(libraries, shown)
+        kept = [name for name in dict.fromkeys(shown.values()) if name not in default.values()]
+        new = linker_conf.LinkerConf([compat] if compat else [], known.uncovered(kept, libraries))
+        data = known.merged(libraries, new)
+        if data is not None:
+            self.changes.file(linker.CACHE, None, data)
+        self.changes.linker_conf(new)
+
+    def _add_libraries(self, libraries: Found, shown: dict[str, str]) -> None:
+        """Add what the mounts bring, under the names that the image has for its folders."""
+        seen: set[tuple[str, str, str]] = set()
+        for entry in [entry for one in self._edits for entry in one.get("cache", ())]:
+            machine, name, path = entry
+            folder, _, file = path.rpartition("/")
+            if folder in shown and (machine, name, path) not in seen:
+                seen.add((machine, name, path))
+                libraries.setdefault(machine, []).append((name, f"{shown[folder]}/{file}"))
+
+    def _add_profile(self) -> None:
+        """Add the application profile for all GPU nodes that the container will have.
+
+        Raises:
+            UnfitError: some of them come by a mount.
+        """
+        own_dev = False
+        for mount in self._bundle.mounts:
+            destination = place.clean(str(mount.get("destination")))
+            own_dev = own_dev or (destination == "/dev" and mount.get("type") == "tmpfs")
+            if profile.is_gpu(destination.removeprefix("/dev/")):
+                raise UnfitError(f"{destination} is a mount")
+        if not own_dev:
+            raise UnfitError("it has no /dev of its own")
+        minors = gpu_minors(self._edits)
+        for node in self._bundle.document.elements(("linux", "devices")):
+            found = node.value if isinstance(node.value, dict) else {}
+            path, minor = found.get("path"), found.get("minor")
+            if isinstance(path, str) and isinstance(minor, int):
+                minors += [minor] if profile.is_gpu(path.removeprefix("/dev/")) else []
+        add_profile(self.changes, self._root, self._covered, minors)
+
+
+def _destinations(bundle: Bundle) -> list[str]:
+    """Return where config.json mounts something."""
+    found = [mount.get("destination") for mount in bundle.mounts]
+    return [place.clean(path) for path in found if isinstance(path, str)]
