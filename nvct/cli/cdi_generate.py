@@ -105,23 +105,10 @@ def generate(**given: Any) -> None:  # noqa: ANN401  the options above, each wit
 
 
 def _look(given: Given, settings: Config, wanted: Wanted) -> Inventory:
-    """Return what the host has, the loaded driver's view where the disk has another driver.
-
-    Who says where the files are gets those.
-    """
     from nvct.refresh import live
 
-    mode = given["mode"].lower()
-
-    def find() -> Inventory:
-        return live.look(settings, wanted, mode)
-
-    said = any(given[name] for name in ELSEWHERE) or mode not in ("auto", "nvml")
-    if said or not settings.wants_view or not os.path.isdir(settings.farm_dir):
-        return find()
-    from nvct.farm import own  # who has no view does not load what reads them
-
-    return own.look(settings, live.roots_of(settings), wanted, find)
+    said = any(given[name] for name in ELSEWHERE)
+    return live.seen(settings, wanted, given["mode"].lower(), elsewhere=said)
 
 
 def _settings(given: Given) -> Config:

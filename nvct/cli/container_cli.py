@@ -175,7 +175,8 @@ def _do(name: str, said: Parsed, own: Parsed, env: Mapping[str, str], log: Log) 
         container_configure.run(own, settings, roots, env, log)
         return
     wanted = _wanted(said, roots)
-    seen = live.look(settings, wanted)
+    elsewhere = bool(wanted.search_paths) or roots.driver_root != configured
+    seen = live.seen(settings, wanted, elsewhere=elsewhere)
     for sentence in (*seen.notes, *seen.warnings):
         log(sentence)
     if name == "info":

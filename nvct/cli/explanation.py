@@ -21,7 +21,7 @@ from nvct.plan import inject, model
 from nvct.plan.store import Store, run_dir
 from nvct.request.requirements import holds
 from nvct.request.resolve import VISIBLE_DEVICES, Request, decide, parse_env
-from nvct.shim import create, farm, settings
+from nvct.shim import classic, create, farm, settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -184,10 +184,7 @@ def _decide(
             inject.remove_nvidia_hooks(bundle)
         if request is not None:
             edits = create.edits_for(request, config, reader)
-            if config.wants_view and bundle.path == WORDS_ONLY:
-                notes.append("layout farm is chosen by the container's root; shown is classic")
-            elif config.wants_view:
-                edits = farm.instead(bundle, _folder(bundle), edits, notes.append, writes=False)
+            edits = _in_root(bundle, config, edits, notes)
             inject.apply(bundle, edits)
         told["inject"] = _injected(bundle)
     except NvctError as caught:
@@ -200,6 +197,24 @@ def _decide(
         told["devices"] = _devices(request, config, reader.used)
     told["notes"] = [*notes, *([] if trouble is None or error else [f"warning: {trouble}"])]
     told["error"] = None if error is None else _error(error, program)
+
+
+def _in_root(
+    bundle: Bundle, config: Config, edits: list[model.Edits], notes: list[str]
+) -> list[model.Edits]:
+    """Return edits as the container's root decides; where there is none, as they are."""
+    if bundle.path == WORDS_ONLY:
+        if config.wants_view:
+            notes.append("layout farm is chosen by the container's root; shown is classic")
+        return edits
+    folder = _folder(bundle)
+    if config.wants_view:
+        by_view = farm.instead(bundle, folder, edits, notes.append, writes=False)
+        if by_view is not edits:
+            return by_view
+    if config.params_mask == "true":
+        return edits
+    return classic.without_hook(bundle, folder, edits, notes.append, writes=False)
 
 
 def _folder(bundle: Bundle) -> str:

@@ -9,6 +9,10 @@ import click
 
 from nvct.cli.options import GoStyle, flat, say, words
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.host.model import Inventory
+
 FORMATS = ("table", "json", "bind")
 
 
@@ -51,15 +55,20 @@ def inventory(
     from nvct.host.wanted import Wanted
     from nvct.refresh import live
     from nvct.specgen import capabilities as capability_sets
-    from nvct.specgen import listing
 
     config = config or click.get_current_context().meta.get("nvct.config")
     settings = config_load.load(config or config_load.path_from(os.environ), required=bool(config))
     settings.driver_root = driver_root or settings.driver_root
     settings.dev_root = dev_root or settings.dev_root
     wanted = capability_sets.parse(flat(capabilities))
-    seen = live.look(settings, Wanted(compat32="compat32" in wanted), mode.lower())
-    found = capability_sets.filter(seen, wanted)
+    how = Wanted(compat32="compat32" in wanted)
+    seen = live.seen(settings, how, mode.lower(), elsewhere=bool(driver_root or dev_root))
+    _print(capability_sets.filter(seen, wanted), form, everything=everything)
+
+
+def _print(found: Inventory, form: str, *, everything: bool) -> None:
+    from nvct.specgen import listing
+
     if form == "bind":
         lines, impossible = listing.as_binds(found)
         click.echo("".join(f"{line}\n" for line in lines), nl=False)

@@ -130,7 +130,7 @@ def from_toml(data: bytes, path: str) -> Config:
         ConfigError: as `load`.
     """
     try:
-        document = _parse(data.decode())
+        document = _parse(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is no TOML: {error}", hint=CORRECT) from error
     config = Config()

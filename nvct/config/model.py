@@ -9,6 +9,8 @@ of str. Nothing here reads a file or the environment.
 
 from __future__ import annotations
 
+import posix
+
 from nvct import paths
 from nvct.errors import ConfigError
 
@@ -212,15 +214,23 @@ def path_from(env: Mapping[str, str]) -> str:
     """Return the path of the config.toml that an environment names; it need not exist.
 
     As nvidia-container-toolkit v1.20: an explicit path, then XDG_CONFIG_HOME, then /etc. A
-    relative XDG_CONFIG_HOME is ignored, as the XDG base directory specification wants it.
+    relative XDG_CONFIG_HOME is ignored, as the XDG base directory specification wants it, and so
+    is one without the file: Podman 5 sets it for every rootless container, and only to create it.
     """
     explicit = env.get(paths.CONFIG_ENV, "")
     if explicit:
         return explicit
     home = env.get("XDG_CONFIG_HOME", "")
-    if home.startswith("/"):
-        return f"{home.rstrip('/')}/{paths.CONFIG_NAME}"
-    return paths.CONFIG_FILE
+    own = f"{home.rstrip('/')}/{paths.CONFIG_NAME}"
+    return own if home.startswith("/") and _is_there(own) else paths.CONFIG_FILE
+
+
+def _is_there(path: str) -> bool:
+    try:
+        posix.stat(path)
+    except OSError:
+        return False
+    return True
 
 
 def check(config: Config) -> None:

@@ -17,8 +17,6 @@ from nvct.hook import options as flags
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nvct.config.model import Config
     from nvct.hook.options import Kinds
     from nvct.oci.bundle import Bundle
@@ -133,11 +131,8 @@ def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGR
             raise trouble
         from nvct.shim.create import Host
 
-        def warn(text: str) -> None:
-            _say(f"{program}: warning: {errors.printable(text)}")
-
         host = Host(store, env, cold, config.proc_root)
-        _deliver(request, bundle, state, config=config, host=host, warn=warn)
+        _deliver(request, bundle, state, config=config, host=host, program=program)
     finally:
         store.close()
 
@@ -186,7 +181,7 @@ def _deliver(
     *,
     config: Config,
     host: Host,
-    warn: Callable[[str], None],
+    program: str,
 ) -> None:
     from nvct.config.model import check
     from nvct.plan.model import gone
@@ -198,6 +193,10 @@ def _deliver(
     edits = edits_for(request, config, host)
     if gone(edits):
         edits = edits_for(request, config, host, anew=True)
+
+    def warn(text: str) -> None:
+        _say(f"{program}: warning: {errors.printable(text)}")
+
     container = Container(state.pid, rootfs_of(bundle, state.bundle))
     try:
         Delivery(container, bundle, config, host.env, warn).run(edits)

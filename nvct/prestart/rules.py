@@ -139,10 +139,7 @@ def allow(
     Raises:
         HostError: the kernel does not take a rule.
     """
-    ours = [
-        Rule.read(jsontext.parse(text, "a plan"))  # type: ignore[arg-type]  # our compiler's
-        for text in dict.fromkeys(texts)
-    ]
+    ours = _parsed(texts)
     if not ours:
         return
     cgroup = find(pid, proc)
@@ -155,11 +152,22 @@ def allow(
     if cgroup.unified:
         from nvct.prestart import device_filter
 
-        rules = [Rule.read(entry) for entry in configured]
-        rules += [Rule(*rule, allow=True) for rule in DEFAULTS]
-        device_filter.replace(cgroup.folders(), rules + ours)
+        device_filter.replace(cgroup.folders(), _there(configured) + ours)
     else:
         _write(cgroup.folder, ours)
+
+
+def _parsed(texts: list[str]) -> list[Rule]:
+    return [
+        Rule.read(jsontext.parse(text, "a plan"))  # type: ignore[arg-type]  # our compiler's
+        for text in dict.fromkeys(texts)
+    ]
+
+
+def _there(configured: list[dict[str, Any]]) -> list[Rule]:
+    """Return the rules that a container has without ours."""
+    rules = [Rule.read(entry) for entry in configured]
+    return rules + [Rule(*rule, allow=True) for rule in DEFAULTS]
 
 
 def _write(folder: str, rules: list[Rule]) -> None:

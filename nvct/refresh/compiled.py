@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 
 from nvct import paths
 from nvct.cdi import registry, store
@@ -76,7 +77,7 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
         run_dir: where it is kept.
         which: the usual plan, or one whose spec is not kept: OWN_CSV_ALL, on a Tegra, of all
             that JetPack's files list, for images that ask for it; OWN_NONE, without a GPU, for
-            hosts that have none to give.
+            who asks for none, and on hosts that have none to give. NVML is not asked for it.
 
     Raises:
         DriverNotFoundError: no driver is installed or loaded.
@@ -86,6 +87,8 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
     settings = load.load(config_path)
     roots = live.roots_of(settings)
     wanted, mode = live.own_wanted(settings, csv_all=which == OWN_CSV_ALL), live.own_mode(settings)
+    if which == OWN_NONE:
+        wanted = replace(wanted, nvml=None)
     facts += live.own_facts(settings, wanted, mode)
     inventory, driver = spec_facts.discover_with_facts(roots, _finder(settings, wanted, mode))
     options = _options(settings, wanted, which)
@@ -100,12 +103,17 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
 
         plan["farm"] = own.table_of(settings, inventory)
     if which == OWN:
-        kept = Store(run_dir, create=True)
-        usual = generate.generate(capabilities.filter(inventory, capabilities.DEFAULT), options)
-        kept.write(paths.OWN_SPEC, store.dumps(usual, "json"))
-        kept.close()
+        _keep_spec(inventory, options, run_dir)
     keep(plan, which + paths.PLAN_SUFFIX, run_dir)
     return plan
+
+
+def _keep_spec(inventory: Inventory, options: generate.Options, run_dir: str) -> None:
+    """Keep the spec for people: it lies in the run directory, where no engine looks."""
+    usual = generate.generate(capabilities.filter(inventory, capabilities.DEFAULT), options)
+    kept = Store(run_dir, create=True)
+    kept.write(paths.OWN_SPEC, store.dumps(usual, "json"))
+    kept.close()
 
 
 def _options(settings: Config, wanted: Wanted, which: str) -> generate.Options:

@@ -48,6 +48,33 @@ def look(settings: Config, wanted: Wanted | None = None, mode: str = "auto") -> 
     return modes.find(mode, roots, wanted)
 
 
+def seen(
+    settings: Config, wanted: Wanted, mode: str = "auto", *, elsewhere: bool = False
+) -> Inventory:
+    """As `look`, but the loaded driver's view where the disk has another driver: what is given.
+
+    Args:
+        settings: config.toml.
+        wanted: how to look.
+        mode: which.
+        elsewhere: somebody has said where the files are, and gets those.
+
+    Raises:
+        DriverNotFoundError, UsageError: as `look`.
+    """
+
+    def find() -> Inventory:
+        return look(settings, wanted, mode)
+
+    if elsewhere or mode not in ("auto", "nvml"):
+        return find()
+    if not settings.wants_view or not os.path.isdir(settings.farm_dir):
+        return find()
+    from nvct.farm import own  # who has no view does not load what reads them
+
+    return own.look(settings, roots_of(settings), wanted, find)
+
+
 def own_mode(settings: Config) -> str:
     """Return how the shim looks at the host: as is configured, else as the host is."""
     return "csv" if settings.mode == "csv" else "auto"

@@ -69,9 +69,9 @@ def place(output: str) -> str:
     """Return the path that a spec gets: one without an ending that engines read gets .yaml.
 
     Raises:
-        UsageError: there is no name.
+        UsageError: there is no name, or it is a folder's.
     """
-    if not os.path.basename(output):
+    if not os.path.basename(output) or os.path.isdir(output):
         raise UsageError(f"{output!r} names no file", hint="such as /var/run/cdi/nvidia.yaml")
     ending = os.path.splitext(output)[1]
     return output if ending in load.EXTENSIONS else f"{output}.yaml"

@@ -76,12 +76,29 @@ def _asks_for(wanted: Sequence[str], case: Case) -> Held:
 
 
 def _devices(patterns: Sequence[str], case: Case) -> Held:
+    """Hold all devices against patterns, by whatever name: index, UUID and all may be one GPU."""
     if case.request is None:
         return None, "the request cannot be understood"
-    for name in case.names:
-        if _matches_any(name, patterns):
-            return True, name
-    return False, f"{shown(', '.join(case.names) or 'none')} is none of them"
+    asked = shown(", ".join(case.names) or "none")
+    fits = [_fits(name, patterns, case) for name in case.names]
+    if True not in fits and None not in fits:
+        return False, f"{asked} is none of them"
+    if all(fits):
+        return True, asked
+    return None, f"not all of {asked} are known to be among them"
+
+
+def _fits(name: str, patterns: Sequence[str], case: Case) -> bool | None:
+    """Tell whether what a name stands for fits, None where only a part does or nobody knows."""
+    if _matches_any(name, patterns):
+        return True
+    if case.origin is None or case.origin.known_as is None or case.request is None:
+        return None
+    devices = case.origin.known_as(case.request, name)
+    if devices is None:
+        return None
+    hits = {any(_matches_any(alias, patterns) for alias in aliases) for aliases in devices}
+    return None if len(hits) > 1 else True in hits
 
 
 def _namespaces(patterns: Sequence[str], case: Case) -> Held:

@@ -29,12 +29,16 @@ class Origin:
             container joins a user namespace that nothing is known about.
         annotations: of config.json.
         count: tells how many devices a kind's "all" stands for, in a request.
+        known_as: gives all names of each device that a name stands for, in a request; None where
+            that cannot be learned.
         look_up: fails where a request names a device that is not there.
         uid_map: of the process that decides; read when a rule needs it.
         steps: what was looked at, for explanations.
     """
 
-    __slots__ = ("annotations", "cgroup", "count", "look_up", "mapped_root", "steps", "uid_map")
+    __slots__ = (
+        "annotations", "cgroup", "count", "known_as", "look_up", "mapped_root", "steps", "uid_map",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class Origin:
         uid_map: str = UID_MAP,
         *,
         look_up: Callable[[Request], None] | None = None,
+        known_as: Callable[[Request, str], list[list[str]] | None] | None = None,
     ) -> None:
         """Take what the rules may need from a bundle."""
         self.annotations = bundle.annotations
@@ -54,6 +59,7 @@ class Origin:
         )
         self.count = count
         self.look_up = look_up
+        self.known_as = known_as
         self.uid_map = uid_map
         self.steps: list[Step] = []
 
@@ -108,3 +114,16 @@ def count_all(plan: Plan, kind: str) -> int:
         if name.partition("=")[0] == kind and name.partition("=")[2] != "all"
     }
     return len(found) or 1
+
+
+def names_of(plan: Plan, name: str) -> list[list[str]]:
+    """Return all names of each device that a name stands for in a plan."""
+    kind, _, device = name.partition("=")
+    known = plan["devices"]
+    found: dict[int, list[str]] = {}
+    for other in known:
+        if other.partition("=")[0] == kind and other != f"{kind}=all":
+            found.setdefault(known[other]["edits"], []).append(other)
+    if device == "all":
+        return list(found.values())
+    return [found[known[name]["edits"]]] if name in known else []

@@ -43,8 +43,6 @@ def gather(
         legacy_image: CUDA_VERSION stands for an expression of its own.
         disabled: the configuration switches requirements off.
 
-    Raises:
-        RequestError: CUDA_VERSION is no version, and is needed.
     """
     if disabled or variables.get("NVIDIA_DISABLE_REQUIRE") in TRUE:
         return []
@@ -54,8 +52,22 @@ def gather(
         if name.startswith(PREFIX) and not name.startswith(JETPACK)
     ]
     if legacy_image:
-        pairs.insert(0, ("CUDA_VERSION", f"cuda>={major_minor(variables['CUDA_VERSION'])}"))
+        version = _cuda(variables["CUDA_VERSION"])
+        pairs[:0] = [("CUDA_VERSION", f"cuda>={version}")] if version else []
     return pairs
+
+
+def _cuda(text: str) -> str:
+    """Return MAJOR.MINOR of a CUDA version, "" for what others write there: cu118, 118.
+
+    It is not NVIDIA's alone to set. (The incumbent refuses it in legacy mode, and its default
+    mode does not look at it.)
+    """
+    try:
+        version = major_minor(text)
+    except RequestError:
+        return ""
+    return version if len(version.partition(".")[0]) < 3 else ""
 
 
 def major_minor(version: str) -> str:

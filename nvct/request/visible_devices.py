@@ -26,7 +26,7 @@ DIGITS = "0123456789"
 HEX = "0123456789abcdefABCDEF"
 UUID_PARTS = (8, 4, 4, 4, 12)
 INDEX_DIGITS = 9
-HINT = "use all, none, void, an index, G:M, a UUID, a PCI bus id or a CDI name"
+HINT = "use all, none, void, an index, G:M, a UUID or a CDI name"
 
 
 def split(value: str, source: str) -> list[str]:

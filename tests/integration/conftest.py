@@ -12,12 +12,23 @@ import pytest
 
 from nvct.paths import DEFAULT_PATH_DIRS
 from nvct.sim import attach, possible, rootfs, tree
+from tests.support import debian_root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 REPOSITORY = Path(__file__).parents[2]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say loudly that an Ubuntu could not be had; a Debian that could not has failed."""
+    for report in terminalreporter.stats.get("skipped", ()):
+        place = report.nodeid.partition("[")[2]
+        if report.nodeid.startswith("tests/integration/") and place.startswith(debian_root.UBUNTU):
+            terminalreporter.section(debian_root.UBUNTU_NOT_TESTED, sep="!", red=True, bold=True)
+            terminalreporter.write_line(str(report.longrepr))
+            return
 
 
 @dataclass

@@ -134,3 +134,15 @@ def bump(debs: Path, version: str) -> None:
         control.write_text(text.replace(f"(= {old})", f"(= {version})"), encoding="utf-8")
         subprocess.run(["dpkg-deb", "-b", tree, out], check=True, capture_output=True)
         shutil.rmtree(tree)
+
+
+def unfit(debs: Path) -> None:
+    """Write a version of nvct-base whose first script fails, into debs/unfit."""
+    out = debs / "unfit"
+    out.mkdir()
+    tree = debs / "unpacked"
+    deb = next(debs.glob("9.9.9/nvct-base_*.deb"))
+    subprocess.run(["dpkg-deb", "-R", deb, tree], check=True)
+    (tree / "DEBIAN/preinst").write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    subprocess.run(["dpkg-deb", "-b", tree, out], check=True, capture_output=True)
+    shutil.rmtree(tree)

@@ -108,19 +108,29 @@ class User:
             for name in [".", *folders, *files]:
                 os.lchown(os.path.join(folder, name), UID, UID)
         at = list(words).index("--")
+        return self.call(
+            shim_over, "--runtime", str(self.shim), "run", "--rm", "--network", "none",
+            *words[:at], "--rootfs", str(root), *words[at + 1 :],
+        )  # fmt: skip
+
+    def call(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run Podman as this user.
+
+        Args:
+            name: of what it keeps.
+            words: its arguments.
+        """
         conf = self.home.with_name("rootless.conf")
         conf.write_text(
             '[containers]\npids_limit = 0\nnetns = "none"\n[engine]\n'
             'cgroup_manager = "cgroupfs"\nevents_logger = "file"\n',
             encoding="utf-8",
         )
-        store = [f"--root={self.home}/store-{shim_over}", f"--runroot={self.home}/run-{shim_over}"]
+        store = [f"--root={self.home}/store-{name}", f"--runroot={self.home}/run-{name}"]
         return subprocess.run(
             [
                 "setpriv", "--reuid", str(UID), "--regid", str(UID), "--clear-groups",
-                "--inh-caps=-all", "podman", *store, "--storage-driver", "vfs",
-                "--runtime", str(self.shim), "run", "--rm", "--network", "none",
-                *words[:at], "--rootfs", str(root), *words[at + 1 :],
+                "--inh-caps=-all", "podman", *store, "--storage-driver", "vfs", *words,
             ],
             env={
                 "PATH": os.environ["PATH"], "HOME": str(self.home),

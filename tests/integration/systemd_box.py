@@ -57,8 +57,8 @@ enter sh /lab/inside
 """
 
 
-def tree() -> Path:
-    """Return a Debian that boots.
+def tree(release: str = "bookworm") -> Path:
+    """Return a Debian, or Ubuntu, that boots.
 
     Raises:
         ContainerNotPossibleError: there is none, or nothing to boot it with.
@@ -67,7 +67,7 @@ def tree() -> Path:
         raise ContainerNotPossibleError("only root boots a machine")
     if not (os.environ.get(NSPAWN_ENV) or shutil.which("systemd-nspawn")):
         raise ContainerNotPossibleError("no systemd-nspawn", hint="install systemd-container")
-    return debian_root.root("bookworm", "systemd-sysv", "dbus", "udev")
+    return debian_root.root(release, "systemd-sysv", "dbus", "udev")
 
 
 def run(lab: Path, tree: Path, cgroups: str, inside: str) -> list[str]:

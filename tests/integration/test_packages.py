@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Debian packages in a Debian: installed, used, upgraded, removed, purged."""
+"""The Debian packages in Debian and Ubuntu: installed, used, upgraded, removed, purged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from tests.integration.conftest import SimulatedNode
 
 REPOSITORY = Path(__file__).parents[2]
-RELEASES = ("bookworm", "trixie")
+RELEASES = debian_root.releases(
+    "bookworm", "trixie", ubuntu=("resolute",), more=("noble", "jammy")
+)
 STEPS = r"""
 work=$1
 smi() { nvidia-container-runtime --root /run/runc-test run --bundle "$work/gpu" "gpu-$1"; }
@@ -31,6 +33,7 @@ cp /etc/nvidia-container-runtime/config.toml /tmp/admins
 
 echo "== install"
 dpkg -i "$DEBS"/*.deb > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
+grep -i -E "warning|traceback" /tmp/dpkg.log && exit 1
 cmp /etc/nvidia-container-runtime/config.toml /tmp/admins
 nvidia-ctk cdi check
 echo "spec: $(nvidia-ctk --quiet cdi list | grep -c nvidia.com/gpu) devices"
@@ -39,6 +42,9 @@ nvidia-container-runtime --version | head -n 1
 nvct --version; nvidia-ctk --version; nvidia-container-cli --version | head -n 1
 man -w nvidia-ctk 2> /dev/null || ls /usr/share/man/man1/nvidia-ctk.1.gz
 smi installed
+mv /usr/lib/nvct/nvct-hot /tmp/ 2> /dev/null || : # without it the distribution's Python does the same
+smi interpreted
+mv /tmp/nvct-hot /usr/lib/nvct/ 2> /dev/null || :
 nvidia-container-runtime --root /run/runc-test run --bundle "$work/plain" plain
 
 echo "== upgrade"
@@ -54,10 +60,23 @@ cp /etc/docker/daemon.json /tmp/daemon.json
 nvct runtime configure --runtime=docker --set-as-default
 grep -c '"default-runtime": "nvidia"' /etc/docker/daemon.json
 
+echo 'NVIDIA_CTK_CDI_OUTPUT_FILE_PATH="/etc/cdi/nvidia.yaml"' >> /etc/nvidia-container-toolkit/nvidia-cdi-refresh.env
+nvct --quiet publish --output /etc/cdi/nvidia.yaml
+ls /etc/cdi/nvidia.yaml
+
+echo "== another Python, a failed upgrade"
+rm /usr/lib/nvct/hot.bin
+dpkg-trigger --by-package=python3-minimal /usr/bin/python3
+dpkg --triggers-only --pending > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
+ls /usr/lib/nvct/hot.bin
+dpkg -i "$DEBS/unfit"/nvct-base*.deb > /tmp/dpkg.log 2>&1 && exit 1
+dpkg-query -W -f '${Version} ${db:Status-Abbrev}\n' nvct-base | grep '^9.9.9 ii'
+ls /usr/lib/nvct/hot.bin
+
 echo "== remove"
 dpkg -r nvct nvct-operator-extensions nvct-base > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
 grep "'[^']*nv[^']*' not empty" /tmp/dpkg.log && exit 1
-ls /var/run/cdi/nvidia.yaml /run/nvct /usr/bin/nvidia-ctk 2> /dev/null && exit 1
+ls /var/run/cdi/nvidia.yaml /etc/cdi/nvidia.yaml /run/nvct /usr/bin/nvidia-ctk 2> /dev/null && exit 1
 cmp /etc/nvidia-container-runtime/config.toml /tmp/admins
 cmp /etc/docker/daemon.json /tmp/daemon.json
 rm -r /etc/docker
@@ -89,7 +108,7 @@ dpkg -P nvct nvct-operator-extensions nvct-base > /tmp/dpkg.log 2>&1 || { cat /t
 
 @pytest.fixture(scope="module")
 def debs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packages, and in 9.9.9 a newer version of them."""
+    """The packages, in 9.9.9 a newer version of them, and in unfit one that cannot be installed."""
     out = tmp_path_factory.mktemp("debs")
     build = REPOSITORY / "packaging/deb/build.sh"
     done = subprocess.run(["sh", build, out], capture_output=True, text=True, check=False)
@@ -97,10 +116,10 @@ def debs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("no debhelper, dh-python or Python packages to build with")
     assert done.returncode == 0, done.stderr
     packages.bump(out, "9.9.9")
+    packages.unfit(out)
     return out
 
 
-@pytest.mark.engine
 @pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES)
 def test_packages_come_and_go(release: str, debs: Path, simulated: SimulatedNode) -> None:
@@ -114,14 +133,13 @@ def test_packages_come_and_go(release: str, debs: Path, simulated: SimulatedNode
     )
     said = (simulated.work / "said").read_text(encoding="utf-8")
     print(said)
-    assert len(re.findall(r"^GPU 0: NVIDIA H100.*UUID: GPU-", said, re.MULTILINE)) == 2
+    assert len(re.findall(r"^GPU 0: NVIDIA H100.*UUID: GPU-", said, re.MULTILINE)) == 3
     assert "plain container" in said
     assert "spec: 29 devices" in said
     assert said.index("== upgrade") < said.index("9.9.9\n") < said.index("== remove")
     assert (simulated.work / "left").read_text(encoding="utf-8") == ""
 
 
-@pytest.mark.engine
 @pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_packages_take_the_place_of_the_incumbents(

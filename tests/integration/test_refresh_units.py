@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import threading
 import time
@@ -16,9 +17,12 @@ from nvct.errors import ContainerNotPossibleError
 from nvct.sim import sets, tree
 from nvct.sim.replay import CONFIG
 from tests.integration import systemd_box
+from tests.support import debian_root
 
 REPOSITORY = Path(__file__).parents[2]
 OLD, NEW = "580.159.04", "590.48.01"
+CGROUPS = {"resolute": "v2"}
+"""Systemd knows no others since 258."""
 EXPOSURE = 3.5
 """What `systemd-analyze security` may say of the service; 10 is no sandbox at all."""
 INSIDE = r"""
@@ -36,6 +40,8 @@ until_ '[ -n "$(driver)" ]'
 say installed
 nvct status --format json > /lab/status.json
 systemd-analyze security --no-pager nvidia-cdi-refresh.service | tail -n 1
+systemd-analyze verify --man=no nvidia-cdi-refresh.service nvidia-cdi-refresh.path 2>&1 |
+    grep nvidia-cdi | grep -v "Unknown key 'Restart" && echo "not: right units"
 
 echo upgrade > /lab/ask
 until_ '[ -e /lab/upgraded ]'
@@ -53,25 +59,60 @@ mv /lab/node/driver/gone /lab/node/driver/usr
 mv /lab/node/proc/gone /lab/node/proc/driver
 for _ in 1 2 3 4 5 6 7 8 9 10 11 12; do systemctl start nvidia-cdi-refresh.service; done
 say often
+echo "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH='/etc/cdi/nvidia.yaml'" >> /etc/nvidia-container-toolkit/nvidia-cdi-refresh.env
+systemctl start nvidia-cdi-refresh.service
+[ -e /etc/cdi/nvidia.yaml ] || echo "not: a specification in a folder that was missing"
 dpkg -P nvct nvct-operator-extensions nvct-base > /lab/purge.log 2>&1 || cat /lab/purge.log
-[ -e $spec ] || echo "purged: no spec"
+[ -e $spec ] || [ -e /etc/cdi ] || echo "purged: no spec"
 systemctl list-units --all --no-legend 'nvidia-cdi*' | wc -l
 """.replace("NEW", NEW)
 
 
-@pytest.mark.slow
+VERIFY = r"""
+mount --bind packaging/udev "$1/usr/lib/udev/rules.d"
+chroot "$1" udevadm verify --resolve-names=never /usr/lib/udev/rules.d/99-nvidia-cdi-refresh.rules
+"""
+
+
+@pytest.fixture(scope="module")
+def debs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages."""
+    out = tmp_path_factory.mktemp("debs")
+    build = ["sh", str(REPOSITORY / "packaging/deb/build.sh"), str(out)]
+    subprocess.run(build, check=True, capture_output=True)
+    return out
+
+
 @pytest.mark.engine
-def test_the_published_spec_follows_the_driver(tmp_path: Path) -> None:
+def test_udev_has_nothing_to_say_of_the_rules() -> None:
+    # Debian 13's: `verify` came with 254, and looks for what is written oddly, too.
     try:
-        machine = systemd_box.tree()
+        root = debian_root.root("trixie", "base-files", "libc6", "udev", bare=True)
+    except ContainerNotPossibleError as error:
+        pytest.skip(str(error))
+
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-euc", VERIFY, "verify", root], cwd=REPOSITORY,
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search("Success: +1$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", debian_root.releases("bookworm", more=("resolute",)))
+def test_the_published_spec_follows_the_driver(release: str, debs: Path, tmp_path: Path) -> None:
+    try:
+        machine = systemd_box.tree(release)
     except ContainerNotPossibleError as error:
         pytest.skip(str(error))
     node = tree.create("node", "h100", base=tmp_path, native_cache=REPOSITORY / ".cache/native")
-    _prepare(tmp_path)
+    _prepare(tmp_path, debs)
     upgrading = threading.Thread(target=_upgrade_when_asked, args=(tmp_path, node), daemon=True)
     upgrading.start()
 
-    said = systemd_box.run(tmp_path, machine, "v1", INSIDE)
+    said = systemd_box.run(tmp_path, machine, CGROUPS.get(release, "v1"), INSIDE)
 
     print("\n".join(said))
     if said and said[0].startswith("SKIP: "):
@@ -89,10 +130,8 @@ def test_the_published_spec_follows_the_driver(tmp_path: Path) -> None:
     assert float(re.findall(r"[0-9]+\.[0-9]+", exposure)[-1]) < EXPOSURE
 
 
-def _prepare(lab: Path) -> None:
-    (lab / "debs").mkdir()
-    build = ["sh", str(REPOSITORY / "packaging/deb/build.sh"), str(lab / "debs")]
-    subprocess.run(build, check=True, capture_output=True)
+def _prepare(lab: Path, debs: Path) -> None:
+    shutil.copytree(debs, lab / "debs")
     places = {"driver": "/lab/node/driver", "tree": "/lab/node", "proc": "/lab/node/proc",
               "sys": "/lab/node/sys", "cdi": "/run/cdi"}  # fmt: skip
     text = CONFIG.format(**{name: json.dumps(place) for name, place in places.items()})

@@ -266,9 +266,12 @@ def test_the_launcher_starts_it_where_it_is_there_and_else_the_interpreter(
     without = run(lab, [program, "create", "--bundle", lab.bundle, "x"])
     shutil.copy(hot, installed)
     create(lab, program)
-    installed.write_bytes(b"\x7fELF of another machine")
+    installed.write_bytes(hot.read_bytes()[: -launch.DIGEST_SIZE] + b"of other sources")
+    older = run(lab, [program, "create", "--bundle", lab.bundle, "x"])
+    installed.write_bytes(b"\x7fELF of another machine" + launch.hot_digest().encode())
     broken = run(lab, [program, "create", "--bundle", lab.bundle, "x"])
 
+    assert (older.returncode, older.stdout) == (7, "python\n")
     assert (without.returncode, without.stdout) == (7, "python\n")
     assert (broken.returncode, broken.stdout) == (7, "python\n")
     assert "GPU=0" in json.dumps(lab.document()["process"]["env"])

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small Debian in a folder, to install packages into: made once, used as a lower layer."""
+"""A small Debian or Ubuntu in a folder, to install packages into: made once, used as a lower layer.
+
+Debian is required where CI requires it. Ubuntu is not, as its archive is another one, which not
+every machine reaches.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +13,33 @@ import os
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.engines import suite as engines
 from tests.support import mmdebstrap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
 
 INCLUDE = (
     "python3-click", "python3-yaml", "python3-jsonschema", "python3-rich", "python3-tomlkit",
     "runc",
 )  # fmt: skip
+INCLUDE_OLD = {"jammy": ("python3-tomli",)}
+"""For a Python of before 3.11."""
 TIMEOUT_S = 360.0
+UBUNTU = ("bionic", "focal", "jammy", "noble", "resolute")
+"""18.04, 20.04, 22.04, 24.04 and 26.04."""
+UBUNTU_ENV = "NVCT_TESTS_UBUNTU"
+"""`all` tests every one of them, instead of those that differ most from Debian."""
+UBUNTU_NOT_TESTED = "Ubuntu was NOT tested"
 CACHE_ENV = "NVCT_TEST_ROOTS"
 """Names the folder of the roots, instead of one in the user's cache."""
 
 
 def root(release: str, *more: str, bare: bool = False) -> Path:
-    """Return a folder with an installed minimal Debian and what nvct depends on.
+    """Return a folder with an installed minimal Debian or Ubuntu and what nvct depends on.
 
     Args:
         release: its name.
@@ -40,15 +57,39 @@ def root(release: str, *more: str, bare: bool = False) -> Path:
     with (cache / f".{release}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not found.is_dir():
+            wanted = () if bare else (*INCLUDE, *INCLUDE_OLD.get(release, ()))
             aside = cache / f".{release}"
             shutil.rmtree(aside, ignore_errors=True)
-            _make(release, aside, more if bare else (*INCLUDE, *more), bare=bare)
+            _make(release, aside, (*wanted, *more), bare=bare)
             aside.rename(found)
     return found
+
+
+def releases(
+    *debian: str, ubuntu: tuple[str, ...] = (), more: tuple[str, ...] = ()
+) -> list[ParameterSet]:
+    """Return parameters of tests.
+
+    Args:
+        debian: names of releases, which must not be skipped in CI.
+        ubuntu: names of releases, which may be.
+        more: further ones, for who has the time (NVCT_TESTS_UBUNTU=all).
+    """
+    if os.environ.get(UBUNTU_ENV) == "all":
+        ubuntu += more
+    must = [pytest.param(release, marks=pytest.mark.engine) for release in debian]
+    return must + [pytest.param(release) for release in ubuntu]
 
 
 def _make(release: str, folder: Path, packages: tuple[str, ...], *, bare: bool) -> None:
     options = [
         f"--variant={'extract' if bare else 'minbase'}", f"--include={','.join(packages)}"
     ]  # fmt: skip
-    mmdebstrap.make(release, folder, options, mirror=engines.mirror(), timeout_s=TIMEOUT_S)
+    if release not in UBUNTU:
+        mmdebstrap.make(release, folder, options, mirror=engines.mirror(), timeout_s=TIMEOUT_S)
+        return
+    mmdebstrap.make(
+        release, folder, [*options, f"--keyring={engines.ubuntu_keyring()}"],
+        mirror=engines.mirror("ubuntu"), timeout_s=TIMEOUT_S, components="main universe",
+        pockets=("", "-updates"),
+    )  # fmt: skip

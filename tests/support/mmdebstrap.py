@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Debian release in a folder, by mmdebstrap."""
+"""A Debian or Ubuntu release in a folder, by mmdebstrap."""
 
 from __future__ import annotations
 
@@ -16,9 +16,25 @@ if TYPE_CHECKING:
 
 
 def make(
-    release: str, folder: Path, options: Sequence[str], *, mirror: str, timeout_s: float
+    release: str,
+    folder: Path,
+    options: Sequence[str],
+    *,
+    mirror: str,
+    timeout_s: float,
+    components: str = "main",
+    pockets: Sequence[str] = ("",),
 ) -> None:
     """Make the folder.
+
+    Args:
+        release: its name.
+        folder: is not there yet.
+        options: of mmdebstrap.
+        mirror: of the distribution.
+        timeout_s: how long that may take.
+        components: parts of the archive.
+        pockets: what to add to the release's name for each of the archives that it is taken from.
 
     Raises:
         ContainerNotPossibleError: that cannot be done here, or does not end in time.
@@ -30,7 +46,7 @@ def make(
         raise ContainerNotPossibleError("only root puts a Debian into a folder")
     command = [
         program, "--quiet", "--aptopt=APT::Install-Recommends false", *options, release,
-        str(folder), f"deb {mirror} {release} main",
+        str(folder), *(f"deb {mirror} {release}{pocket} {components}" for pocket in pockets),
     ]  # fmt: skip
     try:
         done = subprocess.run(

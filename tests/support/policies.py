@@ -62,6 +62,15 @@ class Container:
         self.counted.append(kind)
         return self.gpus
 
+    def known_as(self, request: Request, name: str) -> list[list[str]] | None:
+        del request
+        if not self.gpus:
+            return None
+        kind, _, device = name.partition("=")
+        there = [[f"{kind}={index}"] for index in range(self.gpus)]
+        there[0].append(f"{kind}={UUID}")
+        return [names for names in there if device == "all" or name in names]
+
     def decide(self, config: Config, *env: str) -> tuple[Request | None, list[str]]:
         document = {
             "process": {"env": env, "capabilities": {"bounding": self.bounding}},
@@ -70,7 +79,7 @@ class Container:
             "linux": self.linux,
         }
         bundle = Bundle("config.json", json.dumps(document))
-        self.origin = Origin(bundle, self.count, str(self.uid_map))
+        self.origin = Origin(bundle, self.count, str(self.uid_map), known_as=self.known_as)
         return decide(
             bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config,
             origin=self.origin,

@@ -124,7 +124,8 @@ def test_no_view_of_the_driver_is_made_for_an_explanation(lab: Lab) -> None:
     told = explained(lab)
 
     assert told["notes"] == [
-        "no plan is kept: the first create makes the driver's view; shown is layout classic"
+        "without a hook",
+        "no plan is kept: the first create makes the driver's view; shown is layout classic",
     ]
     assert told["inject"]["nodes"]
     assert not (lab.home / "farm").exists()

@@ -115,6 +115,7 @@ def test_a_name_without_an_ending_does_not_hide_whose_file_is_replaced(
 
 def test_no_name_is_refused(lab: Lab, tmp_path: Path) -> None:
     assert isinstance(publish(lab, tmp_path / "x", "--output", "").exception, UsageError)
+    assert isinstance(publish(lab, tmp_path).exception, UsageError)  # a folder's
 
 
 @pytest.mark.parametrize("text", ["not a spec", "\nnotes\n", FOREIGN])

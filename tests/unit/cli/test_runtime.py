@@ -44,6 +44,12 @@ class Lab:
             path.write_text(text, encoding="utf-8")
         return path
 
+    def programs(self, *names: str) -> str:
+        """Make programs; return the first one's path."""
+        for name in names:
+            self.path(name, "#!/bin/sh\n").chmod(0o755)
+        return str(self.path(names[0]))
+
     def run(self, name: str, *words: str, engine: str = "docker", file: str = "") -> Result:
         config = self.path(file or {"docker": "daemon.json"}.get(engine, f"{engine}.conf"))
         argv = ["runtime", *words, f"--runtime={engine}", f"--config={config}"]
@@ -248,15 +254,49 @@ def test_the_deprecated_mode_prints_a_hook_or_writes_it(lab: Lab, mode: str) -> 
     assert written.stderr.endswith(f"Wrote {path}\n")
 
 
+def test_a_variant_that_is_not_installed_is_left_out_and_told(lab: Lab) -> None:
+    path = lab.path("daemon.json", DAEMON)
+    shim = lab.programs("shim", "shim.cdi")
+
+    done = lab.run("nvct", "configure", f"--runtime-path={shim}")
+
+    assert list(json.loads(path.read_text(encoding="utf-8"))["runtimes"]) == [
+        "nvidia", "nvidia-cdi",
+    ]  # fmt: skip
+    assert done.stderr.splitlines()[0] == (
+        "note: without nvidia-legacy: not installed (package nvct-operator-extensions)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "names"),
+    [([], ["nvidia", "nvidia-cdi", "nvidia-legacy"]), (["--nvidia-runtime-name=x"], ["x"])],
+    ids=["all", "named"],
+)
+def test_what_is_registered_before_it_is_installed_is_told(
+    lab: Lab, more: list[str], names: list[str]
+) -> None:
+    path = lab.path("daemon.json", DAEMON)
+
+    done = lab.run("nvct", "configure", "--runtime-path=/opt/shim", *more)
+
+    assert list(json.loads(path.read_text(encoding="utf-8"))["runtimes"]) == names
+    assert done.stderr.splitlines()[0] == (
+        "warning: /opt/shim is not there: containers with it will not start"
+    )
+
+
 def test_nvct_registers_three_runtimes_and_takes_them_out(lab: Lab) -> None:
     path = lab.path("daemon.json", DAEMON)
 
-    done = lab.run("nvct", "configure", "--runtime-path=/opt/shim")
+    shim = lab.programs("shim", "shim.cdi", "shim.legacy")
+
+    done = lab.run("nvct", "configure", f"--runtime-path={shim}")
 
     assert json.loads(path.read_text(encoding="utf-8"))["runtimes"] == {
-        "nvidia": {"path": "/opt/shim", "args": []},
-        "nvidia-cdi": {"path": "/opt/shim.cdi", "args": []},
-        "nvidia-legacy": {"path": "/opt/shim.legacy", "args": []},
+        "nvidia": {"path": shim, "args": []},
+        "nvidia-cdi": {"path": f"{shim}.cdi", "args": []},
+        "nvidia-legacy": {"path": f"{shim}.legacy", "args": []},
     }
     assert done.stderr.splitlines()[0] == f"Wrote updated config to {path}"
     assert lab.run("nvct", "undo").stderr == f"{path} restored\n"

@@ -96,6 +96,10 @@ def test_an_empty_file_changes_no_default(tmp_path: Path) -> None:
     assert config.to_dict() == {**Config().to_dict(), "path": str(file)}
 
 
+def test_a_byte_order_mark_is_no_text() -> None:
+    assert from_toml(b"\xef\xbb\xbfdisable-require = true\n", "c").disable_require
+
+
 def test_every_key_is_read() -> None:
     config = from_toml(EVERYTHING.encode(), "x")
 

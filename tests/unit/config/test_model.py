@@ -11,6 +11,10 @@ from nvct.config.load import KEYS
 from nvct.config.model import Config, check, path_from
 from nvct.errors import ConfigError, line
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 def test_the_defaults_are_those_of_the_incumbent() -> None:
     config = Config()
@@ -112,8 +116,7 @@ def test_every_attribute_is_set_without_a_file() -> None:
     ("env", "path"),
     [
         ({}, "/etc/nvidia-container-runtime/config.toml"),
-        ({"XDG_CONFIG_HOME": "/x"}, "/x/nvidia-container-runtime/config.toml"),
-        ({"XDG_CONFIG_HOME": "/x/"}, "/x/nvidia-container-runtime/config.toml"),
+        ({"XDG_CONFIG_HOME": "/x"}, "/etc/nvidia-container-runtime/config.toml"),
         ({"XDG_CONFIG_HOME": ""}, "/etc/nvidia-container-runtime/config.toml"),
         ({"XDG_CONFIG_HOME": "x"}, "/etc/nvidia-container-runtime/config.toml"),
         ({"NVIDIA_CTK_CONFIG_FILE_PATH": "/a.toml", "XDG_CONFIG_HOME": "/x"}, "/a.toml"),
@@ -123,6 +126,14 @@ def test_every_attribute_is_set_without_a_file() -> None:
 )
 def test_the_environment_names_the_file(env: dict[str, str], path: str) -> None:
     assert path_from(env) == path
+
+
+@pytest.mark.parametrize("end", ["", "/"])
+def test_a_file_of_the_users_own_comes_before_the_systems(tmp_path: Path, end: str) -> None:
+    own = tmp_path / "nvidia-container-runtime/config.toml"
+    own.parent.mkdir()
+    own.touch()
+    assert path_from({"XDG_CONFIG_HOME": f"{tmp_path}{end}"}) == str(own)
 
 
 def test_the_defaults_can_be_used() -> None:

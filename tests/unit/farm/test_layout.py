@@ -85,6 +85,21 @@ def test_links_stand_beside_their_files_and_stay_relative() -> None:
     ]
 
 
+def test_a_link_of_a_loaders_folder_leads_into_the_view_from_there() -> None:
+    folder = f"/{LIB}/nvidia/current"
+    name = f"libvdpau_nvidia.so.{VERSION}"
+    link = Link(
+        target="../nvidia/current/libvdpau_nvidia.so.1",
+        path=f"/{LIB}/vdpau/libvdpau_nvidia.so.1",
+    )
+
+    found = layout.links(layout.places([file(f"{folder}/{name}", links=(link,))]))
+
+    assert found == [
+        Link(target="../libvdpau_nvidia.so.1", path="lib64/vdpau/libvdpau_nvidia.so.1")
+    ]
+
+
 @pytest.mark.parametrize(
     "link",
     [

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from nvct.cli.main import program
 from nvct.plan import facts, model
 from nvct.refresh import compiled
 from tests.support.host_tree import VERSION
-from tests.support.shim_lab import Lab
+from tests.support.shim_lab import REPOSITORY, Lab
 from tests.unit.farm.lab import NEWER, FarmLab
 
 TYPE_CHECKING = False
@@ -54,6 +56,15 @@ def generated(node: Lab, *args: str) -> Result:
         ["cdi", "generate", "--format", "json", *args],
         env={paths.CONFIG_ENV: str(node.config_toml)},
     )
+
+
+def ask(node: Lab, *argv: str) -> subprocess.CompletedProcess[str]:
+    """Run nvidia-container-cli."""
+    code = "from nvct.cli.container_cli import nvidia_container_cli as f; f()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *argv], env=node.env, cwd=REPOSITORY,
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
 
 
 def own_plan(node: Lab) -> model.Plan:
@@ -206,6 +217,48 @@ def test_a_spec_is_made_of_the_loaded_drivers_view_where_the_disk_has_another(
     assert libcuda["hostPath"].startswith(f"{node.home}/farm/{VERSION}-")
     assert libcuda["containerPath"] == f"/usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}"
     assert NEWER not in done.stdout
+
+
+def test_what_is_listed_is_what_containers_get_where_the_disk_has_another(node: Lab) -> None:
+    own_plan(node)
+    driver(node).install(NEWER)
+
+    done = CliRunner().invoke(
+        program("nvct"),
+        ["list", "--format", "bind"],
+        env={paths.CONFIG_ENV: str(node.config_toml)},
+    )
+
+    assert done.exit_code == 0, done.output
+    assert f"warning: another driver is on the disk, and {VERSION} is loaded" in done.stderr
+    libcuda = [line for line in done.stdout.splitlines() if f"/libcuda.so.{VERSION}:" in line]
+    assert libcuda
+    assert [line for line in libcuda if not line.startswith(f"{node.home}/farm/{VERSION}-")] == []
+    assert NEWER not in done.stdout
+
+
+def test_nvidia_container_cli_tells_of_what_containers_get(node: Lab) -> None:
+    own_plan(node)
+    driver(node).install(NEWER)
+
+    info, listed = ask(node, "info"), ask(node, "list", "-l")
+
+    assert f"NVRM version:   {VERSION}\n" in info.stdout, info
+    assert f"/libcuda.so.{VERSION}\n" in listed.stdout, listed
+    assert NEWER not in listed.stdout
+    assert [path for path in listed.stdout.splitlines() if not os.path.exists(path)] == []
+
+
+def test_a_root_that_is_named_is_looked_at_whatever_a_view_has(node: Lab) -> None:
+    own_plan(node)
+    driver(node).install(NEWER)
+    node.keys["nvidia-container-cli"]["root"] = "/nvct-none"
+    node.configure()
+
+    done = ask(node, "-r", f"{node.home}/driver", "info")
+
+    assert done.returncode == 1
+    assert NEWER in done.stderr
 
 
 def test_who_names_the_drivers_root_gets_no_view(node: Lab) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +18,6 @@ from tests.unit.install.conftest import bundle, call
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from nvct.install.programs import Installed
     from nvct.install.request import Request
@@ -24,6 +25,30 @@ if TYPE_CHECKING:
     Ask = Callable[..., Request]
 
 RUNTIMES = ("runc", "crun")
+WRAPPER = Path(__file__).parents[3] / "packaging/bundle/wrapper.c"
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    path = tmp_path_factory.mktemp("wrapper") / "wrapper"
+    subprocess.run(
+        [compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-o", path, WRAPPER], check=True
+    )
+    return path
+
+
+@pytest.fixture(autouse=True, params=["sh", "c"])
+def form(request: pytest.FixtureRequest, source: Path) -> str:
+    """Whether the tree has a compiled wrapper."""
+    form: str = request.param
+    if form == "c":
+        place = source / programs.WRAPPER
+        place.parent.mkdir()
+        shutil.copy(request.getfixturevalue("compiled"), place)
+    return form
 
 
 def install(
@@ -64,12 +89,48 @@ def test_without_a_driver_the_low_level_runtime_gets_the_same_words(
     assert done.stdout.startswith(f"{request.toolkit}/.nvct/"), "only runtimes are passed through"
 
 
+def test_a_wrapper_is_what_the_tree_has_for_one(ask: Ask, form: str) -> None:
+    request = ask()
+    install(request)
+    with open(request.program("nvidia-ctk"), "rb") as file:
+        assert file.read(4) == {"sh": b"#!/b", "c": programs.ELF}[form]
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fELF", programs.ELF + programs.MARK + b"\0" * 99])
+def test_what_is_no_compiled_wrapper_is_left_alone(content: bytes, ask: Ask, source: Path) -> None:
+    (source / "libexec").mkdir(exist_ok=True)
+    (source / programs.WRAPPER).write_bytes(content)
+    request = ask()
+    install(request)
+    assert call(request.program("nvidia-ctk")).stdout.startswith(f"{request.toolkit}/.nvct/")
+
+
+def test_names_for_which_a_compiled_wrapper_has_no_room_stand_in_a_script(ask: Ask) -> None:
+    request = ask()
+    install(request, ["/nonexistent/" + "x" * programs.ROOM, "/bin/true"], loaded=False)
+    assert call(request.program("nvidia-container-runtime")).returncode == 0
+
+
+def test_without_a_variable_path_the_folders_of_programs_are_found(ask: Ask) -> None:
+    request = ask()
+    install(request)
+    done = subprocess.run(
+        [request.program("nvidia-ctk")], env={}, capture_output=True, text=True, check=True
+    )
+    path = done.stdout.splitlines()[1].split(":")
+    assert path[0] == request.toolkit
+    assert {"/usr/bin", "/bin"} <= set(path)
+
+
 def test_without_driver_and_runtime_it_says_so(ask: Ask) -> None:
     request = ask()
-    install(request, ["/nonexistent/runc"], loaded=False)
+    install(request, ["/nonexistent/runc", "/nonexistent/crun"], loaded=False)
     done = call(request.program("nvidia-container-runtime"), "create")
     assert (done.returncode, done.stdout) == (127, "")
-    assert "no low-level runtime: /nonexistent/runc" in done.stderr
+    assert done.stderr.splitlines() == [
+        "nvidia driver modules are not yet loaded, invoking /nonexistent/runc directly",
+        "no low-level runtime: /nonexistent/runc, /nonexistent/crun",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -130,14 +130,18 @@ def test_the_config_is_found_where_the_shim_finds_it(lab: Lab) -> None:
     del lab.env["NVIDIA_CTK_CONFIG_FILE_PATH"]
     lab.env["XDG_CONFIG_HOME"] = str(lab.home / "xdg")
     lab.keep()
-    assert f"{lab.home}/xdg/nvidia-container-runtime/config.toml\tabsent" in lab.conf.read_text()
+    assert "config\t/etc/nvidia-container-runtime/config.toml\t" in lab.conf.read_text()
     assert goes(lab) == "bin/runc"
     lab.env["NVIDIA_CTK_CONFIG_FILE_PATH"] = ""  # as if it were not set
     assert goes(lab) == "bin/runc"
-    folder = lab.home / "xdg" / "nvidia-container-runtime"
-    folder.mkdir(parents=True)
-    (folder / "config.toml").touch()
+    own = lab.home / "xdg" / "nvidia-container-runtime" / "config.toml"
+    own.parent.mkdir(parents=True)
+    own.touch()
     assert goes(lab) == "python"
+    lab.age(own)
+    lab.keep()
+    assert f"config\t{own}\t" in lab.conf.read_text()
+    assert goes(lab) == "bin/runc"
     lab.env["XDG_CONFIG_HOME"] = ""  # that is /etc
     assert goes(lab) == "python"
 

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 
 import pytest
 
 from nvct.errors import HostError, UsageError
+from nvct.launch import archive
 from nvct.launch import install as launch
 from tests.support.launcher import script
 
@@ -134,11 +136,18 @@ def test_installing_again_replaces_the_programs_in_one_step(
     assert sorted(os.listdir(tmp_path / "bin")) == sorted(launch.PROGRAMS)
 
 
-def hot(path: Path, room: int = launch.COLD_ROOM, marks: int = 1) -> Path:
+@functools.cache
+def own_digest() -> str:
+    return launch.hot_digest()
+
+
+def hot(
+    path: Path, room: int = launch.COLD_ROOM, marks: int = 1, *, digest: str | None = None
+) -> Path:
     """Write what looks like nvct-hot to who fills it in."""
-    path.write_bytes(
-        b"\x7fELF code " + launch.COLD_MARK * marks + b"/old".ljust(room, b"\0") + b"|"
-    )
+    digest = own_digest() if digest is None else digest
+    place = launch.COLD_MARK * marks + b"/old".ljust(room, b"\0")
+    path.write_bytes(b"\x7fELF code " + place + b"|" + digest.encode())
     return path
 
 
@@ -154,7 +163,7 @@ def test_the_static_executable_gets_the_cold_sides_path(tmp_path: Path) -> None:
     data = made[0].read_bytes()
     assert len(data) == source.stat().st_size
     assert data.startswith(b"\x7fELF code " + launch.COLD_MARK + b"/a b/cold\0\0")
-    assert data.endswith(b"\0|")
+    assert data.endswith(b"\0|" + own_digest().encode())
     assert made[0].stat().st_mode & 0o777 == 0o755
 
 
@@ -169,6 +178,44 @@ def test_what_is_no_static_executable_is_refused(tmp_path: Path, room: int, mark
         launch.install(tmp_path, "static", built)
 
     assert os.listdir(tmp_path) == ["nvct-hot"]
+
+
+@pytest.mark.parametrize("form", ["static", "c"])
+@pytest.mark.parametrize("digest", ["0123456789abcdef", "old", ""])
+def test_a_static_executable_of_other_sources_is_refused(
+    tmp_path: Path, form: str, digest: str
+) -> None:
+    source = hot(tmp_path / "nvct-hot", digest=digest)
+    built = launch.Built(python=PYTHON, packages="/q", cold="/c", hot=str(source))
+
+    with pytest.raises(HostError, match="nvct-hot was built from other sources") as caught:
+        launch.install(tmp_path, form, built, archive=False)
+
+    assert "make static" in caught.value.hint
+    assert os.listdir(tmp_path) == ["nvct-hot"]
+
+
+def test_a_file_that_is_shorter_than_a_digest_is_no_static_executable(tmp_path: Path) -> None:
+    (tmp_path / "nvct-hot").write_bytes(b"x")
+    built = launch.Built(python="/p", packages="/q", cold="/c", hot=str(tmp_path / "nvct-hot"))
+
+    with pytest.raises(HostError, match="nvct-hot cannot be read: Invalid argument"):
+        launch.install(tmp_path, "c", built, archive=False)
+
+
+def test_each_text_and_each_name_of_the_hot_side_counts(tmp_path: Path) -> None:
+    package = tmp_path / "nvct"
+    for entry in archive.ENTRIES:
+        (package / entry.split(".")[1]).mkdir(parents=True)
+    found = set()
+    for name, text in (("a", "x = 1"), ("a", "x = 2"), ("b", "x = 2"), ("bb", "x = 2")):
+        for old in package.glob("shim/*.py"):
+            old.unlink()
+        (package / f"shim/{name}.py").write_text(text)
+        found.add(archive.digest(archive.discover(tmp_path)[0]))
+
+    assert len(found) == 4
+    assert {len(digest) for digest in found} == {launch.DIGEST_SIZE}
 
 
 def test_a_static_executable_that_is_not_there_is_an_error(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 
 import pytest
 
@@ -22,6 +23,7 @@ from tests.support.shim_lab import Lab
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from pathlib import Path
 
 MAJORS = "".join(
     f"{major} {name}\n"
@@ -400,3 +402,28 @@ def test_a_host_without_a_gpu_to_give_still_has_a_driver(lab: Lab) -> None:
     found = model.common(plan, "nvidia.com/gpu")
     assert "/dev/nvidiactl" in [node["path"] for one in found for node in one["nodes"]]
     assert list(plan["devices"]) == ["nvidia.com/gpu=none"]
+
+
+def telling(path: Path) -> bytes:
+    """Return a library that makes a file when it is loaded."""
+    code = f'__attribute__((constructor)) static void f(void) {{ creat("{path}", 0600); }}'
+    made = path.with_name("telling.so")
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-include", "fcntl.h",
+         "-x", "c", "-", "-o", str(made)],
+        input=code, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    return made.read_bytes()
+
+
+def test_nvml_is_not_asked_for_who_wants_no_gpu(lab: Lab) -> None:
+    mig_host(lab)  # where it would be asked
+    asked = lab.home / "asked"
+    lab.host.write(f"driver/{LIBRARIES}/libnvidia-ml.so.{VERSION}", telling(asked))
+    own_plan(lab)
+    assert asked.exists()
+    asked.unlink()
+
+    own_plan(lab, compiled.OWN_NONE)
+
+    assert not asked.exists()

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from nvct.oci.bundle import Bundle
-from nvct.request.origin import Origin, count_all
+from nvct.request.origin import Origin, count_all, names_of
 from nvct.request.resolve import VISIBLE_DEVICES
 from tests.support.policies import ALL, CONTAINERD, CRIO, MIG, ROOT, UUID, Container, policy
 
@@ -107,6 +107,12 @@ def test_asks_for_tells_what_is_asked_for(
         ("nvidia.com/gpu=0", "nvidia.com/gpu=0", "auto", True),
         ("nvidia.com/gpu=1", "nvidia.com/gpu=0,nvidia.com/gpu=1", "auto", True),
         ("nvidia.com/gpu=1", "0,2", "auto", False),
+        ("nvidia.com/gpu=0", UUID, "auto", True),
+        ("nvidia.com/gpu=" + UUID, "0", "auto", True),
+        ("nvidia.com/gpu=0", "all", "auto", True),
+        ("nvidia.com/gpu=9", "all", "auto", False),
+        ("nvidia.com/gpu=9", "8", "auto", False),
+        ("nvidia.com/gpu=0", "none", "auto", False),
         ("gpu", "0", "auto", False),
         ("*gpu=10", "0", "auto", False),
         ("example.com/x=0", "0", "cdi", True),
@@ -123,6 +129,29 @@ def test_devices_are_held_against_their_full_names(
     outcome = container.outcome(config, f"{VISIBLE_DEVICES}={value}")
 
     assert outcome == ("deny" if holds else "allow")
+
+
+@pytest.mark.parametrize(
+    ("value", "outcome"),
+    [("0", "allow"), (UUID, "allow"), ("0,1", "deny"), ("all", "deny"), ("1", "deny"),
+     (f"{UUID},1", "deny")],
+)  # fmt: skip
+def test_a_rule_that_allows_a_device_allows_no_other_with_it(
+    value: str, outcome: str, container: Container
+) -> None:
+    config = policy('devices = ["nvidia.com/gpu=0"]\nthen = "allow"', "deny")
+
+    assert container.outcome(config, f"{VISIBLE_DEVICES}={value}") == outcome
+
+
+@pytest.mark.parametrize("then", ["allow", "deny"])
+def test_where_nobody_knows_a_device_s_names_that_counts_against_the_container(
+    then: str, container: Container
+) -> None:
+    container.gpus = 0
+    config = policy(f'devices = ["nvidia.com/gpu=0"]\nthen = "{then}"', "deny")
+
+    assert container.outcome(config, f"{VISIBLE_DEVICES}={UUID}") == "deny"
 
 
 @pytest.mark.parametrize(
@@ -365,7 +394,7 @@ def test_gpus_are_not_counted_where_another_condition_does_not_hold(container: C
     assert container.counted == []
 
 
-def test_two_names_of_a_device_count_once() -> None:
+def test_two_names_of_a_device_are_one_device() -> None:
     def device(edits: int) -> dict[str, object]:
         return {"spec": 0, "edits": edits, "facts": [], "refuse": ""}
 
@@ -379,5 +408,9 @@ def test_two_names_of_a_device_count_once() -> None:
         }
     }
 
+    both = ["nvidia.com/gpu=0", f"nvidia.com/gpu={UUID}"]
+    assert names_of(plan, f"nvidia.com/gpu={UUID}") == [both]
+    assert names_of(plan, "nvidia.com/gpu=all") == [both, ["nvidia.com/gpu=1"]]
+    assert names_of(plan, "nvidia.com/gpu=7") == []
     assert count_all(plan, "nvidia.com/gpu") == 2
     assert count_all(plan, "none.com/gpu") == 1

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Podman as an ordinary user, by the shim and by its own CDI, in the user namespaces it offers."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from nvct.sim import possible, tree
+from tests.integration import rootless, rootless_inside
+from tests.integration.conftest import REPOSITORY, SimulatedNode
+from tests.integration.inside import UUID
+
+pytestmark = pytest.mark.slow
+CLOSED = ("auto", "nomap")
+"""Spaces without the user whose store it is: crun 1.21 starts hooks in the bundle there, where
+1.8's name a root beside it and runc starts them in the root."""
+NODES = ("nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidiactl")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Run all of it on a node of its own; return what came of it."""
+    reason = possible.can_run_containers()
+    if reason is not None:
+        pytest.skip(reason)
+    work = tmp_path_factory.mktemp("rootless")
+    node = tree.create(
+        f"rootless-{os.getpid()}", "h100-mig", base=work / "nodes",
+        native_cache=REPOSITORY / ".cache/native",
+    )  # fmt: skip
+    try:
+        SimulatedNode(node, work, work).run(rootless_inside.run_all)
+    finally:
+        tree.destroy(node)
+    results = (work / rootless_inside.RESULTS).read_text(encoding="utf-8")
+    return dict(json.loads(results))
+
+
+def part(said: str, name: str) -> list[str]:
+    """Return the lines of a part of what LOOK printed."""
+    _, _, rest = said.partition(f"== {name}\n")
+    return rest.partition("== ")[0].splitlines()
+
+
+@pytest.mark.parametrize("space", rootless_inside.SPACES)
+@pytest.mark.parametrize("runtime", rootless_inside.RUNTIMES)
+@pytest.mark.parametrize("way", ["shim", "cdi"])
+def test_a_user_s_container_gets_its_gpu(
+    way: str, runtime: str, space: str, found: dict[str, Any]
+) -> None:
+    status, said, complained = found[f"{way}-{runtime}-{space}"]
+    if status == rootless_inside.NOT_HERE:
+        pytest.skip(f"no such container starts here: {complained[-300:]}")
+    if runtime == "crun" and space in CLOSED and "error executing hook" in complained:
+        pytest.skip("this crun tells a hook a root that a stranger to its owner cannot reach")
+    assert status == 0, complained
+    assert said.endswith("== end\n"), (said, complained)
+    assert UUID.findall(said) == found["uuids"][:1], said
+    assert part(said, "who") == [str(rootless.UID) if space == "keep-id" else "0"]
+    assert part(said, "nodes") == [f"/dev/{name} 666" for name in NODES], said
+    assert part(said, "ldconfig") == ["1"], said
+    assert part(said, "writable") == [], "a container can write the host's driver"
