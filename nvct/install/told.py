@@ -78,7 +78,13 @@ class ContainerHands:
             return []
         now = self.run(words)
         if now.status:
-            return [f"{engine} refuses its files already as they are: {now.reason}"]
+            already = f"{engine} refuses its files already as they are: {now.reason}"
+            if self.restart == "none":
+                return [already]
+            raise EngineError(
+                already,
+                hint="correct them, or leave it untold by --restart-mode=none; nothing was changed",
+            )
         reason = reload.pick(new.err.splitlines()) or new.reason
         raise EngineError(
             f"{engine} refuses the new configuration: {reason}", hint="nothing was changed"
