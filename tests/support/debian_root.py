@@ -31,8 +31,7 @@ INCLUDE_OLD = {"jammy": ("python3-tomli",)}
 TIMEOUT_S = 360.0
 UBUNTU = ("bionic", "focal", "jammy", "noble", "resolute")
 """18.04, 20.04, 22.04, 24.04 and 26.04."""
-UBUNTU_ENV = "NVCT_TESTS_UBUNTU"
-"""`all` tests every one of them, instead of those that differ most from Debian."""
+FULL = os.environ.get("NVCT_TESTS_PROFILE") == "full"
 UBUNTU_NOT_TESTED = "Ubuntu was NOT tested"
 CACHE_ENV = "NVCT_TEST_ROOTS"
 """Names the folder of the roots, instead of one in the user's cache."""
@@ -73,9 +72,9 @@ def releases(
     Args:
         debian: names of releases, which must not be skipped in CI.
         ubuntu: names of releases, which may be.
-        more: further ones, for who has the time (NVCT_TESTS_UBUNTU=all).
+        more: further ones, which NVCT_TESTS_PROFILE=full adds.
     """
-    if os.environ.get(UBUNTU_ENV) == "all":
+    if FULL:
         ubuntu += more
     must = [pytest.param(release, marks=pytest.mark.engine) for release in debian]
     return must + [pytest.param(release) for release in ubuntu]
