@@ -66,13 +66,12 @@ static: ## build nvct-hot, the hot side as one static file, into build/static
 	@mkdir -p build/static
 	@sh packaging/static/build.sh $(CURDIR)/build/static/nvct-hot
 
-STATIC_TESTS := tests/unit/shim tests/unit/prestart tests/golden/errors
+STATIC_TESTS := tests/unit/shim tests/unit/hook tests/unit/prestart tests/golden/errors tests/hostile \
+  $(addprefix tests/integration/test_,static.py containers.py prestart.py farm.py matrix.py extras.py policy.py rootless.py)
 
 test-static: setup static ## run the tests of the hot side against nvct-hot, in containers too
 	@$(BIN)/nvct launchers install --bin-dir $(BIN) --form static --hot $(CURDIR)/build/static/nvct-hot
-	@NVCT_TESTS_HOT=$(CURDIR)/build/static/nvct-hot $(BIN)/python -m pytest -q -n auto --dist loadfile $(STATIC_TESTS) \
-	  tests/integration/test_static.py tests/integration/test_containers.py tests/integration/test_prestart.py \
-	  tests/integration/test_farm.py; \
+	@NVCT_TESTS_HOT=$(CURDIR)/build/static/nvct-hot $(BIN)/python -m pytest -q -n auto --dist loadfile $(STATIC_TESTS); \
 	  status=$$?; $(BIN)/nvct launchers install --bin-dir $(BIN); exit $$status
 
 deb: setup ## build the Debian packages into dist/
@@ -95,7 +94,7 @@ ci: check ## everything that a change must pass; a skipped engine test fails
 ci-full: ci test-static ## what takes longer: many more property examples, and the bench; writes docs/results
 	@mkdir -p docs/results
 	@{ date -u +"%Y-%m-%d"; uname -srm; $(BIN)/python --version; runc --version | head -1; \
-	  NVCT_TESTS_PROFILE=full $(BIN)/python -m pytest -q -n auto tests/property tests/fuzz && \
+	  NVCT_TESTS_PROFILE=full $(BIN)/python -m pytest -q -n auto tests/property tests/fuzz tests/engines && \
 	  $(BIN)/python -m tests.fuzz --executions 1000000 && \
 	  $(BIN)/python -m tests.bench; } 2>&1 | tee docs/results/$$(date -u +%F).txt; exit $${PIPESTATUS[0]}
 

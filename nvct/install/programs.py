@@ -3,7 +3,7 @@
 
 ::
 
-    TOOLKIT/nvidia-container-runtime{,.cdi,.legacy}   wrappers, see `wrapper`
+    TOOLKIT/nvidia-container-runtime{,.cdi,.legacy}   wrappers: see `compiled` and `script`
     TOOLKIT/nvidia-container-runtime-hook, nvidia-container-toolkit, nvidia-ctk, ...
     TOOLKIT/nvidia-cdi-hook                           a link: hooks run with strange environments
     TOOLKIT/.nvct/HASH/                               the tree, as it was when it was installed
@@ -62,6 +62,11 @@ if ! {{ {conditions}; }}; then
 fi
 """
 ELF = b"\x7fELF"
+WRAPPER = "libexec/nvct-wrapper"
+"""Of a tree: what does the same without a shell (packaging/bundle/wrapper.c)."""
+MARK = b"@nvct wrapper@"
+ROOM = 8192
+"""Stands in it before the room for what it has to know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +128,10 @@ def install(
     try:
         for name in names:
             program = f"{place}/{folder}/{name}"
-            script = wrapper(request, program, runtimes if name in RUNTIMES else (), modules)
-            changed |= _put(request, name, program, script)
+            instead = runtimes if name in RUNTIMES else ()
+            data = compiled(_content(f"{place}/{WRAPPER}"), request, program, instead, modules)
+            data = data or script(request, program, instead, modules).encode()
+            changed |= _put(request, name, program, data)
         for name, target in LINKS:
             changed |= _link(request.program(name), target)
         _remove_the_incumbents(request.toolkit)
@@ -148,9 +155,23 @@ def _names(folder: str) -> list[str]:
     return names
 
 
-def wrapper(
-    request: Request, program: str, runtimes: Sequence[str], modules: Sequence[str]
-) -> str:
+def compiled(
+    found: bytes | None,
+    request: Request,
+    program: str,
+    runtimes: Sequence[str],
+    modules: Sequence[str],
+) -> bytes:
+    """Return what does the same without a shell; b"" where `found` is none, or has no room."""
+    words = [program, request.toolkit, request.config_toml, *modules, "", *runtimes, ""]
+    data = b"".join(os.fsencode(word) + b"\0" for word in words)
+    at = (found or b"").find(MARK) + len(MARK)
+    if not found or found.count(MARK) != 1 or len(found) < at + ROOM or len(data) > ROOM:
+        return b""
+    return found[:at] + data.ljust(ROOM, b"\0") + found[at + ROOM :]
+
+
+def script(request: Request, program: str, runtimes: Sequence[str], modules: Sequence[str]) -> str:
     """Return the script that starts a program.
 
     Args:
@@ -176,13 +197,12 @@ def wrapper(
     )
 
 
-def _put(request: Request, name: str, program: str, script: str) -> bool:
+def _put(request: Request, name: str, program: str, data: bytes) -> bool:
     """Put a program where it is called; return whether it was not like this before."""
     path = request.program(name)
     if name == paths.HOOK_PROGRAM and _is_elf(program):
         # A shell would load what the container's LD_PRELOAD names before it runs a line.
         return _link(path, os.path.relpath(program, request.toolkit))
-    data = script.encode()
     if os.path.islink(path) or os.path.isdir(path):
         _remove(path)
     elif _content(path) == data and os.access(path, os.X_OK):

@@ -83,7 +83,8 @@ class ContainerHands:
                 return [already]
             raise EngineError(
                 already,
-                hint="correct them, or leave it untold by --restart-mode=none; nothing was changed",
+                hint="correct them, or leave it untold by --restart-mode=none; "
+                "nothing was changed",
             )
         reason = reload.pick(new.err.splitlines()) or new.reason
         raise EngineError(

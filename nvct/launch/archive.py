@@ -95,7 +95,8 @@ class _Source:
         self.is_package = path.name == "__init__.py"
         found = path.stat()  # before it is read: what changes meanwhile makes it stale
         self.size, self.mtime_ns = found.st_size, found.st_mtime_ns
-        self.tree = _Strip().visit(ast.parse(path.read_bytes(), self.path))
+        self.text = path.read_bytes()
+        self.tree = _Strip().visit(ast.parse(self.text, self.path))
 
     def imports(self, *, at_once: bool) -> list[str]:
         """Return the names of what it imports, modules or not, in order, each once.
@@ -163,6 +164,17 @@ def discover(packages: Path) -> tuple[dict[str, _Source], set[str]]:
         parent = name.rpartition(".")[0]
         todo += [*sources[name].imports(at_once=False), *([parent] if parent else [])]
     return sources, others
+
+
+def digest(sources: dict[str, _Source]) -> str:
+    """Return 16 hex digits that tell one hot side from another, by names and texts."""
+    from _blake2 import blake2b  # what hashlib wraps; the interpreter of nvct-hot has no hashlib
+
+    told = blake2b(digest_size=8)
+    for name, source in sorted(sources.items()):
+        told.update(f"{name} {len(source.text)}\n".encode() + source.text)
+    found: str = told.hexdigest()
+    return found
 
 
 def needs(sources: dict[str, _Source], name: str) -> tuple[str, ...]:

@@ -34,6 +34,9 @@ FORMS = ("auto", "c", "sh", "static")
 COLD_MARK = b"@nvct cold side@"
 """Stands in nvct-hot (packaging/static/main.c) before the room for the cold side's path."""
 COLD_ROOM = 1024
+HOT_HINT = "make static builds it; --hot names it"
+DIGEST_SIZE = 16
+"""The last bytes of nvct-hot say of which sources it is (`nvct.launch.archive.digest`)."""
 BOOT = """\
 import sys,posix,gc,marshal,_frozen_importlib_external as e
 gc.disable();sys.path.append('{packages}')
@@ -124,7 +127,8 @@ def install(
     Raises:
         UsageError: a path cannot be built in.
         HostError: form "c" and no compiler, the compiler failed, or so did a named archive; form
-            "static" and nvct-hot is not one; or a program cannot be written.
+            "static" and nvct-hot is not one; nvct-hot is another nvct's; or a program cannot be
+            written.
     """
     built = built or default_built()
     built.check()
@@ -132,7 +136,11 @@ def install(
     if form == "auto":
         form = "c" if compiler else "sh"
     if form == "static":
-        return form, _write(bin_dir, fill_static(built))
+        data = fill_static(built)
+        check_hot(built.hot)
+        return form, _write(bin_dir, data)
+    if built.hot and os.path.exists(built.hot):
+        check_hot(built.hot)
     if archive:
         try:
             built = replace(built, archive=make_archive(built))
@@ -142,6 +150,29 @@ def install(
     data = compile_launcher(built, compiler) if form == "c" else fill_script(built)
     made = _write(bin_dir, data)
     return form, made + ([Path(built.archive)] if built.archive and archive else [])
+
+
+def check_hot(path: str) -> None:
+    """Refuse an nvct-hot that was not built from the sources of this nvct.
+
+    Raises:
+        HostError: it is of others, or cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            file.seek(-DIGEST_SIZE, os.SEEK_END)
+            same = file.read() == hot_digest().encode()
+    except OSError as error:
+        raise HostError(f"{path} cannot be read: {error.strerror}", hint=HOT_HINT) from error
+    if not same:
+        raise HostError(f"{path} was built from other sources than this nvct's", hint=HOT_HINT)
+
+
+def hot_digest() -> str:
+    """Return the digest of this nvct's hot side."""
+    from nvct.launch import archive  # its interpreter makes it elsewhere
+
+    return archive.digest(archive.discover(Path(__file__).parents[2])[0])
 
 
 def _write(bin_dir: Path, data: bytes) -> list[Path]:
@@ -199,8 +230,9 @@ def compile_launcher(built: Built, compiler: str | None, *flags: str) -> bytes:
         f'-DNVCT_PYTHON="{built.python}"',
         f'-DNVCT_BOOT="{boot}"',
         f'-DNVCT_COLD="{built.cold}"',
-        *([f'-DNVCT_HOT="{built.hot}"'] if built.hot else []),
     ]
+    if built.hot:
+        defines += [f'-DNVCT_HOT="{built.hot}"', f'-DNVCT_HOT_DIGEST="{hot_digest()}"']
     with tempfile.TemporaryDirectory(prefix="nvct-launcher-") as folder:
         out = Path(folder, "launcher")
         command = [compiler, "-O2", "-Wall", "-Wextra", "-s", *flags, *defines, "-o", str(out)]
@@ -237,16 +269,14 @@ def fill_static(built: Built) -> bytes:
     Raises:
         HostError: it cannot be read, is no nvct-hot, or has no room for the path.
     """
-    hint = "make static builds it; --hot names it"
+    path = built.hot or "nvct-hot"
     try:
-        data = Path(built.hot or "nvct-hot").read_bytes()
+        data = Path(path).read_bytes()
     except OSError as error:
-        raise HostError(
-            f"{built.hot or 'nvct-hot'} cannot be read: {error.strerror}", hint=hint
-        ) from error
+        raise HostError(f"{path} cannot be read: {error.strerror}", hint=HOT_HINT) from error
     at = data.find(COLD_MARK) + len(COLD_MARK)
     if data.count(COLD_MARK) != 1 or len(data) < at + COLD_ROOM or data[:4] != b"\x7fELF":
-        raise HostError(f"{built.hot} is no nvct-hot", hint=hint)
+        raise HostError(f"{path} is no nvct-hot", hint=HOT_HINT)
     cold = os.fsencode(built.cold)
     if len(cold) >= COLD_ROOM:
         raise HostError(f"{built.cold} is longer than {COLD_ROOM - 1} bytes")

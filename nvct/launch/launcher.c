@@ -9,8 +9,8 @@
  *
  * Compiled with -DNVCT_PYTHON="/usr/bin/python3" -DNVCT_COLD="/venv/bin/python" and -DNVCT_BOOT, the
  * Python that makes nvct importable (install.py has it); and with -DNVCT_HOT="/usr/lib/nvct/nvct-hot"
- * where that static executable is to be used if it is there. packaging/static/main.c includes this
- * file, with an interpreter of its own (NVCT_EMBEDDED).
+ * where that static executable is to be used if it is there, and its digest (NVCT_HOT_DIGEST).
+ * packaging/static/main.c includes this file, with an interpreter of its own (NVCT_EMBEDDED).
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -47,13 +47,30 @@ static char conf[CONF_LIMIT + 1];
 #ifndef NVCT_COLD_PATH
 #define NVCT_COLD_PATH NVCT_COLD /* packaging/bundle/start.c finds it at run time */
 #endif
-/* It reads no file but the job's and needs no Python; where it is not, or not for this machine, the
- * interpreter has the same modules. */
+#ifdef NVCT_HOT_DIGEST
+/* Whether it was built from the sources that this launcher is of: its last bytes say so. */
+static int is_of_our_sources(void)
+{
+	char said[sizeof NVCT_HOT_DIGEST - 1];
+	int same, fd = open(NVCT_HOT, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return 0;
+	same = lseek(fd, -(off_t)sizeof said, SEEK_END) >= 0 && read(fd, said, sizeof said) == (ssize_t)sizeof said &&
+	       !memcmp(said, NVCT_HOT_DIGEST, sizeof said);
+	close(fd);
+	return same;
+}
+#else
+#define is_of_our_sources() 1
+#endif
+
+/* It reads no file but the job's and needs no Python; where it is not, or not for this machine, or
+ * another nvct's, the interpreter has the same modules. */
 static void try_hot(const char *name, char **args, int count, char **env)
 {
 	char **argv = calloc((size_t)count + 5, sizeof *argv);
 	int n = 0;
-	if (!argv)
+	if (!argv || !is_of_our_sources())
 		return;
 	argv[n++] = (char *)NVCT_HOT;
 	argv[n++] = (char *)"--cold";
@@ -216,6 +233,8 @@ static int config_is(const char *path, const char *signature)
 	else
 		n = snprintf(expected, sizeof expected, "%s/nvidia-container-runtime/config.toml",
 			     xdg && *xdg == '/' ? xdg : "/etc"); /* the XDG specification wants it absolute */
+	if (!(named && *named) && stat(expected, &s)) /* Podman 5 names a folder that has none */
+		n = snprintf(expected, sizeof expected, "/etc/nvidia-container-runtime/config.toml");
 	if (n < 0 || (size_t)n >= sizeof expected || strcmp(path, expected))
 		return 0;
 	if (stat(expected, &s))

@@ -26,7 +26,9 @@ done
 set -f
 dir=${NVCT_RUN_DIR:-/run/nvct}
 [ -n "${NVCT_RUN_DIR:-}" ] || [ -z "${XDG_RUNTIME_DIR:-}" ] || [ -O / ] || dir=$XDG_RUNTIME_DIR/nvct
-config=${NVIDIA_CTK_CONFIG_FILE_PATH:-${XDG_CONFIG_HOME:-/etc}/nvidia-container-runtime/config.toml}
+toml=nvidia-container-runtime/config.toml
+config=${NVIDIA_CTK_CONFIG_FILE_PATH:-${XDG_CONFIG_HOME:-/etc}/$toml}
+[ -n "${NVIDIA_CTK_CONFIG_FILE_PATH:-}" ] || [ -e "$config" ] || config=/etc/$toml # Podman 5 names a folder that has none
 conf=$dir/launcher.conf tab='	' head='' fresh='' whole='' runtimes=''
 nl='
 '

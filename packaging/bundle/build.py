@@ -29,12 +29,16 @@ from pathlib import Path
 import archive
 import licenses
 
+from nvct.launch.install import check_hot
+
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE.parents[1]
 STDLIB = Path(os.__file__).resolve().parent
 SITE = f"lib/{STDLIB.name}/dist-packages"
 """Where Debian's Python looks for others' modules, below its prefix."""
 PYTHON_NAME = "nvct-python"
+WRAPPER = "libexec/nvct-wrapper"
+"""As nvct/install/programs.py has it."""
 PROGRAMS = (
     PYTHON_NAME, "nvct", "nvidia-ctk", "nvidia-container-cli", "nvidia-container-runtime",
     "nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy", "nvidia-cdi-hook",
@@ -89,6 +93,7 @@ def main() -> None:
         root.mkdir()
         origins = build(root)
         if given.hot.exists():
+            check_hot(str(given.hot))
             put(given.hot, root / licenses.HOT)
             (root / licenses.HOT).chmod(0o755)
         licenses.write(root, origins, SITE)
@@ -183,15 +188,16 @@ def closure(root: Path, interpreter: Path) -> tuple[str, dict[str, Path]]:
 
 
 def add_programs(root: Path, loader: str) -> None:
-    """Compile the one program and give it its names."""
+    """Compile the one program and give it its names; and what `nvct install` puts before them."""
     folder = root / "bin"
     folder.mkdir()
     compiler = os.environ.get("CC") or shutil.which("musl-gcc") or "cc"
+    command = [compiler, "-O2", "-Wall", "-Wextra", "-static", "-s", "-Wl,--build-id=none"]
     run(
-        compiler, "-O2", "-Wall", "-Wextra", "-static", "-s", "-Wl,--build-id=none",
-        f'-DNVCT_LOADER="{loader}"', f'-DNVCT_SITE="{SITE}"', f"-I{SOURCES}/nvct/launch",
-        "-o", str(folder / PYTHON_NAME), str(HERE / "start.c"),
+        *command, f'-DNVCT_LOADER="{loader}"', f'-DNVCT_SITE="{SITE}"',
+        f"-I{SOURCES}/nvct/launch", "-o", str(folder / PYTHON_NAME), str(HERE / "start.c"),
     )  # fmt: skip
+    run(*command, "-o", str(root / WRAPPER), str(HERE / "wrapper.c"))
     for name in PROGRAMS[1:]:
         os.link(folder / PYTHON_NAME, folder / name)
 

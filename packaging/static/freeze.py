@@ -2,7 +2,8 @@
 """Write frozen.c and frozen.bin: every module of the static executable as byte code.
 
 Run by the interpreter that is built in, as byte code is its own: freeze.py REPOSITORY LIBRARY
-STANDINS OUT ABOUT. Contract: the same sources and the same interpreter give the same bytes.
+STANDINS OUT ABOUT. Prints the digest of the hot side. Contract: the same sources and the same
+interpreter give the same bytes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ast
     from types import CodeType
+    from typing import TypeAlias
+
+    from nvct.launch.archive import _Source
+
+    Modules: TypeAlias = dict[str, tuple[CodeType, bool]]
 
 LIBRARY = {
     "_frozen_importlib": "importlib/_bootstrap.py",
@@ -51,9 +57,16 @@ struct _module_alias { const char *name, *orig; };
 def main(repository: str, library: str, standins: str, out: str, about: str) -> None:
     """Write both files."""
     sys.path[:] = [repository, library]  # nothing else may be imported
+    from pathlib import Path
+
+    from nvct.launch import archive
+
+    sources, others = archive.discover(Path(repository))
+    print(archive.digest(sources))
     blob = bytearray()
     rows: dict[str, str] = {}
-    for name, (code, is_package) in collect(repository, library, standins).items():
+    modules = of_the_library(library, standins) | of_nvct(sources, others)
+    for name, (code, is_package) in modules.items():
         data = marshal.dumps(code)
         rows[name] = f'{{"{name}", frozen_bin + {len(blob)}, {len(data)}, {int(is_package)}}},'
         blob += data
@@ -63,36 +76,60 @@ def main(repository: str, library: str, standins: str, out: str, about: str) -> 
         text.write(HEAD + inittab() + tables(rows, about))
 
 
-def collect(repository: str, library: str, standins: str) -> dict[str, tuple[CodeType, bool]]:
-    """Compile everything, by module name: code, and whether it is a package.
-
-    Raises:
-        SystemExit: the hot side imports what is not frozen in.
-    """
-    from pathlib import Path
-
-    from nvct.launch import archive
-
-    modules: dict[str, tuple[CodeType, bool]] = {}
+def of_the_library(library: str, standins: str) -> Modules:
+    """Compile what the interpreter needs of its own library."""
+    modules: Modules = {}
     for folder, names in ((library, LIBRARY), (standins, STANDINS)):
         for name, path in names.items():
-            text = Path(folder, path).read_bytes()
+            with open(f"{folder}/{path}", "rb") as file:
+                text = file.read()
             code = compile(text, f"<frozen {name}>", "exec", dont_inherit=True, optimize=2)
             modules[name] = code, path.endswith("__init__.py")
+    return modules
+
+
+def of_nvct(sources: dict[str, _Source], others: set[str]) -> Modules:
+    """Compile the hot side.
+
+    Raises:
+        SystemExit: it imports what is not frozen in, or asks for something too early.
+    """
+    modules: Modules = {}
     lacking: set[str] = set()
-    sources, others = archive.discover(Path(repository))
     for name, source in sorted(sources.items()):
         path = name.replace(".", "/") + ("/__init__.py" if source.is_package else ".py")
         code = compile(source.tree, path, "exec", dont_inherit=True, optimize=0)
         modules[name] = code, source.is_package
         lacking |= absent(source.tree)
+        if asked := early(source.tree):
+            raise SystemExit(f"freeze.py: {name} asks the host when it is imported: {asked}")
     if lacking:  # the C library or the kernel's headers that it was built with have no such thing
         raise SystemExit(f"freeze.py: this interpreter has no {', '.join(sorted(lacking))}")
-    here = {*modules, *EXTENSIONS, *CORE, "sys", "builtins", "_ctypes"}
+    here = {*modules, *LIBRARY, *STANDINS, *EXTENSIONS, *CORE, "sys", "builtins", "_ctypes"}
     missing = sorted(n for n in others if "." not in n and n not in here)
     if missing:
         raise SystemExit(f"freeze.py: the hot side imports {', '.join(missing)}: add it here")
     return modules
+
+
+def early(tree: ast.AST) -> str:
+    """Return what a module asks the host or the process outside of its functions, "" for nothing.
+
+    It would be asked when nvct-hot is built.
+    """
+    import ast
+
+    for node in ast.iter_child_nodes(tree):
+        called = node.func if isinstance(node, ast.Call) else node
+        if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
+            name = f"{called.value.id}.{called.attr}"
+            is_asked = called is not node and called.value.id in (*EXTENSIONS, "sys")
+            if is_asked or name in ("posix.environ", "sys.argv"):
+                return name
+        inner = node.args if isinstance(node, ast.FunctionDef | ast.Lambda) else node
+        if found := early(inner):
+            return found
+    return ""
 
 
 def absent(tree: ast.AST) -> set[str]:
@@ -122,9 +159,11 @@ def inittab() -> str:
 
 def tables(rows: dict[str, str], about: str) -> str:
     """Return the tables of frozen modules: zipimport, site and the tests are not among them."""
+    imported = [*EXTENSIONS, *(name for name in rows if name not in LIBRARY)]
     first = "".join(f"\t{rows.pop(name)}\n" for name in list(LIBRARY)[:2])
     rest = "".join(f"\t{row}\n" for row in rows.values())
     said = "".join(f"\t{_quoted(line)}\n" for line in about.splitlines())
+    names = "".join(f'\t"{name}",\n' for name in imported)
     return f"""\
 extern const unsigned char frozen_bin[];
 __asm__(".section .rodata\\n.balign 16\\n.global frozen_bin\\n"
@@ -144,6 +183,7 @@ static const struct _module_alias aliases[] = {{
 }};
 const struct _module_alias *_PyImport_FrozenAliases = aliases;
 const char nvct_about[] =\n{said};
+const char *const nvct_modules[] = {{\n{names}\tNULL,\n}};
 """
 
 

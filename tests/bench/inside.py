@@ -161,8 +161,11 @@ def _container_group(bench: Bench, title: str, devices: str | None) -> None:
         subject("nvct farm", str(bench.c / name), bench.farm_env("ef", bench.runc), document),
     ]
     if bench.hot:
-        env = bench.farm_env("et", bench.runc)
-        subjects.append(subject("nvct farm (st)", str(bench.hot / name), env, document))
+        hot, env = str(bench.hot / name), bench.farm_env("et", bench.runc)
+        hooks = f'layout = "classic"\nhook-path = "{bench.hot}/nvidia-cdi-hook"\n'
+        classic = bench.env("eh", bench.runc, nvct=hooks)
+        subjects.append(subject("nvct cl. (st)", hot, classic, document))
+        subjects.append(subject("nvct farm (st)", hot, env, document))
     peers = []
     if bench.peer:
         program = str(bench.peer / name)
@@ -177,10 +180,12 @@ def _container_group(bench: Bench, title: str, devices: str | None) -> None:
 def _hook_group(bench: Bench) -> None:
     """Measure the hooks of one GPU container outside the runtime."""
     groups = [("nvct (C)", bench.c / "nvidia-cdi-hook", "/var/run/cdi/nvct.json")]
+    if bench.hot:
+        groups.append(("nvct (static)", bench.hot / "nvidia-cdi-hook", "/var/run/cdi/nvct.json"))
     if bench.peer:
         groups.append(("peer", bench.peer / "nvidia-cdi-hook", "/etc/cdi/peer.json"))
     subjects = [Subject(name="bare exec", commands=[[str(bench.noop)]], env={"PATH": "/usr/bin"})]
-    for label, _program, spec_path in groups:
+    for label, program, spec_path in groups:
         folder = bench.bundles.folder(f"hook-{label.replace(' ', '-')}")
         state = folder / "state.json"
         # stdin of every command: spawn() opens it anew.
@@ -190,7 +195,7 @@ def _hook_group(bench: Bench) -> None:
         )
         (folder / "config.json").write_bytes(bench.document("0"))
         common = json.loads(Path(spec_path).read_text(encoding="utf-8"))["containerEdits"]
-        commands = [[hook["path"], *hook["args"][1:]] for hook in common["hooks"]]
+        commands = [[str(program), *hook["args"][1:]] for hook in common["hooks"]]
         env = dict(e.split("=", 1) for e in common["hooks"][0]["env"])
 
         def prepare(folder: Path = folder, common: dict[str, object] = common) -> None:
@@ -205,8 +210,9 @@ def _hook_group(bench: Bench) -> None:
             Subject(name=label, commands=commands, env=env, prepare=prepare, stdin=str(state))
         )
     measure.interleaved(subjects, ROUNDS)
+    peers = subjects[-1:] if bench.peer else []
     note = " (the peer's without update-ldcache and the params mask)" if bench.peer else ""
-    report.print_group(f"CDI hooks of one container{note}", subjects, subjects[2:])
+    report.print_group(f"CDI hooks of one container{note}", subjects, peers)
 
 
 def _copy_libraries(root: Path, common: dict[str, object]) -> None:
