@@ -38,6 +38,16 @@ def test_python_is_started_isolated_with_the_programs_name_and_all_arguments(lab
     assert answer.words == expected
 
 
+def test_python_gets_the_programs_name_for_a_container_that_asks_for_a_gpu(lab: Lab) -> None:
+    lab.keep()  # so config.toml's path is worked out before
+    bundle = lab.bundle({"process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"]}})
+    answer = lab.run("create", "--bundle", bundle, "id")
+    assert answer.words[0] == lab.python
+    assert answer.words[5:] == [
+        PROGRAM.encode(), b"create", b"--bundle", bundle.encode(), b"id"
+    ]  # fmt: skip
+
+
 def test_the_runtime_gets_all_arguments_as_they_are(lab: Lab) -> None:
     lab.keep()
     assert lab.run(*ODD).words == [bytes(lab.runc), *ODD]
