@@ -28,24 +28,17 @@ ODD = [
 ]
 
 
-def test_python_is_started_isolated_with_the_programs_name_and_all_arguments(lab: Lab) -> None:
-    answer = lab.run(b"create", *ODD)
+@pytest.mark.parametrize("command", [b"create", b"state"])
+def test_python_is_started_isolated_with_the_programs_name_and_all_arguments(
+    lab: Lab, command: bytes
+) -> None:
+    answer = lab.run(command, *ODD)
     boot = (
         b"import sys;sys.path.append('/pack ages');"
         b"from nvct.shim.main import main;main('/ve nv/bin/python')"
     )
-    expected = [lab.python, b"-I", b"-S", b"-c", boot, PROGRAM.encode(), b"create", *ODD]
+    expected = [lab.python, b"-I", b"-S", b"-c", boot, PROGRAM.encode(), command, *ODD]
     assert answer.words == expected
-
-
-def test_python_gets_the_programs_name_for_a_container_that_asks_for_a_gpu(lab: Lab) -> None:
-    lab.keep()  # so config.toml's path is worked out before
-    bundle = lab.bundle({"process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"]}})
-    answer = lab.run("create", "--bundle", bundle, "id")
-    assert answer.words[0] == lab.python
-    assert answer.words[5:] == [
-        PROGRAM.encode(), b"create", b"--bundle", bundle.encode(), b"id"
-    ]  # fmt: skip
 
 
 def test_the_runtime_gets_all_arguments_as_they_are(lab: Lab) -> None:
