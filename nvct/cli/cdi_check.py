@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import asdict
 
 import click
 
-from nvct.cli.options import GoStyle, flat, say, words
+from nvct.cli.options import GoStyle, flat, say, settings_in_force, words
 from nvct.errors import HostError, printable
 
 TYPE_CHECKING = False
@@ -47,22 +46,16 @@ def check(
     Example: nvidia-ctk cdi check --format json
     """
     from nvct.cdi import registry
-    from nvct.config import load as config_load
-    from nvct.host import nodes, procfs
-    from nvct.linux import device_nodes
+    from nvct.host import procfs
     from nvct.refresh import live
     from nvct.specgen import drift
 
-    config = config or click.get_current_context().meta.get("nvct.config")
-    settings = config_load.load(config or config_load.path_from(os.environ), required=bool(config))
-    settings.driver_root = driver_root or settings.driver_root
-    settings.dev_root = dev_root or settings.dev_root
-    roots = live.roots_of(settings)
+    settings = settings_in_force(config, driver_root, dev_root)
     found, problem = _look(settings, required=bool(driver_root or dev_root))
     host = drift.Host(
         live=found,
-        loaded=procfs.driver_version(roots),
-        stat_node=nodes.named_nodes(roots) if settings.plain_nodes else device_nodes.node,
+        loaded=procfs.driver_version(live.roots_of(settings)),
+        stat_node=live.stat_node(settings),
     )
     report = drift.check(registry.scan(flat(spec_dir) or settings.spec_dirs), host)
     if problem and report.gives_driver:

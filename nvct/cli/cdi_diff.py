@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import click
 
-from nvct.cli.options import GoStyle, say
+from nvct.cli.options import GoStyle, say, settings_in_force
 from nvct.errors import UsageError
 
 TYPE_CHECKING = False
@@ -61,14 +60,10 @@ def diff(old: str, new: str, mode: str, driver_root: str | None, dev_root: str |
 
 def _live(like: Spec, mode: str, driver_root: str | None, dev_root: str | None) -> Spec:
     """Return the spec of this host, in the manner of another one."""
-    from nvct.config import load as config_load
     from nvct.refresh import live
     from nvct.specgen import compare, generate
 
-    config = click.get_current_context().meta.get("nvct.config")
-    settings = config_load.load(config or config_load.path_from(os.environ), required=bool(config))
-    settings.driver_root = driver_root or settings.driver_root
-    settings.dev_root = dev_root or settings.dev_root
+    settings = settings_in_force(None, driver_root, dev_root)
     inventory = live.look(settings, mode=mode.lower())
     for warning in inventory.warnings:
         say(f"warning: {warning}")

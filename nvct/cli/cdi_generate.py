@@ -9,7 +9,7 @@ import sys
 import click
 
 from nvct import paths
-from nvct.cli.options import GoStyle, flat, say, words
+from nvct.cli.options import GoStyle, flat, say, settings_in_force, words
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
@@ -113,10 +113,7 @@ def _look(given: Given, settings: Config, wanted: Wanted) -> Inventory:
 
 def _settings(given: Given) -> Config:
     """Return config.toml, with the roots of the command line."""
-    from nvct.config import load
-
-    config = given["config"] or click.get_current_context().meta.get("nvct.config")
-    settings = load.load(config or load.path_from(os.environ), required=bool(config))
+    settings = settings_in_force(given["config"])
     settings.driver_root = given["driver_root"] or settings.driver_root
     settings.dev_root = given["dev_root"] or settings.dev_root
     return settings

@@ -201,12 +201,10 @@ def _list(
     seen: Inventory, settings: Config, roots: Roots, own: Parsed, env: Mapping[str, str]
 ) -> None:
     from nvct.cli import container_list
-    from nvct.host import nodes
-    from nvct.host.wanted import Wanted
+    from nvct.refresh import live
 
-    stat_node = nodes.named_nodes(roots) if settings.plain_nodes else Wanted().stat_node
     mps = env.get(container_list.MPS_VARIABLE, "")
-    lister = container_list.Lister(seen, roots, own, stat_node, mps)
+    lister = container_list.Lister(seen, roots, own, live.stat_node(settings), mps)
     sys.stdout.write("".join(f"{line}\n" for line in lister.lines()))
 
 

@@ -66,13 +66,7 @@ def explain(
     from nvct.cli import explanation
 
     words = bool(env or annotations or mounts)
-    if sum((config_json is not None, bundle is not None, words)) != 1 or (
-        privileged and not words
-    ):
-        raise UsageError(
-            "explain takes either CONFIG_JSON, or --bundle, or a request",
-            hint="for example nvct explain --env NVIDIA_VISIBLE_DEVICES=0",
-        )
+    _refuse_mixture(config_json, bundle, words=words, privileged=privileged)
     if words:
         found = explanation.of_words(
             list(env), _pairs(annotations), list(mounts), privileged=privileged
@@ -87,6 +81,22 @@ def explain(
     click.echo(json.dumps(told, indent=2) if as_json else _text(told, everything=everything))
     if told["error"]:
         sys.exit(1)
+
+
+def _refuse_mixture(
+    config_json: str | None, bundle: str | None, *, words: bool, privileged: bool
+) -> None:
+    """Refuse more than one thing to explain, or none.
+
+    Raises:
+        UsageError: it is so.
+    """
+    given = sum((config_json is not None, bundle is not None, words))
+    if given != 1 or (privileged and not words):
+        raise UsageError(
+            "explain takes either CONFIG_JSON, or --bundle, or a request",
+            hint="for example nvct explain --env NVIDIA_VISIBLE_DEVICES=0",
+        )
 
 
 def _pairs(annotations: tuple[str, ...]) -> dict[str, str]:

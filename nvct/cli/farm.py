@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 import click
 
-from nvct.cli.options import say
+from nvct.cli.options import say, settings_in_force
 from nvct.errors import printable
 
 TYPE_CHECKING = False
@@ -31,13 +31,6 @@ def farm() -> None:
     """
 
 
-def _settings() -> Config:
-    from nvct.config import load
-
-    config = click.get_current_context().meta.get("nvct.config")
-    return load.load(config or load.path_from(os.environ), required=bool(config))
-
-
 @farm.command()
 def build() -> None:
     """Make the view of this host's driver, if it is not there yet, and print where it is.
@@ -48,7 +41,7 @@ def build() -> None:
     from nvct.farm.build import build as make
     from nvct.refresh import live
 
-    settings = _settings()
+    settings = settings_in_force()
     wanted, mode = live.own_wanted(settings), live.own_mode(settings)
     found = own.look(
         settings, live.roots_of(settings), wanted, lambda: live.look(settings, wanted, mode)
@@ -84,7 +77,7 @@ def gc(*, dry_run: bool) -> None:
     """
     from nvct.farm import collect, own
 
-    settings = _settings()
+    settings = settings_in_force()
     gone = collect.collect(own.of(settings), _needs(settings), dry_run=dry_run)
     for status in gone:
         click.echo(status.manifest.path)
@@ -102,7 +95,7 @@ def verify(*, names: tuple[str, ...]) -> None:
     """
     from nvct.farm import collect, own
 
-    found = collect.verify(own.of(_settings()), names)
+    found = collect.verify(own.of(settings_in_force()), names)
     for manifest, problems in found:
         for problem in problems:
             click.echo(printable(problem))
@@ -115,7 +108,7 @@ def verify(*, names: tuple[str, ...]) -> None:
 def _statuses() -> list[Status]:
     from nvct.farm import collect, own
 
-    settings = _settings()
+    settings = settings_in_force()
     return collect.statuses(own.of(settings), _needs(settings), strict=False)
 
 

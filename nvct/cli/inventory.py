@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
-from nvct.cli.options import GoStyle, flat, say, words
+from nvct.cli.options import GoStyle, flat, say, settings_in_force, words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,15 +49,11 @@ def inventory(
 
     Example: nvct list --capabilities compute,utility --format bind
     """
-    from nvct.config import load as config_load
     from nvct.host.wanted import Wanted
     from nvct.refresh import live
     from nvct.specgen import capabilities as capability_sets
 
-    config = config or click.get_current_context().meta.get("nvct.config")
-    settings = config_load.load(config or config_load.path_from(os.environ), required=bool(config))
-    settings.driver_root = driver_root or settings.driver_root
-    settings.dev_root = dev_root or settings.dev_root
+    settings = settings_in_force(config, driver_root, dev_root)
     wanted = capability_sets.parse(flat(capabilities))
     how = Wanted(compat32="compat32" in wanted)
     seen = live.seen(settings, how, mode.lower(), elsewhere=bool(driver_root or dev_root))

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 import click
 
-from nvct.cli.options import GoStyle, say
+from nvct.cli.options import GoStyle, say, settings_in_force
 
 OUTPUT = "/var/run/cdi/nvidia.yaml"
 TRIES, PAUSE_S = 20, 1.0  # a driver that is being installed is looked at again when it moved
@@ -29,7 +28,6 @@ def publish(ctx: click.Context, *, output: str, withdraw: bool) -> None:
 
     Example: nvct publish --output /etc/cdi/nvidia.yaml
     """
-    from nvct.config import load
     from nvct.plan import facts
     from nvct.refresh import published
 
@@ -38,8 +36,7 @@ def publish(ctx: click.Context, *, output: str, withdraw: bool) -> None:
         gone = published.withdraw(output)
         say(f"removed {output}" if gone else f"{output} does not exist")
         return
-    config = ctx.meta.get("nvct.config")
-    settings = load.load(config or load.path_from(os.environ), required=bool(config))
+    settings = settings_in_force()
     for _ in range(TRIES):
         before = published.watched(settings)
         _publish(ctx, output)

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 
 import click
 
-from nvct.cli.options import flat, say, words
+from nvct.cli.options import flat, say, settings_in_force, words
 
 
 @click.command()
@@ -44,25 +43,18 @@ def snapshot(
 
     Example: nvct snapshot -o bug.tar.gz
     """
-    from nvct.config import load
-    from nvct.host import nodes
     from nvct.host.wanted import Wanted
-    from nvct.linux import device_nodes
     from nvct.refresh import live
     from nvct.sim import record
     from nvct.sim import snapshot as snapshots
 
-    config = click.get_current_context().meta.get("nvct.config")
-    settings = load.load(config or load.path_from(os.environ), required=bool(config))
-    settings.driver_root = driver_root or settings.driver_root
-    settings.dev_root = dev_root or settings.dev_root
-    roots = live.roots_of(settings)
+    settings = settings_in_force(None, driver_root, dev_root)
     wanted = Wanted(
-        stat_node=nodes.named_nodes(roots) if settings.plain_nodes else device_nodes.node,
+        stat_node=live.stat_node(settings),
         search_paths=flat(library_search_path),
         config_search_paths=flat(config_search_path),
     )
-    taken = record.record(roots, wanted, ask_nvml=not no_nvml)
+    taken = record.record(live.roots_of(settings), wanted, ask_nvml=not no_nvml)
     taken = snapshots.redacted(taken, hostname=platform.node(), keep_uuids=keep_uuids)
     if output == "-":
         sys.stdout.buffer.write(snapshots.packed(taken))

@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 import click
 
-from nvct.cli.options import GoStyle
+from nvct.cli.options import GoStyle, settings_in_force
 from nvct.errors import printable
 
 TYPE_CHECKING = False
@@ -52,14 +52,12 @@ def text(parts: Sequence[Part]) -> Iterator[str]:
 
 def _parts() -> list[Part]:
     from nvct.cli import runtime_engine
-    from nvct.config import load
     from nvct.engine import status as statuses
     from nvct.engine.model import Files
     from nvct.plan.store import run_dir
     from nvct.status import parts
 
-    config = click.get_current_context().meta.get("nvct.config")
-    settings = load.load(config or load.path_from(os.environ), required=bool(config))
+    settings = settings_in_force()
     folder = run_dir(os.environ)
     driver, found = parts.driver(settings)
     return [

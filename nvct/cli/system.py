@@ -7,7 +7,7 @@ import os
 
 import click
 
-from nvct.cli.options import GoStyle, say
+from nvct.cli.options import GoStyle, say, settings_in_force
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -115,11 +115,9 @@ def create_dev_char_symlinks(
 
 def _roots(driver_root: str, dev_root: str | None) -> Roots:
     """Return the roots of the options; the kernel's tables are where config.toml says."""
-    from nvct.config import load
     from nvct.refresh import live
 
-    config = click.get_current_context().meta.get("nvct.config")
-    settings = load.load(config or load.path_from(os.environ), required=bool(config))
+    settings = settings_in_force()
     settings.driver_root = os.path.abspath(driver_root)
     settings.dev_root = os.path.abspath(dev_root) if dev_root else ""
     return live.roots_of(settings)

@@ -7,12 +7,14 @@ does (nvidia-container-toolkit v1.20), but a value of the wrong type is an error
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
 from nvct.config import rules
 from nvct.config.model import DRIVER_CAPABILITIES, LOG_LEVELS, Config, check, path_from
-from nvct.errors import ConfigError
+from nvct.errors import ConfigError, DocumentError
+from nvct.linux.files import read_bytes
 
 __all__ = ["KEYS", "check", "from_toml", "load", "path_from"]
 
@@ -99,23 +101,23 @@ def load(path: str, *, required: bool = False) -> Config:
 
 
 def read(path: str) -> bytes | None:
-    """Return the bytes of a config.toml, None where there is none.
+    """Return the bytes of a config.toml, None where there is none; /dev/null is an empty one.
 
     Raises:
-        ConfigError: it cannot be read, or is too large.
+        ConfigError: it cannot be read, is too large, or no regular file.
     """
+    if path == os.devnull:
+        return b""
     try:
-        with open(path, "rb") as file:
-            data = file.read(SIZE_LIMIT + 1)
+        return read_bytes(path, SIZE_LIMIT)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror}", hint="make it a file that root can read"
         ) from error
-    if len(data) > SIZE_LIMIT:
-        raise ConfigError(f"{path} is larger than {SIZE_LIMIT} bytes", hint=CORRECT)
-    return data
+    except DocumentError as error:  # a FIFO, say, which would keep every create waiting
+        raise ConfigError(error.message, hint="put a file of settings there") from error
 
 
 def sets(text: str, key: str) -> bool:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 OUTCOMES = ("allow", "ignore", "deny")
 BY = ("env", "image-env", "annotation", "mount", "cdi-name")
 ASKS_FOR = (
-    "all", "none", "management", "mig-config", "mig-monitor", "imex", "gds", "mofed", "gdrcopy",
-    "nvswitch",
+    "all", "none", "devices", "management", "mig-config", "mig-monitor", "imex", "gds", "mofed",
+    "gdrcopy", "nvswitch",
 )  # fmt: skip
 WORDS = {"by": BY, "asks-for": ASKS_FOR}
 PATTERNS = ("devices", "namespaces", "cgroups")

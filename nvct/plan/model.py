@@ -312,6 +312,8 @@ def _unknown(plan: Plan, name: str) -> UnknownDeviceError:
         parts = [n for n in there if n.startswith(device + ":")]
         if parts:
             hint = f"GPU {device} is in MIG mode: ask for {' or '.join(parts[:2])}"
+        elif own and device.count(":") > 1:  # a PCI bus id
+            hint = "nvidia-smi shows bus ids; of a GPU in MIG mode ask for its MIG devices"
         elif own and there == ["all"]:
             hint = "ask for all: WSL does not tell its GPUs apart"
         return UnknownDeviceError(f"{kind} has no device {device!r}; it has {listed}", hint=hint)

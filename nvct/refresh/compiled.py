@@ -98,6 +98,7 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
     plan["facts"] = facts + driver
     plan["host"] = {"driver": inventory.driver_version, "cuda": inventory.cuda_version}
     name_the_only_gpu(plan, inventory)
+    name_by_bus_id(plan, inventory)
     if settings.wants_view:
         from nvct.farm import own  # who wants no view does not load what makes it
 
@@ -137,6 +138,19 @@ def name_the_only_gpu(plan: Plan, inventory: Inventory) -> None:
         device = plan["devices"].get(f"{kind}=all")
         if device is not None:
             plan["devices"][f"{kind}=0"] = device
+
+
+def name_by_bus_id(plan: Plan, inventory: Inventory) -> None:
+    """Give each GPU that is not in MIG mode the name by which libnvidia-container knows it too.
+
+    The spec itself has no such names: those of the incumbent have none.
+    """
+    known = [gpu.bus_id for gpu in inventory.gpus]
+    for kind in plan["kinds"]:
+        for gpu in inventory.gpus:
+            device = plan["devices"].get(f"{kind}={gpu.index}")
+            if device is not None and gpu.bus_id and known.count(gpu.bus_id) == 1:
+                plan["devices"][f"{kind}={gpu.bus_id}"] = device
 
 
 def _finder(settings: Config, wanted: Wanted, mode: str) -> Callable[[], Inventory]:

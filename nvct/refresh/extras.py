@@ -17,7 +17,6 @@ from nvct.config import load
 from nvct.errors import HostError, NvctError, NvmlError, UsageError
 from nvct.host import gated, imex, libraries, mig, nodes, procfs
 from nvct.host.nvml import LibraryNvml
-from nvct.host.wanted import Wanted
 from nvct.plan import compile as compiler
 from nvct.plan.facts import take, take_file
 from nvct.refresh import compiled, live
@@ -157,7 +156,7 @@ def _mig_spec(settings: Config, roots: Roots, inventory: Inventory, problems: li
 
     As libnvidia-container's --mig-config and --mig-monitor.
     """
-    stat_node = nodes.named_nodes(roots) if settings.plain_nodes else Wanted().stat_node
+    stat_node = live.stat_node(settings)
     devices: list[dict[str, object]] = []
 
     def add(names: Sequence[str], found: Sequence[DeviceNode]) -> None:
@@ -235,9 +234,9 @@ def by_name(inventory: Inventory, known: Mapping[str, Properties]) -> dict[str, 
     found: dict[str, Properties] = {}
     for gpu in inventory.gpus:
         if gpu.uuid in known:
-            names = [str(gpu.index), gpu.uuid]
+            names = [str(gpu.index), gpu.uuid, gpu.bus_id]
             names += [n for m in gpu.mig for n in (f"{gpu.index}:{m.index}", m.uuid)]
-            found.update(dict.fromkeys(names, known[gpu.uuid]))
+            found.update(dict.fromkeys(filter(None, names), known[gpu.uuid]))
     only = list(known.values())
     for device in inventory.devices:
         if device.uuid in known or len(only) == 1:

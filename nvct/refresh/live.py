@@ -21,6 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.config.model import Config
     from nvct.host.model import Inventory
+    from nvct.host.nodes import StatNode
     from nvct.plan.facts import Fact
 
 
@@ -34,6 +35,11 @@ def roots_of(settings: Config) -> Roots:
     )
 
 
+def stat_node(settings: Config) -> StatNode:
+    """Return how device nodes are looked at: in some trees they are plain files."""
+    return nodes.named_nodes(roots_of(settings)) if settings.plain_nodes else Wanted().stat_node
+
+
 def look(settings: Config, wanted: Wanted | None = None, mode: str = "auto") -> Inventory:
     """Return the inventory of the host that config.toml describes.
 
@@ -44,7 +50,7 @@ def look(settings: Config, wanted: Wanted | None = None, mode: str = "auto") -> 
     roots = roots_of(settings)
     wanted = wanted or Wanted()
     if settings.plain_nodes:
-        wanted = replace(wanted, stat_node=nodes.named_nodes(roots))
+        wanted = replace(wanted, stat_node=stat_node(settings))
     return modes.find(mode, roots, wanted)
 
 

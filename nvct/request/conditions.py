@@ -7,7 +7,7 @@ learned, and what was seen, in words.
 
 from __future__ import annotations
 
-from nvct.request.visible_devices import shown
+from nvct.request.visible_devices import is_bus_id, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from nvct.request.policy import Case
+    from nvct.request.resolve import Request
 
     Held: TypeAlias = "tuple[bool | None, str]"
 
@@ -36,13 +37,13 @@ EXTRAS = {
     "gdrcopy": "gdrcopy",
     "nvswitch": "nvswitch",
 }
-KINDS = {
-    "management": "management.nvidia.com/gpu",
-    "imex": "nvidia.com/imex-channel",
-    "gds": "nvidia.com/gds",
-    "mofed": "nvidia.com/mofed",
-    "gdrcopy": "nvidia.com/gdrcopy",
-    "nvswitch": "nvidia.com/nvswitch",
+WORD_OF = {
+    "management.nvidia.com/gpu": "management",
+    "nvidia.com/imex-channel": "imex",
+    "nvidia.com/gds": "gds",
+    "nvidia.com/mofed": "mofed",
+    "nvidia.com/gdrcopy": "gdrcopy",
+    "nvidia.com/nvswitch": "nvswitch",
 }
 """The same, asked for by the names of CDI devices."""
 
@@ -58,21 +59,30 @@ def _by(wanted: Sequence[str], case: Case) -> Held:
 
 
 def _asks_for(wanted: Sequence[str], case: Case) -> Held:
-    request = case.request
-    if request is None:
+    """Hold all that is asked for against words: a rule that knows a part knows too little."""
+    if case.request is None:
         return None, "the request cannot be understood"
-    there = []
-    if any(name.partition("=")[2] == "all" for name in case.names):
-        there.append("all")
-    if request.none:
-        there.append("none")
-    kinds = [name.partition("=")[0] for name in case.names]
-    there += [word for word, kind in KINDS.items() if kind in kinds]
-    there += [word for word, attribute in EXTRAS.items() if getattr(request.extras, attribute)]
+    needed = _needed(case.names, case.request)
+    there = ["all"] if any(name.partition("=")[2] == "all" for name in case.names) else []
+    there += [word for word in needed if word not in there]
     hits = [word for word in there if word in wanted]
-    if hits:
-        return True, ", ".join(hits)
-    return False, f"it asks for {', '.join(there)}" if there else "it asks for none of them"
+    if not hits:
+        return False, f"it asks for {', '.join(there)}"
+    rest = [word for word in needed if word not in wanted]
+    if rest:
+        return None, f"it asks for {', '.join(rest)} besides {', '.join(hits)}"
+    return True, ", ".join(hits)
+
+
+def _needed(names: Sequence[str], request: Request) -> list[str]:
+    """Return the words for each thing that is asked for; who may have all GPUs may not manage."""
+    found = {"none": None} if request.none else {}
+    for name in names:
+        kind, _, device = name.partition("=")
+        ordinary = "all" if device == "all" else "devices"
+        found[WORD_OF.get(kind, ordinary)] = None
+    extras = [word for word, attribute in EXTRAS.items() if getattr(request.extras, attribute)]
+    return [*dict.fromkeys([*found, *extras])]
 
 
 def _devices(patterns: Sequence[str], case: Case) -> Held:
@@ -90,15 +100,29 @@ def _devices(patterns: Sequence[str], case: Case) -> Held:
 
 def _fits(name: str, patterns: Sequence[str], case: Case) -> bool | None:
     """Tell whether what a name stands for fits, None where only a part does or nobody knows."""
-    if _matches_any(name, patterns):
+    if name in patterns or (not _is_by_bus(name) and _matches_any(name, patterns)):
         return True
     if case.origin is None or case.origin.known_as is None or case.request is None:
         return None
     devices = case.origin.known_as(case.request, name)
     if devices is None:
         return None
-    hits = {any(_matches_any(alias, patterns) for alias in aliases) for aliases in devices}
+    hits = {_is_among(aliases, patterns) for aliases in devices}
     return None if len(hits) > 1 else True in hits
+
+
+def _is_among(aliases: Sequence[str], patterns: Sequence[str]) -> bool:
+    """Tell whether a device fits by one of its names.
+
+    By its PCI bus id only if a pattern says just that: the 0* of who means indices is no domain.
+    """
+    names = [alias for alias in aliases if not _is_by_bus(alias)]
+    exactly = [alias for alias in aliases if alias in patterns]
+    return bool(exactly) or any(_matches_any(name, patterns) for name in names or aliases)
+
+
+def _is_by_bus(name: str) -> bool:
+    return is_bus_id(name.partition("=")[2])
 
 
 def _namespaces(patterns: Sequence[str], case: Case) -> Held:
@@ -173,9 +197,8 @@ def _more_gpus_than(most: int, case: Case) -> Held:
         elif case.origin is None or case.origin.count is None:
             return None, f"it is not known how many {name} are"
         else:
-            number += case.origin.count(
-                case.request, kind if case.request.mode == "cdi" else RUNTIME_KIND
-            )
+            is_named = case.request.mode == "cdi" or name in case.request.ids
+            number += case.origin.count(case.request, kind if is_named else RUNTIME_KIND)
     return number > most, f"{number} asked for"
 
 

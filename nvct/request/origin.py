@@ -109,21 +109,25 @@ def _objects(value: object) -> list[dict[str, object]]:
 def count_all(plan: Plan, kind: str) -> int:
     """Return how many devices of a kind a plan has; two names of one device count once."""
     found = {
-        device["edits"]
+        (device["spec"], device["edits"])
         for name, device in plan["devices"].items()
         if name.partition("=")[0] == kind and name.partition("=")[2] != "all"
     }
     return len(found) or 1
 
 
-def names_of(plan: Plan, name: str) -> list[list[str]]:
-    """Return all names of each device that a name stands for in a plan."""
+def names_of(plan: Plan, name: str) -> list[list[str]] | None:
+    """Return all names of each device that a name stands for in a plan; None if it does not say.
+
+    Devices of two specs are two, whatever their own edits are: what the specs give with them may
+    be all the difference.
+    """
     kind, _, device = name.partition("=")
     known = plan["devices"]
-    found: dict[int, list[str]] = {}
+    found: dict[tuple[int, int], list[str]] = {}
     for other in known:
         if other.partition("=")[0] == kind and other != f"{kind}=all":
-            found.setdefault(known[other]["edits"], []).append(other)
+            found.setdefault((known[other]["spec"], known[other]["edits"]), []).append(other)
     if device == "all":
-        return list(found.values())
-    return [found[known[name]["edits"]]] if name in known else []
+        return list(found.values()) or None
+    return [found[known[name]["spec"], known[name]["edits"]]] if name in known else []

@@ -83,7 +83,8 @@ class Request:
     """What a container asks for.
 
     Attributes:
-        ids: as written, each once, in order; ["all"] alone when all; [] when none is true.
+        ids: as written, each once, in order; ["all"] alone when all; [] when none is true. But
+            for mode cdi, whose specs are others', PCI bus ids are in the one form of plans.
         none: driver files and control nodes are wanted, but no GPU.
         source: what brought the request, as a person would name it.
         qualified: there are ids, and each is a full CDI name.
@@ -163,16 +164,9 @@ def decide(
     found = _find(variables, mounts, annotations, config, notes, privileged=privileged)
     if found is None:
         return None, notes
-    trouble: RequestError | None = None
-    request: Request | None = None
-    try:
-        request = _request(*found, config)
-        if request is None:
-            return None, notes
-        request.notes = notes
-        _complete(request, variables, mounts, config, privileged=privileged)
-    except RequestError as error:
-        trouble = error
+    request, trouble = _understood(found, variables, mounts, config, notes, privileged=privileged)
+    if request is None and trouble is None:
+        return None, notes
     if config.policy:
         from nvct.request.policy import Case, admits  # only where config.toml has rules
 
@@ -185,19 +179,32 @@ def decide(
     return request, notes
 
 
-def _complete(
-    request: Request,
+def _understood(
+    found: Found,
     variables: Env,
     mounts: Sequence[Mapping[str, object]],
     config: Config,
+    notes: list[str],
     *,
     privileged: bool,
-) -> None:
-    """Add what is asked for besides devices, and what has to hold."""
-    if request.mode != "cdi":
-        _add_extras(request, variables, mounts, config, privileged=privileged)
-    if _is_for_nvidia(request):
-        _add_conditions(request, variables, config)
+) -> tuple[Request | None, RequestError | None]:
+    """Return the request as far as it can be understood, and why not further.
+
+    A rule of the policy may concern who asks for what cannot be had.
+    """
+    request: Request | None = None
+    try:
+        request = _request(*found, config)
+        if request is None:
+            return None, None
+        request.notes = notes
+        if request.mode != "cdi":
+            _add_extras(request, variables, mounts, config, privileged=privileged)
+        if _is_for_nvidia(request):
+            _add_conditions(request, variables, config)
+    except RequestError as error:
+        return request, error
+    return request, None
 
 
 def parse_env(env: Sequence[object]) -> Env:
@@ -292,6 +299,7 @@ def _request(source: str, words: list[str], config: Config) -> Request | None:
         request.mode = "jit-cdi"
     if request.mode != "cdi":
         _refuse_mixture(ids, [word for word in ids if "=" in word], source)
+        request.ids = list(dict.fromkeys(map(visible_devices.plain_bus_id, ids)))
     return request
 
 

@@ -26,7 +26,7 @@ DIGITS = "0123456789"
 HEX = "0123456789abcdefABCDEF"
 UUID_PARTS = (8, 4, 4, 4, 12)
 INDEX_DIGITS = 9
-HINT = "use all, none, void, an index, G:M, a UUID or a CDI name"
+HINT = "use all, none, void, an index, G:M, a UUID, a PCI bus id or a CDI name"
 
 
 def split(value: str, source: str) -> list[str]:
@@ -150,6 +150,20 @@ def is_bus_id(word: str) -> bool:
     return _is_hex(domain, 8) and _is_hex(bus, 2) and _is_hex(device, 2)
 
 
+def plain_bus_id(word: str) -> str:
+    """Return a PCI bus id as plans have it, which is sysfs' way; any other word as it is.
+
+    As libnvidia-container takes it: in either case, with or without leading zeros. A GPU is
+    function 0 of its device, and no other function stands for it here.
+    """
+    if not is_bus_id(word):
+        return word
+    domain, bus, device = word.removesuffix(".0").split(":")
+    if "." in device:
+        return word
+    return f"{int(domain, 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}.0"
+
+
 def _is_hex_uuid(text: str) -> bool:
     parts = text.split("-")
     if len(parts) != len(UUID_PARTS):
@@ -173,6 +187,8 @@ def hint(word: str) -> str:
     """Return what to do about a word that names no device."""
     if word.lower() in {"all", "none", "void"}:
         return f"write '{word.lower()}' in lower case"
+    if word.count(":") == 1 and is_bus_id(f"0:{word}"):
+        return f"a PCI bus id begins with its domain, as in 0000:{word}"
     first, dash, last = word.partition("-")
     if dash and is_index(first) and is_index(last):
         return f"there are no ranges: list each index, as in {first},{last}"

@@ -110,19 +110,39 @@ class Changes:
             kernel.set_effective_ids(*owner)
         try:
             root = self._root
-            for path, _ in self.sealed:  # without this a user namespace's root could not write
-                kernel.close(root.dir_fd(path, create=True, kernel=kernel))
-                root.chmod(path, 0o755, kernel=kernel)
-            for path, data, mode in self.files:
-                root.write_file(path, data, mode=mode, kernel=kernel)
-            for path, mode in self.sealed:
-                root.chmod(path, mode, kernel=kernel)
+            sealed = [self._open_up(path, mode, kernel) for path, mode in self.sealed]
+            try:
+                for path, data, mode in self.files:
+                    root.write_file(path, data, mode=mode, kernel=kernel)
+            finally:
+                for path, mode in sealed:
+                    root.chmod(path, mode, kernel=kernel)
             for path in self.gone:
                 root.unlink(path, kernel=kernel)
             root.symlinks(self.links, kernel=kernel)
         finally:
             if switch:
                 kernel.set_effective_ids(*before)
+
+    def _open_up(self, path: str, mode: int, kernel: Kernel) -> tuple[str, int]:
+        """Make a directory that we can write to; return the mode that it is to have then.
+
+        A user namespace's root could not write to a sealed one; the host's can, and who is killed
+        leaves it as it is to be. The image's own keeps its mode.
+        """
+        root, is_root = self._root, posix.geteuid() == 0
+        is_new = root.stat(path) is None
+        kernel.close(root.dir_fd(path.rpartition("/")[0], create=True, kernel=kernel))
+        fd = root.dir_fd(path, create=True, mode=mode if is_root else 0o755, kernel=kernel)
+        try:
+            there = posix.fstat(fd).st_mode & 0o7777
+        finally:
+            kernel.close(fd)
+        if is_new:
+            return path, there & 0o7000 | mode  # an inherited set-group-id bit stays
+        if not is_root and there & 0o700 != 0o700:
+            root.chmod(path, there | 0o700, kernel=kernel)
+        return path, there
 
 
 def _is_empty_file(found: stat_result) -> bool:

@@ -72,7 +72,10 @@ class Covered:
     __slots__ = ("places",)
 
     def __init__(self, root: Root, destinations: Iterable[str]) -> None:
-        """Resolve the destinations in the image."""
+        """Resolve the destinations in the image.
+
+        Runtimes leave a folder that a link led to by `..`, so it is not enough to clean the text.
+        """
         found: dict[str, None] = {}
         for destination in destinations:
             plain = clean(destination)
@@ -80,13 +83,16 @@ class Covered:
             if not f"{plain}/".startswith(tuple([f"{place}/" for place in SYSTEM])):
                 try:
                     found[real(root, plain)] = None
+                    if ".." in destination:
+                        found[clean(real(root, f"/{destination}"))] = None
                 except UnsafePathError:
                     continue  # the runtime will refuse it
         self.places = list(found)
 
     def above(self, path: str) -> str:
         """Return a mount at a path or above it, "" where there is none."""
-        return next((p for p in self.places if path == p or path.startswith(f"{p}/")), "")
+        below = f"{path}/"
+        return next((p for p in self.places if below.startswith(f"{p.rstrip('/')}/")), "")
 
     def about(self, path: str) -> str:
         """Return a mount at, above or below a path, "" where there is none."""
@@ -105,7 +111,10 @@ def is_engines(root: Root, path: str, bundle: str, kernel: Kernel) -> bool:
     Podman's `--rootfs DIR` is somebody's folder. It is told by what it is not: no mount, not below
     the bundle, in no store of an engine.
     """
-    if path.startswith(bundle.rstrip("/") + "/") or any(store in path for store in STORES):
+    own = bundle.rstrip("/") + "/"
+    if path.startswith(own) and ".." not in path[len(own) :].split("/"):
+        return True
+    if any(store in path for store in STORES):
         return True
     parent = posix.open("..", posix.O_PATH | posix.O_DIRECTORY, dir_fd=root.fd)
     try:

@@ -68,7 +68,7 @@ def without_hook(
             container = _Container(bundle, root, edits, note)
             container.decide(_Work(words), folder, kernel)
             if writes:
-                container.changes.write((0, 0), kernel)
+                container.changes.write(bundle.host_root() or (0, 0), kernel)
     except (UnfitError, NvctError, OSError) as error:
         note(f"with a hook: {reason(error)}")
         return edits
@@ -84,8 +84,8 @@ def _check(bundle: Bundle, edits: list[Edits]) -> None:
     """
     if any(one["hooks"] and "apply" not in one for one in edits):
         raise UnfitError("there is another hook")
-    if bundle.has_user_namespace():
-        raise UnfitError("it has a user namespace")
+    if bundle.has_user_namespace() and not bundle.document.value(("linux", "uidMappings")):
+        raise UnfitError("it joins a user namespace that config.json does not map")
 
 
 class _Work:
@@ -147,10 +147,10 @@ class _Container:
         self._root = root
         self._edits = edits
         self._note = note
-        self._ours = {mount[0] for one in edits for mount in one["mounts"]}
-        self._covered = place.Covered(
-            root, [path for path in _destinations(bundle) if path not in self._ours]
-        )
+        self._ours = {mount[0] for one in edits if "cache" in one for mount in one["mounts"]}
+        others = [mount[0] for one in edits if "cache" not in one for mount in one["mounts"]]
+        others += [path for path in _destinations(bundle) if place.clean(path) not in self._ours]
+        self._covered = place.Covered(root, others)
         self.changes = Changes(root)
 
     def decide(self, work: _Work, folder: str, kernel: Kernel) -> None:
@@ -188,6 +188,7 @@ class _Container:
         """
         files = [linker.CACHE, linker_conf.PATH, linker_conf.MAIN, profile.PATH]
         files += linker.LOADERS.values()
+        files += filter(None, [linker.musl_path(self._root)])
         folders = {*work.folders, *(path.rpartition("/")[0] or "/" for _, path in work.links)}
         for path in (*files, *folders):
             over = self._covered.above(path) or self._covered.above(place.real(self._root, path))
@@ -196,6 +197,11 @@ class _Container:
         for _, path in work.links:
             if path in self._ours:
                 raise UnfitError(f"{path} is a mount and a link")
+            folder, _, name = path.rpartition("/")
+            beside = place.real(self._root, folder or "/").rstrip("/")
+            over = self._covered.about(path) or self._covered.about(f"{beside}/{name}")
+            if over:  # a runtime would follow the link to mount there
+                raise UnfitError(f"{over} is a mount")
         for path in work.folders:
             over = self._covered.about(path) or self._covered.about(place.real(self._root, path))
             if over:
@@ -251,7 +257,8 @@ class _Container:
         own_dev = False
         for mount in self._bundle.mounts:
             destination = place.clean(str(mount.get("destination")))
-            own_dev = own_dev or (destination == "/dev" and mount.get("type") == "tmpfs")
+            if destination == "/dev":
+                own_dev = mount.get("type") == "tmpfs"
             if profile.is_gpu(destination.removeprefix("/dev/")):
                 raise UnfitError(f"{destination} is a mount")
         if not own_dev:
@@ -266,6 +273,6 @@ class _Container:
 
 
 def _destinations(bundle: Bundle) -> list[str]:
-    """Return where config.json mounts something."""
+    """Return where config.json mounts something, as it says so."""
     found = [mount.get("destination") for mount in bundle.mounts]
-    return [place.clean(path) for path in found if isinstance(path, str)]
+    return [path for path in found if isinstance(path, str)]

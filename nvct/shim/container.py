@@ -96,7 +96,9 @@ def compat_folder(
     """
     if not any(host):
         return ""
-    over = covered.about(folder)
+    from nvct.rootfs import place
+
+    over = covered.about(folder) or covered.about(place.real(root, folder))
     if over:
         raise UnfitError(f"{over} is a mount: CUDA compatibility libraries may be there")
     if root.lstat(folder) is None:

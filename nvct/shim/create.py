@@ -214,18 +214,14 @@ def origin_of(bundle: bundles.Bundle, config: Config, host: Host) -> Origin | No
 
     def known_as(request: Request, name: str) -> list[list[str]] | None:
         kind, _, device = name.partition("=")
+        asked = kind if name in request.ids else _bare_kind(request, config)  # as _groups does
         try:
-            plan, kind = _plan_of(request, host, _kind_in(request, kind), path, anew=False)
+            plan, kind = _plan_of(request, host, asked, path, anew=False)
         except NvctError:
             return None
         return names_of(plan, f"{kind}={device}")
 
     return Origin(bundle, count, look_up=look_up, known_as=known_as)
-
-
-def _kind_in(request: Request, kind: str) -> str:
-    """Return the kind by which the plan of a device is found: this host's own has its own."""
-    return kind if request.mode == "cdi" else RUNTIME_KIND
 
 
 def _bare_kind(request: Request, config: Config) -> str:

@@ -7,6 +7,7 @@ run directory with the facts it depends on, beside launcher.conf for the launche
 
 from __future__ import annotations
 
+import posix
 import time
 
 from nvct import paths
@@ -49,7 +50,7 @@ def load(store: Store, env: Mapping[str, str], cold: str) -> Config:
         if was_young and fact[0] == "stat":
             _keep(store, path, config, fact)
         return config
-    if fact[0] == "absent":
+    if fact[0] == "absent" and is_absent(path):
         config = Config()
     else:
         from nvct.shim import door
@@ -57,6 +58,17 @@ def load(store: Store, env: Mapping[str, str], cold: str) -> Config:
         config = Config.from_dict(door.run(cold, ["config", path], env))
     _keep(store, path, config, fact)
     return config
+
+
+def is_absent(path: str) -> bool:
+    """Tell a file that is not there, or not for us, from one that cannot be looked at."""
+    try:
+        posix.stat(path)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _kept(store: Store, path: str) -> tuple[Config | None, bool]:

@@ -25,8 +25,8 @@ SPACES = {
     "auto": ["--userns=auto"],
     "nomap": ["--userns=nomap"],
 }
-NOT_HERE = -1
-"""In the place of an exit status: not even a container without a GPU starts."""
+NOT_HERE, NO_HOOK_STARTS = -1, -2
+"""In the place of an exit status: not even a container without a GPU starts, or with any hook."""
 LOOK = r"""
 echo "== who"; id -u
 echo "== nodes"; stat -c '%n %a' /dev/nvidia*
@@ -67,14 +67,15 @@ def _image() -> Path:
     return archive
 
 
-def _run(user: rootless.User, runtime: str, archive: Path) -> dict[str, tuple[int, str, str]]:
+def _run(user: rootless.User, runtime: str, archive: Path) -> dict[str, object]:
     program = shutil.which(runtime)
     if program is None:
         raise SystemExit(f"SKIP: {runtime} is not installed")
     made = user.call(runtime, "import", str(archive), "image:test")
     if made.returncode:
         raise SystemExit(f"SKIP: no rootless Podman here: {made.stderr[-300:]}")
-    found = {}
+    told = subprocess.run([program, "--version"], check=True, capture_output=True, text=True)
+    found: dict[str, object] = {runtime: told.stdout}
     device, _ = matrix.DEVICES
     ways = {
         "shim": (str(user.shim), [f"--env=NVIDIA_VISIBLE_DEVICES={device}"]),
@@ -88,7 +89,28 @@ def _run(user: rootless.User, runtime: str, archive: Path) -> dict[str, tuple[in
             done = user.call(runtime, *usual, *asks, "image:test", "/bin/sh", "-c", LOOK)
             status, said = done.returncode, done.stderr
             if status:
-                bare = user.call(runtime, *usual, "image:test", "/bin/sh", "-c", ":")
-                status, said = (NOT_HERE, bare.stderr) if bare.returncode else (status, said)
+                status, said = _without_gpu(user, runtime, usual) or (status, said)
             found[f"{way}-{runtime}-{space}"] = (status, done.stdout, said)
     return found
+
+
+def _without_gpu(user: rootless.User, runtime: str, usual: list[str]) -> tuple[int, str] | None:
+    """Return why a container cannot run that has nothing to do with nvct; None if it can."""
+    words = [*usual, "image:test", "/bin/true"]
+    for status, options in ((NOT_HERE, []), (NO_HOOK_STARTS, [f"--hooks-dir={_any_hook()}"])):
+        done = user.call(runtime, *options, *words)
+        if done.returncode:
+            return status, done.stderr
+    return None
+
+
+def _any_hook() -> Path:
+    """Return a folder that gives every container a hook, which does nothing."""
+    folder = matrix.HOME / "hooks"
+    folder.mkdir(exist_ok=True)
+    hook = {
+        "version": "1.0.0", "hook": {"path": "/bin/true"}, "when": {"always": True},
+        "stages": ["createContainer"],
+    }  # fmt: skip
+    (folder / "any.json").write_text(json.dumps(hook), encoding="utf-8")
+    return folder

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from nvct.request.resolve import Request
 
 UUID = "GPU-8a56d3b8-0f8c-4a6e-9e5f-0123456789ab"
+BUS_ID = "0000:18:00.0"
+"""Of the GPU with that UUID, which is number 0."""
 MIG = "MIG-8a56d3b8-0f8c-4a6e-9e5f-0123456789ab"
 ALL = f"{VISIBLE_DEVICES}=all"
 CONTAINERD = {
@@ -68,7 +70,7 @@ class Container:
             return None
         kind, _, device = name.partition("=")
         there = [[f"{kind}={index}"] for index in range(self.gpus)]
-        there[0].append(f"{kind}={UUID}")
+        there[0] += [f"{kind}={UUID}", f"{kind}={BUS_ID}"]
         return [names for names in there if device == "all" or name in names]
 
     def decide(self, config: Config, *env: str) -> tuple[Request | None, list[str]]:

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+
 import pytest
 
 from nvct.config.load import SIZE_LIMIT, from_toml, load
@@ -202,9 +205,35 @@ def test_what_is_no_toml_is_refused_with_its_path(data: bytes) -> None:
         from_toml(data, "/c.toml")
 
 
-def test_a_directory_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
-        load(str(tmp_path))
+@pytest.mark.parametrize("kind", ["directory", "fifo", "link to a fifo", "device"])
+def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(tmp_path / "fifo")
+        path.symlink_to(tmp_path / "fifo")
+    if kind == "fifo":
+        path = tmp_path / "fifo"
+
+    with pytest.raises(ConfigError) as caught:
+        load(str(path))
+
+    assert caught.value.message == f"{path} is no regular file"
+    assert caught.value.hint == "put a file of settings there"
+
+
+def test_dev_null_has_the_defaults() -> None:
+    assert load("/dev/null").mode == load("/none/config.toml").mode
+
+
+def test_a_socket_is_no_configuration(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(tmp_path / "config.toml"))
+        with pytest.raises(ConfigError, match="cannot be read: No such device or address"):
+            load(str(tmp_path / "config.toml"))
 
 
 def test_a_huge_file_is_refused(tmp_path: Path) -> None:

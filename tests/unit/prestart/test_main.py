@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -138,6 +139,20 @@ def test_a_request_that_cannot_be_had_is_one_line(lab: Lab) -> None:
     assert said.returncode == 1
     assert said.stderr.startswith(f"{PROGRAM}: nvidia.com/gpu has no device '7'")
     assert said.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("program", ["shim", "hook"])
+def test_a_fifo_as_config_toml_keeps_nobody_waiting(program: str, lab: Lab) -> None:
+    lab.config_toml.unlink()
+    os.mkfifo(lab.config_toml)
+    lab.asks("NVIDIA_VISIBLE_DEVICES=0")
+    before = time.monotonic()
+
+    said = lab.create().stderr if program == "shim" else hook(lab, "prestart").stderr
+
+    wanted = f"{lab.config_toml} is no regular file; put a file of settings there [bad-config]\n"
+    assert said.endswith(wanted)
+    assert time.monotonic() - before < 10.0  # half of what is waited for an answer
 
 
 def test_a_named_config_file_is_used(lab: Lab) -> None:

@@ -7,12 +7,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from nvct import paths
 from nvct.config import load
 from nvct.errors import ConfigError, DriverNotFoundError
+from nvct.host.model import Gpu, Inventory
 from nvct.plan import facts, model
 from nvct.plan.store import Store
 from nvct.refresh import compiled, live
@@ -157,7 +159,7 @@ def test_our_own_spec_lies_beside_the_plan_and_not_in_a_cdi_folder(lab: Lab) -> 
     spec = json.loads((lab.run_dir / paths.OWN_SPEC).read_text())
     assert spec["kind"] == "nvidia.com/gpu"
     names = {f"nvidia.com/gpu={device['name']}" for device in spec["devices"]}
-    assert names == set(plan["devices"])
+    assert names == {name for name in plan["devices"] if not name.endswith(":00.0")}
     assert os.listdir(lab.home / "cdi") == []
 
 
@@ -214,6 +216,57 @@ def ask(lab: Lab, *args: str) -> tuple[int, dict[str, Any], str]:
     )  # fmt: skip
     answer: dict[str, Any] = json.loads(done.stdout)
     return done.returncode, answer, done.stderr
+
+
+# --- PCI bus ids ---
+
+
+def test_a_gpu_has_the_name_of_its_bus_id_unless_it_is_in_mig_mode(lab: Lab) -> None:
+    lab.driver(gpus=2).instance(1, 1, 0, (12, 13))
+
+    devices = own_plan(lab)["devices"]
+
+    assert devices["nvidia.com/gpu=0000:18:00.0"] == devices["nvidia.com/gpu=0"]
+    assert [name for name in devices if name.endswith(".0")] == ["nvidia.com/gpu=0000:18:00.0"]
+    spec = json.loads((lab.run_dir / paths.OWN_SPEC).read_text(encoding="utf-8"))
+    assert "0000:18:00.0" not in [device["name"] for device in spec["devices"]]
+
+
+def test_two_gpus_of_one_bus_id_have_none_of_it(lab: Lab) -> None:
+    lab.driver()
+    plan = own_plan(lab)
+    known = set(plan["devices"])
+    gpu = Gpu(index=0, minor=0, uuid="", bus_id="0000:00:01.0", model="", node=None)
+
+    compiled.name_by_bus_id(plan, Inventory(driver_version="1", gpus=(gpu, replace(gpu, index=1))))
+
+    assert set(plan["devices"]) == known
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize("word", ["00000000:2A:00.0", "0000:2a:00.0", "0:2a:0"])
+def test_a_container_gets_the_gpu_of_a_bus_id_and_no_other(word: str, mode: str, lab: Lab) -> None:
+    lab.driver(gpus=3)
+    lab.configure(mode=mode)
+    lab.asks(f"NVIDIA_VISIBLE_DEVICES={word}")
+
+    said = lab.create()
+
+    assert said.status == 0, said
+    paths_made = [node["path"] for node in lab.document()["linux"]["devices"]]
+    assert [p for p in paths_made if p[-1].isdigit() and "nvidia" in p] == ["/dev/nvidia1"]
+
+
+@pytest.mark.parametrize("word", ["0000:2a:00.0", "0000:18:00.1", "0000:19:00.0"])
+def test_a_bus_id_of_no_gpu_or_of_one_in_mig_mode_says_so(word: str, lab: Lab) -> None:
+    lab.driver(gpus=2).instance(1, 1, 0, (12, 13))
+    lab.asks(f"NVIDIA_VISIBLE_DEVICES={word}")
+
+    said = lab.create()
+
+    assert said.status == 1
+    assert f"nvidia.com/gpu has no device '{word}'; it has 0, all; " in said.stderr
+    assert "of a GPU in MIG mode ask for its MIG devices [unknown-device]" in said.stderr
 
 
 def test_the_answer_is_one_object(lab: Lab) -> None:

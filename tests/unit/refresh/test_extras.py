@@ -224,13 +224,14 @@ def node(path: str) -> DeviceNode:
 def test_a_mig_device_is_as_its_gpu() -> None:
     mig = MigDevice(index=0, uuid="MIG-a", gi=1, ci=0, cap_minors=(1, 2))
     gpu = Gpu(
-        index=3, minor=1, uuid="GPU-a", bus_id="", model="", node=node("/dev/nvidia1"), mig=(mig,)
-    )
+        index=3, minor=1, uuid="GPU-a", bus_id="0000:3b:00.0", model="",
+        node=node("/dev/nvidia1"), mig=(mig,),
+    )  # fmt: skip
     known = {"GPU-a": {"brand": "Tesla", "arch": "9.0"}, "GPU-b": {"brand": "Titan"}}
 
     found = extras.by_name(Inventory(driver_version="1", gpus=(gpu,)), known)
 
-    assert set(found) == {"3", "GPU-a", "3:0", "MIG-a"}
+    assert set(found) == {"3", "GPU-a", "0000:3b:00.0", "3:0", "MIG-a"}
     assert all(one == known["GPU-a"] for one in found.values())
 
 

@@ -10,12 +10,24 @@ import pytest
 from nvct.oci.bundle import Bundle
 from nvct.request.origin import Origin, count_all, names_of
 from nvct.request.resolve import VISIBLE_DEVICES
-from tests.support.policies import ALL, CONTAINERD, CRIO, MIG, ROOT, UUID, Container, policy
+from tests.support.policies import (
+    ALL,
+    BUS_ID,
+    CONTAINERD,
+    CRIO,
+    MIG,
+    ROOT,
+    UUID,
+    Container,
+    policy,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
+
+    from nvct.request.resolve import Request
 
 
 @pytest.fixture
@@ -66,24 +78,27 @@ def test_by_tells_what_brings_the_request(what: str, word: str, container: Conta
 
 ASKED = [
     ("all", ["all"], ()),
-    ("0", [], ()),
+    ("0", ["devices"], ()),
+    (UUID, ["devices"], ()),
     ("none", ["none"], ()),
     ("nvidia.com/gpu=all", ["all"], ()),
     ("management.nvidia.com/gpu=all", ["all", "management"], ()),
     ("management.nvidia.com/gpu=0", ["management"], ()),
-    ("xmanagement.nvidia.com/gpu=0", [], ()),
+    ("xmanagement.nvidia.com/gpu=0", ["devices"], ()),
+    ("nvidia.com/gpu=0,nvidia.com/gpu=all", ["all", "devices"], ()),
+    ("nvidia.com/gpu=0,nvidia.com/gds=x", ["devices", "gds"], ()),
     ("nvidia.com/gds=all", ["all", "gds"], ()),
     ("nvidia.com/imex-channel=3", ["imex"], ()),
     ("runtime.nvidia.com/gpu=all", ["all"], ()),
-    ("0", ["gds"], ("NVIDIA_GDS=enabled",)),
-    ("0", ["mofed"], ("NVIDIA_MOFED=enabled",)),
-    ("0", ["gdrcopy"], ("NVIDIA_GDRCOPY=enabled",)),
-    ("0", ["nvswitch"], ("NVIDIA_NVSWITCH=enabled",)),
-    ("0", ["imex"], ("NVIDIA_IMEX_CHANNELS=1",)),
-    ("0", ["mig-config"], ("NVIDIA_MIG_CONFIG_DEVICES=all",)),
-    ("0", ["mig-monitor"], ("NVIDIA_MIG_MONITOR_DEVICES=all",)),
+    ("0", ["devices", "gds"], ("NVIDIA_GDS=enabled",)),
+    ("0", ["devices", "mofed"], ("NVIDIA_MOFED=enabled",)),
+    ("0", ["devices", "gdrcopy"], ("NVIDIA_GDRCOPY=enabled",)),
+    ("0", ["devices", "nvswitch"], ("NVIDIA_NVSWITCH=enabled",)),
+    ("0", ["devices", "imex"], ("NVIDIA_IMEX_CHANNELS=1",)),
+    ("0", ["devices", "mig-config"], ("NVIDIA_MIG_CONFIG_DEVICES=all",)),
+    ("0", ["devices", "mig-monitor"], ("NVIDIA_MIG_MONITOR_DEVICES=all",)),
 ]
-ASKS_FOR = ["all", "none", "management", "mig-config", "mig-monitor", "imex", "gds", "mofed",
+ASKS_FOR = ["all", "none", "devices", "management", "mig-config", "mig-monitor", "imex", "gds", "mofed",
             "gdrcopy", "nvswitch"]  # fmt: skip
 
 
@@ -101,6 +116,52 @@ def test_asks_for_tells_what_is_asked_for(
 
 
 @pytest.mark.parametrize(
+    ("words", "value", "more", "allowed"),
+    [
+        ("management", "management.nvidia.com/gpu=all", "", True),
+        ("management", "management.nvidia.com/gpu=all,nvidia.com/gpu=0", "", False),
+        ("management devices", "management.nvidia.com/gpu=all,nvidia.com/gpu=0", "", True),
+        ("all", "management.nvidia.com/gpu=all", "", False),
+        ("all", "all", "", True),
+        ("devices", "all", "", False),
+        ("devices", "0,1", "", True),
+        ("devices", "0", "NVIDIA_GDS=enabled", False),
+        ("gds", "0", "NVIDIA_GDS=enabled", False),
+        ("gds devices", "0", "NVIDIA_GDS=enabled", True),
+        ("none", "none", "", True),
+        ("none", "none", "NVIDIA_IMEX_CHANNELS=1", False),
+        ("imex", "none", "NVIDIA_IMEX_CHANNELS=1", False),
+        ("none imex", "none", "NVIDIA_IMEX_CHANNELS=1", True),
+        ("mig-config", "all", "NVIDIA_MIG_CONFIG_DEVICES=all", False),
+        ("all mig-config", "all", "NVIDIA_MIG_CONFIG_DEVICES=all", True),
+    ],
+)  # fmt: skip
+def test_a_rule_that_allows_some_of_what_is_asked_for_lets_in_nothing(
+    words: str, value: str, more: str, *, allowed: bool, container: Container
+) -> None:
+    container.bounding = ["CAP_SYS_ADMIN"]
+    asks_for = str(words.split()).replace("'", '"')
+    config = policy(f'asks-for = {asks_for}\nthen = "allow"', default="deny", mode="auto")
+
+    outcome = container.outcome(config, f"{VISIBLE_DEVICES}={value}", more)
+
+    assert outcome == ("allow" if allowed else "deny")
+
+
+def test_what_else_is_asked_for_is_said(container: Container) -> None:
+    config = policy('asks-for = ["management"]\nthen = "allow"', mode="auto")
+    value = "management.nvidia.com/gpu=all,nvidia.com/gpu=0,nvidia.com/gds=all"
+
+    container.outcome(config, f"{VISIBLE_DEVICES}={value}")
+
+    assert container.origin is not None
+    (step,) = container.origin.steps
+    assert step.why == (
+        "asks-for: it asks for devices, gds besides management, which counts against it"
+    )
+
+
+@pytest.mark.parametrize(
     ("patterns", "value", "mode", "holds"),
     [
         ("nvidia.com/gpu=*", "0", "auto", True),
@@ -109,6 +170,15 @@ def test_asks_for_tells_what_is_asked_for(
         ("nvidia.com/gpu=1", "0,2", "auto", False),
         ("nvidia.com/gpu=0", UUID, "auto", True),
         ("nvidia.com/gpu=" + UUID, "0", "auto", True),
+        ("nvidia.com/gpu=" + UUID, "00000000:18:00.0", "auto", True),
+        ("nvidia.com/gpu=*", BUS_ID, "auto", True),
+        ("nvidia.com/gpu=0", BUS_ID, "auto", True),
+        ("nvidia.com/gpu=1", BUS_ID, "auto", False),
+        ("nvidia.com/gpu=" + BUS_ID, BUS_ID, "auto", True),
+        ("nvidia.com/gpu=" + BUS_ID, "0", "auto", True),
+        ("nvidia.com/gpu=" + BUS_ID, "1", "auto", False),
+        ("nvidia.com/gpu=0000*", BUS_ID, "auto", False),
+        ("nvidia.com/gpu=0000*", "0", "auto", False),
         ("nvidia.com/gpu=0", "all", "auto", True),
         ("nvidia.com/gpu=9", "all", "auto", False),
         ("nvidia.com/gpu=9", "8", "auto", False),
@@ -414,3 +484,38 @@ def test_two_names_of_a_device_are_one_device() -> None:
     assert names_of(plan, "nvidia.com/gpu=7") == []
     assert count_all(plan, "nvidia.com/gpu") == 2
     assert count_all(plan, "none.com/gpu") == 1
+
+
+class OfAnother(Container):
+    """On a host whose spec, another vendor's, names devices by their PCI bus ids alone."""
+
+    def known_as(self, request: Request, name: str) -> list[list[str]] | None:
+        del self, request
+        return [[name]]
+
+
+def test_a_device_that_has_no_name_but_a_bus_id_fits_patterns_by_it(tmp_path: Path) -> None:
+    container = OfAnother(tmp_path)
+    config = policy('devices = ["x.com/nic=0000:03*"]\nthen = "deny"', mode="cdi")
+
+    assert container.outcome(config, f"{VISIBLE_DEVICES}=x.com/nic=0000:03:00.0") == "deny"
+    assert container.outcome(config, f"{VISIBLE_DEVICES}=x.com/nic=0000:04:00.0") == "allow"
+
+
+def test_devices_of_two_specs_are_two_whatever_their_own_edits_are() -> None:
+    def device(spec: int) -> dict[str, object]:
+        return {"spec": spec, "edits": 0, "facts": [], "refuse": ""}
+
+    plan: Any = {"devices": {"x.com/y=0": device(0), "x.com/y=root": device(1)}}
+
+    assert names_of(plan, "x.com/y=root") == [["x.com/y=root"]]
+    assert count_all(plan, "x.com/y") == 2
+
+
+def test_nobody_knows_what_all_stands_for_where_it_is_the_only_name(container: Container) -> None:
+    plan: Any = {"devices": {"nvidia.com/gpu=all": {"spec": 0, "edits": 0}}}  # WSL's GPUs
+    config = policy('devices = ["nvidia.com/gpu=0"]\nthen = "deny"')
+
+    assert names_of(plan, "nvidia.com/gpu=all") is None
+    container.gpus = 0
+    assert container.outcome(config, ALL) == "deny"

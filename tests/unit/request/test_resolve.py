@@ -273,6 +273,26 @@ def test_an_unknown_mode_fails_only_where_there_is_a_request() -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "jit-cdi", "legacy", "csv"])
+def test_pci_bus_ids_are_in_the_form_of_our_plans(mode: str) -> None:
+    config = configured(mode=mode, accept_volume_mounts=True)
+    value = "NVIDIA_VISIBLE_DEVICES=00000000:AF:00.0,1,0000:af:00.0,0:18:0"
+
+    assert must(asked(value, config=config)).ids == ["0000:af:00.0", "1", "0000:18:00.0"]
+    by_mount = must(asked(mounts=mount("00000000:AF:00.0"), config=config))
+    assert by_mount.ids == ["0000:af:00.0"]
+    jit = must(asked("NVIDIA_VISIBLE_DEVICES=runtime.nvidia.com/gpu=0000:AF:00.0", config=config))
+    assert jit.ids == ["0000:af:00.0"]
+
+
+def test_the_names_of_others_specs_stay_as_they_are_written() -> None:
+    config = configured(mode="cdi")
+
+    assert must(asked("NVIDIA_VISIBLE_DEVICES=0000:AF:00.0", config=config)).ids == [
+        "0000:AF:00.0"
+    ]
+
+
+@pytest.mark.parametrize("mode", ["auto", "jit-cdi", "legacy", "csv"])
 @pytest.mark.parametrize("value", ["nvidia.com/gpu=0,1", "1,nvidia.com/gpu=0"])
 def test_cdi_names_do_not_mix_with_others(mode: str, value: str) -> None:
     with pytest.raises(RequestError, match=r"mixes the CDI name 'nvidia.com/gpu=0'"):

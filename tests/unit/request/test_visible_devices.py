@@ -11,6 +11,7 @@ from nvct.request.visible_devices import (
     WORD_LIMIT,
     check_word,
     evaluate,
+    plain_bus_id,
     shown,
     split,
 )
@@ -215,7 +216,7 @@ def test_more_words_from_many_sources_are_refused() -> None:
         (
             "gpu0",
             ("p: NVIDIA_VISIBLE_DEVICES asks for 'gpu0', which names no device;"
-            " use all, none, void, an index, G:M, a UUID or a CDI name [bad-request]"),
+            " use all, none, void, an index, G:M, a UUID, a PCI bus id or a CDI name [bad-request]"),
         ),
         (
             "0-3",
@@ -228,9 +229,14 @@ def test_more_words_from_many_sources_are_refused() -> None:
             " write 'all' in lower case [bad-request]"),
         ),
         (
+            "01:00.0",
+            ("p: NVIDIA_VISIBLE_DEVICES asks for '01:00.0', which names no device;"
+            " a PCI bus id begins with its domain, as in 0000:01:00.0 [bad-request]"),
+        ),
+        (
             "\x1b]0;x",
             ("p: NVIDIA_VISIBLE_DEVICES asks for '\\x1b]0;x', which names no device;"
-            " use all, none, void, an index, G:M, a UUID or a CDI name [bad-request]"),
+            " use all, none, void, an index, G:M, a UUID, a PCI bus id or a CDI name [bad-request]"),
         ),
     ],
     ids=ascii,
@@ -240,6 +246,32 @@ def test_a_typo_reads_as_one_line(word: str, text: str) -> None:
         evaluate([word], "NVIDIA_VISIBLE_DEVICES")
 
     assert line("p", caught.value) == text
+
+
+# libnvidia-container src/cli/common.c, matches_pci_format: it takes hexadecimal numbers of any
+# length in either case, and what follows the device as it may be.
+@pytest.mark.parametrize(
+    ("word", "plain"),
+    [
+        ("00000000:18:00.0", "0000:18:00.0"),
+        ("00000000:AF:1F.0", "0000:af:1f.0"),
+        ("0000:18:00.0", "0000:18:00.0"),
+        ("0000:18:00", "0000:18:00.0"),
+        ("0:1:0", "0000:01:00.0"),
+        ("10000:01:00.0", "10000:01:00.0"),
+        ("0000:18:00.1", "0000:18:00.1"),
+        ("0000:18:00.01", "0000:18:00.01"),
+        ("18:00.0", "18:00.0"),
+        ("0:1", "0:1"),
+        ("all", "all"),
+        ("nvidia.com/gpu=00000000:18:00.0", "nvidia.com/gpu=00000000:18:00.0"),
+        (f"GPU-{UUID}", f"GPU-{UUID}"),
+    ],
+    ids=str,
+)
+def test_a_pci_bus_id_has_one_form(word: str, plain: str) -> None:
+    assert plain_bus_id(word) == plain
+    assert plain_bus_id(plain) == plain
 
 
 def test_a_long_word_is_shortened_in_messages() -> None:

@@ -5,181 +5,37 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from nvct.linux import ldcache
 from nvct.oci.bundle import Bundle
-from nvct.plan import compile as compiler
-from nvct.plan import inject, model
-from nvct.rootfs import linker_conf, profile
+from nvct.plan import model
+from nvct.rootfs import profile
 from nvct.shim import classic
-from tests.support.containers import Container
 from tests.support.forked import in_mount_namespace
+from tests.unit.shim.images import (
+    CACHE,
+    DEBIAN,
+    IMAGES,
+    MACHINE,
+    MODULE,
+    VERSION,
+    Image,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-    from nvct.cdi.types import Spec
 
-MACHINE = os.uname().machine
-LOADER = "/lib64/ld-linux-x86-64.so.2" if MACHINE == "x86_64" else "/lib/ld-linux-aarch64.so.1"
-DEBIAN = f"/usr/lib/{MACHINE}-linux-gnu"
-CACHE, DROP_IN = "/etc/ld.so.cache", "/etc/ld.so.conf.d/00-nvct.conf"
-VERSION = "580.159.04"
-LIBRARIES = {"libcuda": "libcuda.so.1", "libnvidia-ml": "libnvidia-ml.so.1", "libplain": ""}
 pytestmark = pytest.mark.skipif(MACHINE not in ldcache.FLAGS, reason="no ld.so.cache is known")
-
-
-class Image(Container):
-    """A container that asks for a GPU of a driver whose libraries are in `libdir`."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.libdir = DEBIAN
-        self.driver = Container(folder / "host")
-        self.version = VERSION
-        self.config: dict[str, Any] = {
-            "root": {"path": "rootfs"},
-            "process": {"env": ["PATH=/usr/bin"]},
-            "mounts": [
-                {"destination": "/proc", "type": "proc", "source": "proc"},
-                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
-            ],
-        }
-
-    def glibc(self, folder: str = DEBIAN, shown: str = "") -> Image:
-        """Give it glibc in a folder, which its cache calls by another name, maybe."""
-        self.library(LOADER, "ld.so", MACHINE)
-        self.library(f"{folder}/libc.so.6", "libc.so.6", MACHINE)
-        pairs = [("libc.so.6", f"{shown or folder}/libc.so.6")]
-        self.file(CACHE, ldcache.merge(None, pairs, machine=MACHINE))
-        return self
-
-    def mount(self, destination: str, **more: str) -> Image:
-        mount = {"destination": destination, "type": "bind", "source": "/volume", **more}
-        self.config["mounts"].append(mount)
-        return self
-
-    def files(self) -> dict[str, str]:
-        """Return the driver's files on the host by their paths in a container."""
-        found = {}
-        for stem, soname in LIBRARIES.items():
-            path = f"{self.libdir}/{stem}.so.{self.version}"
-            found[path] = str(self.driver.library(path, soname or None, MACHINE))
-        return found
-
-    def args(self) -> list[str]:
-        """Return what the hook is told."""
-        links = [(f"{s}.so.{self.version}", f"{self.libdir}/{n}") for s, n in LIBRARIES.items()]
-        links = [(target, path) for target, path in links if not path.endswith("/")]
-        links.append(("libcuda.so.1", f"{self.libdir}/libcuda.so"))
-        words = [word for t, p in links for word in ("--link", f"{t}::{p}")]
-        words += [f"--host-driver-version={self.version}", "--folder", self.libdir]
-        return [*words, "--mask-params", "--application-profile"]
-
-    def edits(self) -> list[model.Edits]:
-        """Return the edits of a request, compiled as the cold side does."""
-        hook = {
-            "hookName": "createContainer", "path": "/bin/true", "env": ["A=B"],
-            "args": ["nvidia-cdi-hook", "apply", *self.args()],
-        }  # fmt: skip
-        mounts = [{"hostPath": h, "containerPath": c} for c, h in self.files().items()]
-        node = {"path": "/dev/nvidia3", "type": "c", "major": 195, "minor": 3}
-        spec: Any = {
-            "kind": "nvidia.com/gpu",
-            "devices": [{"name": "0", "containerEdits": {"deviceNodes": [node]}}],
-            "containerEdits": {"hooks": [hook]},
-        }
-        part: Any = {"containerEdits": {"mounts": mounts}, "devices": []}
-        parts: dict[str, Spec] = {"compute": part}
-        plan = compiler.compile_spec(spec, "/own.json", "/config.toml", parts=parts)
-        return model.collect(plan, ["nvidia.com/gpu=0"], ["compute"])
-
-    def create(self, **more: Any) -> tuple[dict[str, Any], list[str]]:
-        """Do what the shim does; return config.json and what the log says."""
-        bundle = Bundle(str(self.bundle / "config.json"), json.dumps(self.config))
-        notes: list[str] = []
-        edits = classic.without_hook(bundle, str(self.bundle), self.edits(), notes.append, **more)
-        inject.apply(bundle, edits)
-        return json.loads(bundle.document.render()), notes
-
-    def hooked(self) -> None:
-        """Do what a runtime does with the hook in config.json: mounts first."""
-        for path, source in self.files().items():
-            self.file(path, Path(source).read_bytes())
-        self.write_config(self.config)
-        (self.root / "dev").mkdir(exist_ok=True)
-        os.mknod(self.root / "dev/nvidia3", 0o20666, os.makedev(195, 3))
-        words = [word for word in self.args() if word != "--mask-params"]
-        assert self.hook("apply", "--proc-root", str(self.proc), *words) == 0
-        (self.root / "dev/nvidia3").unlink()
-        (self.root / "dev").rmdir()
-        for path in self.files():
-            (self.root / path.lstrip("/")).unlink()
-
-    def found(self, name: str) -> list[str]:
-        """Return what the linker's cache has for a name, in order."""
-        return ldcache.parse((self.root / CACHE[1:]).read_bytes()).find(name)
 
 
 @pytest.fixture
 def image(tmp_path: Path) -> Image:
     return Image(tmp_path)
-
-
-def _merged(image: Image) -> None:
-    image.glibc(shown=f"/lib/{MACHINE}-linux-gnu")
-    image.link("/lib/" + f"{MACHINE}-linux-gnu", f"../usr/lib/{MACHINE}-linux-gnu")
-
-
-def _stub(image: Image) -> None:
-    image.glibc()
-    pairs = [("libc.so.6", f"{DEBIAN}/libc.so.6"), ("libcuda.so.1", "/stub/libcuda.so.1")]
-    image.file(CACHE, ldcache.merge(None, pairs, machine=MACHINE))
-    image.link(f"{DEBIAN}/libcuda.so.1", "/stub/libcuda.so.1")
-    image.file(f"{DEBIAN}/libnvidia-ml.so.1", "an empty one")
-
-
-def _no_cache(image: Image) -> None:
-    (image.glibc("/usr/lib64").root / CACHE[1:]).unlink()
-
-
-def _compat(image: Image) -> None:
-    image.glibc().library("/usr/local/cuda/compat/libcuda.so.595.1", "libcuda.so.1", MACHINE)
-
-
-def _musl(image: Image) -> None:
-    image.file(f"/lib/ld-musl-{MACHINE}.so.1", "musl")
-
-
-def _started_before(image: Image) -> None:
-    image.glibc("/usr/lib64")
-    image.version = "570.1"
-    image.create()
-    image.version = VERSION
-
-
-def _old_drop_in(image: Image) -> None:
-    conf = linker_conf.LinkerConf([], ["/opt/driver"], ["/usr/local/nvidia/lib64"])
-    image.glibc().file(DROP_IN, conf.render())
-
-
-IMAGES: dict[str, Callable[[Image], object]] = {
-    "debian": lambda image: image.glibc(),
-    "merged-usr": _merged,
-    "another-folder": lambda image: image.glibc("/usr/lib64"),
-    "stub": _stub,
-    "no-cache": _no_cache,
-    "compat": _compat,
-    "musl": _musl,
-    "static": lambda image: image.file("/init"),
-    "started-before": _started_before,
-    "old-drop-in": _old_drop_in,
-}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs mknod")
@@ -196,15 +52,16 @@ def test_the_root_is_as_the_hook_would_have_made_it(name: str, tmp_path: Path) -
     assert "hooks" not in document
     made = by_shim.tree()
     assert made == by_hook.tree()
-    assert _modes(by_shim) == _modes(by_hook)
+    assert modes(by_shim) == modes(by_hook)
     assert profile.PATH[1:] in made
     assert made[f"{DEBIAN[1:]}/libcuda.so.1"] == f"-> libcuda.so.{VERSION}"
 
 
-def _modes(image: Image) -> list[tuple[str, int]]:
+def modes(image: Image) -> list[tuple[str, int, int, int]]:
     """Return who may do what with everything in the container."""
-    paths = sorted(image.root.rglob("*"))
-    return [(str(path.relative_to(image.root)), path.lstat().st_mode) for path in paths]
+    found = [(path, path.lstat()) for path in sorted(image.root.rglob("*"))]
+    root = image.root
+    return [(str(p.relative_to(root)), s.st_mode, s.st_uid, s.st_gid) for p, s in found]
 
 
 def test_the_mounts_are_those_of_a_container_with_a_hook(image: Image) -> None:
@@ -245,6 +102,26 @@ def test_an_explanation_changes_nothing(image: Image) -> None:
     assert image.tree() == before
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_in_a_user_namespace_what_is_written_is_its_root_s(image: Image) -> None:
+    for path in [image.root, *image.glibc().root.rglob("*")]:
+        os.chown(path, 200000, 300000, follow_symlinks=False)
+    _user_namespace(image)
+    image.config["linux"] |= {
+        "uidMappings": [{"containerID": 0, "hostID": 200000, "size": 65536}],
+        "gidMappings": [{"containerID": 0, "hostID": 300000, "size": 65536}],
+    }
+
+    document, notes = image.create()
+
+    assert (notes, "hooks" in document) == (["without a hook"], False)
+    assert {(p.lstat().st_uid, p.lstat().st_gid) for p in image.root.rglob("*")} == {
+        (200000, 300000)
+    }
+    assert image.found("libcuda.so.1") == [f"{DEBIAN}/libcuda.so.1"]
+    assert (os.geteuid(), os.getegid()) == (0, 0)
+
+
 def test_every_gpu_node_of_config_json_is_in_the_profile(image: Image) -> None:
     node = {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}
     image.config["linux"] = {"devices": [node]}
@@ -258,9 +135,19 @@ def _user_namespace(image: Image) -> None:
     image.config["linux"] = {"namespaces": [{"type": "user"}]}
 
 
+def _without_root(image: Image) -> None:
+    _user_namespace(image)
+    image.config["linux"]["uidMappings"] = [{"containerID": 1000, "hostID": 1000, "size": 1}]
+
+
 def _somebodys(image: Image) -> None:
     image.root.rename(image.bundle.parent / "mine")
     image.config["root"]["path"] = str(image.bundle.parent / "mine")
+
+
+def _somebodys_by_dots(image: Image) -> None:
+    _somebodys(image)
+    image.config["root"]["path"] = "../mine"
 
 
 def _fifo(image: Image) -> None:
@@ -279,9 +166,33 @@ def _link_into_a_volume(image: Image) -> None:
     image.link(DEBIAN, "/vol/lib")
 
 
+def _compat_behind_a_link(image: Image) -> None:
+    image.library("/usr/local/cuda-13/compat/libcuda.so.595.1", "libcuda.so.1", MACHINE)
+    image.link("/usr/local/cuda", "cuda-13")
+    image.mount("/usr/local/cuda-13")
+
+
+def _dots_behind_a_link(image: Image) -> None:
+    (image.root / "etc/inner").mkdir()
+    image.link("/link", "/etc/inner")
+    image.mount("/link/../ld.so.conf.d")
+
+
+def _link_to_the_root(image: Image) -> None:
+    image.link("/everything", "/")
+    image.mount("/everything")
+
+
+def _musl_and_a_mount(image: Image) -> None:
+    IMAGES["musl"](image)
+    image.mount(f"/etc/ld-musl-{MACHINE}.path")
+
+
 STAYS: dict[str, tuple[Callable[[Image], object], str]] = {
-    "user-namespace": (_user_namespace, "it has a user namespace"),
+    "user-namespace-of-another": (_user_namespace, "it joins a user namespace"),
+    "user-namespace-without-root": (_without_root, "the user namespace has no root"),
     "somebodys-folder": (_somebodys, "is no root of this container's own"),
+    "somebodys-folder-by-dots": (_somebodys_by_dots, "is no root of this container's own"),
     "mount-over-etc": (lambda i: i.mount("/etc"), "/etc is a mount"),
     "mount-over-the-cache": (lambda i: i.mount("//etc/./ld.so.cache"), "ld.so.cache is a mount"),
     "mount-of-the-folder": (lambda i: i.mount(DEBIAN), "is a mount"),
@@ -290,6 +201,13 @@ STAYS: dict[str, tuple[Callable[[Image], object], str]] = {
     "mount-of-a-link": (lambda i: i.mount(f"{DEBIAN}/libcuda.so.1"), "is a mount"),
     "mount-of-compat": (lambda i: i.mount("/usr/local/cuda"), "/usr/local/cuda is a mount"),
     "mount-of-a-gpu": (lambda i: i.mount("/dev/nvidia7"), "/dev/nvidia7 is a mount"),
+    "mount-of-compat-behind-a-link": (_compat_behind_a_link, "/usr/local/cuda-13 is a mount"),
+    "mount-behind-dots": (_dots_behind_a_link, "/etc/ld.so.conf.d is a mount"),
+    "mount-of-all": (lambda i: i.mount("/"), "/ is a mount"),
+    "mount-by-a-link-to-the-root": (_link_to_the_root, "/ is a mount"),
+    "mount-of-a-link-elsewhere": (lambda i: i.mount(MODULE), f"{MODULE} is a mount"),
+    "mount-of-musl's-file": (_musl_and_a_mount, ".path is a mount"),
+    "mount-over-dev": (lambda i: i.mount("/dev"), "it has no /dev of its own"),
     "dev-of-the-host": (_bound_dev, "/dev is a mount|it has no /dev of its own"),
     "link-into-a-volume": (_link_into_a_volume, "/vol is a mount"),
     "unknown-cache": (lambda i: i.file(CACHE, b"cache 3.0"), "unknown format"),
@@ -340,6 +258,20 @@ def test_another_hook_keeps_ours(image: Image) -> None:
 
     assert classic.without_hook(bundle, str(image.bundle), edits, notes.append) == edits
     assert notes == ["with a hook: there is another hook"]
+
+
+@pytest.mark.parametrize("path", ["/etc", "/usr/local/cuda", DEBIAN])
+def test_what_another_spec_mounts_is_there_for_the_hook_alone(image: Image, path: str) -> None:
+    bundle = Bundle(str(image.bundle / "config.json"), json.dumps(image.glibc().config))
+    before = image.tree()
+    other = model.no_edits()
+    other["mounts"] = [[path, f'{{"destination":"{path}","source":"/volume"}}']]
+    edits = [*image.edits(), other]
+    notes: list[str] = []
+
+    assert classic.without_hook(bundle, str(image.bundle), edits, notes.append) == edits
+    assert image.tree() == before
+    assert "is a mount" in notes[0]
 
 
 def test_a_read_only_root_is_for_the_hook(image: Image) -> None:

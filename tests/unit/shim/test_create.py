@@ -413,6 +413,22 @@ def test_a_device_that_is_there_is_denied_as_such(lab: Lab) -> None:
     assert "policy rule 'default' denies NVIDIA_VISIBLE_DEVICES='1'" in found.stderr
 
 
+@pytest.mark.parametrize("mode", ["legacy", "csv", "auto", "cdi"])
+@pytest.mark.parametrize("asked", ["acme.com/nic=0", "acme.com/nic=all"])
+def test_a_policy_takes_no_device_for_a_gpu_of_the_same_name(
+    asked: str, mode: str, lab: Lab
+) -> None:
+    lab.driver(gpus=2)
+    nodes: dict[str, object] = {"env": ["NIC=1"]}
+    lab.spec("nic.json", kind="acme.com/nic", devices={"0": nodes, "all": {"env": ["NIC=all"]}})
+    lab.keys["nvct.policy"] = {"default": "deny"}
+    lab.keys["[nvct.policy.rules]"] = {"devices": ["nvidia.com/gpu=*"], "then": "allow"}
+    lab.configure(mode=mode)
+    lab.asks(f"NVIDIA_VISIBLE_DEVICES={asked}")
+
+    assert "policy rule 'default' denies" in lab.create().stderr
+
+
 def test_without_a_driver_a_denial_is_a_denial(lab: Lab) -> None:
     lab.keys["nvct.policy"] = {"default": "deny"}
     lab.configure()
