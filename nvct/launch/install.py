@@ -139,7 +139,7 @@ def install(
         data = fill_static(built)
         check_hot(built.hot)
         return form, _write(bin_dir, data)
-    if built.hot and os.path.exists(built.hot):
+    if archive and built.hot and os.path.exists(built.hot):  # else they are for another root
         check_hot(built.hot)
     if archive:
         try:

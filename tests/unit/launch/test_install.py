@@ -189,10 +189,22 @@ def test_a_static_executable_of_other_sources_is_refused(
     built = launch.Built(python=PYTHON, packages="/q", cold="/c", hot=str(source))
 
     with pytest.raises(HostError, match="nvct-hot was built from other sources") as caught:
-        launch.install(tmp_path, form, built, archive=False)
+        launch.install(tmp_path, form, built)
 
     assert "make static" in caught.value.hint
     assert os.listdir(tmp_path) == ["nvct-hot"]
+
+
+def test_that_of_this_machine_does_not_matter_to_launchers_for_another_root(
+    tmp_path: Path,
+) -> None:
+    source = hot(tmp_path / "nvct-hot", digest="0123456789abcdef")
+    built = launch.Built(python=PYTHON, packages="/q", cold="/c", hot=str(source))
+    (tmp_path / "bin").mkdir()
+
+    form, made = launch.install(tmp_path / "bin", "c", built, archive=False)
+
+    assert (form, len(made)) == ("c", len(launch.PROGRAMS))
 
 
 def test_a_file_that_is_shorter_than_a_digest_is_no_static_executable(tmp_path: Path) -> None:
@@ -200,7 +212,7 @@ def test_a_file_that_is_shorter_than_a_digest_is_no_static_executable(tmp_path: 
     built = launch.Built(python="/p", packages="/q", cold="/c", hot=str(tmp_path / "nvct-hot"))
 
     with pytest.raises(HostError, match="nvct-hot cannot be read: Invalid argument"):
-        launch.install(tmp_path, "c", built, archive=False)
+        launch.install(tmp_path, "c", built)
 
 
 def test_each_text_and_each_name_of_the_hot_side_counts(tmp_path: Path) -> None:
