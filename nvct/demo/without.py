@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nvct import paths
@@ -45,6 +45,7 @@ class Got:
         mounts: (source, destination) of the mounts that were added.
         hooks: (path, its first two arguments) of the hooks that were added.
         env: what was added to the environment, or replaced in it.
+        links: how many are in its root now; a hook makes them later.
     """
 
     status: int = 0
@@ -55,6 +56,7 @@ class Got:
     mounts: tuple[tuple[str, str], ...] = ()
     hooks: tuple[tuple[str, str], ...] = ()
     env: tuple[str, ...] = ()
+    links: int = 0
 
 
 def demonstrate(node: tree.Node, work: Path, reason: str) -> int:
@@ -135,9 +137,10 @@ def create(shim: Path, work: Path, case: Case) -> Got:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S,
         )  # fmt: skip
         after = (folder / "config.json").read_bytes()
+        links = sum(path.is_symlink() for path in (folder / "rootfs").rglob("*"))
     finally:
         shutil.rmtree(folder)
-    return difference(before, after, done.returncode, done.stdout.strip())
+    return replace(difference(before, after, done.returncode, done.stdout.strip()), links=links)
 
 
 def difference(before: bytes, after: bytes, status: int = 0, error: str = "") -> Got:
@@ -200,7 +203,7 @@ def judge(case: Case, got: Got, inventory: Inventory) -> bool:
     exact = len(got.nodes) == len(expected) and set(got.nodes) == expected == got.ruled
     mounted = dict(got.mounts)
     files = {file.host_path: file.container_path for file in inventory.files}
-    return exact and bool(got.hooks) and mounted == files
+    return exact and bool(got.hooks or got.links) and mounted == files
 
 
 def parts(got: Got, inventory: Inventory) -> dict[str, str]:
@@ -216,7 +219,8 @@ def parts(got: Got, inventory: Inventory) -> dict[str, str]:
     return {
         "nodes": f"{show.nodes(own)}; {show.nodes(shared)}",
         "mounts": f"{show.several(len(got.mounts), 'file')} of the driver, such as {example}",
-        "hooks": ", ".join(words for _path, words in got.hooks),
+        "hooks": ", ".join(words for _path, words in got.hooks)
+        or f"none; its root has {show.several(got.links, 'link')} already",
         "env": ", ".join(sorted(got.env)),
     }
 

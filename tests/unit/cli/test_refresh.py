@@ -65,7 +65,7 @@ def test_refresh_makes_what_the_next_create_uses(
     assert (done.returncode, done.stderr) == (0, "")
     assert [name for name in sorted(os.listdir(lab.run_dir)) if name.endswith(".plan")] == made
     assert all(is_current(lab, name) for name in made)
-    lines = {"own.plan": "own: 5 device names", "registry.plan": "registry: 2 devices in 1 specs"}
+    lines = {"own.plan": "own: 7 device names", "registry.plan": "registry: 2 devices in 1 specs"}
     assert sorted(done.stdout.splitlines()) == sorted(lines[name] for name in made)
 
 

@@ -83,6 +83,7 @@ def test_no_request_brings_no_node() -> None:
 
 def test_exactly_what_was_asked_for_is_right() -> None:
     assert judge(ASKS, RIGHT, INVENTORY)
+    assert judge(ASKS, replace(RIGHT, hooks=(), links=3), INVENTORY)
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,10 @@ def ask(lab: Lab, *args: str) -> tuple[int, dict[str, Any], str]:
 def test_a_gpu_has_the_name_of_its_bus_id_unless_it_is_in_mig_mode(lab: Lab) -> None:
     lab.driver(gpus=2).instance(1, 1, 0, (12, 13))
 
-    devices = own_plan(lab)["devices"]
+    status, plan, _ = ask(lab, "own", str(lab.config_toml), str(lab.run_dir))
+
+    assert status == 0
+    devices = plan["devices"]
 
     assert devices["nvidia.com/gpu=0000:18:00.0"] == devices["nvidia.com/gpu=0"]
     assert [name for name in devices if name.endswith(".0")] == ["nvidia.com/gpu=0000:18:00.0"]
