@@ -208,6 +208,8 @@ static int keep_all(PyObject *object, void *unused)
 static int make_image(void)
 {
 	PyStatus status;
+	for (int i = 1; i < NSIG; i++)
+		signal(i, SIG_DFL); /* who builds may ignore some, and the interpreter writes that down */
 	heap_open();
 	status = initialize();
 	if (PyStatus_Exception(status))

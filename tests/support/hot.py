@@ -30,9 +30,15 @@ def executable(folder: Path) -> Path:
     return path
 
 
-def build(path: Path, source: Path = REPOSITORY) -> subprocess.CompletedProcess[str]:
-    """Build it; the interpreter inside is made once for a machine and kept."""
+def build(
+    path: Path, source: Path = REPOSITORY, *, restore_signals: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Build it; the interpreter inside is made once for a machine and kept.
+
+    With `restore_signals` False SIGPIPE and SIGXFSZ are ignored, as Python ignores them.
+    """
     return subprocess.run(
         ["sh", str(source / "packaging/static/build.sh"), str(path)],
         capture_output=True, text=True, check=False, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
+        restore_signals=restore_signals,
     )  # fmt: skip
