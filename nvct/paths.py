@@ -24,6 +24,9 @@ LOCK_FILE = "lock"
 
 FARM_DIR = "/var/lib/nvct/farm"
 
+COMPAT_FOLDER = "/usr/local/cuda/compat"
+"""Where CUDA images have their forward compatibility libraries."""
+
 SIM_DEV_ENV = "NVCT_SIM_DEV"
 """Where the simulated NVML finds the device nodes of a node that is not attached (nvct.sim)."""
 

@@ -7,6 +7,7 @@ nothing of it runs here.
 
 from __future__ import annotations
 
+from nvct import paths
 from nvct.rootfs import compat, linker_conf
 
 TYPE_CHECKING = False
@@ -46,5 +47,5 @@ def choose(context: Context) -> str | None:
     """Return the folder of the compatibility libraries if they are to be used, else None."""
     if not any(_host(context)):
         return None
-    folder = context.options.text("cuda-compat-container-root", compat.DEFAULT_FOLDER)
+    folder = context.options.text("cuda-compat-container-root", paths.COMPAT_FOLDER)
     return compat.choose(context.root(), _host(context), folder, context.warn)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
     Want: TypeAlias = "dict[str, Want | None]"
     Cut: TypeAlias = tuple[int, int, str]
+    Path: TypeAlias = tuple[str, ...]
 
 SPACE = " \t\n\r"
 ELEMENTS: Want = {"[]": None}
@@ -33,14 +34,9 @@ class _Context:
     """What `_json.make_scanner` reads its settings from."""
 
     __slots__ = (
-        "memo",
-        "object_hook",
-        "object_pairs_hook",
-        "parse_constant",
-        "parse_float",
-        "parse_int",
+        "memo", "object_hook", "object_pairs_hook", "parse_constant", "parse_float", "parse_int",
         "strict",
-    )
+    )  # fmt: skip
 
     def __init__(self, pairs: Callable[[list[tuple[str, Json]]], Json] | None = None) -> None:
         self.strict = True
@@ -114,8 +110,7 @@ def quote(value: str) -> str:
     """Return a string as JSON, ASCII only."""
     from _json import encode_basestring_ascii
 
-    text: str = encode_basestring_ascii(value)
-    return text
+    return encode_basestring_ascii(value)
 
 
 def dumps(value: object) -> str:
@@ -156,12 +151,19 @@ class Node:
 
     __slots__ = ("elements", "end", "members", "start", "value")
 
-    def __init__(self, start: int, end: int, value: Json = None) -> None:
+    def __init__(
+        self,
+        start: int,
+        end: int,
+        value: Json = None,
+        members: dict[str, Node] | None = None,
+        elements: list[Node] | None = None,
+    ) -> None:
         self.start = start
         self.end = end
         self.value = value
-        self.members: dict[str, Node] | None = None
-        self.elements: list[Node] | None = None
+        self.members = members
+        self.elements = elements
 
 
 class Document:
@@ -187,9 +189,9 @@ class Document:
         self.source = source
         self._scan = _scanner()
         self._scan_wanted = _scanner(_once)
-        self._added: dict[tuple[str, ...], list[str]] = {}
-        self._rewritten: dict[tuple[str, ...], list[str]] = {}
-        self._puts: dict[tuple[str, ...], str] = {}
+        self._added: dict[Path, list[str]] = {}
+        self._rewritten: dict[Path, list[str]] = {}
+        self._puts: dict[Path, str] = {}
         try:
             self.root = self._walk(_skip(text, 0), want)
             if _skip(text, self.root.end) != len(text):
@@ -216,9 +218,7 @@ class Document:
         folded = {key.casefold() for key in want}
         pos = _skip(text, start + 1)
         if text[pos] == "}":
-            node = Node(start, pos + 1)
-            node.members = members
-            return node
+            return Node(start, pos + 1, members=members)
         while True:
             if text[pos] != '"':
                 raise ValueError(f"a member name is missing at {pos}")
@@ -240,9 +240,7 @@ class Document:
             if text[pos] != ",":
                 raise ValueError(f"a comma is missing at {pos}")
             pos = _skip(text, pos + 1)
-        node = Node(start, pos + 1)
-        node.members = members
-        return node
+        return Node(start, pos + 1, members=members)
 
     def _walk_array(self, start: int) -> Node:
         text = self.text
@@ -258,11 +256,9 @@ class Document:
                 if text[pos] != ",":
                     raise ValueError(f"a comma is missing at {pos}")
                 pos = _skip(text, pos + 1)
-        node = Node(start, pos + 1)
-        node.elements = elements
-        return node
+        return Node(start, pos + 1, elements=elements)
 
-    def find(self, path: tuple[str, ...]) -> Node | None:
+    def find(self, path: Path) -> Node | None:
         """Return the node of a walked path, None where there is none or null stands there."""
         node: Node | None = self.root
         for key in path:
@@ -273,12 +269,12 @@ class Document:
             return None
         return node
 
-    def value(self, path: tuple[str, ...]) -> Json:
+    def value(self, path: Path) -> Json:
         """Return the parsed value of a member that was not walked into, else None."""
         node = self.find(path)
         return None if node is None else node.value
 
-    def elements(self, path: tuple[str, ...]) -> list[Node]:
+    def elements(self, path: Path) -> list[Node]:
         """Return the elements of the array at path, an empty list where there is none.
 
         Raises:
@@ -291,7 +287,7 @@ class Document:
             raise DocumentError(f"{self.source}: {'.'.join(path)} is not an array")
         return node.elements
 
-    def append(self, path: tuple[str, ...], fragments: list[str]) -> None:
+    def append(self, path: Path, fragments: list[str]) -> None:
         """Append elements, given as JSON text, to the array at path; what is missing is made.
 
         Raises:
@@ -301,7 +297,7 @@ class Document:
             self.elements(path)
             self._added.setdefault(path, []).extend(fragments)
 
-    def rewrite(self, path: tuple[str, ...], fragments: list[str]) -> None:
+    def rewrite(self, path: Path, fragments: list[str]) -> None:
         """Replace the elements of the array at path, given as JSON text.
 
         Raises:
@@ -310,7 +306,7 @@ class Document:
         self.elements(path)
         self._rewritten[path] = fragments
 
-    def put(self, path: tuple[str, ...], fragment: str) -> None:
+    def put(self, path: Path, fragment: str) -> None:
         """Set the member at path to a JSON text, replacing what stands there."""
         self._puts[path] = fragment
 
@@ -330,7 +326,7 @@ class Document:
             DocumentError: a parent of a new member is no object.
         """
         cuts: list[Cut] = []
-        new: dict[tuple[str, ...], str] = {}
+        new: dict[Path, str] = {}
         for path in {**self._rewritten, **self._added}:
             self._edit_array(path, cuts, new)
         for path, fragment in self._puts.items():
@@ -340,19 +336,15 @@ class Document:
             else:
                 cuts.append((node.start, node.end, fragment))
         self._insert(new, cuts)
-        cuts.sort()
-        parts = []
+        parts: list[str] = []
         done = 0
-        for start, end, text in cuts:
-            parts.append(self.text[done:start])
-            parts.append(text)
+        for start, end, text in sorted(cuts):
+            parts += (self.text[done:start], text)
             done = end
         parts.append(self.text[done:])
         return "".join(parts)
 
-    def _edit_array(
-        self, path: tuple[str, ...], cuts: list[Cut], new: dict[tuple[str, ...], str]
-    ) -> None:
+    def _edit_array(self, path: Path, cuts: list[Cut], new: dict[Path, str]) -> None:
         node = self.find(path)
         added = ",".join(self._added.get(path, ()))
         if node is not None and path not in self._rewritten:
@@ -369,9 +361,9 @@ class Document:
         else:
             cuts.append((node.start, node.end, text))
 
-    def _insert(self, new: dict[tuple[str, ...], str], cuts: list[Cut]) -> None:
+    def _insert(self, new: dict[Path, str], cuts: list[Cut]) -> None:
         """Turn new members into one insertion for each object that is there."""
-        trees: dict[tuple[str, ...], dict[str, object]] = {}
+        trees: dict[Path, dict[str, object]] = {}
         for path, text in new.items():
             depth = len(path) - 1
             while depth and self.find(path[:depth]) is None:
@@ -383,9 +375,7 @@ class Document:
         for parent, branch in trees.items():
             self._insert_members(parent, branch, cuts)
 
-    def _insert_members(
-        self, parent: tuple[str, ...], branch: dict[str, object], cuts: list[Cut]
-    ) -> None:
+    def _insert_members(self, parent: Path, branch: dict[str, object], cuts: list[Cut]) -> None:
         node = self.find(parent)
         if node is None or node.members is None:
             raise DocumentError(f"{self.source}: {'.'.join(parent)} is not an object")

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     Version: TypeAlias = tuple[int, ...]
     Warn: TypeAlias = Callable[[str], None]
 
-DEFAULT_FOLDER = "/usr/local/cuda/compat"
 LIBRARY = "libcuda.so."
 NOTE_SECTION = ".note.cuda.fwd_compatibility"
 NOTE_NAME = "NVIDIA Corporation"

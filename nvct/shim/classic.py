@@ -10,6 +10,7 @@ the hook's alone.
 
 from __future__ import annotations
 
+from nvct import paths
 from nvct.errors import NvctError
 from nvct.linux.kernel import KERNEL
 from nvct.oci import jsontext
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from nvct.plan.model import Edits
     from nvct.rootfs.libraries import Found
 
-COMPAT_FOLDER = "/usr/local/cuda/compat"
 PAIRS = ("--link", "--folder")
 SEPARATOR = "::"
 
@@ -124,7 +124,7 @@ class _Work:
         self.links = list(links)
         self.folders = list(folders)
         self.host = texts.pop("--host-driver-version", ""), texts.pop("--host-cuda-version", "")
-        self.compat = texts.pop("--cuda-compat-container-root", COMPAT_FOLDER)
+        self.compat = texts.pop("--cuda-compat-container-root", paths.COMPAT_FOLDER)
         self.profile = texts.pop("--application-profile", None) is not None
         texts.pop("--mask-params", None)
         if texts:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import posix
 
+from nvct import paths
 from nvct.errors import LdCacheError, NvctError, UnsafePathError
 from nvct.linux import ldcache
 from nvct.linux.kernel import KERNEL
@@ -48,7 +49,6 @@ BESIDE_COMPAT = f"{PLACE}/drv"
 LAST_RESORT = "/dev/.nvct"
 """On the runtime's own tmpfs, where a read-only image has no mount point."""
 OPTIONS = '["rbind","ro","nosuid","nodev","rprivate"]'
-COMPAT_FOLDER = "/usr/local/cuda/compat"
 IN_LIBRARY_FOLDER = "LIBDIR/"
 WITH_PROFILE = ("graphics", "display")
 
@@ -187,7 +187,7 @@ class _Container:
         host = versions.get("host_driver", ""), versions.get("host_cuda", "")
         if host[0]:
             host = host[0], ""  # as the hook is told: a Tegra alone has no driver version
-        return compat_folder(self._root, self._covered, host, COMPAT_FOLDER, self._note)
+        return compat_folder(self._root, self._covered, host, paths.COMPAT_FOLDER, self._note)
 
     def _find_place(self, *, read_only: bool) -> str:
         """Return where the view is mounted."""

@@ -20,6 +20,8 @@ from nvct.shim import farm
 from nvct.sim.elf_writer import shared_object
 from tests.support.containers import Container
 from tests.support.forked import in_mount_namespace
+from tests.unit.shim.images import CACHE, DROP_IN, LOADER, MACHINE
+from tests.unit.shim.images import DEBIAN as LIBDIR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,12 +30,7 @@ if TYPE_CHECKING:
 
     from nvct.plan.model import Farm
 
-MACHINE = os.uname().machine
-LOADER = "/lib64/ld-linux-x86-64.so.2" if MACHINE == "x86_64" else "/lib/ld-linux-aarch64.so.1"
-LIBDIR = f"/usr/lib/{MACHINE}-linux-gnu"
 VIEW = "/var/lib/nvct/farm/580.159.04-abc"
-CACHE = "/etc/ld.so.cache"
-DROP_IN = "/etc/ld.so.conf.d/00-nvct.conf"
 OURS = "/usr/local/nvidia/lib64/libcuda.so.1"
 HOOK = {"path": "/usr/bin/nvidia-cdi-hook", "args": ["nvidia-cdi-hook", "apply"]}
 pytestmark = pytest.mark.skipif(MACHINE not in ldcache.FLAGS, reason="no ld.so.cache is known")
