@@ -7,8 +7,9 @@ opening and checking; from the archive 2 ms. What has no effect at run time is l
 docstrings, annotations, TYPE_CHECKING blocks and `from __future__ import annotations`, whose
 module alone costs 0.4 ms. Line numbers stay for tracebacks.
 
-The file is the interpreter's magic number for byte code; the head, a marshalled tuple (code of
-`nvct.launch.finder`, and what its `install` takes), padded to HEAD bytes; and each module's code.
+The file is the interpreter's magic number for byte code; the length of the head, 4 bytes, little
+endian; the head, a marshalled tuple (code of `nvct.launch.finder`, and what its `install` takes);
+and each module's code.
 So what a lane does not import is not read either: the whole is 300 KB. It is only a copy: the
 finder compares each source with what is kept of it, and whoever starts the hot side refuses an
 archive of a foreign owner.
@@ -23,7 +24,6 @@ import marshal
 import os
 import sys
 
-from nvct.errors import HostError
 from nvct.linux.files import write_atomic
 
 TYPE_CHECKING = False
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 ENTRIES = ("nvct.shim", "nvct.hook", "nvct.prestart")
 """Everything in these packages is hot, and so is what it imports."""
 FINDER = "nvct.launch.finder"
-HEAD = 16384
-"""Room for the magic number and the head; the launchers' boot text knows it."""
+LENGTH_SIZE = 4
+"""Of the head's length; the launchers' boot text knows it."""
 
 
 class _Strip(ast.NodeTransformer):
@@ -119,28 +119,20 @@ class _Source:
 
 
 def make(packages: Path) -> bytes:
-    """Return the archive of the nvct that lies in a folder, for the running interpreter.
-
-    Raises:
-        HostError: the head is longer than its room.
-    """
+    """Return the archive of the nvct that lies in a folder, for the running interpreter."""
     sources, others = discover(packages)
     modules: dict[str, Module] = {}
     body = bytearray()
     for name, source in sorted(sources.items()):
         code = marshal.dumps(source.code())
-        place = HEAD + len(body), len(code)
+        place = len(body), len(code)
         stamp = source.size, source.mtime_ns, source.is_package
         modules[name] = (*stamp, *place, needs(sources, name))
         body += code
     extensions = {name: path for name in sorted(others) if (path := _extension(name))}
     finder = _Source(FINDER, packages.joinpath(*FINDER.split(".")).with_suffix(".py")).code()
-    head = importlib.util.MAGIC_NUMBER + marshal.dumps(
-        (finder, str(packages), modules, extensions)
-    )
-    if len(head) > HEAD:
-        raise HostError(f"the archive's head is {len(head)} bytes long, more than {HEAD}")
-    return head.ljust(HEAD, b"\0") + body
+    head = marshal.dumps((finder, str(packages), modules, extensions))
+    return importlib.util.MAGIC_NUMBER + len(head).to_bytes(LENGTH_SIZE, "little") + head + body
 
 
 def discover(packages: Path) -> tuple[dict[str, _Source], set[str]]:

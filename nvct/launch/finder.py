@@ -26,20 +26,27 @@ class Finder:
 
     Attributes:
         fd: the open archive.
+        start: where in it the code of the modules begins.
         packages: the folder that holds nvct.
         modules: by name: size and mtime in ns of the source; whether it is a package; where its
-            code stands in the archive and how long it is; what it imports first of all.
+            code begins, counted from `start`, and how long it is; what it imports first of all.
         extensions: path of extension modules. The usual way there is through the folders of
             sys.path and costs 0.2 ms for `_json`.
     """
 
-    __slots__ = ("extensions", "fd", "modules", "packages")
+    __slots__ = ("extensions", "fd", "modules", "packages", "start")
 
     def __init__(
-        self, fd: int, packages: str, modules: dict[str, Module], extensions: dict[str, str]
+        self,
+        fd: int,
+        start: int,
+        packages: str,
+        modules: dict[str, Module],
+        extensions: dict[str, str],
     ) -> None:
         """Keep them; no code is read before its module is imported."""
         self.fd = fd
+        self.start = start
         self.packages = packages
         self.modules = modules
         self.extensions = extensions
@@ -104,7 +111,7 @@ class Finder:
 
     def _run(self, name: str, module: ModuleType) -> None:
         _, _, _, offset, length, _ = self.modules[name]
-        code = loads(posix.pread(self.fd, length, offset))  # noqa: S302  the owner was checked
+        code = loads(posix.pread(self.fd, length, self.start + offset))  # noqa: S302  the owner was checked
         exec(code, module.__dict__)  # noqa: S102  as every import does
 
     def _extension(self, name: str) -> ModuleSpec | None:
@@ -119,7 +126,7 @@ class Finder:
 
 
 def install(
-    fd: int, packages: str, modules: dict[str, Module], extensions: dict[str, str]
+    fd: int, start: int, packages: str, modules: dict[str, Module], extensions: dict[str, str]
 ) -> None:
     """Let imports look into the archive first."""
-    sys.meta_path.insert(0, Finder(fd, packages, modules, extensions))
+    sys.meta_path.insert(0, Finder(fd, start, packages, modules, extensions))

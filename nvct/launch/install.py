@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Install the launchers: the programs that start the hot side.
 
-Cold. One static C program under several names where a compiler is at hand, else one shell script;
-or nvct-hot, the static executable that packaging/static builds, which has an interpreter inside.
+Cold. One static C program under several names where a compiler is at hand; or nvct-hot, the static
+executable that packaging/static builds, which has an interpreter inside; else a shell script for
+the runtimes alone, as only a static program may serve hooks.
 The interpreter and the folder of nvct are built in, so that no environment variable and no
 working directory has a say in what a process running as root loads.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -18,22 +20,42 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nvct.errors import HostError, UsageError
+from nvct.launch.cold import interpreter
 from nvct.linux.files import write_atomic
 
-PROGRAMS = (
+RUNTIMES = (
     "nvidia-container-runtime",
     "nvidia-container-runtime.cdi",
     "nvidia-container-runtime.legacy",
+)
+HOOKS = (
     "nvidia-cdi-hook",
     "nvidia-container-runtime-hook",
     "nvidia-container-toolkit",
+    "nvidia-ctk",
+    "nvct",
 )
+"""What a CDI spec or an engine may name as a hook, and then start with the image's environment.
+Only a static program is safe there: a shell or a dynamic program has loaded LD_PRELOAD before its
+first line. nvidia-ctk and nvct are the command line; the launcher serves its command `hook`."""
+PROGRAMS = RUNTIMES + HOOKS
 SOURCE = Path(__file__).with_name("launcher.c")
 SCRIPT = Path(__file__).with_name("launcher.sh")
+FLAGS = (
+    "-O2", "-Wall", "-Wextra", "-s", "-fPIE", "-fstack-protector-strong", "-U_FORTIFY_SOURCE",
+    "-D_FORTIFY_SOURCE=2", "-Wl,-z,relro,-z,now,-z,noexecstack",
+)  # fmt: skip
+"""Of the launchers, of the programs of the bundle, and of wrappers."""
+LINKS = ("-static-pie", "-static", "-pie")
+"""How launchers are linked: the first that the compiler can do."""
+OURS = b"nvct.hook.launch"
+"""Stands in each launcher that serves hooks."""
 FORMS = ("auto", "c", "sh", "static")
 COLD_MARK = b"@nvct cold side@"
 """Stands in nvct-hot (packaging/static/main.c) before the room for the cold side's path."""
 COLD_ROOM = 1024
+PT_INTERP = 3
+"""elf(5): the program header that names the dynamic loader."""
 HOT_HINT = "make static builds it; --hot names it"
 DIGEST_SIZE = 16
 """The last bytes of nvct-hot say of which sources it is (`nvct.launch.archive.digest`)."""
@@ -41,9 +63,10 @@ BOOT = """\
 import sys,posix,gc,marshal,_frozen_importlib_external as e
 gc.disable();sys.path.append('{packages}')
 try:
- f=posix.open('{archive}',0);s=posix.fstat(f);h=posix.read(f,16384)
+ f=posix.open('{archive}',0);s=posix.fstat(f);h=posix.read(f,8)
  if s.st_uid in(0,posix.geteuid())and not s.st_mode&18 and h[:4]==e.MAGIC_NUMBER:
-  c,*a=marshal.loads(h[4:]);g={{}};exec(c,g);g['install'](f,*a)
+  n=int.from_bytes(h[4:],'little');c,*a=marshal.loads(posix.read(f,n))
+  g={{}};exec(c,g);g['install'](f,n+8,*a)
 except Exception:pass
 """
 """What an interpreter runs first: use the archive if it is root's or ours, nobody else may write
@@ -99,7 +122,7 @@ def default_built() -> Built:
     return Built(
         python=os.path.realpath(base),
         packages=str(Path(__file__).resolve().parents[2]),
-        cold=sys.executable,
+        cold=interpreter(),
     )
 
 
@@ -115,14 +138,16 @@ def install(
 
     Args:
         bin_dir: where the programs go; it must exist.
-        form: "c", "sh", "static", or "auto": C where it can be compiled.
+        form: "c", "sh" (runtimes only), "static", or "auto": C where it can be compiled, nvct-hot
+            where that is named, else sh.
         built: what to build in; default this installation. Where it names no archive, one is
             made in nvct's own __pycache__ if that can be written.
         cc: the C compiler.
         archive: make the archive now; a package makes it where it is installed.
 
     Returns:
-        The form that was used, and the paths of the programs and the archive.
+        The form that was used, and the paths of the programs and the archive. Without HOOKS where
+        no static program could be made; older ones of nvct that are not static are removed.
 
     Raises:
         UsageError: a path cannot be built in.
@@ -134,11 +159,11 @@ def install(
     built.check()
     compiler = shutil.which(cc)
     if form == "auto":
-        form = "c" if compiler else "sh"
+        form = "c" if compiler else "static" if built.hot else "sh"
     if form == "static":
         data = fill_static(built)
         check_hot(built.hot)
-        return form, _write(bin_dir, data)
+        return form, _write(bin_dir, PROGRAMS, data)
     if archive and built.hot and os.path.exists(built.hot):  # else they are for another root
         check_hot(built.hot)
     if archive:
@@ -148,8 +173,35 @@ def install(
             if built.archive:
                 raise
     data = compile_launcher(built, compiler) if form == "c" else fill_script(built)
-    made = _write(bin_dir, data)
+    made = _write(bin_dir, PROGRAMS if is_static(data) else RUNTIMES, data)
+    _remove_unsafe_hooks(bin_dir)
     return form, made + ([Path(built.archive)] if built.archive and archive else [])
+
+
+def is_static(data: bytes) -> bool:
+    """Return whether an ELF program of 64 bits runs without a dynamic loader (no PT_INTERP)."""
+    try:
+        if data[:5] != b"\x7fELF\x02":
+            return False
+        order = "<" if data[5] == 1 else ">"
+        (first,) = struct.unpack_from(f"{order}Q", data, 32)
+        size, count = struct.unpack_from(f"{order}HH", data, 54)
+        kinds = [struct.unpack_from(f"{order}I", data, first + i * size)[0] for i in range(count)]
+    except struct.error:
+        return False
+    return bool(kinds) and PT_INTERP not in kinds
+
+
+def _remove_unsafe_hooks(bin_dir: Path) -> None:
+    """Remove launchers of hooks that an older nvct has left and that are not static."""
+    for name in HOOKS:
+        path = bin_dir / name
+        try:
+            data = path.read_bytes()
+            if OURS in data and not is_static(data):
+                path.unlink()
+        except OSError:
+            continue
 
 
 def check_hot(path: str) -> None:
@@ -175,9 +227,9 @@ def hot_digest() -> str:
     return archive.digest(archive.discover(Path(__file__).parents[2])[0])
 
 
-def _write(bin_dir: Path, data: bytes) -> list[Path]:
+def _write(bin_dir: Path, names: tuple[str, ...], data: bytes) -> list[Path]:
     made = []
-    for name in PROGRAMS:
+    for name in names:
         path = bin_dir / name
         try:
             write_atomic(str(path), data, mode=0o755)
@@ -216,7 +268,7 @@ def make_archive(built: Built) -> str:
 
 
 def compile_launcher(built: Built, compiler: str | None, *flags: str) -> bytes:
-    """Return the compiled launcher, static where the C library allows.
+    """Return the compiled launcher, static where the C library allows, else position-independent.
 
     Raises:
         HostError: there is no compiler, or it failed.
@@ -235,15 +287,17 @@ def compile_launcher(built: Built, compiler: str | None, *flags: str) -> bytes:
         defines += [f'-DNVCT_HOT="{built.hot}"', f'-DNVCT_HOT_DIGEST="{hot_digest()}"']
     with tempfile.TemporaryDirectory(prefix="nvct-launcher-") as folder:
         out = Path(folder, "launcher")
-        command = [compiler, "-O2", "-Wall", "-Wextra", "-s", *flags, *defines, "-o", str(out)]
+        command = [compiler, *FLAGS, *flags, *defines, "-o", str(out), str(SOURCE)]
         said = ""
-        for static in (["-static"], []):
-            done = subprocess.run(
-                [*command, *static, str(SOURCE)], capture_output=True, text=True, check=False
-            )
-            if done.returncode == 0:
-                return out.read_bytes()
-            said = done.stderr.strip()
+        for link in LINKS:
+            done = subprocess.run([*command, link], capture_output=True, text=True, check=False)
+            if done.returncode:
+                said = done.stderr.strip()
+                continue
+            data = out.read_bytes()
+            # musl-gcc takes -static-pie for -pie.
+            if link == LINKS[-1] or is_static(data):
+                return data
     reason = next((text for text in said.splitlines() if "error" in text), said[-200:])
     raise HostError(
         f"{compiler} could not compile {SOURCE}: {reason}",

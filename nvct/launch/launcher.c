@@ -20,14 +20,12 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #define CONF_LIMIT 65536
 #define MAX_WORDS 64
 
-extern char **environ;
+#include "hook.h"
 
 static char *words[MAX_WORDS];
 static size_t word_sizes[MAX_WORDS];
@@ -40,13 +38,14 @@ static char conf[CONF_LIMIT + 1];
 
 #ifdef NVCT_EMBEDDED
 #define BOOT(module) module
+#define NVCT_COLD_PATH cold
 #else
-#define BOOT(module) NVCT_BOOT "from " module " import main;main('" NVCT_COLD "')"
-
-#ifdef NVCT_HOT
 #ifndef NVCT_COLD_PATH
 #define NVCT_COLD_PATH NVCT_COLD /* packaging/bundle/start.c finds it at run time */
 #endif
+#define BOOT(module) NVCT_BOOT "from " module " import main;main('" NVCT_COLD "')"
+
+#ifdef NVCT_HOT
 #ifdef NVCT_HOT_DIGEST
 /* Whether it was built from the sources that this launcher is of: its last bytes say so. */
 static int is_of_our_sources(void)
@@ -107,15 +106,24 @@ static _Noreturn void start_python(const char *boot, const char *name, char **ar
 }
 #endif
 
-/* A hook's environment may be the container's (a spec without env): keep two switches of our own. */
-static char **hook_environment(void)
+/* Become the command line nvct or nvidia-ctk, for which nothing has to be fast. */
+static _Noreturn void start_cold(const char *name, int argc, char **argv)
 {
-	static char *kept[3];
+	char **args = calloc((size_t)argc + 5, sizeof *args);
 	int n = 0;
-	for (char **e = environ; *e; e++)
-		if (n < 2 && (!strncmp(*e, "NVIDIA_CTK_DEBUG=", 17) || !strncmp(*e, "NVIDIA_CTK_QUIET=", 17)))
-			kept[n++] = *e;
-	return kept;
+	if (!args)
+		_exit(1);
+	args[n++] = (char *)NVCT_COLD_PATH;
+	args[n++] = (char *)"-I";
+	args[n++] = (char *)"-m";
+	args[n++] = (char *)"nvct.cli";
+	args[n++] = (char *)name;
+	for (int i = 1; i < argc; i++)
+		args[n++] = argv[i];
+	execv(NVCT_COLD_PATH, args);
+	fprintf(stderr, "%s: cannot start %s: %s; run nvct launchers install again [host]\n", name, NVCT_COLD_PATH,
+		strerror(errno));
+	_exit(1);
 }
 
 /* --- the command line: nvct/oci/argv.py says why ------------------------------------------------- */
@@ -124,14 +132,6 @@ struct invocation {
 	const char *command, *bundle, *config;
 	int sure, version, help;
 };
-
-static int listed(const char *list, const char *name, size_t size)
-{
-	for (const char *p = list; *p; p += strlen(p) + 1)
-		if (strlen(p) == size && !memcmp(p, name, size))
-			return 1;
-	return 0;
-}
 
 static const char GLOBAL_VALUE[] = "log\0log-format\0root\0criu\0rootless\0cgroup-manager\0log-level\0";
 static const char GLOBAL_SWITCH[] = "debug\0systemd-cgroup\0help\0h\0version\0v\0";
@@ -426,15 +426,25 @@ int main(int argc, char **argv)
 #endif
 {
 	struct invocation said = { 0 };
-	const char *name = argc > 0 ? strrchr(argv[0], '/') : NULL;
-	name = name ? name + 1 : argc > 0 ? argv[0] : "nvidia-container-runtime";
+	const char *name = program_name(argc, argv);
+	int command;
+	open_standard_streams();
 	/* Whoever started us may ignore them, as Python does; the container must not inherit that. */
 	signal(SIGPIPE, SIG_DFL);
 	signal(SIGXFSZ, SIG_DFL);
-	if (!strcmp(name, "nvidia-cdi-hook"))
-		start_python(BOOT("nvct.hook.launch"), name, argv + 1, argc - 1, hook_environment());
-	if (!strcmp(name, "nvidia-container-runtime-hook") || !strcmp(name, "nvidia-container-toolkit"))
+	command = hook_command(name, argc, argv);
+	if (command)
+		argc = as_cdi_hook(argc, argv, command);
+	else if (is_command_line(name))
+		start_cold(name, argc, argv);
+	if (command || !strcmp(name, "nvidia-cdi-hook")) {
+		keep_only(CDI_HOOK_KEEPS);
+		start_python(BOOT("nvct.hook.launch"), "nvidia-cdi-hook", argv + 1, argc - 1, environ);
+	}
+	if (is_prestart(name)) {
+		keep_only(PRESTART_KEEPS);
 		start_python(BOOT("nvct.prestart.launch"), name, argv + 1, argc - 1, environ);
+	}
 	parse(argc, argv, &said);
 #ifdef NVCT_SHOW_ARGV /* for the tests: what was understood */
 	printf("%d|%s|%s|%s|%d|%d\n", said.sure, said.command ? said.command : "", said.bundle ? said.bundle : "",
@@ -444,5 +454,7 @@ int main(int argc, char **argv)
 	if (said.sure && !said.version && said.command && read_conf() && parse_conf() &&
 	    !(is_create(said.command) && !said.help && file_may_request(&said)))
 		hand_over(argv);
+	if (!*name)
+		name = "nvidia-container-runtime";
 	start_python(BOOT("nvct.shim.main"), name, argv + 1, argc > 0 ? argc - 1 : 0, environ);
 }

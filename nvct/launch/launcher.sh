@@ -1,18 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The launcher where there is no compiler: hands over everything but create and run, for which
-# Python decides. nvct/oci/argv.py says how the command line is read; launcher.c does more: it also
+# The launcher of the runtimes where there is no compiler: hands over everything but create and run,
+# for which Python decides. It serves no hooks: a shell has loaded an image's LD_PRELOAD by now.
+# nvct/oci/argv.py says how the command line is read; launcher.c does more: it also
 # scans config.json, and it resets SIGPIPE and keeps the environment to the byte, as no shell can.
 name=${0##*/} boot="@BOOT@"
 python() { exec "@PYTHON@" -I -S -c "${boot}from nvct.shim.main import main;main('@COLD@')" "$name" "$@"; }
-case $name in nvidia-cdi-hook) # its environment, PATH too, may be the container's
-	exec /usr/bin/env -i ${NVIDIA_CTK_DEBUG+"NVIDIA_CTK_DEBUG=$NVIDIA_CTK_DEBUG"} \
-		${NVIDIA_CTK_QUIET+"NVIDIA_CTK_QUIET=$NVIDIA_CTK_QUIET"} "@PYTHON@" -I -S -c \
-		"${boot}from nvct.hook.launch import main;main('@COLD@')" "$name" "$@" ;;
-esac
-case $name in nvidia-container-runtime-hook|nvidia-container-toolkit)
-	exec "@PYTHON@" -I -S -c "${boot}from nvct.prestart.launch import main;main('@COLD@')" "$name" "$@" ;;
-esac
 skip='' command=''
 for arg do
 	if [ -n "$skip" ]; then skip=''; continue; fi

@@ -44,6 +44,15 @@ ESCAPES = ("raw", "raw", "raw", "u00xx", "U00XX", "short")
         '{"linux":{"resources":{"Devices":[]}}}',
         '\ufeff{"process":{"env":["NVIDIA_VISIBLE_DEVICES=all"]}}',
         '{"process":{"env":["NVIDIA_VISIBLE_DEVICES=all"]}}{"process":{"env":[]}}',
+        '{"linux":{"namespaces":[{"Type":"user"}]}}',
+        '{"linux":{"namespaces":[{"type":"mount","TYPE":"user"}]}}',
+        '{"linux":{"namespaces":[{"type":"user","PATH":"/proc/1/ns/user"}]}}',
+        '{"linux":{"uidMappings":[{"ContainerId":0,"hostID":0,"size":1}]}}',
+        '{"linux":{"gidMappings":[{"containerID":0,"HOSTID":0,"si\u017fe":1}]}}',
+        '{"linux":{"devices":[{"path":"/dev/x","Major":195}]}}',
+        '{"linux":{"resources":{"devices":[{"ALLOW":true}]}}}',
+        '{"hooks":{"createContainer":[{"Path":"/x"}]}}',
+        '{"hooks":{"prestart":[{"path":"/x","Env":["LD_PRELOAD=/y"]}]}}',
     ],
 )  # fmt: skip
 def test_what_runc_and_crun_would_read_differently_is_refused(text: str) -> None:
@@ -55,7 +64,13 @@ def test_what_runc_and_crun_would_read_differently_is_refused(text: str) -> None
 def test_a_mount_that_runc_and_crun_would_read_differently_is_refused(key: str) -> None:
     mount = f'{{"destination":"/x","source":"/y","{key}":"/z"}}'
     with pytest.raises(NvctError):
-        Bundle("config.json", f'{{"mounts":[{mount}]}}').mounts  # noqa: B018  a property
+        Bundle("config.json", f'{{"mounts":[{mount}]}}')
+
+
+def test_keys_of_a_map_that_differ_in_case_are_different_keys() -> None:
+    text = '{"annotations":{"Team":"a","team":"b"},"linux":{"devices":[{"path":"/x","extra":1}]}}'
+
+    assert Bundle("config.json", text).annotations == {"Team": "a", "team": "b"}
 
 
 @pytest.mark.parametrize(

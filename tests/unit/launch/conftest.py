@@ -11,7 +11,7 @@ import time
 import pytest
 
 from nvct.config.model import Config, path_from
-from nvct.launch.install import Built
+from nvct.launch.install import HOOKS, Built
 from nvct.plan import facts
 from nvct.shim import settings
 from tests.support.launcher import PRINT_ARGS, Answer, ask, compiled, script, scripted
@@ -108,10 +108,11 @@ def launchers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = Built(python=str(python), packages="/pack ages", cold="/ve nv/bin/python")
     for form in ("c", "sh"):
         (folder / form).mkdir()
-        (folder / form / HOOK).symlink_to(PROGRAM)
     scripted(folder / "sh" / PROGRAM, built)
     if shutil.which("cc"):
         compiled(folder / "c", built, name=PROGRAM)
+        for name in HOOKS:
+            (folder / "c" / name).hardlink_to(folder / "c" / PROGRAM)
     return folder
 
 

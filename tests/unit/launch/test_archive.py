@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -54,6 +55,20 @@ def imported(built: Built, *modules: str) -> dict[str, list[bool]]:
     code = f"import {', '.join(modules)}, json; print(json.dumps(origins()))"
     found: dict[str, list[bool]] = json.loads(run(built, code))
     return found
+
+
+def test_a_head_of_any_length_is_read(built: Built) -> None:
+    module = Path(built.packages, "nvct", "hook", "with_a_long_head.py")
+    names = "".join(f"import nvct.hook.of_a_long_name_{'x' * 60}_{n}\n" for n in range(300))
+    for n in range(300):
+        Path(module.parent, f"of_a_long_name_{'x' * 60}_{n}.py").write_text(f"X = {n}\n")
+    module.write_text(names)
+
+    install.make_archive(built)
+
+    found = imported(built, "nvct.hook.with_a_long_head")
+    assert len(found) > 300
+    assert [name for name, (archived, _) in found.items() if not archived] == []
 
 
 def test_every_hot_module_is_in_it_and_comes_from_it(built: Built) -> None:
@@ -179,8 +194,10 @@ def test_an_archive_can_be_elsewhere_and_then_it_must_be_writable(tmp_path: Path
         install.install(tmp_path, "sh", replace(made, archive=str(tmp_path / "it's.bin")))
 
 
-@pytest.mark.parametrize("form", ["c", "sh"])
-def test_installed_launchers_use_it(built: Built, tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "program"), [("c", "nvidia-cdi-hook"), ("sh", "nvidia-container-runtime")]
+)
+def test_installed_launchers_use_it(built: Built, tmp_path: Path, form: str, program: str) -> None:
     if form == "c" and shutil.which("cc") is None:
         pytest.skip("needs cc")
     used, made = install.install(tmp_path, form, built)
@@ -189,11 +206,11 @@ def test_installed_launchers_use_it(built: Built, tmp_path: Path, form: str) -> 
     source = Path(built.packages, "nvct", "version.py")
     before = source.stat()
     text = source.read_text(encoding="utf-8")
-    source.write_text(text.replace("__version__", "__vers1on__"), encoding="utf-8")
+    source.write_text(text.replace("def text", "def t3xt"), encoding="utf-8")
     os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
 
     done = subprocess.run(
-        [tmp_path / "nvidia-cdi-hook", "--version"], capture_output=True, text=True, check=False
+        [tmp_path / program, "--version"], capture_output=True, text=True, check=False
     )
 
-    assert done.stdout.startswith("nvidia-cdi-hook "), done.stderr
+    assert re.match(program.replace("-", "[- ]"), done.stdout, re.IGNORECASE), done.stderr

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from tests.support.launcher import PRINT_ARGS, script
-from tests.unit.launch.conftest import HOOK, PROGRAM, Lab
+from tests.unit.launch.conftest import PROGRAM, Lab
 
 ODD = [
     b"state",
@@ -131,29 +131,6 @@ def test_signals_that_python_ignores_are_default_again_and_others_as_they_were(
 ) -> None:
     c_lab.keep()
     assert ignored(c_lab, command) == {signal.SIGHUP}
-
-
-def test_a_hook_starts_python_with_an_environment_of_its_own(lab: Lab) -> None:
-    """A hook in a spec without env is started with the container's environment."""
-    script(
-        lab.launchers / "python",
-        "tr '\\0' '\\n' </proc/$$/environ | grep -v ^PWD= >env\n" + PRINT_ARGS,
-    )
-    evil = script(lab.home / "bin" / "env", "echo evil >&2\n")
-    lab.env.update({"NVIDIA_CTK_DEBUG": "a b", "NVIDIA_CTK_QUIET": "", "PYTHONPATH": "/x"})
-    lab.env["PATH"] = str(evil.parent)
-    try:
-        answer = lab.run("update-ldcache", "--folder", "", "*", name=HOOK)
-    finally:
-        script(lab.launchers / "python", PRINT_ARGS)
-    boot = (
-        b"import sys;sys.path.append('/pack ages');"
-        b"from nvct.hook.launch import main;main('/ve nv/bin/python')"
-    )
-    hook = [HOOK.encode(), b"update-ldcache", b"--folder", b"", b"*"]
-    assert answer.words == [lab.python, b"-I", b"-S", b"-c", boot, *hook]
-    kept = (lab.home / "env").read_text().splitlines()
-    assert sorted(kept) == ["NVIDIA_CTK_DEBUG=a b", "NVIDIA_CTK_QUIET="]
 
 
 def test_a_python_that_is_gone_is_said_in_one_line(c_lab: Lab) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import functools
 import os
+import re
+import shutil
+import subprocess
 import sys
 
 import pytest
@@ -38,15 +41,17 @@ def test_this_installation_is_built_in_by_default() -> None:
     assert os.path.exists(f"{found.packages}/nvct/shim/main.py")
 
 
-def test_every_program_is_written_and_can_be_executed(tmp_path: Path, built: launch.Built) -> None:
+def test_a_script_is_written_for_each_runtime_and_for_no_hook(
+    tmp_path: Path, built: launch.Built
+) -> None:
     (tmp_path / "bin").mkdir()
 
     form, made = launch.install(tmp_path / "bin", "sh", built)
 
     assert form == "sh"
-    assert sorted(os.listdir(tmp_path / "bin")) == sorted(launch.PROGRAMS)
-    assert [path.name for path in made] == [*launch.PROGRAMS, "hot.bin"]
-    for name in launch.PROGRAMS:
+    assert sorted(os.listdir(tmp_path / "bin")) == sorted(launch.RUNTIMES)
+    assert [path.name for path in made] == [*launch.RUNTIMES, "hot.bin"]
+    for name in launch.RUNTIMES:
         path = tmp_path / "bin" / name
         assert path.stat().st_mode & 0o777 == 0o755
         text = path.read_text()
@@ -91,6 +96,22 @@ while [ "$1" != -o ]; do shift; done; echo made > "$2"
 
     assert form == "c"
     assert made[0].read_text() == "made\n"
+    assert [path.name for path in made] == [*launch.RUNTIMES, "hot.bin"]
+
+
+def test_a_compiler_that_says_static_and_is_not_is_not_believed(
+    tmp_path: Path, built: launch.Built
+) -> None:
+    """As musl-gcc, which takes -static-pie for -pie."""
+    compiler = script(
+        tmp_path / "cc",
+        """case " $* " in *" -static-pie "*) set -- "$@" -pie ;; esac
+for word; do shift; [ "$word" = -static-pie ] || set -- "$@" "$word"; done
+exec cc "$@"
+""",
+    )
+
+    assert launch.is_static(launch.compile_launcher(built, str(compiler)))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +154,89 @@ def test_installing_again_replaces_the_programs_in_one_step(
         launch.install(tmp_path / "bin", "sh", built)
 
         assert os.fstat(running.fileno()).st_ino != program.stat().st_ino
-    assert sorted(os.listdir(tmp_path / "bin")) == sorted(launch.PROGRAMS)
+    assert sorted(os.listdir(tmp_path / "bin")) == sorted(launch.RUNTIMES)
+
+
+@pytest.mark.parametrize("name", launch.HOOKS)
+def test_a_hook_that_an_older_nvct_left_as_a_script_goes_and_others_stay(
+    tmp_path: Path, built: launch.Built, name: str
+) -> None:
+    others = f"from nvct.cli.main import {name.replace('-', '_')}\n"
+    script(tmp_path / name, 'exec python3 -c "from nvct.hook.launch import main;main()"\n')
+    script(tmp_path / "mine", "nvct.hook.launch\n")
+    launch.install(tmp_path, "sh", built)
+    assert not (tmp_path / name).exists()
+    assert (tmp_path / "mine").exists()
+
+    (tmp_path / name).write_text(others)
+    launch.install(tmp_path, "sh", built)
+
+    assert (tmp_path / name).read_text() == others
+
+
+def test_without_a_compiler_nvct_hot_is_the_automatic_form(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    source = hot(tmp_path / "nvct-hot")
+    built = launch.Built(python=PYTHON, packages="/q", cold="/c", hot=str(source))
+
+    form, made = launch.install(tmp_path / "bin", "auto", built, cc="nvct-no-such-compiler")
+
+    assert form == "static"
+    assert [path.name for path in made] == list(launch.PROGRAMS)
+
+
+@pytest.fixture(scope="module")
+def linked() -> bytes:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    built = launch.Built(python="/p", packages="/q", cold="/c")
+    return launch.compile_launcher(built, compiler, "-Werror")
+
+
+def test_a_compiled_launcher_is_static_position_independent_and_read_only_after_start(
+    linked: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "launcher").write_bytes(linked)
+    words: list[str | Path] = [
+        "readelf",
+        "--file-header",
+        "--program-headers",
+        "--dynamic",
+        tmp_path / "launcher",
+    ]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+    assert launch.is_static(linked)
+    assert "INTERP" not in said
+    assert "(NEEDED)" not in said
+    assert re.search(r"Type: +DYN", said)
+    assert "GNU_RELRO" in said
+    assert re.search(r"FLAGS.*BIND_NOW", said)
+    assert re.search(r"GNU_STACK.*\n.* RW ", said)
+
+
+def test_launchers_are_compiled_with_a_stack_protector(tmp_path: Path) -> None:
+    flags = [flag for flag in launch.FLAGS if not flag.startswith("-Wl") and flag != "-s"]
+    defines = ['-DNVCT_PYTHON=""', '-DNVCT_BOOT=""', '-DNVCT_COLD=""']
+    out = tmp_path / "launcher.o"
+    words: list[str | Path] = ["cc", *flags, *defines, "-c", "-o", out, launch.SOURCE]
+    subprocess.run(words, check=True)
+
+    assert b"__stack_chk_fail" in out.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "flags", [["-static"], ["-static-pie", "-fPIE"], ["-pie", "-fPIE"], ["-no-pie"]]
+)
+def test_a_static_program_is_told_from_one_with_a_loader(tmp_path: Path, flags: list[str]) -> None:
+    (tmp_path / "x.c").write_text("int main(void) { return 0; }\n")
+    subprocess.run(["cc", *flags, "-o", tmp_path / "x", tmp_path / "x.c"], check=True)
+    data = (tmp_path / "x").read_bytes()
+
+    assert launch.is_static(data) == flags[0].startswith("-static")
+    assert not launch.is_static(data[:100])
+    assert not launch.is_static(b"#!/bin/sh\n")
 
 
 @functools.cache
