@@ -11,8 +11,8 @@ from __future__ import annotations
 import posixpath
 from dataclasses import dataclass
 
+from nvct.engine import containerd_dump, toml_file
 from nvct.engine import containerd_load as loading
-from nvct.engine import toml_file
 from nvct.engine.model import FileEdit, Files
 from nvct.errors import EngineConfigError
 
@@ -94,22 +94,28 @@ def choose(wanted: Wanted, config: Config, files: Files) -> Place:
             drop-in holds what nobody asked to import.
     """
     root = config.root
-    unread = config.version == 1 and config.unread
-    if unread and (root.version == 1 or wanted.drop_in == ""):
+    is_old = config.modern and bool(root.document) and root.version < 2
+    if is_old and (root.version == 1 or wanted.drop_in == ""):
         raise EngineConfigError(
             f"{root.path} is of version 1, in which containerd 2 reads no CRI settings",
             hint="run `containerd config migrate` and put its output there",
         )
+    if root.version > 2 and not config.modern:
+        release = ".".join(map(str, wanted.engine_version))
+        raise EngineConfigError(
+            f"{root.path} is of version {root.version}, of which containerd {release} reads no"
+            " CRI settings",
+            hint="write it in version 2, or update containerd",
+        )
     path = wanted.drop_in
     if path is None:
-        # Without a version in the root file a drop-in may have its own, and the keys of that.
-        path = _beside(root.path) if config.deep or unread else ""
+        alone = not wanted.engine_version and config.is_without_cri()
+        path = _beside(root.path) if config.modern or alone else ""
     if not path or path == root.path:
         return _in_place(config)
-    version = 3 if unread else config.version
-    if config.deep or unread:
-        return _small(config, path, version, files)
-    return _whole(config, path, version, files)
+    if config.modern:
+        return _small(config, path, files)
+    return _whole(wanted, config, path, files)
 
 
 def _beside(root: str) -> str:
@@ -118,8 +124,8 @@ def _beside(root: str) -> str:
 
 def _in_place(config: Config) -> Place:
     """Return the root where tables merge; else the file whose CRI table replaces the others."""
-    loaded = config.root if config.deep else config.winner()
-    text = toml_file.decode(loaded.data or b"", loaded.path)
+    loaded = config.root if config.modern else config.winner()
+    text = toml_file.text_of(loaded.data or b"")
     cri = config.cri_path(loaded)
     base: list[toml_file.Change] = []
     if loaded is config.root and not loaded.document:
@@ -132,32 +138,32 @@ def _in_place(config: Config) -> Place:
     return Place(path=loaded.path, cri=cri, start=text, base=tuple(base), written=tuple(written))
 
 
-def _new(config: Config, version: int) -> str:
+def _new(config: Config) -> str:
     """Return the beginning of a drop-in, with a version where the root file has one or it must."""
-    named = config.root.version or not config.root.document or version != config.version
-    return f"{HEADER}version = {version}\n" if named else HEADER
+    named = config.root.version or not config.root.document or config.modern
+    return f"{HEADER}version = {config.version}\n" if named else HEADER
 
 
-def _small(config: Config, path: str, version: int, files: Files) -> Place:
-    cri: Path = ("plugins", loading.CRI[version])
+def _small(config: Config, path: str, files: Files) -> Place:
+    cri: Path = ("plugins", config.names[0])
     pattern, notes = _pattern(config, path, files)
     data = files.read(path)
     if data is None:
-        start = _new(config, version)
+        start = _new(config)
         return Place(path=path, cri=cri, start=start, pattern=pattern, written=notes)
-    text = toml_file.decode(data, path)
+    text = toml_file.text_of(data)
     loaded = loading.Loaded(path=path, data=data, document=toml_file.parse(text, path))
     own = config.cri(loaded) or {}
     rest = difference(own, config.effective(without=path))
     only_ours = _is_ours(rest) and not _others(loaded, config.cri_path(loaded))
     is_read = config.get(path) is not None
-    is_small = toml_file.same(own, rest) and loaded.version in (0, version)
+    is_small = toml_file.same(own, rest) and loaded.version in (0, config.version)
     if is_small and (is_read or only_ours):
         where = config.cri_path(loaded) if loaded.version else cri
         return Place(path=path, cri=where, start=text, pattern=pattern, written=notes)
     if only_ours:
         changes = [(cri, key, value) for key, value in rest.items()]
-        start = toml_file.edit(_new(config, version), changes, path)
+        start = toml_file.edit(_new(config), changes, path)
         said = f"{path} held a copy of the CRI settings, which shadowed later edits: now only ours"
         return Place(
             path=path, cri=cri, start=start, pattern=pattern, replaces=True, notes=(said,)
@@ -171,14 +177,14 @@ def _small(config: Config, path: str, version: int, files: Files) -> Place:
     )
 
 
-def _whole(config: Config, path: str, version: int, files: Files) -> Place:
+def _whole(wanted: Wanted, config: Config, path: str, files: Files) -> Place:
     """Return a drop-in that carries all of the CRI's table: this containerd would drop it."""
-    cri: Path = ("plugins", loading.CRI[version])
+    cri: Path = ("plugins", config.names[0])
     pattern, notes = _pattern(config, path, files)
     data = files.read(path)
-    start = _new(config, version)
+    start = _new(config)
     if data is not None:
-        text = toml_file.decode(data, path)
+        text = toml_file.text_of(data)
         loaded = loading.Loaded(path=path, data=data, document=toml_file.parse(text, path))
         if config.get(path) is not None:
             start, cri = text, config.cri_path(loaded)
@@ -187,11 +193,30 @@ def _whole(config: Config, path: str, version: int, files: Files) -> Place:
                 f"{path} is there, is not imported, and holds more than CRI settings",
                 hint="remove it, or name another with --drop-in-config",
             )
-    base = tuple((cri, key, value) for key, value in config.effective(without=path).items())
+    known = containerd_dump.cri(wanted.dump) if wanted.dump else config.effective(without=path)
+    own = loading.runtimes(config.effective()) if config.winner().path == path else {}
+    ours = {handler.name for handler in wanted.handlers} | (own.keys() - loading.runtimes(known))
+    known = _without(known, config.effective(), own.keys() & ours)
+    base = tuple((cri, key, value) for key, value in known.items())
     said = f"{path} holds a copy of the CRI settings: edits of these in other files have no effect"
     return Place(
         path=path, cri=cri, start=start, base=base, pattern=pattern, written=(*notes, said)
     )
+
+
+def _without(known: Table, copy: Table, ours: Collection[str]) -> Table:
+    """Return what a copy is to say of other files: not what it says of our runtimes and CDI."""
+    if not ours:
+        return known
+    found = known.get("containerd")
+    inside = dict(found) if isinstance(found, dict) else {}
+    runtimes = loading.runtimes(known)
+    inside["runtimes"] = {name: runtimes[name] for name in runtimes if name not in ours}
+    if loading.default(copy) in ours:
+        inside.pop("default_runtime_name", None)
+        inside.pop(loading.LEGACY_TABLE, None)
+    rest = {key: value for key, value in known.items() if key not in OWN_KEYS & copy.keys()}
+    return {**rest, "containerd": inside}
 
 
 def _pattern(config: Config, path: str, files: Files) -> tuple[str, tuple[str, ...]]:
@@ -249,8 +274,17 @@ def is_left_over(wanted: Wanted, config: Config, path: str, after: str) -> bool:
     return not _others(loaded, config.cri_path(loaded)) and rest.keys() <= OWN_KEYS
 
 
+def is_import_needed(key: Path, item: object, left: Sequence[str]) -> bool:
+    """Say whether a pattern of `imports` brings in one of the files that are left."""
+    return (
+        key == ("imports",)
+        and isinstance(item, str)
+        and any(loading.matches(path, item) for path in left)
+    )
+
+
 def without_import(
-    config: Config, edits: Sequence[FileEdit], gone: Collection[str], ours: str
+    config: Config, edits: Sequence[FileEdit], gone: Collection[str]
 ) -> list[FileEdit]:
     """Return the root's edit, with the imports taken out that named only files that go.
 
@@ -258,16 +292,12 @@ def without_import(
         config: as it is.
         edits: that are made.
         gone: files that go.
-        ours: a pattern that was added for them, and stays where others use it now.
     """
     root = config.root
     old = next((edit for edit in edits if edit.path == root.path), None)
     spelled = loading.strings(root.document, "imports")
     stems = [posixpath.splitext(path) for path in gone]
     named = {*gone, *(f"{stem}*{suffix}" for stem, suffix in stems)}
-    others = [one.path for one in config.files if one.path not in gone]
-    if gone and not any(loading.matches(path, ours) for path in others):
-        named.add(ours)
     kept = [
         item
         for item, path in zip(spelled, loading.patterns(root), strict=True)
@@ -275,7 +305,7 @@ def without_import(
     ]
     if len(kept) == len(spelled):
         return [old] if old else []
-    text = toml_file.decode((old.after if old else root.data) or b"", root.path)
+    text = toml_file.text_of((old.after if old else root.data) or b"")
     value: object = kept or toml_file.DELETE
     after = toml_file.edit(text, [((), "imports", value)], root.path)
-    return [FileEdit(path=root.path, before=root.data, after=after.encode())]
+    return [FileEdit(path=root.path, before=root.data, after=toml_file.data_of(after))]

@@ -4,8 +4,13 @@
 As containerd does (cmd/containerd/server/config/config.go): imports are taken breadth first, a
 relative one from the folder of the file that names it (a pattern only since 1.7: seen on 1.6.20
 and 1.7.24), a pattern's in the order of their names, no file twice. What comes later wins: before
-2.1 a plugin's table replaces the one before as a whole, since then tables are merged key by key
+2.0 a plugin's table replaces the one before as a whole, since then tables are merged key by key
 and lists united (containerd pull request 9982).
+
+The last version that a file names is that of all files, and decides which of the CRI's names is
+read. containerd 1.x reads the one of that version, and takes none for 1. containerd 2 starts with
+3; a file of version 1 or without one gets the version before it without its CRI settings being
+migrated, and settings of version 2 are migrated only if 2 is the last version that is named.
 """
 
 from __future__ import annotations
@@ -19,13 +24,14 @@ from nvct.errors import EngineConfigError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import TypeAlias
 
     from nvct.engine.model import Files, Wanted
 
     Path: TypeAlias = tuple[str, ...]
     Table: TypeAlias = dict[str, object]
+    Setting: TypeAlias = tuple[Path, str, object]  # below the CRI's table
 
 CONFIG = "/etc/containerd/config.toml"
 CRI = {
@@ -36,9 +42,14 @@ CRI = {
 }
 """Version of the format → the name under [plugins] that the CRI's runtimes have in it."""
 DISABLED = frozenset(CRI.values())
+RUNTIMES: Path = ("containerd", "runtimes")  # below the CRI's table
 RELATIVE_PATTERNS = (1, 7)
-MERGES = (2, 1)  # the first release that merges plugins' tables
-VERSION_3 = (2, 0)  # the first release that reads version 3, and the CRI in no version 1
+VERSION_3 = (2, 0)
+"""The first release that merges tables and reads version 3; it has none of version 1."""
+RUNC_TYPE = "io.containerd.runc.v2"
+LINUX_V1 = "io.containerd.runtime.v1.linux"  # the shim of containerd 1.0, gone with 2.0
+LEGACY_TABLE = "default_runtime"
+LEGACY_DEFAULT = "default"  # the name that containerd gives that table
 FILE_LIMIT = 256  # files that one configuration may have; containerd has no limit
 
 
@@ -63,17 +74,15 @@ class Config:
 
     Attributes:
         files: that were read.
-        version: of the root file; 1 where it names none.
-        deep: whether this containerd merges tables of plugins.
-        unread: whether it reads no CRI settings in a file of version 1, as containerd 2 does not.
+        version: of the format, for all files.
+        modern: whether this is containerd 2, which merges tables and reads no CRI of version 1.
         relative: whether it surely takes a relative pattern from the folder of its file.
         missing: files that are named, not matched by a pattern, and are not there.
     """
 
     files: tuple[Loaded, ...]
     version: int
-    deep: bool
-    unread: bool = False
+    modern: bool
     relative: bool = False
     missing: tuple[str, ...] = ()
 
@@ -82,21 +91,38 @@ class Config:
         """Return the root file."""
         return self.files[0]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the CRI's table that are read, the one that wins first."""
+        if not self.modern:
+            return (CRI[min(self.version, 2)],)  # it knows no other
+        newest = CRI[max(CRI)]
+        if self.version > 2:
+            return (newest,)
+        path = ("plugins", newest, "containerd", "runtimes")
+        has_newest = any(toml_file.find(loaded.document, path) for loaded in self.files)
+        return (newest, CRI[2]) if has_newest else (CRI[2], newest)
+
+    def unread(self) -> list[tuple[str, str]]:
+        """Return the tables of runtimes that are not read: path of the file, name of the CRI."""
+        names = [name for name in dict.fromkeys(CRI.values()) if name not in self.names]
+        return [
+            (loaded.path, name)
+            for loaded in self.files
+            for name in names
+            if toml_file.find(loaded.document, ("plugins", name, "containerd")) is not None
+        ]
+
     def cri_path(self, loaded: Loaded) -> Path:
         """Return the path of the CRI's table in a file, whether it is there or not."""
-        names = [CRI[loaded.version]] if loaded.version in CRI else []
-        names += [CRI[self.version], *CRI.values()]
-        for name in names:
+        for name in self.names:
             if isinstance(toml_file.find(loaded.document, ("plugins", name)), dict):
                 return "plugins", name
-        return "plugins", names[0]
+        return "plugins", self.names[0]
 
     def cri(self, loaded: Loaded) -> Table | None:
         """Return the CRI's table of a file, None if it has none."""
-        path = self.cri_path(loaded)
-        if self.unread and path[1] == CRI[1]:
-            return None
-        found = toml_file.find(loaded.document, path)
+        found = toml_file.find(loaded.document, self.cri_path(loaded))
         return found if isinstance(found, dict) else None
 
     def effective(self, without: str = "") -> Table:
@@ -105,8 +131,12 @@ class Config:
         for loaded in self.files:
             own = self.cri(loaded)
             if own is not None and loaded.path != without:
-                table = merged(table, own) if self.deep else own
+                table = merged(table, own) if self.modern else own
         return table
+
+    def is_without_cri(self) -> bool:
+        """Report whether no file has a CRI table, so that a drop-in with one hides nothing."""
+        return all(self.cri(loaded) is None for loaded in self.files) and not self.unread()
 
     def winner(self) -> Loaded:
         """Return the file whose CRI table is in force: the last that has one, or the root."""
@@ -143,22 +173,33 @@ def load(wanted: Wanted, files: Files) -> Config:
             raise EngineConfigError(f"{path} imports more than {FILE_LIMIT} files")
         found.append(loaded)
         pending += _imports(loaded, files, relative=relative)
+    newest = max(version, *(loaded.version for loaded in found))
+    modern = wanted.engine_version >= VERSION_3 if wanted.engine_version else newest > 2
     config = Config(
         files=tuple(found),
-        version=version,
-        deep=wanted.engine_version >= MERGES,
-        unread=wanted.engine_version >= VERSION_3,
-        relative=wanted.engine_version >= RELATIVE_PATTERNS,
+        version=_effective_version(found, version, modern=modern),
+        modern=modern,
+        relative=modern or wanted.engine_version >= RELATIVE_PATTERNS,
         missing=tuple(missing),
     )
     for loaded in found:
+        if (
+            modern
+        ):  # the parser of containerd 1.x takes any byte (go-toml v1), that of 2 UTF-8 alone
+            toml_file.decode(loaded.data or b"", loaded.path)
         _check_tables(loaded, config.cri_path(loaded))
     return config
 
 
+def replaces(version: tuple[int, ...]) -> bool:
+    """Say whether a containerd of this version takes the CRI's table of the last file alone."""
+    return version < VERSION_3
+
+
 def _read(path: str, files: Files) -> Loaded:
     data = files.read(path)
-    return Loaded(path=path, data=data, document=toml_file.parse(data or b"", path))
+    text = toml_file.text_of(data or b"")
+    return Loaded(path=path, data=data, document=toml_file.parse(text, path))
 
 
 def _check_tables(loaded: Loaded, cri: Path) -> None:
@@ -185,6 +226,15 @@ def _version(root: Loaded, engine: tuple[int, ...]) -> int:
             hint="correct it to the version that containerd reads",
         )
     return root.version or 1
+
+
+def _effective_version(files: Sequence[Loaded], root: int, *, modern: bool) -> int:
+    """Return the version of all files together."""
+    named = [loaded.version for loaded in files if loaded.version in CRI]
+    if not modern:
+        return named[-1] if named else root
+    named = [version for version in named if version > 1]
+    return named[-1] if named else 3
 
 
 def _imports(loaded: Loaded, files: Files, *, relative: bool) -> list[str]:
@@ -255,6 +305,14 @@ def merged(table: Mapping[str, object], over: Mapping[str, object]) -> Table:
     return result
 
 
+def set_only(table: Mapping[str, object]) -> Table:
+    """Return a table without what is containerd's own default anyway."""
+    inner = {
+        key: set_only(value) if isinstance(value, dict) else value for key, value in table.items()
+    }
+    return {key: value for key, value in inner.items() if value not in ("", 0, [], {})}
+
+
 def runtimes(cri: Mapping[str, object]) -> dict[str, Table]:
     """Return the runtimes of a CRI table: name → its table."""
     found = toml_file.find(dict(cri), ("containerd", "runtimes"))
@@ -273,10 +331,33 @@ def binary(runtime: Mapping[str, object]) -> str:
     return found if isinstance(found, str) else ""
 
 
-def default(cri: Mapping[str, object]) -> str:
+def default(cri: Mapping[str, object], *, modern: bool = False) -> str:
     """Return the name of a CRI table's default runtime, "" if it names none."""
+    if legacy_default(cri) and not modern:
+        return LEGACY_DEFAULT
     found = toml_file.find(dict(cri), ("containerd", "default_runtime_name"))
     return found if isinstance(found, str) else ""
+
+
+def legacy_default(cri: Mapping[str, object]) -> Table:
+    """Return the table `default_runtime` of containerd 1.x, {} if it sets nothing.
+
+    With a type it is the default runtime, whatever default_runtime_name says; without one, as
+    `containerd config default` wrote it, it is none (pkg/cri/config, ValidatePluginConfig).
+    """
+    found = toml_file.find(dict(cri), ("containerd", LEGACY_TABLE))
+    return found if isinstance(found, dict) and found.get("runtime_type") else {}
+
+
+def systemd_cgroup(cri: Mapping[str, object], runtime: Mapping[str, object]) -> bool:
+    """Report whether a runtime has the cgroup driver systemd.
+
+    Without options, the shim of containerd 1.0 gets that of the CRI (generateRuntimeOptions).
+    """
+    options = runtime.get("options")
+    if isinstance(options, dict):
+        return bool(options.get("SystemdCgroup"))
+    return runtime.get("runtime_type") == LINUX_V1 and bool(cri.get("systemd_cgroup"))
 
 
 def strings(cri: Mapping[str, object], key: str) -> tuple[str, ...]:

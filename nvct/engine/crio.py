@@ -13,6 +13,7 @@ import os
 import posixpath
 from dataclasses import dataclass, field
 
+from nvct.engine import syntax
 from nvct.engine.model import Change, FileEdit, State
 from nvct.engine.toml_file import DELETE, decode, edit, find, parse
 from nvct.errors import EngineConfigError
@@ -39,6 +40,7 @@ BUNDLED = "/usr/libexec/crio"  # where CRI-O's own packages keep conmon, crun an
 RUNTIME = ("crio", "runtime")
 RUNTIMES = (*RUNTIME, "runtimes")
 HEADER = "# Made by nvct; `nvct runtime undo --runtime crio` takes it away.\n"
+SYNTAX = syntax.toml(RUNTIME, "default_runtime", HEADER)
 # What a copy of another runtime's table must not keep: these lead past our program
 # (inherit_default_runtime and platform_runtime_paths name another) or are for virtual machines.
 NOT_INHERITED = frozenset(
@@ -127,33 +129,24 @@ def removal(wanted: Wanted, files: Files) -> Change:
     """Return the smallest edit that takes the handlers out of the file that `plan` edits.
 
     Raises:
-        EngineConfigError: a file cannot be read as CRI-O does, or another file makes a handler
-            the default, so that CRI-O would not start without it.
-        DocumentError: a file cannot be read.
+        EngineConfigError: the file cannot be read as CRI-O does.
+        DocumentError: the file cannot be read.
     """
     target = _target(wanted)
     before = files.read(target)
-    others = _merge([layer for layer in _layers(wanted, files) if layer.path != target])
     document = parse(before or b"", target)
     own, registered = _table(document, RUNTIME, target), _table(document, RUNTIMES, target)
-    names = {handler.name for handler in wanted.handlers}
-    settings: list[Setting] = []
+    programs = {handler.name: handler.path for handler in wanted.handlers}
+    names = [
+        name
+        for name, table in registered.items()
+        if isinstance(table, dict) and _text(table, "runtime_path") == programs.get(name)
+    ]
+    settings: list[Setting] = [(RUNTIMES, name, DELETE) for name in names]
     if own.get("default_runtime") in names:
         settings.append((RUNTIME, "default_runtime", DELETE))
-    default = others.text("default_runtime")
-    if default in names & set(registered) and default not in others.runtimes:
-        where = others.says["default_runtime"]
-        raise EngineConfigError(
-            f'default_runtime = "{default}" in {where}: CRI-O does not start without that handler',
-            hint="name another default there first",
-        )
-    settings += [(RUNTIMES, name, DELETE) for name in registered if name in names]
-    notes = [
-        f"{name} is still registered in {others.says[f'runtimes.{name}']}"
-        for name in sorted(names & set(others.runtimes))
-    ]
     edits = _edits(target, before, settings)
-    return Change(engine="crio", edits=edits, restart=bool(edits), notes=tuple(notes))
+    return Change(engine="crio", edits=edits, restart=bool(edits))
 
 
 def config_dir(wanted: Wanted) -> str:
@@ -232,19 +225,23 @@ def _text(table: Table, key: str) -> str:
 def _template(merged: _Merged, files: Files) -> Table:
     """Return the table of the low-level runtime that ours stands before, {} if none is written.
 
-    The default first, then runc and crun (as nvidia-container-toolkit v1.20), ours and those for
-    virtual machines or pods of other monitors never.
+    The default first, then runc and crun (as nvidia-container-toolkit v1.20), then one of NVIDIA's
+    that is the default; those for virtual machines or pods of other monitors never.
     """
     for name in (merged.low_level, "runc", "crun"):
         table = merged.runtimes.get(name)
         if table is not None and _text(table, "runtime_type") in ("", "oci"):
             # Without a path it is looked up by its name.
             return table | {"runtime_path": _text(table, "runtime_path") or name}
+    default = merged.runtimes.get(merged.text("default_runtime"), {})  # NVIDIA's alone
+    is_oci = _text(default, "runtime_type") in ("", "oci")
+    own = {key: value for key, value in default.items() if key != "runtime_path" and is_oci}
     # CRI-O looks conmon up on its PATH, where the bundled one is not: it then does not start.
     conmon = f"{BUNDLED}/conmon"
-    if merged.text("conmon") or conmon not in files.names(BUNDLED, "conmon"):
-        return {}
-    return {"monitor_path": conmon}
+    named = merged.text("conmon") or own.get("monitor_path")
+    if named or conmon not in files.names(BUNDLED, "conmon"):
+        return own
+    return own | {"monitor_path": conmon}
 
 
 def _handler(handler: Handler, template: Table, merged: _Merged, own: Table) -> list[Setting]:

@@ -10,7 +10,7 @@ PATH. What stands in daemon.json and on dockerd's command line too keeps Docker 
 from __future__ import annotations
 
 from nvct import paths
-from nvct.engine import json_file
+from nvct.engine import json_file, syntax
 from nvct.engine.json_file import DELETE
 from nvct.engine.model import Change, FileEdit, State
 from nvct.errors import EngineConfigError, UsageError
@@ -27,6 +27,8 @@ STOCK = "runc"
 RESERVED = (STOCK, "io.containerd.runc.v2")
 SHIM_PREFIX = "io.containerd."
 """Names of containerd's shims, which a default may have without being registered."""
+
+SYNTAX = syntax.json((), DEFAULT)
 
 WITH_CDI = (25, 0)
 CDI_BY_DEFAULT = (28, 2)

@@ -11,10 +11,10 @@ import hashlib
 import json
 import os
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nvct import paths
-from nvct.engine import detect, docker, processes
+from nvct.engine import detect, docker, probe, processes, running
 from nvct.engine.model import State, Wanted
 from nvct.errors import NvctError
 from nvct.host import pci, platform, procfs
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from nvct.engine.detect import Ask
     from nvct.engine.found import Engine
     from nvct.engine.model import Files
+    from nvct.engine.probe import Ask as Get
     from nvct.engine.processes import Process
+    from nvct.engine.running import Running
     from nvct.host.roots import Roots
 
 HOOKS = ("nvidia-container-runtime-hook", "nvidia-cdi-hook")
@@ -74,6 +76,7 @@ class Daemon:
         apart: whether it is a container's, with processes of its own: no client here talks to it.
         spec_dirs: where it looks for CDI specs.
         specs: the files there that have GPUs of NVIDIA.
+        running: what it says itself that it has in force; None where it is not asked.
     """
 
     engine: Engine
@@ -85,6 +88,7 @@ class Daemon:
     apart: bool = False
     spec_dirs: tuple[str, ...] = paths.CDI_SPEC_DIRS
     specs: tuple[str, ...] = ()
+    running: Running | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +118,8 @@ def look(
     environ: Mapping[str, str],
     ask: Ask | None = None,
     proc: str = "/proc",
+    *,
+    get: Get = probe.ask,
 ) -> DockerHost:
     """Look at a host.
 
@@ -123,13 +129,14 @@ def look(
         environ: of whoever runs docker.
         ask: runs a program and returns what it prints; `detect.run` if it is None.
         proc: where the processes are seen.
+        get: does an HTTP GET on a daemon's socket.
     """
     found = [p for p in processes.running(proc, files.root) if p.engine == "docker"]
     other = pci.elsewhere(roots)
     return DockerHost(
         client=client(files, environ),
         daemons=tuple(
-            _daemon(detect.of_process(process, files, ask, proc), process, files, proc)
+            _daemon(detect.of_process(process, files, ask, proc), process, files, proc, get)
             for process in found
         ),
         programs=_on_path(
@@ -195,11 +202,13 @@ def _is_podman_script(path: str) -> bool:
     return head.startswith(b"#!") and b"podman" in head
 
 
-def _daemon(engine: Engine, process: Process, files: Files, proc: str) -> Daemon:
+def _daemon(engine: Engine, process: Process, files: Files, proc: str, get: Get) -> Daemon:
     root = _root(process, files, proc)
     state, problem = _state(engine, root)
     path = process.env.get("PATH", "") if process.env else None
     named = processes.options(process.args, "cdi-spec-dir")
+    apart = process.container or _has_own_processes(process.pid, proc)
+    asked = None if apart else running.of(replace(engine, root=root), state, get)
     spec_dirs = tuple(named) or (state.spec_dirs if state else ()) or paths.CDI_SPEC_DIRS
     return Daemon(
         engine=engine,
@@ -208,7 +217,8 @@ def _daemon(engine: Engine, process: Process, files: Files, proc: str) -> Daemon
         programs=_on_path(":".join(paths.DEFAULT_PATH_DIRS) if path is None else path, root),
         state=state,
         problem=problem,
-        apart=process.container or _has_own_processes(process.pid, proc),
+        apart=apart,
+        running=asked,
         spec_dirs=spec_dirs,
         specs=_specs(spec_dirs, root),
     )

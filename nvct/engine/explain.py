@@ -12,8 +12,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from nvct.engine import running
 from nvct.engine.docker import GPUS_BY_CDI, cdi_is_on
 from nvct.engine.docker_host import HOOKS, KIND, WSL_DESKTOP
+from nvct.engine.status import is_nvidia
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,12 +37,14 @@ class Finding:
         holds: whether it is so on this host; None where that cannot be told.
         seen: what was seen, one sentence.
         advice: what to do where it holds.
+        command: that fails for it.
     """
 
     cause: str
     holds: bool | None
     seen: str
     advice: str = ""
+    command: str = "docker run --gpus"
 
 
 def why_docker_cannot(host: DockerHost) -> list[Finding]:
@@ -85,6 +89,7 @@ def _of_daemon(host: DockerHost, daemon: Daemon) -> list[Finding]:
         _not_on_path(host, daemon),
         _not_restarted(daemon),
         _cdi(daemon),
+        _not_reloaded(daemon),
     ]
 
 
@@ -317,7 +322,8 @@ def _cdi(daemon: Daemon) -> Finding:
     """Judge CDI: the reason only where nothing but nvidia-cdi-hook could serve --gpus."""
     numbers = daemon.engine.numbers
     said = daemon.state.cdi if daemon.state else None
-    on = cdi_is_on(numbers, said=said)
+    told = daemon.running.state.cdi if daemon.running and daemon.running.state else None
+    on = cdi_is_on(numbers, said=said) if told is None else told
     if daemon.problem or on is None:
         seen = daemon.problem or "which release dockerd is cannot be told"
         return Finding(cause="cdi", holds=None, seen=seen)
@@ -329,7 +335,8 @@ def _cdi(daemon: Daemon) -> Finding:
         advice = "nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
     else:
         seen = f"dockerd {daemon.engine.version} has CDI off"
-        advice = f"nvct runtime configure --enable-cdi, then {_restart(daemon)}"
+        configure = "" if said else "nvct runtime configure --enable-cdi, then "
+        advice = configure + _restart(daemon)
     alone = CDI_HOOK in daemon.programs and RUNTIME_HOOK not in daemon.programs
     holds = numbers >= GPUS_BY_CDI and alone
     seen += (
@@ -338,6 +345,25 @@ def _cdi(daemon: Daemon) -> Finding:
         else f": --device {KIND}=0 needs it, --gpus does not"
     )
     return Finding(cause="cdi", holds=holds, seen=seen, advice=advice)
+
+
+def _not_reloaded(daemon: Daemon) -> Finding:
+    """Compare what the daemon says of itself with its file."""
+    told, state = daemon.running, daemon.state
+    command = "docker run --runtime"
+    if told is None or told.state is None or state is None:
+        why = (told and told.problem) or daemon.problem or "dockerd is not asked"
+        return Finding(cause="not-reloaded", holds=None, seen=why, command=command)
+    ours = [name for name, path in state.handlers.items() if is_nvidia(name, path)]
+    said = running.differences(daemon.engine, state, told, ours)
+    if not said:
+        seen = f"dockerd has in force what {daemon.engine.config} says"
+        return Finding(cause="not-reloaded", holds=False, seen=seen, command=command)
+    only_runtimes = len(said) == 1 and not set(ours) <= set(told.state.handlers)
+    advice = f"kill -HUP {daemon.engine.pid}" if only_runtimes else _restart(daemon)
+    return Finding(
+        cause="not-reloaded", holds=True, seen="; ".join(said), advice=advice, command=command
+    )
 
 
 def _count(number: int, what: str) -> str:

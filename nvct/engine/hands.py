@@ -50,23 +50,32 @@ class EngineHands:
         if not self.program:
             return []
         told = self.found is not None and self.found.pid > 0 and self.way != "none"
-        return validate.check(self.wanted, self.program, edits, self.run, told=told)
+        return validate.check(
+            self.wanted, self.program, edits, self.run, told=told, leaving=self.leaving
+        )
 
     def activate(self, *, restart: bool, back: bool = False) -> Sequence[str]:
         """Tell the engine to read its files, and see that it is well."""
         engine = self.wanted.engine
-        chosen = reload.choose(self.found, engine, self.way, restart=restart)
+        leaving = back or self.leaving
+        if self.program and not leaving:
+            validate.in_force(self.wanted, self.program, self.run)
+        chosen = reload.choose(
+            self.found, engine, self.way, restart=restart, leaving=leaving and restart
+        )
         if not chosen.action or self.found is None:
             return [chosen.note] if chosen.note else []
         path = self.found.socket
         before = probe.wrong(engine, path, (), self.run) if path else "it has no socket"
         since = time.time()
         reload.carry_out(chosen, self.found, self.look, self.run)
+        notes = [] if back else [_done(chosen, self.found)]
+        notes += [chosen.note] if chosen.note else []
         if before and not back:
-            return [f"not seen whether {engine} is well: it was not before either ({before})"]
-        leaving = back or self.leaving
+            ill = f"not seen whether {engine} is well: it was not before either ({before})"
+            return [*notes, ill]
         self._see(path, chosen.action, since, leaving=leaving)
-        return self._still_listed(path) if leaving and engine == "docker" else []
+        return notes + (self._still_listed(path) if leaving and engine == "docker" else [])
 
     def _see(self, path: str, action: str, since: float, *, leaving: bool) -> None:
         names = [handler.name for handler in self.wanted.handlers]
@@ -98,3 +107,11 @@ class EngineHands:
             if time.monotonic() >= end:
                 raise EngineError(f"{self.wanted.engine} does not run after its restart")
             time.sleep(probe.PAUSE_S)
+
+
+def _done(chosen: reload.Reload, found: Engine) -> str:
+    """Return a sentence about what an engine was told."""
+    name = f"{found.engine} (process {found.pid})"
+    if chosen.action == "signal":
+        return f"{name} was told to read its file again; its containers run on"
+    return f"{found.unit or name} was restarted"

@@ -40,6 +40,10 @@ NOTHING = Wanted(engine="", handlers=())
 FOLDER_MODE = 0o700  # engines' files hold secrets of proxies and registries at times
 
 
+class DamagedJournalError(DocumentError):
+    """A page of the journal is no page."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One file that was, or is being, changed.
@@ -130,10 +134,10 @@ class Journal:
             raise DocumentError(f"{path} cannot be read: {error.strerror}") from error
         try:
             return _page(json.loads(data))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise DocumentError(
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise DamagedJournalError(
                 f"the journal {path} is damaged: {error}",
-                hint="it holds the engine's former file as text; move it away to go on without",
+                hint="move it away, or use undo --remove",
             ) from error
 
     def save(self, path: str, page: Page) -> None:
@@ -147,6 +151,28 @@ class Journal:
             return
         text = json.dumps(_document(page), indent=1)
         files.write_atomic(path, text.encode(), mode=0o600, sync=True, kernel=self.kernel)
+
+    def set_aside(self, path: str) -> str:
+        """Rename a damaged page, and return its new path.
+
+        Raises:
+            OSError: it cannot be renamed.
+        """
+        aside = f"{path}.damaged"
+        number = 1
+        while os.path.lexists(aside):
+            number += 1
+            aside = f"{path}.damaged{number}"
+        folder, name = files.split(path)
+        dir_fd = self.kernel.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self.kernel.rename(
+                name, os.path.basename(aside), source_dir_fd=dir_fd, target_dir_fd=dir_fd
+            )
+            self.kernel.fsync(dir_fd)
+        finally:
+            self.kernel.close(dir_fd)
+        return aside
 
     def pages(self) -> dict[str, Page]:
         """Return every page by its path.
@@ -200,7 +226,7 @@ def remove(path: str, kernel: Kernel) -> None:
         kernel.close(dir_fd)
 
 
-def ours(wanted: Wanted, state: State, old: Record | None, imported: str = "") -> Wanted:
+def ours(wanted: Wanted, state: State, old: Record | None) -> Wanted:
     """Return what is wanted less what the files say already, and what a record has had done.
 
     What was there already as it is wanted is somebody else's, and stays at undo.
@@ -221,7 +247,6 @@ def ours(wanted: Wanted, state: State, old: Record | None, imported: str = "") -
         cdi=earlier.cdi or (wanted.cdi and state.cdi is not True),
         spec_dirs=earlier.spec_dirs if state.spec_dirs == wanted.spec_dirs else wanted.spec_dirs,
         hooks_dir=wanted.hooks_dir or earlier.hooks_dir,
-        imported=imported or earlier.imported,
     )
 
 
@@ -278,9 +303,12 @@ def _entry(document: Mapping[str, Any]) -> Entry:
     given["folders"] = tuple(given["folders"])
     for key in ("original", "ours"):
         given[key] = _bytes(given[key])
-    path = given["path"]
-    if not (isinstance(path, str) and path.startswith("/")):
-        raise ValueError(f"{path!r} is no path of a file")
+    for path in (given["path"], *given["folders"]):
+        if not (isinstance(path, str) and path.startswith("/")):
+            raise ValueError(f"{path!r} is no path of a file")
+    for key in ("mode", "uid", "gid"):
+        if type(given[key]) is not int or given[key] < 0:
+            raise ValueError(f"{key} is {given[key]!r}")
     return Entry(**given)
 
 

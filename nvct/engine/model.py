@@ -58,7 +58,7 @@ class Wanted:
         container_annotations: patterns of container annotations that containerd is to hand to the
             handlers; () leaves them.
         pod_annotations: the same, of pods.
-        imported: pattern that we have added to containerd's `imports`: the journal says so.
+        runtime_type: of containerd's handlers, where the runtime that they are like has none.
     """
 
     engine: str
@@ -77,7 +77,7 @@ class Wanted:
     arguments: tuple[str, ...] = ()
     container_annotations: tuple[str, ...] = ()
     pod_annotations: tuple[str, ...] = ()
-    imported: str = ""
+    runtime_type: str = "io.containerd.runc.v2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,14 +120,12 @@ class Change:
         edits: in the order of writing; only files that differ.
         restart: a reload is not enough.
         notes: sentences for whoever asked, such as what else to do.
-        imported: pattern that containerd's `imports` have got.
     """
 
     engine: str
     edits: tuple[FileEdit, ...] = ()
     restart: bool = False
     notes: tuple[str, ...] = ()
-    imported: str = ""
 
 
 class Files:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import posixpath
 
 from nvct import paths
-from nvct.engine import toml_file
+from nvct.engine import syntax, toml_file
 from nvct.engine.model import Change, FileEdit, State
 from nvct.engine.toml_file import DELETE
 from nvct.errors import EngineConfigError, UsageError
@@ -37,6 +37,7 @@ WITH_SPEC_DIRS = (5, 5)
 STATIC_ALONE = ((5, 5), (5, 6))
 """Releases between these look into /etc/cdi alone where no file says more (issue 26569)."""
 HEADER = "# Made by nvct; `nvct runtime undo --runtime podman` takes it away.\n"
+SYNTAX = syntax.toml(ENGINE, DEFAULT, HEADER)
 
 
 class Merged:
@@ -157,9 +158,9 @@ def removal(wanted: Wanted, files: Files) -> Change:
     edits: list[Edit] = [
         (RUNTIMES, handler.name, DELETE)
         for handler in wanted.handlers
-        if handler.name in here.handlers
+        if here.handlers.get(handler.name) == handler.path
     ]
-    if here.default in {handler.name for handler in wanted.handlers}:
+    if here.default in {name for _, name, _ in edits}:
         edits.append((ENGINE, DEFAULT, DELETE))
     is_drop_in = target != _config(wanted)
     others = _merged(_order(wanted, files, target), files) if is_drop_in else None

@@ -42,7 +42,9 @@ class Reload:
     note: str = ""
 
 
-def choose(found: Engine | None, engine: str, way: str, *, restart: bool) -> Reload:
+def choose(
+    found: Engine | None, engine: str, way: str, *, restart: bool, leaving: bool = False
+) -> Reload:
     """Return what to do about an engine after its files changed.
 
     Args:
@@ -50,6 +52,7 @@ def choose(found: Engine | None, engine: str, way: str, *, restart: bool) -> Rel
         engine: its name.
         way: "auto", "restart" or "none".
         restart: the change needs one.
+        leaving: runtimes go: dockerd refuses the file without its default until it is restarted.
     """
     if engine == "podman":
         return Reload()  # every run of it reads its files
@@ -60,9 +63,11 @@ def choose(found: Engine | None, engine: str, way: str, *, restart: bool) -> Rel
     if engine == "docker" and not restart and way == "auto":
         return Reload(action="signal")
     if engine == "docker" and way == "auto":
+        # Runtimes and the default follow a signal, though CDI does not.
         return Reload(
+            action="" if leaving else "signal",
             note="dockerd reads this when it is restarted, which stops containers "
-            "(unless live-restore is on): --reload=restart does it"
+            "(unless live-restore is on): --reload=restart does it",
         )
     user = ("--user",) if found.user_unit else ()
     if found.restart:

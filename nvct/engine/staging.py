@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write a drop-in so that no engine ever reads a part of it.
+"""Write a drop-in so that no engine ever reads a part of it, and remove what a kill left.
 
-CRI-O reads every file below crio.conf.d, whatever its name, so a temporary file there that is
-left half written by a kill keeps it from starting. In a folder of drop-ins (`*.d`) the temporary
-file is therefore made in the folder above, which no engine reads as a whole.
+CRI-O reads every file below its folder of drop-ins, hidden ones too, so a temporary file there
+that is left half written by a kill keeps it from starting. The temporary file of a drop-in is
+therefore made in the folder above, which no engine reads as a whole; where that is another mount,
+the file gets a name only when it is complete.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -17,6 +19,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.linux.kernel import Kernel
 
+DROP_IN = "99-nvidia."
+LINK_LIMIT = 40  # as the kernel's
+NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
+
 
 def write(path: str, data: bytes, mode: int | None, kernel: Kernel) -> None:
     """Write a file as `files.write_atomic` does, with sync=True.
@@ -25,15 +31,78 @@ def write(path: str, data: bytes, mode: int | None, kernel: Kernel) -> None:
         UnsafePathError: no regular file is there, or the place is everybody's.
         OSError: nothing was changed.
     """
-    real = os.path.realpath(path)
+    real = target(path)
     folder, name = os.path.split(real)
+    sweep(path, kernel)
     old = files.lstat_or_none(real, None)
-    if not _can_stage(folder) or (old is not None and not stat.S_ISREG(old.st_mode)):
+    is_drop_in = folder.endswith(".d") or name.startswith(DROP_IN)
+    is_other = old is not None and not stat.S_ISREG(old.st_mode)
+    if is_other or not is_drop_in or _is_everybodys(folder):
         files.write_atomic(path, data, mode=mode, sync=True, kernel=kernel)
         return
     if mode is None and old is not None:
         mode = stat.S_IMODE(old.st_mode)
     owner = None if old is None else (old.st_uid, old.st_gid)
+    above = os.path.dirname(folder)
+    if os.access(above, os.W_OK) and not _is_everybodys(above):
+        try:
+            _write_above(real, data, mode, owner, kernel)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+        else:
+            return
+    try:
+        _write_unnamed(real, data, mode, owner, kernel)
+    except OSError as error:
+        if error.errno not in NO_UNNAMED_FILES:
+            raise
+        files.write_atomic(path, data, mode=mode, sync=True, kernel=kernel)
+
+
+def target(path: str) -> str:
+    """Return the path that links at `path` lead to; links in the folders above stay.
+
+    Folders are left to the kernel: /proc/PID/root in a path is no link that text can follow.
+    """
+    for _ in range(LINK_LIMIT):
+        if not os.path.islink(path):
+            break
+        path = os.path.join(os.path.dirname(path), os.readlink(path))
+    return path
+
+
+def sweep(path: str, kernel: Kernel) -> None:
+    """Remove temporary files that a killed run left where a file is written.
+
+    Contract: the caller holds the journal's lock, so no other run is writing there.
+    """
+    real = target(path)
+    old = files.lstat_or_none(real, None)
+    owners = {os.geteuid()} | ({old.st_uid} if old else set())
+    folder = os.path.dirname(real)
+    for place in (folder, os.path.dirname(folder)):
+        try:
+            names = [name for name in os.listdir(place) if _is_left_over(place, name, owners)]
+            for name in names:
+                kernel.unlink(f"{place}/{name}")
+        except OSError:
+            pass  # whoever may not look or remove here did not write here either
+
+
+def _is_left_over(folder: str, name: str, owners: set[int]) -> bool:
+    """Tell whether a file is a temporary one: ours, or given to the owner of the file already."""
+    if not name.startswith(files.TEMPORARY_PREFIX):
+        return False
+    found = os.lstat(f"{folder}/{name}")
+    return stat.S_ISREG(found.st_mode) and found.st_uid in owners
+
+
+def _write_above(
+    path: str, data: bytes, mode: int | None, owner: tuple[int, int] | None, kernel: Kernel
+) -> None:
+    """Write a file in the folder above its own, and move it."""
+    folder, name = os.path.split(path)
     stage_fd = kernel.open(os.path.dirname(folder), os.O_RDONLY | os.O_DIRECTORY)
     try:
         folder_fd = kernel.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -54,13 +123,36 @@ def write(path: str, data: bytes, mode: int | None, kernel: Kernel) -> None:
         kernel.close(stage_fd)
 
 
-def _can_stage(folder: str) -> bool:
-    """Tell whether a file can be made above a folder and moved into it, and both are safe."""
-    if not folder.endswith(".d"):
-        return False
+def _write_unnamed(
+    path: str, data: bytes, mode: int | None, owner: tuple[int, int] | None, kernel: Kernel
+) -> None:
+    """Write a file that gets a name in its folder only when it is complete."""
+    folder, name = os.path.split(path)
+    folder_fd = kernel.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        found, above = os.stat(folder), os.stat(os.path.dirname(folder))
-    except OSError:
-        return False
-    everybodys = (found.st_mode | above.st_mode) & stat.S_IWOTH
-    return found.st_dev == above.st_dev and not everybodys
+        fd = kernel.open(folder, os.O_WRONLY | os.O_TMPFILE, 0o666 if mode is None else 0o600)
+        try:
+            if owner is not None:
+                kernel.fchown(fd, *owner)
+            rest = data
+            while rest:
+                rest = rest[kernel.write(fd, rest) :]
+            if mode is not None:
+                kernel.fchmod(fd, mode)
+            kernel.fsync(fd)
+            temporary = files.temporary_name()
+            kernel.link_open_file(fd, temporary, dir_fd=folder_fd)
+        finally:
+            kernel.close(fd)
+        try:
+            kernel.rename(temporary, name, source_dir_fd=folder_fd, target_dir_fd=folder_fd)
+        except BaseException:
+            files.discard(temporary, folder_fd, kernel)
+            raise
+        kernel.fsync(folder_fd)
+    finally:
+        kernel.close(folder_fd)
+
+
+def _is_everybodys(folder: str) -> bool:
+    return bool(os.stat(folder).st_mode & stat.S_IWOTH)

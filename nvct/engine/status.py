@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine is told now: values for `nvct runtime status`.
+"""What an engine is told, and what it does: values for `nvct runtime status`.
 
 Contract: only reads; a file that cannot be used is a sentence in the value, and no error.
 """
@@ -10,7 +10,7 @@ import os
 import posixpath
 from dataclasses import dataclass
 
-from nvct.engine import modules
+from nvct.engine import modules, probe, running
 from nvct.engine.model import Files, State, Wanted
 from nvct.errors import NvctError
 from nvct.paths import SHIM_PROGRAM
@@ -19,6 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.engine.found import Engine
     from nvct.engine.model import Handler
+    from nvct.engine.probe import Ask
+    from nvct.engine.running import Running
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,8 @@ class Status:
         problem: why they cannot be used, "" where they can.
         registered: the names of those handlers whose program is NVIDIA's, sorted.
         missing: of these, the names whose program is not there.
+        running: what the running engine has in force; None where it does not run.
+        differences: sentences about what the files say and the running engine does not do.
     """
 
     engine: Engine
@@ -38,14 +42,22 @@ class Status:
     problem: str = ""
     registered: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    running: Running | None = None
+    differences: tuple[str, ...] = ()
+
+    @property
+    def in_force(self) -> State | None:
+        """What the running engine says of itself, or else its files."""
+        told = self.running.state if self.running else None
+        return told or self.state
 
     @property
     def is_default(self) -> bool:
         """Whether containers that name no runtime get NVIDIA's."""
-        return self.state is not None and self.state.default in self.registered
+        return self.in_force is not None and self.in_force.default in self.registered
 
 
-def of(engine: Engine, files: Files) -> Status:
+def of(engine: Engine, files: Files, ask: Ask = probe.ask) -> Status:
     """Return the status of an engine.
 
     One that another user or file system has is only told by its process: its files are whatever
@@ -54,6 +66,7 @@ def of(engine: Engine, files: Files) -> Status:
     Args:
         engine: as `detect` found it.
         files: the host's files.
+        ask: does an HTTP GET on a socket.
     """
     if not engine.config or engine.root != files.root or _is_somebodys(engine):
         return Status(engine=engine)
@@ -61,12 +74,16 @@ def of(engine: Engine, files: Files) -> Status:
         state = modules.of(engine.engine).state(wanted(engine), files)
     except NvctError as error:
         # Who writes a file that is not ours to edit knows what it means.
-        return Status(engine=engine, problem="" if engine.leave else error.message)
+        told = running.of(engine, None, ask)
+        return Status(engine=engine, problem="" if engine.leave else error.message, running=told)
     ours = {name: path for name, path in state.handlers.items() if is_nvidia(name, path)}
     missing = [name for name, path in sorted(ours.items()) if not _is_there(path, files)]
+    told = running.of(engine, state, ask)
+    more = running.differences(engine, state, told, ours) if told else ()
     return Status(
-        engine=engine, state=state, registered=tuple(sorted(ours)), missing=tuple(missing)
-    )
+        engine=engine, state=state, registered=tuple(sorted(ours)), missing=tuple(missing),
+        running=told, differences=tuple(more),
+    )  # fmt: skip
 
 
 def wanted(engine: Engine, handlers: tuple[Handler, ...] = ()) -> Wanted:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """TOML files of container engines: read, and changed in place with every other byte kept.
 
-An edit replaces, adds or deletes the lines of the keys that change. Both texts are then parsed:
-where the new one does not mean the old one and the change, nothing is returned but an error.
+tomlkit edits; another parser reads both texts: where the new one does not mean the old one and
+the change, nothing is returned but an error.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import sys
 from importlib import import_module
 from typing import Final
 
-from nvct.engine.toml_edit import delete, put
-from nvct.engine.toml_text import Noted
+from nvct.engine import toml_value
+from nvct.engine.toml_value import Noted
 from nvct.errors import EngineConfigError
 
 TYPE_CHECKING = False
@@ -31,6 +31,7 @@ class Delete:
 
 DELETE: Final = Delete()
 
+same = toml_value.same
 _PLACE = re.compile(r"(.*) \(at line (\d+), column (\d+)\)")
 
 
@@ -47,6 +48,16 @@ def decode(data: bytes, path: str) -> str:
         raise EngineConfigError(
             f"{path} is no TOML: line {line} is no UTF-8", hint="save the file as UTF-8"
         ) from error
+
+
+def text_of(data: bytes) -> str:
+    """Return a file's text, in which bytes that are no UTF-8 stay what they are."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def data_of(text: str) -> bytes:
+    """Return the bytes of a text; see `text_of`."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def parse(data: bytes | str, path: str) -> Table:
@@ -92,20 +103,34 @@ def edit(text: str, changes: Iterable[Change], path: str = "the file") -> str:
     """
     wanted = list(changes)
     before = parse(text, path)
-    after = text
-    for table, key, value in wanted:
-        if isinstance(value, Delete):
-            after = delete(after, (*table, key))
-        else:
-            after = put(after, table, key, value, path)
+    after = _edited(text, wanted, path)
     for table, key, value in wanted:
         _apply(before, table, key, value)
-    if not same(_pruned(parse(after, path)), _pruned(before)):
+    if not same(pruned(parse(after, path)), pruned(before)):
         raise EngineConfigError(
             f"{path} cannot be edited without changing more than was asked for",
             hint="edit it by hand; `plan` shows what is wanted",
         )
     return after
+
+
+def _edited(text: str, changes: Iterable[Change], path: str) -> str:
+    """Make changes in a text whose mark, line ends and last line are those that tomlkit writes."""
+    from nvct.engine.toml_edit import delete, put
+
+    mark = "\ufeff" if text.startswith("\ufeff") else ""
+    crlf = "\r\n" in text and "\n" not in text.replace("\r\n", "")
+    plain = text.removeprefix(mark)
+    plain = plain.replace("\r\n", "\n") if crlf else plain
+    open_end = plain != "" and not plain.endswith("\n")
+    plain += "\n" if open_end else ""
+    for table, key, value in changes:
+        if isinstance(value, Delete):
+            plain = delete(plain, (*table, key), path)
+        else:
+            plain = put(plain, table, key, value, path)
+    plain = plain.removesuffix("\n") if open_end else plain
+    return mark + (plain.replace("\n", "\r\n") if crlf else plain)
 
 
 def find(document: Table, path: Iterable[str]) -> object:
@@ -136,20 +161,9 @@ def _apply(document: Table, table: tuple[str, ...], key: str, value: object) -> 
         inside[key] = list(plain) if isinstance(plain, tuple) else plain
 
 
-def _pruned(item: object) -> object:
+def pruned(item: object) -> object:
     """Return a value without empty tables: whether one is named or not is no difference."""
     if not isinstance(item, dict):
         return item
-    inner = {key: _pruned(value) for key, value in item.items()}
+    inner = {key: pruned(value) for key, value in item.items()}
     return {key: value for key, value in inner.items() if value != {}}
-
-
-def same(one: object, other: object) -> bool:
-    """Say whether two values are the same: true is not 1, 1 is not 1.0, nan is nan."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other or (one != one and other != other)  # noqa: PLR0124 nan

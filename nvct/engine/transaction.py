@@ -13,22 +13,25 @@ import os
 from dataclasses import dataclass, replace
 
 from nvct.engine import journal as journals
-from nvct.engine import writing
-from nvct.engine.journal import Entry, Page, Record
+from nvct.engine import staging, undoing, writing
+from nvct.engine.journal import DamagedJournalError, Entry, Page, Record
 from nvct.engine.model import Change, FileEdit
 from nvct.errors import EngineError, NvctError, UnsafePathError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from typing import Protocol
 
     from nvct.engine.journal import Journal
     from nvct.engine.model import Files, State, Wanted
+    from nvct.engine.syntax import Syntax
     from nvct.linux.kernel import Kernel
 
     class Module(Protocol):
         """An engine's module: values only."""
+
+        SYNTAX: Syntax
 
         @staticmethod
         def state(wanted: Wanted, files: Files) -> State:
@@ -101,33 +104,38 @@ class Transaction:
             HostError: another process has the lock.
         """
         with self._locked():
-            path, page, notes = self._settled(wanted)
+            path, page, notes = self._settled(wanted, aside=True)
             change = self.module.plan(wanted, self.files)
             if not change.edits:
                 return _outcome(change, notes)
             self._check_shared(path, change)
             state = self.module.state(wanted, self.files)
-            told = journals.ours(wanted, state, page.done, change.imported)
-            removal = self.module.removal(told, self.files)
+            told = journals.ours(wanted, state, page.done)
             pending = self._record(told, change)
-            done = _merged(page.done, pending, {edit.path: edit for edit in removal.edits})
+            done = undoing.merged(page.done, pending, self.module)
             notes += self._commit(path, page.done, pending, done, change)
             return _outcome(change, notes)
 
-    def undo(self, wanted: Wanted) -> Outcome:
-        """Give the files their bytes back; where others changed one, take only ours out of it.
+    def undo(self, wanted: Wanted, *, aside: bool = False) -> Outcome:
+        """Give the files their bytes back; where others changed one, only our keys in it.
+
+        Args:
+            wanted: the engine and its main file.
+            aside: set a damaged journal aside instead of raising.
 
         Raises:
             as configure.
         """
         with self._locked():
-            path, page, notes = self._settled(wanted)
+            path, page, notes = self._settled(wanted, aside=aside)
             if page.done is None:
                 return Outcome(notes=(*notes, f"nothing to undo for {wanted.engine}"))
-            change = self._undoing(page.done)
+            change = undoing.by_journal(page.done, self.module, self.files)
             if change.edits:
                 pending = self._record(page.done.wanted, change)
-                notes += self._commit(path, page.done, pending, None, change)
+                refused = self._refused(page.done, change)
+                notes += refused
+                notes += self._commit(path, page.done, pending, None, change, tell=not refused)
             else:
                 self._save(path, Page())
             for entry in page.done.entries:
@@ -135,14 +143,16 @@ class Transaction:
             return _outcome(change, notes)
 
     def remove(self, wanted: Wanted) -> Outcome:
-        """Take handlers out that the journal knows nothing of.
+        """Take out every runtime with a program of ours, whoever registered it.
+
+        A damaged journal is set aside.
 
         Raises:
             as configure.
         """
         with self._locked():
-            path, page, notes = self._settled(wanted)
-            change = self.module.removal(wanted, self.files)
+            path, page, notes = self._settled(wanted, aside=True)
+            change = undoing.without_ours(wanted, self.module, self.files)
             if change.edits:
                 notes += self._commit(path, page.done, self._record(wanted, change), None, change)
             return _outcome(change, notes)
@@ -152,10 +162,20 @@ class Transaction:
     def _locked(self) -> _Locked:
         return _Locked(self.journal)
 
-    def _settled(self, wanted: Wanted) -> tuple[str, Page, tuple[str, ...]]:
-        """Return the page of an engine, after going back from a change that was cut short."""
+    def _settled(
+        self, wanted: Wanted, *, aside: bool = False
+    ) -> tuple[str, Page, tuple[str, ...]]:
+        """Return the page of an engine, after going back from a change that was cut short.
+
+        A damaged page is set aside if `aside`, for an empty one.
+        """
         path = self.journal.path(wanted.engine, wanted.config)
-        page = self.journal.load(path)
+        try:
+            page = self.journal.load(path)
+        except DamagedJournalError as error:
+            if not aside:
+                raise
+            return path, Page(), (self._set_aside(path, error),)
         if page.pending is None:
             return path, page, ()
         notes = [f"an earlier change of {wanted.engine} was cut short: its files are as before it"]
@@ -166,21 +186,66 @@ class Transaction:
         self._save(path, page)
         return path, page, tuple(notes)
 
+    def _set_aside(self, path: str, error: DamagedJournalError) -> str:
+        try:
+            aside = self.journal.set_aside(path)
+        except OSError as failed:
+            raise writing.refused(failed, path) from failed
+        return f"{error.message}: set aside as {aside}; undo knows nothing from before now"
+
+    def _refused(self, record: Record, change: Change) -> tuple[str, ...]:
+        """Return a sentence if the engine refuses the files after undo, and those before us too.
+
+        Raises:
+            EngineError: it refuses only the files after undo.
+        """
+        if self.hands is None:
+            return ()
+        try:
+            self.hands.check(change.edits)
+        except EngineError as error:
+            former = tuple(
+                FileEdit(path=entry.path, before=now, after=entry.original)
+                for entry in reversed(record.entries)
+                if (now := self.files.read(entry.path)) != entry.original
+            )
+            if former != change.edits:
+                try:
+                    self.hands.check(former)
+                except EngineError:
+                    pass
+                else:
+                    raise
+            engine = record.wanted.engine
+            return (f"{error.message}: so were its files before nvct; {engine} is not reloaded",)
+        return ()
+
     def _commit(
-        self, path: str, old: Record | None, pending: Record, done: Record | None, change: Change
+        self,
+        path: str,
+        old: Record | None,
+        pending: Record,
+        done: Record | None,
+        change: Change,
+        *,
+        tell: bool = True,
     ) -> tuple[str, ...]:
-        """Carry edits out, or leave everything as it was."""
+        """Carry edits out, or leave everything as it was.
+
+        Unless `tell`, the engine neither checks the files nor is it reloaded.
+        """
         for edit in change.edits:
             self._check_unchanged(edit)
-        notes = tuple(self.hands.check(change.edits)) if self.hands else ()
+        hands = self.hands if tell else None
+        notes = tuple(hands.check(change.edits)) if hands else ()
         self._save(path, Page(done=old, pending=pending))
         try:
             for entry in pending.entries:
                 self._write(entry)
-            if self.hands:
+            if hands:
                 pending = replace(pending, told=True)
                 self._save(path, Page(done=old, pending=pending))
-                notes += tuple(self.hands.activate(restart=change.restart))
+                notes += tuple(hands.activate(restart=change.restart))
             self._save(path, Page(done=done))
         except BaseException as error:
             self._take_back(path, old, pending, error)
@@ -209,6 +274,7 @@ class Transaction:
         """Put the original bytes back wherever ours are."""
         notes = []
         for entry in reversed(pending.entries):
+            staging.sweep(self.files.at(entry.path), self.kernel)
             now = self.files.read(entry.path)
             if now == entry.original:
                 pass
@@ -270,31 +336,6 @@ class Transaction:
         root = self.files.root.rstrip("/")
         return path[len(root) :]
 
-    def _undoing(self, record: Record) -> Change:
-        """Return the edits that take a record back."""
-        now = {entry.path: self.files.read(entry.path) for entry in record.entries}
-        changed = [
-            entry.path
-            for entry in record.entries
-            if now[entry.path] not in (entry.ours, entry.original)
-        ]
-        ours = self.module.removal(record.wanted, self.files)
-        removal = {edit.path: edit for edit in ours.edits}
-        edits, notes = [], []
-        for entry in reversed(record.entries):
-            before, after = now[entry.path], entry.original
-            if entry.path in changed:
-                after, note = _without_ours(entry.path, before, removal)
-                notes.append(note)
-            elif changed and entry.path not in removal:
-                continue  # what others changed elsewhere still needs it
-            if before != after:
-                edits.append(FileEdit(path=entry.path, before=before, after=after))
-        restart = record.restart or ours.restart
-        return Change(
-            engine=record.wanted.engine, edits=tuple(edits), restart=restart, notes=tuple(notes)
-        )
-
     def _check_unchanged(self, edit: FileEdit) -> None:
         if self.files.read(edit.path) != edit.before:
             raise EngineError(
@@ -305,9 +346,13 @@ class Transaction:
     def _check_shared(self, own: str, change: Change) -> None:
         """Refuse a file that was already changed on behalf of another engine."""
         mine = {os.path.realpath(self.files.at(edit.path)): edit.path for edit in change.edits}
-        for path, page in self.journal.pages().items():
+        for path in self.journal.paths():
             if path == own:
                 continue
+            try:
+                page = self.journal.load(path)
+            except DamagedJournalError:
+                continue  # of another engine, whose next change says so
             for record in filter(None, (page.done, page.pending)):
                 for entry in record.entries:
                     shared = mine.get(os.path.realpath(self.files.at(entry.path)))
@@ -342,34 +387,3 @@ class _Locked:
 
 def _outcome(change: Change, notes: tuple[str, ...]) -> Outcome:
     return Outcome(edits=change.edits, restart=change.restart, notes=(*notes, *change.notes))
-
-
-def _without_ours(
-    path: str, before: bytes | None, removal: Mapping[str, FileEdit]
-) -> tuple[bytes | None, str]:
-    """Return a file that others changed less our part, and what to say of it."""
-    if before is None:
-        return None, f"{path} was removed by someone else: it is left so"
-    if path not in removal:
-        return before, f"{path} was changed by others and holds nothing of ours: it is left alone"
-    return removal[path].after, f"{path} was changed by others: only our part is taken out"
-
-
-def _merged(old: Record | None, made: Record, removal: Mapping[str, FileEdit]) -> Record | None:
-    """Return what undo goes back to after another change."""
-    entries = {entry.path: entry for entry in (old.entries if old else ())}
-    for entry in made.entries:
-        first = entries.get(entry.path)
-        if first is None:
-            entries[entry.path] = entry
-        elif first.ours == entry.original:
-            folders = first.folders or entry.folders
-            entries[entry.path] = replace(first, ours=entry.ours, folders=folders)
-        else:
-            # Others changed it since: what they want is their file without our part.
-            less = removal.get(entry.path)
-            original = less.after if less else entry.original
-            entries[entry.path] = replace(entry, original=original)
-    kept = tuple(entry for entry in entries.values() if entry.original != entry.ours)
-    restart = made.restart or (old is not None and old.restart)
-    return replace(made, entries=kept, restart=restart, told=False) if kept else None

@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 
-from nvct.engine import crio, reload, writing
+from nvct.engine import containerd_dump, crio, reload, writing
 from nvct.errors import EngineError
 from nvct.linux import constants
 from nvct.linux.kernel import KERNEL
@@ -50,7 +50,13 @@ def argv(wanted: Wanted, program: str, *, has_file: bool) -> list[str]:
 
 
 def check(
-    wanted: Wanted, program: str, edits: Sequence[FileEdit], run: Run, *, told: bool = False
+    wanted: Wanted,
+    program: str,
+    edits: Sequence[FileEdit],
+    run: Run,
+    *,
+    told: bool = False,
+    leaving: bool = False,
 ) -> list[str]:
     """Have the engine read the files as they will be; return notes.
 
@@ -61,9 +67,11 @@ def check(
         run: runs a program.
         told: whether it runs and is to read them: one that does not take them must not be
             restarted, whosever fault that is.
+        leaving: its runtimes are to go, not to be there.
 
     Raises:
-        EngineError: it refuses them, and it accepts what is there now, or is to be told.
+        EngineError: it refuses them, and it accepts what is there now, or is to be told; or it
+            reads them, and what was asked for is not in force.
     """
     engine = wanted.engine
     after = {edit.path: edit.after for edit in edits}
@@ -78,6 +86,8 @@ def check(
         done = _try(words, after, run)
     except OSError as error:
         return [f"not checked by {engine} itself: no private mounts here ({error.strerror})"]
+    if done.status == 0 and not leaving:
+        _refuse_without_effect(wanted, done.out, "nothing was changed")
     if done.status == 0 or _has_no_such_command(done):
         return []
     words = argv(wanted, program, has_file=had)
@@ -93,6 +103,29 @@ def check(
         f"{engine} refuses the new configuration: {_reason(done)}",
         hint="nothing was changed",
     )
+
+
+def in_force(wanted: Wanted, program: str, run: Run) -> None:
+    """Have an engine print its configuration as it is now, where it can.
+
+    Raises:
+        EngineError: what was asked for is not in it.
+    """
+    words = argv(wanted, program, has_file=True) if wanted.engine == "containerd" else []
+    if words and shutil.which(program):
+        done = run(words, TIMEOUT_S)
+        if done.status == 0:
+            _refuse_without_effect(wanted, done.out)
+
+
+def _refuse_without_effect(wanted: Wanted, dump: str, hint: str = "") -> None:
+    missing = containerd_dump.missing(wanted, dump) if wanted.engine == "containerd" else ""
+    if missing:
+        raise EngineError(
+            f"containerd reads {wanted.config} without {missing}: see its version and imports,"
+            " and `containerd config dump`",
+            hint=hint,
+        )
 
 
 def _try(words: list[str], files: Mapping[str, bytes | None], run: Run) -> Done:

@@ -47,7 +47,7 @@ def put(path: str, data: bytes | None, entry: Entry, kernel: Kernel) -> None:
     """
     try:
         if data is None:
-            remove(path, kernel)
+            remove(_to_remove(path), kernel)
             return
         new = not os.path.exists(path)
         mode = entry.mode if new else None
@@ -57,6 +57,16 @@ def put(path: str, data: bytes | None, entry: Entry, kernel: Kernel) -> None:
             kernel.lchown(path, entry.uid, entry.gid)
     except OSError as error:
         raise refused(error, path) from error
+
+
+def _to_remove(path: str) -> str:
+    """Return the path to remove: where a link leads, and the link stays.
+
+    But in a folder of drop-ins the link goes: with one that leads nowhere, engines do not start.
+    """
+    if os.path.dirname(path).endswith(".d"):
+        return path
+    return staging.target(path)
 
 
 def status(path: str) -> Status:

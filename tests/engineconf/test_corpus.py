@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine import modules, toml_file
+from nvct.engine import containerd_load, modules, toml_file
 from nvct.engine.journal import Journal
 from nvct.engine.model import Files, Handler, Wanted
 from nvct.engine.transaction import Transaction
@@ -117,7 +117,7 @@ def _diff(done: Outcome) -> str:
 
 
 def _parsed(path: str, data: bytes) -> Any:
-    text = data.decode("utf-8-sig")
+    text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     if path.endswith(".json"):
         return json.loads(text or "{}")
     return toml_file.parse(data, path)
@@ -171,7 +171,7 @@ def test_whatever_is_not_ours_survives(case: Case, folder: Path) -> None:
 
     after = _tree(root)
     for path, data in before.items():
-        old, new = data.decode("utf-8-sig"), after[path].decode("utf-8-sig")
+        old, new = (each.decode("latin-1") for each in (data, after[path]))
         comments = [line for line in old.splitlines() if line.lstrip().startswith("#")]
         left = new.splitlines()
         for line in comments:
@@ -249,6 +249,42 @@ def test_the_default_is_set_and_undone(case: Case, folder: Path) -> None:
     assert transaction.configure(wanted).edits == ()
     transaction.undo(wanted)
     assert _tree(root) == before
+
+
+def _drivers(root: Path, case: Case) -> dict[str, bool]:
+    """Return whether each runtime of containerd has the cgroup driver systemd."""
+    config = containerd_load.load(case.wanted(), Files(str(root)))
+    cri = config.effective()
+    tables = containerd_load.runtimes(cri)
+    legacy = {} if config.modern else containerd_load.legacy_default(cri)
+    if legacy:
+        tables["default"] = legacy
+    return {name: containerd_load.systemd_cgroup(cri, table) for name, table in tables.items()}
+
+
+@pytest.mark.parametrize("default", ["", "nvidia"])
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.engine == "containerd"], ids=lambda case: case.name
+)
+def test_no_cgroup_driver_changes(case: Case, folder: Path, default: str) -> None:
+    root = folder / "host"
+    case.lay_out(root)
+    transaction = _transaction(root, case.engine)
+    before = _drivers(root, case)
+    name = transaction.module.state(case.wanted(), transaction.files).default or "runc"
+    if "kata" in name:  # it has options of its own
+        name = "runc"
+    usual = before.get(name, before.get("runc", False))
+
+    for _ in range(2):
+        transaction.configure(replace(case.wanted(), default=default))
+
+    after = _drivers(root, case)
+    assert {name: after[name] for name in before if name in after} == {
+        name: driver for name, driver in before.items() if name in after
+    }
+    new = {handler.name for handler in HANDLERS} - before.keys()
+    assert {name: after[name] for name in new} == dict.fromkeys(new, usual)
 
 
 def test_the_corpus_is_large_enough() -> None:

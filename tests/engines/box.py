@@ -89,7 +89,7 @@ class Box:
         """Write a file in it."""
         place = self.root / path.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text, encoding="utf-8")
+        place.write_bytes(text.encode("utf-8", "surrogateescape"))
 
     def read(self, path: str) -> str:
         """Return a file of it."""
@@ -114,13 +114,15 @@ class Box:
             text=True, check=False, timeout=timeout, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
-    def until(self, ready: Callable[[], bool], log: str) -> None:
+    def until(
+        self, ready: Callable[[], bool], log: str, timeout_s: float = START_TIMEOUT_S
+    ) -> None:
         """Wait until something holds.
 
         Raises:
             ContainerNotPossibleError: it does not; the end of a log says why.
         """
-        end = time.monotonic() + START_TIMEOUT_S
+        end = time.monotonic() + timeout_s
         while not ready():
             if time.monotonic() > end:
                 text = (self.work / log).read_text(encoding="utf-8", errors="replace")

@@ -41,6 +41,7 @@ class Pod:
         annotations: of the pod and the container; a device plugin's answer is among these.
         cdi: names of the field CDI_devices.
         image: the container's.
+        privileged: whether pod and container are.
     """
 
     handler: str = ""
@@ -48,6 +49,7 @@ class Pod:
     annotations: dict[str, str] = field(default_factory=dict)
     cdi: tuple[str, ...] = ()
     image: str = "docker.io/library/plain:test"
+    privileged: bool = False
 
 
 def run(box: Box, script: str, pod: Pod, socket: str = SOCKET) -> CompletedProcess[str]:
@@ -94,7 +96,9 @@ class _Session:
         self._logs = logs
         # The host's network: there is no CNI plugin.
         self._namespaces = api_pb2.NamespaceOption(network=api_pb2.NODE, pid=api_pb2.CONTAINER)
-        security = api_pb2.LinuxSandboxSecurityContext(namespace_options=self._namespaces)
+        security = api_pb2.LinuxSandboxSecurityContext(
+            namespace_options=self._namespaces, privileged=pod.privileged
+        )
         self._config = api_pb2.PodSandboxConfig(
             metadata=api_pb2.PodSandboxMetadata(
                 name=f"pod-{logs.name[:6]}", uid=logs.name, namespace="default"
@@ -116,7 +120,9 @@ class _Session:
 
     def _contain(self, sandbox: str, command: Sequence[str]) -> dict[str, Any]:
         api, runtime, pod = self._api, self._runtime, self._pod
-        security = api.LinuxContainerSecurityContext(namespace_options=self._namespaces)
+        security = api.LinuxContainerSecurityContext(
+            namespace_options=self._namespaces, privileged=pod.privileged
+        )
         config = api.ContainerConfig(
             metadata=api.ContainerMetadata(name="main"),
             image=api.ImageSpec(image=pod.image, user_specified_image=pod.image),

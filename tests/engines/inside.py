@@ -18,7 +18,7 @@ from nvct.sim import tree as nodes
 READY = "ready\n"
 REFUSED = (errno.EPERM, errno.EACCES, errno.ENODEV, errno.ENOSYS)
 """How a kernel says that there may not, or cannot, be such a mount."""
-STATE = ("docker", "containerd", "containers", "cni", "nvct")
+STATE = ("docker", "containerd", "containers", "cni", "kubelet", "nvct")
 """What is empty in /var/lib, and goes with the box."""
 
 
@@ -42,9 +42,6 @@ def _furnish(engines: str, node: str, work: str, driver_root: str) -> None:
     stage.mkdir(exist_ok=True)
     KERNEL.mount("box", str(stage), "tmpfs", 0, "mode=755")
     KERNEL.mount("box", "/usr", "overlay", 0, f"lowerdir={engines}/usr:/usr")
-    for name in ("proc", "sysfs"):  # one that is wholly visible, or no user namespace has one
-        (stage / name).mkdir()
-        KERNEL.mount(name, str(stage / name), name)
     for folder in ("/var/lib", "/opt"):
         if Path(folder).is_dir():
             _keep_private(folder, stage)

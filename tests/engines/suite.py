@@ -32,11 +32,13 @@ MIRRORS = {
 }
 COMPONENTS = {"debian": "main", "ubuntu": "main universe"}
 ENGINES = "containerd,runc,crun,docker.io,iptables,podman,conmon"
+KUBERNETES = "etcd-server,containernetworking-plugins"
+"""What a kubelet and an API server need beside an engine."""
 KEYRING = "/usr/share/keyrings/ubuntu-archive-keyring.gpg"
 SUITES = {
     "bookworm": f"{ENGINES},tini",
-    "trixie": f"{ENGINES},docker-cli,ubuntu-keyring",
-    "forky": f"{ENGINES},docker-cli",
+    "trixie": f"{ENGINES},{KUBERNETES},docker-cli,ubuntu-keyring",
+    "forky": f"{ENGINES},{KUBERNETES},docker-cli",
     "resolute": ENGINES,
 }
 """What is unpacked of each release: Docker 20.10, 26.1, 28 and 29; containerd 1.6, 1.7, 2.1 and 2.2;

@@ -28,6 +28,8 @@ USUAL = ":".join(DEFAULT_PATH_DIRS)
 class Lean(Docker):
     """dockerd as a service manager starts it, with none of our programs on its PATH."""
 
+    explained = ""
+
     def _command(self) -> list[str]:
         return ["/usr/bin/env", f"PATH={FOLDER}:{USUAL}", "/usr/sbin/dockerd"]
 
@@ -35,6 +37,7 @@ class Lean(Docker):
         """Return what explain says to a user with this PATH, by its exit status too."""
         words = ("runtime", "explain", "--format=json")
         done = self.box.call(f"{PROGRAMS}/nvct", *words, env={"PATH": path})
+        self.explained = done.stdout
         cause = json.loads(done.stdout)["cause"]
         assert isinstance(cause, str)
         assert done.returncode == (1 if cause else 0), done
@@ -60,4 +63,4 @@ def test_the_cause_is_named_until_there_is_none(docker: Lean) -> None:
     assert docker.cause() == "not-restarted"
     docker.restart()
     configured.has_one_gpu(docker.run("nvidia-smi -L", "--gpus=device=0"))
-    assert docker.cause() == ""
+    assert docker.cause() == "", docker.explained

@@ -11,7 +11,7 @@ import pytest
 
 from tests.engines import configured, toolkit_container
 from tests.engines.cri import Pod
-from tests.engines.daemons import Containerd, Docker
+from tests.engines.daemons import Docker, Supervised
 from tests.engines.releases import in_full, of_release
 from tests.engines.toolkit_container import TOOLKIT, ToolkitContainer
 from tests.support import bundled, debian_root
@@ -26,13 +26,6 @@ pytestmark = pytest.mark.slow
 ALL = {"NVIDIA_VISIBLE_DEVICES": "0"}
 PACKAGING = Path(__file__).parents[2] / "packaging"
 MANAGEMENT = "/run/cdi/management.nvidia.com-gpu.yaml"
-
-
-class Supervised(Containerd):
-    """containerd that is started again whenever it ends, as its unit has it."""
-
-    def _command(self) -> list[str]:
-        return ["/bin/sh", "-c", "while :; do /usr/bin/containerd; sleep 0.2; done"]
 
 
 @pytest.fixture(scope="module")

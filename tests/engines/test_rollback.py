@@ -60,6 +60,8 @@ class Known(Docker):
 class BadContainerd:
     """Registers the handler, and names a default runtime that is none."""
 
+    SYNTAX = containerd_files.SYNTAX
+
     @staticmethod
     def state(wanted: Wanted, files: Files) -> State:
         return containerd_files.state(wanted, files)
@@ -81,6 +83,8 @@ class BadContainerd:
 
 class BadDocker:
     """Writes a word that daemon.json does not have."""
+
+    SYNTAX = docker_files.SYNTAX
 
     @staticmethod
     def state(wanted: Wanted, files: Files) -> State:

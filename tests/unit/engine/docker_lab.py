@@ -9,7 +9,7 @@ import os
 import time
 from dataclasses import dataclass, field
 
-from nvct.engine import docker_host, explain
+from nvct.engine import docker, docker_host, explain
 from nvct.engine.model import Files
 from tests.support.host_tree import HostTree
 
@@ -33,10 +33,11 @@ SPEC = {
 
 @dataclass
 class DockerLab:
-    """Builds the host; `version` is what dockerd says it is."""
+    """Builds the host; `version` is what dockerd says it is, `info` what it has in force."""
 
     base: Path
     version: str = "26.1.5"
+    info: dict[str, object] | None = None
     environ: dict[str, str] = field(default_factory=lambda: {"PATH": "/usr/bin", "HOME": "/root"})
 
     def __post_init__(self) -> None:
@@ -100,7 +101,29 @@ class DockerLab:
 
     def look(self) -> DockerHost:
         files = Files(str(self.tree.base))
-        return docker_host.look(files, self.tree.roots, self.environ, self.ask, str(self.proc))
+        return docker_host.look(
+            files, self.tree.roots, self.environ, self.ask, str(self.proc), get=self.get
+        )
+
+    def get(self, socket: str, what: str) -> tuple[int, bytes]:
+        """Answer as a dockerd that has read its file, unless `info` says otherwise."""
+        assert what == "/info"
+        assert socket.endswith(".sock")
+        if self.info is not None:
+            return 200, json.dumps(self.info).encode()
+        config = self.tree.base / "etc/docker/daemon.json"
+        try:
+            said = json.loads(config.read_text())
+        except (OSError, ValueError):
+            said = {}
+        numbers = tuple(map(int, self.version.split("."))) if self.version else ()
+        on = docker.cdi_is_on(numbers, said=said.get("features", {}).get("cdi"))
+        answer = {
+            "Runtimes": said.get("runtimes", {}),
+            "DefaultRuntime": said.get("default-runtime", "runc"),
+            "CDISpecDirs": said.get("cdi-spec-dirs", ["/etc/cdi", "/var/run/cdi"]) if on else [],
+        }
+        return 200, json.dumps(answer).encode()
 
     def findings(self) -> dict[str, Finding]:
         return {found.cause: found for found in explain.why_docker_cannot(self.look())}

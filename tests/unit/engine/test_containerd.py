@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from nvct.engine import containerd
+from nvct.engine import containerd, restore, toml_file
+from nvct.engine import containerd_load as loading
 from nvct.engine.model import Handler, State, Wanted
 from nvct.errors import EngineConfigError
 from tests.unit.engine.containerd_host import (
@@ -23,11 +26,8 @@ from tests.unit.engine.containerd_host import (
     wanted,
 )
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
 CRI = 'plugins."io.containerd.grpc.v1.cri"'
+EKS = Path(__file__).parents[2] / "engineconf/containerd/eks-al2-gpu.toml"
 CRI_3 = "plugins.'io.containerd.cri.v1.runtime'"
 
 
@@ -117,8 +117,8 @@ def test_imports_are_read_in_containerds_order(tmp_path: Path) -> None:
     assert list(state.handlers) == ["runc", "a", "b", "z"]
 
 
-def test_before_2_1_the_last_files_table_is_the_whole(tmp_path: Path) -> None:
-    assert list(containerd.state(wanted(V2_0), _imports(tmp_path)).handlers) == ["z"]
+def test_before_2_0_the_last_files_table_is_the_whole(tmp_path: Path) -> None:
+    assert list(containerd.state(wanted(V1_7), _imports(tmp_path)).handlers) == ["z"]
 
 
 def test_a_relative_pattern_is_of_the_files_folder_since_1_7(tmp_path: Path) -> None:
@@ -218,9 +218,8 @@ NoPivotRoot = false
         ("", ("other", "crun"), "crun"),
         ("gone", ("runc",), "runc"),
         ("kata", ("runc", "kata"), "runc"),
-        ("nvidia", ("nvidia", "runc"), "runc"),
-        ("nvidia-experimental", ("nvidia-experimental", "crun"), "crun"),
-        ("nvidia-experimental", ("nvidia-experimental",), "nvidia-experimental"),
+        ("nvidia", ("nvidia", "runc"), "nvidia"),
+        ("nvidia-experimental", ("nvidia-experimental", "crun"), "nvidia-experimental"),
     ],
 )
 def test_options_are_those_of_a_runtime_that_runs_runc(
@@ -259,7 +258,7 @@ BinaryName = '{PROGRAM}'
     assert containerd.plan(wanted(V2_1), host).edits == ()
 
 
-def test_an_old_handler_gets_the_program_and_the_cgroup_driver(tmp_path: Path) -> None:
+def test_an_old_handler_gets_the_program_and_keeps_its_cgroup_driver(tmp_path: Path) -> None:
     host = Host(
         tmp_path,
         V2
@@ -276,7 +275,7 @@ Root = "/x"
     assert host.runtime("nvidia") == {
         "runtime_type": "io.containerd.runc.v2",
         "privileged_without_host_devices": True,
-        "options": {"BinaryName": PROGRAM, "Root": "/x", "SystemdCgroup": True},
+        "options": {"BinaryName": PROGRAM, "Root": "/x"},
     }
     assert " # ours\n" in host.text()
 
@@ -380,14 +379,13 @@ def test_versions_3_and_4_have_another_name_for_the_cri(tmp_path: Path, version:
 
     host.apply(containerd.plan(wanted(V2_0), host))
 
-    assert f"version = {version}\n" in host.text()
-    assert list(host.parsed()["plugins"]) == ["io.containerd.cri.v1.runtime"]
+    assert f"version = {version}\n" in host.text(DROP_IN)
+    assert list(host.parsed(DROP_IN)["plugins"]) == ["io.containerd.cri.v1.runtime"]
 
 
-def test_a_version_that_this_containerd_refuses_is_told(tmp_path: Path) -> None:
-    change = containerd.plan(wanted(V1_7), Host(tmp_path, "version = 3\n"))
-
-    assert change.notes[0] == f"{CONFIG} is of version 3, which containerd 1.7.24 does not read"
+def test_a_version_that_this_containerd_does_not_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EngineConfigError, match=r"containerd 1\.7\.24 reads no CRI settings"):
+        containerd.plan(wanted(V1_7), Host(tmp_path, "version = 3\n"))
 
 
 @pytest.mark.parametrize("version", ["0", "5", "-1", '"2"', "true", "2.0"])
@@ -406,7 +404,23 @@ def test_the_default_is_set_only_if_asked_for(tmp_path: Path) -> None:
     assert containerd.state(wanted(), host).default == ""
     host.apply(containerd.plan(wanted(V1_7, default="nvidia"), host))
     assert containerd.state(wanted(), host).default == "nvidia"
+    change = containerd.plan(wanted(V1_7), host)
+    assert any("no longer the default" in note for note in change.notes)
+    host.apply(change)
+    assert containerd.state(wanted(), host).default == ""
     assert containerd.plan(wanted(V1_7), host).edits == ()
+
+
+def test_runc_has_the_cgroup_driver_of_the_default_that_it_replaces(tmp_path: Path) -> None:
+    host = Host(tmp_path, EKS.read_text(encoding="utf-8"))
+
+    host.apply(containerd.plan(wanted(V1_7), host))
+
+    cri = loading.load(wanted(V1_7), host).effective()
+    drivers = {
+        name: loading.systemd_cgroup(cri, table) for name, table in loading.runtimes(cri).items()
+    }
+    assert drivers == {"nvidia": True, "runc": True}
 
 
 def test_an_unknown_default_is_refused(tmp_path: Path) -> None:
@@ -509,7 +523,45 @@ def test_other_plugins_named_in_imports_stay_unread_files(tmp_path: Path) -> Non
     host.apply(containerd.plan(wanted_elsewhere, host))
 
     assert host.text() == V2
-    assert containerd.state(wanted_elsewhere, host).files == ("/srv/c.toml",)
+    assert containerd.state(wanted_elsewhere, host).files == (
+        "/srv/c.toml",
+        "/srv/conf.d/99-nvidia.toml",
+    )
+
+
+@pytest.mark.parametrize(
+    ("default", "named", "runc"),
+    [("", "", True), ("", "runc", True), ("", "nvidia", False), ("nvidia", "", False)],
+)
+def test_containerd_1_keeps_runc_beside_others_where_it_is_the_default(
+    tmp_path: Path, default: str, named: str, *, runc: bool
+) -> None:
+    """As templates of RKE2 with nvidia alone: the CRI does not load without its default."""
+    text = f'version = 2\n[{CRI}.containerd]\ndefault_runtime_name = "{named}"\n'
+    text += f'[{CRI}.containerd.runtimes.nvidia]\nruntime_type = "io.containerd.runc.v2"\n'
+    text += f'[{CRI}.containerd.runtimes.nvidia.options]\nBinaryName = "{PROGRAM}"\n'
+    host = Host(tmp_path, text)
+    ask = wanted(V1_7, handlers=THREE, default=default)
+
+    host.apply(containerd.plan(ask, host))
+
+    state = containerd.state(ask, host)
+    assert ("runc" in state.handlers) == runc
+    assert (state.default or "runc") in state.handlers
+    assert containerd.plan(ask, host).edits == ()
+
+
+@pytest.mark.parametrize(("runtime", "noted"), [("", True), ("runc", False)])
+def test_containerd_2_migrates_the_snapshotter_only_beside_a_runtime(
+    tmp_path: Path, runtime: str, *, noted: bool
+) -> None:
+    text = f'version = 2\n[{CRI}.containerd]\nsnapshotter = "stargz"\n'
+    if runtime:
+        text += f'[{CRI}.containerd.runtimes.{runtime}]\nruntime_type = "io.containerd.runc.v2"\n'
+
+    notes = containerd.plan(wanted(V2_1), Host(tmp_path, text)).notes
+
+    assert any("snapshotter" in note for note in notes) == noted
 
 
 # Removal
@@ -535,3 +587,246 @@ def test_removal_leaves_a_handler_of_that_name_that_is_not_ours(tmp_path: Path) 
 
     assert change.edits == ()
     assert change.notes == (f"{CONFIG}: nvidia leads to /opt/other and stays",)
+
+
+@pytest.mark.parametrize("version", [V1_6, V1_7])
+@pytest.mark.parametrize(
+    ("others", "default"),
+    [(("crun",), "crun"), (("kata", "crun"), "crun"), (("kata",), "kata"), (("runc", "kata"), "")],
+)
+def test_removal_leaves_a_default_that_containerd_1_has(
+    tmp_path: Path, version: tuple[int, ...], others: tuple[str, ...], default: str
+) -> None:
+    head = f"{CRI}.containerd"
+    text = f'version = 2\n[{head}]\ndefault_runtime_name = "nvidia"\n'
+    for name in others:
+        kind = "kata" if name == "kata" else "runc"
+        text += f'[{head}.runtimes.{name}]\nruntime_type = "io.containerd.{kind}.v2"\n'
+    text += f'[{head}.runtimes.nvidia.options]\nBinaryName = "{PROGRAM}"\n'
+    host = Host(tmp_path, text)
+
+    change = containerd.removal(wanted(version), host)
+    host.apply(change)
+
+    state = containerd.state(wanted(version), host)
+    assert (state.default, set(state.handlers)) == (default, set(others))
+    assert f"the default runtime is {default or containerd.OWN_DEFAULT} again" in change.notes[0]
+
+
+def test_removal_makes_a_former_legacy_default_the_default_again(tmp_path: Path) -> None:
+    text = f'[{CRI}.containerd.default_runtime]\nruntime_type = "io.containerd.runc.v2"\n'
+    host = Host(tmp_path, "version = 2\n" + text)
+    ask = wanted(V1_7, default="nvidia")
+    host.apply(containerd.plan(ask, host))
+
+    host.apply(containerd.removal(ask, host))
+
+    assert containerd.state(ask, host).default == "former-default"
+
+
+# Bytes that are no UTF-8
+
+
+def test_containerd_1_takes_any_byte_and_containerd_2_utf_8_alone(tmp_path: Path) -> None:
+    host = Host(tmp_path, V2)
+    path = tmp_path / CONFIG.lstrip("/")
+    path.write_bytes(b"# caf\xe9\n" + path.read_bytes())
+
+    (edit,) = containerd.plan(wanted(V1_7), host).edits
+
+    assert edit.after is not None
+    assert edit.after.startswith(b"# caf\xe9\n")
+    with pytest.raises(EngineConfigError, match="line 1 is no UTF-8"):
+        containerd.plan(wanted(V2_1), host)
+
+
+# The cgroup driver
+
+
+LEGACY = f"""[{CRI}.containerd.default_runtime]
+runtime_type = ""
+runtime_engine = ""
+runtime_root = ""
+[{CRI}.containerd.default_runtime.options]
+[{CRI}.containerd.untrusted_workload_runtime]
+runtime_type = ""
+"""
+MADE_DEFAULT = f"""version = 2
+[{CRI}.containerd]
+default_runtime_name = "nvidia"
+[{CRI}.containerd.runtimes.nvidia]
+runtime_type = "io.containerd.runc.v2"
+[{CRI}.containerd.runtimes.nvidia.options]
+BinaryName = "{PROGRAM}"
+SystemdCgroup = true
+"""
+
+
+def _drivers(host: Host) -> dict[str, bool]:
+    found = {}
+    for name in containerd.state(wanted(V1_7), host).handlers:
+        options = host.runtime(name).get("options", {})
+        found[name] = bool(options.get("SystemdCgroup"))
+    return found
+
+
+@pytest.mark.parametrize("default", ["", "nvidia"])
+@pytest.mark.parametrize(
+    "text",
+    [V2 + LEGACY, MADE_DEFAULT + LEGACY, MADE_DEFAULT],
+    ids=["config-default", "incumbent", "eks"],
+)
+def test_the_cgroup_driver_is_that_of_the_default_and_stays(
+    tmp_path: Path, text: str, default: str
+) -> None:
+    host = Host(tmp_path, text)
+    ask = wanted(V1_7, handlers=THREE, default=default)
+
+    host.apply(containerd.plan(ask, host))
+
+    assert set(_drivers(host).values()) == {True}
+    assert containerd.plan(ask, host).edits == ()
+    again = wanted(V1_7, handlers=(*THREE, Handler(name="other", path="/opt/x")), default=default)
+    host.apply(containerd.plan(again, host))
+    assert set(_drivers(host).values()) == {True}
+
+
+def test_an_existing_handlers_cgroup_driver_is_never_changed(tmp_path: Path) -> None:
+    kept = f"""[{CRI}.containerd.runtimes.nvidia]
+runtime_type = "io.containerd.runc.v2"
+[{CRI}.containerd.runtimes.nvidia.options]
+BinaryName = "/old"
+SystemdCgroup = false
+"""
+    host = Host(tmp_path, V2 + kept)
+
+    host.apply(containerd.plan(wanted(V1_7, default="nvidia"), host))
+
+    assert host.runtime("nvidia")["options"] == {"BinaryName": PROGRAM, "SystemdCgroup": False}
+
+
+@pytest.mark.parametrize("has_handler", [False, True])
+def test_the_old_shims_cgroup_driver_is_the_cris(tmp_path: Path, *, has_handler: bool) -> None:
+    handler = '[plugins.cri.containerd.runtimes.nvidia]\nruntime_type = "io.containerd.runtime.v1.linux"\n'
+    host = Host(
+        tmp_path,
+        "[plugins.cri]\nsystemd_cgroup = true\n[plugins.cri.containerd.default_runtime]\n"
+        'runtime_type = "io.containerd.runtime.v1.linux"\n' + handler * has_handler,
+    )
+
+    host.apply(containerd.plan(wanted(V1_6), host))
+
+    options = host.parsed()["plugins"]["cri"]["containerd"]["runtimes"]["nvidia"]["options"]
+    assert options == {"BinaryName": PROGRAM, "Runtime": PROGRAM, "SystemdCgroup": True}
+
+
+def test_a_legacy_default_that_would_win_becomes_a_runtime_with_a_name(tmp_path: Path) -> None:
+    host = Host(
+        tmp_path,
+        f"""version = 2
+[{CRI}.containerd.default_runtime]
+runtime_type = "io.containerd.runc.v2"
+[{CRI}.containerd.default_runtime.options]
+SystemdCgroup = true
+""",
+    )
+    assert containerd.state(wanted(V1_7), host).default == "default"
+
+    change = containerd.plan(wanted(V1_7, default="nvidia"), host)
+    host.apply(change)
+
+    assert "default_runtime, which overrides default_runtime_name" in " ".join(change.notes)
+    assert containerd.state(wanted(V1_7), host).default == "nvidia"
+    assert _drivers(host) == {"nvidia": True, "former-default": True, "runc": False}
+    assert containerd.plan(wanted(V1_7, default="nvidia"), host).edits == ()
+
+
+@pytest.mark.parametrize("options", [f"[{CRI}.containerd.default_runtime.options]\n", ""])
+def test_a_legacy_default_keeps_its_cgroup_driver_with_empty_options_and_without(
+    tmp_path: Path, options: str
+) -> None:
+    """As `config default` of 1.3 and guides for kubeadm: empty options hide the CRI's switch."""
+    text = f"""version = 2
+[{CRI}]
+systemd_cgroup = true
+[{CRI}.containerd.default_runtime]
+runtime_type = "io.containerd.runtime.v1.linux"
+{options}"""
+    host = Host(tmp_path, text)
+    ask = wanted(V1_7, default="nvidia")
+    host.apply(containerd.plan(ask, host))
+    ours = host.text()
+    cri = loading.load(ask, host).effective()
+    former = loading.runtimes(cri)["former-default"]
+    now = ours + f'[{CRI}.containerd.runtimes.zz]\nruntime_type = "io.containerd.runc.v2"\n'
+    versions = restore.Versions(
+        path=CONFIG, original=text.encode(), ours=ours.encode(), now=now.encode()
+    )
+
+    left = restore.restored(versions, containerd.SYNTAX, {"nvidia"}).data or b""
+
+    assert loading.systemd_cgroup(cri, former) == (not options)
+    legacy = ("plugins", "io.containerd.grpc.v1.cri", "containerd", "default_runtime")
+    assert toml_file.find(toml_file.parse(left, CONFIG), legacy) == toml_file.find(
+        toml_file.parse(text, CONFIG), legacy
+    )
+
+
+# Versions
+
+
+def test_a_file_without_version_is_of_version_1_to_containerd_1(tmp_path: Path) -> None:
+    text = V2.replace("version = 2\n", "")
+    host = Host(tmp_path, text)
+
+    change = containerd.plan(wanted(V1_7), host)
+    host.apply(change)
+
+    assert host.parsed()["plugins"]["cri"]["containerd"]["runtimes"]["nvidia"]["options"] == {
+        "BinaryName": PROGRAM,
+        "Runtime": PROGRAM,
+    }
+    assert "runc" in host.parsed()["plugins"]["cri"]["containerd"]["runtimes"]
+    assert f"{CONFIG} has settings in plugins.io.containerd.grpc.v1.cri" in change.notes[0]
+
+
+def test_a_file_without_version_is_of_version_3_to_containerd_2(tmp_path: Path) -> None:
+    host = Host(tmp_path, V2.replace("version = 2\n", ""))
+
+    host.apply(containerd.plan(wanted(V2_1), host))
+
+    assert host.parsed(DROP_IN)["plugins"] == {
+        "io.containerd.cri.v1.runtime": {
+            "containerd": {
+                "runtimes": {
+                    "nvidia": {
+                        "runtime_type": "io.containerd.runc.v2",
+                        "options": {"BinaryName": PROGRAM},
+                    }
+                }
+            }
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("root", "other", "version", "name"),
+    [
+        (2, 3, 3, "io.containerd.cri.v1.runtime"),
+        (3, 2, 2, "io.containerd.grpc.v1.cri"),
+    ],
+)
+def test_the_last_version_that_a_file_names_decides(
+    tmp_path: Path, root: int, other: int, version: int, name: str
+) -> None:
+    site = "/etc/containerd/conf.d/50-site.toml"
+    names = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+    more = f"version = {other}\n[plugins.'{names[other]}']\nenable_selinux = true\n"
+    text = f'version = {root}\nimports = ["conf.d/*.toml"]\n[plugins."{names[root]}"]\n'
+    host = Host(tmp_path, text, {site: more})
+
+    host.apply(containerd.plan(wanted(V2_1), host))
+
+    assert host.parsed(DROP_IN)["version"] == version
+    assert list(host.parsed(DROP_IN)["plugins"]) == [name]
+    assert containerd.plan(wanted(V2_1), host).edits == ()

@@ -206,6 +206,19 @@ def test_before_2_1_a_drop_in_that_is_asked_for_holds_the_whole_table(tmp_path: 
     assert containerd.plan(ask, host).edits == ()
 
 
+def test_such_a_drop_in_holds_what_is_in_force_where_containerd_is_asked(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    dump = V2 + f"[{CRI}.containerd]\ndefault_runtime_name = 'runc'\n"
+    ask = wanted(V1_7, drop_in=DROP_IN, dump=dump, source="command")
+
+    host.apply(containerd.plan(ask, host))
+
+    assert host.cri(DROP_IN)["containerd"]["default_runtime_name"] == "runc"
+    assert host.cri(DROP_IN)["sandbox_image"] == "registry.example.com/pause:3.9"
+    assert host.runtime("nvidia", DROP_IN)["options"]["SystemdCgroup"] is True
+    assert containerd.plan(ask, host).edits == ()
+
+
 def test_such_a_drop_in_follows_the_root_file_when_asked_again(tmp_path: Path) -> None:
     host = Host(tmp_path, V2)
     ask = wanted(V1_7, drop_in=DROP_IN)
@@ -300,3 +313,29 @@ def test_a_drop_in_that_others_use_loses_our_handlers_only(tmp_path: Path) -> No
     host.apply(containerd.removal(wanted(V2_1), host))
 
     assert host.text(DROP_IN) == "version = 2\n[debug]\nlevel = 'trace'\n"
+
+
+@pytest.mark.parametrize("program", ["", "/usr/local/nvidia/toolkit/nvidia-container-runtime"])
+@pytest.mark.parametrize("again", ["nvidia", ""])
+def test_such_a_drop_in_keeps_what_is_ours_when_asked_again(
+    tmp_path: Path, program: str, again: str
+) -> None:
+    """Its copy of the root file's settings must not take back what an earlier run has set."""
+    text = V2
+    if program:
+        text += f'[{CRI}.containerd.runtimes.nvidia.options]\nBinaryName = "{program}"\n'
+    text += f'[{CRI}.containerd.runtimes.crun]\nruntime_type = "io.containerd.runc.v2"\n'
+    host = Host(tmp_path, text + f'[{CRI}.containerd]\ndefault_runtime_name = "crun"\n')
+    first = wanted(V1_7, drop_in=DROP_IN, default="nvidia", cdi=True)
+    host.apply(containerd.plan(first, host))
+
+    ask = wanted(V1_7, drop_in=DROP_IN, default=again, handlers=THREE)
+    host.apply(containerd.plan(ask, host))
+
+    state = containerd.state(ask, host)
+    assert (state.default, state.cdi) == ("nvidia", True)
+    assert {name: state.handlers[name] for name in ("nvidia", "nvidia-cdi")} == {
+        "nvidia": PROGRAM, "nvidia-cdi": f"{PROGRAM}.cdi",
+    }  # fmt: skip
+    assert "crun" in state.handlers
+    assert containerd.plan(ask, host).edits == ()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -163,6 +162,25 @@ def test_the_default_before_nvidia_is_the_template(tmp_path: Path) -> None:
     assert handler["runtime_root"] == "/run/crun"
 
 
+def test_a_default_of_nvidias_is_the_template_where_there_is_no_other(tmp_path: Path) -> None:
+    theirs = (
+        '[crio.runtime]\ndefault_runtime = "nvidia"\n[crio.runtime.runtimes.nvidia]\n'
+        f'runtime_path = "{SHIM}"\nmonitor_path = "/opt/conmon"\nmonitor_cgroup = "pod"\n'
+    )
+    other = Handler(name="nvidia-cdi", path=f"{SHIM}.cdi")
+    wanted = replace(WANTED, handlers=(*WANTED.handlers, other))
+
+    change = crio.plan(wanted, _host(tmp_path, f10_crio=theirs))
+
+    assert _handler(change, "nvidia-cdi") == {
+        "runtime_path": f"{SHIM}.cdi",
+        "runtime_type": "oci",
+        "monitor_path": "/opt/conmon",
+        "monitor_cgroup": "pod",
+    }
+    assert list(_runtime(change)["runtimes"]) == ["nvidia-cdi"]  # type: ignore[call-overload]
+
+
 def test_a_conmon_that_only_cri_os_packages_have_is_named(tmp_path: Path) -> None:
     files = _host(tmp_path)
     conmon = tmp_path / "usr/libexec/crio/conmon"
@@ -261,42 +279,6 @@ def test_removal_never_takes_the_main_file(tmp_path: Path) -> None:
     assert edit.path == crio.CONFIG
     assert edit.after is not None
     assert edit.after.strip() == b""
-
-
-def test_removal_of_a_default_that_another_file_names_is_refused(tmp_path: Path) -> None:
-    theirs = '[crio.runtime]\ndefault_runtime = "nvidia"\n'
-    files = _host(tmp_path, f10_gpu=theirs)
-    _apply(crio.plan(WANTED, files), files)
-    with pytest.raises(EngineConfigError, match=re.escape("10-gpu.conf")):
-        crio.removal(WANTED, files)
-
-
-def test_removal_tells_where_a_handler_stays_registered(tmp_path: Path) -> None:
-    theirs = '[crio.runtime.runtimes.nvidia]\nruntime_path = "/opt/x"\n'
-    files = _host(tmp_path, f10_gpu=theirs)
-    _apply(crio.plan(WANTED, files), files)
-    assert crio.removal(WANTED, files).notes == (
-        "nvidia is still registered in /etc/crio/crio.conf.d/10-gpu.conf",
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("[crio.runtime]\nruntimes = 1\n", "crio.runtime.runtimes in"),
-        ("crio = 1\n", "crio in"),
-        ("[crio.runtime.runtimes]\nrunc = []\n", "crio.runtime.runtimes.runc in"),
-        ("[crio.runtime\n", "line 1"),
-        ("[crio.runtime]\n{{ if .X }}\n", "Go template"),
-    ],
-    ids=["runtimes", "crio", "runtime", "no-toml", "template"],
-)
-def test_a_file_that_cri_o_could_not_read_is_named(tmp_path: Path, text: str, reason: str) -> None:
-    files = _host(tmp_path, f10_bad=text)
-    with pytest.raises(EngineConfigError) as caught:
-        crio.plan(WANTED, files)
-    assert reason in caught.value.message
-    assert "10-bad.conf" in caught.value.message
 
 
 def test_a_folder_in_the_place_of_the_drop_in_is_refused(tmp_path: Path) -> None:

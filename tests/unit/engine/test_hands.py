@@ -66,14 +66,27 @@ def hands(pid: int, path: Path, run: object = None, **more: object) -> EngineHan
 def test_a_signal_and_the_runtime_is_listed(pid: int, path: Path) -> None:
     answers = info("runc"), RELOADED, info("runc"), info("runc", "nvidia")
     with serving(path, *answers):
-        assert hands(pid, path).activate(restart=False) == []
+        notes = hands(pid, path).activate(restart=False)
+
+    assert notes == [
+        f"docker (process {pid}) was told to read its file again; its containers run on"
+    ]
+
+
+def test_runtimes_are_in_force_before_the_restart_that_cdi_needs(pid: int, path: Path) -> None:
+    answers = info("runc"), RELOADED, info("runc"), info("runc", "nvidia")
+    with serving(path, *answers):
+        notes = hands(pid, path).activate(restart=True)
+
+    assert "was told to read its file again" in notes[0]
+    assert "--reload=restart" in notes[1]
 
 
 def test_what_was_ill_before_is_not_blamed_on_the_change(pid: int, path: Path) -> None:
     notes = hands(pid, path).activate(restart=False)
 
-    assert len(notes) == 1
-    assert notes[0].startswith("not seen whether docker is well: it was not before either (")
+    assert len(notes) == 2
+    assert notes[1].startswith("not seen whether docker is well: it was not before either (")
 
 
 def test_an_engine_that_falls_silent_is_told_with_its_last_words(pid: int, path: Path) -> None:
@@ -102,7 +115,7 @@ def test_runtimes_that_dockerd_keeps_after_an_undo_are_told(pid: int, path: Path
     with serving(path, listed, RELOADED, listed, listed):
         notes = hands(pid, path, leaving=True).activate(restart=False)
 
-    assert notes == ["dockerd keeps nvidia until it is restarted"]
+    assert notes[1:] == ["dockerd keeps nvidia until it is restarted"]
 
 
 def test_files_that_are_back_need_not_hold_the_runtime(pid: int, path: Path) -> None:

@@ -33,7 +33,9 @@ def test_dockerd_is_sent_a_signal_that_leaves_its_containers_running() -> None:
 def test_dockerd_is_not_restarted_but_on_request() -> None:
     chosen = reload.choose(DOCKER, "docker", "auto", restart=True)
 
-    assert chosen.action == ""
+    assert chosen.action == "signal"
+    leaving = reload.choose(DOCKER, "docker", "auto", restart=True, leaving=True)
+    assert leaving == Reload(note=chosen.note)
     assert "stops containers" in chosen.note
     assert "--reload=restart" in chosen.note
     assert reload.choose(DOCKER, "docker", "restart", restart=True).argv == (

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import pytest
@@ -89,3 +90,70 @@ def test_elsewhere_a_file_is_written_beside_itself(tmp_path: Path, name: str) ->
     staging.write(f"{place}/x", b"new", 0o600, kernel)
     assert any(found[0].startswith(".nvct-") for found in kernel.seen if found)
     assert (place / "x").read_bytes() == b"new"
+
+
+class _OtherMount(_WatchingKernel):
+    """A folder that is a mount of its own: nothing can be moved into it."""
+
+    def rename(
+        self,
+        source: str,
+        target: str,
+        *,
+        source_dir_fd: int | None = None,
+        target_dir_fd: int | None = None,
+    ) -> None:
+        if source_dir_fd != target_dir_fd:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        assert source_dir_fd is not None
+        self.complete = (self.folder / source).read_bytes()
+        super().rename(source, target, source_dir_fd=source_dir_fd, target_dir_fd=target_dir_fd)
+
+
+@pytest.mark.parametrize("old", [None, b"old"])
+@pytest.mark.parametrize("name", ["crio.conf.d", "dropins"])
+def test_on_a_mount_of_its_own_a_file_has_no_name_until_it_is_complete(
+    tmp_path: Path, name: str, old: bytes | None
+) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    target = folder / "99-nvidia.toml"
+    if old is not None:
+        target.write_bytes(old)
+        target.chmod(0o640)
+    kernel = _OtherMount(folder)
+
+    staging.write(str(target), b"new", None if old else 0o600, kernel)
+
+    assert kernel.complete == b"new"
+    assert target.read_bytes() == b"new"
+    assert target.stat().st_mode & 0o777 == (0o640 if old else 0o600)
+    assert os.listdir(folder) == ["99-nvidia.toml"]
+    assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == []
+
+
+def test_what_a_killed_run_left_is_swept(folder: Path) -> None:
+    for place in (folder, folder.parent):
+        (place / ".nvct-0123456789abcdef").write_bytes(b"cut o")
+    (folder.parent / ".nvct-folder").mkdir()
+
+    staging.write(f"{folder}/99-nvidia.toml", b"new", 0o644, Kernel())
+
+    assert os.listdir(folder) == ["99-nvidia.toml"]
+    assert sorted(os.listdir(folder.parent)) == [".nvct-folder", "crio.conf.d"]
+
+
+@pytest.mark.parametrize("place", ["crio", "crio/crio.conf.d"])
+def test_what_a_kill_left_with_the_owner_of_the_file_goes(
+    folder: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, root = folder / "99-nvidia.toml", folder.parents[1]
+    target.write_bytes(b"old")
+    (root / place / ".nvct-0123456789abcdef").write_bytes(b"half")
+    other = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: other)  # root, writing a user's file
+
+    staging.sweep(str(target), Kernel())
+
+    assert sorted(os.listdir(root / "crio")) == ["crio.conf.d"]
+    assert os.listdir(folder) == ["99-nvidia.toml"]

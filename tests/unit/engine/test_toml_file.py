@@ -10,7 +10,7 @@ import pytest
 
 from nvct.engine import toml_file
 from nvct.engine.toml_file import DELETE, edit, parse
-from nvct.engine.toml_text import Noted
+from nvct.engine.toml_value import Noted
 from nvct.errors import EngineConfigError
 
 PATH = "/etc/engine.toml"
@@ -233,26 +233,37 @@ def test_a_noted_value_gets_its_comment_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("before", "after", "back"),
     [
-        ("[]", '["n"]'),
-        ('["a"]', '["a", "n"]'),
-        ('["a", ]', '["a", "n", ]'),
-        ('[\n  "a", # first\n  "b", # last\n]', '[\n  "a", # first\n  "b", # last\n  "n",\n]'),
-        ('[\n  "a",\n  "b" # last\n]', '[\n  "a",\n  "b", # last\n  "n"\n]'),
-        ('[ "a",\n  "b"\n]', '[ "a",\n  "b",\n  "n"\n]'),
-        ('[\r\n\t"a",\r\n]', '[\r\n\t"a",\r\n\t"n",\r\n]'),
+        ("[]", '["n"]', "[]"),
+        ('["a"]', '["a", "n"]', '["a"]'),
+        ('["a", ]', '["a", "n" ]', '["a", ]'),
+        (
+            '[\n  "a", # first\n  "b", # last\n]',
+            '[\n  "a", # first\n  "b", # last\n  "n",\n]',
+            '[\n  "a", # first\n  "b", # last\n]',
+        ),
+        (
+            '[\n  "a",\n  "b" # last\n]',
+            '[\n  "a",\n  "b", # last\n  "n"\n]',
+            '[\n  "a",\n  "b", # last\n]',
+        ),
+        ('[ "a",\n  "b"\n]', '[ "a",\n  "b",\n  "n"\n]', '[ "a",\n  "b",\n]'),
+        ('[\r\n\t"a",\r\n]', '[\r\n\t"a",\r\n\t"n",\r\n]', '[\r\n\t"a",\r\n]'),
     ],
 )
-def test_elements_are_added_and_taken_out_as_the_others_stand(before: str, after: str) -> None:
-    text = f"x = 1\nk = {before} # why\ny = 2\n"
-    old = parse(text, PATH)["k"]
+def test_elements_are_added_and_taken_out_as_the_others_stand(
+    before: str, after: str, back: str
+) -> None:
+    end = "\r\n" if "\r\n" in before else "\n"
+    first, last = f"x = 1{end}k = ", f" # why{end}y = 2{end}"
+    old = parse(first + before + last, PATH)["k"]
     assert isinstance(old, list)
 
-    added = edit(text, [((), "k", [*old, "n"])])
+    added = edit(first + before + last, [((), "k", [*old, "n"])])
 
-    assert added == f"x = 1\nk = {after} # why\ny = 2\n"
-    assert edit(added, [((), "k", old)]) == text
+    assert added == first + after + last
+    assert edit(added, [((), "k", old)]) == first + back + last
 
 
 def test_the_right_element_goes() -> None:
@@ -267,6 +278,45 @@ def test_the_right_element_goes() -> None:
 
 def test_another_list_is_written_anew() -> None:
     assert edit("k = [1, 2] # why\n", [((), "k", [2, 1])]) == "k = [2, 1] # why\n"
+
+
+# Forms that tomlkit itself does not write as they were
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "  [p.r.one]\n    t = 1\n  [p.r.two]\n    t = 1\n",
+        "[p]\n  [p.q]\n  [p.q.r.one]\n    t = 1\n\n  [p.q.r.two]\n    t = 1\n",
+        "[[z]]\nk = 1\n[[z]]\nk = 2\n[p.s]\nt = 1\n",
+        "[a.x]\nk = 1\n[b]\nk = 1\n[a]\nk = 1\n[a.y]\nk = 1\n",
+        "a.b.c = 1\nd = 1\na.b.e = 1\n[f]\n",
+        "[t]\na = {b.c = 1,d=2}\n[u]\n\n\n",
+        "k = [ 1,2 ,\n 3 ]\n\n   \n[t]   # why\n",
+    ],
+)
+def test_a_change_in_one_place_leaves_every_other_line(text: str) -> None:
+    after = edit(text, [(("p", "new"), "k", "v"), ((), "root_key", 1)])
+
+    left = after.splitlines()
+    for line in text.splitlines():
+        assert line in left
+        left.remove(line)
+    assert [line for line in left if line.strip()] != []
+
+
+def test_an_array_of_tables_in_two_places_is_refused() -> None:
+    text = "[[z]]\nk = 1\n[p]\nt = 1\n[[z]]\nk = 2\n"  # tomlkit brings its parts together
+
+    with pytest.raises(EngineConfigError, match="cannot be edited without changing more"):
+        edit(text, [(("p",), "u", 1)], PATH)
+
+
+def test_what_tomlkit_cannot_parse_is_refused_in_a_sentence() -> None:
+    text = f"a = {'[' * 300}{']' * 300}\n"
+
+    with pytest.raises(EngineConfigError, match="cannot be edited"):
+        edit(text, [((), "b", 1)], PATH)
 
 
 # Taking out

@@ -19,7 +19,9 @@ from tests.support.recording_kernel import RecordingKernel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.engine.model import Change, Wanted
+    from collections.abc import Sequence
+
+    from nvct.engine.model import Change, FileEdit, Wanted
     from nvct.engine.transaction import Module
 
 BEFORE = b"# mine\r\nkeep this\n"
@@ -164,10 +166,14 @@ def test_undo_without_a_journal_changes_nothing(host: Host) -> None:
 
 def test_remove_takes_out_what_the_journal_does_not_know(host: Host) -> None:
     host.write(BEFORE + b"import extra\n")
-    host.write(b"handler nvidia=/usr/bin/nvidia\n", EXTRA)
+    theirs = b"handler mine=/opt/nvidia-gpu\n"
+    host.write(theirs + b"handler gpu=/opt/nvidia-container-runtime.cdi\n", EXTRA)
 
     host.transaction().remove(wanted())
 
+    assert host.read(EXTRA) == theirs
+    host.write(b"handler nvidia=/usr/bin/nvidia-container-runtime\n", EXTRA)
+    host.transaction().remove(wanted())
     assert host.read(MAIN) == BEFORE
     assert host.read(EXTRA) is None
 
@@ -188,6 +194,23 @@ def test_mode_and_owner_stay_and_a_link_stays_a_link(host: Host, tmp_path: Path)
     host.transaction().undo(wanted())
     assert host.path(MAIN).is_symlink()
     assert real.read_bytes() == BEFORE
+
+
+def test_a_link_that_leads_nowhere_stays_and_undo_takes_the_target(tmp_path: Path) -> None:
+    host = Host(tmp_path, Pair)
+    target = tmp_path / "srv/main.conf"
+    target.parent.mkdir()
+    link = host.path(MAIN)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(target)
+
+    host.transaction().configure(wanted())
+
+    assert link.is_symlink()
+    assert target.is_file()
+    host.transaction().undo(wanted())
+    assert link.is_symlink()
+    assert not target.exists()
 
 
 def test_a_missing_main_file_is_made_and_removed_again(tmp_path: Path) -> None:
@@ -337,7 +360,7 @@ class Failing(RecordingKernel):
 @pytest.mark.parametrize(
     ("code", "hint"),
     [
-        (1, "lsattr"),
+        (1, "lsattr" if os.geteuid() == 0 else "run it as root"),
         (16, "it is a mount point of its own: mount its folder instead"),
         (28, "the file system is full"),
         (30, "it is on a read-only file system: name a writable file with --config"),
@@ -429,14 +452,81 @@ def test_what_others_wrote_after_a_change_cut_short_stays(host: Host) -> None:
     assert any("with the former files as well: pair does not start" in n for n in done.notes)
 
 
-def test_a_damaged_journal_is_told_and_nothing_is_done(host: Host) -> None:
-    host.transaction().configure(wanted())
-    path = next(iter(host.journal.pages()))
-    Path(path).write_text('{"format": 1, "done": 7}', encoding="utf-8")
+DAMAGED = ["", "{", '{"format": 1, "done": 7}', '{"a":' * 100_000, "\udcff\udcfe", "[]"]
 
-    for act in (host.transaction().configure, host.transaction().undo):
-        with pytest.raises(DocumentError, match=r"the journal .* is damaged"):
-            act(wanted("nvidia", "more"))
+
+@pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_damaged_journal_keeps_undo_from_guessing_and_nothing_else(
+    host: Host, text: str
+) -> None:
+    host.transaction().configure(wanted())
+    path = Path(next(iter(host.journal.pages())))
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
+
+    with pytest.raises(DocumentError, match=r"the journal .* is damaged") as caught:
+        host.transaction().undo(wanted())
+    assert "--remove" in caught.value.hint
+    done = host.transaction().configure(wanted("nvidia", "more"))
+
+    assert b"handler more=" in (host.read(EXTRA) or b"")
+    assert any("is damaged: " in note and f"{path}.damaged" in note for note in done.notes)
+    assert Path(f"{path}.damaged").read_text("utf-8", "surrogateescape") == text
+    host.transaction().undo(wanted())
+    assert host.read(EXTRA) == b"handler nvidia=/usr/bin/nvidia\n"
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
+    done = host.transaction().remove(wanted())
+    assert any(f"{path}.damaged2" in note for note in done.notes)
+
+
+def test_a_damaged_journal_of_another_engine_is_not_in_the_way(host: Host) -> None:
+    host.transaction().configure(wanted())
+    Path(next(iter(host.journal.pages()))).write_text("{", encoding="utf-8")
+    other = "/etc/pair/other.conf"
+    host.write(BEFORE, other)
+
+    host.transaction().configure(wanted("more", config=other))
+
+    assert host.read(other) == BEFORE + b"import extra\n"
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_undo_goes_on_where_the_engine_refused_the_original_too(
+    host: Host, *, changed: bool
+) -> None:
+    host.transaction().configure(wanted())
+    if changed:
+        host.write(b"# others\n" + (host.read(MAIN) or b""))
+    hands = PairHands(refuses="pair refuses the new configuration: runc is not there")
+
+    done = host.transaction(hands).undo(wanted())
+
+    assert host.read(MAIN) == (b"# others\n" if changed else b"") + BEFORE
+    assert hands.activated == []
+    assert done.notes[0] == (
+        "pair refuses the new configuration: runc is not there: so were its files before nvct; "
+        "pair is not reloaded"
+    )
+
+
+class Picky(PairHands):
+    """Refuses a file with a word of others."""
+
+    def check(self, edits: Sequence[FileEdit]) -> list[str]:
+        if any(b"theirs" in (edit.after or b"") for edit in edits):
+            raise EngineError("pair refuses the new configuration: theirs")
+        return super().check(edits)
+
+
+def test_undo_stops_where_the_engine_took_the_original(host: Host) -> None:
+    host.transaction().configure(wanted())
+    now = b"theirs\n" + (host.read(MAIN) or b"")
+    host.write(now)
+
+    with pytest.raises(EngineError, match="theirs"):
+        host.transaction(Picky()).undo(wanted())
+
+    assert host.read(MAIN) == now
+    assert host.pages() == 1
 
 
 def test_a_journal_that_others_may_write_to_is_refused(host: Host) -> None:

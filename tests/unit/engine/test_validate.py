@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from nvct.engine import command, validate
+from nvct.engine import command, containerd_dump, validate
 from nvct.engine.command import Done
-from nvct.engine.model import FileEdit, Wanted
+from nvct.engine.model import FileEdit, Handler, Wanted
 from nvct.errors import EngineError
 from tests.support.forked import may_unshare
 
@@ -196,3 +196,68 @@ def test_podman_reads_its_files_at_every_command(tmp_path: Path) -> None:
     assert validate.argv(wanted("podman", tmp_path), "podman", has_file=False) == [
         "podman", "version",
     ]  # fmt: skip
+
+
+# What has no effect
+
+DUMP = """version = 2
+[plugins."io.containerd.grpc.v1.cri".containerd]
+default_runtime_name = "runc"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
+BinaryName = "/usr/bin/nvidia-container-runtime"
+"""
+
+
+def _missing(dump: str, default: str) -> str:
+    asked = Wanted(
+        engine="containerd",
+        handlers=(Handler(name="nvidia", path="/usr/bin/nvidia-container-runtime"),),
+        default=default,
+        config="/etc/containerd/config.toml",
+    )
+    return containerd_dump.missing(asked, dump)
+
+
+@pytest.mark.parametrize(
+    ("dump", "default", "missing"),
+    [
+        (DUMP, "", ""),
+        (DUMP, "nvidia", "the default runtime nvidia"),
+        (DUMP.replace('"runc"', '"nvidia"'), "nvidia", ""),
+        (DUMP.replace("runtimes.nvidia", "runtimes.other"), "", "the runtime nvidia of /usr/bin"),
+        (DUMP.replace("/usr/bin/nv", "/opt/nv"), "", "the runtime nvidia of /usr/bin"),
+        (
+            DUMP.replace('"runc"', '"nvidia"')
+            + '[plugins."io.containerd.grpc.v1.cri".containerd.default_runtime]\n'
+            + 'runtime_type = "x"\n',
+            "nvidia",
+            "the default runtime nvidia",
+        ),
+        ("version = 2\n", "", ""),
+        ('disabled_plugins = ["io.containerd.grpc.v1.cri"]\n' + DUMP, "nvidia", ""),
+        ("no TOML", "", ""),
+    ],
+)
+def test_what_is_not_in_force_is_told(dump: str, default: str, missing: str) -> None:
+    said = _missing(dump, default)
+
+    assert said.startswith(missing)
+    assert bool(said) == bool(missing)
+
+
+@pytest.mark.usefixtures("private")
+def test_an_edit_without_effect_is_refused(tmp_path: Path) -> None:
+    main = config(tmp_path)
+    dump = tmp_path / "dump"
+    dump.write_text(DUMP)
+    program = engine(tmp_path, f"cat {dump}")
+    asked = Wanted(
+        engine="containerd", handlers=(Handler(name="other", path="/x"),), config=str(main)
+    )
+
+    with pytest.raises(EngineError, match="without the runtime other of /x") as caught:
+        validate.check(asked, program, [edit(main)], command.run)
+    assert caught.value.hint == "nothing was changed"
+    assert validate.check(asked, program, [edit(main)], command.run, leaving=True) == []
+    with pytest.raises(EngineError, match="without the runtime other of /x"):
+        validate.in_force(asked, program, command.run)

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lines of a TOML text, and what each of them is.
+
+tomlkit's tree says which lines are a header, a pair, a comment or blank. It does not write the
+file: it changes the indentation of some nested tables, and the order of some tables.
+
+Contract: a parser accepted the text, whose last line ends with a newline.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import AoT, Comment, InlineTable, Item, Table
+
+from nvct.errors import EngineConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import TypeAlias
+
+    from tomlkit.items import Key
+
+    Path: TypeAlias = tuple[str, ...]
+    Body: TypeAlias = list[tuple[Key | None, Item]]
+
+GAPS = ("blank", "comment")
+
+
+class Node(NamedTuple):
+    """One header, pair, comment or blank line.
+
+    Attributes:
+        kind: "table", "tables" ([[...]]), "pair", "comment" or "blank".
+        path: of the key or table, from the root.
+        spelled: the same as written.
+        table: path of the header that it stands below, or opens.
+        item: its value.
+        text: its value, and whatever follows that.
+        start: number of its first line.
+        end: number of the line behind it.
+        indent: the white space before it.
+    """
+
+    kind: str
+    path: Path
+    spelled: Path
+    table: Path
+    item: Item
+    text: str
+    start: int = 0
+    end: int = 0
+    indent: str = ""
+
+    @property
+    def is_header(self) -> bool:
+        """Report whether it opens a table."""
+        return self.kind in ("table", "tables")
+
+
+class Source:
+    """The lines of a text and its nodes."""
+
+    def __init__(self, text: str, path: str) -> None:
+        """Parse a text.
+
+        Raises:
+            EngineConfigError: tomlkit does not keep the order of its lines.
+        """
+        self.lines = [f"{line}\n" for line in text.split("\n")[:-1]]
+        self.nodes: list[Node] = []
+        place = 0
+        for node in _parsed(text):
+            end = place + node.text.count("\n")
+            own = "".join(self.lines[place:end])
+            if not own.endswith(node.text.lstrip(" \t")):
+                break
+            indent = own[: len(own) - len(own.lstrip(" \t"))]
+            self.nodes.append(node._replace(start=place, end=end, indent=indent))
+            place = end
+        if place != len(self.lines):
+            raise EngineConfigError(
+                f"{path} cannot be edited without changing more than was asked for",
+                hint="edit it by hand; `plan` shows what is wanted",
+            )
+
+    @property
+    def text(self) -> str:
+        """Return the text."""
+        return "".join(self.lines)
+
+    def insert(self, place: int, lines: Sequence[str]) -> None:
+        """Insert lines before the line of a number."""
+        self.lines[place:place] = [f"{line}\n" for line in lines]
+
+    def remove(self, start: int, end: int) -> None:
+        """Remove lines from one number to before another."""
+        del self.lines[start:end]
+
+    def replace_value(self, node: Node, item: Item) -> None:
+        """Replace the value of a pair."""
+        own = "".join(self.lines[node.start : node.end])
+        before = own.removesuffix(node.text)
+        self.lines[node.start : node.end] = [before + item.as_string() + _behind_value(item)]
+
+
+def _parsed(text: str) -> list[Node]:
+    """Return the nodes of a text, [] where tomlkit refuses what another parser took."""
+    try:
+        return list(_nodes(tomlkit.parse(text).body))
+    except (TOMLKitError, RecursionError):
+        return []
+
+
+def _nodes(body: Body, path: Path = (), spelled: Path = (), table: Path = ()) -> Iterator[Node]:
+    """Yield what a tree holds in the order of the text."""
+    for key, item in body:
+        if key is None:
+            kind = "comment" if isinstance(item, Comment) else "blank"
+            for line in item.as_string().split("\n")[:-1]:
+                yield Node(kind, path, spelled, table, item, f"{line}\n")
+            continue
+        inner, names = (*path, key.key), (*spelled, key.as_string().strip())
+        if isinstance(item, AoT):
+            for element in item.body:
+                yield Node("tables", inner, names, inner, element, _behind_value(element))
+                yield from _nodes(element.value.body, inner, names, inner)
+        elif isinstance(item, Table):
+            below = table if key.is_dotted() else inner
+            if not key.is_dotted() and not item.is_super_table():
+                yield Node("table", inner, names, inner, item, _behind_value(item))
+            yield from _nodes(item.value.body, inner, names, below)
+        else:
+            text = item.as_string() + _behind_value(item)
+            yield Node("pair", inner, names, table, item, text)
+
+
+def _behind_value(item: Item) -> str:
+    return f"{item.trivia.comment_ws}{item.trivia.comment}{item.trivia.trail}"
+
+
+def pair(nodes: Sequence[Node], path: Path) -> Node | None:
+    """Return the pair of a path."""
+    return next((node for node in nodes if node.kind == "pair" and node.path == path), None)
+
+
+def inline_above(nodes: Sequence[Node], path: Path) -> Node | None:
+    """Return the pair whose inline table holds a path, or would."""
+    for node in nodes:
+        is_above = len(node.path) < len(path) and node.path == path[: len(node.path)]
+        if is_above and node.kind == "pair" and isinstance(node.item, InlineTable):
+            return node
+    return None
+
+
+def is_table(nodes: Sequence[Node], path: Path) -> bool:
+    """Report whether a header opens a path, or something lies below it."""
+    size = len(path)
+    return any(
+        node.path[:size] == path and (node.is_header or len(node.path) > size)
+        for node in nodes
+        if node.kind not in GAPS
+    )
+
+
+def refuse_in_the_way(nodes: Sequence[Node], target: Path, path: str) -> None:
+    """Refuse a value, or an array of tables, where a table is needed on the way.
+
+    Raises:
+        EngineConfigError: there is one.
+    """
+    for size in range(1, len(target)):
+        above = target[:size]
+        value = pair(nodes, above)
+        if value and not isinstance(value.item, InlineTable):
+            raise EngineConfigError(
+                f"{path}: {'.'.join(above)} is a value, not a table", hint="correct the file"
+            )
+        if any(node.kind == "tables" and node.path == above for node in nodes):
+            raise EngineConfigError(
+                f"{path}: {'.'.join(above)} is an array of tables, not a table",
+                hint="correct the file",
+            )

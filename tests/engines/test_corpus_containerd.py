@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What configure makes of every config.toml of the corpus, as real containerd prints it."""
+
+from __future__ import annotations
+
+import pprint
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from nvct.engine import command, containerd, containerd_dump, containerd_load
+from nvct.engine.model import Files, Handler, Wanted
+from nvct.errors import EngineConfigError
+from tests.engines import releases
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from tests.engines.box import Box
+
+pytestmark = pytest.mark.slow
+CORPUS = Path(__file__).parents[1] / "engineconf/containerd"
+CONFIG = "/etc/containerd/config.toml"
+MADE_LATER = ("/etc/containerd/containerd.conf.d/02-containerd.conf", "/etc/cri/conf.d/cri.toml")
+PROGRAM = "/usr/bin/nvidia-container-runtime"
+HANDLERS = tuple(
+    Handler(name=f"nvidia{suffix.replace('.', '-')}", path=PROGRAM + suffix)
+    for suffix in ("", ".cdi", ".legacy")
+)
+RELEASES = [releases.of_release(name) for name in ("bookworm", "trixie", "forky")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """The folder of containerd in a box."""
+
+    box: Box
+    version: tuple[int, ...]
+
+    def lay_out(self, source: Path) -> None:
+        """Have the files of a case and nothing else in /etc/containerd."""
+        folder = self.box.root / "etc/containerd"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        if source.is_dir():
+            shutil.copytree(source, self.box.root, dirs_exist_ok=True)
+        else:
+            (folder / "config.toml").write_bytes(source.read_bytes())
+        for path in MADE_LATER:
+            self.box.write(path, "")
+
+    def dump(self) -> str:
+        """Return what containerd prints, "" where it refuses its files."""
+        done = self.box.call("/usr/bin/containerd", f"--config={CONFIG}", "config", "dump")
+        return "" if done.returncode else done.stdout
+
+    def configure(self, default: str) -> Wanted:
+        """Make the edits."""
+        wanted = Wanted(
+            engine="containerd", handlers=HANDLERS, default=default, config=CONFIG,
+            engine_version=self.version,
+        )  # fmt: skip
+        for edit in containerd.plan(wanted, Files(str(self.box.root))).edits:
+            assert edit.after is not None
+            self.box.write(edit.path, edit.after.decode())
+        return wanted
+
+
+def _drivers(dump: str) -> tuple[dict[str, bool], str]:
+    """Return whether each runtime has the cgroup driver systemd, and the default's name."""
+    cri: dict[str, Any] = containerd_dump.cri(dump)
+    tables = containerd_load.runtimes(cri)
+    legacy = containerd_load.legacy_default(cri)
+    if legacy:
+        tables["default"] = legacy
+    drivers = {name: containerd_load.systemd_cgroup(cri, table) for name, table in tables.items()}
+    default = containerd_load.default(cri)
+    kind = tables.get(default, {}).get("runtime_type", "")
+    return drivers, default if kind in containerd.RUNC_TYPES else "runc"
+
+
+@pytest.fixture
+def host(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> Host:
+    box = machine_of(request.param)
+    done = box.call("/usr/bin/containerd", "--version")
+    return Host(
+        box=box, version=command.version("", lambda *_: command.Done(status=0, out=done.stdout))
+    )
+
+
+@pytest.mark.parametrize("host", RELEASES, indirect=True)
+@pytest.mark.parametrize("default", ["", "nvidia"])
+def test_containerd_has_the_handlers_and_no_cgroup_driver_changes(
+    host: Host, default: str
+) -> None:
+    wrong: dict[str, object] = {}
+    read = 0
+    for source in sorted(CORPUS.iterdir()):
+        if source.name == "refused":
+            continue
+        host.lay_out(source)
+        before = host.dump()
+        if not before:
+            continue
+        drivers, usual = _drivers(before)
+        try:
+            wanted = host.configure(default)
+        except EngineConfigError as error:
+            if "reads no CRI settings" not in error.message:
+                wrong[source.name] = error.message
+            continue
+        read += 1
+        after = host.dump()
+        now, _ = _drivers(after) if after else ({}, "")
+        missing = containerd_dump.missing(wanted, after) if after else "refused by containerd"
+        changed = {
+            name: now[name] for name in drivers if name in now and now[name] != drivers[name]
+        }
+        other = {
+            handler.name: now.get(handler.name)
+            for handler in HANDLERS
+            if handler.name not in drivers and now.get(handler.name) != drivers.get(usual)
+        }
+        host.configure(default)
+        again = host.dump()
+        if missing or changed or other or _drivers(again) != _drivers(after):
+            wrong[source.name] = (missing, changed, other, drivers, now, again)
+    assert not wrong, pprint.pformat(wrong)
+    assert read > 10

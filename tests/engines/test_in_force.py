@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nvct runtime status` and `explain` beside running engines whose files changed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.engines import configured, releases
+from tests.engines.daemons import Containerd, Docker
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from tests.engines.box import Box
+    from tests.engines.daemons import Daemon
+
+pytestmark = pytest.mark.slow
+RELEASES = [releases.of_release(release) for release in ("trixie", "forky")]
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def docker(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> Iterator[Docker]:
+    daemon = configured.started(lambda: Docker(machine_of(request.param)))
+    yield daemon
+    daemon.stop()
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def containerd(
+    request: pytest.FixtureRequest, machine_of: Callable[[str], Box]
+) -> Iterator[Containerd]:
+    daemon = configured.started(lambda: Containerd(machine_of(request.param), 2))
+    yield daemon
+    daemon.stop()
+
+
+def _status(daemon: Daemon) -> dict[str, Any]:
+    done = daemon.nvct("status", "--format=json")
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    # dockerd may have a containerd of its own, with other files.
+    return next(
+        one
+        for one in found
+        if one["engine"] == daemon.engine and one["pid"] and daemon.folder in one["config"]
+    )
+
+
+def _cause(daemon: Daemon) -> str:
+    done = daemon.nvct("explain", "--format=json")
+    findings = {one["cause"]: one["holds"] for one in json.loads(done.stdout)["findings"]}
+    return "not-reloaded" if findings["not-reloaded"] else ""
+
+
+def test_a_dockerd_that_was_not_told_is_seen(docker: Docker) -> None:
+    docker.configure("--reload=none", "--set-as-default", "--cdi.enabled")
+
+    said = _status(docker)
+
+    assert said["running"]["by"] == "GET /info"
+    assert "does not know nvidia" in said["differences"][0]
+    assert not said["nvidiaIsDefault"]
+    assert _cause(docker) == "not-reloaded"
+    text = docker.nvct("status").stdout
+    assert "problem:   the running docker does not know nvidia" in text
+    docker.restart()
+    assert _status(docker)["differences"] == []
+    assert _cause(docker) == ""
+    docker.undo()
+    docker.restart()
+
+
+def test_runtimes_are_in_force_at_once_and_cdi_after_a_restart(docker: Docker) -> None:
+    done = docker.configure("--cdi.enabled")
+
+    assert "was told to read its file again" in done.stderr
+    assert docker.run("echo runs", "--runtime=nvidia").stdout == "runs\n"
+    if docker.version() < (28, 2):
+        assert "--reload=restart" in done.stderr
+        assert "CDI is off in the running docker" in _status(docker)["differences"][0]
+        docker.restart()
+    assert _status(docker)["differences"] == []
+    docker.undo()
+
+
+def test_a_containerd_that_was_not_restarted_is_seen(containerd: Containerd) -> None:
+    assert _status(containerd)["differences"] == []
+    containerd.configure()
+
+    (said,) = _status(containerd)["differences"]
+
+    assert "changed after containerd started: it has not read that" in said
+    containerd.restart()
+    found = _status(containerd)
+    assert found["differences"] == []
+    assert found["running"]["by"] == "its files"
