@@ -4,11 +4,13 @@
 Nothing on the host changes: all mounts are made in a namespace of their own and go with its last
 process, and so does what is written to the /etc, /run and /dev in it. What is laid over:
 
-- /proc/driver, /proc/devices, /sys/bus/pci/devices, /sys/module: the node's beside the host's;
+- /proc/driver, /proc/devices, /proc/modules, PCI devices and drivers, IOMMU groups and modules in
+  /sys: the node's beside the host's;
 - /dev: a private one with the usual nodes, the terminals of the host and the node's devices;
 - /run: a private one in which the host's entries are bound, so that sockets keep working;
 - /etc: the host's with the node's on top, writes kept private; a config.toml of the node's own;
-- the driver at /run/nvidia/driver, or on top of / itself.
+- the driver at /run/nvidia/driver, where an upgrade shows, or on top of / itself, where a process
+  keeps the version that it started with.
 """
 
 from __future__ import annotations
@@ -16,16 +18,24 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import stat
 import subprocess
 from pathlib import Path
 
 from nvct import paths
 from nvct.errors import HostError, NvctError, UsageError
 from nvct.linux import ldcache, mountinfo
-from nvct.linux.constants import CLONE_NEWNS, MNT_DETACH, MS_BIND, MS_MOVE, MS_PRIVATE, MS_REC
+from nvct.linux.constants import (
+    CLONE_NEWNS,
+    MNT_DETACH,
+    MS_BIND,
+    MS_MOVE,
+    MS_PRIVATE,
+    MS_RDONLY,
+    MS_REC,
+    MS_REMOUNT,
+)
 from nvct.linux.kernel import KERNEL
-from nvct.sim import kernelfs, package, tree
+from nvct.sim import copies, inside, kernelfs, package, sysfs, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,10 +53,10 @@ DEV_ENTRIES = (
     "fd", "stdin", "stdout", "stderr", "core",
 )  # fmt: skip
 DEV_MOUNTS = ("pts", "shm", "mqueue", "hugepages")
-OWN_RUN = ("nvct", "cdi", "nvidia")
+OWN_RUN = ("nvct", "cdi", "nvidia", inside.NAME)
 """What the host has of these in /run is hidden: it belongs to another node."""
 CONFIG = "# Of a simulated node.\n[nvct]\nfarm-dir = {farm}\n"
-OVERLAID_SYS = ("bus/pci/devices", "module")
+OVERLAID_SYS = ("bus/pci/devices", "bus/pci/drivers", "kernel/iommu_groups", "module")
 
 
 def farm_dir(driver_root: str = DRIVER_ROOT) -> str:
@@ -61,7 +71,7 @@ def farm_dir(driver_root: str = DRIVER_ROOT) -> str:
 class _Attachment:
     """The work of one attach(): every step leaves its mounts in place for the next."""
 
-    __slots__ = ("_driver_root", "_kernel", "_node", "_stage", "_state")
+    __slots__ = ("_driver_root", "_kernel", "_node", "_stage", "_state", "_user_space")
 
     def __init__(self, node: Node, driver_root: str, kernel: Kernel) -> None:
         self._node = node
@@ -69,6 +79,8 @@ class _Attachment:
         self._kernel = kernel
         self._stage = node.tree / "mnt"
         self._state = node.state()
+        # An overlay shows changes of its layers in part, so it gets a layer that does not change.
+        self._user_space = tree.frozen(node) if driver_root == "/" else node.driver_root
 
     def run(self, *, host_run: bool) -> None:
         self._tmpfs(self._stage)
@@ -76,7 +88,7 @@ class _Attachment:
         self._sys()
         self._etc()
         if self._driver_root == "/":
-            self._lay_over("/usr", [str(self._node.driver_root / "usr")])
+            self._lay_over("/usr", [str(self._user_space / "usr")])
         self._run(host_run=host_run)
         self._dev()
         self._driver()
@@ -117,16 +129,28 @@ class _Attachment:
                     f"major {major} of {name} now belongs to {names[int(major)]} on this host",
                     hint="destroy and create the node",
                 )
-        merged = self._stage / "devices"
         text = kernelfs.devices(host, {name: int(major) for name, major in majors.items()})
-        merged.write_text(text)
-        merged.chmod(0o444)
-        self._bind(merged, "/proc/devices")
+        self._bind_text("/proc/devices", text)
+        modules = Path("/proc/modules")
+        if modules.exists():  # a kernel without modules has no such file, and nobody can make one
+            self._bind_text(str(modules), sysfs.proc_modules(modules.read_text(), self._state))
         self._bind(self._node.proc / "driver", "/proc/driver")
+
+    def _bind_text(self, path: str, text: str) -> None:
+        source = self._stage / Path(path).name
+        source.write_text(text)
+        source.chmod(0o444)
+        self._bind(source, path)
 
     def _sys(self) -> None:
         for name in OVERLAID_SYS:
+            if not Path("/sys", name).is_dir():  # a kernel without an IOMMU has no groups
+                continue
             self._overlay(f"/sys/{name}", [str(self._node.sys / name), f"/sys/{name}"])
+        for module in (self._node.sys / "module").iterdir():  # which an upgrade changes
+            target = f"/sys/module/{module.name}"
+            self._bind(module, target)
+            self._kernel.mount(None, target, None, MS_BIND | MS_REMOUNT | MS_RDONLY)
 
     def _etc(self) -> None:
         lower = [str(self._node.etc)]
@@ -153,11 +177,11 @@ class _Attachment:
         """Return what the driver adds to the host's /etc, with the host's ld.so.cache extended."""
         folder = self._stage / "driver-etc"
         # Copied: an overlay does not show what is mounted inside its layers.
-        shutil.copytree(self._node.driver_root / "etc", folder)
+        shutil.copytree(self._user_space / "etc", folder)
         host = Path("/etc/ld.so.cache")
         merged = ldcache.merge(
             host.read_bytes() if host.exists() else None,
-            package.cache_entries(self._node.driver_root, self._node.machine),
+            package.cache_entries(self._user_space, self._node.machine),
             machine=self._node.machine,
         )
         (folder / host.name).write_bytes(merged)
@@ -168,9 +192,10 @@ class _Attachment:
         self._tmpfs(private)
         for entry in sorted(Path("/run").iterdir()) if host_run else []:
             if entry.name not in OWN_RUN:
-                _stand_in(entry, private / entry.name, self._bind)
+                copies.stand_in(entry, private / entry.name, self._bind)
         for name in (*OWN_RUN, "lock"):
             (private / name).mkdir(exist_ok=True)
+        inside.fill(private / inside.NAME, self._kernel)
         (private / "nvct").chmod(0o700)
         self._kernel.mount(str(private), "/run", None, MS_MOVE)
         if not Path("/var/run").is_symlink():
@@ -180,7 +205,7 @@ class _Attachment:
         private = self._stage / "dev"
         self._tmpfs(private)
         for name in DEV_ENTRIES:
-            _copy_node(Path("/dev") / name, private / name, self._kernel)
+            copies.copy_node(Path("/dev") / name, private / name, self._kernel)
         for name in DEV_MOUNTS:
             if Path("/dev", name).is_dir():
                 (private / name).mkdir()
@@ -196,40 +221,14 @@ class _Attachment:
         if self._driver_root != "/":
             target = Path(self._driver_root)
             target.mkdir(parents=True, exist_ok=True)
-            self._bind(self._node.driver_root, target)
+            self._bind(self._user_space, target)
             self._bind("/dev", target / "dev")
             return
-        for source in sorted((self._node.driver_root / "run").iterdir()):
+        for source in sorted((self._user_space / "run").iterdir()):
             service = Path("/run", source.name)
             if not service.exists():
                 service.mkdir()
                 self._bind(source, service)
-
-
-def _stand_in(entry: Path, target: Path, bind: Callable[[Path, Path], None]) -> None:
-    """Make an entry of a folder appear in another: links are copied, all else is bound."""
-    if entry.is_symlink():
-        target.symlink_to(os.readlink(entry))
-        return
-    if entry.is_dir():
-        target.mkdir()
-    else:
-        target.touch()
-    bind(entry, target)
-
-
-def _copy_node(source: Path, target: Path, kernel: Kernel) -> None:
-    try:
-        found = source.lstat()
-    except FileNotFoundError:
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if stat.S_ISLNK(found.st_mode):
-        target.symlink_to(os.readlink(source))
-    elif stat.S_ISCHR(found.st_mode):
-        kernel.mknod(str(target), found.st_mode, found.st_rdev)
-        target.chmod(stat.S_IMODE(found.st_mode))
-        os.chown(target, found.st_uid, found.st_gid)
 
 
 def _mounts_below(folder: str) -> list[str]:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel would show of a simulated node: its parts of /proc, /sys and /dev.
+"""What the kernel would show of a simulated node: its parts of /proc and /dev.
 
-Everything is written from the node's state, into the folders ``proc``, ``sys`` and ``dev`` of the
-tree. Device nodes are real where that is possible and wanted, else empty files.
+Everything is written from the node's state, into the folders ``proc`` and ``dev`` of the tree;
+nvct.sim.sysfs writes ``sys``. Device nodes are real where that is possible and wanted, else empty
+files.
 """
 
 from __future__ import annotations
@@ -41,13 +42,8 @@ EXTRA_MAJORS = {
     "gdrdrv": {"gdrdrv": 506},
     "uverbs": {"infiniband_verbs": 231, "rdma_cm": 505},
 }
-EXTRA_MODULES = {
-    "nvidia_fs": ("nvidia_fs",),
-    "gdrdrv": ("gdrdrv",),
-    "uverbs": ("ib_uverbs", "rdma_ucm"),
-}
 DYNAMIC_MAJORS = (*range(254, 233, -1), *range(511, 383, -1))  # Documentation/devices.txt
-SWITCH_BUS = 0xC0
+FIRST_IRQ = 200
 FIRST_CARD, FIRST_RENDER = 1, 128  # card0 is the board's own display controller
 
 
@@ -122,6 +118,12 @@ class DeviceFile:
 def _majors(state: State) -> dict[str, int]:
     (record,) = state.find("major")
     return {name: int(value) for name, value in record.fields.items()}
+
+
+def drm_nodes(number: int) -> dict[str, int]:
+    """Return the DRM nodes of the GPU with this index in NVML, with their minors."""
+    card, render = FIRST_CARD + number, FIRST_RENDER + number
+    return {f"card{card}": card, f"renderD{render}": render}
 
 
 def device_files(state: State, groups: dict[str, int]) -> Iterator[DeviceFile]:
@@ -210,31 +212,32 @@ def write_dev(dev: Path, state: State, groups: dict[str, int], *, real: bool) ->
                 link.symlink_to(target)
 
 
-def _put(path: Path, text: str, mode: int = 0o444) -> None:
+def put(path: Path, content: str | bytes, mode: int = 0o444) -> None:
+    """Write a file of the kernel, as a new file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-    path.write_text(text)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
     path.chmod(mode)
 
 
 def write_proc(proc: Path, state: State, *, machine: str, host_devices: str) -> None:
     """Write proc/devices and proc/driver of the loaded module."""
     nvidia = proc / "driver/nvidia"
-    _put(
+    put(
         nvidia / "version",
         f"NVRM version: NVIDIA UNIX Open Kernel Module for {machine}  {state.driver}  "
         "Release Build  (simulated)\nGCC version:  gcc version 12.2.0\n",
     )
-    _put(nvidia / "params", _params())
-    _put(nvidia / "registry", 'Binary: ""\n')
+    put(nvidia / "params", _params())
+    put(nvidia / "registry", 'Binary: ""\n')
     for gpu in state.find("gpu"):
         bus = proc_bus(gpu.fields["bus"])
-        _put(nvidia / "gpus" / bus / "information", _information(gpu, bus, state.driver))
-        _put(nvidia / "gpus" / bus / "registry", 'Binary: ""\n')
-    _put(proc / "devices", devices(host_devices, _majors(state)))
+        put(nvidia / "gpus" / bus / "information", _information(gpu, bus, state.driver))
+        put(nvidia / "gpus" / bus / "registry", 'Binary: ""\n')
+    put(proc / "devices", devices(host_devices, _majors(state)))
     minors = [int(gpu.fields["minor"]) for gpu in state.find("gpu")]
-    _put(proc / "driver/nvidia-caps/mig-minors", mig_minors(max([MAX_GPUS - 1, *minors]) + 1))
-    _put(proc / "driver/nvidia-caps/sys-minors", "fabric-imex-mgmt 0\n")
+    put(proc / "driver/nvidia-caps/mig-minors", mig_minors(max([MAX_GPUS - 1, *minors]) + 1))
+    put(proc / "driver/nvidia-caps/sys-minors", "fabric-imex-mgmt 0\n")
     write_capabilities(proc, state)
 
 
@@ -242,7 +245,7 @@ def write_capabilities(proc: Path, state: State) -> None:
     """Write the capability files of the MIG instances that there are, and remove all others."""
     root = proc / "driver/nvidia/capabilities"
     for name, minor, mode in (("config", 1, 0o400), ("monitor", 2, 0o444)):
-        _put(root / "mig" / name, _access(minor, mode))
+        put(root / "mig" / name, _access(minor, mode))
     for gpu in state.find("gpu", migcapable=1):
         (root / f"gpu{gpu.fields['minor']}/mig").mkdir(parents=True, exist_ok=True)
     wanted = {}
@@ -257,7 +260,7 @@ def write_capabilities(proc: Path, state: State) -> None:
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(folder)
     for path, minor in wanted.items():
-        _put(path, _access(minor, 0o444))
+        put(path, _access(minor, 0o444))
 
 
 def _access(minor: int, mode: int) -> str:
@@ -294,7 +297,7 @@ def _params() -> str:
 def _information(gpu: Record, bus: str, driver: str) -> str:
     f = gpu.fields
     return (
-        f"Model: \t\t {f['name']}\nIRQ:   \t\t {200 + int(f['minor'])}\n"
+        f"Model: \t\t {f['name']}\nIRQ:   \t\t {FIRST_IRQ + int(f['minor'])}\n"
         f"GPU UUID: \t {f['uuid']}\nVideo BIOS: \t {f.get('vbios', '??.??.??.??.??')}\n"
         "Bus Type: \t PCIe\nDMA Size: \t 52 bits\nDMA Mask: \t 0xfffffffffffff\n"
         f"Bus Location: \t {bus}\nDevice Minor: \t {f['minor']}\n"
@@ -313,40 +316,3 @@ def devices(host: str, majors: dict[str, int]) -> str:
         ours = {line for line in ours if not line.endswith(" drm")}
     lines = sorted({*lines, *ours}, key=lambda line: (int(line.split()[0]), line))
     return "\n".join(["Character devices:", *lines, "", "Block devices:", rest.rstrip("\n"), ""])
-
-
-def write_sys(sys: Path, state: State) -> None:
-    """Write the PCI devices, with their DRM nodes, and the module's version."""
-    drm = _majors(state)["drm"]
-    for number, gpu in enumerate(state.find("gpu")):
-        folder = sys / "bus/pci/devices" / proc_bus(gpu.fields["bus"])
-        device, subsystem = (int(gpu.fields[key], 16) for key in ("device", "subsystem"))
-        values = {
-            "vendor": 0x10DE, "device": device >> 16, "class": 0x030200,
-            "subsystem_vendor": subsystem & 0xFFFF, "subsystem_device": subsystem >> 16,
-        }  # fmt: skip
-        for name, value in values.items():
-            width = 6 if name == "class" else 4
-            _put(folder / name, f"0x{value:0{width}x}\n")
-        _put(folder / "numa_node", "0\n")
-        _put(folder / "uevent", f"DRIVER=nvidia\nPCI_SLOT_NAME={folder.name}\n")
-        for name, minor in (
-            (f"card{FIRST_CARD + number}", FIRST_CARD + number),
-            (f"renderD{FIRST_RENDER + number}", FIRST_RENDER + number),
-        ):
-            _put(folder / "drm" / name / "dev", f"{drm}:{minor}\n")
-    _put(sys / "module/nvidia/version", f"{state.driver}\n")
-    _write_extras(sys, extras(state))
-
-
-def _write_extras(sys: Path, count: dict[str, int]) -> None:
-    """Write the modules that a node has beside the driver's, and its NVSwitches."""
-    for kind, modules in EXTRA_MODULES.items():
-        for name in modules if count.get(kind) else ():
-            _put(sys / "module" / name / "initstate", "live\n")
-    for number in range(count.get("nvswitch", 0)):
-        folder = sys / f"bus/pci/devices/0000:{SWITCH_BUS + number:02x}:00.0"
-        for name, value in (("vendor", "0x10de"), ("device", "0x22a3"), ("class", "0x068000")):
-            _put(folder / name, f"{value}\n")
-        _put(folder / "numa_node", "0\n")
-        _put(folder / "uevent", f"DRIVER=nvidia-nvswitch\nPCI_SLOT_NAME={folder.name}\n")

@@ -289,6 +289,9 @@ def remove(root: Path, version: str, *, machine: str) -> None:
     for folder in folders:
         for path in [*folder.rglob(f"*.so.{version}")] if folder.is_dir() else []:
             path.unlink()
+        for path in [*folder.rglob("*.so*")] if folder.is_dir() else []:
+            if not path.exists():  # a link of a library that the other version lacks
+                path.unlink()
     firmware = root / "usr/lib/firmware/nvidia" / version
     for path in [*firmware.iterdir()] if firmware.is_dir() else []:
         path.unlink()

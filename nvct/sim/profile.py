@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+GPUS_PER_BOARD = 8
+FIRST_SWITCH_BUS = 0xC0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigProfile:
     """A GPU instance profile: what NVML says of it, and the compute instance that fills it."""
@@ -33,7 +37,16 @@ class MigProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A GPU model: what NVML and the PCI configuration space say of it."""
+    """A GPU model: what NVML and the PCI configuration space say of it.
+
+    Attributes:
+        kind: its PCI class.
+        bar1: MiB of its second base address.
+        ecc, serial: 1 where it has ECC memory, a serial number.
+        nvlinks: how many NVLinks it has.
+        nvlink: their version as NVML numbers it.
+        nvswitch: device and vendor of the switches that they lead to, 0 for none.
+    """
 
     name: str
     memory: int
@@ -47,6 +60,13 @@ class Model:
     migcapable: int
     vbios: str
     gsp: str
+    kind: int = 0x030200
+    bar1: int = 256
+    ecc: int = 1
+    serial: int = 1
+    nvlinks: int = 0
+    nvlink: int = 0
+    nvswitch: int = 0
     mig: tuple[MigProfile, ...]
 
 
@@ -56,12 +76,34 @@ class GpuPlace:
 
     Attributes:
         mig: names of MIG profiles; None where MIG mode is off.
+        path: NUMA node, host bridge, upper and lower PCIe switch, as `0/0/1/0`; GPUs whose paths
+            begin alike share what these numbers stand for.
+        links: where each NVLink leads: the index of a GPU, or `s` and that of a switch.
     """
 
     model: Model
     bus: str
     minor: int
     mig: tuple[str, ...] | None
+    path: str
+    links: tuple[str, ...] = ()
+
+    def where(self) -> dict[str, str | int]:
+        """Return the fields of the state that say how it is connected."""
+        fields: dict[str, str | int] = {"path": self.path}
+        if self.links:
+            fields |= {"nvlink": self.model.nvlink, "links": ",".join(self.links)}
+        return fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """An NVSwitch as a PCI device."""
+
+    index: int
+    bus: str
+    device: str
+    numa: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +134,7 @@ class Profile:
     cuda: str
     gpus: tuple[GpuPlace, ...]
     extras: Extras
+    switches: tuple[Switch, ...]
 
 
 def _data(name: str) -> dict[str, Any]:
@@ -121,20 +164,26 @@ def load(name: str) -> Profile:
         for key, value in _data("models.toml").items()
     }
     node = nodes[name]
-    places = [
+    extras = Extras(**node.get("extras", {}))
+    gpus = sorted(_gpus(node), key=lambda gpu: str(gpu["bus"]))
+    places = tuple(
         GpuPlace(
-            model=models[gpu["model"]],
-            bus=gpu["bus"],
-            minor=gpu.get("minor", number),
-            mig=tuple(gpu["mig"]) if "mig" in gpu else None,
+            model=models[gpu["model"]], bus=gpu["bus"], minor=gpu["minor"],
+            mig=tuple(gpu["mig"]) if "mig" in gpu else None, path=_path(gpu, index),
+            links=_links(gpu, index, models[gpu["model"]], len(gpus), extras.nvswitch),
         )
-        for number, gpu in enumerate(one for gpu in node["gpus"] for one in _repeated(gpu))
-    ]
-    places.sort(key=lambda place: place.bus)
-    return Profile(
-        name=name, driver=node["driver"], cuda=node["cuda"], gpus=tuple(places),
-        extras=Extras(**node.get("extras", {})),
+        for index, gpu in enumerate(gpus)
     )  # fmt: skip
+    return Profile(
+        name=name, driver=node["driver"], cuda=node["cuda"], gpus=places, extras=extras,
+        switches=_switches(places[0].model, extras.nvswitch),
+    )  # fmt: skip
+
+
+def _gpus(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    every = (one for gpu in node["gpus"] for one in _repeated(gpu))
+    for number, gpu in enumerate(every):
+        yield {"minor": number, **gpu}
 
 
 def _repeated(gpu: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -142,3 +191,35 @@ def _repeated(gpu: dict[str, Any]) -> Iterator[dict[str, Any]]:
     domain, bus, place = gpu["bus"].split(":")
     for step in range(gpu.get("count", 1)):
         yield {**gpu, "bus": f"{domain}:{int(bus, 16) + step:02X}:{place}"}
+
+
+def _path(gpu: dict[str, Any], index: int) -> str:
+    """Return a GPU's path, with a switch of its own where the profile names none."""
+    bus = int(gpu["bus"].split(":")[1], 16)
+    parts = gpu["path"].split("/") if "path" in gpu else ["0", str(bus >> 7)]
+    return "/".join([*parts, str(index), "0"][:4])
+
+
+def _links(
+    gpu: dict[str, Any], index: int, model: Model, gpus: int, switches: int
+) -> tuple[str, ...]:
+    """Return where the NVLinks of a GPU lead: what the profile says, or to its board's switches.
+
+    A board has eight GPUs at most, and its part of the switches.
+    """
+    if "links" in gpu or not switches:
+        return tuple(str(peer) for peer in gpu.get("links", ()))
+    boards = -(-gpus // GPUS_PER_BOARD)
+    own = switches // boards
+    first = index // GPUS_PER_BOARD * own
+    return tuple(f"s{first + link % own}" for link in range(model.nvlinks))
+
+
+def _switches(model: Model, count: int) -> tuple[Switch, ...]:
+    device = f"0x{model.nvswitch:08X}"
+    return tuple(
+        Switch(
+            index=index, bus=f"00000000:{FIRST_SWITCH_BUS + index:02X}:00.0", device=device, numa=0
+        )
+        for index in range(count)
+    )

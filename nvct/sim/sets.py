@@ -8,6 +8,7 @@ files and nodes in step.
 from __future__ import annotations
 
 import dataclasses
+import time
 
 from nvct.errors import UsageError
 from nvct.sim import kernelfs, mig, package, state, tree
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from nvct.sim.tree import Node
 
+SANDBOX_UTILS = "libnvidia-sandboxutils.so"
 XID_EVENT = 8  # nvml.h: nvmlEventTypeXidCriticalError
 XID_FALLEN_OFF_BUS = 79  # NVIDIA, "XID errors": GPU has fallen off the bus
 
@@ -112,27 +114,46 @@ def find_gpu(node: Node, index: int) -> None:
     set_gpu(node, index, lost=0)
 
 
+def set_fault(node: Node, kind: str, seconds: int) -> None:
+    """Let every call of NVML fail in one way, also in processes that already use it.
+
+    Args:
+        node: whose driver fails.
+        kind: "hang", "crash", or "hang-hard", which SIGKILL does not end (fault.c).
+        seconds: for how long; 0 ends a fault at once.
+    """
+    with state.change(node.state_file) as now:
+        now.remove("fault")
+        if seconds:
+            now.add("fault", nvml=kind, until=int(time.time() * 1000) + seconds * 1000)
+
+
 def upgrade(node: Node, version: str) -> Node:
     """Upgrade the driver's user space on disk, as a package manager does; the module stays.
 
-    Until reload_module() the two versions differ, and NVML refuses.
+    Until reload_module() the two versions differ, and NVML refuses. A process that has the driver
+    at / keeps the version that it started with; at /run/nvidia/driver it sees the new one.
 
     Raises:
         UsageError: the version cannot be used.
     """
     if not tree.VERSION.fullmatch(version):
         raise UsageError(f"bad driver version {version!r}", hint="as in 580.159.04")
-    if version == node.installed:
-        return node
-    native = None
-    if node.native:
-        native = {
-            "nvml": node.library_dir / f"libnvidia-ml.so.{node.installed}",
-            "nvidia-smi": node.driver_root / "usr/bin/nvidia-smi",
-        }
+    with tree.locked(node):
+        return node if version == node.installed else _upgrade(node, version)
+
+
+def _upgrade(node: Node, version: str) -> Node:
+    libraries = node.library_dir
+    native = {
+        "nvml": libraries / f"libnvidia-ml.so.{node.installed}",
+        "nvidia-smi": node.driver_root / "usr/bin/nvidia-smi",
+        SANDBOX_UTILS: libraries / f"{SANDBOX_UTILS}.{node.installed}",
+    }
     package.install(
-        node.driver_root, version, machine=node.machine, state=node.state_file, native=native
-    )
+        node.driver_root, version, machine=node.machine, state=node.state_file,
+        native=native if node.native else None,
+    )  # fmt: skip
     extras = kernelfs.extras(node.state())
     package.install_extras(node.driver_root, version, extras, machine=node.machine)
     package.remove(node.driver_root, node.installed, machine=node.machine)
@@ -150,12 +171,19 @@ def reload_module(node: Node) -> None:
             gpu.fields["lost"] = "0"
             mig.remove_all_instances(now, int(gpu.fields["index"]))
         now.remove("event")
+        now.remove("fault")
     tree.write_kernel(node)
 
 
 def _index(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise UsageError(f"{text!r} is no number", hint="GPUs and instances are numbered from 0")
+    return int(text)
+
+
+def _seconds(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"{text!r} is no number of seconds", hint="0 ends a fault")
     return int(text)
 
 
@@ -181,6 +209,9 @@ CHANGES: dict[str, tuple[str, Callable[..., object]]] = {
     "find": ("GPU", lambda n, gpu: find_gpu(n, _index(gpu))),
     "xid": ("GPU NUMBER", lambda n, gpu, data: add_event(n, _index(gpu), data=_index(data))),
     "gpu": ("GPU FIELD=VALUE...", lambda n, gpu, *w: set_gpu(n, _index(gpu), **_fields(w))),
+    "nvml-hang": ("SECONDS", lambda n, for_: set_fault(n, "hang", _seconds(for_))),
+    "nvml-hang-hard": ("SECONDS", lambda n, for_: set_fault(n, "hang-hard", _seconds(for_))),
+    "nvml-crash": ("SECONDS", lambda n, for_: set_fault(n, "crash", _seconds(for_))),
     "upgrade": ("VERSION", upgrade),
     "reload": ("", reload_module),
 }

@@ -4,7 +4,8 @@
 ::
 
     <tree>/driver     driver root: the user space of the driver (nvct.sim.package)
-    <tree>/proc, sys, dev    what the kernel module would show (nvct.sim.kernelfs)
+    <tree>/versions   the same as it was with each version that somebody uses or used, hard links
+    <tree>/proc, sys, dev    what the kernel would show (nvct.sim.kernelfs, nvct.sim.sysfs)
     <tree>/etc        what this node has in /etc beyond the host
     <tree>/mnt        empty; mount point of the private file systems of nvct.sim.attach
     <tree>/state      the state (nvct.sim.state), hard link of a file in the driver root
@@ -17,12 +18,12 @@ of this machine (nvct.sim.attach).
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import platform
 import re
-import shutil
 import stat
 import tempfile
 import uuid
@@ -32,17 +33,18 @@ from typing import Literal, TypeAlias
 
 from nvct.errors import DocumentError, HostError, UsageError
 from nvct.linux.files import write_atomic
-from nvct.sim import kernelfs, mig, package, profile, state
+from nvct.sim import bundle, kernelfs, mig, package, profile, remove, state, sysfs
 from nvct.sim.elf_writer import MACHINES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}")
 ROOT_BASE = Path("/var/lib/nvct-sim")
 NODE_FILE = "node.json"
+VERSIONS = "versions"
 FORMAT = 1
 
 Nodes: TypeAlias = 'Literal["auto", "device", "plain"]'
@@ -238,9 +240,13 @@ def first_state(name: str, chosen: profile.Profile, version: str, tree: Path) ->
             "gpu", index=index, minor=place.minor, uuid=gpu_uuid(name, index), name=model.name,
             bus=place.bus, memory=model.memory, cc=model.cc, arch=model.arch, brand=model.brand,
             device=f"0x{model.device:08X}", subsystem=f"0x{model.subsystem:08X}",
-            serial=serial, migcapable=model.migcapable, mig=int(place.mig is not None), lost=0,
-            power=model.power, temp=model.temp, vbios=model.vbios,
+            **({"serial": serial} if model.serial else {}), migcapable=model.migcapable,
+            mig=int(place.mig is not None), lost=0, power=model.power, temp=model.temp,
+            vbios=model.vbios, **{"class": f"0x{model.kind:06x}"}, bar1=model.bar1,
+            ecccapable=model.ecc, **place.where(),
         )  # fmt: skip
+    for switch in chosen.switches:
+        first.add("switch", **asdict(switch))
     for index, place in enumerate(chosen.gpus):
         for kind in place.model.mig:
             first.add(
@@ -267,12 +273,38 @@ def _fill(node: Node, first: state.State, built: dict[str, Path] | None) -> None
     save(node)
 
 
+@contextlib.contextmanager
+def locked(node: Node) -> Iterator[None]:
+    """Keep others from changing a node's user space, and from making a copy of a half of it."""
+    folder = os.open(node.tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def frozen(node: Node) -> Path:
+    """Return the driver root as it is now, in a folder that no upgrade changes."""
+    with locked(node):
+        installed = load(node.tree).installed
+        folder = node.tree / VERSIONS / installed
+        if not folder.is_dir():
+            aside = folder.with_name(f".{installed}")
+            if aside.exists():
+                remove.remove(aside)
+            bundle.clone_rootfs(node.driver_root, aside)
+            aside.rename(folder)
+    return folder
+
+
 def write_kernel(node: Node) -> None:
     """Write proc, sys and dev as the present state has them."""
     now = node.state()
     host_devices = _read("/proc/devices")
     kernelfs.write_proc(node.proc, now, machine=node.machine, host_devices=host_devices)
-    kernelfs.write_sys(node.sys, now)
+    kernelfs.put(node.proc / "modules", sysfs.proc_modules(_read("/proc/modules"), now))
+    sysfs.write(node.sys, now)
     kernelfs.write_dev(node.dev, now, groups(), real=node.real_nodes)
 
 
@@ -354,6 +386,6 @@ def destroy(node: Node) -> None:
     aside = node.tree.with_name(f".{node.name}.gone.{os.getpid()}")
     try:
         node.tree.rename(aside)  # no longer a node from here on, even if the rest fails
-        shutil.rmtree(aside)
+        remove.remove(aside)
     except OSError as error:
         raise HostError(f"cannot remove {node.tree}: {error}") from error

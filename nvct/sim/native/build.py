@@ -2,7 +2,8 @@
 """Builds the simulated NVML library and nvidia-smi with the C compiler of this machine.
 
 What is built is kept in a folder, under a name made from the sources, the flags and the compiler:
-a change of any of these builds anew, and nothing else does.
+a change of any of these leads to a new build. Packages and the bundle carry what was built with
+them (`ship`), so that a host needs no compiler.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,14 +22,15 @@ from nvct.errors import ContainerNotPossibleError, HostError
 
 FOLDER = Path(__file__).parent
 NVML_SOURCES = (
-    "core.c", "device.c", "event.c", "mig.c", "mig_change.c", "mig_compute.c", "record.c",
-    "state.c", "telemetry.c", "unsupported.c", "uuid5.c", "visibility.c",
+    "core.c", "device.c", "event.c", "fault.c", "mig.c", "mig_change.c", "mig_compute.c",
+    "record.c", "state.c", "telemetry.c", "topology.c", "unsupported.c", "uuid5.c",
+    "visibility.c",
 )  # fmt: skip
 SANDBOX_SOURCES = ("sandbox_utils.c",)
 SMI_SOURCES = ("nvidia_smi.c", "smi_mig.c", "smi_start.c", "smi_table.c")
 HEADERS = ("nvml_abi.h", "simulation.h", "smi.h")
 WARNINGS = ("-Wall", "-Wextra")
-FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-fvisibility=hidden")
+FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-fvisibility=hidden", "-s")
 # No build id and no time: the same sources give the same bytes.
 NVML_FLAGS = (
     "-fPIC", "-shared", "-pthread", "-Wl,-soname,libnvidia-ml.so.1", "-Wl,--hash-style=both",
@@ -40,7 +43,11 @@ SANDBOX_FLAGS = (
 # The program brings its own entry point, and finds dlopen in libdl where glibc is before 2.34.
 SMI_FLAGS = ("-fPIE", "-pie", "-nostartfiles", "-Wl,--build-id=none")
 SMI_LIBRARIES = ("-Wl,--no-as-needed", "-l:libdl.so.2")
+COMPILERS = ("cc", "gcc", "clang")
 MACHINES = ("x86_64", "aarch64")
+NAMES = ("libnvidia-ml.so", "nvidia-smi", "libnvidia-sandboxutils.so")
+SHIPPED = FOLDER / "built.zip"
+"""One file, or packaging tools would say that a package provides NVIDIA's libraries."""
 MODE = 0o755  # a program and a library, as packages install them
 TIMEOUT_S = 120
 
@@ -63,7 +70,7 @@ def find_compiler(search_path: str | None = None) -> str:
     Raises:
         ContainerNotPossibleError: there is none.
     """
-    for name in ("cc", "gcc", "clang"):
+    for name in COMPILERS:
         found = shutil.which(name, path=search_path)
         if found:
             return found
@@ -91,12 +98,14 @@ def build(out_dir: Path, *, strict: bool = False, search_path: str | None = None
             f"the simulated NVML is for {' and '.join(MACHINES)}, not {platform.machine()}",
             hint="make a node without it",
         )
+    digest = _digest()
+    if _is_shipped(digest):
+        return _extracted(out_dir / f"shipped-{digest[:16]}")
     compiler = find_compiler(search_path)
     common = (*FLAGS, *WARNINGS, *(("-Werror",) if strict else ()))
     folder = out_dir / _key(compiler, common)
-    names = ("libnvidia-ml.so", "nvidia-smi", "libnvidia-sandboxutils.so")
-    built = Built(*(folder / name for name in names))
-    if all((folder / name).exists() for name in names):
+    built = _in(folder)
+    if all((folder / name).exists() for name in NAMES):
         return built
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -111,17 +120,69 @@ def build(out_dir: Path, *, strict: bool = False, search_path: str | None = None
     return built
 
 
-def _key(compiler: str, flags: tuple[str, ...]) -> str:
-    """Return a name for what these sources, this compiler and these flags make."""
-    status = os.stat(compiler)
+def _in(folder: Path) -> Built:
+    return Built(*(folder / name for name in NAMES))
+
+
+def ship(target: Path) -> None:
+    """Build everything and write it to a file that packages install as SHIPPED.
+
+    The same sources and compiler give the same bytes.
+
+    Raises:
+        ContainerNotPossibleError, HostError: as `build`.
+    """
+    with tempfile.TemporaryDirectory(prefix="nvct-native-") as folder:
+        build(Path(folder))
+        (made,) = Path(folder).iterdir()
+        with zipfile.ZipFile(target, "w") as archive:
+            archive.comment = _digest().encode()
+            for name in NAMES:
+                data = (made / name).read_bytes()
+                archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+
+
+def _is_shipped(digest: str) -> bool:
+    """Tell whether what was shipped was made of these sources for this machine."""
+    try:
+        with zipfile.ZipFile(SHIPPED) as archive:
+            return archive.comment == digest.encode()
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def _extracted(folder: Path) -> Built:
+    """Return what was shipped as files below a folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(SHIPPED) as archive:
+            for name in NAMES:
+                with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+                    file.write(archive.read(name))
+                os.chmod(file.name, MODE)
+                os.rename(file.name, folder / name)
+    except OSError as error:
+        raise HostError(f"cannot write to {folder}: {error.strerror}") from error
+    return _in(folder)
+
+
+def _digest() -> str:
+    """Return a name for these sources, these flags and this machine."""
     digest = hashlib.sha256()
-    for text in (
-        compiler, str(status.st_size), str(status.st_mtime_ns), *flags, *NVML_FLAGS, *SMI_FLAGS,
-        *SMI_LIBRARIES, *SANDBOX_FLAGS,
-    ):  # fmt: skip
+    words = (platform.machine(), *FLAGS, *NVML_FLAGS, *SMI_FLAGS, *SMI_LIBRARIES, *SANDBOX_FLAGS)
+    for text in words:
         digest.update(text.encode() + b"\0")
     for name in (*HEADERS, *NVML_SOURCES, *SANDBOX_SOURCES, *SMI_SOURCES):
         digest.update(name.encode() + b"\0" + (FOLDER / name).read_bytes())
+    return digest.hexdigest()
+
+
+def _key(compiler: str, flags: tuple[str, ...]) -> str:
+    """Return a name for what these sources, this compiler and these flags make."""
+    status = os.stat(compiler)
+    digest = hashlib.sha256(_digest().encode())
+    for text in (compiler, str(status.st_size), str(status.st_mtime_ns), *flags):
+        digest.update(text.encode() + b"\0")
     return digest.hexdigest()[:16]
 
 

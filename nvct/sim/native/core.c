@@ -104,6 +104,8 @@ static nvmlReturn_t attach(void)
         return result;
     memset(&current, 0, sizeof(current));
     result = state_refresh(&current);
+    if (result == NVML_SUCCESS)
+        suffer(&current);
     if (result == NVML_SUCCESS && strcmp(current.driver, own_version) != 0)
         result = NVML_ERROR_LIB_RM_VERSION_MISMATCH;
     if (result != NVML_SUCCESS)
@@ -152,6 +154,7 @@ nvmlReturn_t begin(struct snapshot **state)
     nvmlReturn_t result = state_refresh(&current);
     if (result != NVML_SUCCESS)
         return finish(result);
+    suffer(&current);
     *state = &current;
     return NVML_SUCCESS;
 }

@@ -173,7 +173,8 @@ API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice
         return finish(NVML_ERROR_INVALID_ARGUMENT);
     for (unsigned i = 0; i < s->n_gpus; i++) {
         struct gpu *gpu = &s->gpus[i];
-        if (gpu->domain == parts[0] && gpu->bus == parts[1] && gpu->slot == parts[2])
+        const struct place *p = &gpu->place;
+        if (p->domain == parts[0] && p->bus == parts[1] && p->slot == parts[2])
             return finish(gpu_is_visible(gpu) ? gpu_handle(gpu, device) : NVML_ERROR_NO_PERMISSION);
     }
     return finish(NVML_ERROR_NOT_FOUND);
@@ -306,6 +307,26 @@ API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *ma
 
 /* --- PCI ---------------------------------------------------------------------------------- */
 
+void fill_pci_info(const struct place *p, nvmlPciInfo_t *pci)
+{
+    memset(pci, 0, sizeof(*pci));
+    snprintf(pci->busIdLegacy, sizeof(pci->busIdLegacy), "%04X:%02X:%02X.0", p->domain & 0xFFFF,
+             p->bus & 0xFF, p->slot & 0xFF);
+    snprintf(pci->busId, sizeof(pci->busId), "%08X:%02X:%02X.0", p->domain, p->bus, p->slot);
+    pci->domain = p->domain;
+    pci->bus = p->bus;
+    pci->device = p->slot;
+    pci->pciDeviceId = p->device;
+    pci->pciSubSystemId = p->subsystem;
+}
+
+/* The struct of v1 and v2 is four bytes shorter: copy what both have. */
+void shorten_pci_info(const nvmlPciInfo_t *now, nvmlPciInfo_v2_t *pci)
+{
+    memset(pci, 0, sizeof(*pci));
+    memcpy(pci, now, offsetof(nvmlPciInfo_v2_t, reserved));
+}
+
 API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
     struct target t;
@@ -314,20 +335,10 @@ API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci
         return result;
     if (!pci)
         return finish(NVML_ERROR_INVALID_ARGUMENT);
-    const struct gpu *g = t.gpu;
-    memset(pci, 0, sizeof(*pci));
-    snprintf(pci->busIdLegacy, sizeof(pci->busIdLegacy), "%04X:%02X:%02X.0", g->domain & 0xFFFF,
-             g->bus & 0xFF, g->slot & 0xFF);
-    snprintf(pci->busId, sizeof(pci->busId), "%08X:%02X:%02X.0", g->domain, g->bus, g->slot);
-    pci->domain = g->domain;
-    pci->bus = g->bus;
-    pci->device = g->slot;
-    pci->pciDeviceId = g->device;
-    pci->pciSubSystemId = g->subsystem;
+    fill_pci_info(&t.gpu->place, pci);
     return finish(NVML_SUCCESS);
 }
 
-/* The struct of v1 and v2 is four bytes shorter: copy what both have. */
 static nvmlReturn_t pci_info_before_v3(nvmlDevice_t device, nvmlPciInfo_v2_t *pci)
 {
     nvmlPciInfo_t now;
@@ -336,8 +347,7 @@ static nvmlReturn_t pci_info_before_v3(nvmlDevice_t device, nvmlPciInfo_v2_t *pc
     nvmlReturn_t result = nvmlDeviceGetPciInfo_v3(device, &now);
     if (result)
         return result;
-    memset(pci, 0, sizeof(*pci));
-    memcpy(pci, &now, offsetof(nvmlPciInfo_v2_t, reserved));
+    shorten_pci_info(&now, pci);
     return NVML_SUCCESS;
 }
 
@@ -353,23 +363,25 @@ API nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_v2_t *pci
 
 API nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t *pci)
 {
+    struct target t;
     nvmlPciInfo_t now;
-    nvmlReturn_t result = nvmlDeviceGetPciInfo_v3(device, &now);
+    nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
     if (result)
         return result;
     if (!pci)
-        return NVML_ERROR_INVALID_ARGUMENT;
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
     if (pci->version != NVML_STRUCT(nvmlPciInfoExt_t, 1))
-        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+        return finish(NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+    fill_pci_info(&t.gpu->place, &now);
     pci->domain = now.domain;
     pci->bus = now.bus;
     pci->device = now.device;
     pci->pciDeviceId = now.pciDeviceId;
     pci->pciSubSystemId = now.pciSubSystemId;
-    pci->baseClass = 3; /* display controller, */
-    pci->subClass = 2;  /* 3D */
+    pci->baseClass = t.gpu->place.kind >> 16;
+    pci->subClass = t.gpu->place.kind >> 8 & 0xFF;
     memcpy(pci->busId, now.busId, sizeof(pci->busId));
-    return NVML_SUCCESS;
+    return finish(NVML_SUCCESS);
 }
 
 /* --- memory ------------------------------------------------------------------------------- */
@@ -418,12 +430,16 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t
 
 API nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlMemory_t *bar1)
 {
-    unsigned long long total, used, size = 1;
-    nvmlReturn_t result = memory_of(device, &total, &used);
-    if (result || !bar1)
-        return result ? result : NVML_ERROR_INVALID_ARGUMENT;
-    while (size < total) /* a resizable BAR holds all memory, and is a power of two */
-        size <<= 1;
-    *bar1 = (nvmlMemory_t){size, size - (1 << 20), 1 << 20};
-    return NVML_SUCCESS;
+    struct target t;
+    nvmlReturn_t result = begin_device(device, ANY_DEVICE, &t);
+    if (result)
+        return result;
+    if (!bar1)
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    unsigned long long size = t.gpu->bar1 << 20, used = 1 << 20;
+    if (!size) /* not said: a resizable one, a power of two that holds all memory */
+        for (size = 1; size < t.gpu->memory; size <<= 1)
+            ;
+    *bar1 = (nvmlMemory_t){size, size - used, used};
+    return finish(NVML_SUCCESS);
 }

@@ -97,6 +97,58 @@ static unsigned parse_hex(const char **at)
     }
 }
 
+static void parse_place(const char *line, const char *bus_id, struct place *place)
+{
+    const char *at = bus_id;
+    place->domain = parse_hex(&at);
+    place->bus = *at == ':' ? (at++, parse_hex(&at)) : 0;
+    place->slot = *at == ':' ? (at++, parse_hex(&at)) : 0;
+    place->device = field_unsigned(line, "device", 0);
+    place->subsystem = field_unsigned(line, "subsystem", 0);
+    place->kind = field_unsigned(line, "class", 0x030200);
+}
+
+/* Without a path: one NUMA node, two host bridges, a PCIe switch for each GPU. */
+static void parse_path(const char *line, struct gpu *gpu)
+{
+    char text[64] = "";
+    unsigned long long value;
+    const unsigned otherwise[PATH_LENGTH] = {0, gpu->place.bus >> 7, gpu->index, 0};
+    field_text(line, "path", text, sizeof(text));
+    const char *at = text;
+    for (int i = 0; i < PATH_LENGTH; i++) {
+        gpu->path[i] = parse_number(&at, &value) ? (unsigned)value : otherwise[i];
+        at += *at == '/';
+    }
+}
+
+/* "1,1,s0": two links to GPU 1, one to switch 0. */
+static void parse_links(const char *line, struct gpu *gpu)
+{
+    char text[256] = "";
+    unsigned long long value;
+    gpu->nvlink = field_unsigned(line, "nvlink", 0);
+    field_text(line, "links", text, sizeof(text));
+    const char *at = text;
+    while (*at && gpu->n_links < MAX_LINKS) {
+        bool to_switch = *at == 's';
+        at += to_switch;
+        if (!parse_number(&at, &value))
+            break;
+        gpu->links[gpu->n_links++] = (struct nvlink){to_switch, (unsigned char)value};
+        at += *at == ',';
+    }
+}
+
+static bool parse_switch(const char *line, struct nvswitch *out)
+{
+    char bus_id[NVML_BUS_ID_LENGTH];
+    if (!field_text(line, "bus", bus_id, sizeof(bus_id)))
+        return false;
+    parse_place(line, bus_id, &out->place);
+    return true;
+}
+
 static bool parse_gpu(const char *line, struct gpu *gpu)
 {
     unsigned long long index, value;
@@ -109,10 +161,8 @@ static bool parse_gpu(const char *line, struct gpu *gpu)
     field_text(line, "name", gpu->name, sizeof(gpu->name));
     field_text(line, "serial", gpu->serial, sizeof(gpu->serial));
     field_text(line, "vbios", gpu->vbios, sizeof(gpu->vbios));
-    const char *at = gpu->bus_id;
-    gpu->domain = parse_hex(&at);
-    gpu->bus = *at == ':' ? (at++, parse_hex(&at)) : 0;
-    gpu->slot = *at == ':' ? (at++, parse_hex(&at)) : 0;
+    const char *at;
+    parse_place(line, gpu->bus_id, &gpu->place);
     char cc[16] = "";
     field_text(line, "cc", cc, sizeof(cc));
     at = cc;
@@ -127,14 +177,16 @@ static bool parse_gpu(const char *line, struct gpu *gpu)
     field_number(line, "eccerrors", &gpu->ecc_errors);
     gpu->arch = field_unsigned(line, "arch", UINT_MAX);
     gpu->brand = field_unsigned(line, "brand", 0);
-    gpu->device = field_unsigned(line, "device", 0);
-    gpu->subsystem = field_unsigned(line, "subsystem", 0);
-    gpu->board = field_unsigned(line, "board", gpu->bus << 8);
+    gpu->board = field_unsigned(line, "board", gpu->place.bus << 8);
     gpu->power = field_unsigned(line, "power", 0);
     gpu->temperature = field_unsigned(line, "temp", 0);
     gpu->utilization = field_unsigned(line, "util", 0);
     gpu->persistence = field_unsigned(line, "persistence", 1);
     gpu->ecc = field_unsigned(line, "ecc", 1);
+    gpu->ecc_capable = field_unsigned(line, "ecccapable", 1);
+    gpu->bar1 = field_unsigned(line, "bar1", 0);
+    parse_path(line, gpu);
+    parse_links(line, gpu);
     gpu->addressing = field_unsigned(line, "addressing", 0);
     gpu->mig_capable = field_unsigned(line, "migcapable", 0);
     gpu->mig = field_unsigned(line, "mig", 0);
@@ -223,6 +275,17 @@ static void parse_event(const char *line, struct event *event)
     event->ci = field_unsigned(line, "ci", UINT_MAX);
 }
 
+static void parse_fault(const char *line, struct snapshot *s)
+{
+    char kind[16] = "";
+    field_text(line, "nvml", kind, sizeof(kind));
+    s->fault = !strcmp(kind, "hang")        ? HANG
+               : !strcmp(kind, "hang-hard") ? HANG_HARD
+               : !strcmp(kind, "crash")     ? CRASH
+                                            : NO_FAULT;
+    field_number(line, "until", &s->fault_until);
+}
+
 static void set_cap(struct snapshot *s, const char *line)
 {
     unsigned gpu = field_unsigned(line, "gpu", UINT_MAX), gi = field_unsigned(line, "gi", UINT_MAX);
@@ -281,6 +344,10 @@ static bool parse_record(struct snapshot *s, const char *line)
         s->caps_major = field_unsigned(line, "nvidia-caps", 0);
     else if (is_record(line, "gpu"))
         return s->n_gpus < MAX_GPUS && parse_gpu(line, &s->gpus[s->n_gpus++]);
+    else if (is_record(line, "fault"))
+        parse_fault(line, s);
+    else if (is_record(line, "switch"))
+        return s->n_switches < MAX_SWITCHES && parse_switch(line, &s->switches[s->n_switches++]);
     else if (is_record(line, "profile"))
         return s->n_profiles < MAX_PROFILES && parse_profile(line, &s->profiles[s->n_profiles++]);
     else if (is_record(line, "gi"))

@@ -8,7 +8,8 @@
  * and the last `end <generation>` frame it, so that a reader sees a write that is under way.
  *
  * Keys that a record may lack: of gpu `vbios`, `board`, `util` (per cent), `used` (bytes), `ecc`,
- * `eccerrors`, `persistence`, `addressing` (NVML's number); of profile `kind`
+ * `eccerrors`, `persistence`, `addressing` (NVML's number), `ecccapable`, `class`, `bar1` (MiB),
+ * `path`, `nvlink` (NVML's number of the version) with `links`, as in `1,1,s0`; of profile `kind`
  * (NVML_GPU_INSTANCE_PROFILE_*, by the name otherwise); of ci `start` and `size`; of event `gi`, `ci`.
  */
 #ifndef NVCT_SIM_SIMULATION_H
@@ -31,6 +32,9 @@ enum {
     MAX_GPU_INSTANCES = 512,
     MAX_COMPUTE_INSTANCES = 512,
     MAX_EVENTS = 256,
+    MAX_SWITCHES = 32,
+    MAX_LINKS = 18,
+    PATH_LENGTH = 4,
     MAX_PLACEMENTS = 16,
     GPU_INSTANCES_PER_GPU = 15, /* mig-minors of the real driver: gi0 to gi14, ci0 to ci7 */
     COMPUTE_INSTANCES_PER_INSTANCE = 8,
@@ -42,12 +46,26 @@ enum {
 
 enum visibility { UNKNOWN_YET, VISIBLE, HIDDEN };
 
+/* Where a PCI device is, and what it is. */
+struct place {
+    unsigned domain, bus, slot, device, subsystem, kind;
+};
+
+/* What an NVLink leads to: a GPU, or an NVSwitch. */
+struct nvlink {
+    bool to_switch;
+    unsigned char index;
+};
+
 struct gpu {
-    unsigned index, minor, cc_major, cc_minor, arch, brand, device, subsystem;
-    unsigned domain, bus, slot;
+    unsigned index, minor, cc_major, cc_minor, arch, brand;
+    struct place place;
+    unsigned path[PATH_LENGTH]; /* NUMA node, host bridge, upper and lower PCIe switch */
+    unsigned nvlink, n_links;
+    struct nvlink links[MAX_LINKS];
     unsigned power, temperature, utilization, board, persistence, ecc, addressing;
-    unsigned long long memory, memory_used, ecc_errors;
-    bool mig_capable, mig, lost;
+    unsigned long long memory, memory_used, ecc_errors, bar1;
+    bool ecc_capable, mig_capable, mig, lost;
     char uuid[UUID_LENGTH], name[NVML_NAME_LENGTH], bus_id[NVML_BUS_ID_LENGTH];
     char serial[SERIAL_LENGTH], vbios[32];
     enum visibility seen;
@@ -79,16 +97,25 @@ struct event {
     unsigned gpu, gi, ci;
 };
 
+enum fault { NO_FAULT, HANG, HANG_HARD, CRASH };
+
+struct nvswitch {
+    struct place place;
+};
+
 struct snapshot {
     unsigned long generation;
     char driver[80], tree[PATH_MAX];
     unsigned cuda, caps_major;
-    unsigned n_gpus, n_profiles, n_gpu_instances, n_compute_instances, n_events;
+    unsigned n_gpus, n_profiles, n_gpu_instances, n_compute_instances, n_events, n_switches;
     struct gpu gpus[MAX_GPUS];
     struct profile profiles[MAX_PROFILES];
     struct gpu_instance gpu_instances[MAX_GPU_INSTANCES];
     struct compute_instance compute_instances[MAX_COMPUTE_INSTANCES];
     struct event events[MAX_EVENTS];
+    struct nvswitch switches[MAX_SWITCHES];
+    enum fault fault;
+    unsigned long long fault_until; /* milliseconds since 1970 */
 };
 
 struct text {
@@ -110,6 +137,7 @@ struct match {
 nvmlReturn_t state_open(const char *path);
 void state_close(void);
 nvmlReturn_t state_refresh(struct snapshot *snapshot);
+int state_descriptor(void);
 nvmlReturn_t state_edit(nvmlReturn_t (*edit)(struct snapshot *now, struct text *text, void *arg),
                         void *arg);
 nvmlReturn_t text_append(struct text *text, const char *format, ...)
@@ -170,6 +198,13 @@ nvmlReturn_t copy_text(const char *from, char *to, unsigned length);
 bool is_initialized(void);
 void wait_ms(unsigned ms);
 unsigned long long now_us(void);
+
+/* fault.c: what is wrong with the driver as a whole happens here. The caller has the lock. */
+void suffer(struct snapshot *s);
+
+/* device.c */
+void fill_pci_info(const struct place *place, nvmlPciInfo_t *pci);
+void shorten_pci_info(const nvmlPciInfo_t *now, nvmlPciInfo_v2_t *pci);
 
 /* mig.c */
 void mig_profile_name(const struct target *target, char *out, size_t size);

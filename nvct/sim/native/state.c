@@ -71,6 +71,11 @@ void state_close(void)
     state_fd = -1;
 }
 
+int state_descriptor(void)
+{
+    return state_fd;
+}
+
 /* The generation in the first line, or false if it cannot be read. */
 static bool peek_generation(unsigned long *generation)
 {

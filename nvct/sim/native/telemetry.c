@@ -8,7 +8,7 @@
 
 #include "simulation.h"
 
-enum { ARCH_TURING = 6, ARCH_AMPERE = 7, ARCH_ADA = 8, ARCH_HOPPER = 9 };
+enum { ARCH_VOLTA = 5, ARCH_TURING = 6, ARCH_AMPERE = 7, ARCH_ADA = 8, ARCH_HOPPER = 9 };
 enum { CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEMORY, CLOCK_VIDEO, CLOCK_KINDS };
 
 /* One number of one GPU; `choose` sees what the caller asked for in `question`. */
@@ -49,7 +49,6 @@ CONSTANT(nvmlDeviceGetPcieReplayCounter, 0)
 CONSTANT(nvmlDeviceGetVirtualizationMode, 0)
 CONSTANT(nvmlDeviceGetPowerSource, 0)
 CONSTANT(nvmlDeviceGetBusType, 2) /* PCI Express */
-CONSTANT(nvmlDeviceGetRetiredPagesPendingStatus, 0)
 
 /* --- links, clocks, power, temperature ---------------------------------------------------- */
 
@@ -100,7 +99,8 @@ static nvmlReturn_t choose_max_clock(const struct gpu *gpu, unsigned kind, unsig
         {ARCH_ADA, {2520, 2520, 9001, 1965}},
         {ARCH_AMPERE, {1410, 1410, 1593, 1290}},
         {ARCH_TURING, {1590, 1590, 5001, 1470}},
-        {0, {1380, 1380, 877, 1237}},
+        {ARCH_VOLTA, {1530, 1530, 877, 1372}},
+        {0, {1911, 1911, 5505, 1620}},
     };
     if (kind >= CLOCK_KINDS)
         return NVML_ERROR_INVALID_ARGUMENT;
@@ -310,11 +310,21 @@ API nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned *now, unsign
         return result;
     if (!now || !pending)
         return finish(NVML_ERROR_INVALID_ARGUMENT);
+    if (!t.gpu->ecc_capable)
+        return finish(NVML_ERROR_NOT_SUPPORTED);
     *now = *pending = t.gpu->ecc;
     return finish(NVML_SUCCESS);
 }
 
-CONSTANT(nvmlDeviceGetDefaultEccMode, 1)
+static nvmlReturn_t choose_default_ecc(const struct gpu *gpu, unsigned question, unsigned *out)
+{
+    return gpu->ecc_capable ? always(gpu, question, out) : NVML_ERROR_NOT_SUPPORTED;
+}
+
+API nvmlReturn_t nvmlDeviceGetDefaultEccMode(nvmlDevice_t device, unsigned *out)
+{
+    return ask(device, choose_default_ecc, 1, out);
+}
 
 API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned kind, unsigned counter,
                                              unsigned long long *out)
@@ -326,7 +336,7 @@ API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned kind,
         return result;
     if (!out || kind >= KINDS || counter >= COUNTERS)
         return finish(NVML_ERROR_INVALID_ARGUMENT);
-    if (!t.gpu->ecc)
+    if (!t.gpu->ecc_capable || !t.gpu->ecc)
         return finish(NVML_ERROR_NOT_SUPPORTED);
     *out = kind == UNCORRECTED ? t.gpu->ecc_errors : 0;
     return finish(NVML_SUCCESS);
@@ -356,12 +366,30 @@ API nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, unsigned k
     return result;
 }
 
+/* GPUs since Ampere remap rows of their memory; those before retire pages. Both need ECC. */
+static nvmlReturn_t choose_remapping(const struct gpu *gpu, unsigned question, unsigned *out)
+{
+    bool can = gpu->ecc_capable && gpu->arch >= ARCH_AMPERE;
+    return can ? always(gpu, question, out) : NVML_ERROR_NOT_SUPPORTED;
+}
+
+static nvmlReturn_t choose_retiring(const struct gpu *gpu, unsigned question, unsigned *out)
+{
+    bool can = gpu->ecc_capable && gpu->arch < ARCH_AMPERE;
+    return can ? always(gpu, question, out) : NVML_ERROR_NOT_SUPPORTED;
+}
+
+API nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, unsigned *out)
+{
+    return ask(device, choose_retiring, 0, out);
+}
+
 API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *corrected,
                                            unsigned *uncorrected, unsigned *pending,
                                            unsigned *failed)
 {
     unsigned zero;
-    nvmlReturn_t result = ask(device, always, 0, &zero);
+    nvmlReturn_t result = ask(device, choose_remapping, 0, &zero);
     if (result || !corrected || !uncorrected || !pending || !failed)
         return result ? result : NVML_ERROR_INVALID_ARGUMENT;
     *corrected = *uncorrected = *pending = *failed = 0;
@@ -404,7 +432,7 @@ API nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t device, unsigned cause, 
 {
     (void)cause;
     (void)addresses;
-    return empty_list(device, count);
+    return ask(device, choose_retiring, 0, count);
 }
 
 /* Each field has a result of its own: none is known, and the call succeeds. */
@@ -468,100 +496,26 @@ API nvmlReturn_t nvmlDeviceGetAddressingMode(nvmlDevice_t device, nvmlVersioned3
     return finish(NVML_SUCCESS);
 }
 
-/* All processors that are there: the simulation has one NUMA node. */
-static nvmlReturn_t affinity(nvmlDevice_t device, unsigned words, unsigned long *set, long members)
+/* Turing is the first that has the processor for it. */
+static nvmlReturn_t choose_gsp(const struct gpu *gpu, unsigned question, unsigned *out)
 {
-    enum { BITS = 8 * sizeof(long) };
-    struct target t;
-    nvmlReturn_t result = begin_device(device, ANY_DEVICE, &t);
-    if (result)
-        return result;
-    if (!words || !set)
-        return finish(NVML_ERROR_INVALID_ARGUMENT);
-    memset(set, 0, words * sizeof(*set));
-    for (long i = 0; i < members && i < (long)words * (long)BITS; i++)
-        set[i / (long)BITS] |= 1UL << i % (long)BITS;
-    return finish(NVML_SUCCESS);
-}
-
-API nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned words, unsigned long *set)
-{
-    return affinity(device, words, set, sysconf(_SC_NPROCESSORS_ONLN));
-}
-
-API nvmlReturn_t nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t device, unsigned words,
-                                                     unsigned long *set, unsigned scope)
-{
-    (void)scope;
-    return affinity(device, words, set, sysconf(_SC_NPROCESSORS_ONLN));
-}
-
-API nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned words,
-                                             unsigned long *set, unsigned scope)
-{
-    (void)scope;
-    return affinity(device, words, set, 1);
-}
-
-/* How two GPUs are joined: within one host bridge if their bus numbers share the upper half. */
-static nvmlReturn_t pair(nvmlDevice_t one, nvmlDevice_t other, unsigned *level)
-{
-    enum { INTERNAL = 0, HOST_BRIDGE = 30, NUMA_NODE = 40 };
-    struct target a, b;
-    nvmlReturn_t result = begin_device(one, WHOLE_GPU, &a);
-    if (result)
-        return result;
-    result = resolve(a.state, other, WHOLE_GPU, &b);
-    if (!result && !level)
-        result = NVML_ERROR_INVALID_ARGUMENT;
-    if (result)
-        return finish(result);
-    if (a.gpu == b.gpu)
-        *level = INTERNAL;
-    else
-        *level = a.gpu->bus >> 7 == b.gpu->bus >> 7 ? HOST_BRIDGE : NUMA_NODE;
-    return finish(NVML_SUCCESS);
-}
-
-API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t one, nvmlDevice_t other,
-                                                     unsigned *level)
-{
-    return pair(one, other, level);
-}
-
-API nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t one, nvmlDevice_t other, int *same)
-{
-    unsigned level;
-    nvmlReturn_t result = pair(one, other, &level);
-    if (!result && same)
-        *same = level == 0;
-    return result || same ? result : NVML_ERROR_INVALID_ARGUMENT;
-}
-
-API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t one, nvmlDevice_t other, unsigned capability,
-                                        unsigned *status)
-{
-    enum { NOT_SUPPORTED = 5, CAPABILITIES = 5 };
-    unsigned level;
-    nvmlReturn_t result = pair(one, other, &level);
-    if (result)
-        return result;
-    if (!status || capability >= CAPABILITIES)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *status = NOT_SUPPORTED;
-    return NVML_SUCCESS;
+    return gpu->arch >= ARCH_TURING ? always(gpu, question, out) : NVML_ERROR_NOT_SUPPORTED;
 }
 
 API nvmlReturn_t nvmlDeviceGetGspFirmwareMode(nvmlDevice_t device, unsigned *enabled,
                                               unsigned *by_default)
 {
-    nvmlReturn_t result = ask(device, always, 1, enabled);
-    return result ? result : ask(device, always, 1, by_default);
+    nvmlReturn_t result = ask(device, choose_gsp, 1, enabled);
+    return result ? result : ask(device, choose_gsp, 1, by_default);
 }
 
 API nvmlReturn_t nvmlDeviceGetGspFirmwareVersion(nvmlDevice_t device, char *version)
 {
     struct target t; /* the caller's buffer has 64 bytes */
     nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
-    return result ? result : finish(copy_text(t.state->driver, version, 64));
+    if (result)
+        return result;
+    if (t.gpu->arch < ARCH_TURING)
+        return finish(NVML_ERROR_NOT_SUPPORTED);
+    return finish(copy_text(t.state->driver, version, 64));
 }

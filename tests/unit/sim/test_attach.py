@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -41,7 +42,20 @@ def test_proc_and_sys_show_the_simulated_driver(node: tree.Node) -> None:
     assert out[2] == "580.159.04"
     assert "195 nvidia" in out or any(line.endswith(" nvidia") for line in out)
     assert out[-2] == "0x10de"
-    assert int(out[-1]) == len(os.listdir("/sys/module")) + 1
+    assert int(out[-1]) == len(os.listdir("/sys/module")) + 4
+
+
+def test_programs_read_the_pci_devices_of_a_node(node: tree.Node) -> None:
+    out = shell(
+        node,
+        "cd /sys/bus/pci/devices/0000:18:00.0; readlink -e driver; head -c 4 config | od -An -tx1;"
+        "test ! -d /sys/kernel/iommu_groups || readlink -e iommu_group >/dev/null;"
+        "test ! -e /proc/modules || grep -c ^nvidia /proc/modules; ls /sys/bus/pci/drivers",
+    ).splitlines()
+
+    assert out[0] == "/sys/bus/pci/drivers/nvidia"
+    assert out[1].split() == ["de", "10", "30", "23"]
+    assert set(os.listdir("/sys/bus/pci/drivers")) < set(out)
 
 
 def test_the_hosts_own_lines_stay_in_proc_devices(node: tree.Node) -> None:
@@ -106,14 +120,24 @@ def test_what_the_host_has_in_etc_and_run_stays_visible(node: tree.Node) -> None
     out = shell(node, "cat /etc/passwd; ls -A /run")
 
     assert out.startswith(Path("/etc/passwd").read_text())
-    own = {"nvct", "cdi", "nvidia"}
+    own = {"nvct", "cdi", "nvidia", "nvct-sim"}
     assert {name for name in os.listdir("/run") if name not in own} <= set(out.split())
+
+
+def test_a_user_namespace_can_have_its_own_proc_and_sys(node: tree.Node) -> None:
+    made = shell(
+        node,
+        "unshare --user --map-root-user --pid --net --mount --fork sh -ec"
+        " 'mount -t proc proc /mnt; cat /mnt/sys/kernel/ostype; mount -t sysfs sys /media'",
+    )
+
+    assert made == "Linux\n"
 
 
 def test_an_empty_run_can_be_asked_for(node: tree.Node) -> None:
     done = attach.run_in(node, ["ls", "/run"], host_run=False)
 
-    assert done.stdout.split() == ["cdi", "lock", "nvct", "nvidia"]
+    assert done.stdout.split() == ["cdi", "lock", "nvct", "nvct-sim", "nvidia"]
 
 
 def test_a_mig_device_that_is_made_later_is_seen_at_once(tmp_path: Path, node: tree.Node) -> None:
@@ -172,9 +196,7 @@ def test_a_node_is_not_attached_to_the_hosts_own_namespace(node: tree.Node) -> N
 def test_an_error_in_the_new_process_reaches_the_caller(tmp_path: Path, node: tree.Node) -> None:
     del node
     broken = tree.create("broken", "t4", tmp_path, native=False)
-    (broken.tree / "sys/module/nvidia/version").unlink()
-    (broken.tree / "sys/module/nvidia").rmdir()
-    (broken.tree / "sys/module").rmdir()
+    shutil.rmtree(broken.tree / "sys/module")
 
     with pytest.raises(HostError, match=r"cannot attach node broken: .*No such file"):
         attach.exec_in(broken, ["/bin/true"])
@@ -222,3 +244,40 @@ def test_a_major_of_a_real_driver_is_never_reached(node: tree.Node) -> None:
     host = {line.split()[0] for line in Path("/proc/devices").read_text().splitlines() if line}
 
     assert not set(majors.values()) & host
+
+
+UPGRADED = """
+seen() {
+  ls -d /usr/lib/*/libnvidia-ml.so.5* /usr/lib/*/libcuda.so.5* /usr/lib/firmware/nvidia/* | sed 's,.*/,,'
+  readlink /usr/lib/*/libcuda.so.1 | tail -n 1
+}
+seen > $0/before; touch $0/ready
+while [ ! -e $0/go ]; do sleep 0.05; done
+seen > $0/after; cat /sys/module/nvidia/version; head -n 1 /proc/driver/nvidia/version
+"""
+
+
+def test_who_is_inside_keeps_the_whole_user_space_of_before_an_upgrade(
+    tmp_path: Path, node: tree.Node
+) -> None:
+    del node
+    upgraded = tree.create("upgraded", "t4", tmp_path, native=False)
+    process = attach.spawn(
+        ["/bin/sh", "-ec", UPGRADED, str(tmp_path)],
+        lambda: attach.enter(upgraded, driver_root="/"), stdout=-1,
+    )  # fmt: skip
+    while not (tmp_path / "ready").exists():
+        assert process.poll() is None
+
+    upgraded = sets.upgrade(upgraded, "581.1.2")
+    sets.reload_module(upgraded)
+    (tmp_path / "go").touch()
+
+    module, version = process.communicate(timeout=30)[0].decode().splitlines()
+    before = (tmp_path / "before").read_text()
+    assert before.count("580.159.04") == before.count("\n")
+    assert (tmp_path / "after").read_text() == before
+    assert module == "581.1.2"
+    assert "581.1.2" in version
+    inside = shell(upgraded, UPGRADED.split("seen >", maxsplit=1)[0] + "seen", driver_root="/")
+    assert inside.count("581.1.2") == inside.count("\n") == before.count("\n")

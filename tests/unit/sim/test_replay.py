@@ -251,7 +251,7 @@ def test_the_trees_paths_become_those_of_the_host(root: str, text: str, expected
 def test_a_program_of_nvct_looks_at_the_snapshot(tmp_path: Path, before: list[str]) -> None:
     host = HostTree(tmp_path / "host").module().gpu(0).user_space()
     code = "from nvct.cli.main import run; run('nvidia-ctk')"
-    words = [sys.executable, "-c", code, "cdi", "generate"]
+    words = [sys.executable, "-c", code, "cdi", "generate", "--nvidia-cdi-hook-path=/hook"]
     inner = "import sys; from nvct.cli.sim import sim; sim(sys.argv[1:])"
 
     done = subprocess.run(

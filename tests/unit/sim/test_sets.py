@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 
 from nvct.errors import DocumentError, UsageError
-from nvct.sim import sets, tree
+from nvct.sim import package, sets, tree
+from tests.support.nvml_node import CACHE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -145,6 +146,39 @@ def test_an_upgrade_replaces_the_files_and_leaves_the_module(plain_node: tree.No
     assert upgraded.state().driver == "580.159.04"
     assert "580.159.04" in (plain_node.proc / "driver/nvidia/version").read_text()
     assert tree.load(plain_node.tree) == upgraded
+
+
+@pytest.mark.parametrize(("before", "after"), [("615.10", "580.1"), ("580.1", "615.10")])
+def test_no_version_leaves_a_link_of_its_own(tmp_path: Path, before: str, after: str) -> None:
+    node = tree.create("lab", "t4", tmp_path, driver_version=before, native=False, nodes="plain")
+
+    sets.upgrade(node, after)
+
+    links = [path for path in node.driver_root.rglob("*") if path.is_symlink()]
+    assert [link.name for link in links if not link.exists()] == []
+
+
+def test_what_was_built_works_after_an_upgrade(tmp_path: Path) -> None:
+    node = tree.create("lab", "t4", tmp_path, nodes="plain", native_cache=CACHE)
+    names = ("libnvidia-ml", "libnvidia-sandboxutils")
+    before = [(node.library_dir / f"{name}.so.1").read_bytes() for name in names]
+
+    upgraded = sets.upgrade(node, "581.1.2")
+
+    assert [(upgraded.library_dir / f"{name}.so.1").read_bytes() for name in names] == before
+
+
+def test_a_copy_of_the_user_space_stays_as_it_was(plain_node: tree.Node) -> None:
+    before = tree.frozen(plain_node)
+
+    upgraded = sets.upgrade(plain_node, "581.1.2")
+
+    names = [path.name for path in (before / package.library_dir(plain_node.machine)).iterdir()]
+    assert "libcuda.so.580.159.04" in names
+    assert not [name for name in names if "581.1.2" in name]
+    assert tree.frozen(plain_node) == tree.frozen(upgraded) != before
+    tree.destroy(upgraded)
+    assert not plain_node.tree.exists()
 
 
 def test_a_reload_brings_the_installed_version_and_no_mig_instance(plain_node: tree.Node) -> None:

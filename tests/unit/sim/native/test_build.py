@@ -163,3 +163,44 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(HostError, match="Not a directory"):
         native.build(tmp_path / "file/out")
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a package carries, in place; there is none in a checkout."""
+    assert not native.SHIPPED.exists()
+    path = tmp_path / "built.zip"
+    native.ship(path)
+    monkeypatch.setattr(native, "SHIPPED", path)
+    return path
+
+
+def test_what_was_shipped_needs_no_compiler(shipped: Path, tmp_path: Path) -> None:
+    del shipped
+
+    built = native.build(tmp_path / "here", search_path="/nonexistent")
+
+    assert native.build(tmp_path / "here", search_path="/nonexistent") == built
+    assert ctypes.CDLL(str(built.nvml)).nvmlShutdown() == 1  # uninitialised
+    assert subprocess.run([built.nvidia_smi, "-h"], check=False, capture_output=True).stdout
+    assert not list((tmp_path / "here").rglob("tmp*"))
+
+
+def test_what_was_shipped_with_other_sources_is_not_used(
+    shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del shipped
+    monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-DOTHER"))
+
+    with pytest.raises(ContainerNotPossibleError, match="no C compiler"):
+        native.build(tmp_path / "here", search_path="/nonexistent")
+
+
+def test_shipping_twice_gives_the_same_bytes(
+    shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shipped == native.SHIPPED
+    monkeypatch.setattr(native, "SHIPPED", tmp_path / "none")
+    native.ship(tmp_path / "built.zip.2")
+
+    assert (tmp_path / "built.zip.2").read_bytes() == shipped.read_bytes()

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes entries of one folder appear in another."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from nvct.linux.kernel import Kernel
+
+
+def stand_in(entry: Path, target: Path, bind: Callable[[Path, Path], None]) -> None:
+    """Make an entry of a folder appear in another: links are copied, all else is bound."""
+    if entry.is_symlink():
+        target.symlink_to(os.readlink(entry))
+        return
+    if entry.is_dir():
+        target.mkdir()
+    else:
+        target.touch()
+    bind(entry, target)
+
+
+def copy_node(source: Path, target: Path, kernel: Kernel) -> None:
+    """Copy a character device or a link with its mode and owner; anything else is left out."""
+    try:
+        status = source.lstat()
+    except FileNotFoundError:
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if stat.S_ISLNK(status.st_mode):
+        target.symlink_to(os.readlink(source))
+    elif stat.S_ISCHR(status.st_mode):
+        kernel.mknod(str(target), status.st_mode, status.st_rdev)
+        target.chmod(stat.S_IMODE(status.st_mode))
+        os.chown(target, status.st_uid, status.st_gid)

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a simulated node has in /run/nvct-sim: what makes containers on it see the node's driver.
+
+::
+
+    bin/runc, bin/crun    low-level runtimes whose containers see the node (nvct.sim.oci_runtime)
+    proc, sys             file systems without the simulation on top
+
+The kernel mounts /proc or /sys for a user namespace only where one without locked mounts on top is
+visible (fs/namespace.c, mnt_already_visible): rootless containers need the second line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+from pathlib import Path
+
+import nvct
+from nvct.linux.constants import MS_NODEV, MS_NOEXEC, MS_NOSUID
+from nvct.sim import oci_runtime
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.linux.kernel import Kernel
+
+NAME = "nvct-sim"
+PROGRAMS = oci_runtime.OWN
+RUNTIMES = ("runc", "crun")
+SCRIPT = """#!/bin/sh
+exec {python} -I -S -B -c {code} {runtime} "$@"
+"""
+CODE = "import sys; sys.path.insert(0, {packages!r}); from nvct.sim import oci_runtime; {call}"
+
+
+def fill(folder: Path, kernel: Kernel) -> None:
+    """Fill the folder that becomes /run/nvct-sim."""
+    (folder / "bin").mkdir()
+    for name in RUNTIMES:
+        words = {"python": sys.executable, "code": code("oci_runtime.main()"), "runtime": name}
+        program = folder / "bin" / name
+        program.write_text(SCRIPT.format(**{k: shlex.quote(v) for k, v in words.items()}))
+        program.chmod(0o755)
+    for name, kind in (("proc", "proc"), ("sys", "sysfs")):
+        (folder / name).mkdir()
+        # Only containers of other users need it, and not every machine allows it.
+        with contextlib.suppress(PermissionError):
+            kernel.mount(kind, str(folder / name), kind, MS_NOSUID | MS_NODEV | MS_NOEXEC)
+
+
+def code(call: str) -> str:
+    """Return Python code that runs a function of nvct.sim.oci_runtime under -I -S."""
+    (package,) = nvct.__path__
+    return CODE.format(packages=str(Path(package).parent), call=call)

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A low-level runtime whose containers see the simulated node's part of /proc and /sys.
+
+A container has a /proc of its own PID namespace, where the files of the simulated module are not:
+a real module's would be there. This program adds a createContainer hook to config.json and hands
+over to runc or crun; the hook binds the node's files into the container's mount namespace before
+its root is switched. Mounts in config.json would not do: runc refuses those inside of /proc
+(libcontainer/rootfs_linux.go, checkProcMount).
+
+Runs under -I -S: standard library and hot modules only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from nvct.errors import HostError, NvctError, line
+from nvct.linux import constants as c
+from nvct.linux.kernel import KERNEL
+from nvct.oci import argv, bundle, jsontext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from nvct.linux.kernel import Kernel
+
+SHOWN = (
+    "/proc/driver", "/proc/devices", "/proc/modules", "/sys/bus/pci/devices",
+    "/sys/bus/pci/drivers", "/sys/kernel/iommu_groups", "/sys/module",
+)  # fmt: skip
+OWN = "/run/nvct-sim/bin"
+DIRS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+HOOKS = ("hooks", "createContainer")
+NAMESPACES = ("linux", "namespaces")
+KEPT_FLAGS = c.MS_RDONLY | c.MS_NOSUID | c.MS_NODEV | c.MS_NOEXEC
+"""The same numbers in statvfs(3) as in mount(2); a user namespace may not take them away."""
+
+
+def main() -> NoReturn:
+    """Run as `runc` or `crun`: the first argument says which, the others are its own."""
+    name, arguments = sys.argv[1], sys.argv[2:]
+    try:
+        program = find(name, (*os.environ.get("PATH", "").split(":"), *DIRS))
+        said = argv.parse(arguments)
+        if said.creates:
+            edit(bundle.config_path(said.bundle, said.config), KERNEL)
+        os.execv(program, [name, *arguments])
+    except NvctError as error:
+        sys.stderr.write(line(f"nvct-sim {name}", error) + "\n")
+    except OSError as error:
+        sys.stderr.write(f"nvct-sim {name}: cannot run it: {error}\n")
+    sys.exit(1)
+
+
+def find(name: str, folders: tuple[str, ...]) -> str:
+    """Return the path of the real runtime.
+
+    Raises:
+        HostError: it is not installed.
+    """
+    for folder in folders:
+        if folder not in ("", OWN) and os.access(f"{folder}/{name}", os.X_OK):
+            return f"{folder}/{name}"
+    raise HostError(f"no {name} in {':'.join(folders)}", hint=f"install {name}")
+
+
+def edit(path: str, kernel: Kernel) -> None:
+    """Add the hook to a config.json, unless it is there or the container has no mounts of its own.
+
+    Raises:
+        BundleError: it cannot be read or written, or is no container's configuration.
+    """
+    config = bundle.load(path)
+    document = config.document
+    kinds = [namespace.get("type") for namespace in config.objects(NAMESPACES)]
+    root = document.value(("root", "path"))
+    if "mount" not in kinds or not isinstance(root, str):
+        return
+    root = os.path.join(os.path.dirname(os.path.abspath(path)), root)
+    fragment = jsontext.dumps(hook(root))
+    hooks = [document.fragment(node) for node in document.elements(HOOKS)]
+    if fragment in hooks:
+        return
+    if hooks:  # first: other hooks may have to see the files
+        document.rewrite(HOOKS, [fragment, *hooks])
+    else:
+        document.append(HOOKS, [fragment])
+    config.save(kernel)
+
+
+def hook(root: str) -> dict[str, object]:
+    """Return the hook for a container's root."""
+    from nvct.sim import inside
+
+    words = ["-I", "-S", "-B", "-c", inside.code("oci_runtime.show()"), root]
+    return {"path": sys.executable, "args": ["nvct-sim", *words], "env": ["PATH=/usr/bin:/bin"]}
+
+
+def show() -> None:
+    """Run as the hook: bind what is shown into the container's root, which the argument names."""
+    try:
+        bind(sys.argv[1], KERNEL)
+    except OSError as error:
+        sys.stderr.write(f"nvct-sim: cannot show the simulated driver in a container: {error}\n")
+        sys.exit(1)
+
+
+def bind(root: str, kernel: Kernel) -> None:
+    """Bind the node's files below a container's root, read-only; what is not there is left out."""
+    base = kernel.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    for path in SHOWN:
+        try:
+            target = _open(base, path, kernel)
+        except OSError:  # no /proc, or no /sys, or no PCI in it
+            continue
+        kernel.mount(path, f"/proc/self/fd/{target}", None, c.MS_BIND | c.MS_REC)
+        mounted = _open(base, path, kernel)
+        flags = os.fstatvfs(mounted).f_flag & KEPT_FLAGS | c.MS_RDONLY
+        kernel.mount(None, f"/proc/self/fd/{mounted}", None, c.MS_BIND | c.MS_REMOUNT | flags)
+
+
+def _open(base: int, path: str, kernel: Kernel) -> int:
+    how = c.RESOLVE_IN_ROOT | c.RESOLVE_NO_SYMLINKS
+    return kernel.openat2(base, path, os.O_PATH | os.O_CLOEXEC, 0, how)

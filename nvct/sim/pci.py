@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PCI devices as the kernel's sysfs shows them: configuration space, resources, links' speed.
+
+What is in the configuration space is what programs parse: identity, base addresses, a list of
+capabilities that ends (PCI Local Bus 3.0, 6.7) and the extended one (PCI Express Base, 7.6.3). The
+vendor-specific capability has no "VF" signature, by which vGPUs are told apart.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NVIDIA = 0x10DE
+MiB = 1 << 20
+CONFIG_SIZE = 4096
+RESOURCES = 13  # six base addresses, the ROM, six of virtual functions
+# Memory, I/O, bus master; SERR. And: there is a list of capabilities.
+COMMAND, STATUS = 0x0406 | 0x0001, 0x0010
+POWER, MSI, EXPRESS, VENDOR, MSI_X = 0x60, 0x68, 0x78, 0x9C, 0xC8
+VENDOR_LENGTH = 20
+ERRORS, SERIAL = 0x100, 0x148
+MEMORY_32, MEMORY_64_PREFETCHABLE, IO, ROM = 0x40200, 0x14220C, 0x40101, 0x46200
+SPEEDS = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
+FIRST_REGISTERS, FIRST_ROM, FIRST_PORT = 0x8000_0000, 0xF800_0000, 0x2000
+FIRST_MEMORY = 0x200_0000_0000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A PCI device of the simulation.
+
+    Attributes:
+        vendor, device, subsystem_vendor, subsystem_device, kind: numbers; kind is the class.
+        driver: the name of its driver, "" for none.
+        number: its place among the node's devices, from which its addresses come.
+        irq: its interrupt, which /proc/driver/nvidia shows too.
+        numa: its NUMA node.
+        bar1: MiB of its second base address, 0 for none.
+        generation: of PCI Express.
+    """
+
+    vendor: int = NVIDIA
+    device: int
+    subsystem_vendor: int
+    subsystem_device: int
+    kind: int
+    driver: str
+    number: int
+    irq: int
+    numa: int
+    bar1: int
+    generation: int
+
+    def regions(self) -> dict[int, tuple[int, int, int]]:
+        """Return its address ranges: index -> (first, size in bytes, flags of the kernel)."""
+        n = self.number
+        found = {0: (FIRST_REGISTERS + n * 16 * MiB, 16 * MiB, MEMORY_32)}
+        if self.bar1:
+            # Twice the size apart: the second half is for the third range.
+            first = FIRST_MEMORY + n * 2 * self.bar1 * MiB
+            found[1] = (first, self.bar1 * MiB, MEMORY_64_PREFETCHABLE)
+            found[3] = (first + self.bar1 * MiB, 32 * MiB, MEMORY_64_PREFETCHABLE)
+        if self.is_vga:
+            found[5] = (FIRST_PORT + n * 0x100, 128, IO)
+            found[6] = (FIRST_ROM + n * 0x8_0000, 0x8_0000, ROM)
+        return found
+
+    @property
+    def is_vga(self) -> bool:
+        """Tell whether it can be the console: a board with outputs."""
+        return self.kind >> 8 == 0x0300
+
+
+def config(device: Device) -> bytes:
+    """Return the configuration space."""
+    space = bytearray(CONFIG_SIZE)
+    struct.pack_into(
+        "<HHHHBBBBBBBB", space, 0, device.vendor, device.device, COMMAND, STATUS, 0xA1,
+        device.kind & 0xFF, device.kind >> 8 & 0xFF, device.kind >> 16, 0, 0, 0, 0,
+    )  # fmt: skip
+    for index, (first, _, flags) in device.regions().items():
+        _base_address(space, index, first, flags)
+    struct.pack_into("<HH", space, 0x2C, device.subsystem_vendor, device.subsystem_device)
+    space[0x34], space[0x3C], space[0x3D] = POWER, 0xFF, 1  # capabilities; line, pin INTA
+    _capabilities(space, device)
+    return bytes(space)
+
+
+def _base_address(space: bytearray, index: int, first: int, flags: int) -> None:
+    if flags == ROM:
+        struct.pack_into("<I", space, 0x30, first)  # bit 0 is clear: not decoded
+    elif flags == MEMORY_64_PREFETCHABLE:
+        struct.pack_into("<Q", space, 0x10 + 4 * index, first | 0xC)
+    else:
+        struct.pack_into("<I", space, 0x10 + 4 * index, first | (flags == IO))
+
+
+def _capabilities(space: bytearray, device: Device) -> None:
+    """Write the two lists; the first byte of each entry is its kind, the second the next one."""
+    link = device.generation | 16 << 4  # the width is 16
+    struct.pack_into("<BBHHH", space, POWER, 0x01, MSI, 0x0003, 0x0008, 0)  # D0 kept at a reset
+    struct.pack_into("<BBHQHH", space, MSI, 0x05, EXPRESS, 0x0080, 0, 0, 0)
+    struct.pack_into("<BBH", space, EXPRESS, 0x10, VENDOR, 0x0002)  # version 2, endpoint
+    struct.pack_into("<IHH", space, EXPRESS + 4, 0x112C8DE1, 0x2930, 0)
+    struct.pack_into("<IHH", space, EXPRESS + 12, link | 0x400, 0, link)
+    struct.pack_into("<IHH", space, EXPRESS + 36, 0, 0, 0)
+    struct.pack_into("<IH", space, EXPRESS + 44, (1 << device.generation + 1) - 2, link & 0xF)
+    struct.pack_into("<BBB", space, VENDOR, 0x09, MSI_X, VENDOR_LENGTH)
+    struct.pack_into("<BBHII", space, MSI_X, 0x11, 0, 0x8005, 0x00B90000, 0x00BA0000)
+    struct.pack_into("<I", space, ERRORS, 0x0001 | 2 << 16 | SERIAL << 20)
+    struct.pack_into("<IQ", space, SERIAL, 0x0003 | 1 << 16, 0x48B02D0000000000 | device.number)
+
+
+def resource(device: Device) -> str:
+    """Return the file `resource`: first and last address and flags of each range."""
+    regions = device.regions()
+    lines = []
+    for index in range(RESOURCES):
+        first, size, flags = regions.get(index, (0, 1, 0))
+        lines.append(f"0x{first:016x} 0x{first + size - 1:016x} 0x{flags:016x}\n")
+    return "".join(lines)
+
+
+def attributes(device: Device, bus: str, processors: str) -> Mapping[str, str]:
+    """Return the text files of a device's folder by name, less the line end.
+
+    Args:
+        device: whose folder it is.
+        bus: its address.
+        processors: list of the processors near it, as in `0-7`.
+    """
+    speed = f"{SPEEDS[device.generation]} GT/s PCIe"
+    ids = (device.vendor, device.device, device.subsystem_vendor, device.subsystem_device)
+    vendor, number, sub_vendor, sub_device = ids
+    base, sub, interface = device.kind >> 16, device.kind >> 8 & 0xFF, device.kind & 0xFF
+    modalias = (
+        f"pci:v{vendor:08X}d{number:08X}sv{sub_vendor:08X}sd{sub_device:08X}"
+        f"bc{base:02X}sc{sub:02X}i{interface:02X}"
+    )
+    uevent = (
+        f"DRIVER={device.driver}\nPCI_CLASS={device.kind:X}\nPCI_ID={vendor:04X}:{number:04X}\n"
+        f"PCI_SUBSYS_ID={sub_vendor:04X}:{sub_device:04X}\nPCI_SLOT_NAME={bus}\nMODALIAS={modalias}"
+    )
+    more = {"boot_vga": "0"} if device.is_vga else {}
+    return {
+        "vendor": f"0x{vendor:04x}", "device": f"0x{number:04x}", "class": f"0x{device.kind:06x}",
+        "subsystem_vendor": f"0x{sub_vendor:04x}", "subsystem_device": f"0x{sub_device:04x}",
+        "revision": "0xa1", "irq": str(device.irq), "numa_node": str(device.numa),
+        "local_cpulist": processors, "local_cpus": cpu_mask(processors), "enable": "1",
+        "max_link_speed": speed, "current_link_speed": speed, "max_link_width": "16",
+        "current_link_width": "16", "power_state": "D0", "driver_override": "(null)",
+        "dma_mask_bits": "52", "consistent_dma_mask_bits": "52", "msi_bus": "1",
+        "modalias": modalias, "uevent": uevent, **more,
+    }  # fmt: skip
+
+
+def near(numa: int, nodes: int, processors: int) -> range:
+    """Return the processors near a NUMA node, of those that this machine has.
+
+    The machine need not have the node's number of NUMA nodes: its processors are dealt out.
+    The library has the same rule (topology.c).
+    """
+    share = max(1, processors // nodes)
+    first = min(numa * share, processors - share)
+    return range(first, first + share)
+
+
+def cpu_list(processors: range) -> str:
+    """Return processors as the kernel lists them."""
+    first, last = processors[0], processors[-1]
+    return f"{first}-{last}" if last > first else str(first)
+
+
+def cpu_mask(processors: str) -> str:
+    """Return a list of processors as the kernel's mask: words of 32 bits, the highest first."""
+    first, _, last = processors.partition("-")
+    bits = sum(1 << n for n in range(int(first), int(last or first) + 1))
+    words = f"{bits:x}"
+    words = words.zfill(-(-len(words) // 8) * 8)
+    return ",".join(words[n : n + 8] for n in range(0, len(words), 8))

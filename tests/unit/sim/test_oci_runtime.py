@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unit tests for nvct.sim.oci_runtime: the hook that shows the node's files to containers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from nvct.errors import BundleError, HostError
+from nvct.linux.kernel import KERNEL
+from nvct.sim import inside, oci_runtime
+from nvct.sim.bundle import config
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+OTHER = {"path": "/usr/bin/other", "args": ["other"]}
+
+
+def write(folder: Path, **more: Any) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**config(["/bin/true"]), **more}), encoding="utf-8")
+    return path
+
+
+def hooks(path: Path) -> list[dict[str, Any]]:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    return list(document.get("hooks", {}).get("createContainer", []))
+
+
+def test_the_hook_is_the_first_and_names_the_root(tmp_path: Path) -> None:
+    path = write(tmp_path, hooks={"createContainer": [OTHER], "poststop": [OTHER]})
+
+    oci_runtime.edit(str(path), KERNEL)
+
+    first, *rest = hooks(path)
+    assert rest == [OTHER]
+    assert first["path"] == sys.executable
+    assert first["args"][-1] == f"{tmp_path}/rootfs"
+    assert json.loads(path.read_text())["hooks"]["poststop"] == [OTHER]
+
+
+def test_an_absolute_root_stays(tmp_path: Path) -> None:
+    path = write(tmp_path, root={"path": "/var/lib/merged"})
+
+    oci_runtime.edit(str(path), KERNEL)
+
+    assert hooks(path)[0]["args"][-1] == "/var/lib/merged"
+
+
+def test_twice_is_once(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    oci_runtime.edit(str(path), KERNEL)
+    before = path.read_bytes()
+
+    oci_runtime.edit(str(path), KERNEL)
+
+    assert path.read_bytes() == before
+    assert len(hooks(path)) == 1
+
+
+@pytest.mark.parametrize(
+    "more", [{"linux": {"namespaces": [{"type": "pid"}]}}, {"linux": {}}, {"root": None}]
+)
+def test_nothing_is_mounted_in_a_namespace_of_others(tmp_path: Path, more: dict[str, Any]) -> None:
+    path = write(tmp_path, **more)
+    before = path.read_bytes()
+
+    oci_runtime.edit(str(path), KERNEL)
+
+    assert path.read_bytes() == before
+
+
+def test_a_missing_bundle_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=r"config\.json: No such file"):
+        oci_runtime.edit(f"{tmp_path}/config.json", KERNEL)
+
+
+def test_the_real_runtime_is_another_one(tmp_path: Path) -> None:
+    (tmp_path / "runc").touch(mode=0o755)
+
+    assert oci_runtime.find("runc", ("", inside.PROGRAMS, str(tmp_path))) == f"{tmp_path}/runc"
+    with pytest.raises(HostError, match="no crun in"):
+        oci_runtime.find("crun", (str(tmp_path),))
+
+
+def test_all_but_create_and_run_is_handed_over_as_it_is(tmp_path: Path) -> None:
+    real = tmp_path / "runc"
+    real.write_text('#!/bin/sh\nprintf "<%s>" "$@"\n')
+    real.chmod(0o755)
+    code = inside.code("oci_runtime.main()")
+
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, "runc", "--root", "/r s", "delete", "create"],
+        check=False, capture_output=True, text=True, env={"PATH": str(tmp_path)},
+    )  # fmt: skip
+
+    assert (done.stdout, done.stderr) == ("<--root></r s><delete><create>", "")

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node's /sys and /proc/modules, read as other programs read them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvct.sim import pci, profile, sysfs, tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GPU = "0000:41:00.0"  # of the profile mixed
+VENDOR_SPECIFIC, EXPRESS = 0x09, 0x10
+
+
+def devices(node: tree.Node) -> Path:
+    return node.sys / "bus/pci/devices"
+
+
+def capabilities(space: bytes) -> dict[int, int]:
+    """Follow the list as lspci and GPU Feature Discovery do; each place only once."""
+    assert space[6] & 0x10, "no list"
+    found: dict[int, int] = {}
+    at = space[0x34]
+    while at:
+        kind, following = space[at], space[at + 1]
+        assert at >= 0x40
+        assert kind not in (0, 0xFF)
+        assert at not in found.values(), "the list does not end"
+        found[kind] = at
+        at = following
+    return found
+
+
+def extended(space: bytes) -> list[int]:
+    found: list[int] = []
+    at = 0x100
+    while at:
+        (head,) = struct.unpack_from("<I", space, at)
+        assert len(found) < 64
+        found.append(head & 0xFFFF)
+        at = head >> 20
+    return found
+
+
+def test_the_configuration_space_says_what_the_files_say(plain_node: tree.Node) -> None:
+    folder = devices(plain_node) / GPU
+    space = (folder / "config").read_bytes()
+
+    numbers = struct.unpack_from("<HH", space), struct.unpack_from("<HH", space, 0x2C)
+    names = ("vendor", "device"), ("subsystem_vendor", "subsystem_device")
+    for pair, files in zip(numbers, names, strict=True):
+        assert [f"0x{n:04x}\n" for n in pair] == [(folder / name).read_text() for name in files]
+    assert int((folder / "class").read_text(), 16) == int.from_bytes(space[9:12], "little")
+    assert len(space) == 4096
+    assert space[8] == int((folder / "revision").read_text(), 16)
+
+
+def test_a_gpu_of_bare_metal_has_no_signature_of_a_vgpu(plain_node: tree.Node) -> None:
+    space = (devices(plain_node) / GPU / "config").read_bytes()
+
+    found = capabilities(space)
+
+    at = found[VENDOR_SPECIFIC]
+    assert space[at + 2] > 4
+    assert at + space[at + 2] <= 256
+    assert space[at + 3 : at + 5] != b"VF"
+    assert EXPRESS in found
+
+
+@given(
+    index=st.integers(0, 63), bar1=st.sampled_from([0, 256, 65536, 131072]),
+    kind=st.sampled_from([0x030000, 0x030200, 0x068000]), generation=st.integers(1, 6),
+)  # fmt: skip
+def test_lists_of_capabilities_end_and_addresses_do_not_overlap(
+    index: int, bar1: int, kind: int, generation: int
+) -> None:
+    def device(number: int) -> pci.Device:
+        return pci.Device(
+            device=0x20B2, subsystem_vendor=0x10DE, subsystem_device=1, kind=kind, driver="nvidia",
+            number=number, irq=200, numa=0, bar1=bar1, generation=generation,
+        )  # fmt: skip
+
+    one, other = device(index), device(index + 1)
+    space = pci.config(one)
+
+    assert capabilities(space)
+    assert extended(space) == [1, 3]
+    regions = [*one.regions().values(), *other.regions().values()]
+    spans = sorted((first, first + size) for first, size, flags in regions if flags != pci.IO)
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
+    lines = pci.resource(one).splitlines()
+    assert len(lines) == 13
+    for line in lines:
+        first, last, flags = (int(word, 16) for word in line.split(" "))
+        assert (last > first) == bool(flags)
+
+
+def test_driver_and_iommu_group_are_links_that_lead_somewhere(plain_node: tree.Node) -> None:
+    folder = devices(plain_node) / GPU
+
+    driver, group = ((folder / name).resolve(strict=True) for name in ("driver", "iommu_group"))
+
+    assert driver == plain_node.sys / "bus/pci/drivers/nvidia"
+    assert (driver / GPU).resolve(strict=True) == folder
+    assert (driver / "module").resolve(strict=True) == plain_node.sys / "module/nvidia"
+    assert group.parent == plain_node.sys / "kernel/iommu_groups"
+    assert int(group.name) >= 0
+    assert (group / "devices" / GPU).resolve(strict=True) == folder
+
+
+def test_each_gpu_has_an_iommu_group_and_an_interrupt_of_its_own(tmp_path: Path) -> None:
+    node = tree.create("many", "a100-16", tmp_path, native=False, nodes="plain")
+    folders = list(devices(node).iterdir())
+
+    assert len(folders) == 16 + 12
+    assert len({os.readlink(folder / "iommu_group") for folder in folders}) == 28
+    assert len({(folder / "irq").read_text() for folder in folders}) == 28
+
+
+def test_the_interrupt_is_that_of_proc(plain_node: tree.Node) -> None:
+    for folder in devices(plain_node).iterdir():
+        information = plain_node.proc / "driver/nvidia/gpus" / folder.name / "information"
+        line = next(x for x in information.read_text().splitlines() if x.startswith("IRQ:"))
+        assert line.split()[1] == (folder / "irq").read_text().strip()
+
+
+def test_a_board_with_outputs_is_a_vga_controller(tmp_path: Path) -> None:
+    node = tree.create("games", "gtx1080ti-9", tmp_path, native=False, nodes="plain")
+    folder = devices(node) / "0000:04:00.0"
+
+    assert (folder / "class").read_text() == "0x030000\n"
+    assert (folder / "boot_vga").read_text() == "0\n"
+    assert (folder / "device").read_text() == "0x1b06\n"
+    assert len(list(devices(node).iterdir())) == 9
+
+
+def test_numa_nodes_are_those_of_the_profile(tmp_path: Path) -> None:
+    node = tree.create("dgx", "a100-80", tmp_path, native=False, nodes="plain")
+    gpus = sorted(
+        p for p in devices(node).iterdir() if (p / "boot_vga").exists() or (p / "drm").exists()
+    )
+
+    assert [int((gpu / "numa_node").read_text()) for gpu in gpus] == [3, 3, 1, 1, 7, 7, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("numa", "nodes", "processors", "expected"),
+    [
+        (0, 1, 8, "0-7"),
+        (0, 2, 8, "0-3"),
+        (1, 2, 8, "4-7"),
+        (7, 8, 2, "1"),
+        (0, 8, 2, "0"),
+        (0, 1, 1, "0"),
+    ],
+)
+def test_processors_are_dealt_out_to_numa_nodes(
+    numa: int, nodes: int, processors: int, expected: str
+) -> None:
+    assert pci.cpu_list(pci.near(numa, nodes, processors)) == expected
+
+
+@pytest.mark.parametrize(
+    ("processors", "expected"),
+    [("0", "00000001"), ("0-7", "000000ff"), ("32-35", "0000000f,00000000")],
+)
+def test_a_mask_of_processors_is_written_as_the_kernel_does(
+    processors: str, expected: str
+) -> None:
+    assert pci.cpu_mask(processors) == expected
+
+
+def test_modules_are_shown_as_lsmod_reads_them(plain_node: tree.Node) -> None:
+    host = "nvidia 1 0 - Live 0x0\nloop 40960 2 - Live 0x0\n"
+
+    lines = sysfs.proc_modules(host, plain_node.state()).splitlines()
+
+    found = {line.split()[0]: line.split() for line in lines}
+    assert len(found) == len(lines)
+    assert {"nvidia", "nvidia_uvm", "nvidia_modeset", "loop"} <= set(found)
+    for name, words in found.items():
+        assert len(words) in (6, 7)
+        assert words[4] == "Live"
+        if name == "loop":
+            continue
+        folder = plain_node.sys / "module" / name
+        assert (folder / "coresize").read_text() == f"{words[1]}\n"
+        assert (folder / "refcnt").read_text() == f"{words[2]}\n"
+        assert (folder / "initstate").read_text() == "live\n"
+        users = set(words[3].removesuffix(",").split(",")) - {"-"}
+        assert {path.name for path in (folder / "holders").iterdir()} == users
+        assert all((folder / "holders" / user).is_dir() for user in users)
+    assert found["nvidia"][1] != "1"
+
+
+def test_the_versions_of_the_modules_are_those_of_the_driver(plain_node: tree.Node) -> None:
+    for name in ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm"):
+        assert (plain_node.sys / "module" / name / "version").read_text() == "580.159.04\n"
+
+
+def test_links_between_gpus_are_seen_from_both_ends() -> None:
+    gpus = profile.load("v100-8").gpus
+    for one, gpu in enumerate(gpus):
+        assert len(gpu.links) == gpu.model.nvlinks
+        for other in {int(peer) for peer in gpu.links}:
+            assert gpu.links.count(str(other)) == gpus[other].links.count(str(one)) <= 2
+
+
+def test_links_to_switches_stay_on_the_board() -> None:
+    gpus = profile.load("a100-16").gpus
+
+    assert {link for gpu in gpus[:8] for link in gpu.links} == {f"s{n}" for n in range(6)}
+    assert {link for gpu in gpus[8:] for link in gpu.links} == {f"s{n}" for n in range(6, 12)}
+    assert {len(gpu.links) for gpu in gpus} == {12}
