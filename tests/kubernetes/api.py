@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The API of a test's cluster, by `kubectl proxy` on a Unix socket: a request takes milliseconds."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import TypeAlias
+
+    Object: TypeAlias = dict[str, Any]
+
+TIMEOUT_S = 30.0
+DEFAULT = "/api/v1/namespaces/default"
+PODS = f"{DEFAULT}/pods"
+
+
+class ApiError(Exception):
+    """The API server refuses a request.
+
+    Attributes:
+        status: HTTP's.
+        message: the server's own sentence.
+    """
+
+    def __init__(self, status: int, body: str) -> None:
+        self.status = status
+        try:
+            self.message = json.loads(body)["message"]
+        except (ValueError, LookupError):
+            self.message = body
+        super().__init__(f"{status}: {self.message}")
+
+
+class Api:
+    """Requests, and what tests wait for."""
+
+    def __init__(self, path: Path) -> None:
+        """Use the proxy at a socket; there need not be one yet."""
+        self._path = path
+
+    def request(self, method: str, path: str, body: Object | None = None, kind: str = "") -> str:
+        """Return the answer to a request.
+
+        Raises:
+            ApiError: the server refuses it.
+            OSError: the proxy does not answer.
+        """
+        connection = _UnixConnection(str(self._path))
+        try:
+            headers = {"Content-Type": kind or "application/json"}
+            data = None if body is None else json.dumps(body)
+            connection.request(method, path, data, headers)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+        finally:
+            connection.close()
+        if answer.status >= http.client.BAD_REQUEST:
+            raise ApiError(answer.status, text)
+        return text
+
+    def is_ready(self) -> bool:
+        """Tell whether the API server answers, and is ready."""
+        try:
+            return self.request("GET", "/readyz") == "ok"
+        except (ApiError, OSError):
+            return False
+
+    def find(self, path: str) -> Object | None:
+        """Return an object, None if there is none."""
+        try:
+            found: Object = json.loads(self.request("GET", path))
+        except ApiError as error:
+            if error.status != http.client.NOT_FOUND:
+                raise
+            return None
+        return found
+
+    def create(self, path: str, body: Object) -> None:
+        """Create an object in a collection."""
+        self.request("POST", path, body)
+
+    def delete(self, path: str) -> None:
+        """Delete an object at once, without grace; one that is not there is deleted already."""
+        now = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
+        try:
+            self.request("DELETE", path, now)
+        except ApiError as error:
+            if error.status != http.client.NOT_FOUND:
+                raise
+
+    def logs(self, pod: str, container: str = "") -> str:
+        """Return what a container of a pod wrote."""
+        chosen = f"?container={container}" if container else ""
+        return self.request("GET", f"{PODS}/{pod}/log{chosen}")
+
+    def events(self, name: str) -> list[str]:
+        """Return the messages of the events of an object, the oldest first."""
+        found = self.find(f"{DEFAULT}/events?fieldSelector=involvedObject.name%3D{name}")
+        assert found is not None
+        return [event["message"] for event in found["items"]]
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def wait(holds: Callable[[], object], timeout_s: float = TIMEOUT_S) -> bool:
+    """Wait until something holds, and tell whether it does."""
+    end = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods of a test: what they ask for, and what came of them. A table's pods run side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.kubernetes.api import PODS, Api, wait
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import TypeAlias
+
+    Object: TypeAlias = dict[str, Any]
+
+IMAGE = "docker.io/library/plain:test"
+CONTAINER = "main"
+ENDED = ("Succeeded", "Failed")
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pod:
+    """A pod of one container that runs a script.
+
+    Attributes:
+        script: for the shell.
+        runtime_class: "" is the node's default.
+        env: of the container.
+        container: more of the container's fields.
+        spec: more of the pod's fields.
+        annotations: of the pod.
+    """
+
+    script: str
+    runtime_class: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    container: Mapping[str, Any] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    def manifest(self, name: str) -> Object:
+        """Return it as the API takes it."""
+        spec: Object = {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [container(self.script, self.env, **self.container)],
+            **self.spec,
+        }
+        if self.runtime_class:
+            spec["runtimeClassName"] = self.runtime_class
+        metadata = {"name": name, "annotations": dict(self.annotations)}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a pod.
+
+    Attributes:
+        phase: of the pod, as `Succeeded`; `Pending` if its container cannot be created.
+        log: what its container wrote.
+        events: messages of its events.
+    """
+
+    phase: str
+    log: str
+    events: tuple[str, ...]
+
+    @property
+    def lines(self) -> list[str]:
+        """What its container wrote, by lines."""
+        return self.log.splitlines()
+
+
+def container(script: str, env: Mapping[str, str], name: str = CONTAINER, **more: Any) -> Object:
+    """Return a container that runs a script in the tests' image."""
+    variables = [{"name": key, "value": value} for key, value in env.items()]
+    command = ["/bin/sh", "-c", script]
+    return {
+        "name": name, "image": IMAGE, "imagePullPolicy": "Never", "command": command,
+        "env": variables, **more,
+    }  # fmt: skip
+
+
+def run_all(api: Api, pods: Mapping[str, Pod]) -> dict[str, Result]:
+    """Run pods side by side, and return what came of each; all are deleted."""
+    for name, pod in pods.items():
+        api.create(PODS, pod.manifest(name))
+    try:
+        return {name: _result(api, name) for name in pods}
+    finally:
+        for name in pods:
+            api.delete(f"{PODS}/{name}")
+        assert wait(lambda: not any(api.find(f"{PODS}/{name}") for name in pods), TIMEOUT_S)
+
+
+def run(api: Api, name: str, pod: Pod) -> Result:
+    """Run one pod."""
+    return run_all(api, {name: pod})[name]
+
+
+def _result(api: Api, name: str) -> Result:
+    assert wait(lambda: _has_ended(api, name), TIMEOUT_S), api.find(f"{PODS}/{name}")
+    found = api.find(f"{PODS}/{name}")
+    assert found is not None
+    phase = found["status"]["phase"]
+    log = api.logs(name, CONTAINER) if phase in ENDED else ""
+    return Result(phase, log, tuple(api.events(name)))
+
+
+def _has_ended(api: Api, name: str) -> bool:
+    """Tell whether a pod has ended, or waits because a container of it cannot be created."""
+    found = api.find(f"{PODS}/{name}")
+    assert found is not None
+    status = found["status"]
+    reasons = [
+        state.get("state", {}).get("waiting", {}).get("reason", "")
+        for kind in ("initContainerStatuses", "containerStatuses")
+        for state in status.get(kind, ())
+    ]
+    # An error of containerd's create is the kubelet's CreateContainerError, one of the runtime's
+    # is RunContainerError, or StartError in a pod that is not restarted.
+    if status["phase"] in ENDED or any(reason.endswith("Error") for reason in reasons):
+        return True
+    refused = [event for event in api.events(name) if "Failed to create pod sandbox" in event]
+    return any("transport: " not in event for event in refused)  # containerd is starting again

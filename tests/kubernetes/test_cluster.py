@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tests' own cluster: it starts, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nvct.errors import ContainerNotPossibleError
+from nvct.sim import tree
+from tests.engines import conftest as engines
+from tests.engines.box import DRIVER_ROOT, Box
+from tests.engines.daemons import Supervised
+from tests.engines.releases import of_release
+from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.pods import Pod, run
+
+pytestmark = pytest.mark.slow
+RUNS = 3
+FILES = tuple(
+    Path(name)
+    for name in ("/etc/cni", "/opt/cni", "/var/lib/kubelet", "/var/lib/etcd", "/run/kubernetes")
+)
+
+
+@pytest.mark.parametrize("release", [of_release("trixie")])
+def test_three_runs_leave_no_process_mount_group_or_file(
+    release: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    programs, node, work = engines.prepare(release, tmp_path_factory)
+    before = _traces(work)
+    try:
+        for _ in range(RUNS):
+            box = Box(programs, node, work, DRIVER_ROOT)
+            try:
+                containerd = Supervised(box, 2)
+                containerd.start()
+                cluster = Cluster(box, containerd)
+                assert run(cluster.api, "once", Pod(script="echo runs")).log == "runs\n"
+            finally:
+                box.close()
+            assert _traces(work) == before
+    except ContainerNotPossibleError as error:
+        pytest.skip(error.message)
+    finally:
+        tree.destroy(node)
+
+
+def _traces(work: Path) -> dict[str, list[str]]:
+    """Return what a cluster could leave on this host. Other tests run at the same time."""
+    group = f"nvct-test-{os.getpid()}"
+    mounts = Path("/proc/self/mounts").read_text().splitlines()
+    return {
+        "mounts": [line for line in mounts if str(work) in line or "kube" in line],
+        "groups": [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/{group}*")],
+        "processes": _processes(),
+        "files": [str(path) for path in FILES if path.exists()],
+    }
+
+
+def _processes() -> list[str]:
+    """Return the processes of a cluster in a namespace that this process made."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cgroup"):
+        try:
+            if f"nvct-test-{os.getpid()}" in path.read_text():
+                found.append(path.parent.name)
+        except OSError:
+            continue  # it has just ended
+    return found

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""packaging/kubernetes/daemonset.yaml on a real cluster: installed, used, and taken back."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from nvct.sim import inside
+from tests.engines import image
+from tests.engines.checks import UUID
+from tests.kubernetes.api import wait
+from tests.kubernetes.cluster import NODE
+from tests.kubernetes.pods import Pod, run
+from tests.support import bundled
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.kubernetes.cluster import Cluster
+
+pytestmark = pytest.mark.slow
+PACKAGING = Path(__file__).parents[2] / "packaging/kubernetes"
+LABEL = "nvidia.com/gpu.deploy.container-toolkit=true"
+PODS = "/api/v1/namespaces/nvct/pods"
+DEFAULT_RUNC = "SystemdCgroup = false"
+TIMEOUT_S = 60.0
+ONE = {"NVIDIA_VISIBLE_DEVICES": "0"}
+CONFIG = "/etc/containerd/config.toml"
+
+
+@pytest.fixture(scope="module")
+def node(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """The cluster with the toolkit's image, on a node whose containers see the simulated driver."""
+    containerd, box = cluster.containerd, cluster.box
+    root = tmp_path_factory.mktemp("image")
+    (root / "tmp").mkdir()
+    shutil.copytree(bundled.tree(), root / "opt/nvct", symlinks=True)
+    archive = box.work / "nvct.tar"
+    image.archive(
+        root, "nvct:latest", archive,
+        env=["NVIDIA_VISIBLE_DEVICES=void"], command=["/opt/nvct/bin/nvct", "install"],
+    )  # fmt: skip
+    done = containerd.ctr("image", "import", str(archive))
+    assert done.returncode == 0, done
+    config = box.read(CONFIG)
+    assert DEFAULT_RUNC in config
+    runc = f'BinaryName = "{inside.PROGRAMS}/runc"'
+    box.write(CONFIG, config.replace(DEFAULT_RUNC, f"{DEFAULT_RUNC}\n{runc}"))
+    containerd.reload()
+    done = box.call("mount", "-t", "tmpfs", "local", "/usr/local")  # /usr is read-only here
+    assert done.returncode == 0, done
+    return cluster
+
+
+def test_pods_get_gpus_while_it_is_there_and_the_node_is_as_before_afterwards(
+    node: Cluster,
+) -> None:
+    containerd, api = node.containerd, node.api
+    before = containerd.snapshot()
+    node.kubectl("apply", f"--filename={PACKAGING}/runtimeclasses.yaml")
+    node.kubectl("apply", f"--filename={PACKAGING}/daemonset.yaml")
+    assert api.find(PODS) is not None
+    node.kubectl("label", "node", NODE, LABEL)
+    assert wait(lambda: _is_installed(node), TIMEOUT_S), _state(node)
+    for name in ("nvidia", "nvidia-cdi", "nvidia-legacy"):
+        pod = Pod(script="nvidia-smi -L", runtime_class=name, env=ONE)
+        result = run(api, f"asks-{name}", pod)
+        assert len(UUID.findall(result.log)) == 1, result
+    assert containerd.snapshot() != before
+    node.kubectl("delete", "--timeout=120s", f"--filename={PACKAGING}/daemonset.yaml")
+    assert containerd.snapshot() == before
+    assert wait(lambda: containerd.ctr("version").returncode == 0)
+    refused = run(api, "too-late", Pod(script="true", runtime_class="nvidia", env=ONE))
+    assert any("nvidia" in event for event in refused.events), refused
+
+
+def _is_installed(cluster: Cluster) -> bool:
+    found = cluster.api.find(PODS)
+    pods = found["items"] if found else []
+    statuses = [s for pod in pods for s in pod["status"].get("containerStatuses", ())]
+    return (
+        bool(statuses)
+        and all(status["ready"] for status in statuses)
+        and (
+            "waiting for a signal" in cluster.kubectl("logs", "--namespace=nvct", "daemonset/nvct")
+        )
+    )
+
+
+def _state(cluster: Cluster) -> str:
+    """Return what the pods wrote, and their state."""
+    logs = ("logs", "--namespace=nvct", "--all-containers", "--prefix", "daemonset/nvct")
+    return cluster.kubectl("describe", "pods", "--namespace=nvct") + cluster.kubectl(*logs)

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What pods of a real Kubernetes get from the runtime classes, after `nvct runtime configure`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.engines.checks import NODES, UUID
+from tests.kubernetes import pods
+from tests.kubernetes.api import PODS, ApiError, wait
+from tests.kubernetes.pods import Pod, Result, run_all
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.kubernetes.cluster import Cluster
+
+pytestmark = pytest.mark.slow
+CLASSES = Path(__file__).parents[2] / "packaging/kubernetes/runtimeclasses.yaml"
+LIST = f"{NODES}; nvidia-smi -L"
+GPUS = 8
+
+
+def gpus(value: str, runtime_class: str = "nvidia", script: str = LIST, **more: object) -> Pod:
+    """Return a pod that asks for GPUs by the variable and lists them."""
+    env = {"NVIDIA_VISIBLE_DEVICES": value}
+    return Pod(script=script, runtime_class=runtime_class, env=env, **more)  # type: ignore[arg-type]
+
+
+SECURITY = {
+    "user": {"runAsUser": 1000, "runAsGroup": 1000, "runAsNonRoot": True},
+    "seccomp": {"seccompProfile": {"type": "RuntimeDefault"}},
+    "read-only": {"readOnlyRootFilesystem": True},
+    "restricted": {
+        "runAsUser": 1000, "runAsNonRoot": True, "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    },
+}  # fmt: skip
+ONE_GPU = {
+    "index": gpus("0"),
+    "cdi-index": gpus("0", "nvidia-cdi"),
+    "cdi-name": gpus("nvidia.com/gpu=0", "nvidia-cdi"),
+    "cdi-name-of-nvidia": gpus("nvidia.com/gpu=0"),
+    "legacy-index": gpus("0", "nvidia-legacy"),
+    **{
+        f"security-{name}": gpus("0", container={"securityContext": context})
+        for name, context in SECURITY.items()
+    },
+}
+"""Pods that get GPU 0, and only it."""
+FIRST_WITH_USER_NAMESPACES = (2, 0)
+"""Of containerd, for a kubelet that asks for them."""
+OTHERS = {
+    "all": gpus("all"),
+    "two": gpus("1,2"),
+    "privileged": gpus("0", container={"securityContext": {"privileged": True}}),
+    "none": gpus("none", script=f"{NODES}; ls /dev/nvidiactl; ldconfig -p | grep -c libcuda.so.1"),
+    "void": gpus("void", script=f"{NODES}; ls /dev | grep -c nvidia"),
+    "unset": Pod(script=f"{NODES}; ls /dev | grep -c nvidia", runtime_class="nvidia"),
+    "default-class": gpus("all", "", script=f"{NODES}; ls /dev | grep -c nvidia"),
+    "unknown": gpus("9"),
+    "word": gpus("no-such-gpu"),
+    "init": Pod(
+        script=f"cat /shared/init; {NODES}", runtime_class="nvidia",
+        container={"volumeMounts": [{"name": "shared", "mountPath": "/shared"}]},
+        spec={
+            "volumes": [{"name": "shared", "emptyDir": {}}],
+            "initContainers": [
+                pods.container(
+                    "nvidia-smi -L > /shared/init", {"NVIDIA_VISIBLE_DEVICES": "3"}, "init",
+                    volumeMounts=[{"name": "shared", "mountPath": "/shared"}],
+                )
+            ],
+        },
+    ),
+    "restarted": gpus(
+        "4", script=f"[ -e /shared/x ] || {{ touch /shared/x; exit 1; }}; {LIST}",
+        container={"volumeMounts": [{"name": "shared", "mountPath": "/shared"}]},
+        spec={
+            "restartPolicy": "OnFailure",
+            "volumes": [{"name": "shared", "emptyDir": {}}],
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def configured(cluster: Cluster) -> Cluster:
+    """The cluster, after `nvct runtime configure` and with the runtime classes."""
+    cluster.containerd.configure("--cdi.enabled")
+    cluster.containerd.reload()
+    for runtime_class in yaml.safe_load_all(CLASSES.read_text(encoding="utf-8")):
+        cluster.api.create("/apis/node.k8s.io/v1/runtimeclasses", runtime_class)
+    return cluster
+
+
+@pytest.fixture(scope="module")
+def results(configured: Cluster) -> dict[str, Result]:
+    """What came of every pod of the tables."""
+    return run_all(configured.api, {**ONE_GPU, **OTHERS})
+
+
+@pytest.fixture(scope="module")
+def uuids(configured: Cluster) -> list[str]:
+    """The node's GPUs, in their order."""
+    said = configured.box.call("sh", "-c", "cat /proc/driver/nvidia/gpus/*/information").stdout
+    found = re.findall(r"^GPU UUID:\s+(\S+)$", said, re.MULTILINE)
+    assert len(found) == GPUS, said
+    return found
+
+
+@pytest.mark.parametrize("name", ONE_GPU)
+def test_a_pod_gets_the_gpu_that_it_names(
+    name: str, results: dict[str, Result], uuids: list[str]
+) -> None:
+    result = results[name]
+    assert result.phase == "Succeeded", result
+    assert result.lines[0] == "1", result
+    assert UUID.findall(result.log) == uuids[:1], result
+
+
+def test_lists_give_what_they_name(results: dict[str, Result], uuids: list[str]) -> None:
+    assert UUID.findall(results["all"].log) == uuids
+    assert UUID.findall(results["two"].log) == uuids[1:3]
+    # The engine gives a privileged container every device node of its host.
+    assert UUID.findall(results["privileged"].log) == uuids
+    assert results["none"].lines == ["0", "/dev/nvidiactl", "1"]
+
+
+@pytest.mark.parametrize("name", ["void", "unset", "default-class"])
+def test_who_asks_for_nothing_gets_nothing(name: str, results: dict[str, Result]) -> None:
+    assert results[name].lines == ["0", "0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("unknown", "no device '9'"),
+        ("word", "no-such-gpu"),
+    ],
+)
+def test_a_refusal_is_a_sentence_in_the_pods_events(
+    name: str, sentence: str, results: dict[str, Result]
+) -> None:
+    result = results[name]
+    assert result.phase != "Succeeded"
+    assert any(sentence in event for event in result.events), result.events
+
+
+def test_each_container_of_a_pod_has_its_own(results: dict[str, Result], uuids: list[str]) -> None:
+    result = results["init"]
+    assert UUID.findall(result.log) == uuids[3:4], result
+    assert result.lines[-1] == "0", result
+
+
+def test_a_container_that_is_restarted_has_its_gpu_again(
+    results: dict[str, Result], uuids: list[str]
+) -> None:
+    assert UUID.findall(results["restarted"].log) == uuids[4:5], results["restarted"]
+
+
+def test_an_ephemeral_container_gets_what_it_asks_for(
+    configured: Cluster, uuids: list[str]
+) -> None:
+    api = configured.api
+    api.create(PODS, Pod(script="sleep 600", runtime_class="nvidia").manifest("target"))
+    path = f"{PODS}/target"
+    try:
+        assert wait(lambda: _phase(configured, path) == "Running")
+        debugger = pods.container(LIST, {"NVIDIA_VISIBLE_DEVICES": "5"}, "debugger")
+        patch = {"spec": {"ephemeralContainers": [debugger]}}
+        kind = "application/strategic-merge-patch+json"
+        api.request("PATCH", f"{path}/ephemeralcontainers", patch, kind)
+        assert wait(lambda: "UUID" in _log(configured, "target", "debugger"))
+        assert UUID.findall(api.logs("target", "debugger")) == uuids[5:6]
+    finally:
+        api.delete(path)
+
+
+def test_running_pods_keep_their_gpus_when_the_kubelet_restarts(
+    configured: Cluster, uuids: list[str]
+) -> None:
+    api, path = configured.api, f"{PODS}/stays"
+    script = "while :; do nvidia-smi -L > /tmp/now; sleep 0.2; done"
+    api.create(PODS, gpus("6", script=script).manifest("stays"))
+    try:
+        assert wait(lambda: _phase(configured, path) == "Running")
+        configured.restart_kubelet()
+        result = pods.run(api, "after", gpus("7"))
+        assert UUID.findall(result.log) == uuids[7:8], result
+        said = configured.kubectl("exec", "stays", "--", "nvidia-smi", "-L")
+        assert UUID.findall(said) == uuids[6:7]
+        found = api.find(path)
+        assert found is not None
+        assert found["status"]["containerStatuses"][0]["restartCount"] == 0
+    finally:
+        api.delete(path)
+
+
+def test_a_pod_with_users_of_its_own_gets_its_gpu(configured: Cluster, uuids: list[str]) -> None:
+    result = pods.run(configured.api, "users", gpus("0", spec={"hostUsers": False}))
+    if configured.containerd.version() < FIRST_WITH_USER_NAMESPACES:
+        assert any("user namespace" in event for event in result.events), result
+    else:
+        assert UUID.findall(result.log) == uuids[:1], result
+
+
+def _phase(cluster: Cluster, path: str) -> str:
+    found = cluster.api.find(path)
+    return str(found["status"]["phase"]) if found else ""
+
+
+def _log(cluster: Cluster, pod: str, container: str) -> str:
+    try:
+        return cluster.api.logs(pod, container)
+    except ApiError:  # it has not started yet
+        return ""
