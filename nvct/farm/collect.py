@@ -283,6 +283,8 @@ def collect(farm: Farm, need: Needs, *, dry_run: bool = False) -> list[Status]:
     Raises:
         HostError: it cannot be told what is in use, or something cannot be removed.
     """
+    if not os.path.lexists(farm.path):
+        return []
     farm.check()
     with farm.lock():
         going = [status for status in statuses(farm, need) if not status.keep]

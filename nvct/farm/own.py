@@ -79,6 +79,23 @@ def table_of(settings: Config, inventory: Inventory) -> Table:
     )
 
 
+def choice(settings: Config, table: Table | None) -> str:
+    """Return which layout this host's containers get and why, as a sentence's part.
+
+    Args:
+        settings: config.toml.
+        table: of the own plan in force, None where there is none.
+    """
+    if not settings.wants_view:
+        return "layout classic, as config.toml says"
+    if table is None:
+        return f"layout {settings.layout}: the first container shows whether it is farm or classic"
+    if not table["view"]:
+        return f"layout {settings.layout} is classic here: {table['why']}"
+    made = "a mount for every file" if table["staged"] else "made of links"
+    return f"layout {settings.layout} is farm here: the view {table['view']} is {made}"
+
+
 def tend(settings: Config, needed: Needs) -> list[str]:
     """Compare every view with what was put there, remove those that nobody needs.
 

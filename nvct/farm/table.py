@@ -12,6 +12,7 @@ container, the others are those of NVIDIA_DRIVER_CAPABILITIES; an entry may stan
      "cache32": {capability: [[name, path], ...]}       of 32-bit ones, for who asks for compat32
                                                         and for that capability,
      "links":   {capability: [[where, path], ...]}      links to make in the container,
+     "links32": {capability: [[where, path], ...]}      of 32-bit libraries, as "cache32",
      "mounts":  {capability: [[destination, text], ...]}  what has a place of its own: a link into
                 the view where the image has none and can be changed, else a single mount,
      "env":     {capability: ["K=V", ...]},
@@ -24,7 +25,9 @@ container, the others are those of NVIDIA_DRIVER_CAPABILITIES; an entry may stan
 - `path` is below the view, e.g. "lib64/libcuda.so.1": the container has it below the place where
   the view is mounted. `name` is what the linker looks for: the SONAME, or a development link.
 - `where` is an absolute path in the container ("/usr/bin/nvidia-smi"), or begins with "LIBDIR/"
-  ("LIBDIR/gbm/nvidia-drm_gbm.so"): the image's folder for libraries of this machine.
+  ("LIBDIR/gbm/nvidia-drm_gbm.so"): the image's folder for libraries of this machine; or with
+  "LIBDIR32/": that for 32-bit ones. Every name of a library has a link there, since compilers,
+  absolute paths and programs that list the folder do not ask ld.so.cache.
 - a value in "env" may begin with "VIEW/": the place where the view is mounted.
 - `text` is JSON of an OCI mount. Its source is in the view where the view has the file, so that
   it outlives an upgrade of the driver on the disk; sockets are the host's own.
@@ -62,13 +65,12 @@ if TYPE_CHECKING:
 
 PROFILE_HOOK = "update-application-profile"
 COMPAT_HOOK = "enable-cuda-compat"
-# Programs load these by an absolute path now and then; all else is found in the linker's cache.
-IN_LIBRARY_DIR = ("libcuda.so.1", "libnvidia-ml.so.1")
 # GSP firmware is loaded by the kernel, not by containers; those who may look get it by name.
 FIRMWARE: Capability = "graphics"
 GRAPHICAL = ("graphics", "display")
 MOUNTED = ("config", "firmware", "module", "socket", "directory")
-LIBRARY_DIR = "LIBDIR/"
+LIBRARY_DIRS = {"lib64": "LIBDIR/", "lib": "LIBDIR32/"}
+"""Folders of a view, and what stands for them in an image."""
 VIEW = "VIEW/"
 
 
@@ -76,7 +78,8 @@ def none(why: str, version: str = "") -> Table:
     """Return the table of a host that has no view."""
     return {
         "view": "", "why": why, "version": version, "facts": [], "cache": {}, "cache32": {},
-        "links": {}, "mounts": {}, "env": {}, "compat": {"host_driver": "", "host_cuda": ""},
+        "links": {}, "links32": {}, "mounts": {}, "env": {},
+        "compat": {"host_driver": "", "host_cuda": ""},
         "params": False, "profile": False, "staged": False,
     }  # fmt: skip
 
@@ -99,6 +102,7 @@ def make(
     files = [file for file in map(_mover(manifest), inventory.files) if file is not None]
     held = replace(inventory, files=tuple(files))
     wanted = _by_capability(held)
+    wanted_32 = _of_32_bits(held, wanted)
     view = _View(manifest)
     hooked = hooks.enabled_names(tuple(disabled_hooks), ())
     versions = (manifest.version, inventory.cuda_version or manifest.cuda_version)
@@ -110,8 +114,9 @@ def make(
         "version": manifest.version,
         "facts": _facts(manifest),
         "cache": _table(wanted, view.cache),
-        "cache32": _table(_of_32_bits(held, wanted), view.cache),
+        "cache32": _table(wanted_32, view.cache),
         "links": _table(wanted, view.links),
+        "links32": _table(wanted_32, view.links),
         "mounts": _table(wanted, _mounts),
         "env": {"": [VOID_ENV], "compute": [f"NVIDIA_CTK_LIBCUDA_DIR={VIEW}lib64"]},
         "compat": {"host_driver": versions[0], "host_cuda": versions[1]},
@@ -206,14 +211,13 @@ class _View:
         name = os.path.basename(path)
         if file.kind == "binary":
             yield [f"/usr/bin/{name}", path]
-        if file.kind != "library" or file.capability == COMPAT32:
+        if file.kind != "library":
             return
         for link in (*self.names(path), path):
-            below = link.removeprefix("lib64/")
-            is_gbm = below.startswith("gbm/") and capability in GRAPHICAL
-            is_vdpau = below == f"vdpau/{driver_names.stem(name)}.so.1"
-            if below in IN_LIBRARY_DIR or is_gbm or is_vdpau:
-                yield [LIBRARY_DIR + below, link]
+            folder, _, below = link.partition("/")
+            is_gbm = below.startswith("gbm/")
+            if folder in LIBRARY_DIRS and (capability in GRAPHICAL or not is_gbm):
+                yield [LIBRARY_DIRS[folder] + below, link]
 
 
 def _mounts(file: DriverFile, _: str) -> Iterator[list[str]]:

@@ -27,6 +27,7 @@ GLOBAL: Kinds = {
 }  # fmt: skip
 COMMON: Kinds = {
     "container-spec": flags.TEXT, "proc-root": flags.TEXT,
+    "debug": flags.SWITCH, "d": flags.SWITCH, "quiet": flags.SWITCH,
     "help": flags.SWITCH, "h": flags.SWITCH,
 }  # fmt: skip
 LINK: Kinds = {"link": flags.LIST}
@@ -51,7 +52,6 @@ HOOKS: dict[str, Kinds] = {
     "update-ldcache": {"folder": flags.LIST, "ldconfig-path": flags.TEXT},
 }
 """Flags of each hook. --ldconfig-path is taken and not used: no ldconfig runs."""
-HIDDEN = ("container-spec", "proc-root", "help", "h")
 
 
 def main(argv: list[str], stdin_fd: int = 0, *, program: str = PROGRAM) -> int:
@@ -83,13 +83,12 @@ def _dispatch(argv: list[str], stdin_fd: int, program: str) -> int:
     found = flags.read(before, GLOBAL)
     if found.is_set("help") or found.is_set("h") or found.is_set("version") or found.is_set("v"):
         return _without_hook(before, "", program)
-    given = flags.read(argv[len(before) + 1 :], HOOKS[name] | COMMON)
-    if given.is_set("help") or given.is_set("h"):
+    given = flags.read(argv[len(before) + 1 :], HOOKS[name] | COMMON, surplus=True)
+    if given.is_set("help") or given.is_set("h") or given.rest[:1] in (["help"], ["h"]):
         print(usage(program, name))
         return 0
-    if given.rest:
-        raise UsageError(f"{name} takes no argument {given.rest[0]!r}", hint="it takes flags only")
-    _run(name, given, stdin_fd, program, quiet=found.is_set("quiet"))
+    quiet = found.is_set("quiet") or given.is_set("quiet")
+    _run(name, given, stdin_fd, program, quiet=quiet)
     return 0
 
 
@@ -105,10 +104,10 @@ def _without_hook(argv: list[str], name: str, program: str) -> int:
     except UsageError:
         found = flags.Options()
     if found.is_set("version") or found.is_set("v"):
-        from nvct.version import __version__
+        from nvct import version
 
-        print(f"{program} {__version__}")
-    elif found.is_set("help") or found.is_set("h") or name == "help":
+        print(version.text("NVIDIA CDI Hook"), end="")
+    elif found.is_set("help") or found.is_set("h") or name in ("help", "h"):
         print(usage(program))
     elif name:
         _say(f"{program}: warning: unsupported CDI hook: {errors.printable(name)}")

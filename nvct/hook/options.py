@@ -67,8 +67,8 @@ class Options:
             raise UsageError(f"--{name} is {value!r}, want true or false")
 
 
-def read(words: list[str], kinds: Kinds) -> Options:
-    """Read flags up to the first word that is none.
+def read(words: list[str], kinds: Kinds, *, surplus: bool = False) -> Options:
+    """Read flags up to the first word that is none; with `surplus`, beyond such words as well.
 
     Raises:
         UsageError: a flag is unknown, has no value or a wrong one.
@@ -81,7 +81,11 @@ def read(words: list[str], kinds: Kinds) -> Options:
             index += 1
             break
         if not word.startswith("-") or word == "-":
-            break
+            if not surplus:
+                break
+            options.rest.append(word)
+            index += 1
+            continue
         name, equals, value = word.lstrip("-").partition("=")
         kind = kinds.get(name)
         if kind is None:
@@ -96,5 +100,5 @@ def read(words: list[str], kinds: Kinds) -> Options:
                 value = words[index]
         options.put(kind, name, value)
         index += 1
-    options.rest = words[index:]
+    options.rest += words[index:]
     return options

@@ -12,12 +12,13 @@ from _struct import pack, unpack_from
 
 from nvct.linux.syscall import number, syscall
 
-PROG_LOAD, PROG_ATTACH, PROG_GET_FD_BY_ID, PROG_QUERY = 5, 8, 13, 16
+PROG_LOAD, PROG_ATTACH, PROG_GET_FD_BY_ID, OBJ_GET_INFO_BY_FD, PROG_QUERY = 5, 8, 13, 15, 16
 TYPE_CGROUP_DEVICE = 15
 ATTACH_CGROUP_DEVICE = 6
 ALLOW_MULTI, REPLACE = 2, 4
 MAX_PROGRAMS = 64
 INSTRUCTION = 8
+PROGRAM_LIMIT = 1 << 20
 _BYTES_HEADER = bytes.__basicsize__ - 1
 
 
@@ -33,6 +34,26 @@ def query(cgroup_fd: int) -> tuple[int, list[int]]:
 def open_program(program_id: int) -> int:
     """Return a descriptor of a loaded program."""
     return _bpf(PROG_GET_FD_BY_ID, pack("III", program_id, 0, 0))
+
+
+def instructions(program_fd: int) -> bytes:
+    """Return the instructions of a loaded program; nothing where the kernel does not show them.
+
+    It shows them to who has CAP_BPF or CAP_SYS_ADMIN, unless it has blinded their constants.
+    """
+    size: int = unpack_from("I", _info(program_fd, b""), 20)[0]
+    if not 0 < size <= PROGRAM_LIMIT or size % INSTRUCTION:
+        return b""
+    code = bytes(size)
+    info = _info(program_fd, code)
+    return code if unpack_from("Q", info, 32)[0] and any(code) else b""
+
+
+def _info(program_fd: int, code: bytes) -> bytes:
+    """Return the first 40 bytes of a struct bpf_prog_info; the kernel writes into `code`."""
+    info = pack("IIQIIQQ", 0, 0, 0, 0, len(code), 0, _address(code) if code else 0)
+    _bpf(OBJ_GET_INFO_BY_FD, pack("IIQ", program_fd, len(info), _address(info)))
+    return info
 
 
 def load(instructions: bytes, name: str) -> int:

@@ -175,6 +175,9 @@ class Elf:
     def notes(self, section_name: str) -> list[Note]:
         """Return (name, type, description) of each note in the first section of a name.
 
+        A description that is longer than the section ends with it: libcuda of CUDA 13.2.1 for
+        Orin has such a note, and nvidia-container-toolkit v1.20 reads it so.
+
         Raises:
             ElfError: the section headers or the notes are damaged.
         """
@@ -207,8 +210,8 @@ class Elf:
             name_at = place + 12
             start = name_at + name_size
             start += -start % align
-            if start + size > len(data):
-                raise ElfError(f"ELF file has a note of {size} bytes that leaves its section")
+            if start > len(data):
+                raise ElfError("ELF file has a note whose name leaves its section")
             name = data[name_at : name_at + name_size].rstrip(b"\0")
             found.append((name.decode("utf-8", "replace"), kind, data[start : start + size]))
             place = start + size

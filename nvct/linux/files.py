@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import posix
+from errno import ELOOP, ENXIO
 
 from nvct.errors import DocumentError, HostError, UnsafePathError
 from nvct.linux import constants
@@ -208,6 +209,30 @@ def read_bytes(
     if data is None:
         raise DocumentError(f"{path} is larger than {limit} bytes")
     return data
+
+
+def open_log(path: str) -> int:
+    """Open a log of the host to append to, and make it where it is absent; return its descriptor.
+
+    A log may lie where others can put something in its place: a link is not followed, and nobody
+    waits for the reader of a FIFO.
+
+    Raises:
+        DocumentError: it is a link, or no regular file.
+        OSError: it cannot be written.
+    """
+    flags = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_CLOEXEC
+    flags |= posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_NOCTTY
+    try:
+        fd = posix.open(path, flags, 0o644)
+    except OSError as error:
+        if error.errno in (ELOOP, ENXIO):
+            raise DocumentError(f"{path} is a link or a FIFO: a log is a regular file") from error
+        raise
+    if posix.fstat(fd).st_mode & constants.S_IFMT != constants.S_IFREG:
+        posix.close(fd)
+        raise DocumentError(f"{path} is no regular file, as a log is")
+    return fd
 
 
 def read_all(fd: int, size: int, limit: int) -> bytes | None:

@@ -119,6 +119,10 @@ class Kernel:
             follow_symlinks=False,
         )
 
+    def link_open_file(self, fd: int, target: str, *, dir_fd: int | None = None) -> None:
+        """Give a name to an open file that has none (O_TMPFILE)."""
+        posix.link(f"/proc/self/fd/{fd}", target, dst_dir_fd=dir_fd, follow_symlinks=True)
+
     def symlink(self, target: str, path: str, *, dir_fd: int | None = None) -> None:
         """Make a symbolic link at `path` that says `target`."""
         posix.symlink(target, path, dir_fd=dir_fd)

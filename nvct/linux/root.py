@@ -29,7 +29,18 @@ from nvct.errors import HostError, UnsafePathError
 from nvct.linux import constants
 from nvct.linux.files import discard, read_all, temporary_name, write_temporary
 from nvct.linux.kernel import KERNEL
-from nvct.linux.walk import ABSENT, DIRECTORY, FOLLOW, NOFOLLOW, Place, entries, link_text, walk
+from nvct.linux.walk import (
+    ABSENT,
+    DIRECTORY,
+    EXISTING,
+    FOLLOW,
+    NOFOLLOW,
+    Place,
+    is_name,
+    link_text,
+    names_in,
+    walk,
+)  # fmt: skip
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +51,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from nvct.linux.kernel import Kernel
+    from nvct.linux.walk import Budget
 
 READ_LIMIT = 64 << 20
 LIST_LIMIT = 1 << 16
@@ -54,13 +66,17 @@ class Root:
     Args:
         fd: an O_PATH or readable descriptor of the directory; the object closes it.
         label: what error messages call this root.
+
+    Attributes:
+        budget: the steps that all walks may take together, None for any number.
     """
 
-    __slots__ = ("fd", "label")
+    __slots__ = ("budget", "fd", "label")
 
     def __init__(self, fd: int, label: str = "the container") -> None:
         self.fd = fd
         self.label = label
+        self.budget: Budget | None = None
 
     @classmethod
     def open(cls, path: str) -> Self:
@@ -102,7 +118,8 @@ class Root:
         *,
         write: bool = False,
     ) -> Place:
-        place = Place(self.fd, path, self.label, write=write or create is not None)
+        may_write = write or create is not None
+        place = Place(self.fd, path, self.label, write=may_write, budget=self.budget)
         return walk(place, last, create, kernel)
 
     # Looking.
@@ -135,11 +152,21 @@ class Root:
         """
         try:
             with self._walk(path, FOLLOW) as place:
-                if place.status() is None:
-                    return None
-                return "/" + "/".join([*place.names, place.leaf] if place.leaf else place.names)
+                return None if place.status() is None else place.shown()
         except ABSENT:
             return None
+
+    def real(self, path: str) -> str:
+        """Return a path without links, as far as it exists.
+
+        Raises:
+            UnsafePathError: it leads through a file, a link to nowhere, or too many links.
+        """
+        try:
+            with self._walk(path, EXISTING) as place:
+                return place.shown()
+        except ABSENT as error:
+            raise UnsafePathError(f"{path} leads through a file, or a link to nowhere") from error
 
     def readlink(self, path: str) -> str | None:
         """Return the text of a symbolic link; None if there is no such link."""
@@ -157,7 +184,7 @@ class Root:
         """
         try:
             with self._walk(path, DIRECTORY) as place:
-                names = _names(place.dir_fd, limit)
+                names = names_in(place.dir_fd, limit)
                 if names is None:
                     raise place.unsafe(f"has more than {limit} entries")
         except ABSENT:
@@ -189,7 +216,7 @@ class Root:
         """
         flags = posix.O_PATH | posix.O_NOFOLLOW
         try:
-            if not (follow or write) and _is_name(path):
+            if not (follow or write) and is_name(path):
                 return posix.open(path, flags, dir_fd=self.fd)
             with self._walk(path, FOLLOW if follow else NOFOLLOW, write=write) as place:
                 if not place.leaf:
@@ -349,23 +376,6 @@ class Root:
             posix.close(again)
             raise UnsafePathError(f"{path} in {self.label} is another file through /proc")
         return again
-
-
-def _is_name(path: str) -> bool:
-    """Tell whether a path is one plain name, for which there is nothing to walk."""
-    fits = path.isascii() and len(path) < 256 and path[:1] not in ("", ".")
-    return fits and "/" not in path and "\0" not in path
-
-
-def _names(dir_fd: int, limit: int) -> list[str] | None:
-    """Return the names in a directory, None if there are more than `limit`."""
-    names = []
-    with entries(dir_fd) as found:
-        for entry in found:
-            names.append(entry.name)
-            if len(names) > limit:
-                return None
-    return names
 
 
 def _replaceable(place: Place) -> stat_result | None:

@@ -6,12 +6,19 @@ from __future__ import annotations
 import errno
 import posix
 
-from nvct.errors import UnsafePathError
+from nvct.errors import HostError, UnsafePathError
 from nvct.linux.files import lstat_or_none
 from nvct.linux.kernel import KERNEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Budget(Protocol):
+        """Whatever counts the steps that many walks may take together."""
+
+        steps_left: int
+
     from os import _ScandirIterator as ScandirIterator
     from os import stat_result
     from types import TracebackType
@@ -23,27 +30,40 @@ if TYPE_CHECKING:
 LINK_LIMIT = 40  # the kernel's MAXSYMLINKS
 DEPTH_LIMIT = 256  # each level holds a descriptor; the usual limit of those is 1024
 STEP_LIMIT = 512  # 40 links of 4095 bytes each could name 80000 components
+TEXT_STEP = 256  # bytes of a link's text that cost as much as a component
 
 ABSENT = (FileNotFoundError, NotADirectoryError)
-DIRECTORY, FOLLOW, NOFOLLOW = range(3)
+DIRECTORY, FOLLOW, NOFOLLOW, EXISTING = range(4)
 
 
 class Place:
     """Where a walk ended: open directories from the root down, and a last name in them.
 
     `leaf` is "" where the path is the directory itself. Leaving the context closes everything and
-    gives OSErrors the whole path.
+    gives OSErrors the whole path. `missing` is what of an EXISTING walk's path does not exist.
     """
 
-    __slots__ = ("fds", "label", "leaf", "mounts", "names", "path", "root_fd")
+    __slots__ = (
+        "budget", "fds", "label", "leaf", "missing", "mounts", "names", "path", "root_fd",
+    )  # fmt: skip
 
-    def __init__(self, root_fd: int, path: str, label: str, *, write: bool = False) -> None:
+    def __init__(
+        self,
+        root_fd: int,
+        path: str,
+        label: str,
+        *,
+        write: bool = False,
+        budget: Budget | None = None,
+    ) -> None:
         self.root_fd = root_fd
+        self.budget = budget
         self.path = path
         self.label = label
         self.fds: list[int] = []
         self.names: list[str] = []
         self.leaf = ""
+        self.missing: list[str] = []
         self.mounts: set[bytes] | None = set() if write else None
 
     @property
@@ -97,9 +117,26 @@ class Place:
             return posix.stat(self.dir_fd)
         return lstat_or_none(self.leaf, self.dir_fd)
 
+    def shown(self) -> str:
+        """Return where the walk ended, without links, as the root's inside sees it."""
+        return "/" + "/".join([*self.names, *filter(None, [self.leaf]), *self.missing])
+
     def unsafe(self, what: str) -> UnsafePathError:
         """Return the error that says what is wrong with this path."""
         return UnsafePathError(f"{self.path} in {self.label} {what}")
+
+    def spend(self, budget: Budget, steps: int = 1) -> None:
+        """Take steps off the budget.
+
+        Raises:
+            HostError: none is left. It is no UnsafePathError: this path is not to blame.
+        """
+        budget.steps_left -= steps
+        if budget.steps_left < 0:
+            raise HostError(
+                f"the paths in {self.label} take too many steps to follow",
+                hint="has it thousands of mounts, or links to links?",
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -121,11 +158,13 @@ def walk(place: Place, last: int, create: int | None, kernel: Kernel) -> Place:
     """Walk from the root to `place.path`; `last` says what to do with the last component.
 
     DIRECTORY: it is a directory, walked into. FOLLOW: if it is a link, go on with its text.
-    NOFOLLOW: stop before it. `create` is the mode of directories to make on the way, or None.
+    NOFOLLOW: stop before it. EXISTING: as FOLLOW, but what is missing at the end may be missing.
+    `create` is the mode of directories to make on the way, or None.
 
     Raises:
         UnsafePathError: too many links, too deep, or no path at all.
         FileNotFoundError, NotADirectoryError: a directory on the way is missing.
+        HostError: the budget is spent.
     """
     if "\0" in place.path:
         raise UnsafePathError(f"a path inside {place.label} holds a NUL character")
@@ -144,29 +183,42 @@ def walk(place: Place, last: int, create: int | None, kernel: Kernel) -> Place:
 
 def _steps(place: Place, last: int, create: int | None, kernel: Kernel) -> None:
     todo = _components(place.path)
+    own = len(todo)  # how many of these are the path's, not a link's
     links = steps = 0
     while todo:
         steps += 1
+        if place.budget is not None:
+            place.spend(place.budget)
         name = todo.pop()
+        is_own, own = len(todo) < own, min(own, len(todo))
         if name == "..":
             place.up()
             continue
         if name == ".":  # the last one: the path is the directory walked into before
             continue
+        text = None
         if todo or last == DIRECTORY:
-            text = _enter(place, name, create, kernel)
-        elif last == FOLLOW:
+            try:
+                text = _enter(place, name, create, kernel)
+            except FileNotFoundError:
+                if last != EXISTING or not is_own:
+                    raise
+                place.missing = [name, *(n for n in reversed(todo) if n != ".")]
+                return
+        elif last != NOFOLLOW:
             text = link_text(name, place.dir_fd)
-        else:
-            text = None
         if text is not None:
             links += 1
+            if place.budget is not None:
+                place.spend(place.budget, len(text) // TEXT_STEP)
             place.linked()
             if text.startswith("/"):
                 place.restart()
             todo.extend(_components(text))
         elif not todo and last != DIRECTORY:
             place.leaf = name
+            if last == EXISTING and not is_own and place.status() is None:
+                raise FileNotFoundError(errno.ENOENT, "no such file", name)
         if links > LINK_LIMIT or steps > STEP_LIMIT:
             raise place.unsafe("leads through too many symbolic links")
     place.check_mount()
@@ -224,6 +276,23 @@ def entries(dir_fd: int) -> ScandirIterator[str]:
         return posix.scandir(fd)  # it has a descriptor of its own
     finally:
         posix.close(fd)
+
+
+def names_in(dir_fd: int, limit: int) -> list[str] | None:
+    """Return the names in a directory, None if there are more than `limit`."""
+    names = []
+    with entries(dir_fd) as found:
+        for entry in found:
+            names.append(entry.name)
+            if len(names) > limit:
+                return None
+    return names
+
+
+def is_name(path: str) -> bool:
+    """Tell whether a path is one plain name, for which there is nothing to walk."""
+    fits = path.isascii() and len(path) < 256 and path[:1] not in ("", ".")
+    return fits and "/" not in path and "\0" not in path
 
 
 def _make_directory(place: Place, name: str, mode: int, kernel: Kernel) -> None:

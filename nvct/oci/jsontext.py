@@ -9,10 +9,11 @@ number formats, key order and white space survive because they are never written
 from __future__ import annotations
 
 from nvct.errors import DocumentError
+from nvct.oci.jsondepth import check_depth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import TypeAlias
 
     Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     Path: TypeAlias = tuple[str, ...]
 
 SPACE = " \t\n\r"
-ELEMENTS: Want = {"[]": None}
+EACH = "[]"
 """Marks, in a table of wanted members, an array whose elements' places are wanted."""
+ELEMENTS: Want = {EACH: None}
 SKIPPED: Want = {"": None}
 """What no table names."""
 MALFORMED = (StopIteration, ValueError, IndexError, RecursionError, SystemError)
@@ -60,8 +62,11 @@ def _once(pairs: list[tuple[str, Json]]) -> Json:
     """Make an object of its members; of two of a name Go takes the last, others the first."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise _TwiceError(next(name for name in found if names.count(name) > 1))
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise _TwiceError(name)
+            seen.add(name)
     return found
 
 
@@ -75,18 +80,14 @@ def _scanner(
 
 
 def parse(text: str, source: str) -> Json:
-    """Parse one JSON document.
-
-    Args:
-        text: the whole document.
-        source: what it is, for the error.
+    """Parse one JSON document; an error names its source.
 
     Raises:
         DocumentError: it is no JSON, or has something behind its end.
     """
-    scan = _scanner()
+    check_depth(text, source)
     try:
-        value, end = scan(text, _skip(text, 0))
+        value, end = _scanner()(text, _skip(text, 0))
     except MALFORMED as error:
         raise DocumentError(f"{source} is not JSON: {_reason(error)}") from error
     if _skip(text, end) != len(text):
@@ -169,14 +170,20 @@ class Node:
 class Document:
     """A JSON object whose wanted members can be read and edited in place.
 
-    What is read is always the text as it came; edits show in `render`. Edits of one path add up:
-    the last `put` counts, and what is appended stands behind what is rewritten. No path that is
-    put or rewritten may lie within another edited one.
+    Reads return the text as it came; edits show in `render`. Edits of one path add up: the last
+    `put` counts, appended elements follow rewritten ones. No edited path lies within another one.
     """
 
     __slots__ = (
-        "_added", "_puts", "_rewritten", "_scan", "_scan_wanted", "root", "source", "text",
-    )  # fmt: skip
+        "_added",
+        "_puts",
+        "_rewritten",
+        "_scan",
+        "_scan_wanted",
+        "root",
+        "source",
+        "text",
+    )
 
     def __init__(self, text: str, want: Want, source: str) -> None:
         """Walk text along the wanted members.
@@ -185,6 +192,7 @@ class Document:
             DocumentError: the text is no JSON object, or names a wanted member twice, or one of
                 an object in there.
         """
+        check_depth(text, source)
         self.text = text
         self.source = source
         self._scan = _scanner()
@@ -207,15 +215,14 @@ class Document:
         text = self.text
         if want is not None and want is not SKIPPED and text[pos] == "{":
             return self._walk_object(pos, want)
-        if want is ELEMENTS and text[pos] == "[":
-            return self._walk_array(pos)
+        if want and EACH in want and text[pos] == "[":
+            return self._walk_array(pos, want[EACH] or {})
         value, end = (self._scan if want is SKIPPED else self._scan_wanted)(text, pos)
         return Node(pos, end, value)
 
     def _walk_object(self, start: int, want: Want) -> Node:
         text = self.text
         members: dict[str, Node] = {}
-        folded = {key.casefold() for key in want}
         pos = _skip(text, start + 1)
         if text[pos] == "}":
             return Node(start, pos + 1, members=members)
@@ -227,10 +234,7 @@ class Document:
             if text[pos] != ":":
                 raise ValueError(f"a colon is missing at {pos}")
             child = self._walk(_skip(text, pos + 1), want.get(str(key), SKIPPED))
-            if key not in want and str(key).casefold() in folded:  # runc takes it (Go), crun not
-                raise DocumentError(
-                    f"{self.source} is ambiguous: {key} is no member in lower case"
-                )
+            self._refuse_folded((str(key),), want)
             if key in want and key in members:
                 raise DocumentError(f"{self.source} is ambiguous: {key} stands there twice")
             members[str(key)] = child
@@ -242,13 +246,21 @@ class Document:
             pos = _skip(text, pos + 1)
         return Node(start, pos + 1, members=members)
 
-    def _walk_array(self, start: int) -> Node:
+    def _refuse_folded(self, keys: Iterable[str], known: Want) -> None:
+        """Refuse a key that is a known one but for its case: runc takes it (Go), crun does not."""
+        for key in keys:
+            if key not in known and key.casefold() in map(str.casefold, known):
+                raise DocumentError(f"{self.source} is ambiguous: {key} is in the wrong case")
+
+    def _walk_array(self, start: int, known: Want) -> Node:
         text = self.text
         elements: list[Node] = []
         pos = _skip(text, start + 1)
         if text[pos] != "]":
             while True:
                 value, end = self._scan_wanted(text, pos)
+                if known and isinstance(value, dict):
+                    self._refuse_folded(value, known)
                 elements.append(Node(pos, end, value))
                 pos = _skip(text, end)
                 if text[pos] == "]":
@@ -311,7 +323,7 @@ class Document:
         self._puts[path] = fragment
 
     def fragment(self, node: Node) -> str:
-        """Return a node's own text."""
+        """Return the text of a node."""
         return self.text[node.start : node.end]
 
     @property

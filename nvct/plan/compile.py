@@ -137,11 +137,10 @@ def _add_device(
         entry["facts"].append(facts.take("rdev", node.get("hostPath") or node["path"]))
     entry["refuse"] = next(filter(None, map(_missing, everything)), "")
     compiled = model.no_edits()
-    if not entry["refuse"]:
-        try:
-            compiled = _with_parts(edits, parts or {}, path)
-        except NvctError as error:
-            entry["refuse"] = error.message.removeprefix(f"{path}: ")
+    try:
+        compiled = _with_parts(edits, parts or {}, path)
+    except NvctError as error:
+        entry["refuse"] = entry["refuse"] or error.message.removeprefix(f"{path}: ")
     if compiled not in plan["edits"]:
         plan["edits"].append(compiled)
     entry["edits"] = plan["edits"].index(compiled)

@@ -3,7 +3,7 @@
 
 Hot. A plan is a JSON object::
 
-    {"nvct-plan": 3,
+    {"nvct-plan": 4,
      "config":  path,                           of the config.toml that it was compiled under
      "facts":   [fact, ...],                    what the whole plan was compiled from
      "specs":   [{"path": ..., "facts": [...], "edits": Edits, "refuse": ""}, ...],
@@ -27,8 +27,10 @@ request is turned down, "" where it is not. Edits of nvct's own spec may have mo
     "cache": [[machine, name, path], ...]    how the dynamic linker finds what "mounts" brings
 
 The hook is put together of its own arguments and those ("args") of the parts that are taken; the
-edits that hold it say under "apply" which they are, for who does its work without it. The
-plan "properties" has no devices, but "gpus": {name: {"brand": ..., "arch": ...}}.
+edits that hold it say under "apply" which they are, for who does its work without it. Its plan
+says under "parents" which numbers the GPUs in MIG mode have, which are no devices themselves:
+{UUID, index or PCI bus id: [major, minor]}. The plan "properties" has no devices, but
+"gpus": {name: {"brand": ..., "arch": ...}}.
 """
 
 from __future__ import annotations
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
         cache: dict[str, list[list[str]]]
         cache32: dict[str, list[list[str]]]
         links: dict[str, list[list[str]]]
+        links32: dict[str, list[list[str]]]
         mounts: dict[str, list[list[str]]]
         env: dict[str, list[str]]
         compat: dict[str, str]
@@ -140,12 +143,17 @@ if TYPE_CHECKING:
 
         farm: Farm
         made: int
+        parents: dict[str, list[int]]
 
 
-FORMAT = 3
+FORMAT = 4
 NOT_BY_DEFAULT = "compat32"
 """The capability that has to be asked for by name: the incumbent's CDI modes never deliver it."""
 KEY = "nvct-plan"
+COMPAT_WORDS = (
+    '"--host-driver-version=', '"--host-cuda-version=', '"--cuda-compat-container-root=',
+)  # fmt: skip
+"""How the hook's arguments begin by which it chooses CUDA compatibility libraries, as JSON."""
 
 
 def is_current(plan: object) -> bool:
@@ -239,6 +247,38 @@ def _chosen(edits: Edits, capabilities: list[str] | None) -> list[Edits]:
             made["apply"] = list(args)
             found.append(made)
     return found
+
+
+def without_compat(edits: list[Edits]) -> list[Edits]:
+    """Return edits that leave the driver's libcuda in its place, whatever the image brings.
+
+    Only nvct's own spec says how to choose; hooks of others' specs stay as they are.
+    """
+    made = {id(one): _without_compat(one) for one in edits if "apply" in one}
+    found = []
+    for one in edits:
+        new = made.get(id(one), one)
+        farm = new.get("farm")
+        if farm is not None:
+            table: Farm = {**farm["table"], "compat": {}}
+            common = [made.get(id(its), its) for its in farm["common"]]
+            new = {**new, "farm": {**farm, "table": table, "common": common}}
+        found.append(new)
+    return found
+
+
+def _without_compat(edits: Edits) -> Edits:
+    """Return the hook's edits without the arguments that let it choose."""
+    words = [word for word in edits["apply"] if word.startswith(COMPAT_WORDS)]
+    if not words:
+        return edits
+    kept = [word for word in edits["apply"] if word not in words]
+    if not kept:
+        return no_edits()
+    texts = edits["hooks"]["createContainer"]
+    for word in words:
+        texts = [text.replace(f",{word}", "", 1) for text in texts]
+    return {**edits, "apply": kept, "hooks": {"createContainer": texts}}
 
 
 def gone(edits: list[Edits]) -> str:

@@ -14,6 +14,7 @@ import posix
 from nvct.errors import BundleError, HostError, UnsafePathError
 from nvct.linux import constants as c
 from nvct.linux.root import Root
+from nvct.prestart.process import ENDED, Process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,32 +31,48 @@ class Container:
 
     Attributes:
         pid: of its first process.
+        process: that, opened; None where it was not.
         rootfs: absolute path of its root, as its mount namespace has it before the pivot.
         userns: it has a user namespace that is not ours.
     """
 
-    __slots__ = ("_mount_fd", "_user_fd", "pid", "rootfs", "userns")
+    __slots__ = ("_mount_fd", "_user_fd", "pid", "process", "rootfs", "userns")
 
-    def __init__(self, pid: int, rootfs: str, proc: str = "/proc") -> None:
+    def __init__(
+        self, pid: int, rootfs: str, proc: str = "/proc", *, process: Process | None = None
+    ) -> None:
         """Open the namespaces; nothing is entered yet.
+
+        Args:
+            pid: of its first process.
+            rootfs: absolute path of its root.
+            proc: the host's /proc.
+            process: the first process, if it has been opened; `close` closes it.
 
         Raises:
             HostError: there is no such process, or it shares our mounts or the host's.
         """
         self.pid = pid
         self.rootfs = rootfs
-        self._user_fd = -1
-        self._mount_fd = _namespace(proc, pid, "mnt")
-        if self._has_host_mounts(proc):
+        self._user_fd = self._mount_fd = -1
+        self.process: Process | None = process or Process(pid, proc)
+        try:
+            self._mount_fd = _namespace(self.process, "mnt")
+            self._refuse_host_mounts(self.process, proc)
+            self._user_fd = _namespace(self.process, "user")
+        except BaseException:
             self.close()
-            raise HostError(
-                f"process {pid} has no mount namespace of its own",
-                hint="a hook would change the host",
-            )
-        self._user_fd = _namespace(proc, pid, "user")
+            raise
         self.userns = not _is_of("self", self._user_fd, proc, "user")
 
-    def _has_host_mounts(self, proc: str) -> bool:
+    def _refuse_host_mounts(self, process: Process, proc: str) -> None:
+        if self._has_host_mounts(process, proc):
+            raise HostError(
+                f"process {self.pid} has no mount namespace of its own",
+                hint="a hook would change the host",
+            )
+
+    def _has_host_mounts(self, process: Process, proc: str) -> bool:
         """Tell whether the process has our mounts, or the host's.
 
         Whoever calls a hook may have left the host's mounts itself (unshare -m, an engine's
@@ -71,13 +88,18 @@ class Container:
             if is_rootless(proc):
                 return False  # who may not ask for the host's mounts cannot enter them either
         below = _real(self.rootfs, proc).rstrip("/") + "/"
-        ours = _targets("self", proc)
+        us = Process("self", proc)
+        ours = _targets(us)
+        us.close()
         return not any(
-            target.startswith(below) and target not in ours for target in _targets(self.pid, proc)
+            target.startswith(below) and target not in ours for target in _targets(process)
         )
 
     def close(self) -> None:
-        """Close the namespaces."""
+        """Close the namespaces and the process."""
+        if self.process is not None:
+            self.process.close()
+            self.process = None
         for fd in (self._mount_fd, self._user_fd):
             if fd >= 0:
                 posix.close(fd)
@@ -145,13 +167,13 @@ def is_rootless(proc: str = "/proc") -> bool:
     return tuple(data.decode("ascii", "replace").split()[:3]) != ALL_IDS
 
 
-def _namespace(proc: str, pid: int, kind: str) -> int:
+def _namespace(process: Process, kind: str) -> int:
     try:
-        return posix.open(f"{proc}/{pid}/ns/{kind}", posix.O_RDONLY)
+        return process.open(f"ns/{kind}")
     except OSError as error:
         raise HostError(
-            f"the {kind} namespace of process {pid} cannot be opened: {error.strerror}",
-            hint="has the container's process ended?",
+            f"the {kind} namespace of process {process.pid} cannot be opened: {error.strerror}",
+            hint=ENDED,
         ) from error
 
 
@@ -174,16 +196,9 @@ def _real(path: str, proc: str) -> str:
         posix.close(fd)
 
 
-def _targets(who: int | str, proc: str) -> set[str]:
+def _targets(process: Process) -> set[str]:
     """Return where a process has something mounted."""
     from nvct.linux import mountinfo
-    from nvct.linux.files import read_bytes
 
-    try:
-        text = read_bytes(f"{proc}/{who}/mountinfo").decode("utf-8", "surrogateescape")
-    except OSError as error:
-        raise HostError(
-            f"the mounts of process {who} cannot be read: {error.strerror}",
-            hint="a prestart hook needs CAP_SYS_PTRACE",
-        ) from error
+    text = process.read("mountinfo").decode("utf-8", "surrogateescape")
     return {mount.target for mount in mountinfo.parse(text)}

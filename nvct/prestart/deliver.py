@@ -100,6 +100,7 @@ class Delivery:
                 trees += [node.take(dev_root, self.kernel) for node in devices]
                 devices = []
             with self.container.enter(self.kernel) as root:
+                root.budget = self.bundle
                 try:
                     self._inside(root, trees, devices, actions)
                 except OSError as error:
@@ -121,7 +122,10 @@ class Delivery:
         texts = [node["rule"] for one in edits for node in one["nodes"] if node["rule"]]
         there = self.bundle.document.elements(("linux", "resources", "devices"))
         configured = [entry.value for entry in there if isinstance(entry.value, dict)]
-        rules.allow(texts, self.container.pid, configured, env=self.env, warn=self.warn)
+        rules.allow(
+            texts, self.container.pid, configured,
+            env=self.env, warn=self.warn, process=self.container.process,
+        )  # fmt: skip
 
     def _inside(
         self,

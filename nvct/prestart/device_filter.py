@@ -2,8 +2,9 @@
 """Device rules as a BPF program of cgroup v2, and that program in the place of those there.
 
 Of several programs of a cgroup all must allow an access, so adding one cannot allow more: each
-that is attached is replaced by one made of the whole set of rules. They are config.json's and
-ours; nothing is read out of a program that is attached.
+that is attached is replaced. Where config.json is at hand, by one made of the whole set of rules,
+config.json's and ours; nothing is read out of a program that is attached. Where it is not, by the
+same program with our rules before it, as libnvidia-container does.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from nvct.linux import bpf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nvct.prestart.rule import Rule
 
 NAME = "nvct_device"
@@ -34,7 +37,26 @@ def build(rules: list[Rule]) -> bytes:
     names it, as in cgroup v1; what no rule decides is denied. So the program goes through the
     rules from the last one, and forgets of what is asked for what was allowed.
     """
-    program = [
+    program = _head()
+    for rule in reversed(rules):
+        program += _rule(rule)
+        if rule.decides_everything:
+            break
+    program += [_code(MOVE_IMM, R0, immediate=0), _code(EXIT)]
+    return b"".join(program)
+
+
+def before(rules: list[Rule], program: bytes) -> bytes:
+    """Return a program that allows what rules allow, and decides all else as another one does.
+
+    What follows finds the context in R1, as it does at a start: rules that allow leave it there.
+    """
+    return b"".join([*_head(), *(code for rule in rules for code in _rule(rule)), program])
+
+
+def _head() -> list[bytes]:
+    """Return the instructions that take apart what is asked for."""
+    return [
         _code(LOAD_WORD, WANTED, R1, 0),  # access << 16 | type
         _code(MOVE, TYPE, WANTED),
         _code(AND, TYPE, immediate=0xFFFF),
@@ -42,12 +64,6 @@ def build(rules: list[Rule]) -> bytes:
         _code(LOAD_WORD, MAJOR, R1, 4),
         _code(LOAD_WORD, MINOR, R1, 8),
     ]
-    for rule in reversed(rules):
-        program += _rule(rule)
-        if rule.decides_everything:
-            break
-    program += [_code(MOVE_IMM, R0, immediate=0), _code(EXIT)]
-    return b"".join(program)
 
 
 def _rule(rule: Rule) -> list[bytes]:
@@ -94,11 +110,34 @@ def replace(folders: list[str], rules: list[Rule]) -> None:
         HostError: the kernel does not allow it.
     """
     program = build(rules)
+    _replace_all(folders, lambda _: program)
+
+
+def extend(folders: list[str], rules: list[Rule]) -> None:
+    """Let each device program of some cgroups allow what these rules allow, too.
+
+    Raises:
+        HostError: the kernel does not allow it, or does not show a program.
+    """
+
+    def extended(old: int) -> bytes:
+        program = bpf.instructions(old)
+        if not program:
+            raise HostError(
+                "the kernel does not show a device program of the container's cgroup",
+                hint="add --no-cgroups, or use nvidia-container-runtime-hook",
+            )
+        return before(rules, program)
+
+    _replace_all(folders, extended)
+
+
+def _replace_all(folders: list[str], program_for: Callable[[int], bytes]) -> None:
     for folder in folders:
         try:
             fd = posix.open(folder, posix.O_RDONLY | posix.O_DIRECTORY)
             try:
-                _replace(fd, program)
+                _replace(fd, program_for)
             finally:
                 posix.close(fd)
         except OSError as error:
@@ -108,13 +147,13 @@ def replace(folders: list[str], rules: list[Rule]) -> None:
             ) from error
 
 
-def _replace(cgroup_fd: int, program: bytes) -> None:
+def _replace(cgroup_fd: int, program_for: Callable[[int], bytes]) -> None:
     flags, ids = bpf.query(cgroup_fd)
     for program_id in ids:
         old = new = -1
         try:
             old = bpf.open_program(program_id)
-            new = bpf.load(program, NAME)  # one for each: none can be attached twice
+            new = bpf.load(program_for(old), NAME)  # one for each: none can be attached twice
             if flags & bpf.ALLOW_MULTI:
                 bpf.replace(cgroup_fd, new, old)
             else:

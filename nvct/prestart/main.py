@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nvct.oci.bundle import Bundle
     from nvct.prestart.state import State
     from nvct.request.origin import Origin
-    from nvct.request.resolve import Request
+    from nvct.request.resolve import Defined, Request
     from nvct.shim.create import Host
 
 PROGRAM = "nvidia-container-runtime-hook"
@@ -78,9 +78,9 @@ def main(
 def _dispatch(argv: list[str], env: dict[str, str], cold: str, stdin_fd: int, program: str) -> int:
     found = flags.read(argv, FLAGS)
     if found.is_set("version"):
-        from nvct.version import __version__
+        from nvct import version
 
-        print(f"{program} {__version__}")
+        print(version.text("NVIDIA Container Runtime Hook"), end="")
         return 0
     command = found.rest[0] if found.rest else ""
     if found.is_set("help") or found.is_set("h") or command == "help":
@@ -109,6 +109,8 @@ def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGR
     from nvct.shim import settings
 
     state = states.read(stdin_fd)
+    if states.is_inside(state.pid):
+        env = {}  # the image's
     bundle = bundles.load(bundles.config_path(state.bundle))
     if is_served(bundle):
         return
@@ -119,20 +121,23 @@ def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGR
             trouble: NvctError | None = None
         except NvctError as error:  # it only concerns who asks
             config, trouble = settings.fallback(), error
+
+        def host() -> Host:
+            from nvct.shim.create import Host  # who asks for nothing needs none
+
+            return Host(store, env, cold, config.proc_root)
+
         origin = None
         if config.policy:  # only where config.toml has rules
-            from nvct.shim.create import Host, origin_of
+            from nvct.shim.create import origin_of
 
-            origin = origin_of(bundle, config, Host(store, env, cold, config.proc_root))
-        request = asked(bundle, config, origin)
+            origin = origin_of(bundle, config, host())
+        request = asked(bundle, config, origin, lambda name: host().defines(name))
         if request is None:
             return
         if trouble is not None:
             raise trouble
-        from nvct.shim.create import Host
-
-        host = Host(store, env, cold, config.proc_root)
-        _deliver(request, bundle, state, config=config, host=host, program=program)
+        _deliver(request, bundle, state, config=config, host=host(), program=program)
     finally:
         store.close()
 
@@ -147,8 +152,12 @@ def is_served(bundle: Bundle) -> bool:
     return value == INJECTED
 
 
-def asked(bundle: Bundle, config: Config, origin: Origin | None = None) -> Request | None:
+def asked(
+    bundle: Bundle, config: Config, origin: Origin | None = None, defined: Defined | None = None
+) -> Request | None:
     """Return what a container asks a hook for; annotations are for engines and the shim.
+
+    `origin` and `defined` are those of `nvct.request.resolve.decide`.
 
     Raises:
         RequestError: it asks for what cannot be understood, or for CDI devices by name.
@@ -158,7 +167,9 @@ def asked(bundle: Bundle, config: Config, origin: Origin | None = None) -> Reque
     from nvct.request.resolve import decide
 
     mode, config.mode = config.mode, "legacy"
-    request, _ = decide(bundle.env, bundle.mounts, {}, bundle.bounding, config, origin=origin)
+    request, _ = decide(
+        bundle.env, bundle.mounts, {}, bundle.bounding, config, origin=origin, defined=defined
+    )
     if request is None:
         return None
     if mode not in HANDLED and not config.skip_mode_detection:
@@ -184,20 +195,25 @@ def _deliver(
     program: str,
 ) -> None:
     from nvct.config.model import check
-    from nvct.plan.model import gone
     from nvct.prestart.container import Container, rootfs_of
     from nvct.prestart.deliver import Delivery
-    from nvct.shim.create import edits_for
+    from nvct.prestart.process import Process
+    from nvct.shim.create import edits_that_exist
 
     check(config)
-    edits = edits_for(request, config, host)
-    if gone(edits):
-        edits = edits_for(request, config, host, anew=True)
 
     def warn(text: str) -> None:
         _say(f"{program}: warning: {errors.printable(text)}")
 
-    container = Container(state.pid, rootfs_of(bundle, state.bundle))
+    rootfs = rootfs_of(bundle, state.bundle)
+    process = Process(state.pid)  # before plans are made, which may take seconds
+    try:
+        process.hold()
+        edits = edits_that_exist(request, config, host)
+        container = Container(state.pid, rootfs, process=process)
+    except BaseException:
+        process.close()
+        raise
     try:
         Delivery(container, bundle, config, host.env, warn).run(edits)
     finally:

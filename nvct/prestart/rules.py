@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from nvct.prestart.process import Process
+
 LIMIT = 16 << 20
 UNITS = (".scope", ".service")
 DEFAULTS = (
@@ -68,14 +70,23 @@ class Cgroup:
         return found
 
 
-def find(pid: int, proc: str = "/proc") -> Cgroup:
+def find(pid: int, proc: str = "/proc", process: Process | None = None) -> Cgroup:
     """Return where the device rules of a process are.
+
+    Args:
+        pid: its number.
+        proc: the host's /proc.
+        process: the process, if it has been opened; its number is not looked up again then.
 
     Raises:
         HostError: no hierarchy is mounted that has them.
     """
     paths = {}
-    for line in _read(f"{proc}/{pid}/cgroup").splitlines():
+    if process is None:
+        text = _read(f"{proc}/{pid}/cgroup")
+    else:
+        text = process.read("cgroup").decode("utf-8", "surrogateescape")
+    for line in text.splitlines():
         _, controllers, path = line.split(":", 2)
         paths[controllers] = path
     ways = [(path, False) for names, path in paths.items() if "devices" in names.split(",")]
@@ -120,21 +131,24 @@ def _read(path: str) -> str:
 def allow(
     texts: list[str],
     pid: int,
-    configured: list[dict[str, Any]],
+    configured: list[dict[str, Any]] | None,
     *,
     env: dict[str, str],
     warn: Callable[[str], None],
     proc: str = "/proc",
+    process: Process | None = None,
 ) -> None:
     """Let a container open devices.
 
     Args:
         texts: the rules, as entries of linux.resources.devices.
         pid: of the container's process.
-        configured: linux.resources.devices of its config.json.
+        configured: linux.resources.devices of its config.json; None where that is not known: what
+            the cgroup allows stays allowed.
         env: with which systemctl is started.
         warn: told if systemd could not be.
         proc: the host's /proc.
+        process: the container's, if it has been opened.
 
     Raises:
         HostError: the kernel does not take a rule.
@@ -142,7 +156,7 @@ def allow(
     ours = _parsed(texts)
     if not ours:
         return
-    cgroup = find(pid, proc)
+    cgroup = find(pid, proc, process)
     if cgroup.path == "/":
         return  # the top of the hierarchy has no rules
     if cgroup.unit:
@@ -152,7 +166,10 @@ def allow(
     if cgroup.unified:
         from nvct.prestart import device_filter
 
-        device_filter.replace(cgroup.folders(), _there(configured) + ours)
+        if configured is None:
+            device_filter.extend(cgroup.folders(), ours)
+        else:
+            device_filter.replace(cgroup.folders(), _there(configured) + ours)
     else:
         _write(cgroup.folder, ours)
 

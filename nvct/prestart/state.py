@@ -6,9 +6,12 @@
 
 from __future__ import annotations
 
+import posix
+
 from nvct.errors import BundleError
 from nvct.hook.context import read_object
 
+HOST = "1"
 HINT = "the OCI runtime hands the container's state to a hook on stdin"
 
 
@@ -42,3 +45,26 @@ def read(fd: int) -> State:
     if not isinstance(pid, int) or isinstance(pid, bool) or pid < 2:
         raise BundleError(f"the container's state has the pid {pid!r:.40}", hint=HINT)
     return State(pid, bundle)
+
+
+def is_inside(pid: int, proc: str = "/proc") -> bool:
+    """Return whether this process has the container's mounts, and they are not the host's.
+
+    It has them when an engine starts it as a createContainer hook, with the image's environment.
+    In a PID namespace that /proc is not of, the container's perhaps, `pid` says nothing, and it
+    counts as inside.
+    """
+    try:
+        if posix.readlink(f"{proc}/self") != str(posix.getpid()):
+            return True
+        ours, theirs = [
+            posix.stat(f"{proc}/{process}/ns/mnt").st_ino for process in ("self", str(pid))
+        ]
+    except OSError:
+        return False
+    try:
+        return ours == theirs != posix.stat(f"{proc}/{HOST}/ns/mnt").st_ino
+    except OSError:
+        from nvct.prestart.container import is_rootless
+
+        return ours == theirs and is_rootless(proc)  # in a user namespace, which it is not of

@@ -14,6 +14,7 @@ from dataclasses import replace
 from nvct import paths
 from nvct.cdi import registry, store
 from nvct.config import load
+from nvct.errors import HostError
 from nvct.host import cuda_version, flags
 from nvct.plan import compile as compiler
 from nvct.plan.facts import take
@@ -67,6 +68,7 @@ def registry_plan(config_path: str, run_dir: str) -> Plan:
     return plan
 
 
+@live.hints_name_keys()
 def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
     """Make nvct's own spec of this host as it is now, compile it, and keep both.
 
@@ -97,8 +99,16 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
     plan = compiler.compile_spec(spec, spec_path, config_path, settings.proc_root, parts=more)
     plan["facts"] = facts + driver
     plan["host"] = {"driver": inventory.driver_version, "cuda": inventory.cuda_version}
+    if inventory.mode == "csv" and not any(device.nodes for device in inventory.devices):
+        plan["problems"] = list(inventory.warnings)
     name_the_only_gpu(plan, inventory)
     name_by_bus_id(plan, inventory)
+    plan["parents"] = {
+        name: [gpu.node.major, gpu.node.minor]
+        for gpu in inventory.gpus
+        if gpu.mig_enabled and gpu.node is not None
+        for name in (gpu.uuid, str(gpu.index), gpu.bus_id)
+    }
     if settings.wants_view:
         from nvct.farm import own  # who wants no view does not load what makes it
 
@@ -157,7 +167,12 @@ def _finder(settings: Config, wanted: Wanted, mode: str) -> Callable[[], Invento
     """Return how the host is looked at: a view may stand for the disk."""
 
     def find() -> Inventory:
-        return live.look(settings, wanted, mode)
+        try:
+            return live.look(settings, wanted, mode)
+        except HostError as error:
+            if mode != "csv":
+                raise
+            return live.without_csv(settings, error)
 
     if not settings.wants_view:
         return find

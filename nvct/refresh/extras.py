@@ -54,6 +54,7 @@ PROPERTIES = "properties"
 PREFIX = "mode-"
 
 
+@live.hints_name_keys()
 def mode_plan(mode: str, config_path: str, run_dir: str) -> Plan:
     """Compile what containers get of one mode, and keep the plan.
 
@@ -198,6 +199,7 @@ def _capability_node(roots: Roots, stat_node: StatNode, name: str) -> DeviceNode
     return nodes.make_node(roots, stat_node, place, f"MIG capability {name}")
 
 
+@live.hints_name_keys()
 def properties_plan(config_path: str, run_dir: str) -> Plan:
     """Ask NVML for brand and architecture of the GPUs, and keep that under each of their names.
 

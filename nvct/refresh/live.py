@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 
 from nvct import paths
+from nvct.errors import HostError, NvctError
 from nvct.host import flags, modes, nodes, platform
 from nvct.host.roots import Roots, join
 from nvct.host.wanted import Wanted
@@ -19,10 +21,38 @@ from nvct.plan import facts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nvct.config.model import Config
     from nvct.host.model import Inventory
     from nvct.host.nodes import StatNode
     from nvct.plan.facts import Fact
+
+
+_ROOT = "nvidia-container-cli.root in config.toml"
+KEYS = {
+    "--driver-root, or root in config.toml": _ROOT,
+    "--driver-root or --library-search-path": _ROOT,
+    "--driver-root": _ROOT,
+    "--dev-root": "nvct.dev-root in config.toml",
+    "--csv.file": "nvidia-container-runtime.modes.csv.mount-spec-path in config.toml",
+}
+"""Options of nvidia-ctk that a hint may name, and the keys that the runtime reads instead."""
+
+
+@contextmanager
+def hints_name_keys() -> Iterator[None]:
+    """Let the hints of errors name keys of config.toml: the runtime and the hook have no options.
+
+    Raises:
+        NvctError: the body's, with that hint.
+    """
+    try:
+        yield
+    except NvctError as error:
+        for option, key in KEYS.items():
+            error.hint = error.hint.replace(option, key)
+        raise
 
 
 def roots_of(settings: Config) -> Roots:
@@ -86,6 +116,29 @@ def own_mode(settings: Config) -> str:
     return "csv" if settings.mode == "csv" else "auto"
 
 
+def without_csv(settings: Config, error: HostError) -> Inventory:
+    """Return what mode csv finds where JetPack's lists name nothing: a GPU without any node.
+
+    So that a machine that is no Tegra starts containers, as with nvidia-container-toolkit v1.20,
+    but with a sentence that says why they have no GPU.
+
+    Raises:
+        HostError: this is a Tegra, where the lists are missing.
+    """
+    from nvct.host import procfs, tegra
+    from nvct.host.model import Inventory, NamedDevice
+
+    roots = roots_of(settings)
+    if tegra.is_tegra(roots):
+        raise error
+    return Inventory(
+        driver_version=procfs.driver_version(roots),
+        mode="csv",
+        devices=(NamedDevice(name="0", nodes=()),),
+        warnings=(f"no GPU in mode csv, as this is no Tegra: {error.message}",),
+    )
+
+
 def own_wanted(settings: Config, *, csv_all: bool = False) -> Wanted:
     """Return what config.toml says about how the shim looks.
 
@@ -137,3 +190,10 @@ def hook_path(settings: Config) -> str:
     import shutil  # with what it imports itself, a tenth of what writing a spec takes
 
     return shutil.which(paths.HOOK_PROGRAM) or paths.HOOK_PATH
+
+
+def is_in_checkout(path: str) -> bool:
+    """Return whether a path is below the checkout that this nvct runs from."""
+    folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+    is_checkout = os.path.exists(os.path.join(folder, "pyproject.toml"))
+    return is_checkout and os.path.realpath(path).startswith(f"{folder}/")

@@ -86,7 +86,7 @@ def mig_capability(variables: Mapping[str, str], name: str, *, privileged: bool)
     if not privileged:
         raise NotPermittedError(
             f"{name}={shown(value)} in a container that is not privileged",
-            hint="give it CAP_SYS_ADMIN, or unset the variable",
+            hint="unset it, or give CAP_SYS_ADMIN without a user namespace",
         )
     if value != "all":
         raise RequestError(f"{name} is {shown(value)}", hint="the only value is all")

@@ -7,6 +7,7 @@ learned, and what was seen, in words.
 
 from __future__ import annotations
 
+from nvct.errors import NvctError
 from nvct.request.visible_devices import is_bus_id, shown
 
 TYPE_CHECKING = False
@@ -26,8 +27,6 @@ CRIO_NAMESPACE = "io.kubernetes.pod.namespace"
 """What the two engines write into a container's annotations, behind those that a pod's author may
 set (containerd 2.1 internal/cri/annotations; CRI-O 1.33 SpecAddAnnotations, the kubelet's labels).
 CRI-O hands a pod's annotations on, so that containerd's can be forged there."""
-OWN_KIND = "nvidia.com/gpu"
-RUNTIME_KIND = "runtime.nvidia.com/gpu"
 EXTRAS = {
     "mig-config": "mig_config",
     "mig-monitor": "mig_monitor",
@@ -67,11 +66,25 @@ def _asks_for(wanted: Sequence[str], case: Case) -> Held:
     there += [word for word in needed if word not in there]
     hits = [word for word in there if word in wanted]
     if not hits:
+        also = [word for word in _words_of_nodes(case) if word in wanted]
+        if also:
+            return None, f"it would get {', '.join(also)}"
         return False, f"it asks for {', '.join(there)}"
     rest = [word for word in needed if word not in wanted]
     if rest:
         return None, f"it asks for {', '.join(rest)} besides {', '.join(hits)}"
     return True, ", ".join(hits)
+
+
+def _words_of_nodes(case: Case) -> list[str]:
+    """Return the words for the extras that a container would get that a rule wants to refuse."""
+    if not (case.refuses and case.injected and case.origin and case.origin.plans):
+        return []
+    names = case.origin.plans.extras(case.injected)
+    kinds = [
+        name.replace("nvidia.com/mig=", "nvidia.com/mig-").partition("=")[0] for name in names
+    ]
+    return sorted({WORD_OF.get(kind, kind.rpartition("/")[2]) for kind in kinds})
 
 
 def _needed(names: Sequence[str], request: Request) -> list[str]:
@@ -86,16 +99,41 @@ def _needed(names: Sequence[str], request: Request) -> list[str]:
 
 
 def _devices(patterns: Sequence[str], case: Case) -> Held:
-    """Hold all devices against patterns, by whatever name: index, UUID and all may be one GPU."""
+    """Match all devices, by whatever name: index, UUID and all may be one GPU.
+
+    Extras, which variables bring beside the devices, are devices as well.
+    """
     if case.request is None:
         return None, "the request cannot be understood"
-    asked = shown(", ".join(case.names) or "none")
+    asked = shown(", ".join([*case.names, *case.extras]) or "none")
     fits = [_fits(name, patterns, case) for name in case.names]
+    fits += [_fits_extra(name, patterns) for name in case.extras]
     if True not in fits and None not in fits:
-        return False, f"{asked} is none of them"
+        also = _given_too(patterns, case)
+        return None if also else False, also or f"{asked} is none of them"
     if all(fits):
         return True, asked
     return None, f"not all of {asked} are known to be among them"
+
+
+def _given_too(patterns: Sequence[str], case: Case) -> str:
+    """Say by what a container would get a device that is named under another name, "" if not.
+
+    Only for a rule that refuses: who is allowed to have a device asks for it by its name.
+    """
+    found = ""
+    nodes = case.injected if case.refuses else {}
+    if nodes and case.origin is not None and case.origin.plans is not None:
+        plans = case.origin.plans
+        extras = [e for e in plans.extras(nodes) if _fits_extra(e, patterns) is not False]
+        found = ", ".join(sorted(extras))
+        if not found and case.request is not None:
+            try:
+                stands_for = plans.meant(case.request, nodes, lambda n: _is_among(n, patterns))
+                found = stands_for.among(nodes)
+            except NvctError as error:
+                case.trouble = case.trouble or error
+    return found and f"it would get {found}, which is one of them"
 
 
 def _fits(name: str, patterns: Sequence[str], case: Case) -> bool | None:
@@ -109,6 +147,16 @@ def _fits(name: str, patterns: Sequence[str], case: Case) -> bool | None:
         return None
     hits = {_is_among(aliases, patterns) for aliases in devices}
     return None if len(hits) > 1 else True in hits
+
+
+def _fits_extra(name: str, patterns: Sequence[str]) -> bool | None:
+    """Tell whether a rule names an extra, None where its kind is only among those of a star.
+
+    Who writes nvidia.com/* means GPUs, and seldom who may change their MIG devices.
+    """
+    hits = [pattern for pattern in patterns if matches(name, pattern)]
+    named = any("*" not in pattern.partition("=")[0] for pattern in hits)
+    return True if named else None if hits else False
 
 
 def _is_among(aliases: Sequence[str], patterns: Sequence[str]) -> bool:
@@ -126,7 +174,10 @@ def _is_by_bus(name: str) -> bool:
 
 
 def _namespaces(patterns: Sequence[str], case: Case) -> Held:
-    """Hold the namespace against patterns; of two that contradict each other, both have to fit."""
+    """Match the namespace; of two that contradict each other, both have to fit.
+
+    Annotations are the engine's word only where the kubelet has made the container.
+    """
     annotations = case.annotations
     found = []
     for kind, key in ((CRIO_TYPE, CRIO_NAMESPACE), (CONTAINERD_TYPE, CONTAINERD_NAMESPACE)):
@@ -139,6 +190,8 @@ def _namespaces(patterns: Sequence[str], case: Case) -> Held:
         return False, "the container is in no pod"
     text = " and ".join([shown(name) for name in found])
     hits = [_matches_any(name, patterns) for name in found]
+    if any(hits) and not case.is_kubelets:
+        return None, f"{text}, but the container is in no cgroup of the kubelet"
     if all(hits) == any(hits):
         return all(hits), text
     return None, f"the annotations contradict each other: {text}"
@@ -175,7 +228,9 @@ def _users(ranges: Sequence[Sequence[int]], case: Case) -> Held:
 
 
 def _kubernetes(wanted: bool, case: Case) -> Held:  # noqa: FBT001  a condition's signature
-    there = case.kubernetes
+    there = case.is_kubelets
+    if not there and case.is_annotated:
+        return None, "its annotations say that it is a pod's container, its cgroup does not"
     if not there and case.origin is None:
         return None, "it is not known whether it is a pod's container"
     return there == wanted, "it is a pod's container" if there else "it is no pod's container"
@@ -183,7 +238,7 @@ def _kubernetes(wanted: bool, case: Case) -> Held:  # noqa: FBT001  a condition'
 
 def _privileged(wanted: bool, case: Case) -> Held:  # noqa: FBT001  a condition's signature
     there = case.privileged
-    return there == wanted, "it has CAP_SYS_ADMIN" if there else "it has no CAP_SYS_ADMIN"
+    return there == wanted, f"it has {'' if there else 'no '}CAP_SYS_ADMIN on the host"
 
 
 def _more_gpus_than(most: int, case: Case) -> Held:
@@ -197,9 +252,20 @@ def _more_gpus_than(most: int, case: Case) -> Held:
         elif case.origin is None or case.origin.count is None:
             return None, f"it is not known how many {name} are"
         else:
-            is_named = case.request.mode == "cdi" or name in case.request.ids
-            number += case.origin.count(case.request, kind if is_named else RUNTIME_KIND)
+            asked = kind if name in case.request.ids else case.request.kind
+            number += case.origin.count(case.request, asked)
+    if number <= most:
+        number = max(number, _gpus(case))
     return number > most, f"{number} asked for"
+
+
+def _gpus(case: Case) -> int:
+    """Return how many NVIDIA GPUs a container would get that a rule wants to refuse."""
+    if not (case.refuses and case.injected):
+        return 0
+    from nvct.request.device_numbers import is_gpu
+
+    return sum(map(is_gpu, case.injected))
 
 
 CONDITIONS: dict[str, Callable[..., Held]] = {

@@ -10,12 +10,29 @@ import posix
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from typing import Protocol
 
     from nvct.oci.bundle import Bundle
     from nvct.plan.model import Plan
+    from nvct.request.device_numbers import Meant, Nodes
     from nvct.request.policy import Step
     from nvct.request.resolve import Request
+
+    class Numbers(Protocol):
+        """What is known of device numbers (nvct.shim.plan_devices)."""
+
+        def injected(self, request: Request) -> Nodes:
+            """Return the nodes that a container would get."""
+
+        def meant(
+            self, request: Request, nodes: Nodes, fits: Callable[[Sequence[str]], bool]
+        ) -> Meant:
+            """Return what the names that fit stand for."""
+
+        def extras(self, nodes: Nodes) -> set[str]:
+            """Return the names of extras whose nodes are among some."""
+
 
 UID_MAP = "/proc/self/uid_map"
 
@@ -33,11 +50,13 @@ class Origin:
             that cannot be learned.
         look_up: fails where a request names a device that is not there.
         uid_map: of the process that decides; read when a rule needs it.
+        plans: what is known of device numbers; None where nothing is.
         steps: what was looked at, for explanations.
     """
 
     __slots__ = (
-        "annotations", "cgroup", "count", "known_as", "look_up", "mapped_root", "steps", "uid_map",
+        "annotations", "cgroup", "count", "known_as", "look_up", "mapped_root", "plans", "steps",
+        "uid_map",
     )  # fmt: skip
 
     def __init__(
@@ -48,18 +67,18 @@ class Origin:
         *,
         look_up: Callable[[Request], None] | None = None,
         known_as: Callable[[Request, str], list[list[str]] | None] | None = None,
+        plans: Numbers | None = None,
     ) -> None:
         """Take what the rules may need from a bundle."""
         self.annotations = bundle.annotations
         document = bundle.document
         cgroup = document.value(("linux", "cgroupsPath"))
         self.cgroup = cgroup if isinstance(cgroup, str) else ""
-        self.mapped_root = _mapped(
-            document.value(("linux", "uidMappings")), document.value(("linux", "namespaces"))
-        )
+        self.mapped_root = _mapped(bundle)
         self.count = count
         self.look_up = look_up
         self.known_as = known_as
+        self.plans = plans
         self.uid_map = uid_map
         self.steps: list[Step] = []
 
@@ -90,20 +109,16 @@ def _outside(inside: int, lines: list[list[int]]) -> int | None:
     return None
 
 
-def _mapped(mappings: object, namespaces: object) -> int | None:
+def _mapped(bundle: Bundle) -> int | None:
     """Return the id of the container's root in the namespace that the container is made in."""
-    kinds = [one.get("type") for one in _objects(namespaces)]
-    if "user" not in kinds:
+    spaces = bundle.objects(("linux", "namespaces"))
+    if not any(space.get("type") == "user" for space in spaces):
         return 0
-    for one in _objects(mappings):
-        host = one.get("hostID")
-        if one.get("containerID") == 0 and isinstance(host, int):
+    for mapping in bundle.objects(("linux", "uidMappings")):
+        host = mapping.get("hostID")
+        if mapping.get("containerID") == 0 and isinstance(host, int):
             return host
     return None
-
-
-def _objects(value: object) -> list[dict[str, object]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def count_all(plan: Plan, kind: str) -> int:

@@ -14,11 +14,11 @@ from nvct.errors import (
     DocumentError,
     NotPermittedError,
     NvctError,
-    RequestError,
     UnknownDeviceError,
 )
 from nvct.oci import jsontext
-from nvct.request.conditions import CONDITIONS, CONTAINERD_TYPE, CRIO_TYPE, OWN_KIND
+from nvct.request.conditions import CONDITIONS, CONTAINERD_TYPE, CRIO_TYPE
+from nvct.request.resolve import OWN_KIND, RUNTIME_KIND
 from nvct.request.visible_devices import is_uuid, shown
 
 TYPE_CHECKING = False
@@ -26,10 +26,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nvct.config.model import Config
+    from nvct.request.device_numbers import Nodes
     from nvct.request.origin import Origin
     from nvct.request.resolve import Request
 
 ALLOW, IGNORE, DENY = "allow", "ignore", "deny"
+IMEX_KIND = "nvidia.com/imex-channel"
+EXTRA_NAMES = {
+    "mig_config": "nvidia.com/mig=config",
+    "mig_monitor": "nvidia.com/mig=monitor",
+    "gds": "nvidia.com/gds=all",
+    "mofed": "nvidia.com/mofed=all",
+    "gdrcopy": "nvidia.com/gdrcopy=all",
+    "nvswitch": "nvidia.com/nvswitch=all",
+}
 KUBELET_CGROUP = "kubepods"
 AGAIN = "touch config.toml, and it is compiled again"
 NOT_CONDITIONS = ("name", "then", "reason")
@@ -59,7 +69,8 @@ class Case:
 
     Attributes:
         request: None where it could not be understood.
-        trouble: why it could not, or something of it is wrong; to be set.
+        trouble: why it could not, or cannot be had; to be set.
+        refuses: the rule that is looked at refuses; to be set.
         source: what brought it.
         annotations: of config.json; the origin's where there is one.
         privileged: the container has CAP_SYS_ADMIN.
@@ -68,7 +79,8 @@ class Case:
     """
 
     __slots__ = (
-        "annotations", "config", "origin", "privileged", "request", "source", "trouble",
+        "_injected", "annotations", "config", "origin", "privileged", "refuses", "request",
+        "source", "trouble",
     )  # fmt: skip
 
     def __init__(
@@ -83,7 +95,9 @@ class Case:
     ) -> None:
         """Keep them."""
         self.request = request
-        self.trouble: RequestError | None = None
+        self.trouble: NvctError | None = None
+        self.refuses = False
+        self._injected: Nodes | None = None
         self.source = source
         self.annotations = annotations if origin is None else origin.annotations
         self.config = config
@@ -92,10 +106,25 @@ class Case:
 
     @property
     def kubernetes(self) -> bool:
-        """Whether the container is one of a pod's."""
-        if CONTAINERD_TYPE in self.annotations or CRIO_TYPE in self.annotations:
-            return True
-        return self.origin is not None and KUBELET_CGROUP in self.origin.cgroup
+        """Whether the container is, or says that it is, one of a pod's."""
+        return self.is_kubelets or self.is_annotated
+
+    @property
+    def is_annotated(self) -> bool:
+        """Whether annotations say that the container is a pod's; anyone could set them."""
+        return CONTAINERD_TYPE in self.annotations or CRIO_TYPE in self.annotations
+
+    @property
+    def is_kubelets(self) -> bool:
+        """Whether the container is in a cgroup of the kubelet's, as config.json says.
+
+        A path, "/kubepods/burstable/pod1/2", or systemd's SLICE:PREFIX:NAME with a slice like
+        kubepods-burstable-pod1.slice; the kubelet's cgroup root may stand before it.
+        """
+        if self.origin is None:
+            return False
+        folders = self.origin.cgroup.partition(":")[0].split("/")
+        return any(KUBELET_CGROUP in name.removesuffix(".slice").split("-") for name in folders)
 
     @property
     def by(self) -> list[str | None]:
@@ -121,8 +150,32 @@ class Case:
         """The devices' full CDI names."""
         if self.request is None:
             return []
-        kind = self.config.default_kind if self.request.mode == "cdi" else OWN_KIND
+        kind = OWN_KIND if self.request.kind == RUNTIME_KIND else self.request.kind
         return [word if "=" in word else f"{kind}={word}" for word in self.request.ids]
+
+    @property
+    def extras(self) -> list[str]:
+        """What is asked for besides devices, by the CDI names that it has in plans."""
+        if self.request is None:
+            return []
+        extras = self.request.extras
+        found = [f"{IMEX_KIND}={number}" for number in extras.imex]
+        return found + [name for key, name in EXTRA_NAMES.items() if getattr(extras, key)]
+
+    @property
+    def injected(self) -> Nodes:
+        """The device nodes that the container would get; none where it cannot have any.
+
+        Why it cannot is the case's trouble then, with which its create fails.
+        """
+        if self._injected is None:
+            self._injected = {}
+            if self.request is not None and self.origin is not None and self.origin.plans:
+                try:
+                    self._injected = self.origin.plans.injected(self.request)
+                except NvctError as error:
+                    self.trouble = self.trouble or error
+        return self._injected
 
 
 def _is_of_this_node(word: str) -> bool:
@@ -205,6 +258,7 @@ def walk(case: Case) -> list[Step]:
         rule = _parse(text)
         name, then = str(rule["name"]), str(rule["then"])
         held: list[str] = []
+        case.refuses = then != ALLOW
         for key, condition in CONDITIONS.items():
             if key not in rule:
                 continue

@@ -28,7 +28,8 @@ OPERATORS = ("<=", ">=", "!=", "=", "<", ">")
 """Longer ones first."""
 TRUE = ("1", "t", "T", "TRUE", "true", "True")
 DIGITS = "0123456789"
-LENGTH_LIMIT = 64 * 1024
+LENGTH_LIMIT = 16 * 1024
+"""Characters of a container's expressions: a factor costs 2 us for each GPU. CUDA has 3 KiB."""
 NUMBER_LIMIT = 18
 HINT = "write PROPERTY OP VALUE without spaces, as in cuda>=12.4"
 
@@ -43,6 +44,8 @@ def gather(
         legacy_image: CUDA_VERSION stands for an expression of its own.
         disabled: the configuration switches requirements off.
 
+    Raises:
+        RequestError: they are longer than LENGTH_LIMIT together.
     """
     if disabled or variables.get("NVIDIA_DISABLE_REQUIRE") in TRUE:
         return []
@@ -51,6 +54,11 @@ def gather(
         for name, value in sorted(variables.items())
         if name.startswith(PREFIX) and not name.startswith(JETPACK)
     ]
+    if sum([len(value) for _, value in pairs]) > LENGTH_LIMIT:
+        raise RequestError(
+            f"the variables {PREFIX}* are longer than {LENGTH_LIMIT} characters",
+            hint="NVIDIA_DISABLE_REQUIRE=1 switches the check off",
+        )
     if legacy_image:
         version = _cuda(variables["CUDA_VERSION"])
         pairs[:0] = [("CUDA_VERSION", f"cuda>={version}")] if version else []

@@ -9,23 +9,30 @@ container; a request that can't be understood is an error; nothing widens a requ
 
 from __future__ import annotations
 
+from nvct.cdi.names import is_qualified
 from nvct.config.model import MODES
 from nvct.errors import ConfigError, RequestError
 from nvct.request import visible_devices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
 
     from nvct.config.model import Config
+    from nvct.errors import NvctError
     from nvct.request.origin import Origin
 
     Env: TypeAlias = dict[str, str]
+    Defined: TypeAlias = Callable[[str], bool]
     Found: TypeAlias = "tuple[str, list[str]]"
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+VOLUME_MOUNT_NAME = "nvidia-container-devices"
 CAP_SYS_ADMIN = "CAP_SYS_ADMIN"
+OWN_KIND = "nvidia.com/gpu"
+RUNTIME_KIND = "runtime.nvidia.com/gpu"
+"""Of this host's GPUs as nvct finds them, whatever the specs in the CDI folders say."""
 FEATURES = {
     "gds": "NVIDIA_GDS",
     "mofed": "NVIDIA_MOFED",
@@ -37,6 +44,8 @@ MIG_CAPABILITIES = {
     "mig_monitor": "NVIDIA_MIG_MONITOR_DEVICES",
 }
 JETPACK = "NVIDIA_REQUIRE_JETPACK"
+IMEX = "NVIDIA_IMEX_CHANNELS"
+EXTRAS = frozenset([*FEATURES.values(), *MIG_CAPABILITIES.values(), JETPACK, IMEX])
 
 
 class Extras:
@@ -86,6 +95,7 @@ class Request:
         ids: as written, each once, in order; ["all"] alone when all; [] when none is true. But
             for mode cdi, whose specs are others', PCI bus ids are in the one form of plans.
         none: driver files and control nodes are wanted, but no GPU.
+        kind: of the ids that name none.
         source: what brought the request, as a person would name it.
         qualified: there are ids, and each is a full CDI name.
         mode: "cdi", "jit-cdi", or "legacy" or "csv" if that is configured.
@@ -99,6 +109,7 @@ class Request:
         "capabilities",
         "extras",
         "ids",
+        "kind",
         "mode",
         "none",
         "notes",
@@ -109,6 +120,7 @@ class Request:
 
     def __init__(self, ids: list[str], source: str) -> None:
         self.ids = ids
+        self.kind = RUNTIME_KIND
         self.none = not ids
         self.source = source
         self.qualified = bool(ids) and all(map(visible_devices.is_qualified, ids))
@@ -150,10 +162,13 @@ def decide(
     config: Config,
     *,
     origin: Origin | None = None,
+    defined: Defined | None = None,
 ) -> tuple[Request | None, list[str]]:
     """As `resolve`, with the notes, which there may be where there is no request as well.
 
-    What the rules of the policy cannot learn of its origin counts against the container.
+    What the rules of the policy cannot learn of its origin counts against the container. `defined`
+    tells whether a CDI specification has a device of a full name: a bare word is a device then,
+    even if no driver gives such names.
 
     Raises:
         RequestError, ConfigError: as `resolve`.
@@ -164,7 +179,10 @@ def decide(
     found = _find(variables, mounts, annotations, config, notes, privileged=privileged)
     if found is None:
         return None, notes
-    request, trouble = _understood(found, variables, mounts, config, notes, privileged=privileged)
+    trouble: NvctError | None
+    request, trouble = _understood(
+        found, variables, mounts, config, notes, privileged=privileged, defined=defined
+    )
     if request is None and trouble is None:
         return None, notes
     if config.policy:
@@ -174,6 +192,7 @@ def decide(
         case.trouble = trouble
         if not admits(case, notes):
             return None, notes
+        trouble = case.trouble
     if trouble is not None:
         raise trouble
     return request, notes
@@ -187,6 +206,7 @@ def _understood(
     notes: list[str],
     *,
     privileged: bool,
+    defined: Defined | None,
 ) -> tuple[Request | None, RequestError | None]:
     """Return the request as far as it can be understood, and why not further.
 
@@ -194,12 +214,15 @@ def _understood(
     """
     request: Request | None = None
     try:
-        request = _request(*found, config)
+        request = _request(*found, config, defined)
         if request is None:
             return None, None
         request.notes = notes
-        if request.mode != "cdi":
-            _add_extras(request, variables, mounts, config, privileged=privileged)
+        may_ask = config.accept_volume_mounts or not EXTRAS.isdisjoint(variables)
+        if may_ask and request.mode != "cdi":
+            from nvct.request.extras import add  # few containers ask for any
+
+            add(request, variables, mounts, config, privileged=privileged)
         if _is_for_nvidia(request):
             _add_conditions(request, variables, config)
     except RequestError as error:
@@ -253,6 +276,10 @@ def _find(
         words = devices(mounts)
         if words:
             return SOURCE, words
+    elif any(VOLUME_MOUNT_NAME in str(mount.get("destination")) for mount in mounts):
+        from nvct.request.volume_mounts import note_ignored  # just as rarely there
+
+        note_ignored(mounts, notes)
     return _find_env(variables, config, notes, privileged=privileged)
 
 
@@ -282,8 +309,21 @@ def _find_env(
     return source, visible_devices.split(value, source)
 
 
-def _request(source: str, words: list[str], config: Config) -> Request | None:
-    ids = visible_devices.evaluate(words, source)
+def _request(
+    source: str, words: list[str], config: Config, defined: Defined | None
+) -> Request | None:
+    named: list[str] = []
+
+    def check(word: str, source: str) -> None:
+        try:
+            visible_devices.check_word(word, source)
+        except RequestError:
+            name = f"{config.default_kind}={word}"
+            if defined is None or "=" in word or not (is_qualified(name) and defined(name)):
+                raise
+            named.append(word)
+
+    ids = visible_devices.evaluate(words, source, check=check)
     if ids is None:
         return None
     prefix = visible_devices.JIT_PREFIX
@@ -297,9 +337,12 @@ def _request(source: str, words: list[str], config: Config) -> Request | None:
     request.mode = _mode(request, config)
     if jit and request.mode == "cdi":
         request.mode = "jit-cdi"
+    elif request.mode == "cdi" or any(word in ids for word in named):
+        request.kind = config.default_kind
     if request.mode != "cdi":
         _refuse_mixture(ids, [word for word in ids if "=" in word], source)
-        request.ids = list(dict.fromkeys(map(visible_devices.plain_bus_id, ids)))
+        if request.kind == RUNTIME_KIND:
+            request.ids = list(dict.fromkeys(map(visible_devices.plain_bus_id, ids)))
     return request
 
 
@@ -322,39 +365,6 @@ def _mode(request: Request, config: Config) -> str:
         f"{config.path or 'the configuration'}: nvidia-container-runtime.mode cannot be {mode!r}",
         hint=f"use one of: {', '.join(MODES)}",
     )
-
-
-def _add_extras(
-    request: Request,
-    variables: Env,
-    mounts: Sequence[Mapping[str, object]],
-    config: Config,
-    *,
-    privileged: bool,
-) -> None:
-    extras = request.extras
-    for name, variable in FEATURES.items():
-        setattr(extras, name, variables.get(variable) == "enabled")
-    if not config.ignore_imex and (
-        "NVIDIA_IMEX_CHANNELS" in variables or config.accept_volume_mounts
-    ):
-        from nvct.request.imex import channels  # rarely asked for
-
-        extras.imex = channels(variables, mounts, config, request.notes, privileged=privileged)
-        # The incumbent makes the host's nodes, in this mode and under these conditions.
-        may = config.cli_load_kmods and not config.disable_imex_channel_creation
-        extras.imex_unmade = may and request.mode == "legacy"
-    extras.csv_all = variables.get(JETPACK) == "csv-mounts=all"
-    for name, variable in MIG_CAPABILITIES.items():
-        if not variables.get(variable):
-            continue
-        if request.mode != "legacy" and not privileged:
-            # The incumbent reads it in legacy mode only, where it refuses the container.
-            request.notes.append(f"{variable} is ignored: the container is unprivileged")
-            continue
-        from nvct.request.capabilities import mig_capability  # rarely asked for
-
-        setattr(extras, name, mig_capability(variables, variable, privileged=privileged))
 
 
 def _is_for_nvidia(request: Request) -> bool:

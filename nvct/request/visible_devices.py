@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from nvct.cdi import names
 from nvct.errors import RequestError
+from nvct.paths import VOLUME_MOUNT_ROOT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ DIGITS = "0123456789"
 HEX = "0123456789abcdefABCDEF"
 UUID_PARTS = (8, 4, 4, 4, 12)
 INDEX_DIGITS = 9
+VOLUME_MOUNT_KEY = "accept-nvidia-visible-devices-as-volume-mounts"
 HINT = "use all, none, void, an index, G:M, a UUID, a PCI bus id or a CDI name"
 
 
@@ -189,6 +191,8 @@ def hint(word: str) -> str:
         return f"write '{word.lower()}' in lower case"
     if word.count(":") == 1 and is_bus_id(f"0:{word}"):
         return f"a PCI bus id begins with its domain, as in 0000:{word}"
+    if f"{word}/".startswith(f"{VOLUME_MOUNT_ROOT}/"):  # what the device plugin writes there then
+        return f"set {VOLUME_MOUNT_KEY} in config.toml"
     first, dash, last = word.partition("-")
     if dash and is_index(first) and is_index(last):
         return f"there are no ranges: list each index, as in {first},{last}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 from nvct.cdi import names
 from nvct.errors import RequestError
 from nvct.paths import VOLUME_MOUNT_ROOT
+from nvct.request.visible_devices import VOLUME_MOUNT_KEY, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +38,15 @@ def devices(mounts: Sequence[Mapping[str, object]]) -> list[str]:
         elif not request.startswith(IMEX):
             words.append(request)
     return list(dict.fromkeys(words))
+
+
+def note_ignored(mounts: Sequence[Mapping[str, object]], notes: list[str]) -> None:
+    """Note that mounts ask for devices where the configuration does not accept that."""
+    requests = _requests(mounts)
+    if requests:
+        notes.append(
+            f"{SOURCE} {shown(requests[0])} is ignored: {VOLUME_MOUNT_KEY} is false in config.toml"
+        )
 
 
 def imex_channels(mounts: Sequence[Mapping[str, object]]) -> list[str]:

@@ -12,7 +12,8 @@ import posix
 
 from nvct.errors import UnsafePathError
 from nvct.linux.constants import S_IFMT, S_IFREG
-from nvct.linux.root import Root
+from nvct.linux.files import lstat_or_none
+from nvct.linux.walk import link_text
 from nvct.rootfs import linker_conf
 
 TYPE_CHECKING = False
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from os import stat_result
 
     from nvct.linux.kernel import Kernel
+    from nvct.linux.root import Root
 
 
 class Changes:
@@ -65,35 +67,37 @@ class Changes:
         if root.lstat(linker_conf.MAIN) is None:
             self.file(linker_conf.MAIN, None, linker_conf.MAIN_TEXT)
 
-    def link_all(self, links: Iterable[tuple[str, str]]) -> list[str]:
-        """Add links, (target, path) each; return the paths of those that can be or are there.
+    def link_all(self, links: Iterable[tuple[str, str]]) -> tuple[list[str], bool]:
+        """Add links, (target, path) each.
 
         No file of the image is replaced by one, but a link is. What a runtime made to mount on,
         an empty file, is left behind by `commit`; it is none. A directory is looked up once.
+
+        Returns:
+            The paths of those that can be made or are there, and whether any is there.
         """
         made: list[str] = []
-        folders: dict[str, Root | None] = {}
+        is_any_there = False
+        folders: dict[str, int | None] = {}
         try:
             for target, path in links:
                 parent, _, name = path.rpartition("/")
                 try:
                     if parent not in folders:
-                        fd = self._root.path_fd(parent or "/")
-                        folders[parent] = None if fd is None else Root(fd)
-                    folder = folders[parent]
-                    found = None if folder is None else folder.lstat(name)
-                    text = folder.readlink(name) if folder and found else None
-                except UnsafePathError:
+                        folders[parent] = self._root.path_fd(parent or "/")
+                    can_be, text = _link_at(folders[parent], name)
+                except (UnsafePathError, OSError):
                     continue
-                if found is None or text is not None or _is_empty_file(found):
+                if can_be:
                     made.append(path)
+                    is_any_there = is_any_there or text == target
                     if text != target:
                         self.links.append((target, path))
         finally:
-            for opened in folders.values():
-                if opened is not None:
-                    opened.close()
-        return made
+            for fd in folders.values():
+                if fd is not None:
+                    posix.close(fd)
+        return made, is_any_there
 
     def write(self, owner: tuple[int, int], kernel: Kernel) -> None:
         """Make all changes, acting as `owner`.
@@ -110,6 +114,7 @@ class Changes:
             kernel.set_effective_ids(*owner)
         try:
             root = self._root
+            root.budget = None  # what is decided is done; it is a bounded number of paths
             sealed = [self._open_up(path, mode, kernel) for path, mode in self.sealed]
             try:
                 for path, data, mode in self.files:
@@ -143,6 +148,15 @@ class Changes:
         if not is_root and there & 0o700 != 0o700:
             root.chmod(path, there | 0o700, kernel=kernel)
         return path, there
+
+
+def _link_at(folder: int | None, name: str) -> tuple[bool, str | None]:
+    """Return whether a link can stand in a folder, None for one to be made, and what link does."""
+    found = None if folder is None else lstat_or_none(name, folder)
+    if found is None or folder is None:
+        return True, None
+    text = link_text(name, folder)
+    return text is not None or _is_empty_file(found), text
 
 
 def _is_empty_file(found: stat_result) -> bool:

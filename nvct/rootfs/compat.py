@@ -12,6 +12,7 @@ import posix
 from nvct.errors import DocumentError, ElfError, UnsafePathError
 from nvct.linux import elf
 from nvct.linux.constants import S_IFMT, S_IFREG
+from nvct.linux.files import lstat_or_none
 from nvct.oci import jsontext
 from nvct.rootfs import linker_conf
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 LIBRARY = "libcuda.so."
 NOTE_SECTION = ".note.cuda.fwd_compatibility"
 NOTE_NAME = "NVIDIA Corporation"
+CUDA_KEY, DRIVER_KEY = "cuda version", "driver"
 LIST_LIMIT = 1024
 
 
@@ -46,13 +48,7 @@ def choose(root: Root, host: tuple[str, str], folder: str, warn: Warn) -> str | 
     place = root.resolve(folder)
     if place is None:
         return None
-    names = [
-        name
-        for name in root.listdir(place, LIST_LIMIT) or ()
-        if name.startswith(LIBRARY)
-        and "." in name[len(LIBRARY) :]
-        and _is_regular(root, place, name)
-    ]
+    names = _libraries(root, place)
     if len(names) > 1:
         warn(f"{place} has {len(names)} libcuda.so of full version; none is used")
     if len(names) != 1:
@@ -68,9 +64,23 @@ def choose(root: Root, host: tuple[str, str], folder: str, warn: Warn) -> str | 
     return place
 
 
-def _is_regular(root: Root, folder: str, name: str) -> bool:
-    found = root.lstat(f"{folder}/{name}")
-    return found is not None and found.st_mode & S_IFMT == S_IFREG
+def _libraries(root: Root, folder: str) -> list[str]:
+    """Return the names of regular files libcuda.so.X.Y in a folder, which is walked to once."""
+    names = [name for name in root.listdir(folder, LIST_LIMIT) or () if _is_full(name)]
+    if not names:
+        return names
+    fd = root.path_fd(folder)
+    if fd is None:
+        return []
+    try:
+        found = [(name, lstat_or_none(name, fd)) for name in names]
+    finally:
+        posix.close(fd)
+    return [n for n, status in found if status and status.st_mode & S_IFMT == S_IFREG]
+
+
+def _is_full(name: str) -> bool:
+    return name.startswith(LIBRARY) and "." in name[len(LIBRARY) :]
 
 
 def is_wanted(
@@ -87,7 +97,7 @@ def is_wanted(
     if note is not None:
         if driver is not None and compat is not None:
             return driver[0] in note.drivers and compat > driver
-        return cuda is not None and note.cuda > cuda
+        return cuda is not None and note.cuda is not None and note.cuda > cuda
     if cuda is not None or driver is None or compat is None:
         return False
     return driver[0] < compat[0]
@@ -97,13 +107,13 @@ class Note:
     """The ELF note of a compatibility libcuda.
 
     Attributes:
-        cuda: the CUDA version it brings.
-        drivers: the major versions of host drivers it runs on.
+        cuda: the CUDA version it brings, None where it names none.
+        drivers: the major versions of host drivers it runs on; empty where it names none.
     """
 
     __slots__ = ("cuda", "drivers")
 
-    def __init__(self, cuda: Version, drivers: frozenset[int]) -> None:
+    def __init__(self, cuda: Version | None, drivers: frozenset[int]) -> None:
         """Keep both."""
         self.cuda = cuda
         self.drivers = drivers
@@ -127,25 +137,31 @@ def _note(warn: Warn, root: Root, path: str) -> Note | None:
 
 
 def parse_note(description: bytes) -> Note:
-    """Read a note's description.
+    """Read a note's description, as the incumbent's v1.20 does by Go's encoding/json.
+
+    NVIDIA's libraries write `CUDA version` and `driver`, the incumbent's struct says
+    `CUDA Version` and `Driver`: Go ignores case. What is missing or null is empty.
 
     Raises:
-        DocumentError: it isn't the JSON object it should be.
+        DocumentError: it is no JSON object, or a member has another type.
     """
     text = description.rstrip(b"\0").decode("utf-8", "surrogateescape")
     value = jsontext.parse(text, "CUDA compatibility note")
-    cuda = value.get("CUDA Version") if isinstance(value, dict) else None
-    drivers = value.get("Driver") if isinstance(value, dict) else None
-    version = parse_version(cuda) if isinstance(cuda, str) else None
-    if version is None or not isinstance(drivers, list):
-        raise DocumentError("CUDA compatibility note names no CUDA version or no drivers")
-    return Note(version, frozenset(d for d in drivers if type(d) is int))
+    if not isinstance(value, dict):
+        raise DocumentError("CUDA compatibility note is no JSON object")
+    members = {str(key).casefold(): content for key, content in value.items()}
+    cuda, drivers = members.get(CUDA_KEY) or "", members.get(DRIVER_KEY) or []
+    if not isinstance(cuda, str) or not isinstance(drivers, list):
+        raise DocumentError("CUDA compatibility note has a CUDA version or drivers of no use")
+    if not all(type(driver) is int for driver in drivers):
+        raise DocumentError("CUDA compatibility note names a driver that is no number")
+    return Note(parse_version(cuda), frozenset(drivers))  # type: ignore[arg-type]  # all int
 
 
 def parse_version(text: str) -> Version | None:
-    """Return a version of two or three numbers as three, None where it is none."""
+    """Return a version of up to three numbers as three, None where it is none."""
     parts = text.split(".")
-    if len(parts) not in {2, 3}:
+    if len(parts) > 3:
         return None
     if not all(p.isascii() and p.isdecimal() and len(p) < 10 for p in parts):
         return None

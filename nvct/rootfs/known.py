@@ -71,12 +71,13 @@ class Known:
             return folders
         ours = {pair for found in libraries.values() for pair in found}
         unproven = {*self.old.folders, *self.old.compat}
+        names = {ldcache.encode(f) for f in folders}
         cached: set[str] = set()  # of these folders alone: an image's cache may name any number
         for _, name, path, _, _ in self._cache.records:
-            place = self._cache.text(path)
-            folder = place.rpartition("/")[0]
-            if folder in folders and (self._cache.text(name), place) not in ours:
-                cached.add(folder)
+            if self._cache.raw(path).rpartition(b"/")[0] in names:
+                place = self._cache.text(path)
+                if (self._cache.text(name), place) not in ours:
+                    cached.add(place.rpartition("/")[0])
         return [f for f in folders if f not in cached or f in unproven]
 
     def merged(self, libraries: Found, new: linker_conf.LinkerConf) -> bytes | None:

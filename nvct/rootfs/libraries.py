@@ -14,8 +14,7 @@ from __future__ import annotations
 import posix
 
 from nvct.errors import DocumentError, ElfError, UnsafePathError
-from nvct.linux import elf
-from nvct.linux.ldcache import order_key
+from nvct.linux import elf, ldcache
 from nvct.linux.root import Root
 from nvct.linux.walk import entries, link_text
 
@@ -125,7 +124,10 @@ class _Reader:
         self.names = names
 
     def read(self, name: str, depth: int = 0) -> tuple[str, str] | None:
-        """Return (SONAME or "", machine), None for what is no library."""
+        """Return (SONAME or "", machine), None for what is no library.
+
+        A SONAME that no file can have counts as none.
+        """
         if name in self._known:
             return self._known[name]
         found = None
@@ -150,7 +152,8 @@ class _Reader:
             return None
         try:
             found = elf.read(fd)
-            return found.soname or "", found.machine
+            soname = found.soname or ""
+            return soname if len(soname) <= ldcache.NAME_LIMIT else "", found.machine
         finally:
             posix.close(fd)
 
@@ -175,4 +178,4 @@ def _entries(reader: _Reader, names: list[str], shown: str) -> Found:
 
 def order(name: str) -> tuple[int, ...]:
     """Return a key by which of two files with the same SONAME the later version wins."""
-    return order_key(name.encode("utf-8", "surrogateescape"))
+    return ldcache.order_key(name.encode("utf-8", "surrogateescape"))

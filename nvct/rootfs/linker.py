@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posix
 
+from nvct.linux.constants import S_IFDIR, S_IFMT
 from nvct.rootfs import linker_conf
 
 TYPE_CHECKING = False
@@ -22,6 +23,9 @@ LOADERS = {
     "aarch64": "/lib/ld-linux-aarch64.so.1",
     "i386": "/lib/ld-linux.so.2",
 }
+FOLDERS_32 = (
+    "/usr/lib/i386-linux-gnu", "/lib/i386-linux-gnu", "/usr/lib32", "/lib32", "/usr/lib", "/lib",
+)  # fmt: skip
 MUSL_DEFAULT = ("/lib", "/usr/local/lib", "/usr/lib")  # musl, ldso/dynlink.c
 MUSL_LIMIT = 1 << 16
 
@@ -29,6 +33,11 @@ MUSL_LIMIT = 1 << 16
 def has_glibc(root: Root) -> bool:
     """Tell whether programs of the image may be linked dynamically to glibc."""
     return root.lstat(CACHE) is not None or any(root.is_file(p) for p in LOADERS.values())
+
+
+def has_loader(root: Root) -> bool:
+    """Tell whether glibc's dynamic linker of this machine is where programs usually name it."""
+    return root.is_file(LOADERS.get(posix.uname().machine, ""))
 
 
 def musl_path(root: Root) -> str:
@@ -67,8 +76,39 @@ def musl_paths(root: Root, path: str, folders: list[str]) -> bytes | None:
 def library_folder(root: Root) -> str:
     """Return the image's folder for libraries of this machine, "" where none is known."""
     machine = posix.uname().machine
-    for folder in (f"/usr/lib/{machine}-linux-gnu", f"/lib/{machine}-linux-gnu",
-                   "/usr/lib64", "/lib64", "/usr/lib", "/lib"):  # fmt: skip
+    triplet = f"{machine}-linux-gnu"
+    return _library_folder(
+        root,
+        (f"/usr/lib/{triplet}", f"/lib/{triplet}", "/usr/lib64", "/lib64", "/usr/lib", "/lib"),
+    )
+
+
+def library_folder_32(root: Root) -> str:
+    """Return the image's folder for 32-bit x86 libraries, "" where none is known.
+
+    Distributions without lib64 (Arch) have 64-bit libraries in a folder that others use for
+    32-bit ones.
+    """
+    folder = _library_folder(root, FOLDERS_32)
+    own = library_folder(root)
+    if folder and own and root.resolve(folder) == root.resolve(own):
+        return ""
+    return folder
+
+
+def _library_folder(root: Root, folders: tuple[str, ...]) -> str:
+    """Return the first folder that has libc, or the folder of the same name below /usr.
+
+    Where /usr is not merged (Debian up to 11, Ubuntu 18.04) libc is in /lib, and packages put
+    libraries below /usr, where compilers and programs look for them.
+    """
+    for folder in folders:
         if root.lstat(f"{folder}/{LIBC}") is not None:
-            return folder
+            below = f"/usr{folder}"
+            return below if folder.startswith("/lib") and _is_folder(root, below) else folder
     return ""
+
+
+def _is_folder(root: Root, path: str) -> bool:
+    found = root.stat(path)
+    return found is not None and found.st_mode & S_IFMT == S_IFDIR

@@ -84,7 +84,7 @@ def _check(bundle: Bundle, edits: list[Edits]) -> None:
     """
     if any(one["hooks"] and "apply" not in one for one in edits):
         raise UnfitError("there is another hook")
-    if bundle.has_user_namespace() and not bundle.document.value(("linux", "uidMappings")):
+    if bundle.has_user_namespace() and not bundle.objects(("linux", "uidMappings")):
         raise UnfitError("it joins a user namespace that config.json does not map")
 
 
@@ -191,19 +191,19 @@ class _Container:
         files += filter(None, [linker.musl_path(self._root)])
         folders = {*work.folders, *(path.rpartition("/")[0] or "/" for _, path in work.links)}
         for path in (*files, *folders):
-            over = self._covered.above(path) or self._covered.above(place.real(self._root, path))
+            over = self._covered.above(path) or self._covered.above(self._root.real(path))
             if over:
                 raise UnfitError(f"{over} is a mount")
         for _, path in work.links:
             if path in self._ours:
                 raise UnfitError(f"{path} is a mount and a link")
             folder, _, name = path.rpartition("/")
-            beside = place.real(self._root, folder or "/").rstrip("/")
+            beside = self._root.real(folder or "/").rstrip("/")
             over = self._covered.about(path) or self._covered.about(f"{beside}/{name}")
             if over:  # a runtime would follow the link to mount there
                 raise UnfitError(f"{over} is a mount")
         for path in work.folders:
-            over = self._covered.about(path) or self._covered.about(place.real(self._root, path))
+            over = self._covered.about(path) or self._covered.about(self._root.real(path))
             if over:
                 raise UnfitError(f"{over} is a mount")
 
@@ -220,6 +220,8 @@ class _Container:
         known = Known(root)
         if known.trouble:
             raise UnfitError(known.trouble)
+        if known.old.view:
+            self._remove_view_links()
         default = known.default_folders()
         libraries: Found = {}
         if compat:
@@ -228,7 +230,7 @@ class _Container:
             libraries = scan(root, compat, Mounts([]), self._note, compat)
         shown = {}
         for folder in folders:
-            real = place.real(root, folder)
+            real = root.real(folder)
             shown[folder] = default.get(real, folder.rstrip("/"))
         self._add_libraries(libraries, shown)
         kept = [name for name in dict.fromkeys(shown.values()) if name not in default.values()]
@@ -237,6 +239,14 @@ class _Container:
         if data is not None:
             self.changes.file(linker.CACHE, None, data)
         self.changes.linker_conf(new)
+
+    def _remove_view_links(self) -> None:
+        """Remove links of an earlier start in layout farm: runtimes mount where they lead."""
+        from nvct.rootfs import view_links
+
+        folders = [path.rpartition("/")[0] for path in self._ours]
+        old = view_links.left_behind(self._root, folders)
+        self.changes.gone += [path for path in old if not self._covered.above(path)]
 
     def _add_libraries(self, libraries: Found, shown: dict[str, str]) -> None:
         """Add what the mounts bring, under the names that the image has for its folders."""

@@ -56,6 +56,7 @@ def open_root(bundle: Bundle, folder: str) -> Root:
     """
     root = Root.open(root_path(bundle, folder))
     root.label = "the container"
+    root.budget = bundle
     own, host = posix.fstat(root.fd), posix.stat("/")
     if (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino):
         root.close()
@@ -69,9 +70,8 @@ def why_unwritable(bundle: Bundle, folder: str, root: Root, kernel: Kernel) -> s
 
     if bundle.host_root() is None:
         return "the user namespace has no root"
-    path = root_path(bundle, folder)
-    if not place.is_engines(root, path, folder or ".", kernel):
-        return f"{path} is no root of this container's own"
+    if not place.is_engines(root, folder or ".", kernel):
+        return f"{root_path(bundle, folder)} is no root of this container's own"
     return ""
 
 
@@ -96,9 +96,8 @@ def compat_folder(
     """
     if not any(host):
         return ""
-    from nvct.rootfs import place
 
-    over = covered.about(folder) or covered.about(place.real(root, folder))
+    over = covered.about(folder) or covered.about(root.real(folder))
     if over:
         raise UnfitError(f"{over} is a mount: CUDA compatibility libraries may be there")
     if root.lstat(folder) is None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 
 from nvct import paths
-from nvct.errors import CdiConflictError, HostError, NvctError, StaleSpecError
+from nvct.errors import CdiConflictError, HostError, NvctError, RequestError, StaleSpecError
 from nvct.oci import bundle as bundles
 from nvct.plan import facts, inject, model
+from nvct.request.resolve import OWN_KIND, RUNTIME_KIND
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from nvct.request.origin import Origin
     from nvct.request.resolve import Request
 
-OWN_KIND = "nvidia.com/gpu"
-RUNTIME_KIND = "runtime.nvidia.com/gpu"
+LAYOUT = "NVIDIA_DRIVER_LAYOUT"
+LAYOUTS = ("auto", "classic", "farm")
 
 
 class Host:
@@ -80,6 +81,16 @@ class Host:
         known = failures.Failures(self.store, which, config_path, self.proc_root)
         return door.under_lock(self.store, made_meanwhile if anew else kept, made, failures=known)
 
+    def defines(self, name: str) -> bool:
+        """Tell whether a CDI spec defines a device, as far as that can be learned."""
+        from nvct.config.model import path_from
+
+        try:
+            plan = self.plan("registry", path_from(self.env))
+        except NvctError:
+            return False
+        return name in plan["devices"] or name in plan.get("conflicts", {})
+
 
 def _settle(plan: dict[str, object]) -> bool:
     """Exchange facts of young files for cheaper ones; tell whether there were any."""
@@ -116,8 +127,9 @@ def create(
     config.mode = mode
     origin = origin_of(bundle, config, host)
     request, notes = decide(
-        bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config, origin=origin
-    )
+        bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config,
+        origin=origin, defined=host.defines,
+    )  # fmt: skip
     if request is not None:
         if trouble is not None:
             raise trouble
@@ -154,14 +166,59 @@ def _edits_in_place(
     for anew in (False, True):
         said: list[str] = []  # of the last attempt alone
         classic = edits_for(request, config, host, anew=anew)
-        edits = _by_view(bundle, folder, classic, said) if config.wants_view else classic
+        edits = classic
+        if wants_view(bundle, config, said):
+            edits = _by_view(bundle, folder, classic, said)
         gone = model.gone(edits)
         if not gone:
             notes += said
             if edits is not classic:
                 return edits
             return _without_hook(bundle, folder, edits, config, notes)
-    raise HostError(f"{gone} went away meanwhile", hint="is the driver being installed? try again")
+    raise _gone_error(gone)
+
+
+def edits_that_exist(request: Request, config: Config, host: Host) -> list[model.Edits]:
+    """Return the edits for a request, none of whose files is missing; a plan is rebuilt once.
+
+    Raises:
+        NvctError: a device cannot be had, or a file is missing of a new plan as well.
+    """
+    gone = ""
+    for anew in (False, True):
+        edits = edits_for(request, config, host, anew=anew)
+        gone = model.gone(edits)
+        if not gone:
+            return edits
+    raise _gone_error(gone)
+
+
+def _gone_error(path: str) -> HostError:
+    return HostError(
+        f"{path} went away meanwhile", hint="is the driver being installed? try again"
+    )
+
+
+def wants_view(bundle: bundles.Bundle, config: Config, notes: list[str]) -> bool:
+    """Tell whether a container gets the driver by a view, if there is one that fits it.
+
+    Its variable can only choose among the layouts that config.toml leaves open.
+
+    Raises:
+        RequestError: the variable names no layout.
+    """
+    prefix = f"{LAYOUT}="
+    layout = ([e[len(prefix) :] for e in bundle.env if e.startswith(prefix)] or [""])[-1]
+    if layout not in ("", *LAYOUTS):
+        raise RequestError(
+            f"{LAYOUT} cannot be {layout!r:.80}", hint=f"use one of: {', '.join(LAYOUTS)}"
+        )
+    if layout == "classic" and config.wants_view:
+        notes.append(f"layout classic: {LAYOUT} asks for it")
+        return False
+    if layout == "farm" and not config.wants_view:
+        notes.append("layout classic: config.toml leaves no other")
+    return config.wants_view
 
 
 def _without_hook(
@@ -198,35 +255,11 @@ def origin_of(bundle: bundles.Bundle, config: Config, host: Host) -> Origin | No
     """Return where a container comes from, for the rules of the policy; None without rules."""
     if not config.policy:
         return None
-    from nvct.config.model import path_from
-    from nvct.request.origin import Origin, count_all, names_of
+    from nvct.request.origin import Origin
+    from nvct.shim.plan_devices import PlanDevices
 
-    path = path_from(host.env)
-
-    def count(request: Request, kind: str) -> int:
-        plan, name = _plan_of(request, host, kind, path, anew=False)
-        return count_all(plan, name)
-
-    def look_up(request: Request) -> None:
-        bare_kind = _bare_kind(request, config)
-        for plan, names in _groups(request, request.ids, host, bare_kind, path, anew=False):
-            model.check_known(plan, names)
-
-    def known_as(request: Request, name: str) -> list[list[str]] | None:
-        kind, _, device = name.partition("=")
-        asked = kind if name in request.ids else _bare_kind(request, config)  # as _groups does
-        try:
-            plan, kind = _plan_of(request, host, asked, path, anew=False)
-        except NvctError:
-            return None
-        return names_of(plan, f"{kind}={device}")
-
-    return Origin(bundle, count, look_up=look_up, known_as=known_as)
-
-
-def _bare_kind(request: Request, config: Config) -> str:
-    """Return the kind of names that have none."""
-    return config.default_kind if request.mode == "cdi" else RUNTIME_KIND
+    plans = PlanDevices(config, host)
+    return Origin(bundle, plans.count, look_up=plans.look_up, known_as=plans.known_as, plans=plans)
 
 
 def edits_for(
@@ -248,7 +281,7 @@ def edits_for(
     path = path_from(host.env)
     for last in (True,) if anew else (False, True):
         try:
-            return _collect(request, config, host, path, anew=last)
+            edits = _collect(request, host, path, anew=last)
         except model.StalePlanError as error:
             if last:
                 raise HostError(
@@ -262,13 +295,13 @@ def edits_for(
         except (LookupError, TypeError, AttributeError):  # of a kept plan that is damaged
             if last:
                 raise
+        else:
+            wants = config.wants_compat(request.mode)
+            return edits if wants else model.without_compat(edits)
     raise AssertionError
 
 
-def _collect(
-    request: Request, config: Config, host: Host, path: str, *, anew: bool
-) -> list[model.Edits]:
-    bare_kind = _bare_kind(request, config)
+def _collect(request: Request, host: Host, path: str, *, anew: bool) -> list[model.Edits]:
     wanted = request.capabilities
     ids = request.ids
     more: list[model.Edits] = []
@@ -277,19 +310,21 @@ def _collect(
 
         ids, more = extras.collect(request, host, path, anew=anew)
     if not ids:
-        plan, kind = _plan_of(request, host, bare_kind, path, anew=anew, bare=True)
+        plan, kind = plan_of(request, host, request.kind, path, anew=anew, bare=True)
         _check_requirements(request, plan, [], host, path)
         return [*model.common(plan, kind, wanted), *more]
     edits: list[model.Edits] = []
-    for plan, names in _groups(request, ids, host, bare_kind, path, anew=anew):
+    for plan, names in plans_of(request, ids, host, path, anew=anew):
         _refuse_conflicts(plan, names)
+        if request.mode == "csv":
+            request.notes += [text for text in plan["problems"] if text not in request.notes]
         _check_requirements(request, plan, names, host, path)
         edits.extend(model.collect(plan, names, wanted))
     return [*edits, *more]
 
 
-def _groups(
-    request: Request, ids: list[str], host: Host, bare_kind: str, path: str, *, anew: bool
+def plans_of(
+    request: Request, ids: list[str], host: Host, path: str, *, anew: bool
 ) -> list[tuple[model.Plan, list[str]]]:
     """Return the plans that answer for ids, each with the full names that it is asked for."""
     answers: dict[str, tuple[model.Plan, str]] = {}
@@ -297,9 +332,9 @@ def _groups(
     for word in ids:
         asked, equals, device = word.partition("=")
         if not equals:
-            asked, device = bare_kind, word
+            asked, device = request.kind, word
         if asked not in answers:
-            answers[asked] = _plan_of(request, host, asked, path, anew=anew)
+            answers[asked] = plan_of(request, host, asked, path, anew=anew)
         plan, kind = answers[asked]
         groups.setdefault(id(plan), (plan, []))[1].append(f"{kind}={device}")
     return list(groups.values())
@@ -329,7 +364,7 @@ def _refuse_conflicts(plan: model.Plan, names: list[str]) -> None:
             )
 
 
-def _plan_of(
+def plan_of(
     request: Request, host: Host, kind: str, path: str, *, anew: bool, bare: bool = False
 ) -> tuple[model.Plan, str]:
     """Return the plan that answers for a kind, and the kind's name in it.

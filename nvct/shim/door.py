@@ -61,16 +61,16 @@ def run(
     try:
         answer = jsontext.parse(data.decode("utf-8", "surrogateescape"), "the cold side's answer")
     except NvctError as error:
-        raise _crashed(cold, work, status) from error
+        raise _crashed(cold, args, work, status) from error
     if not isinstance(answer, dict):
-        raise _crashed(cold, work, status)
+        raise _crashed(cold, args, work, status)
     failed = answer.get("error")
     if isinstance(failed, dict):
         raise errors.rebuilt(failed)
     return answer
 
 
-def _crashed(cold: str, work: str, status: int) -> HostError:
+def _crashed(cold: str, args: list[str], work: str, status: int) -> HostError:
     if status == NOT_STARTED << 8:
         return HostError(
             f"{work} failed: {cold} cannot be started",
@@ -83,7 +83,7 @@ def _crashed(cold: str, work: str, status: int) -> HostError:
         )
     return HostError(
         f"{work} failed: {cold} -m nvct.refresh gave no answer",
-        hint="nvct refresh, or NVCT_DEBUG=1, shows why",
+        hint=f"{' '.join([cold, '-I', '-m', 'nvct.refresh', *args])} shows why",
     )
 
 

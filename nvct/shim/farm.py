@@ -20,8 +20,9 @@ from nvct.linux import ldcache
 from nvct.linux.kernel import KERNEL
 from nvct.oci import jsontext
 from nvct.plan.model import no_edits
-from nvct.rootfs import linker, linker_conf, place
+from nvct.rootfs import linker, linker_conf, place, view_links
 from nvct.rootfs.changes import Changes
+from nvct.rootfs.view_links import BESIDE_COMPAT, LAST_RESORT, PLACE
 from nvct.shim.container import (
     UnfitError,
     add_profile,
@@ -42,14 +43,10 @@ if TYPE_CHECKING:
     from nvct.oci.bundle import Bundle
     from nvct.plan.model import Edits, Farm, Instead
 
-PLACE = "/usr/local/nvidia"
-"""Where CUDA images look: PATH, LD_LIBRARY_PATH and ld.so.conf.d of public ones name it."""
-BESIDE_COMPAT = f"{PLACE}/drv"
-"""Where no image looks: CUDA forward compatibility has to come first."""
-LAST_RESORT = "/dev/.nvct"
-"""On the runtime's own tmpfs, where a read-only image has no mount point."""
 OPTIONS = '["rbind","ro","nosuid","nodev","rprivate"]'
-IN_LIBRARY_FOLDER = "LIBDIR/"
+STORES = ("/nix/store", "/gnu/store")
+"""Have dynamic linkers of their own, which read no ld.so.cache of the image's."""
+SEARCH_PATH = "LD_LIBRARY_PATH="
 WITH_PROFILE = ("graphics", "display")
 
 
@@ -110,8 +107,8 @@ class _Container:
     """
 
     __slots__ = (
-        "_bundle", "_changes", "_common", "_covered", "_folder", "_linked", "_note", "_root",
-        "_share", "_writes", "compat", "env_why", "is_static", "place",
+        "_above", "_bundle", "_changes", "_common", "_covered", "_folder", "_is_again", "_linked",
+        "_note", "_root", "_share", "_writes", "compat", "env_why", "is_static", "place",
     )  # fmt: skip
 
     def __init__(
@@ -131,6 +128,8 @@ class _Container:
         self._covered = place.Covered(root, self._destinations())
         self._changes = Changes(root)
         self._linked: list[str] = []
+        self._above: dict[str, bool] = {}
+        self._is_again = False
         self.place = ""
         self.compat = ""
         self.env_why = ""
@@ -161,21 +160,59 @@ class _Container:
         read_only = place.is_read_only(self._root)
         self.place = self._find_place(read_only=read_only)
         musl, glibc = linker.musl_path(self._root), linker.has_glibc(self._root)
+        if not musl:
+            self._refuse_own_linker()
+        self._refuse_hidden_drop_in()
         self.is_static = not (musl or glibc)
         if self.is_static:
             return
-        self.env_why = self._why_variables(kernel, read_only=read_only)
+        self.env_why = self._why_unwritable(kernel, read_only=read_only)
         if self.env_why:
             return
         self._writes = True
+        over = self._covered.above(linker.CACHE)
         try:
-            if musl:
-                self._add_musl(musl)
-            if glibc:
-                self._add_glibc()
+            if over:
+                self.env_why = f"{over} is a mount"
+            else:
+                self._add_search_paths(musl, glibc=glibc)
         except (LdCacheError, UnsafePathError) as error:
             self.env_why = error.message
         self._find_links()
+
+    def _refuse_own_linker(self) -> None:
+        """Refuse images whose programs find libraries at the distribution's folders alone.
+
+        Raises:
+            UnfitError: there is no library folder that links could be made in, and programs may
+                have a dynamic linker of their own.
+        """
+        root = self._root
+        if linker.has_loader(root) and linker.library_folder(root):
+            return
+        for store in STORES:
+            if root.lstat(store) is not None:
+                raise UnfitError(f"the image has a dynamic linker of its own below {store}")
+        values = [e.partition("=")[2] for e in self._bundle.env if e.startswith(SEARCH_PATH)]
+        folders = values[-1].split(":") if values and values[-1] else []
+        if folders and f"{self.place}/lib64" not in [folder.rstrip("/") for folder in folders]:
+            raise UnfitError(
+                "the image has no dynamic linker at the usual place, and LD_LIBRARY_PATH does not"
+                f" name {self.place}/lib64"
+            )
+
+    def _refuse_hidden_drop_in(self) -> None:
+        """Refuse containers in which a later ldconfig would not find the driver.
+
+        Raises:
+            UnfitError: there is a mount where the drop-in is to be.
+        """
+        over = self._covered.above(linker_conf.PATH)
+        folder = self._root.resolve(linker_conf.PATH.rpartition("/")[0])
+        if folder and not over:
+            over = self._covered.above(folder)
+        if over and not self._covered.above(linker.CACHE):
+            raise UnfitError(f"{over} is a mount: a later ldconfig would drop the driver")
 
     def _find_compat(self) -> str:
         """Choose between driver and the image's CUDA compatibility libraries.
@@ -193,7 +230,7 @@ class _Container:
         """Return where the view is mounted."""
         wanted = BESIDE_COMPAT if self.compat else PLACE
         try:
-            there = place.real(self._root, wanted)
+            there = self._root.real(wanted)
             over = self._covered.about(there) or self._covered.about(wanted)
             if over:
                 raise UnfitError(f"{over} is a mount of the container's own")
@@ -213,14 +250,23 @@ class _Container:
             for mount in self._bundle.mounts
         )
 
-    def _why_variables(self, kernel: Kernel, *, read_only: bool) -> str:
+    def _why_unwritable(self, kernel: Kernel, *, read_only: bool) -> str:
         """Return why files of the root cannot be changed, "" where they can."""
         if read_only:
             return "the root is read-only"
-        over = self._covered.above(linker.CACHE)
-        if over:
-            return f"{over} is a mount"
         return why_unwritable(self._bundle, self._folder, self._root, kernel)
+
+    def _add_search_paths(self, musl: str, *, glibc: bool) -> None:
+        """Add what dynamic linkers read.
+
+        Raises:
+            LdCacheError: the image's cache is of an unknown format.
+            UnsafePathError: something else stands there.
+        """
+        if musl:
+            self._add_musl(musl)
+        if glibc:
+            self._add_glibc()
 
     def _add_musl(self, path: str) -> None:
         """Add musl's path file. The driver is for glibc: a layer as gcompat has to be there."""
@@ -242,11 +288,8 @@ class _Container:
         if more is not None:
             folders.append(f"{self.place}/lib")
         conf = linker_conf.LinkerConf([self.compat] if self.compat else [], [], folders)
-        over = self._covered.above(linker_conf.PATH)
-        if over:
-            self._note(f"{over} is a mount: a later ldconfig drops the driver's libraries")
-        else:
-            self._changes.linker_conf(conf)
+        self._is_again = bool(old.view or old.all)
+        self._changes.linker_conf(conf)
         data = root.read_file(linker.CACHE, ldcache.LIMIT)
         gone = [*old.all, *folders] if old.all and data is not None else []
         new = ldcache.merge(data, self._libraries(), machine=posix.uname().machine, drop_dirs=gone)
@@ -265,25 +308,30 @@ class _Container:
         return found.get(posix.uname().machine, []) + entries
 
     def _find_links(self) -> None:
-        """Add the links that programs expect, and those that save a mount."""
-        libraries = ""
-        wanted: dict[str, str] = {}
-        for where, path in self._share.of("links"):
-            if where.startswith(IN_LIBRARY_FOLDER):
-                libraries = libraries or linker.library_folder(self._root)
-                if not libraries:
-                    continue
-                where = f"{libraries}/{where[len(IN_LIBRARY_FOLDER) :]}"
-            wanted[where] = path
+        """Add the links that programs expect, and those that save a mount; old ones go."""
+        links = view_links.placed(self._root, self._share.links())
         singles = {mount[0]: path for mount, path in self._share.singles() if path}
-        made = self._changes.link_all(
+        made, is_any_there = self._changes.link_all(
             (f"{self.place}/{path}", where)
-            for where, path in sorted({**wanted, **singles}.items())
-            if not self._covered.above(where)
+            for where, path in sorted({**links, **singles}.items())
+            if not self._is_covered(where)
         )
         self._linked = [where for where in made if where in singles]
-        for where in sorted(set(wanted) - set(made)):
-            self._note(f"no link {where}")
+        missing = sorted(set(links) - set(made))
+        if missing:
+            more = f" and {len(missing) - 1} more" if missing[1:] else ""
+            self._note(f"no link {missing[0]}{more}")
+        if is_any_there or self._is_again:
+            folders = [mount[0].rpartition("/")[0] for mount, _ in self._share.singles()]
+            old = view_links.left_behind(self._root, folders, made)
+            self._changes.gone += [path for path in old if not self._is_covered(path)]
+
+    def _is_covered(self, path: str) -> bool:
+        """Tell whether a path is a mount or below one; each folder is looked at once."""
+        folder = path.rpartition("/")[0]
+        if folder not in self._above:
+            self._above[folder] = bool(self._covered.above(folder or "/"))
+        return self._above[folder] or path in self._covered.places
 
     # Doing.
 

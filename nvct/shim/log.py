@@ -11,7 +11,8 @@ from __future__ import annotations
 import posix
 import time
 
-from nvct.errors import line, unexpected
+from nvct.errors import DocumentError, line, unexpected
+from nvct.linux.files import open_log
 from nvct.oci.jsontext import quote
 
 TYPE_CHECKING = False
@@ -85,10 +86,8 @@ def _append(log: str, level: str, text: str, log_format: str) -> None:
     else:
         entry = f'time="{stamp}" level={level} msg={quote(text)}\n'
     try:
-        fd = posix.open(
-            log, posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_CLOEXEC, 0o644
-        )
-    except OSError:
+        fd = open_log(log)
+    except (OSError, DocumentError):
         return
     _write(fd, entry)
     posix.close(fd)

@@ -59,9 +59,9 @@ def _run(
     except NvctError as error:  # of the file, or of the door: both only concern who asks
         config, trouble = settings.fallback(), error
     if said.version:
-        from nvct.version import __version__
+        from nvct import version
 
-        posix.write(1, f"NVIDIA Container Runtime version {__version__} (nvct)\n".encode())
+        posix.write(1, f"{version.text('NVIDIA Container Runtime')}\n".encode())
     if said.creates:
         from nvct.shim import create
 

@@ -58,10 +58,16 @@ class Share:
             found.append((mount, source[len(inside) :] if source.startswith(inside) else ""))
         return found
 
+    def links(self) -> list[list[str]]:
+        """Return the links that stand outside of the view, with their paths in it."""
+        return self.of("links") + (self.of("links32") if self._has_32_bits() else [])
+
     def of_32_bits(self, place: str) -> list[tuple[str, str]] | None:
         """Return 32-bit libraries, None for who has not asked for them by name."""
-        asked = self._capabilities is not None and "compat32" in self._capabilities
-        return self.at("cache32", place) if asked else None
+        return self.at("cache32", place) if self._has_32_bits() else None
+
+    def _has_32_bits(self) -> bool:
+        return self._capabilities is not None and "compat32" in self._capabilities
 
     def env(self, place: str) -> list[str]:
         """Return the variables."""

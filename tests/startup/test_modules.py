@@ -63,13 +63,17 @@ main({cold!r})
 """
 
 
+RUNTIMES = '[nvidia-container-runtime]\nruntimes = ["/bin/true"]\n'
+
+
 class Lane:
     """Runs the hot side as a launcher does, and returns the modules that it loaded."""
 
     def __init__(self, work: Path) -> None:
         self.work = work
         (work / "config.toml").write_text(
-            f'[nvidia-container-runtime.modes.cdi]\nspec-dirs = ["{work}/cdi"]\n', encoding="utf-8"
+            f'{RUNTIMES}[nvidia-container-runtime.modes.cdi]\nspec-dirs = ["{work}/cdi"]\n',
+            encoding="utf-8",
         )
         (work / "cdi").mkdir()
         (work / "cdi" / "acme.json").write_text(
@@ -125,7 +129,7 @@ class Lane:
     def _planned(self, layout: str, edits: model.Edits, view: Farm | None) -> str:
         """Keep a plan of a driver, and return a bundle of a glibc image that asks for it."""
         toml = self.work / "config.toml"
-        toml.write_text(f'[nvct]\nlayout = "{layout}"\n', encoding="utf-8")
+        toml.write_text(f'{RUNTIMES}[nvct]\nlayout = "{layout}"\n', encoding="utf-8")
         os.utime(toml, (time.time() - 60,) * 2)
         plan = compiler.empty(str(toml))
         plan["specs"].append({"path": "", "facts": [], "edits": edits, "refuse": ""})

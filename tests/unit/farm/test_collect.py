@@ -73,6 +73,12 @@ def test_a_view_that_nobody_needs_goes_and_the_loaded_drivers_stays(
     assert folder.is_intact(new)
 
 
+def test_where_no_view_was_ever_made_there_is_nothing_to_remove(
+    lab: FarmLab, processes: Processes
+) -> None:
+    assert collect.collect(farm(lab, processes), Needs(loaded=VERSION)) == []
+
+
 def test_a_dry_run_removes_nothing(lab: FarmLab, processes: Processes) -> None:
     old, _ = two_views(lab)
     before = tree(lab.path)

@@ -18,7 +18,7 @@ from nvct import paths
 from nvct.cli.main import program
 from nvct.plan import facts, model
 from nvct.refresh import compiled
-from tests.support.host_tree import VERSION
+from tests.support.host_tree import VERSION, WORKING_NVML
 from tests.support.shim_lab import REPOSITORY, Lab
 from tests.unit.farm.lab import NEWER, FarmLab
 
@@ -60,7 +60,7 @@ def generated(node: Lab, *args: str) -> Result:
 
 def ask(node: Lab, *argv: str) -> subprocess.CompletedProcess[str]:
     """Run nvidia-container-cli."""
-    code = "from nvct.cli.container_cli import nvidia_container_cli as f; f()"
+    code = f"{WORKING_NVML}from nvct.cli.container_cli import nvidia_container_cli as f; f()"
     return subprocess.run(
         [sys.executable, "-c", code, *argv], env=node.env, cwd=REPOSITORY,
         capture_output=True, text=True, check=False, timeout=60,
@@ -299,7 +299,7 @@ def test_cdi_check_says_that_the_disk_has_another_driver(node: Lab) -> None:
     assert f"kernel module is {VERSION}" in said
     assert f"libraries of {NEWER}" in said
     assert f"containers get its view {node.home}/farm/{VERSION}-" in said
-    assert f"libcuda.so.{VERSION} is gone" in said
+    assert " files are gone: " in said
 
 
 def test_the_shim_makes_containers_while_the_driver_on_the_disk_is_another(node: Lab) -> None:

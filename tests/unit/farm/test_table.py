@@ -89,8 +89,10 @@ def test_links_are_made_for_programs_and_what_is_loaded_by_path(full: FarmLab) -
     assert found["links"]["utility"] == [
         ["/usr/bin/nvidia-smi", "bin/nvidia-smi"],
         ["LIBDIR/libnvidia-ml.so.1", "lib64/libnvidia-ml.so.1"],
+        [f"LIBDIR/libnvidia-ml.so.{VERSION}", f"lib64/libnvidia-ml.so.{VERSION}"],
     ]
-    assert ["LIBDIR/libcuda.so.1", "lib64/libcuda.so.1"] in found["links"]["compute"]
+    for name in ("libcuda.so", "libcuda.so.1", f"libcuda.so.{VERSION}"):
+        assert [f"LIBDIR/{name}", f"lib64/{name}"] in found["links"]["compute"]
     gbm = ["LIBDIR/gbm/nvidia-drm_gbm.so", "lib64/gbm/nvidia-drm_gbm.so"]
     assert gbm in found["links"]["graphics"]
     assert gbm not in found["links"]["compute"]  # which has the library that it leads to
@@ -98,10 +100,23 @@ def test_links_are_made_for_programs_and_what_is_loaded_by_path(full: FarmLab) -
     assert vdpau in found["links"]["video"]
 
 
+def test_every_name_of_a_library_has_a_link(full: FarmLab) -> None:
+    manifest, found = made(full)
+
+    for folder, key, mark in (("lib64", "links", "LIBDIR"), ("lib", "links32", "LIBDIR32")):
+        paths = {path for pairs in found[key].values() for _, path in pairs}  # type: ignore[literal-required]  # of the table
+        held = {entry.path for entry in manifest.entries if entry.file.kind == "library"}
+        held |= {link.path for link in manifest.links if ".so" in link.path}
+        assert {p for p in held if p.startswith(f"{folder}/")} <= paths
+        for where, path in [pair for pairs in found[key].values() for pair in pairs]:  # type: ignore[literal-required]  # of the table
+            if ".so" in path:
+                assert where == f"{mark}/{path.removeprefix(folder + '/')}"
+
+
 def test_every_link_leads_to_a_file_in_the_view(full: FarmLab) -> None:
     manifest, found = made(full)
 
-    for pairs in found["links"].values():
+    for pairs in (*found["links"].values(), *found["links32"].values()):
         for _, path in pairs:
             assert os.path.isfile(f"{manifest.path}/{path}"), path
 

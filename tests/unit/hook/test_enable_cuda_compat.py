@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import json
-import struct
-
 import pytest
 
 from nvct.errors import DocumentError
 from nvct.linux import ldcache
 from nvct.rootfs.compat import Note, is_wanted, parse_note, parse_version
 from nvct.sim.elf_writer import shared_object
+from tests.support.cuda_note import NOTE_SECTION, note, raw_note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,15 +18,6 @@ if TYPE_CHECKING:
 REAL = "/usr/local/cuda-13.0/compat"
 DROPIN = "/etc/ld.so.conf.d/00-nvct.conf"
 CACHE = "/etc/ld.so.cache"
-
-
-def note(cuda: str = "13.0", drivers: object = (535, 550)) -> bytes:
-    text = json.dumps({"Format": 1, "CUDA Version": cuda, "Driver": drivers, "Device": []})
-    description = text.encode() + b"\0"
-    name = b"NVIDIA Corporation\0"
-    return (
-        struct.pack("<III", len(name), len(description), 1) + name.ljust(20, b"\0") + description
-    )
 
 
 @pytest.fixture
@@ -42,12 +31,13 @@ def cuda(container: Container) -> Container:
 
 
 def add_note(container: Container, data: bytes) -> None:
-    library = shared_object(soname="libcuda.so.1", sections={".note.cuda.fwd_compatibility": data})
+    library = shared_object(soname="libcuda.so.1", sections={NOTE_SECTION: data})
     container.file(f"{REAL}/libcuda.so.580.82.07", library)
 
 
 V550, V580, V580_90, V590 = (550, 1, 0), (580, 82, 7), (580, 90, 0), (590, 1, 0)
 NOTE = Note((13, 0, 0), frozenset({550, 580}))
+ORIN, EMPTY = Note((13, 2, 0), frozenset()), Note(None, frozenset())
 
 
 @pytest.mark.parametrize(
@@ -66,6 +56,10 @@ NOTE = Note((13, 0, 0), frozenset({550, 580}))
         pytest.param(None, (12, 9, 0), V580, NOTE, True, id="note with newer CUDA"),
         pytest.param(None, (13, 0, 0), V580, NOTE, False, id="note with the same CUDA"),
         pytest.param(None, None, V580, NOTE, False, id="nothing known of the host"),
+        pytest.param(V550, None, V580, EMPTY, False, id="note names nothing"),
+        pytest.param(None, (12, 9, 0), V580, EMPTY, False, id="note names no CUDA version"),
+        pytest.param(None, (12, 9, 0), (1, 1, 0), ORIN, True, id="Tegra: note without drivers"),
+        pytest.param(V550, None, V580, ORIN, False, id="driver: note without drivers"),
     ],
 )
 def test_compatibility_libraries_are_used_where_they_fit(
@@ -81,16 +75,44 @@ def test_compatibility_libraries_are_used_where_they_fit(
 @pytest.mark.parametrize(
     ("text", "version"),
     [
-        ("580.82.07", (580, 82, 7)), ("12.9", (12, 9, 0)), ("580", None), ("", None),
+        ("580.82.07", (580, 82, 7)), ("12.9", (12, 9, 0)), ("13", (13, 0, 0)), ("", None),
         ("580.*", None), ("1.2.3.4", None), ("-1.2", None), ("1.\u0667", None), ("1." + "9" * 99, None),
     ],
 )  # fmt: skip
-def test_versions_have_two_or_three_numbers(text: str, version: tuple[int, ...] | None) -> None:
+def test_versions_have_up_to_three_numbers(text: str, version: tuple[int, ...] | None) -> None:
     assert parse_version(text) == version
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"CUDA Version":"x","Driver":[]}'])
-def test_a_note_that_says_nothing_is_an_error(data: bytes) -> None:
+LONG_S = '{"CUDA ver\N{LATIN SMALL LETTER LONG S}ion":"13.1"}'
+"""Go's encoding/json takes the long s for an s, as bytes.EqualFold does."""
+
+
+@pytest.mark.parametrize(
+    ("text", "cuda_version", "drivers"),
+    [
+        pytest.param('{"format":1,"CUDA version":"12.9","driver":[535,575],"device":[1]}',
+                     (12, 9, 0), {535, 575}, id="as NVIDIA ships it"),
+        pytest.param('{"Format":1,"CUDA Version":"12.9","Driver":[535],"Device":[]}',
+                     (12, 9, 0), {535}, id="as the incumbent's struct says"),
+        pytest.param('{"cuda version":"13.1","DRIVER":[535]}', (13, 1, 0), {535}, id="any case"),
+        pytest.param(LONG_S, (13, 1, 0), set(), id="Go's folding"),
+        pytest.param('{"format":1,"CUDA version":"13.2"}', (13, 2, 0), set(), id="Orin 13.2.1"),
+        pytest.param('{"CUDA version":"13","driver":null}', (13, 0, 0), set(), id="null"),
+        pytest.param('{"driver":[1],"Driver":[2]}', None, {2}, id="the last one counts"),
+        pytest.param('{"CUDA version":"new","driver":[535]}', None, {535}, id="no version"),
+        pytest.param("{}", None, set(), id="nothing"),
+    ],
+)  # fmt: skip
+def test_notes_are_read_as_go_reads_them(
+    text: str, cuda_version: tuple[int, ...] | None, drivers: set[int]
+) -> None:
+    found = parse_note(text.encode() + b"\0")
+
+    assert (found.cuda, set(found.drivers)) == (cuda_version, drivers)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{", b'{"driver":["535"]}', b'{"CUDA version":1}'])
+def test_a_note_of_another_form_is_an_error(data: bytes) -> None:
     with pytest.raises(DocumentError):
         parse_note(data)
 
@@ -126,17 +148,40 @@ def test_after_an_upgrade_of_the_host_the_folder_is_forgotten(cuda: Container) -
     assert cuda.read(DROPIN) == "# driver\n/drv\n"
 
 
-def test_a_note_decides(cuda: Container) -> None:
-    add_note(cuda, note(drivers=[535]))
-    cuda.hook("enable-cuda-compat", "--host-driver-version=550.1.1")
-    assert not (cuda.root / DROPIN[1:]).exists()
+@pytest.mark.parametrize(
+    ("drivers", "host", "is_used"),
+    [
+        pytest.param([535, 575, 580], "580.10", True, id="newer minor of the same branch"),
+        pytest.param([535, 575, 580], "550.1.1", False, id="branch that is not listed"),
+        pytest.param([535, 550, 580], "550.1.1", True, id="older branch that is listed"),
+    ],
+)
+def test_a_note_decides(cuda: Container, drivers: list[int], host: str, *, is_used: bool) -> None:
+    add_note(cuda, note("13.0", drivers))
 
-    add_note(cuda, note(drivers=[535, 550]))
-    cuda.hook("enable-cuda-compat", "--host-driver-version=550.1.1")
-    assert (cuda.root / DROPIN[1:]).exists()
+    assert cuda.hook("enable-cuda-compat", f"--host-driver-version={host}") == 0
+
+    assert (cuda.root / DROPIN[1:]).exists() is is_used
 
 
-@pytest.mark.parametrize("data", [b"x" * 40, note(drivers="all"), note(cuda="new")])
+@pytest.mark.parametrize(("host", "is_used"), [("13.1", True), ("13.2", False), ("13.3", False)])
+@pytest.mark.parametrize("short", [0, 2])
+def test_a_tegra_has_a_cuda_version_alone(
+    cuda: Container, host: str, short: int, *, is_used: bool
+) -> None:
+    """Orin's compatibility libraries are libcuda.so.1.1; their note is cut short by two bytes."""
+    text = '{"format":1,"CUDA version":"13.2"}'
+    data = raw_note(text + "\0" * short, short=short)
+    (cuda.root / f"{REAL[1:]}/libcuda.so.580.82.07").unlink()
+    library = shared_object(soname="libcuda.so.1", sections={NOTE_SECTION: data})
+    cuda.file(f"{REAL}/libcuda.so.1.1", library)
+
+    assert cuda.hook("enable-cuda-compat", f"--host-cuda-version={host}") == 0
+
+    assert (cuda.root / DROPIN[1:]).exists() is is_used
+
+
+@pytest.mark.parametrize("data", [b"x" * 40, note("13.0", "all"), raw_note('{"format":')])
 def test_a_damaged_note_counts_as_none_with_a_warning(
     cuda: Container, data: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from nvct.errors import LINE_LIMIT
 from nvct.hook.main import HOOKS, main
+from nvct.version import TOOLKIT_VERSION, __version__
 from tests.support.containers import Container, run_hook
 
 
@@ -39,7 +40,6 @@ def test_a_hook_of_another_version_is_a_warning(
         (["--nonsense", "create-symlinks"], "unknown flag --nonsense [usage]"),
         (["update-ldcache", "--folder"], "flag --folder needs a value [usage]"),
         (["apply", "--mask-params=maybe"], "--mask-params is 'maybe', want true or false [usage]"),
-        (["noop", "x"], "noop takes no argument 'x'; it takes flags only [usage]"),
         (["chmod", "--mode", "9"], "--mode is '9', want an octal number such as 755 [usage]"),
         (["chmod", "--path", "/x"], "--mode is '', want an octal number such as 755 [usage]"),
         (["create-symlinks", "--link", "a:b"], "link 'a:b' is not written TARGET::LINK [usage]"),
@@ -158,7 +158,36 @@ def test_help_lists_the_hooks(arguments: list[str], capsys: pytest.CaptureFixtur
 def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"], -1) == 0
 
-    assert capsys.readouterr().out.startswith("nvidia-cdi-hook ")
+    said = f"NVIDIA CDI Hook version {TOOLKIT_VERSION}\nnvct: {__version__}\n"
+    assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--debug", "noop"], ["noop", "--debug"], ["noop", "-d", "--quiet=true"],
+        ["noop", "extra", "--quiet"], ["--quiet=false", "noop", "x", "y"], ["--", "noop"],
+        ["noop", "--", "--nosuch"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_the_incumbent_ignores_is_ignored(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_help_of_a_hook_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("help", "h", "--help"):
+        assert main(["chmod", word], -1) == 0
+        assert capsys.readouterr().out.startswith("usage: nvidia-cdi-hook chmod ")
+
+
+def test_a_flag_behind_a_word_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["create-symlinks", "word", "--link=a::/b", "--container-spec=/nonexistent"]
+    assert main(words, -1) == 1
+    assert "/nonexistent" in capsys.readouterr().err
 
 
 def test_applying_imports_nothing_slow(container: Container) -> None:

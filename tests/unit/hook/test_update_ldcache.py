@@ -258,3 +258,23 @@ def test_a_view_of_an_earlier_start_that_is_no_longer_mounted_goes(glibc: Contai
 
     assert "libcuda.so.1" not in [name for name, _ in entries_of(glibc)]
     assert glibc.read(DROPIN) == "# driver\n/more\n"
+
+
+def test_links_that_take_too_many_steps_are_refused(
+    container: Container, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nine hundred libraries, each a link to a chain of links through deep folders."""
+    container.file("/lib64/ld-linux-x86-64.so.2")
+    deep = "/d" * 30
+    container.library(f"{deep}/l12/libx.so", "libx.so")
+    for number in range(12):
+        container.link(f"{deep}/l{number}", f"{deep}/l{number + 1}")
+    for number in range(900):
+        container.link(f"/drv/libz{number}.so", f"{deep}/l0/libx.so")
+    before = container.tree()
+
+    assert container.hook("update-ldcache", "--folder", "/drv") == 1
+
+    said = capfd.readouterr().err
+    assert "the paths in the container take too many steps to follow" in said
+    assert container.tree() == before

@@ -216,3 +216,42 @@ def test_what_is_wrong_with_our_own_spec_has_a_hint_that_helps(reason: str, hint
         model.collect(made, ["x.org/gpu=0"])
 
     assert caught.value.hint == hint
+
+
+COMPAT = ['"--host-driver-version=580.65.06"', '"--cuda-compat-container-root=/compat"']
+
+
+def hooked(*words: str) -> Edits:
+    made = edits("hook")
+    made["apply"] = list(words)
+    made["hooks"] = {"createContainer": [f'{{"args":["apply",{",".join(words)}]}}']}
+    return made
+
+
+def test_without_compat_the_hook_and_the_view_do_not_choose() -> None:
+    hook, other = hooked(*COMPAT, '"--folder"', '"/lib"'), edits("other")
+    view: Any = edits("farm")
+    versions = {"host_driver": "580.65.06", "host_cuda": "13.0"}
+    view["farm"] = {"table": {"view": "/v", "compat": versions}, "common": [other, hook]}
+
+    first, second, third = model.without_compat([other, hook, view])
+
+    assert first is other
+    assert second["apply"] == ['"--folder"', '"/lib"']
+    assert second["hooks"] == {"createContainer": ['{"args":["apply","--folder","/lib"]}']}
+    assert third["farm"]["table"] == {"view": "/v", "compat": {}}  # type: ignore[comparison-overlap]  # short
+    assert [id(one) for one in third["farm"]["common"]] == [id(other), id(second)]
+    assert hook["apply"][0] == COMPAT[0]  # a plan is not changed
+
+
+def test_without_compat_a_hook_with_nothing_else_to_do_is_gone() -> None:
+    (found,) = model.without_compat([hooked(*COMPAT)])
+
+    assert found == model.no_edits()
+
+
+def test_without_compat_hooks_of_other_specs_stay() -> None:
+    made = edits("spec")
+    made["hooks"] = {"createContainer": ['{"args":["x","--host-driver-version=1"]}']}
+
+    assert model.without_compat([made]) == [made]

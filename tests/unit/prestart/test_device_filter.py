@@ -23,6 +23,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+LOAD_HALF = 0x69
+RUNC_LIKE = b"".join(
+    struct.pack("<BBhi", *code)
+    for code in (
+        (LOAD_HALF, 2 | 1 << 4, 0, 0),  # the type, by its own half of the word
+        (device_filter.LOAD_WORD, 4 | 1 << 4, 4, 0),
+        (device_filter.IF_NOT_EQUAL, 2, 3, 2),
+        (device_filter.IF_NOT_EQUAL, 4, 2, 1),
+        (device_filter.MOVE_IMM, 0, 0, 1),
+        (device_filter.EXIT, 0, 0, 0),
+        (device_filter.MOVE_IMM, 0, 0, 0),
+        (device_filter.EXIT, 0, 0, 0),
+    )
+)
+"""A program that reads its context as runc's do: it allows character devices of major 1."""
 DENY_ALL = Rule("a", ANY, ANY, "rwm", allow=False)
 NUMBERS = st.sampled_from([ANY, 0, 1, 195, 509])
 RULES = st.lists(
@@ -179,6 +194,52 @@ def test_each_of_several_programs_is_replaced(cgroup: Path, tmp_path: Path) -> N
     assert len(bpf.query(fd)[1]) == 2
     os.close(fd)
     assert _opens(cgroup, gpu) == "No such device or address"
+
+
+def test_a_program_allows_more_and_decides_the_rest_as_before(
+    cgroup: Path, tmp_path: Path
+) -> None:
+    """The rules of the programs that are there are not known: each keeps its own."""
+    gpu = tmp_path / "nvidia0"
+    os.mknod(gpu, 0o20666, os.makedev(195, 77))
+    fd = os.open(cgroup, os.O_RDONLY)
+    base = [DENY_ALL, *(Rule(*rule, allow=True) for rule in DEFAULTS)]
+    for program in (device_filter.build(base), RUNC_LIKE):
+        bpf.attach(fd, bpf.load(program, "theirs"), bpf.ALLOW_MULTI)
+    assert _opens(cgroup, gpu) == "Operation not permitted"
+
+    for _ in range(2):
+        device_filter.extend([str(cgroup)], [Rule("c", 195, 77, "rw", allow=True)])
+
+    assert len(bpf.query(fd)[1]) == 2
+    os.close(fd)
+    assert _opens(cgroup, gpu) == "No such device or address"
+    assert _opens(cgroup, Path("/dev/null")) == ""
+    assert _opens(cgroup, Path("/dev/kmsg")) == "Operation not permitted"
+    other = tmp_path / "nvidia1"
+    os.mknod(other, 0o20666, os.makedev(195, 78))
+    assert _opens(cgroup, other) == "Operation not permitted"
+
+
+@given(
+    RULES,
+    st.lists(st.tuples(NUMBERS, NUMBERS), max_size=3),
+    DEVICES,
+    st.sampled_from(["r", "rw", "m"]),
+)
+def test_rules_before_a_program_only_add(
+    theirs: list[Rule],
+    numbers: list[tuple[int, int]],
+    device: tuple[str, int, int],
+    access: str,
+) -> None:
+    ours = [Rule("c", major, minor, "rw", allow=True) for major, minor in numbers]
+    program = device_filter.build(theirs)
+
+    found = decide(device_filter.before(ours, program), *device, access)
+
+    is_ours = any(expected([rule], *device, access) for rule in ours)
+    assert found == (is_ours or decide(program, *device, access))
 
 
 def test_a_cgroup_without_programs_gets_none(cgroup: Path) -> None:

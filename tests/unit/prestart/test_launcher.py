@@ -8,7 +8,7 @@ import os
 import pytest
 
 from nvct.launch.install import PROGRAMS, Built
-from tests.support.launcher import ask, compiled, script, scripted
+from tests.support.launcher import ask, compiled, script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,16 +19,12 @@ SHOW = """printf '%s\\0' "$@" "$NVIDIA_CTK_CONFIG_FILE_PATH" "$(cat)"\n"""
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("form", ["c", "sh"])
 def test_the_hook_is_started_with_its_arguments_environment_and_stdin(
-    form: str, name: str, tmp_path: Path
+    name: str, tmp_path: Path
 ) -> None:
     python = script(tmp_path / "python", SHOW)
     built = Built(python=str(python), packages="/packages", cold="/cold")
-    if form == "c":
-        program = compiled(tmp_path, built, name=name)
-    else:
-        program = scripted(tmp_path / name, built)
+    program = compiled(tmp_path, built, name=name)
     env = {"PATH": os.environ["PATH"], "NVIDIA_CTK_CONFIG_FILE_PATH": "/c.toml"}
 
     answer = ask([program, "-debug", "prestart", "a b"], env, tmp_path, b"{state}")

@@ -17,6 +17,8 @@ from nvct.oci.bundle import Bundle
 from nvct.prestart import deliver, main, state
 from nvct.prestart.container import Container, is_rootless, rootfs_of
 from nvct.sim.bundle import config as make_config
+from nvct.version import TOOLKIT_VERSION, __version__
+from tests.support.launcher import script
 from tests.support.shim_lab import PYTHON, REPOSITORY, Lab, started
 
 TYPE_CHECKING = False
@@ -73,7 +75,8 @@ def test_anything_else_is_a_usage_error(args: list[str], lab: Lab) -> None:
 
 
 def test_the_incumbent_s_flags_are_known(lab: Lab) -> None:
-    assert hook(lab, "-version").stdout.startswith(f"{PROGRAM} ")
+    said = f"NVIDIA Container Runtime Hook version {TOOLKIT_VERSION}\nnvct: {__version__}\n"
+    assert hook(lab, "-version").stdout == said
     assert "prestart" in hook(lab, "--help").stdout
     assert hook(lab, "-debug", "poststop").returncode == 0
 
@@ -166,6 +169,23 @@ def test_a_named_config_file_is_used(lab: Lab) -> None:
     assert "other.toml" in said.stderr
 
 
+def test_a_library_that_goes_again_and_again_is_named(lab: Lab) -> None:
+    """The new plan is checked as well, before anything of the container is entered."""
+    lab.driver()
+    lab.asks("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all")
+    assert lab.create().status == 0
+    (gone,) = (lab.home / "driver").rglob("libnvidia-ptxjitcompiler.so.580*")
+    lab.asks("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all")
+    body = f'touch {gone}; {lab.cold} "$@"; status=$?; rm {gone}; exit $status\n'
+    lab.cold = str(script(lab.home / "bin/python", body))
+    gone.unlink()
+
+    said = hook(lab, "prestart")
+
+    assert said.returncode == 1
+    assert f"{gone} went away meanwhile; is the driver being installed?" in said.stderr
+
+
 def _bundle(*env: str) -> Bundle:
     return Bundle("/b/config.json", json.dumps(make_config(["true"], env=env)))
 
@@ -235,7 +255,7 @@ def test_a_root_may_be_relative_to_the_bundle() -> None:
 
 
 def test_a_process_that_is_gone_is_named(tmp_path: Path) -> None:
-    with pytest.raises(HostError, match="the mnt namespace of process 77 cannot be opened: No "):
+    with pytest.raises(HostError, match="/77 cannot be opened: No such file"):
         Container(77, "/r", str(tmp_path))
 
 

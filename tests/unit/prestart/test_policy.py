@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from nvct.errors import NotPermittedError
+from nvct.errors import NotPermittedError, RequestError
 from nvct.oci.bundle import Bundle
 from nvct.prestart import main
 from nvct.request.origin import Origin
@@ -90,3 +90,15 @@ def test_gpus_are_counted(tmp_path: Path) -> None:
     with pytest.raises(NotPermittedError):
         asked(tmp_path, 'more-gpus-than = 7\nthen = "deny"', ALL, {})
     assert asked(tmp_path, 'more-gpus-than = 8\nthen = "deny"', ALL, {}) is not None
+
+
+def test_a_bare_name_of_a_specification_is_a_device(tmp_path: Path) -> None:
+    document = make_config(["true"], env=["NVIDIA_VISIBLE_DEVICES=gpu0"])
+    bundle = Bundle(str(tmp_path / "config.json"), json.dumps(document))
+
+    request = main.asked(bundle, policy(""), None, lambda name: name == "nvidia.com/gpu=gpu0")
+
+    assert request is not None
+    assert (request.ids, request.kind, request.mode) == (["gpu0"], "nvidia.com/gpu", "legacy")
+    with pytest.raises(RequestError, match="names no device"):
+        main.asked(bundle, policy(""), None, lambda _name: False)

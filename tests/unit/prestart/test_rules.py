@@ -10,6 +10,7 @@ import pytest
 
 from nvct.errors import HostError
 from nvct.prestart import rules, systemd
+from nvct.prestart.process import Process
 from nvct.prestart.rule import ANY, Rule
 from tests.support.launcher import script
 
@@ -59,6 +60,19 @@ def test_cgroup_v1_has_a_hierarchy_for_devices(host: Host) -> None:
     found = host.find()
 
     assert (found.folder, found.unified) == (str(its), False)
+
+
+def test_the_cgroup_is_that_of_the_process_that_was_opened(host: Host) -> None:
+    its = host.hierarchy("devices", "devices", "/docker/a")
+    process = Process(77, str(host.proc))
+    (host.proc / "77").rename(host.proc / "78")
+    (host.proc / "77").mkdir()
+    (host.proc / "77/cgroup").write_text("0:devices:/docker/b\n", encoding="utf-8")
+
+    found = rules.find(77, str(host.proc), process)
+
+    assert found.folder == str(its)
+    process.close()
 
 
 def test_controllers_may_share_a_hierarchy(host: Host) -> None:

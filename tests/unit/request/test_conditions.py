@@ -40,6 +40,7 @@ def mounted(name: str) -> list[dict[str, object]]:
     return [{"source": "/dev/null", "destination": place}]
 
 
+KUBELET = "kubepods-burstable-pod1.slice:cri-containerd:2"
 BY = {
     "env": ["env", "image-env"],
     "uuid": ["env"],
@@ -247,9 +248,46 @@ def test_a_rule_that_allows_a_namespace_wants_to_be_sure_of_it(
     annotations: dict[str, str], outcome: str, container: Container
 ) -> None:
     container.annotations = annotations
+    container.linux = {"cgroupsPath": KUBELET}
     config = policy('namespaces = ["ml-*"]\nthen = "allow"', "ignore")
 
     assert container.outcome(config, ALL) == outcome
+
+
+@pytest.mark.parametrize("annotations", [CONTAINERD, CRIO, {**CONTAINERD, **CRIO}], ids=str)
+@pytest.mark.parametrize(
+    "cgroup",
+    [None, "", "/docker/1", "system.slice:docker:kubepods", "/x/notkubepods/1", "kubepodsy.slice:a:b",
+     "user.slice:kubepods:1", "/a/kubepods.d/x"],
+)  # fmt: skip
+def test_annotations_alone_prove_no_namespace(
+    cgroup: str | None, annotations: dict[str, str], container: Container
+) -> None:
+    """Docker and Podman set any annotation that their user names."""
+    container.annotations = annotations
+    container.linux = {} if cgroup is None else {"cgroupsPath": cgroup}
+
+    for rule in ('namespaces = ["ml-*"]', "kubernetes = true", "kubernetes = false"):
+        assert container.outcome(policy(f'{rule}\nthen = "allow"', "ignore"), ALL) == "ignore"
+        assert container.outcome(policy(f'{rule}\nthen = "ignore"'), ALL) == "ignore"
+    config = policy('namespaces = ["web"]\nthen = "allow"', "ignore")
+    assert container.outcome(config, ALL) == "ignore"
+
+
+@pytest.mark.parametrize(
+    "cgroup",
+    ["/kubepods/besteffort/pod1/2", "/kubepods/pod1/2", "/custom/root/kubepods/burstable/pod1/2",
+     "kubepods-besteffort-pod1.slice:cri-containerd:2", "kubepods-pod1.slice:crio:2",
+     "kubelet-kubepods-burstable-pod1.slice:cri-containerd:2", "/kubelet/kubepods/pod1/2"],
+)  # fmt: skip
+def test_annotations_and_the_cgroup_of_the_kubelet_do(cgroup: str, container: Container) -> None:
+    container.annotations = CONTAINERD
+    container.linux = {"cgroupsPath": cgroup}
+
+    for rule in ('namespaces = ["ml-*"]', "kubernetes = true"):
+        assert container.outcome(policy(f'{rule}\nthen = "allow"', "ignore"), ALL) == "allow"
+    config = policy('kubernetes = false\nthen = "ignore"')
+    assert container.outcome(config, ALL) == "allow"
 
 
 @pytest.mark.parametrize(
@@ -277,8 +315,8 @@ def test_a_rule_against_a_namespace_holds_where_that_is_in_doubt(
     [
         ({}, None, False),
         ({}, "/docker/1", False),
-        (CONTAINERD, None, True),
-        (CRIO, None, True),
+        (CONTAINERD, "/kubepods/besteffort/pod1/2", True),
+        (CRIO, "/kubepods/besteffort/pod1/2", True),
         # cri-dockerd writes no annotations.
         ({}, "/kubepods/besteffort/pod1/2", True),
         ({}, "kubepods-besteffort-pod1.slice:docker:2", True),

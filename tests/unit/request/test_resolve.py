@@ -194,6 +194,20 @@ def test_volume_mounts_count_only_where_accepted() -> None:
     assert request.source == "volume mount"
 
 
+def test_volume_mounts_that_are_not_accepted_leave_a_note() -> None:
+    key = "accept-nvidia-visible-devices-as-volume-mounts"
+
+    assert decide([], mount("0", "1"), {}, [], Config()) == (
+        None, [f"volume mount '0' is ignored: {key} is false in config.toml"],
+    )  # fmt: skip
+    odd: list[dict[str, object]] = [
+        {"source": "/x", "destination": "/var/run/nvidia-container-devices/0"},
+        {"source": "/dev/null", "destination": "/x/nvidia-container-devices/0"},
+        {"source": 1, "destination": None},
+    ]
+    assert decide([], odd, {}, [], Config()) == (None, [])
+
+
 def test_volume_mounts_win_over_the_environment_and_need_no_privilege() -> None:
     config = configured(accept_volume_mounts=True, accept_envvar_when_unprivileged=False)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.errors import RequestError, line
+from nvct.errors import LINE_LIMIT, RequestError, line
 from nvct.request.visible_devices import (
     VALUE_LIMIT,
     WORD_LIMIT,
@@ -277,3 +277,16 @@ def test_a_pci_bus_id_has_one_form(word: str, plain: str) -> None:
 def test_a_long_word_is_shortened_in_messages() -> None:
     assert shown("x" * 64) == f"'{'x' * 64}'"
     assert shown("x" * 65) == f"'{'x' * 61}...'"
+
+
+@pytest.mark.parametrize(
+    "value", ["/var/run/nvidia-container-devices", "/var/run/nvidia-container-devices/GPU-1"]
+)
+def test_what_the_device_plugin_writes_beside_volume_mounts_names_the_key(value: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        check_word(value, "NVIDIA_VISIBLE_DEVICES")
+
+    assert caught.value.hint == (
+        "set accept-nvidia-visible-devices-as-volume-mounts in config.toml"
+    )
+    assert len(line("nvidia-container-runtime.legacy", caught.value)) <= LINE_LIMIT

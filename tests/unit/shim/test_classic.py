@@ -11,12 +11,13 @@ import pytest
 from nvct.linux import ldcache
 from nvct.oci.bundle import Bundle
 from nvct.plan import model
-from nvct.rootfs import profile
+from nvct.rootfs import linker_conf, profile
 from nvct.shim import classic
 from tests.support.forked import in_mount_namespace
 from tests.unit.shim.images import (
     CACHE,
     DEBIAN,
+    DROP_IN,
     IMAGES,
     MACHINE,
     MODULE,
@@ -287,3 +288,21 @@ def test_a_read_only_root_is_for_the_hook(image: Image) -> None:
         assert document["hooks"]
 
     in_mount_namespace(read_only)
+
+
+def test_links_into_a_view_that_an_earlier_start_left_go(image: Image) -> None:
+    conf = linker_conf.LinkerConf([], [], ["/usr/local/nvidia/lib64"])
+    image.glibc().file(DROP_IN, conf.render())
+    old = [f"{DEBIAN}/libcuda.so.{VERSION}", f"{DEBIAN}/libnvidia-old.so.1", "/usr/bin/nvidia-smi"]
+    (image.root / "usr/bin").mkdir()
+    for path in old:
+        folder = "bin" if "bin" in path else "lib64"
+        image.link(path, f"/usr/local/nvidia/{folder}/{path.rpartition('/')[2]}")
+    image.link(f"{DEBIAN}/libmine.so", "/usr/local/nvidia/lib64/libother.so")
+
+    _, notes = image.create()
+
+    assert notes == ["without a hook"]
+    assert [path for path in old if (image.root / path[1:]).is_symlink()] == []
+    assert (image.root / DEBIAN[1:] / "libmine.so").is_symlink()
+    assert not (image.root / DROP_IN[1:]).exists()

@@ -9,6 +9,7 @@ import os
 import pytest
 
 from nvct import paths
+from nvct.version import TOOLKIT_VERSION, __version__
 from tests.support.launcher import script
 
 TYPE_CHECKING = False
@@ -544,9 +545,12 @@ def test_other_commands_are_handed_over_without_looking_at_a_bundle(
 def test_version_tells_both_versions(lab: Lab) -> None:
     said = lab.shim(["--version"])
 
-    first, second = said.stdout.splitlines()
-    assert first.startswith("NVIDIA Container Runtime version ")
-    assert second == "runc --version"
+    assert said.stdout.splitlines() == [
+        f"NVIDIA Container Runtime version {TOOLKIT_VERSION}",
+        f"nvct: {__version__}",
+        "",
+        "runc --version",
+    ]
 
 
 def test_help_of_create_creates_nothing(lab: Lab) -> None:
@@ -584,6 +588,59 @@ def test_who_wants_the_params_masked_in_any_case_keeps_the_hook(lab: Lab) -> Non
     (hook,) = lab.document()["hooks"]["createContainer"]
     assert hook["path"] == str(lab.hook)
     assert "--mask-params" in hook["args"]
+
+
+LEGACY = "nvidia-container-runtime.modes.legacy"
+
+
+@pytest.mark.parametrize(
+    ("mode", "way", "features", "has_compat"),
+    [
+        ("auto", "ldconfig", [], True),
+        ("auto", "ldconfig", ["disable-cuda-compat-lib-hook"], False),
+        ("jit-cdi", "ldconfig", ["disable-cuda-compat-lib-hook"], False),
+        ("auto", "disabled", [], True),  # a key of mode legacy alone
+        ("legacy", "ldconfig", [], True),
+        ("legacy", "mount", [], True),
+        ("legacy", "hook", [], True),
+        ("legacy", "disabled", [], False),
+        ("legacy", "hook", ["disable-cuda-compat-lib-hook"], False),
+        ("legacy", "ldconfig", ["disable-cuda-compat-lib-hook"], True),  # no hook of that name
+        ("legacy", "", [], False),
+        ("legacy", "other", [], False),
+        ("legacy", "other", ["allow-cuda-compat-libs-from-container"], True),
+        ("legacy", "disabled", ["allow-cuda-compat-libs-from-container"], False),
+    ],
+)
+def test_config_toml_decides_about_cuda_compatibility_libraries(
+    mode: str, way: str, features: list[str], *, has_compat: bool, lab: Lab
+) -> None:
+    lab.keys["nvct"]["params-mask"] = "true"  # keeps the hook, whose arguments tell
+    lab.keys[LEGACY] = {"cuda-compat-mode": way}
+    lab.keys["features"] = dict.fromkeys(features, True)
+    lab.configure(mode=mode)
+    lab.driver()
+    lab.asks(ALL)
+
+    created(lab)
+
+    (hook,) = lab.document()["hooks"]["createContainer"]
+    found = [arg for arg in hook["args"] if arg.startswith("--host-driver-version=")]
+    assert bool(found) is has_compat
+    assert "--mask-params" in hook["args"]
+    assert "--folder" in hook["args"]
+
+
+def test_the_program_for_legacy_mode_follows_its_key(lab: Lab) -> None:
+    lab.keys["nvct"]["params-mask"] = "true"
+    lab.keys[LEGACY] = {"cuda-compat-mode": "disabled"}
+    lab.configure()
+    lab.driver()
+    lab.asks(ALL)
+
+    created(lab, program=f"{PROGRAM}.legacy")
+
+    assert "--host-driver-version" not in lab.config_json.read_text()
 
 
 def test_the_debug_file_gets_one_line_per_create_and_none_for_a_hand_over(lab: Lab) -> None:

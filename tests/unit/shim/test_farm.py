@@ -7,6 +7,7 @@ import json
 import os
 import posix
 import subprocess
+import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -47,8 +48,13 @@ def table(**changes: Any) -> Farm:
         "cache32": {"compute": [["libcuda.so.1", "lib/libcuda.so.1"]]},
         "links": {
             "utility": [["/usr/bin/nvidia-smi", "bin/nvidia-smi"]],
-            "compute": [["LIBDIR/libcuda.so.1", "lib64/libcuda.so.1"]],
+            "compute": [
+                ["LIBDIR/libcuda.so.1", "lib64/libcuda.so.1"],
+                ["LIBDIR/libcuda.so", "lib64/libcuda.so"],
+                ["LIBDIR/libcuda.so.580.159.04", "lib64/libcuda.so.580.159.04"],
+            ],
         },
+        "links32": {"compute": [["LIBDIR32/libcuda.so.1", "lib/libcuda.so.1"]]},
         "mounts": {"graphics": [["/etc/vulkan/icd.d/nvidia_icd.json", '{"destination":"/v"}']]},
         "env": {"": ["NVIDIA_VISIBLE_DEVICES=void"], "compute": ["LIBCUDA=VIEW/lib64"]},
         "compat": {"host_driver": "580.159.04", "host_cuda": "13.0"},
@@ -346,7 +352,189 @@ def test_links_are_made_where_programs_look(image: Image) -> None:
     image.glibc().create()
 
     assert image.linked("/usr/bin/nvidia-smi") == "/usr/local/nvidia/bin/nvidia-smi"
+    for name in ("libcuda.so", "libcuda.so.1", "libcuda.so.580.159.04"):
+        assert image.linked(f"{LIBDIR}/{name}") == f"/usr/local/nvidia/lib64/{name}"
+
+
+def unmerged(image: Image) -> Image:
+    """Give an image the layout of Debian 11: libc is in /lib, packages' libraries below /usr."""
+    image.library(LOADER, "ld.so", MACHINE)
+    image.library(f"{LIBDIR.removeprefix('/usr')}/libc.so.6", "libc.so.6", MACHINE)
+    return image
+
+
+def test_where_usr_is_not_merged_links_stand_below_usr(image: Image) -> None:
+    unmerged(image).file(f"{LIBDIR}/libmine.so")
+
+    image.create()
+
     assert image.linked(f"{LIBDIR}/libcuda.so.1") == OURS
+    assert not image.linked(f"{LIBDIR.removeprefix('/usr')}/libcuda.so.1")
+
+
+@pytest.mark.parametrize("what", ["nothing", "file", "dangling link"])
+def test_where_usr_has_no_folder_of_libraries_links_stand_beside_libc(
+    image: Image, what: str
+) -> None:
+    unmerged(image)
+    if what == "file":
+        image.file(LIBDIR, "x")
+    elif what == "dangling link":
+        (image.root / LIBDIR[1:]).parent.mkdir(parents=True)
+        image.link(LIBDIR, "/nowhere")
+
+    image.create()
+
+    assert image.linked(f"{LIBDIR.removeprefix('/usr')}/libcuda.so.1") == OURS
+
+
+@pytest.mark.parametrize(
+    ("folder", "linked"),
+    [("/usr/lib/i386-linux-gnu", "/usr/lib/i386-linux-gnu"), ("/lib/i386-linux-gnu", ""),
+     ("/usr/lib", "/usr/lib"), ("/usr/lib32", "/usr/lib32")],
+)  # fmt: skip
+def test_32_bit_libraries_are_linked_in_the_folder_of_their_libc(
+    image: Image, folder: str, linked: str
+) -> None:
+    image.glibc().library(f"{folder}/libc.so.6", "libc.so.6", "i386")
+
+    image.create(capabilities=("compute", "compat32"))
+
+    place = f"{linked or folder}/libcuda.so.1"
+    assert image.linked(place) == "/usr/local/nvidia/lib/libcuda.so.1"
+    assert image.linked(f"{LIBDIR}/libcuda.so.1") == OURS
+
+
+def test_a_folder_of_64_bit_libraries_gets_no_32_bit_ones(image: Image) -> None:
+    image.library(LOADER.replace("lib64", "usr/lib"), "ld.so", MACHINE)
+    image.link("/usr/lib64", "lib")
+    image.link("/lib64", "usr/lib")
+    image.library("/usr/lib/libc.so.6", "libc.so.6", MACHINE)  # as Arch has it
+
+    image.create(capabilities=("compute", "compat32"))
+
+    assert image.linked("/usr/lib/libcuda.so.1") == OURS
+
+
+def old_links(image: Image) -> list[str]:
+    """Leave what an earlier start with another driver left; return their paths."""
+    names = ("libcuda.so.570.1", "libnvidia-old.so.1", "vdpau/libvdpau_nvidia.so.570.1")
+    for name in names:
+        place = image.root / LIBDIR[1:] / name
+        place.parent.mkdir(exist_ok=True)
+        place.symlink_to(f"/usr/local/nvidia/lib64/{name}")
+    return [f"{LIBDIR}/{name}" for name in names]
+
+
+def test_links_of_an_earlier_driver_go(image: Image) -> None:
+    image.glibc().create()
+    old = old_links(image)
+    image.link(f"{LIBDIR}/libmine.so", "/usr/local/nvidia/elsewhere/libother.so")
+
+    said = image.create()
+
+    assert [path for path in old if image.linked(path)] == []
+    assert image.linked(f"{LIBDIR}/libmine.so")
+    assert image.linked(f"{LIBDIR}/libcuda.so.1") == OURS
+    assert said.view
+
+
+def test_links_of_capabilities_that_are_no_longer_asked_for_go(image: Image) -> None:
+    image.glibc().create()
+
+    image.create(capabilities=("utility",))
+
+    assert not image.linked(f"{LIBDIR}/libcuda.so.1")
+    assert image.linked("/usr/bin/nvidia-smi")
+
+
+def test_a_hundred_thousand_links_of_an_image_cost_no_more_than_some(image: Image) -> None:
+    image.glibc().create()
+    for number in range(100_000):
+        name = f"libx{number}.so"
+        os.symlink(f"/usr/local/nvidia/lib64/{name}", image.root / LIBDIR[1:] / name)
+    start = time.process_time()
+
+    said = image.create()
+
+    assert time.process_time() - start < 1
+    assert said.view
+
+
+def test_a_link_that_leads_somewhere_is_none_of_ours(image: Image) -> None:
+    image.glibc().create()
+    (image.root / "usr/local/nvidia").mkdir(parents=True)
+    image.link("/usr/local/nvidia/drv", "/opt/drv")
+    image.file("/opt/drv/libmine.so", "x")
+    image.link(f"{LIBDIR}/libmine.so", "/usr/local/nvidia/drv/libmine.so")
+
+    image.create()
+
+    assert image.linked(f"{LIBDIR}/libmine.so")
+
+
+def test_a_library_folder_that_leads_out_of_the_image_gets_links_inside(
+    image: Image, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    image.glibc()
+    target = image.root / LIBDIR[1:]
+    target.rename(image.root / "libs")
+    target.symlink_to(f"../../../../../..{outside}")
+    (image.root / str(outside)[1:]).mkdir(parents=True)
+    (image.root / "libs/libc.so.6").rename(image.root / str(outside)[1:] / "libc.so.6")
+
+    image.create()
+
+    assert list(outside.iterdir()) == []
+
+
+def test_a_library_folder_in_a_volume_gets_no_links(image: Image) -> None:
+    said = image.glibc().mount(LIBDIR).create()
+
+    assert said.view
+    assert not image.linked(f"{LIBDIR}/libcuda.so.1")
+    assert f"no link {LIBDIR}/libcuda.so and 2 more" in said.notes
+
+
+def nix(image: Image, *env: str) -> Image:
+    image.config["process"]["env"] += env
+    image.library("/nix/store/abc-glibc/lib/ld-linux-x86-64.so.2", "ld.so", MACHINE)
+    return image
+
+
+def test_an_image_with_linkers_of_its_own_means_classic(image: Image) -> None:
+    before = nix(image).tree()
+
+    assert "a dynamic linker of its own below /nix/store" in image.create().reason
+    assert image.tree() == before
+
+
+def test_a_link_to_a_linker_of_a_store_means_classic(image: Image) -> None:
+    nix(image).link(LOADER, "/nix/store/abc-glibc/lib/ld-linux-x86-64.so.2")
+
+    assert "/nix/store" in image.create().reason
+
+
+def test_a_store_beside_a_usual_linker_is_no_hindrance(image: Image) -> None:
+    assert nix(image.glibc()).create().view
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"),
+    [(LIBDIR, False), ("/opt/x:/usr/lib64", False), ("/usr/local/nvidia/lib64", True),
+     ("/opt/x:/usr/local/nvidia/lib64/", True), ("", True)],
+)  # fmt: skip
+def test_without_a_usual_linker_the_search_path_decides(
+    image: Image, value: str, *, fits: bool
+) -> None:
+    image.config["process"]["env"].append(f"LD_LIBRARY_PATH={value}")
+
+    said = image.create()
+
+    assert bool(said.view) is fits
+    assert fits or "no dynamic linker at the usual place" in said.reason
 
 
 def test_a_file_of_the_image_is_never_replaced_by_a_link(image: Image) -> None:
@@ -437,22 +625,38 @@ def test_a_cache_of_unknown_format_is_kept_and_variables_help(image: Image) -> N
 
 
 @pytest.mark.parametrize("destination", ["/etc", "/etc/ld.so.cache"])
-def test_a_mount_over_the_cache_means_variables(image: Image, destination: str) -> None:
-    before = image.glibc().tree()
+def test_a_mount_over_the_cache_means_variables_and_links(image: Image, destination: str) -> None:
+    before = {k: v for k, v in image.glibc().tree().items() if k.startswith("etc")}
 
     said = image.mount(destination).create()
 
     assert said.view
     assert "LD_LIBRARY_PATH=/usr/local/nvidia/lib64" in said.env
+    assert {k: v for k, v in image.tree().items() if k.startswith("etc")} == before
+    assert image.linked(f"{LIBDIR}/libcuda.so.1") == OURS  # which exec sessions find
+
+
+@pytest.mark.parametrize("destination", ["/etc/ld.so.conf.d", DROP_IN])
+def test_a_mount_over_the_drop_in_means_classic(image: Image, destination: str) -> None:
+    before = image.glibc().tree()
+
+    said = image.mount(destination).create()
+
+    assert said.reason == f"{destination} is a mount: a later ldconfig would drop the driver"
     assert image.tree() == before
 
 
-def test_a_mount_over_the_drop_ins_leaves_the_cache(image: Image) -> None:
-    said = image.glibc().mount("/etc/ld.so.conf.d").create()
+def test_a_drop_in_that_a_link_of_the_image_leads_into_a_volume_means_classic(
+    image: Image,
+) -> None:
+    (image.glibc().root / "data/conf").mkdir(parents=True)
+    image.link("/etc/ld.so.conf.d", "/data/conf")
 
-    assert image.found("libcuda.so.1") == [OURS]
-    assert DROP_IN[1:] not in image.tree()
-    assert "/etc/ld.so.conf.d is a mount" in said.notes[0]
+    assert "/data is a mount" in image.mount("/data").create().reason
+
+
+def test_a_mount_beside_the_drop_in_is_no_hindrance(image: Image) -> None:
+    assert image.glibc().mount("/etc/ld.so.conf.d/mine.conf").create().view
 
 
 def test_a_folder_that_is_somebodys_own_is_not_written_to(image: Image, tmp_path: Path) -> None:

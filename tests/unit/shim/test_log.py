@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from pathlib import Path
 
 import pytest
 
 from nvct.errors import HostError
 from nvct.oci import argv
 from nvct.shim import log
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ERROR = HostError('a "quoted" \\ path\nwith a line break \u20ac', hint="do it")
 LINE = 'p: a "quoted" \\ path\\nwith a line break \u20ac; do it [host]'
@@ -105,3 +103,35 @@ def test_an_error_goes_to_both_logs_but_only_once_where_they_are_one(tmp_path: P
     log.report("p", ERROR, argv.parse(["create"]), [first, second, first, ""])
 
     assert [(tmp_path / name).read_text().count("\n") for name in "ab"] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "form", ["link", "link to nothing", "FIFO", "read FIFO", "device", "folder"]
+)
+@pytest.mark.parametrize("which", ["runc's log", "the shim's log"])
+def test_only_a_regular_file_is_a_log(
+    form: str, which: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path, victim = tmp_path / "log", tmp_path / "victim"
+    reader = -1
+    if form == "link":
+        victim.write_text("")
+    if form.startswith("link"):
+        path.symlink_to(victim)
+    elif form.endswith("FIFO"):
+        os.mkfifo(path)
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK) if form == "read FIFO" else -1
+    elif form == "device":
+        path = Path("/dev/full")
+    else:
+        path.mkdir()
+    said = argv.parse([f"--log={path}", "create", "x"])
+
+    log.report("p", ERROR, said, [said.log] if which == "runc's log" else ["", str(path)])
+
+    assert capfd.readouterr().err == LINE + "\n"
+    assert victim.exists() == (form == "link")
+    assert not victim.exists() or victim.read_text() == ""
+    if reader >= 0:
+        assert os.read(reader, 100) == b""
+        os.close(reader)

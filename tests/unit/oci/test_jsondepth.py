@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The depth of JSON: as the scanner would find it, whatever stands in strings."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvct.errors import DocumentError
+from nvct.oci import jsondepth, jsontext
+from tests.support.shim_lab import PYTHON, REPOSITORY
+
+LIMIT = jsondepth.LIMIT
+STACK = 256 << 10
+
+
+def nested(depth: int, inner: str = "1") -> str:
+    return '{"a":[' * (depth // 2) + inner + "]}" * (depth // 2)
+
+
+def refused(text: str) -> bool:
+    try:
+        jsondepth.check_depth(text, "x.json")
+    except DocumentError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("inner", ["1", '"]}"', '"\\\\"', '"\\\\\\"]"', '"\\u005d\\\\", "\\"]"'])
+def test_the_limit_counts_what_stands_outside_of_strings(inner: str) -> None:
+    assert not refused(nested(LIMIT, inner))
+    assert refused(nested(LIMIT + 2, inner))
+
+
+@pytest.mark.parametrize("hides", ['"]"', '"\\\\","]"', '"\\"]"'])
+def test_no_string_hides_a_level(hides: str) -> None:
+    assert refused(f"[{hides}," * (LIMIT + 1))
+
+
+def test_many_values_beside_one_another_are_not_deep() -> None:
+    assert not refused("[" + ",".join(['{"[[[[":[]}'] * 10_000) + "]")
+
+
+@given(st.recursive(st.text() | st.integers(), st.lists, max_leaves=20))
+def test_no_document_that_is_shallow_is_refused(value: object) -> None:
+    text = json.dumps([[], value] * LIMIT, ensure_ascii=False)
+
+    assert not refused(text)
+    assert jsontext.parse(text, "x") == json.loads(text)
+
+
+@pytest.mark.parametrize("depth", [LIMIT, LIMIT + 2, 1000, 9000, 100_000])
+def test_on_a_small_stack_it_is_an_answer_and_no_signal(depth: int) -> None:
+    code = (
+        f"import sys;sys.path.append({str(REPOSITORY)!r});from nvct.oci import jsontext;"
+        "jsontext.parse(sys.stdin.read(),'x.json');print('read')"
+    )
+
+    done = subprocess.run(
+        [PYTHON, "-I", "-S", "-c", code], input=nested(depth), text=True, check=False,
+        capture_output=True, env={"BIG": "x" * 50_000},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (STACK, STACK)),
+    )  # fmt: skip
+
+    if depth <= LIMIT:
+        assert done.stdout == "read\n", done.stderr
+    else:
+        assert "it is nested too deeply" in done.stderr
