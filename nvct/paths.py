@@ -11,6 +11,8 @@ CDI_SPEC_DIRS = (CDI_STATIC_DIR, CDI_DYNAMIC_DIR)
 CONFIG_FILE = "/etc/nvidia-container-runtime/config.toml"
 CONFIG_NAME = "nvidia-container-runtime/config.toml"
 CONFIG_ENV = "NVIDIA_CTK_CONFIG_FILE_PATH"
+OWN_CONFIG_ENV = "NVCT_CONFIG_FILE_PATH"
+"""The same for `nvidia-container-cli configure`, whose NVIDIA_* may be those of an image."""
 
 RUN_DIR = "/run/nvct"
 RUN_DIR_ENV = "NVCT_RUN_DIR"

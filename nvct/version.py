@@ -2,3 +2,10 @@
 """The version as a plain string; importing it costs nothing (no importlib.metadata)."""
 
 __version__ = "0.1.0"
+TOOLKIT_VERSION = "1.20.0"
+"""The nvidia-container-toolkit that this one stands in for: scripts compare it as a floor."""
+
+
+def text(program: str) -> str:
+    """Return what --version prints: the incumbent's sentence first, then our own version."""
+    return f"{program} version {TOOLKIT_VERSION}\nnvct: {__version__}\n"

@@ -22,15 +22,21 @@ rm -rf "$lib/nvct"
 	install -D -m 0644 "$here/$file" "$lib/$file"
 done
 
+# What `nvct sim create` would need a compiler for.
+PYTHONPATH=$here "$BUILD_PYTHON" -B -c 'import sys; from pathlib import Path; from nvct.sim.native import build; build.ship(Path(sys.argv[1]))' \
+	"$lib/nvct/sim/native/built.zip"
+chmod 0644 "$lib/nvct/sim/native/built.zip"
+
 [ -z "${VENDOR:-}" ] || install -m 0644 "$VENDOR"/*.py "$lib/"
 
 program() { # NAME MODULE FUNCTION
 	sed -e "s|@PYTHON@|$PYTHON|" -e "s|@MODULE@|$2|" -e "s|@FUNCTION@|$3|" "$here/packaging/files/program" >"$dest/usr/bin/$1"
 	chmod 0755 "$dest/usr/bin/$1"
 }
-program nvct nvct.cli.main nvct
-program nvidia-ctk nvct.cli.main nvidia_ctk
 program nvidia-container-cli nvct.cli.container_cli nvidia_container_cli
+version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' "$here/nvct/version.py")
+sed -e "s|@VERSION@|$version|" "$here/packaging/files/nvidia-docker" >"$dest/usr/bin/nvidia-docker"
+chmod 0755 "$dest/usr/bin/nvidia-docker"
 sed -e "s|@PYTHON@|$PYTHON|" "$here/packaging/files/cold" >"$lib/cold"
 chmod 0755 "$lib/cold"
 
@@ -45,7 +51,9 @@ fi
 # No symbolic link: the incumbent's scripts, when that is purged, remove one of this name.
 ln -f "$dest/usr/bin/nvidia-container-runtime-hook" "$dest/usr/bin/nvidia-container-toolkit"
 # One program under several names; links where they come in the same package.
-ln -f "$dest/usr/bin/nvidia-container-runtime" "$dest/usr/bin/nvidia-cdi-hook"
+for name in nvidia-cdi-hook nvidia-ctk nvct; do
+	ln -f "$dest/usr/bin/nvidia-container-runtime" "$dest/usr/bin/$name"
+done
 ln -f "$dest/usr/bin/nvidia-container-runtime.cdi" "$dest/usr/bin/nvidia-container-runtime.legacy"
 
 install -d "$dest/etc/nvidia-container-runtime"

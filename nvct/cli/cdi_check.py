@@ -9,6 +9,7 @@ from dataclasses import asdict
 
 import click
 
+from nvct.cli.formats import format_option
 from nvct.cli.options import GoStyle, flat, say, settings_in_force, words
 from nvct.errors import HostError, printable
 
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 @click.command(cls=GoStyle)
 @words("--spec-dir", env="NVIDIA_CTK_CDI_SPEC_DIRS",
        text="Folders to look in.  [default: config.toml's]")  # fmt: skip
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text",
-              show_default=True, help="Of what is printed.")  # fmt: skip
+@format_option("text")
 @click.option("--driver-root", envvar="NVIDIA_CTK_DRIVER_ROOT",
               help="Where the driver's files are.  [default: config.toml's, else /]")  # fmt: skip
 @click.option("--dev-root", envvar="NVIDIA_CTK_DEV_ROOT",
@@ -39,9 +39,9 @@ def check(
 ) -> None:
     """Compare the CDI specifications in force with this host; exit with 1 if they differ.
 
-    Every file, device node, hook and GPU that is gone, new or another one is told in one line;
-    what specifications of other vendors name is looked for as well. So is a file that another
-    one in a folder of higher priority takes the place of: engines do not use it.
+    Each cause is one line: another driver, files, device nodes, hooks and GPUs that are gone, new
+    or others. --format json has each difference. Specifications of other vendors are checked too,
+    and files that engines do not use, since a folder of higher priority has another of that name.
 
     Example: nvidia-ctk cdi check --format json
     """
@@ -88,19 +88,22 @@ def _look(settings: Config, *, required: bool) -> tuple[Inventory | None, str]:
 
 
 def _show(report: Report, form: str) -> None:
+    from nvct.specgen import causes
+
     if form == "json":
         found = [{**asdict(drift), "text": drift.text} for drift in report.drift]
         shown = {"specs": report.specs, "devices": report.devices, "drift": found}
         click.echo(json.dumps(shown, indent=2))
         return
-    for drift in report.drift:
-        click.echo(printable(drift.text))
+    for line in causes.lines(report.drift):
+        click.echo(printable(line))
     count = f"{_number(report.specs, 'spec')}, {_number(report.devices, 'device')}"
     if report.drift:
         things = _number(len(report.drift), "difference")
-        say(f"{count}: {things} from the host; nvidia-ctk cdi generate makes NVIDIA's anew")
+        advice = causes.advice(report.drift, "nvidia-ctk cdi generate")
+        say(f"{count}: {things} from the host; {advice}")
     else:
-        click.echo(f"{count}: as the host is")
+        click.echo(f"{count}: no difference from the host")
 
 
 def _number(count: int, what: str) -> str:

@@ -87,7 +87,7 @@ def generate(**given: Any) -> None:  # noqa: ANN401  the options above, each wit
     Example: nvidia-ctk cdi generate --output /var/run/cdi/nvidia.yaml
     """
     from nvct.cdi import lower, store
-    from nvct.specgen import capabilities
+    from nvct.specgen import capabilities, complete
     from nvct.specgen import generate as specgen
 
     form = store.check_format(given["form"]) if given["form"] else None
@@ -100,7 +100,10 @@ def generate(**given: Any) -> None:  # noqa: ANN401  the options above, each wit
     inventory = capabilities.filter(inventory, needs)
     for warning in inventory.warnings:
         say(f"warning: {warning}")
+    complete.check(inventory, needs)
     spec = specgen.generate(inventory, options)
+    named = bool(given["hook"]) or settings.hook_path != paths.HOOK_PATH
+    _check_hook(spec, options.hook_path, named=named)
     write_specs(_split(spec, wanted.flags), inventory, given["output"], form, limit)
 
 
@@ -187,6 +190,31 @@ def _hook_path(word: str | None, settings: Config) -> str:
     return os.path.abspath(found) if found else usual
 
 
+def _check_hook(spec: Spec, path: str, *, named: bool) -> None:
+    """Refuse a spec whose hook program does not exist; warn where somebody has named it so.
+
+    Raises:
+        HostError: it does not exist, and nobody has named it.
+    """
+    from nvct.refresh import live
+
+    edits = [spec.get("containerEdits", {}), *(d["containerEdits"] for d in spec["devices"])]
+    if not any(edit.get("hooks") for edit in edits):
+        return
+    if os.access(path, os.X_OK):
+        if not named and live.is_in_checkout(path):
+            advice = "install a package, or name another by --nvidia-cdi-hook-path"
+            say(f"warning: {path} is in a checkout, which the spec then needs: {advice}")
+    elif named:
+        say(f"warning: {path} is no program here: containers fail where it does not exist")
+    else:
+        raise HostError(
+            f"the hook {path} is not installed",
+            hint="run nvct launchers install --bin-dir=/usr/local/bin, or name another by"
+            " --nvidia-cdi-hook-path",
+        )
+
+
 def _split(spec: Spec, known: frozenset[str]) -> Mapping[str, Spec]:
     """Return what is to be written, by what comes before a file's ending."""
     from nvct.host import flags
@@ -216,6 +244,7 @@ def write_specs(
         spec, lost = lower.lower(whole, limit) if limit else (whole, [])
         for sentence in lost:
             say(f"warning: CDI {limit}: {sentence}")
+        say(f"Generated CDI spec with version {spec['cdiVersion']}")  # the incumbent's words
         spec = provenance.add(spec, inventory)
         written.append((suffix, spec, provenance.head_comment(spec, inventory)))
     if output not in STDOUT:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import click
 
 from nvct import paths
+from nvct.cli.formats import format_option
 from nvct.cli.options import GoStyle, Words, flat, say, words
 from nvct.errors import NvctError, line
 
@@ -17,7 +19,8 @@ STDIN = "-"
 @click.command("list", cls=GoStyle)
 @click.option("--spec-dir", type=Words(), multiple=True, envvar="NVIDIA_CTK_CDI_SPEC_DIRS",
               help="Folders to look in.  [default: /etc/cdi,/var/run/cdi]")  # fmt: skip
-def list_devices(spec_dir: tuple[tuple[str, ...], ...]) -> None:
+@format_option("text")
+def list_devices(*, spec_dir: tuple[tuple[str, ...], ...], form: str) -> None:
     """Print the name of every CDI device, one a line.
 
     Example: nvidia-ctk cdi list
@@ -25,13 +28,16 @@ def list_devices(spec_dir: tuple[tuple[str, ...], ...]) -> None:
     from nvct.cdi import registry
 
     found = registry.scan(flat(spec_dir) or paths.CDI_SPEC_DIRS)
-    for name in sorted(found.devices):
+    names = sorted(found.devices)
+    if form == "json":
+        click.echo(json.dumps(names, indent=2))
+    for name in names if form == "text" else ():
         click.echo(name)
     for error in found.errors.values():
         say(line("warning", error))
     for name, files in sorted(found.conflicts.items()):
         say(f"warning: {name} is defined by {' and '.join(files)}")
-    say(f"found {len(found.devices)} CDI devices")
+    say(f"Found {len(names)} CDI devices")  # the incumbent's words, which scripts look for
 
 
 @click.command(cls=GoStyle)

@@ -7,6 +7,7 @@ import os
 
 import click
 
+from nvct.cli.gostyle import GoGroup, is_incumbents
 from nvct.cli.options import GoStyle, say
 from nvct.errors import UsageError
 
@@ -20,11 +21,7 @@ MODE = 0o644
 WIDTH = 66  # columns before the origin of a value
 
 
-class _ConfigGroup(GoStyle, click.Group):
-    """A group that takes its options as Go's flag package does."""
-
-
-@click.group(cls=_ConfigGroup, invoke_without_command=True)
+@click.group(cls=GoGroup, invoke_without_command=True)
 @click.option("--config-file", "--config", "-c", "file", default="", metavar="FILE",
               help="The config.toml to read.  [default: the one in force]")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="KEY[=VALUE]",
@@ -44,7 +41,8 @@ def config(
 ) -> None:
     """Print config.toml, or change keys of it; comments and order stay.
 
-    A file that does not exist is taken to be the default one.
+    A file that does not exist is taken to be the default one; of a file that lacks keys, the
+    default one is printed with what it sets.
 
     Example: nvidia-ctk config --set nvidia-container-runtime.mode=cdi --in-place
     """
@@ -59,7 +57,11 @@ def config(
         raise UsageError("--set-list-separator is empty", hint="leave it out: it is a colon")
     path = file or _in_force()
     before = _text(path)
-    after = editing.change(before or _default(), editing.parse(list(settings), separator), path)
+    made = editing.parse(list(settings), separator)
+    after = editing.change(before or _default(), made, path)
+    _warn([setting.key for setting in made], after, path)
+    if not in_place:
+        after = editing.complete(after, path)
     where = path if in_place else output
     if not where:
         click.echo(after, nl=False)
@@ -77,12 +79,15 @@ def default(*, output: str) -> None:
         click.echo(_default(), nl=False)
 
 
+config.aliases = {"create-default": "default", "generate-default": "default"}
+
+
 @config.command("show", cls=GoStyle)
 @click.option("--origin", is_flag=True, help="Say where each value is from.")
 @click.pass_context
 def show(ctx: click.Context, *, origin: bool) -> None:
     """Print every key with the value that holds, and warnings about values that do not."""
-    from nvct.config import load
+    from nvct.config import load, unread
 
     path = ctx.meta.get("nvct.config-file") or _in_force()
     settings = load.load(path)
@@ -94,8 +99,20 @@ def show(ctx: click.Context, *, origin: bool) -> None:
         click.echo(f"{row:{WIDTH}}  # {_origin(text, path, key, settings)}" if origin else row)
     for number, rule in enumerate(settings.policy, 1):
         click.echo(f"# nvct.policy, rule {number}: {rule}")
-    for warning in settings.warnings:
+    found = [*settings.warnings, *unread.warnings(settings), *unread.unknown_keys(text)]
+    for warning in found:
         say(f"warning: {warning}")
+
+
+def _warn(keys: list[str], text: str, path: str) -> None:
+    """Say which of the keys that were set have no effect."""
+    from nvct.config import load, unread
+
+    if not set(keys) & set(unread.UNREAD):
+        return
+    for warning in unread.warnings(load.from_toml(text.encode(), path)):
+        if warning.partition(" ")[0] in keys:
+            say(f"warning: {warning}")
 
 
 def _in_force() -> str:
@@ -159,4 +176,5 @@ def _write(path: str, text: str) -> None:
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     exists = os.path.exists(path)
     write_atomic(path, text.encode(), mode=None if exists else MODE, sync=True)
-    say(f"{path} written")
+    if not is_incumbents(click.get_current_context()):  # which says nothing
+        say(f"{path} written")

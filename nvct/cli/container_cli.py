@@ -14,11 +14,12 @@ import sys
 import time
 from dataclasses import replace
 
-from nvct import errors
+from nvct import errors, paths
 from nvct.cli import container_args as args
 from nvct.cli.container_args import Option
 from nvct.errors import HostError, NvctError, UsageError
-from nvct.version import __version__
+from nvct.linux.files import open_log
+from nvct.version import TOOLKIT_VERSION, __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from nvct.cli.container_args import Parsed
     from nvct.config.model import Config
     from nvct.host.model import Inventory
+    from nvct.host.nvml import LibraryNvml
     from nvct.host.roots import Roots
     from nvct.host.wanted import Wanted
 
@@ -51,23 +53,34 @@ TEXT = "NVIDIA's driver for containers: what there is of it, and a container tha
 USER = re.compile(r"\d{1,10}(:\d{1,10})?")
 
 
+STREAMS = {"/dev/stdout": 1, "/dev/stderr": 2}
+"""By these names another user's streams may not be opened (enroot's)."""
+TERMINAL = "/dev/tty"
+
+
 class Log:
-    """Where --debug says what is found and done.
+    """Where --debug says what is found and done: a regular file, a stream or the terminal.
 
     Raises:
         UsageError: the file cannot be written.
+        DocumentError: it is no regular file.
     """
 
     def __init__(self, path: str) -> None:
         """Open the file; without a path nothing is logged."""
         self._file: IO[str] | None = None
-        if path == "/dev/stderr":  # by that name another user's may not be opened: enroot's
-            self._file = open(os.dup(2), "a", encoding="utf-8")  # noqa: SIM115  for the whole run
-        elif path:
-            try:
-                self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  for the whole run
-            except OSError as error:
-                raise UsageError(f"cannot write to {path}: {error.strerror}") from error
+        if not path:
+            return
+        try:
+            if path in STREAMS:
+                fd = os.dup(STREAMS[path])
+            elif path == TERMINAL:
+                fd = os.open(path, os.O_WRONLY | os.O_NOCTTY)
+            else:
+                fd = open_log(path)
+        except OSError as error:
+            raise UsageError(f"cannot write to {path}: {error.strerror}") from error
+        self._file = open(fd, "a", encoding="utf-8")  # noqa: SIM115  for the whole run
 
     def __call__(self, text: str) -> None:
         """Write a line."""
@@ -146,6 +159,8 @@ def _command(name: str, said: Parsed, env: Mapping[str, str]) -> None:
         raise UsageError(f"--user {user!r} is no UID[:GID]")
     if name != "configure" and own.rest:
         raise UsageError(f"{name} takes no argument, and {own.rest[0]!r} is one")
+    if name == "configure":
+        env = without_an_images(env)
     log = Log(said.text("debug"))
     try:
         log(f"{PROGRAM} {name}, nvct {__version__}")
@@ -156,6 +171,18 @@ def _command(name: str, said: Parsed, env: Mapping[str, str]) -> None:
         raise
     finally:
         log.close()
+
+
+def without_an_images(env: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without what an image may have put there.
+
+    enroot's 99-nvidia.sh exports all NVIDIA_* of an image before it starts configure: one that
+    named a config.toml would choose whose libnvidia-ml we load. libnvidia-container reads none.
+    """
+    kept = {name: value for name, value in env.items() if not name.startswith("NVIDIA_")}
+    if paths.OWN_CONFIG_ENV in kept:
+        kept[paths.CONFIG_ENV] = kept[paths.OWN_CONFIG_ENV]
+    return kept
 
 
 def _do(name: str, said: Parsed, own: Parsed, env: Mapping[str, str], log: Log) -> None:
@@ -179,20 +206,23 @@ def _do(name: str, said: Parsed, own: Parsed, env: Mapping[str, str], log: Log) 
     seen = live.seen(settings, wanted, elsewhere=elsewhere)
     for sentence in (*seen.notes, *seen.warnings):
         log(sentence)
+    from nvct.cli import container_info
+
+    nvml = container_info.initialized(seen)
     if name == "info":
-        _info(seen, own, log)
+        _info(seen, nvml, own, log)
     else:
         _list(seen, settings, roots, own, env)
 
 
-def _info(seen: Inventory, own: Parsed, log: Log) -> None:
+def _info(seen: Inventory, nvml: LibraryNvml | None, own: Parsed, log: Log) -> None:
     from nvct.cli import container_info
 
     def warn(text: str) -> None:
         log(text)
         _warn(text)
 
-    versions, rows = container_info.ask(seen, warn)
+    versions, rows = container_info.ask(seen, nvml, warn)
     show = container_info.as_csv if own.has("csv") else container_info.as_text
     sys.stdout.write(show(versions, rows))
 
@@ -284,7 +314,8 @@ def help_of(name: str) -> str:
 
 def version() -> str:
     """Return what --version prints: libnvidia-container's first two lines, and who we are."""
-    return f"cli-version: {__version__}\nlib-version: {__version__}\nprogram: nvct\n"
+    first = f"cli-version: {TOOLKIT_VERSION}\nlib-version: {TOOLKIT_VERSION}\n"
+    return f"{first}nvct: {__version__}\n"
 
 
 def nvidia_container_cli() -> NoReturn:

@@ -12,30 +12,30 @@ from __future__ import annotations
 import fnmatch
 import os
 import posix
-import sys
 
 from nvct.cli.container_args import Option
 from nvct.cli.container_list import FABRICMANAGER, PERSISTENCED
+from nvct.cli.container_process import Process
 from nvct.cli.container_select import bus_id
 from nvct.config.model import DRIVER_CAPABILITIES, check
 from nvct.errors import HostError, RequestError, UsageError
 from nvct.host import procfs
+from nvct.launch import cold
 from nvct.linux import bpf, mountinfo
 from nvct.linux.root import Root
-from nvct.oci import jsontext
 from nvct.oci.bundle import Bundle
 from nvct.plan.store import Store, run_dir
 from nvct.prestart import rules
 from nvct.prestart.container import Container, is_rootless
 from nvct.prestart.deliver import Delivery
+from nvct.prestart.process import Process as Opened
 from nvct.request import visible_devices
 from nvct.request.resolve import Request
-from nvct.shim.create import Host, edits_for
+from nvct.shim.create import Host, edits_that_exist
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any
 
     from nvct.cli.container_args import Parsed
     from nvct.config.model import Config
@@ -75,7 +75,6 @@ OPTIONS = (
            "or ldconfig where they are newer than the driver (mount means the same)"),
 )  # fmt: skip
 COMPAT_MODES = ("disabled", "ldconfig", "mount")
-COMPAT_ARGUMENTS = ("--host-driver-version=", "--host-cuda-version=")
 DEVICES = "device error: --device"
 
 
@@ -88,6 +87,7 @@ class Here(Container):
         """Open nothing: there is nothing to enter."""
         self.pid = pid
         self.rootfs = rootfs
+        self.process = Opened("self")
         self._mount_fd = self._user_fd = -1
         # Nodes are bound: a /dev that is mounted nodev, as in a user namespace, is for no other.
         self.userns = True
@@ -145,22 +145,26 @@ def run(said: Parsed, settings: Config, roots: Roots, env: Mapping[str, str], wa
     pid = _pid(said)
     request = request_of(said, roots)
     check(settings)
+    settings.cuda_compat_mode = compat_mode(said)
     store = Store(run_dir(env), create=True)
     try:
-        edits = edits_for(request, settings, Host(store, dict(env), sys.executable))
+        edits = edits_that_exist(request, settings, Host(store, dict(env), cold.interpreter()))
     finally:
         store.close()
     for note in request.notes:
         warn(note)
-    container = container_of(pid, rootfs, standalone=not said.has("pid"))
-    try:
-        if not (said.has("no-cgroups") or settings.cli_no_cgroups):
-            allow(edits, container, dict(env), warn, standalone=not said.has("pid"))
-        settings.cli_no_cgroups = True  # it is done
-        bundle = Bundle("no config.json", "{}")
-        Delivery(container, bundle, settings, dict(env), warn).run(adapted(edits, said))
-    finally:
-        container.close()
+    standalone = not said.has("pid")
+    with Process(pid) as process:
+        container = container_of(process.number, rootfs, standalone=standalone)
+        try:
+            process.check()
+            if not (said.has("no-cgroups") or settings.cli_no_cgroups):
+                allow(edits, container, dict(env), warn, standalone=standalone)
+            settings.cli_no_cgroups = True  # it is done
+            bundle = Bundle("no config.json", "{}")
+            Delivery(container, bundle, settings, dict(env), warn).run(adapted(edits, said))
+        finally:
+            container.close()
 
 
 def _rootfs(said: Parsed) -> str:
@@ -185,7 +189,7 @@ def container_of(pid: int, rootfs: str, *, standalone: bool, proc: str = "/proc"
     """Return the container that a process belongs to.
 
     Args:
-        pid: of the process.
+        pid: of the process, as /proc counts; 0 for our parent outside of this PID namespace.
         rootfs: of the container.
         standalone: the process was not named, it is our parent.
         proc: the host's /proc.
@@ -272,7 +276,6 @@ def adapted(edits: list[Edits], said: Parsed) -> list[Edits]:
         ends.append("*/" + FABRICMANAGER)
     if said.has("no-gsp-firmware"):
         ends.append("*/gsp*.bin")
-    no_compat = said.has("no-cntlibs") or said.text("cuda-compat-mode") == "disabled"
     made = []
     for one in edits:
         changed: Edits = {**one}
@@ -282,19 +285,13 @@ def adapted(edits: list[Edits], said: Parsed) -> list[Edits]:
         ]  # fmt: skip
         if said.has("no-devbind"):
             changed["nodes"] = []
-        if no_compat:
-            changed["hooks"] = {
-                point: [_without_compat(text) for text in texts]
-                for point, texts in one["hooks"].items()
-            }
         made.append(changed)
     return made
 
 
-def _without_compat(text: str) -> str:
-    hook: dict[str, Any] = jsontext.parse(text, "a plan")  # type: ignore[assignment]  # our compiler's
-    hook["args"] = [a for a in hook.get("args", []) if not a.startswith(COMPAT_ARGUMENTS)]
-    return jsontext.dumps(hook)
+def compat_mode(said: Parsed) -> str:
+    """Return what stands for config.toml's cuda-compat-mode, which is the hook's."""
+    return "disabled" if said.has("no-cntlibs") else said.text("cuda-compat-mode") or "mount"
 
 
 def allow(
@@ -303,21 +300,21 @@ def allow(
     """Let a container open its devices, where its cgroup restricts them.
 
     Raises:
-        HostError: they are restricted in a way that can only be changed with the container's
-            config.json at hand.
+        HostError: they are restricted, and it is this program's own cgroup that restricts them,
+            or the kernel does not take or show the rules.
     """
     texts = [node["rule"] for one in edits for node in one["nodes"] if node["rule"]]
     if not texts or is_rootless():
         return
-    cgroup = rules.find(container.pid)
+    cgroup = rules.find(container.pid, process=container.process)
     if cgroup.path == "/" or not _is_restricted(cgroup):
         return
-    if cgroup.unified or standalone:
+    if standalone:
         raise HostError(
             f"the devices of cgroup {cgroup.path} are restricted, and configure does not know how",
             hint="add --no-cgroups, or use nvidia-container-runtime-hook",
         )
-    rules.allow(texts, container.pid, [], env=env, warn=warn)
+    rules.allow(texts, container.pid, None, env=env, warn=warn, process=container.process)
 
 
 def _is_restricted(cgroup: rules.Cgroup) -> bool:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from nvct.cli.container_args import Option
 from nvct.cli.container_select import bus_id
-from nvct.errors import NvmlError
+from nvct.errors import HostError, NvmlError
 from nvct.host import cuda_version, libraries
 from nvct.host.nvml import LibraryNvml
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 OPTIONS = (Option("csv", "", "", "Print comma-separated values"),)
 TEXT = "Print the driver's version and the GPUs of this host."
 UNKNOWN = "Unknown"
+WITH_NVML = ("nvml", "wsl")
 DRIVER_TITLES = ("NVRM version", "CUDA version")
 GPU_TITLES = (
     "Device Index", "Device Minor", "Model", "Brand", "GPU UUID", "Bus Location", "Architecture",
@@ -39,18 +40,45 @@ class Row(NamedTuple):
     arch: str
 
 
-def ask(inventory: Inventory, warn: Callable[[str], None]) -> tuple[tuple[str, str], list[Row]]:
+def initialized(inventory: Inventory) -> LibraryNvml | None:
+    """Return NVML if it can be initialized; None where a host does without it, as a Tegra does.
+
+    Scripts take the status of info and list for the driver's health: libnvidia-container
+    initializes the driver before either says anything (src/cli/info.c, list.c).
+
+    Raises:
+        HostError: the driver cannot be initialized.
+    """
+    library = libraries.host_path_of(inventory.files, "libnvidia-ml.so")
+    needed = inventory.mode in WITH_NVML
+    if not library:
+        if needed:
+            raise HostError("the driver cannot be initialized: it has no libnvidia-ml.so")
+        return None
+    nvml = LibraryNvml(library)
+    try:
+        nvml.check()
+    except NvmlError as error:
+        if not needed:
+            return None
+        text = f"the driver cannot be initialized: {error.message}"
+        raise NvmlError(text, hint=error.hint) from error
+    return nvml
+
+
+def ask(
+    inventory: Inventory, nvml: LibraryNvml | None, warn: Callable[[str], None]
+) -> tuple[tuple[str, str], list[Row]]:
     """Return the driver's versions and the GPUs; what only NVML knows may be "Unknown".
 
     Args:
         inventory: of the host.
+        nvml: of its driver, None where it does not work.
         warn: takes a sentence about what NVML does not tell.
     """
-    library = libraries.host_path_of(inventory.files, "libnvidia-ml.so")
     known: dict[str, Properties] = {}
     report: NvmlReport | None = None
     cuda = inventory.cuda_version or cuda_version.of_driver(inventory.driver_version)
-    nvml = LibraryNvml(library) if library else None
     try:
         if nvml is not None:
             known = nvml.properties()
@@ -59,7 +87,7 @@ def ask(inventory: Inventory, warn: Callable[[str], None]) -> tuple[tuple[str, s
     except NvmlError as error:
         warn(f"{error.message}: brand and architecture are not known")
     if nvml is None:
-        warn("the driver has no libnvidia-ml.so: brand and architecture are not known")
+        warn("the driver has no working libnvidia-ml.so: brand and architecture are not known")
     if report is not None:
         cuda = cuda or report.cuda_version
     gpus = inventory.gpus or (report.gpus if report else ())

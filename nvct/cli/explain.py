@@ -10,6 +10,7 @@ import sys
 import click
 
 from nvct import paths
+from nvct.cli.formats import format_option
 from nvct.errors import UsageError, printable
 
 TYPE_CHECKING = False
@@ -42,7 +43,7 @@ LIMIT = 64 << 20
 @click.option("--program", type=click.Choice(PROGRAMS), default=PROGRAMS[0], show_default=True,
               help="The runtime that the engine calls.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="List all that would be injected.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@format_option("text")
 def explain(
     *,
     config_json: str | None,
@@ -53,7 +54,7 @@ def explain(
     privileged: bool,
     program: str,
     everything: bool,
-    as_json: bool,
+    form: str,
 ) -> None:
     """Print what a create of a container would come to, and why; change nothing.
 
@@ -78,7 +79,9 @@ def explain(
     if named:
         surroundings[paths.CONFIG_ENV] = os.path.abspath(named)
     told = explanation.explain(found, program, surroundings)
-    click.echo(json.dumps(told, indent=2) if as_json else _text(told, everything=everything))
+    click.echo(
+        json.dumps(told, indent=2) if form == "json" else _text(told, everything=everything)
+    )
     if told["error"]:
         sys.exit(1)
 

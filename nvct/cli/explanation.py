@@ -9,18 +9,25 @@ are compiled into a folder that is thrown away; config.json is edited in memory 
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 
 from nvct import paths
 from nvct.config import load
 from nvct.config.model import Config, check
 from nvct.errors import NvctError, line
+from nvct.launch import cold
 from nvct.oci.bundle import Bundle
 from nvct.plan import inject, model
 from nvct.plan.store import Store, run_dir
 from nvct.request.requirements import holds
-from nvct.request.resolve import VISIBLE_DEVICES, Request, decide, parse_env
+from nvct.request.resolve import (
+    OWN_KIND,
+    RUNTIME_KIND,
+    VISIBLE_DEVICES,
+    Request,
+    decide,
+    parse_env,
+)
 from nvct.shim import classic, create, farm, settings
 
 TYPE_CHECKING = False
@@ -49,7 +56,7 @@ class Reader(create.Host):
 
     def __init__(self, config: Config, kept: Store, scratch: Store, env: dict[str, str]) -> None:
         """Read plans from one store, put those that have to be compiled into the other."""
-        super().__init__(scratch, env, sys.executable)
+        super().__init__(scratch, env, cold.interpreter())
         self.kept = kept
         self.notes: list[str] = []
         self.config = config
@@ -174,8 +181,10 @@ def _decide(
     error: NvctError | None = None
     try:
         request, notes = decide(
-            bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config, origin=origin
-        )
+            bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config,
+            origin=origin, defined=reader.defines,
+        )  # fmt: skip
+        reader.used.clear()  # what the policy has looked at
         if request is not None:
             if trouble is not None:
                 raise trouble
@@ -194,7 +203,7 @@ def _decide(
     told["request"] = None if request is None else _request(request)
     if request is not None:
         told["requirements"] = _requirements(request, reader.used)
-        told["devices"] = _devices(request, config, reader.used)
+        told["devices"] = _devices(request, reader.used)
     told["notes"] = [*notes, *([] if trouble is None or error else [f"warning: {trouble}"])]
     told["error"] = None if error is None else _error(error, program)
 
@@ -203,12 +212,13 @@ def _in_root(
     bundle: Bundle, config: Config, edits: list[model.Edits], notes: list[str]
 ) -> list[model.Edits]:
     """Return edits as the container's root decides; where there is none, as they are."""
+    wants_view = create.wants_view(bundle, config, notes)
     if bundle.path == WORDS_ONLY:
-        if config.wants_view:
+        if wants_view:
             notes.append("layout farm is chosen by the container's root; shown is classic")
         return edits
     folder = _folder(bundle)
-    if config.wants_view:
+    if wants_view:
         by_view = farm.instead(bundle, folder, edits, notes.append, writes=False)
         if by_view is not edits:
             return by_view
@@ -279,11 +289,9 @@ def _gpus(request: Request, plans: list[model.Plan]) -> list[dict[str, str]]:
     return found
 
 
-def _devices(
-    request: Request, config: Config, plans: list[model.Plan]
-) -> list[dict[str, str | None]]:
+def _devices(request: Request, plans: list[model.Plan]) -> list[dict[str, str | None]]:
     """Return the devices that are asked for, and the spec that each comes from."""
-    kind = config.default_kind if request.mode == "cdi" else create.OWN_KIND
+    kind = OWN_KIND if request.kind == RUNTIME_KIND else request.kind
     found: list[dict[str, str | None]] = []
     for word in request.ids:
         name = word if "=" in word else f"{kind}={word}"

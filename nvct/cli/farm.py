@@ -10,6 +10,8 @@ from dataclasses import asdict
 
 import click
 
+from nvct.cli.formats import format_option
+from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import say, settings_in_force
 from nvct.errors import printable
 
@@ -21,7 +23,10 @@ if TYPE_CHECKING:
     from nvct.farm.collect import Needs, Status
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+NO_VIEWS = "no views: nvct farm build makes one"
+
+
+@click.group(cls=GoGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def farm() -> None:
     """Keep the driver's files as views, which containers get by one mount.
 
@@ -56,8 +61,7 @@ def build() -> None:
 
 
 @farm.command("list")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table",
-              show_default=True, help="Of what is printed.")  # fmt: skip
+@format_option("table")
 def list_(*, form: str) -> None:
     """List the views, what keeps them, and what is wrong with them.
 
@@ -102,6 +106,8 @@ def verify(*, names: tuple[str, ...]) -> None:
         if not problems:
             state = "not mounted now" if collect.is_absent(manifest) else "as it was made"
             click.echo(f"{manifest.name}: {state}")
+    if not found:
+        say(NO_VIEWS)
     sys.exit(1 if any(problems for _, problems in found) else 0)
 
 
@@ -147,4 +153,4 @@ def _show(found: Sequence[Status], form: str) -> None:
         for problem in status.problems:
             click.echo(f"  {printable(problem)}")
     if not found:
-        say("no views: nvct farm build makes one")
+        say(NO_VIEWS)

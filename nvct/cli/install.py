@@ -119,7 +119,8 @@ def _engine(engine: str, given: Given, *, cdi: bool) -> dict[str, Any]:
         "host_root": given["host_root"] or "/",
         "name": given["name"],
         "default": given["default"],
-        "source_file": _source(engine, flat(given["sources"])),
+        "sources": _sources(engine, flat(given["sources"])),
+        "runtime_type": given["runtime_type"],
         "annotations": tuple(f"{prefix}*" for prefix in flat(given["prefixes"])),
         "hook_file": _hook_file(engine, given),
     }
@@ -134,23 +135,24 @@ def _of_docker(given: Given) -> dict[str, Any]:
     return {**given, "executable": "", "drop_in": "", "drop_in_host": ""}
 
 
-def _source(engine: str, sources: tuple[str, ...]) -> str:
-    """Return where the engine's configuration is to be read; "" is its own files.
+def _sources(engine: str, sources: tuple[str, ...]) -> tuple[str, ...]:
+    """Return where the engine's configuration is to be read, in order: the first that can be had.
 
-    What a source is for is the fallback: the engine's own files can always be had.
+    Docker tells it in no other way than its file.
     """
+    found = []
     for source in sources:
-        name, equals, path = source.partition("=")
-        if name not in ("file", "command") or (equals and not os.path.isabs(path)):
+        name, equals, path = (part.strip() for part in source.partition("="))
+        if name not in ("file", "command") or (
+            name == "file" and equals and not os.path.isabs(path)
+        ):
             raise UsageError(
                 f"unrecognized config source: {source!r}", hint="file, command or file=/PATH"
             )
-    if engine == "docker" or not sources or sources[0] == "file":
-        return ""
-    if sources[0] == "command":
-        return "command"
-    path = sources[0].partition("=")[2]
-    return path if os.path.exists(path) or len(sources) == 1 else ""
+        if name == "command" and equals:
+            say(f"warning: {path!r} of --config-source={source} has no effect")
+        found.append(path if name == "file" and equals else name)
+    return () if engine == "docker" else tuple(found)
 
 
 def _hook_file(engine: str, given: Given) -> str:
@@ -202,14 +204,24 @@ def _wants_nodes(given: Given) -> bool:
 
 
 def _with_empty(given: Given) -> dict[str, Any]:
-    """Return the options with variables that are set to nothing, where nothing says something."""
+    """Return the options with variables that are set to nothing, where nothing says something.
+
+    To the incumbent, a switch's variable that is set to nothing says false.
+    """
     context = click.get_current_context()
-    default = click.core.ParameterSource.DEFAULT
-    empty = {
+    line = click.core.ParameterSource.COMMANDLINE
+    empty: dict[str, object] = {
         name: value
         for name, (variable, value) in EMPTY.items()
-        if os.environ.get(variable) == "" and context.get_parameter_source(name) == default
+        if os.environ.get(variable) == "" and context.get_parameter_source(name) != line
     }
+    for option in context.command.params:
+        name = option.name or ""
+        variables = [option.envvar] if isinstance(option.envvar, str) else option.envvar or ()
+        value = next((os.environ[each] for each in variables if each in os.environ), None)
+        is_switch = isinstance(option, click.Option) and option.is_flag
+        if is_switch and value == "" and context.get_parameter_source(name) != line:
+            empty[name] = False
     return {**given, **empty}
 
 
@@ -246,11 +258,6 @@ def _warn(given: Given) -> None:
         say("warning: --use-legacy-config has no effect: a file of version 1 is edited as such")
     if given["override"].strip() not in ("", "{}"):
         say("warning: --runtime-config-override has no effect: options are the default runtime's")
-    if given["runtime_type"] != "io.containerd.runc.v2":
-        raise UsageError(
-            f"--runtime-type {given['runtime_type']!r} cannot be set",
-            hint="the type is taken from containerd's own default runtime",
-        )
     if given["package_type"] not in ("", "auto", "deb", "rpm"):
         raise UsageError(
             f"invalid --toolkit-package-type {given['package_type']!r}",

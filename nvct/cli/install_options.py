@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import click
 
+from nvct import version
 from nvct.cli.options import Words, words
 
 TYPE_CHECKING = False
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 DEFAULT = "RUNTIME_SPECIFIC_DEFAULT"  # the incumbent's word for it
 DRIVER_ROOT = "/run/nvidia/driver"
+RUNTIME_TYPE = "io.containerd.runc.v2"
 
 
 def options(function: Command) -> Command:
@@ -65,6 +67,8 @@ _GENERAL: list[Adds] = [
     _value("--driver-ready-file", "driver_ready", env="NVCT_DRIVER_READY_FILE",
            text="Take the driver's and the devices' roots from what nvct validate driver wrote."),
     _switch("--debug", "debug", env="TOOLKIT_DEBUG", text="Show the traceback of a bug."),
+    click.version_option(version.__version__, "--version", "-v",
+                         message=version.text("nvidia-ctk-installer").rstrip()),
 ]  # fmt: skip
 
 _TOOLKIT: list[Adds] = [
@@ -168,7 +172,8 @@ _WITHOUT_EFFECT: list[Adds] = [
     _switch("--use-legacy-config", "legacy_config", env="CONTAINERD_USE_LEGACY_CONFIG",
             hidden=True, text="The version of containerd's file is the file's own."),
     _value("--runtime-type", "runtime_type", env="CONTAINERD_RUNTIME_TYPE", hidden=True,
-           default="io.containerd.runc.v2", text="The type is that of containerd's own runtime."),
+           default=RUNTIME_TYPE,
+           text="The type where containerd's own runtime, which ours is like, has none."),
     _value("--runtime-config-override", "override", hidden=True, default="{}",
            env=["RUNTIME_CONFIG_OVERRIDE", "CONTAINERD_RUNTIME_CONFIG_OVERRIDE"],
            text="Has no effect in the incumbent's either."),

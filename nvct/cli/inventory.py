@@ -3,20 +3,21 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+
 import click
 
+from nvct.cli.formats import format_option
 from nvct.cli.options import GoStyle, flat, say, settings_in_force, words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.host.model import Inventory
 
-FORMATS = ("table", "json", "bind")
-
 
 @click.command("list", cls=GoStyle)
-@click.option("--format", "form", type=click.Choice(FORMATS), default="table", show_default=True,
-              help="Of what is printed.")  # fmt: skip
+@format_option("table", "bind")
 @click.option("--all", "everything", is_flag=True,
               help="Also what containers do not get, and why.")  # fmt: skip
 @words("--capabilities", env="NVCT_LIST_CAPABILITIES",
@@ -68,8 +69,10 @@ def _print(found: Inventory, form: str, *, everything: bool) -> None:
         click.echo("".join(f"{line}\n" for line in lines), nl=False)
         for path in impossible:
             say(f"warning: {path!r} cannot be written as SRC:DST:OPTIONS")
+    elif form == "json":
+        click.echo(listing.as_json(found, left_out=everything), nl=False)
     else:
-        show = listing.as_json if form == "json" else listing.as_table
-        click.echo(show(found, left_out=everything), nl=False)
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+        click.echo(listing.as_table(found, left_out=everything, width=width), nl=False)
     for warning in found.warnings:
         say(f"warning: {warning}")

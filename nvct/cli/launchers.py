@@ -9,10 +9,11 @@ from pathlib import Path
 
 import click
 
+from nvct.cli.gostyle import GoGroup
 from nvct.launch import install as launch
 
 
-@click.group()
+@click.group(cls=GoGroup)
 def launchers() -> None:
     """Install the runtime shim's launchers."""
 
@@ -24,12 +25,12 @@ PACKAGES = click.option("--packages", help="Folder that holds nvct.  [default: t
 @launchers.command()
 @click.option("--bin-dir", type=click.Path(path_type=Path), required=True, help="Where they go.")
 @click.option("--form", type=click.Choice(launch.FORMS), default="auto", show_default=True,
-              help="A static C program, a shell script, or nvct-hot.")  # fmt: skip
+              help="A static C program, a shell script (runtimes only), or nvct-hot.")  # fmt: skip
 @PYTHON
 @PACKAGES
 @click.option("--cold", help="Interpreter of the cold side.  [default: this one]")
 @click.option("--archive", default="", help="Compiled hot side.  [default: in __pycache__]")
-@click.option("--hot", default="", help="nvct-hot: started where it is there; or installed.")
+@click.option("--hot", default="", help="nvct-hot: started if it exists; or installed.")
 @click.option("--no-archive", is_flag=True, help="Make the archive later: nvct launchers archive.")
 def install(
     *,
@@ -42,7 +43,10 @@ def install(
     hot: str,
     no_archive: bool,
 ) -> None:
-    """Install nvidia-container-runtime, .cdi, .legacy, nvidia-cdi-hook and the prestart hook.
+    """Install nvidia-container-runtime and the programs that engines start as hooks.
+
+    nvidia-cdi-hook, the prestart hook, nvidia-ctk and nvct must be static programs, as an
+    engine may start them with an image's environment. They are left out where none can be made.
 
     Example: nvct launchers install --bin-dir /usr/local/bin
     """
@@ -52,6 +56,13 @@ def install(
     used, made = launch.install(bin_dir.resolve(), form, built, compiler, archive=not no_archive)
     programs = ", ".join(path.name for path in made if path.parent == bin_dir.resolve())
     click.echo(f"installed in {bin_dir} (form {used}): {programs}", err=True)
+    left_out = [name for name in launch.HOOKS if bin_dir.resolve() / name not in made]
+    if left_out:
+        click.echo(
+            f"not installed: {', '.join(left_out)}: hooks need a static program; install gcc and"
+            " libc6-dev (glibc-static), or name nvct-hot by --hot, and run this again",
+            err=True,
+        )
 
 
 @launchers.command("archive")

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import importlib
 
-import click
+from nvct.cli.gostyle import HELP, GoGroup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import click
 
-class LazyGroup(click.Group):
+
+class LazyGroup(GoGroup):
     """A group whose commands are imported when they are used."""
 
     def __init__(self, name: str, commands: Mapping[str, tuple[str, str, str]], text: str) -> None:
@@ -25,17 +27,22 @@ class LazyGroup(click.Group):
         del ctx
         return sorted(self.table)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def load(self, ctx: click.Context, name: str) -> click.Command | None:
         """Import and return a command."""
         del ctx
-        if cmd_name not in self.table:
+        if name not in self.table:
             return None
-        module, attribute, _text = self.table[cmd_name]
+        module, attribute, _text = self.table[name]
         found: click.Command = getattr(importlib.import_module(module), attribute)
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
         del ctx
+        if not self.table:
+            return
         with formatter.section("Commands"):
             formatter.write_dl([(name, self.table[name][2]) for name in sorted(self.table)])
+
+    def _is_command(self, word: str) -> bool:
+        return word in HELP or word in self.table

@@ -8,9 +8,10 @@ import sys
 
 import click
 
+from nvct import version
+from nvct.cli.gostyle import INCUMBENT, global_options
 from nvct.cli.lazy import LazyGroup
 from nvct.errors import NvctError, UsageError, line, unexpected
-from nvct.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,31 +45,23 @@ PROGRAMS = {
     "nvct": (
         NVCT_COMMANDS, "GPU containers that start fast, never drift and explain themselves."
     ),
-    "nvidia-ctk": (CTK_COMMANDS, "The commands of nvct under the incumbent's name."),
+    INCUMBENT: (
+        {**CTK_COMMANDS, "info": ("nvct.cli.info", "info", "Nothing yet, as the incumbent's.")},
+        "The commands of nvct under the incumbent's name.",
+    ),
 }  # fmt: skip
 
 
 def program(name: str) -> click.Group:
     """Return the command line of nvct or nvidia-ctk, with the incumbent's global options."""
     group: click.Group = LazyGroup(name, *PROGRAMS[name])
-    for add in (
-        click.version_option(__version__, "--version", "-v", prog_name=name),
-        click.option("--config", envvar="NVIDIA_CTK_CONFIG", expose_value=False, callback=_keep,
-                     help="config.toml to read."),
-        click.option("--quiet", is_flag=True, envvar="NVIDIA_CTK_QUIET", expose_value=False,
-                     callback=_keep, help="Say nothing but results and errors."),
-        click.option("--debug", "-d", is_flag=True, envvar="NVIDIA_CTK_DEBUG", expose_value=False,
-                     callback=_keep, help="Show the traceback of a bug."),
-    ):  # fmt: skip
-        group = add(group)
+    said = f"nvct, version {version.__version__}"
+    if name == INCUMBENT:
+        said = version.text("NVIDIA Container Toolkit CLI").rstrip()
+    click.version_option(version.__version__, "--version", "-v", message=said)(group)
+    for add in global_options(hidden=False):
+        add(group)
     return group
-
-
-def _keep(ctx: click.Context, param: click.Parameter, value: object) -> None:
-    """Keep a global option where the commands find it."""
-    ctx.meta[f"nvct.{param.name}"] = value
-    if param.name == "debug" and value:
-        os.environ["NVCT_DEBUG"] = "1"
 
 
 def run(name: str, group: click.Group | None = None) -> NoReturn:
@@ -78,13 +71,13 @@ def run(name: str, group: click.Group | None = None) -> NoReturn:
         status = group.main(prog_name=name, standalone_mode=False)
     except NvctError as error:
         click.echo(line(name, error), err=True)
-        sys.exit(error.exit_status)
+        sys.exit(_status(name, error.exit_status))
     except click.ClickException as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # since click 8.2
             error.show()
             sys.exit(error.exit_code)
         click.echo(line(name, _refused(name, error)), err=True)
-        sys.exit(error.exit_code)
+        sys.exit(_status(name, error.exit_code))
     except click.Abort:
         click.echo(f"{name}: stopped", err=True)
         sys.exit(130)
@@ -101,13 +94,19 @@ def run(name: str, group: click.Group | None = None) -> NoReturn:
     sys.exit(status if isinstance(status, int) else 0)
 
 
+def _status(name: str, status: int) -> int:
+    """Return the exit status: a wrong command line is an error like others to the incumbent."""
+    return 1 if name == INCUMBENT and status == UsageError.exit_status else status
+
+
 def _refused(name: str, error: click.ClickException) -> UsageError:
     """Return a mistake in a command line in our own words: one sentence, and where to look."""
-    text = " ".join(error.format_message().split()).rstrip(".")
-    text, _, other = text.partition(". Did you mean ")
+    near = list(getattr(error, "possibilities", None) or ())  # options, since click 8.2 commands
+    text = error.message if near else error.format_message()
+    text = " ".join(text.split()).rstrip(".")
     context = getattr(error, "ctx", None)
     where = context.command_path if isinstance(context, click.Context) else name
-    guess = f"did you mean {other} " if other else ""
+    guess = f"did you mean {' or '.join(near[:2])}? " if near else ""
     hint = f"{guess}{where} --help shows what there is"
     return UsageError(text[:1].lower() + text[1:], hint=hint)
 

@@ -7,6 +7,8 @@ import os
 
 import click
 
+from nvct.cli.gostyle import GoStyle
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     ParamType: TypeAlias = click.ParamType[tuple[str, ...]]
 else:
     ParamType = click.ParamType  # not generic before click 8.4
+
+__all__ = ["GoStyle", "Words", "flat", "say", "settings_in_force", "words"]
 
 
 class Words(ParamType):
@@ -72,50 +76,3 @@ def settings_in_force(
 def words(*names: str, env: str | list[str], text: str) -> Callable[[Command], Command]:
     """Return an option that may be repeated and takes comma-separated words."""
     return click.option(*names, type=Words(), multiple=True, envvar=env, help=text)
-
-
-class GoStyle(click.Command):
-    """A command that takes options as Go's flag package does, like the incumbent's.
-
-    One dash is as good as two, and a switch may have a value: -mode=nvml, --dry-run=false.
-    """
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Write the arguments as click wants them, and parse them."""
-        switches = {
-            name: option.is_flag
-            for option in self.get_params(ctx)
-            if isinstance(option, click.Option)
-            for name in option.opts
-        }
-        off = {
-            option.opts[0]: option.secondary_opts[0]
-            for option in self.get_params(ctx)
-            if isinstance(option, click.Option) and option.secondary_opts
-        }
-        written = []
-        for at, arg in enumerate(args):
-            if arg == "--":
-                written += args[at:]
-                break
-            written += _as_click_wants(arg, switches, off, ctx)
-        try:
-            return super().parse_args(ctx, written)
-        except click.UsageError as error:
-            error.ctx = error.ctx or ctx  # names the command in the message
-            raise
-
-
-def _as_click_wants(
-    arg: str, switches: dict[str, bool], off: dict[str, str], ctx: click.Context
-) -> list[str]:
-    name, equals, value = arg.partition("=")
-    if name.startswith("-") and f"-{name}" in switches:
-        name = f"-{name}"
-    if not (equals and switches.get(name)):
-        return [f"{name}{equals}{value}"]
-    if value in ("1", "t", "T", "true", "TRUE", "True"):  # strconv.ParseBool
-        return [name]
-    if value in ("0", "f", "F", "false", "FALSE", "False"):
-        return [off[name]] if name in off else []
-    raise click.UsageError(f"{value!r} is no truth value for {name}", ctx)

@@ -12,6 +12,12 @@ from nvct.config.load import load, path_from
 from nvct.plan.store import run_dir
 from nvct.refresh import compiled, live
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sized
+
+    from nvct.plan.model import Plan
+
 
 @click.command()
 @click.argument("what", type=click.Choice(["all", "registry", "own"]), default="all")
@@ -24,7 +30,9 @@ def refresh(what: str) -> None:
     folder = run_dir(os.environ)
     if what in ("all", "registry"):
         plan = compiled.registry_plan(config, folder)
-        click.echo(f"registry: {len(plan['devices'])} devices in {len(plan['specs'])} specs")
+        click.echo(
+            f"registry: {_count(plan['devices'], 'device')} in {_count(plan['specs'], 'spec')}"
+        )
         for problem in plan["problems"]:
             click.echo(f"warning: {problem}", err=True)
         for name, files in plan["conflicts"].items():
@@ -33,8 +41,13 @@ def refresh(what: str) -> None:
         _tend_farm(config, folder)
         plan = compiled.own_plan(config, folder)
         click.echo(f"own: {len(plan['devices'])} device names")
+        _say_layout(config, plan)
     if what == "all":
         _remake_the_others(config, folder)
+
+
+def _count(things: Sized, word: str) -> str:
+    return f"{len(things)} {word}{'' if len(things) == 1 else 's'}"
 
 
 def _remake_the_others(config: str, folder: str) -> None:
@@ -46,6 +59,15 @@ def _remake_the_others(config: str, folder: str) -> None:
             click.echo(f"{word}: {len(made['devices'])} device names")
         else:
             click.echo(f"warning: {word}: {error} (it is compiled when it is asked for)", err=True)
+
+
+def _say_layout(config: str, plan: Plan) -> None:
+    """Say which layout containers get: hosts of a fleet are not to differ silently."""
+    settings = load(config)
+    if settings.wants_view:
+        from nvct.farm import own
+
+        click.echo(f"own: {own.choice(settings, plan.get('farm'))}")
 
 
 def _tend_farm(config: str, folder: str) -> None:

@@ -101,15 +101,23 @@ def of_version(wanted: Wanted, found: Engine) -> Wanted:
 
 
 def recorded(
-    journal: Journal, engine: str | None, config: str | None, errors: list[NvctError]
+    journal: Journal,
+    engine: str | None,
+    config: str | None,
+    errors: list[NvctError],
+    *,
+    remove: bool = False,
 ) -> list[Wanted]:
     """Return what the journal says that engines were told, all or those that are meant.
 
     What is wrong with a page is added to `errors`: the other engines are not to wait for it.
+    To `remove` the runtimes of an engine, a damaged page needs only to be its page.
 
     Raises:
         DocumentError: the journal cannot be read.
     """
+    from nvct.engine.journal import DamagedJournalError
+
     found = []
     path = None if config is None else os.path.abspath(config)
     for name in journal.paths():
@@ -117,6 +125,13 @@ def recorded(
             continue
         try:
             page = journal.load(name)
+        except DamagedJournalError as error:
+            wanted = bare(os.path.basename(name).partition("-")[0], config)
+            if remove and journal.path(wanted.engine, wanted.config) == name:
+                found.append(wanted)
+            else:
+                errors.append(error)
+            continue
         except DocumentError as error:
             errors.append(error)
             continue

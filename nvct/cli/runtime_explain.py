@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 import click
 
+from nvct.cli.formats import format_option
 from nvct.cli.options import GoStyle
 from nvct.errors import printable
 
@@ -23,8 +24,7 @@ ANSWERS = {True: "yes", False: "no", None: "unknown"}
 
 
 @click.command(cls=GoStyle)
-@click.option("--format", "form", type=click.Choice(("text", "json")), default="text",
-              show_default=True, help="Of what is printed.")  # fmt: skip
+@format_option("text")
 def explain(*, form: str) -> None:
     """Say why docker run --gpus does not work here.
 
@@ -70,7 +70,7 @@ def text(findings: list[Finding], cause: Finding | None) -> str:
     """Render the findings: the cause, what to do, and what was checked."""
     lines = []
     if cause:
-        lines += [f"docker run --gpus fails here: {cause.seen}", f"  do: {cause.advice}"]
+        lines += [f"{cause.command} fails here: {cause.seen}", f"  do: {cause.advice}"]
     else:
         open_ones = [finding for finding in findings if finding.holds is None]
         lines.append("docker run --gpus: nothing is in its way")

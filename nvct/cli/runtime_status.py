@@ -9,6 +9,7 @@ from dataclasses import asdict
 import click
 
 from nvct.cli import runtime_engine
+from nvct.cli.formats import format_option
 from nvct.cli.options import GoStyle, say
 from nvct.errors import printable
 
@@ -21,11 +22,8 @@ if TYPE_CHECKING:
     from nvct.engine.model import State
     from nvct.engine.status import Status
 
-FORMAT = click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True,
-    help="Of what is printed.",
-)  # fmt: skip
-NO_ENGINE = "no engine here: Docker, containerd, CRI-O and Podman are looked for"
+FORMAT = format_option("table")
+NO_ENGINE = "no engine found on this host: neither Docker nor containerd, CRI-O or Podman"
 ANSWERS = {True: "on", False: "off", None: "as its version has it"}
 
 
@@ -49,7 +47,10 @@ def list_(*, form: str) -> None:
 @click.command(cls=GoStyle)
 @FORMAT
 def status(*, form: str) -> None:
-    """Say what every engine of this host is told: runtimes, default, CDI, and by which files.
+    """Show what every engine of this host is told by its files, and what it has in force.
+
+    dockerd and CRI-O are asked; containerd is compared with the time of its files; Podman reads
+    its files at each run.
 
     Example: sudo nvct runtime status
     """
@@ -123,12 +124,31 @@ def _facts(one: Status) -> Iterator[tuple[str, str]]:
         yield "CDI", ANSWERS[_cdi(one.engine, state)]
         if state.spec_dirs:
             yield "CDI from", ", ".join(state.spec_dirs)
+    yield from _in_force(one)
     for name in one.missing:
         yield "problem", f"the program of the runtime {name} is not there"
     for text in engine.notes:
         yield "note", text
     for text in engine.advice:
         yield "do", text
+
+
+def _in_force(one: Status) -> Iterator[tuple[str, str]]:
+    """Yield what the running engine says of itself, and where its files say something else."""
+    told = one.running
+    if told and told.state:
+        names = [name for name in one.registered if name in told.state.handlers]
+        text = f"{', '.join(names) or 'no runtime of NVIDIA'}"
+        text += f"; default {told.state.default or 'its own'}"
+        if told.state.cdi is not None:
+            text += f"; CDI {ANSWERS[told.state.cdi]}"
+        if told.devices:
+            text += f"; {len(told.devices)} CDI device{'s' if len(told.devices) > 1 else ''}"
+        yield "running", f"{text} (by {told.by})"
+    elif told and told.problem:
+        yield "running", f"{told.problem}; the lines above are by its files"
+    for text in one.differences:
+        yield "problem", text
 
 
 def _cdi(engine: Engine, state: State) -> bool | None:
@@ -163,4 +183,6 @@ def document(one: Status) -> dict[str, Any]:
         "nvidia": one.registered,
         "nvidiaIsDefault": one.is_default,
         "missingPrograms": one.missing,
+        "running": asdict(one.running) if one.running else None,
+        "differences": one.differences,
     }

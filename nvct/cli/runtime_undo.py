@@ -46,7 +46,7 @@ def undo(
     journal = Journal(runtime_wanted.state_dir(state_dir))
     errors: list[NvctError] = []
     for name in (*engines, *([engine] if engine else [])) or (None,):
-        found = runtime_engine.recorded(journal, name, config, errors)
+        found = runtime_engine.recorded(journal, name, config, errors, remove=remove)
         if not found and name:
             bare = runtime_engine.bare(name, config)
             found = [bare] if remove else []
@@ -67,7 +67,7 @@ def undo(
 def _undo(wanted: Wanted, journal: Journal, *, way: str, remove: bool) -> None:
     found = runtime_engine.reader(wanted)
     transaction = runtime_engine.transaction(wanted, found, journal, way=way, leaving=True)
-    done = transaction.undo(wanted)
+    done = transaction.undo(wanted, aside=remove)
     if remove:
         more = transaction.remove(wanted)
         done = replace(more, edits=(*done.edits, *more.edits), notes=(*done.notes, *more.notes))

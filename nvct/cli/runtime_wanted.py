@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from dataclasses import dataclass, field, replace
 
 import click
 
 from nvct import paths
 from nvct.cli import runtime_engine
-from nvct.cli.options import Words, flat, say
-from nvct.errors import UsageError
+from nvct.cli.options import Words, flat, say, settings_in_force
+from nvct.errors import ConfigError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ SHIM = paths.SHIM_PROGRAM
 SHIM_PATH = f"/usr/bin/{SHIM}"
 HOOK_PATH = "/usr/bin/nvidia-container-runtime-hook"
 NAME = "nvidia"
+CDI_PREFIX = "cdi.k8s.io/"
 MODES = {"": "file", "config-file": "file", "config": "file", "oci-hook": "hook", "hook": "hook"}
 # As the incumbent's installer names them.
 VARIANTS = (("nvidia", ""), ("nvidia-cdi", ".cdi"), ("nvidia-legacy", ".legacy"))
@@ -160,6 +162,9 @@ def _wanted(given: Mapping[str, Any], warnings: list[str], *, all_variants: bool
     if cdi and engine in ("crio", "podman"):
         warnings.append(f"ignoring --cdi.enabled: {engine} has CDI on always")
         cdi = False
+    unseen = not all_variants and engine != "docker" and given["path"] == SHIM
+    if unseen and not os.path.exists(handlers[0].path):
+        warnings.append(f"{handlers[0].path} is not there: containers with it will not start")
     program = executable or shutil.which(modules.PROGRAM[engine]) or modules.PROGRAM[engine]
     return Wanted(
         engine=engine,
@@ -172,7 +177,22 @@ def _wanted(given: Mapping[str, Any], warnings: list[str], *, all_variants: bool
         executable=executable,
         dump=command.dump(engine, program) if source == "command" else "",
         engine_version=command.version(program),
+        container_annotations=_handed_on(warnings) if engine == "containerd" else (),
     )
+
+
+def _handed_on(warnings: list[str]) -> tuple[str, ...]:
+    """Return patterns of the annotations that the runtime reads, for containerd to hand on.
+
+    As the incumbent's installer (v1.20) does; but for CDI's own, which containerd reads itself.
+    CRI-O hands on every annotation, and does not start with an unknown one in allowed_annotations.
+    """
+    try:
+        prefixes = settings_in_force().annotation_prefixes
+    except ConfigError as error:
+        warnings.append(f"annotation-prefixes are not known: {error.message}")
+        return ()
+    return tuple(f"{prefix}*" for prefix in prefixes if prefix != CDI_PREFIX)
 
 
 def _with_own(wanted: Wanted, given: Mapping[str, Any]) -> Wanted:
@@ -181,7 +201,9 @@ def _with_own(wanted: Wanted, given: Mapping[str, Any]) -> Wanted:
         wanted,
         hooks_dir=given["hooks_dir"],
         spec_dirs=flat(given["spec_dirs"]),
-        container_annotations=flat(given["container_annotations"]),
+        container_annotations=tuple(
+            dict.fromkeys([*wanted.container_annotations, *flat(given["container_annotations"])])
+        ),
         pod_annotations=flat(given["pod_annotations"]),
     )
     for folder in made.spec_dirs:
@@ -199,12 +221,13 @@ def _with_own(wanted: Wanted, given: Mapping[str, Any]) -> Wanted:
 
 def _handlers(given: Mapping[str, Any], *, absolute: bool, every: bool) -> tuple[Handler, ...]:
     """Return the runtimes to register; `every` is all three of them unless one is named."""
+    from nvct.engine import modules
     from nvct.engine.model import Handler
 
     path = given["path"]
     if absolute and path == SHIM:
-        found = shutil.which(SHIM) if every else None
-        path = os.path.abspath(found) if found else SHIM_PATH
+        own = given["config"] in (None, modules.CONFIG[given["engine"]])
+        path = _shim_path(every=every, own=own)
     if absolute:
         _check_absolute("the runtime's path", path)
     if given["name"] is not None and not given["name"]:
@@ -212,6 +235,19 @@ def _handlers(given: Mapping[str, Any], *, absolute: bool, every: bool) -> tuple
     if given["name"] or not every:
         return (Handler(name=given["name"] or NAME, path=path),)
     return tuple(Handler(name=name, path=path + suffix) for name, suffix in VARIANTS)
+
+
+def _shim_path(*, every: bool, own: bool) -> str:
+    """Return the path of the runtime to register: that of the program that runs, if it has one.
+
+    nvidia-ctk names the one in /usr/bin, as the incumbent does without looking; in the usual file
+    of an engine of this host (`own`) only if it is there.
+    """
+    beside = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), SHIM)
+    found = shutil.which(SHIM)
+    there = [beside, *([os.path.abspath(found)] if found else [])]
+    candidates = [*there, SHIM_PATH] if every else [SHIM_PATH, *(there if own else [])]
+    return next((path for path in candidates if os.access(path, os.X_OK)), SHIM_PATH)
 
 
 def _runnable(
@@ -227,7 +263,10 @@ def _runnable(
         return handlers
     if there != handlers:
         names = " and ".join(handler.name for handler in handlers if handler not in there)
-        notes.append(f"without {names}: not installed (package {VARIANTS_PACKAGE})")
+        notes.append(
+            f"without {names}: the programs of these RuntimeClasses are in the package"
+            f" {VARIANTS_PACKAGE}"
+        )
     return there
 
 

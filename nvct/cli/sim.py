@@ -9,9 +9,11 @@ from pathlib import Path
 
 import click
 
+from nvct import paths
+from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import say
 from nvct.errors import NvctError, UsageError
-from nvct.sim import attach, possible, profile, sets, tree
+from nvct.sim import attach, inside, possible, profile, sets, tree
 
 EXAMPLE = """Simulated GPU nodes: real driver files, device nodes and NVML, no GPU.
 
@@ -23,7 +25,7 @@ Example:
 WHAT = "\n".join(f"  {name} {usage}" for name, (usage, _) in sets.CHANGES.items())
 
 
-@click.group(help=EXAMPLE)
+@click.group(cls=GoGroup, help=EXAMPLE)
 @click.option("--base", type=click.Path(path_type=Path), help="Folder of all nodes.")
 @click.pass_context
 def sim(ctx: click.Context, base: Path | None) -> None:
@@ -89,12 +91,23 @@ DRIVER_ROOT = click.option(
 @DRIVER_ROOT
 @click.pass_obj
 def execute(base: Path, name: str, argv: tuple[str, ...], driver_root: str) -> None:
-    """Run a command on a node, in a private view of this machine."""
+    """Run a command on a node, in a private view of this machine.
+
+    Containers see the node's part of /proc and /sys where their engine starts them by
+    /run/nvct-sim/bin/runc or crun. These come first in PATH; an engine that is configured with a
+    path needs this one (containerd: BinaryName, Podman: --runtime).
+    """
     node = tree.find(base, name)
     words = argv[1:] if argv[0] == "--" else argv  # as many write it; click keeps it here
     if not words:
         raise click.UsageError("Missing argument 'COMMAND...'.")
-    sys.exit(attach.exec_in(node, words, driver_root=driver_root))
+    sys.exit(attach.exec_in(node, words, _environment(), driver_root=driver_root))
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a command on a node: engines find the node's runc first."""
+    path = os.environ.get("PATH", ":".join(paths.DEFAULT_PATH_DIRS))
+    return {**os.environ, "PATH": f"{inside.PROGRAMS}:{path}"}
 
 
 @sim.command()
@@ -105,7 +118,7 @@ def shell(base: Path, name: str, driver_root: str) -> None:
     """Start a shell on a node; what it changes in /etc, /run and /dev is gone afterwards."""
     node = tree.find(base, name)
     program = os.environ.get("SHELL", "/bin/sh")
-    sys.exit(attach.exec_in(node, [program], driver_root=driver_root))
+    sys.exit(attach.exec_in(node, [program], _environment(), driver_root=driver_root))
 
 
 @sim.command("replay", context_settings={"allow_interspersed_args": False})

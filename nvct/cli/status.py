@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 import click
 
+from nvct.cli.formats import format_option
 from nvct.cli.options import GoStyle, settings_in_force
 from nvct.errors import printable
 
@@ -24,13 +25,12 @@ MARKS = {"ok": "ok", "absent": "-", "attention": "LOOK"}
 
 
 @click.command(cls=GoStyle)
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text",
-              show_default=True, help="Of what is printed.")  # fmt: skip
+@format_option("text")
 def status(*, form: str) -> None:
     """Say how this node stands; exit with 1 if something needs to be looked at.
 
-    The driver, the CDI specifications in force, the plans and views that containers use, what
-    the engines are told, and the units that keep it all as the host is.
+    The configuration, the driver, the CDI specifications in force, the plans and views that
+    containers use, what the engines are told, and the units that keep it all as the host is.
 
     Example: sudo nvct status
     """
@@ -61,6 +61,7 @@ def _parts() -> list[Part]:
     folder = run_dir(os.environ)
     driver, found = parts.driver(settings)
     return [
+        parts.configuration(settings),
         driver,
         parts.specs(settings, found),
         parts.plans(folder),

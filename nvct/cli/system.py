@@ -7,6 +7,7 @@ import os
 
 import click
 
+from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import GoStyle, say, settings_in_force
 
 TYPE_CHECKING = False
@@ -21,7 +22,7 @@ DRY_RUN = click.option(
 )
 
 
-@click.group()
+@click.group(cls=GoGroup)
 def system() -> None:
     """Device nodes of the driver, and the links to them in /dev/char."""
 

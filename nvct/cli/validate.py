@@ -9,6 +9,7 @@ import time
 
 import click
 
+from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import GoStyle, say
 
 TYPE_CHECKING = False
@@ -41,7 +42,7 @@ def _shared(function: Command) -> Command:
     return function
 
 
-@click.group()
+@click.group(cls=GoGroup)
 def validate() -> None:
     """Check the driver or the toolkit, and write the status files that operators wait for."""
 

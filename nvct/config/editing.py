@@ -11,15 +11,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from nvct.config.load import COMMA_LISTS, KEYS, from_toml
+from nvct.config import default
+from nvct.config.load import COMMA_LISTS, KEYS, from_toml, leaves
 from nvct.config.model import Config, check
 from nvct.errors import ConfigError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, MutableMapping
+    from typing import Any, TypeAlias
 
     from tomlkit import TOMLDocument
+
+    Table: TypeAlias = MutableMapping[str, Any]
 
 TRUE = ("1", "t", "T", "TRUE", "true", "True")  # Go's strconv.ParseBool
 FALSE = ("0", "f", "F", "FALSE", "false", "False")
@@ -111,6 +115,40 @@ def change(text: str, settings: list[Setting], path: str) -> str:
     if settings:
         check(_read(text, path))
     return text
+
+
+def complete(text: str, path: str) -> str:
+    """Return the default file with all that a text sets; a text that lacks no key as it is.
+
+    As the incumbent, which prints what holds: scripts read keys from there.
+
+    Raises:
+        ConfigError: the text is no TOML.
+    """
+    import tomlkit
+
+    _read(text, path)
+    said = leaves(text)
+    if leaves(default.TEXT).keys() <= said.keys():
+        return text
+    made = default.TEXT
+    for key, value in said.items():
+        at = _commented(made, key)
+        if at is not None and isinstance(value, bool | str | list):
+            made = _uncomment(made, at, Setting(key=key, value=value))
+    document = tomlkit.parse(made)
+    _merge(document, tomlkit.parse(text))
+    return tomlkit.dumps(document)
+
+
+def _merge(into: Table, table: Table) -> None:
+    """Set in one table what another one sets."""
+    for name, value in table.items():
+        there = into.get(name)
+        if isinstance(value, dict) and isinstance(there, dict):
+            _merge(there, value)
+        else:
+            into[name] = value
 
 
 def _read(text: str, path: str) -> Config:

@@ -16,6 +16,10 @@ from nvct.config.model import DRIVER_CAPABILITIES, LOG_LEVELS, Config, check, pa
 from nvct.errors import ConfigError, DocumentError
 from nvct.linux.files import read_bytes
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 __all__ = ["KEYS", "check", "from_toml", "load", "path_from"]
 
 SIZE_LIMIT = 1 << 20
@@ -123,6 +127,20 @@ def read(path: str) -> bytes | None:
 def sets(text: str, key: str) -> bool:
     """Return whether the text of a config.toml, which is valid, sets a key of KEYS."""
     return _find(_parse(text), key, "") is not _ABSENT
+
+
+def leaves(text: str) -> dict[str, object]:
+    """Return the keys that the text of a config.toml, which is valid, sets; the policy is one."""
+
+    def walk(table: dict[str, object], before: str) -> Iterator[tuple[str, object]]:
+        for name, value in table.items():
+            key = f"{before}{name}"
+            if isinstance(value, dict) and key != POLICY:
+                yield from walk(value, f"{key}.")
+            else:
+                yield key, value
+
+    return dict(walk(_parse(text), ""))
 
 
 def from_toml(data: bytes, path: str) -> Config:

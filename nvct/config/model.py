@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MODES = ("auto", "jit-cdi", "cdi", "csv", "legacy")
 LAYOUTS = ("auto", "classic", "farm")
 SWITCHES = ("auto", "true", "false")
+COMPAT_OTHERS = ("disabled", "ldconfig", "mount")
+"""Values of cuda-compat-mode beside hook."""
 LOG_LEVELS = ("panic", "fatal", "error", "warn", "warning", "info", "debug", "trace")
 DRIVER_CAPABILITIES = (
     "compat32", "compute", "display", "graphics", "ngx", "utility", "video",
@@ -187,6 +189,22 @@ class Config:
     def wants_view(self) -> bool:
         """Whether containers get the driver by a view of it, where that can be."""
         return self.layout != "classic"
+
+    def wants_compat(self, mode: str) -> bool:
+        """Whether an image's CUDA compatibility libraries may take the driver's place.
+
+        As nvidia-container-toolkit v1.20: in mode legacy its hook passes cuda-compat-mode on to
+        nvidia-container-cli, whose own way no feature switches off.
+
+        Args:
+            mode: of the request.
+        """
+        way = self.cuda_compat_mode
+        if mode != "legacy" or way == "hook":
+            return not self.disable_cuda_compat_lib_hook
+        if way in COMPAT_OTHERS:
+            return way != "disabled"
+        return self.allow_cuda_compat_libs_from_container
 
     def to_dict(self) -> dict[str, Value]:
         """Return attribute names and values, plain enough for JSON."""

@@ -49,18 +49,21 @@ def _env(value: str) -> dict[str, Any]:
 
 
 def cases(gpus: Sequence[Gpu]) -> list[Case]:
-    """Return the cases for a node of eight GPUs, of which number 3 is in MIG mode."""
+    """Return the cases for a node of eight GPUs, one of them in MIG mode if NVML is there."""
     whole = {gpu.index: gpu.uuid for gpu in gpus if not gpu.mig_enabled}
     mig = [(gpu.index, device) for gpu in gpus for device in gpu.mig]
     everything = [*whole.values(), *(device.uuid for _index, device in mig)]
     null = {"type": "bind", "source": "/dev/null", "options": ["bind", "ro"]}
     listed = [{**null, "destination": f"{DEVICE_LIST}/{index}"} for index in (4, 5)]
-    parent, instance = mig[2]
+    mig_cases = [
+        Case(title="a MIG device", **_env(f"{parent}:{device.index}"), expected=[device.uuid])
+        for parent, device in mig[2:3]
+    ]
     return [
         Case(title="no request", request="nothing", expected=None),
         Case(title="two by index", **_env("0,1"), expected=[whole[0], whole[1]]),
         Case(title="by UUID", **_env(whole[6]), expected=[whole[6]]),
-        Case(title="a MIG device", **_env(f"{parent}:{instance.index}"), expected=[instance.uuid]),
+        *mig_cases,
         Case(title="all", **_env("all"), expected=everything),
         Case(
             title="a list of volume mounts",

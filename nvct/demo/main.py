@@ -15,9 +15,11 @@ from nvct.demo import cases, place, run, show, without
 from nvct.errors import ContainerNotPossibleError
 from nvct.host import discover
 from nvct.host.roots import Roots
+from nvct.launch import cold
 from nvct.sim import attach, possible, rootfs, tree
 
 PROFILE = "h100-mig"
+PROFILE_WITHOUT_NVML = "h100"
 DRIVER_ROOT = "/run/nvidia/driver"
 SPEC = "/var/run/cdi/nvidia.yaml"
 RUNTIMES = ("runc", "crun")
@@ -33,13 +35,11 @@ def demonstrate() -> int:
     with place.folder() as work:
         with show.working("building a simulated node"):
             runtime, reason = _runtime()
-            # Plain files, where nothing runs: what a container's device rules forbid to open
-            # would not be seen by NVML.
-            kind: tree.Nodes = "auto" if reason is None else "plain"
-            node = tree.create("demo", PROFILE, base=work / "nodes", nodes=kind)
-        if reason is not None:
-            return without.demonstrate(node, work, _sentence(reason))
-        inside = [sys.executable, "-I", "-m", __spec__.name, str(work), str(runtime)]
+            node, more = _node(work / "nodes", contained=reason is None)
+        reasons = [error for error in (reason, more) if error is not None]
+        if reasons:
+            return without.demonstrate(node, work, [_sentence(error) for error in reasons])
+        inside = [cold.interpreter(), "-I", "-m", __spec__.name, str(work), str(runtime)]
         env = place.environment(work, os.environ)
         return place.wait(attach.spawn(inside, lambda: attach.enter(node), env=env))
 
@@ -58,6 +58,19 @@ def _runtime() -> tuple[Path | None, ContainerNotPossibleError | None]:
     return None, reasons[0]
 
 
+def _node(base: Path, *, contained: bool) -> tuple[tree.Node, ContainerNotPossibleError | None]:
+    """Make the node; return it, and why it has neither NVML nor the MIG devices found by that."""
+    # Plain files, where nothing runs: what a container's device rules forbid to open would not be
+    # seen by NVML.
+    kind: tree.Nodes = "auto" if contained else "plain"
+    try:
+        return tree.create("demo", PROFILE, base=base, nodes=kind), None
+    except ContainerNotPossibleError as error:
+        node = tree.create("demo", PROFILE_WITHOUT_NVML, base=base, nodes="plain", native=False)
+        message = f"no MIG device is shown: {error.message}"
+        return node, ContainerNotPossibleError(message, hint="install gcc and libc6-dev")
+
+
 def _sentence(reason: ContainerNotPossibleError) -> str:
     """Return why no container runs here, and what to do."""
     hint = reason.hint
@@ -65,7 +78,8 @@ def _sentence(reason: ContainerNotPossibleError) -> str:
         # Root that lacks it is most often root of a container.
         program = Path(sys.executable).with_name("nvct")
         confined = "in a container, it takes one started with --privileged"
-        hint = confined if os.geteuid() == 0 else f"root can: sudo {program} demo"
+        sudo = "sudo " if rootfs.find_program("sudo") else ""
+        hint = confined if os.geteuid() == 0 else f"as root, run: {sudo}{program} demo"
     return f"{reason.message}; {hint}" if hint else reason.message
 
 

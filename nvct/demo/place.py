@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from nvct import paths
 from nvct.cdi import load
 from nvct.demo import show
 from nvct.errors import HostError, NvctError, line
+from nvct.sim import remove
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def folder() -> Iterator[Path]:
         yield work
     finally:
         _on_signals(signal.SIG_IGN)  # a second Ctrl-C would leave half of it
-        shutil.rmtree(work)
+        remove.remove(work)
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -141,6 +141,10 @@ def inner(part: Callable[[], int]) -> int:
         return part()
     except KeyboardInterrupt:
         return STOPPED
+    except BrokenPipeError:
+        # The reader is gone, as in `nvct demo | head`; the interpreter's last flush must not fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1  # as newer versions of rich
     except NvctError as error:
         sys.stdout.flush()
         sys.stderr.write(line("nvct", error) + "\n")
@@ -155,7 +159,9 @@ def program(name: str) -> Path:
     """
     found = Path(sys.executable).with_name(name)
     if not os.access(found, os.X_OK):
-        raise HostError(f"{found} is missing", hint="run make setup")
+        raise HostError(
+            f"{found} is missing", hint=f"run nvct launchers install --bin-dir {found.parent}"
+        )
     return found
 
 

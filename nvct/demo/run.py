@@ -10,12 +10,11 @@ import itertools
 import json
 import os
 import re
-import shutil
 import subprocess
 import time
 from dataclasses import dataclass
 
-from nvct.sim import bundle
+from nvct.sim import bundle, remove
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ class Runner:
         before = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         status, seconds, lines = self._start(self.shim, folder)
         after = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        shutil.rmtree(folder)
+        remove.remove(folder)
         return Outcome(
             case=case,
             lines=lines,
@@ -99,7 +98,7 @@ class Runner:
     def _timed(self, program: Path, case: Case) -> float:
         folder = self._bundle(case)
         _status, seconds, _lines = self._start(program, folder)
-        shutil.rmtree(folder)
+        remove.remove(folder)
         return seconds
 
     def _bundle(self, case: Case) -> Path:

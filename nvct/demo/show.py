@@ -60,7 +60,7 @@ def banner(out: Console, driver: str, runtime: str) -> None:
     )
 
 
-def banner_without(out: Console, driver: str, reason: str) -> None:
+def banner_without(out: Console, driver: str, reasons: Sequence[str]) -> None:
     """Say what this is where no container can run, and why none can."""
     _panel(
         out,
@@ -68,7 +68,9 @@ def banner_without(out: Console, driver: str, reason: str) -> None:
         f"Driver {driver}, its files, /proc, /sys, device nodes and NVML are\n"
         "simulated. [bold yellow]No container is started here[/]; you see what each would get.",
     )
-    out.print(Padding(Text.assemble(("why: ", "bold"), reason), (1, 0, 0, 3), expand=False))
+    out.print()
+    for reason in reasons:
+        out.print(Padding(Text(f"- {reason}"), (0, 0, 0, 3), expand=False))
 
 
 def _panel(out: Console, text: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -19,17 +18,23 @@ from nvct import paths
 from nvct.config import load
 from nvct.demo import cases, place, show
 from nvct.errors import HostError
+from nvct.launch import cold
 from nvct.refresh import live
-from nvct.sim import bundle, tree
+from nvct.sim import bundle, remove, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from nvct.demo.cases import Case
     from nvct.host.model import Inventory
 
 TIMEOUT_S = 60
+NO_HOOK = (
+    f"{paths.HOOK_PROGRAM} is missing, since building it takes a C compiler; the specification"
+    " names a stand-in"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +64,13 @@ class Got:
     links: int = 0
 
 
-def demonstrate(node: tree.Node, work: Path, reason: str) -> int:
+def demonstrate(node: tree.Node, work: Path, reasons: Sequence[str]) -> int:
     """Show what the containers would get on a node of plain files; return 0 if all is right.
 
     Args:
         node: made with plain nodes.
         work: a folder to work in.
-        reason: why containers cannot run here.
+        reasons: why containers cannot run here, and what else is missing.
 
     Raises:
         KeyboardInterrupt: a signal stopped it.
@@ -73,15 +78,21 @@ def demonstrate(node: tree.Node, work: Path, reason: str) -> int:
     nothing = next((p for p in ("/bin/true", "/usr/bin/true") if os.access(p, os.X_OK)), None)
     if nothing is None:
         raise HostError("neither /bin/true nor /usr/bin/true is a program")
-    (work / "config.toml").write_text(settings(node, work, nothing).text(), encoding="utf-8")
+    hook = Path(sys.executable).with_name(paths.HOOK_PROGRAM)
+    if not os.access(hook, os.X_OK):
+        reasons = [*reasons, NO_HOOK]
+        hook = work / paths.HOOK_PROGRAM
+        hook.symlink_to(nothing)  # no container starts, so no hook does
+    text = settings(node, work, nothing, hook).text()
+    (work / "config.toml").write_text(text, encoding="utf-8")
     env = place.environment(work, os.environ)
     env[paths.RUN_DIR_ENV] = str(work / "run")
     env[paths.SIM_DEV_ENV] = str(node.dev)
-    inside = [sys.executable, "-I", "-m", __spec__.name, str(work), reason]
+    inside = [cold.interpreter(), "-I", "-m", __spec__.name, str(work), *reasons]
     return place.wait(subprocess.Popen(inside, env=env))
 
 
-def settings(node: tree.Node, work: Path, runtime: str) -> place.Settings:
+def settings(node: tree.Node, work: Path, runtime: str, hook: Path) -> place.Settings:
     """Return a configuration in which the host is a node's folder."""
     q = place.quoted
     return place.Settings(
@@ -91,17 +102,18 @@ def settings(node: tree.Node, work: Path, runtime: str) -> place.Settings:
         nvct=(
             f"plain-nodes = true\ndev-root = {q(str(node.tree))}\n"
             f"proc-root = {q(str(node.proc))}\nsys-root = {q(str(node.sys))}\n"
+            f"hook-path = {q(str(hook))}\n"
             'layout = "classic"\n'  # a view is for roots with programs in them: here is none
         ),
         more=f"[nvidia-container-runtime.modes.cdi]\nspec-dirs = [{q(str(work / 'cdi'))}]\n",
     )
 
 
-def _inside(work: Path, reason: str) -> int:
+def _inside(work: Path, reasons: Sequence[str]) -> int:
     """Run in a process whose environment is that of the simulated node."""
     out = show.console()
     inventory = live.look(load.load(str(work / "config.toml"), required=True))
-    show.banner_without(out, inventory.driver_version, reason)
+    show.banner_without(out, inventory.driver_version, reasons)
     show.node(out, inventory)
     show.heading(out, "2", "Its CDI specification")
     (work / "cdi").mkdir()
@@ -139,7 +151,7 @@ def create(shim: Path, work: Path, case: Case) -> Got:
         after = (folder / "config.json").read_bytes()
         links = sum(path.is_symlink() for path in (folder / "rootfs").rglob("*"))
     finally:
-        shutil.rmtree(folder)
+        remove.remove(folder)
     return replace(difference(before, after, done.returncode, done.stdout.strip()), links=links)
 
 
@@ -226,4 +238,4 @@ def parts(got: Got, inventory: Inventory) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(place.inner(lambda: _inside(Path(sys.argv[1]), sys.argv[2])))
+    sys.exit(place.inner(lambda: _inside(Path(sys.argv[1]), sys.argv[2:])))

@@ -62,8 +62,13 @@ def discover(roots: Roots, wanted: Wanted | None = None) -> Inventory:
         nvml = LibraryNvml(library) if library else None
     coherent = flags.COHERENT in wanted.flags
     unknown = [] if of_driver(version) else [CUDA_VERSION]
-    host = gpus.Host(roots, wanted.stat_node, findings)
+    seen = Findings()
+    host = gpus.Host(roots, wanted.stat_node, seen)
     found, report = gpus.find(host, nvml, coherent=coherent, unknown=unknown)
+    control_nodes = nodes.control_nodes(roots, wanted.stat_node, seen)
+    # Without its module all of these have one cause, which is told already.
+    is_loaded = bool(procfs.driver_version(roots) or found or report)
+    findings.add(seen if is_loaded else Findings(left_out=seen.left_out))
     cuda_version = (report.cuda_version if report else "") or of_driver(version)
     if not cuda_version:
         findings.note(f"the CUDA version of driver {version} is not known")
@@ -71,7 +76,7 @@ def discover(roots: Roots, wanted: Wanted | None = None) -> Inventory:
         driver_version=version,
         cuda_version=cuda_version,
         gpus=found,
-        control_nodes=nodes.control_nodes(roots, wanted.stat_node, findings),
+        control_nodes=control_nodes,
         files=tuple(files),
         left_out=left_out(findings, files),
         warnings=tuple(findings.warnings),
@@ -153,7 +158,9 @@ def _version(search: Search, dirs: Sequence[str]) -> str:
     version = libraries.infer_version(search.tree, dirs)
     if not version:
         raise _no_driver(search)
-    search.findings.warn(f"no kernel module is loaded: {version} is the libraries' version")
+    search.findings.warn(
+        f"{procfs.NOT_LOADED}: modprobe nvidia; {version} is the libraries' version"
+    )
     return version
 
 

@@ -122,7 +122,7 @@ def infer_version(tree: Tree, dirs: Sequence[str]) -> str:
             raise DriverNotFoundError(
                 f"{tree.host_root} has {wanted} of {' and '.join(sorted(versions))}, "
                 "and no kernel module tells which is in use",
-                hint="load the nvidia module, or remove the other version",
+                hint="modprobe nvidia, or remove the other version",
             )
         if versions:
             return versions.pop()

@@ -197,6 +197,15 @@ class Findings:
         if sentence not in self.notes:
             self.notes.append(sentence)
 
+    def add(self, others: Findings) -> None:
+        """Keep what another part of the discovery found."""
+        for sentence in others.warnings:
+            self.warn(sentence)
+        for sentence in others.notes:
+            self.note(sentence)
+        for path, entry in others.left_out.items():
+            self.left_out.setdefault(path, entry)
+
     def leave_out(self, path: str, reason: str) -> None:
         """Keep why a path of the host is left out; the first reason stands."""
         self.left_out.setdefault(path, LeftOut(path=path, reason=reason))

@@ -115,6 +115,14 @@ class LibraryNvml:
         """
         return self._asked(_report)
 
+    def check(self) -> None:
+        """Initialize NVML and shut it down.
+
+        Raises:
+            NvmlError: the library cannot be loaded or initialized, hangs or crashes.
+        """
+        self._asked(_nothing)
+
     def properties(self) -> dict[str, Properties]:
         """Return brand and architecture of each GPU by its UUID, what NVML tells of them.
 
@@ -123,7 +131,7 @@ class LibraryNvml:
         """
         return self._asked(_properties)
 
-    def _asked(self, ask: Callable[[ModuleType], T]) -> T:
+    def _asked(self, ask: Callable[[Calls], T]) -> T:
         try:
             return apart.run(partial(self._ask, ask), self.limit_s)
         except TimeoutError as error:
@@ -136,16 +144,16 @@ class LibraryNvml:
                 f"NVML crashed with {error}: {self.path}", hint="install the driver again"
             ) from error
 
-    def _ask(self, ask: Callable[[ModuleType], T]) -> T:
-        nvml = self._load()
+    def _ask(self, ask: Callable[[Calls], T]) -> T:
+        nvml = Calls(self._load())
         try:
             nvml.nvmlInit()
         except nvml.NVMLError as error:
-            raise _error(self.path, "nvmlInit", error) from error
+            raise _error(self.path, nvml.last, error) from error
         try:
             return ask(nvml)
         except nvml.NVMLError as error:
-            raise _error(self.path, "counting GPUs", error) from error
+            raise _error(self.path, nvml.last, error) from error
         finally:
             try:
                 nvml.nvmlShutdown()
@@ -170,7 +178,36 @@ class LibraryNvml:
         return pynvml
 
 
-def _properties(nvml: ModuleType) -> dict[str, Properties]:
+class Calls:
+    """The module pynvml, and which of NVML's functions was called last.
+
+    Attributes:
+        last: its name, for an error: NVML's own text does not say what failed.
+    """
+
+    def __init__(self, module: Any) -> None:  # noqa: ANN401 - a module, or a test's stand-in
+        """Keep the module."""
+        self._module = module
+        self.last = ""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a module's members
+        """Return a member of the module; a function of NVML tells that it is called."""
+        member = getattr(self._module, name)
+        if not name.startswith("nvml"):
+            return member
+
+        def call(*args: Any) -> Any:  # noqa: ANN401 - NVML's own types
+            self.last = name
+            return member(*args)
+
+        return call
+
+
+def _nothing(_nvml: Calls) -> None:
+    """Ask nothing."""
+
+
+def _properties(nvml: Calls) -> dict[str, Properties]:
     found: dict[str, Properties] = {}
     for index in range(nvml.nvmlDeviceGetCount()):
         handle = _optional(nvml, partial(nvml.nvmlDeviceGetHandleByIndex, index))
@@ -187,14 +224,14 @@ def _properties(nvml: ModuleType) -> dict[str, Properties]:
     return found
 
 
-def _report(nvml: ModuleType) -> NvmlReport:
+def _report(nvml: Calls) -> NvmlReport:
     warnings: list[str] = []
     gpus = []
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             gpus.append(_gpu(nvml, index, warnings))
         except nvml.NVMLError as error:
-            warnings.append(f"NVML refuses GPU {index}: {_text(error)}")
+            warnings.append(f"NVML refuses GPU {index}: {nvml.last}: {_text(error)}")
     cuda = int(nvml.nvmlSystemGetCudaDriverVersion())
     return NvmlReport(
         driver_version=_string(nvml.nvmlSystemGetDriverVersion()),
@@ -204,7 +241,7 @@ def _report(nvml: ModuleType) -> NvmlReport:
     )
 
 
-def _gpu(nvml: ModuleType, index: int, warnings: list[str]) -> NvmlGpu:
+def _gpu(nvml: Calls, index: int, warnings: list[str]) -> NvmlGpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     mode = _optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
     enabled = mode == nvml.NVML_DEVICE_MIG_ENABLE
@@ -222,7 +259,7 @@ def _gpu(nvml: ModuleType, index: int, warnings: list[str]) -> NvmlGpu:
     )
 
 
-def _coherent(nvml: ModuleType, handle: Handle) -> bool | None:
+def _coherent(nvml: Calls, handle: Handle) -> bool | None:
     """Return whether the addressing mode is ATS: address translation by the hardware.
 
     As go-nvlib: a driver or GPU that has no addressing modes is not coherent.
@@ -238,7 +275,7 @@ def _coherent(nvml: ModuleType, handle: Handle) -> bool | None:
 
 
 def _mig_devices(
-    nvml: ModuleType, parent: Handle, parent_index: int, warnings: list[str]
+    nvml: Calls, parent: Handle, parent_index: int, warnings: list[str]
 ) -> tuple[NvmlMig, ...]:
     found = []
     graphical = _graphical_profiles(nvml, parent)
@@ -261,11 +298,12 @@ def _mig_devices(
         except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):
             continue  # a gap: MIG devices need not be numbered without holes
         except nvml.NVMLError as error:
-            warnings.append(f"NVML refuses MIG device {parent_index}:{index}: {_text(error)}")
+            device = f"{parent_index}:{index}"
+            warnings.append(f"NVML refuses MIG device {device}: {nvml.last}: {_text(error)}")
     return tuple(found)
 
 
-def _graphical_profiles(nvml: ModuleType, parent: Handle) -> set[int]:
+def _graphical_profiles(nvml: Calls, parent: Handle) -> set[int]:
     """Return the ids that a GPU has for its profiles with graphics; most GPUs have none."""
 
     def ask(name: str) -> int:
@@ -275,7 +313,7 @@ def _graphical_profiles(nvml: ModuleType, parent: Handle) -> set[int]:
     return {number for number in found if number is not None}
 
 
-def _profile_id(nvml: ModuleType, parent: Handle, gi: int) -> int | None:
+def _profile_id(nvml: Calls, parent: Handle, gi: int) -> int | None:
     """Return the id of a GPU instance's profile, None where NVML does not tell it to us.
 
     Without it a MIG device counts as one without graphics.
@@ -289,7 +327,7 @@ def _profile_id(nvml: ModuleType, parent: Handle, gi: int) -> int | None:
     return found
 
 
-def _profile(nvml: ModuleType, handle: Handle) -> str:
+def _profile(nvml: Calls, handle: Handle) -> str:
     """Return e.g. 1g.10gb: the end of the device's name, or made of its attributes."""
     name = _optional(nvml, lambda: _string(nvml.nvmlDeviceGetName(handle))) or ""
     _, mig, profile = name.rpartition(" MIG ")
@@ -305,14 +343,14 @@ def _profile(nvml: ModuleType, handle: Handle) -> str:
     return text if compute == slices else f"{compute}c.{text}"
 
 
-def _optional(nvml: ModuleType, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - NVML's own types
+def _optional(nvml: Calls, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - NVML's own types
     try:
         return call()
     except (nvml.NVMLError, AttributeError):
         return None
 
 
-def _supported(nvml: ModuleType, call: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ANN401 - NVML's own types
+def _supported(nvml: Calls, call: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ANN401 - NVML's own types
     """Return what NVML tells, the other value where the GPU has no such thing."""
     try:
         return call()

@@ -60,6 +60,9 @@ def list_directory(path: str) -> list[str]:
         return []
 
 
+NOT_LOADED = "the kernel module nvidia is not loaded"
+
+
 def driver_version(roots: Roots) -> str:
     """Return the version of the loaded kernel module, "" where none is loaded."""
     text = read_text(f"{roots.proc}/driver/nvidia/version") or ""

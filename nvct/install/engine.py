@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from nvct.engine import command, crio_hook, modules, writing
 from nvct.engine.journal import Journal
-from nvct.engine.model import Handler, Wanted
+from nvct.engine.model import Files, Handler, Wanted
 from nvct.engine.status import is_nvidia
 from nvct.engine.transaction import Transaction
 from nvct.errors import EngineError, HostError, NvctError
@@ -83,6 +83,7 @@ def wanted_of(request: Request, run: host.HostPrograms) -> Wanted:
     """Return what the engine is to be told; see `setup`."""
     made, default = handlers(request)
     program = request.executable or modules.PROGRAM[request.engine]
+    dump = _dump(request, program, run)
     return Wanted(
         engine=request.engine,
         handlers=made,
@@ -90,9 +91,10 @@ def wanted_of(request: Request, run: host.HostPrograms) -> Wanted:
         cdi=request.cdi and request.engine != "crio",
         config=request.config,
         drop_in=host.drop_in_of(request),
-        source="command" if request.source_file else "file",
+        source="command" if dump else "file",
         executable=request.executable,
-        dump=_dump(request, program, run),
+        dump=dump,
+        runtime_type=request.runtime_type,
         engine_version=command.version(program, run),
         container_annotations=request.annotations if request.engine == "containerd" else (),
     )
@@ -117,7 +119,26 @@ def find_low_level(made: Setup) -> tuple[str, ...]:
     Raises:
         DocumentError: its files cannot be understood.
     """
-    return low_level(modules.of(made.wanted.engine).state(made.wanted, made.files))
+    wanted = made.wanted
+    files: Files = made.files
+    if wanted.dump and wanted.engine == "containerd":  # whose module reads its files
+        files = _Dumped(wanted)
+    return low_level(modules.of(wanted.engine).state(wanted, files))
+
+
+class _Dumped(Files):
+    """Files of an engine whose main one is what it has told us."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        super().__init__()
+        self._wanted = wanted
+
+    def read(self, path: str) -> bytes | None:
+        return self._wanted.dump.encode() if path == self._wanted.config else None
+
+    def names(self, folder: str, suffix: str) -> list[str]:
+        del folder, suffix
+        return []
 
 
 def configure(request: Request, made: Setup, say: Say) -> None:
@@ -209,13 +230,30 @@ def _remove_hook(request: Request) -> None:
 
 
 def _dump(request: Request, program: str, run: host.HostPrograms) -> str:
-    if request.source_file == "command":
-        return command.dump(request.engine, program, run)
-    if not request.source_file:
-        return ""
-    data = host.HostFiles().read(request.source_file)
+    """Return what the engine has in force, "" where its own files are to say so.
+
+    Raises:
+        EngineError, DocumentError: of the last source, where none can be had.
+    """
+    trouble: NvctError | None = None
+    for source in request.sources:
+        try:
+            if source == "file":
+                return ""
+            if source == "command":
+                return command.dump(request.engine, program, run)
+            return _read(source)
+        except NvctError as error:
+            trouble = error
+    if trouble is not None:
+        raise trouble
+    return ""
+
+
+def _read(path: str) -> str:
+    data = host.HostFiles().read(path)
     if data is None:
-        raise EngineError(f"{request.source_file} does not exist", hint="see --config-source")
+        raise EngineError(f"{path} does not exist", hint="see --config-source")
     return data.decode(errors="replace")
 
 

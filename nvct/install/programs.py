@@ -3,7 +3,7 @@
 
 ::
 
-    TOOLKIT/nvidia-container-runtime{,.cdi,.legacy}   wrappers: see `compiled` and `script`
+    TOOLKIT/nvidia-container-runtime{,.cdi,.legacy}   wrappers: see `wrapper`
     TOOLKIT/nvidia-container-runtime-hook, nvidia-container-toolkit, nvidia-ctk, ...
     TOOLKIT/nvidia-cdi-hook                           a link: hooks run with strange environments
     TOOLKIT/.nvct/HASH/                               the tree, as it was when it was installed
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from nvct import paths
 from nvct.errors import HostError, UsageError
 from nvct.install import tree
+from nvct.launch.install import is_static
 from nvct.linux.files import temporary_name, write_atomic
 
 TYPE_CHECKING = False
@@ -44,26 +45,9 @@ MODULES = ("/sys/module/nvidia", "/sys/module/nvgpu", "/dev/dxg")
 OF_THE_INCUMBENT = re.compile(r"nvidia-.*\.real|libnvidia-container.*\.so[.\d]*")
 """What its installer leaves in this folder, which is the installer's own."""
 
-SCRIPT = """\
-#!/bin/sh
-# Written by nvct install; the next one overwrites it.
-{check}PATH={toolkit}:$PATH {config_env}={config}
-export PATH {config_env}
-exec {program} "$@"
-"""
-CHECK = """\
-if ! {{ {conditions}; }}; then
-	echo "nvidia driver modules are not yet loaded, invoking {first} directly" >&2
-	for runtime in {runtimes}; do
-		command -v "$runtime" >/dev/null 2>&1 && exec "$runtime" "$@"
-	done
-	echo "no low-level runtime: {names}" >&2
-	exit 127
-fi
-"""
-ELF = b"\x7fELF"
 WRAPPER = "libexec/nvct-wrapper"
-"""Of a tree: what does the same without a shell (packaging/bundle/wrapper.c)."""
+"""Of a tree: the static program that is made a wrapper (packaging/bundle/wrapper.c). No shell
+script: engines may start hooks with an image's environment, and a shell loads LD_PRELOAD."""
 MARK = b"@nvct wrapper@"
 ROOM = 8192
 """Stands in it before the room for what it has to know."""
@@ -116,21 +100,21 @@ def install(
         modules: paths of which one is there where a driver is loaded.
 
     Raises:
-        UsageError: the source is no such tree.
+        UsageError: the source is no such tree, or has no wrapper.
         HostError: a file cannot be written.
     """
     trees = f"{request.toolkit}/{TREES}"
     before = _used(request)
     folder = _folder(request.source)
     names = _names(f"{request.source}/{folder}")
+    template = _template(f"{request.source}/{WRAPPER}")
     place = tree.copy(request.source, trees)
     changed = before != place
     try:
         for name in names:
             program = f"{place}/{folder}/{name}"
             instead = runtimes if name in RUNTIMES else ()
-            data = compiled(_content(f"{place}/{WRAPPER}"), request, program, instead, modules)
-            data = data or script(request, program, instead, modules).encode()
+            data = wrapper(template, request, program, instead, modules)
             changed |= _put(request, name, program, data)
         for name, target in LINKS:
             changed |= _link(request.program(name), target)
@@ -155,53 +139,56 @@ def _names(folder: str) -> list[str]:
     return names
 
 
-def compiled(
-    found: bytes | None,
+def _template(path: str) -> bytes:
+    """Return a tree's wrapper before anything is written into it.
+
+    Raises:
+        UsageError: there is none, or it is no static program of ours.
+    """
+    data = _content(path) or b""
+    at = data.find(MARK) + len(MARK)
+    if data.count(MARK) == 1 and len(data) >= at + ROOM and is_static(data):
+        return data
+    raise UsageError(
+        f"{path} is no wrapper that hooks can be started by",
+        hint="--toolkit-source-root must name a whole bundle, as make bundle makes it",
+    )
+
+
+def wrapper(
+    template: bytes,
     request: Request,
     program: str,
     runtimes: Sequence[str],
     modules: Sequence[str],
 ) -> bytes:
-    """Return what does the same without a shell; b"" where `found` is none, or has no room."""
-    words = [program, request.toolkit, request.config_toml, *modules, "", *runtimes, ""]
-    data = b"".join(os.fsencode(word) + b"\0" for word in words)
-    at = (found or b"").find(MARK) + len(MARK)
-    if not found or found.count(MARK) != 1 or len(found) < at + ROOM or len(data) > ROOM:
-        return b""
-    return found[:at] + data.ljust(ROOM, b"\0") + found[at + ROOM :]
-
-
-def script(request: Request, program: str, runtimes: Sequence[str], modules: Sequence[str]) -> str:
-    """Return the script that starts a program.
+    """Return the wrapper of a program.
 
     Args:
+        template: the tree's.
         request: for the paths.
         program: to start.
         runtimes: low-level ones to call instead where no driver is loaded; () always starts it.
         modules: paths of which one is there where a driver is loaded.
+
+    Raises:
+        UsageError: the names have no room in it.
     """
-    check = ""
-    if runtimes:
-        check = CHECK.format(
-            conditions=" || ".join(f"[ -e {path} ]" for path in modules),
-            first=_plain(runtimes[0]),
-            names=_plain(", ".join(runtimes)),
-            runtimes=" ".join(_quoted(one) for one in runtimes),
+    words = [program, request.toolkit, request.config_toml, *modules, "", *runtimes, ""]
+    data = b"".join(os.fsencode(word) + b"\0" for word in words)
+    if len(data) > ROOM:
+        raise UsageError(
+            f"the paths of {os.path.basename(program)} and of low-level runtimes are longer than"
+            f" {ROOM} bytes together"
         )
-    return SCRIPT.format(
-        check=check,
-        toolkit=request.toolkit,
-        config_env=paths.CONFIG_ENV,
-        config=request.config_toml,
-        program=program,
-    )
+    at = template.find(MARK) + len(MARK)
+    return template[:at] + data.ljust(ROOM, b"\0") + template[at + ROOM :]
 
 
 def _put(request: Request, name: str, program: str, data: bytes) -> bool:
     """Put a program where it is called; return whether it was not like this before."""
     path = request.program(name)
-    if name == paths.HOOK_PROGRAM and _is_elf(program):
-        # A shell would load what the container's LD_PRELOAD names before it runs a line.
+    if name == paths.HOOK_PROGRAM and is_static(_content(program) or b""):
         return _link(path, os.path.relpath(program, request.toolkit))
     if os.path.islink(path) or os.path.isdir(path):
         _remove(path)
@@ -250,10 +237,6 @@ def _content(path: str) -> bytes | None:
         return None
 
 
-def _is_elf(path: str) -> bool:
-    return (_content(path) or b"").startswith(ELF)
-
-
 def _remove(path: str) -> None:
     import shutil
 
@@ -261,12 +244,3 @@ def _remove(path: str) -> None:
         shutil.rmtree(path)
     else:
         os.unlink(path)
-
-
-def _quoted(word: str) -> str:
-    return "'" + word.replace("'", "'\\''") + "'"
-
-
-def _plain(text: str) -> str:
-    """Return text less what means something between a shell's double quotes."""
-    return re.sub(r'["$`\\]', "?", text)

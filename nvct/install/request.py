@@ -7,6 +7,8 @@ import posixpath
 from dataclasses import dataclass
 
 from nvct.cdi.names import check_class, check_vendor
+from nvct.engine.containerd import RUNC_TYPES
+from nvct.engine.containerd_load import RUNC_TYPE
 from nvct.errors import NvctError, UsageError
 
 ENGINES = ("containerd", "crio", "docker")
@@ -48,8 +50,9 @@ class Request:
         cdi: switch the engine's own CDI on.
         host_root: where the host's root file system is for this process.
         name: of the runtime nvidia; default: make the runtime of that name the engine's default.
-        source_file: read what the engine has in force from this file, or "command": ask the
-            engine; "" reads its own files.
+        sources: where to read what the engine has in force, the first that can be had: "file" is
+            its own files, "command" asks it, a path is that file; () as "file".
+        runtime_type: of containerd's handlers where its own runtime names none.
         annotations: patterns of container annotations that containerd is to hand over.
         hook_file: with CRI-O, write a hook there instead of registering runtimes.
         ignore_errors: warn where the programs' part fails, and go on.
@@ -79,7 +82,8 @@ class Request:
     host_root: str = "/"
     name: str = "nvidia"
     default: bool = True
-    source_file: str = ""
+    sources: tuple[str, ...] = ()
+    runtime_type: str = RUNC_TYPE
     annotations: tuple[str, ...] = ()
     hook_file: str = ""
     ignore_errors: bool = False
@@ -147,6 +151,11 @@ class Request:
             raise UsageError("docker does not support drop-in configs", hint="use --config")
         if not self.name:
             raise UsageError("the runtime's name is empty", hint="--runtime-name=nvidia")
+        if self.engine == "containerd" and self.runtime_type not in RUNC_TYPES:
+            raise UsageError(
+                f"--runtime-type {self.runtime_type!r} runs no program of ours",
+                hint=f"one of {', '.join(filter(None, RUNC_TYPES))}",
+            )
 
 
 def _check_absolute(option: str, path: str) -> None:

@@ -30,6 +30,7 @@ GPU_NODE = re.compile(r"/dev/nvidia\d+")
 NODE = re.compile(r"/dev/nvidia\d+|/dev/nvidia-caps/nvidia-cap\d+")
 MIG_NAME = re.compile(r"MIG-.*|(?:mig)?\d+:\d+")
 NAME = re.compile(rf"{naming.UUID_WORD.pattern}|{naming.INDEX.pattern}|gpu\d+|mig\d+:\d+")
+NOT_GIVEN = "no CDI spec gives "
 # What the driver needs in every container, where CUDA is given: `nvct.host.nodes.CONTROL_NODES`.
 NEEDED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 
@@ -170,12 +171,12 @@ def _unlisted(pair: Selected) -> Drift:
             kind="gpu-missing",
             source="",
             path=gpu.node.host_path if gpu.node else "",
-            sentence=f"no CDI spec gives GPU {gpu.index} ({gpu.uuid})",
+            sentence=f"{NOT_GIVEN}GPU {gpu.index} ({gpu.uuid})",
         )
     return Drift(
         kind="mig-missing",
         source="",
-        sentence=f"no CDI spec gives MIG device {gpu.index}:{mig.index} ({mig.uuid})",
+        sentence=f"{NOT_GIVEN}MIG device {gpu.index}:{mig.index} ({mig.uuid})",
     )
 
 

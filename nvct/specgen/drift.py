@@ -14,6 +14,7 @@ import re
 import stat
 from dataclasses import dataclass, replace
 
+from nvct.host import procfs
 from nvct.linux import device_nodes
 from nvct.specgen import coverage, effective, provenance
 from nvct.specgen.effective import Drift
@@ -111,7 +112,11 @@ def _version(spec: EffectiveSpec, host: Host) -> Iterator[Drift]:
         return
     if not host.loaded and host.live and host.live.mode != "nvml":
         return  # WSL has no module of its own
-    now = f"but {host.loaded} is loaded" if host.loaded else "and no driver is loaded"
+    now = (
+        f"but {host.loaded} is loaded"
+        if host.loaded
+        else f"and {procfs.NOT_LOADED}: modprobe nvidia"
+    )
     sentence = f"it is for driver {version}, {now}"
     yield Drift(kind="driver-version", source=spec.file.path, sentence=sentence)
 

@@ -16,7 +16,7 @@ from nvct import paths
 from nvct.cdi.names import check_class, check_vendor
 from nvct.cdi.versions import minimum_version
 from nvct.errors import HostError, RequestError, UsageError
-from nvct.host import libraries
+from nvct.host import libraries, procfs
 from nvct.specgen import edits as cdi_edits
 from nvct.specgen import hooks, modes, naming, transform
 
@@ -262,6 +262,11 @@ def merge(several: Iterable[Json]) -> Json:
 
 def _no_device(inventory: Inventory) -> HostError:
     if not inventory.gpus:
+        if any(text.startswith(procfs.NOT_LOADED) for text in inventory.warnings):
+            return HostError(
+                f"{procfs.NOT_LOADED}: no container can get a GPU",
+                hint="modprobe nvidia; where that fails, dmesg tells why",
+            )
         return HostError(
             f"driver {inventory.driver_version} shows no GPU that containers could get",
             hint="nvidia-smi -L on the host tells what is wrong",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import textwrap
 from dataclasses import asdict, replace
 
 from nvct.errors import printable
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 FORMATS = ("table", "json", "bind")
+NARROWEST = 40  # columns that a folded table takes at least
 HEAD: Row = ("KIND", "CAPABILITY", "PATH", "REASON")
 
 
@@ -36,18 +38,41 @@ def as_json(inventory: Inventory, *, left_out: bool = False) -> str:
     return json.dumps({"version": VERSION, **shown}, indent=2) + "\n"
 
 
-def as_table(inventory: Inventory, *, left_out: bool = False) -> str:
-    """Return an inventory as a table; a path in a container that differs follows an arrow."""
+def as_table(inventory: Inventory, *, left_out: bool = False, width: int = 0) -> str:
+    """Return an inventory as a table; a path in a container that differs follows an arrow.
+
+    Args:
+        inventory: of the host.
+        left_out: also list what containers do not get.
+        width: columns of the terminal; 0 is no limit. Rows that are wider take more lines.
+    """
     rows = [HEAD, *_rows(inventory)]
     if left_out:
         rows += [("left out", "", entry.path, entry.reason) for entry in inventory.left_out]
-    escaped = [tuple(printable(cell) for cell in row) for row in rows]
+    escaped: list[Row] = [
+        (printable(kind), printable(capability), printable(path), printable(reason))
+        for kind, capability, path, reason in rows
+    ]
     widths = [max(len(row[column]) for row in escaped) for column in range(3)]
-    lines = (
+    lines = [
         "  ".join((*(c.ljust(w) for c, w in zip(row[:3], widths, strict=True)), row[3])).rstrip()
         for row in escaped
-    )
+    ]
+    if width and max(map(len, lines)) > width:
+        lines = [line for row in escaped for line in _folded(row, widths, max(width, NARROWEST))]
     return "".join(f"{line}\n" for line in lines)
+
+
+def _folded(row: Row, widths: Sequence[int], width: int) -> Iterator[str]:
+    """Yield a row in lines of at most `width` columns: the path, and below it the reason."""
+    kind, capability, path, reason = row
+    head = f"{kind.ljust(widths[0])}  {capability.ljust(widths[1])}  "
+    room = width - len(head)
+    for start in range(0, len(path), room) or (0,):
+        part = path[start : start + room]
+        yield f"{head if start == 0 else ' ' * len(head)}{part}".rstrip()
+    indent = " " * (len(head) + 2)
+    yield from textwrap.wrap(reason, width, initial_indent=indent, subsequent_indent=indent)
 
 
 def as_binds(inventory: Inventory) -> tuple[list[str], list[str]]:

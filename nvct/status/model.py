@@ -17,7 +17,7 @@ class Part:
     """One part of a node.
 
     Attributes:
-        name: driver, specs, plans, farm, engines or units.
+        name: config, driver, specs, plans, farm, engines or units.
         health: "absent" is nothing there, and nothing wrong with that.
         lines: sentences, the first one about the whole.
     """

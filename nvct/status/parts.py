@@ -7,13 +7,14 @@ import subprocess
 
 from nvct import paths
 from nvct.cdi import registry
+from nvct.config import unread
 from nvct.errors import DriverNotFoundError, NvctError
 from nvct.host import nodes, procfs
 from nvct.linux import device_nodes
 from nvct.plan import facts, model
 from nvct.plan.store import Store
 from nvct.refresh import live
-from nvct.specgen import drift
+from nvct.specgen import causes, drift
 from nvct.status.model import Part
 
 TYPE_CHECKING = False
@@ -24,11 +25,21 @@ if TYPE_CHECKING:
     from nvct.config.model import Config
     from nvct.engine.status import Status
     from nvct.host.model import Inventory
+    from nvct.plan.model import Farm
     from nvct.status.model import Health
 
 UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 LINES = 8
 SYSTEMCTL_TIMEOUT_S = 5
+
+
+def configuration(settings: Config) -> Part:
+    """Look at config.toml; a key without effect is told, but no reason to be alarmed."""
+    if not settings.path:
+        return _part("config", "absent", ["no config.toml: the defaults hold"])
+    health: Health = "attention" if settings.warnings else "ok"
+    lines = [settings.path, *settings.warnings, *unread.warnings(settings)]
+    return _part("config", health, lines)
 
 
 def driver(settings: Config) -> tuple[Part, Inventory | None]:
@@ -63,10 +74,10 @@ def specs(settings: Config, found: Inventory | None) -> Part:
         return _part("specs", "absent", [f"none in {folders}; nvct publish writes one"])
     count = f"{_count(report.specs, 'spec')}, {_count(report.devices, 'device')}"
     if not report.drift:
-        return _part("specs", "ok", [f"{count}, as the host is"])
+        return _part("specs", "ok", [f"{count}, no difference from the host"])
     number = _count(len(report.drift), "difference")
-    lines = [f"{count}, {number} from the host; nvct publish writes NVIDIA's anew"]
-    return _part("specs", "attention", [*lines, *(one.text for one in report.drift)])
+    lines = [f"{count}, {number} from the host; {causes.advice(report.drift, 'nvct publish')}"]
+    return _part("specs", "attention", [*lines, *causes.lines(report.drift)])
 
 
 def plans(run_dir: str) -> Part:
@@ -89,11 +100,11 @@ def _plan(plan: dict[str, Any]) -> str:
         broken = facts.broken(plan["facts"])
         fresh, number = model.is_current(plan), len(plan["devices"])
     except (ValueError, KeyError, TypeError, NvctError):
-        return "damaged; the next container makes it anew"
+        return "damaged; the next container replaces it"
     if broken is not None:
-        return f"{broken[1]} has changed; the next container makes it anew"
+        return f"{broken[1]} has changed; the next container replaces it"
     if not fresh:
-        return "the view of the driver has changed; the next container makes it anew"
+        return "the view of the driver has changed; the next container replaces it"
     return f"{_count(number, 'device name')}, fresh"
 
 
@@ -107,12 +118,19 @@ def farm(settings: Config, run_dir: str) -> Part:
         found = collect.statuses(own.of(settings), need, strict=False)
     except (NvctError, OSError) as error:
         return _part("farm", "attention", [f"layout {settings.layout}: {error}"])
+    chosen = own.choice(settings, _table(run_dir))
     if not found:
-        return _part("farm", "absent", [f"layout {settings.layout}, no view of the driver"])
-    lines = [f"layout {settings.layout}, {_count(len(found), 'view')} of the driver"]
-    for one in found:
-        lines += [f"{one.manifest.name}: {text}" for text in one.problems]
-    return _part("farm", "attention" if len(lines) > 1 else "ok", lines)
+        return _part("farm", "absent", [f"{chosen}; no view of the driver"])
+    problems = [f"{one.manifest.name}: {text}" for one in found for text in one.problems]
+    lines = [f"{chosen}; {_count(len(found), 'view')} of the driver", *problems]
+    return _part("farm", "attention" if problems else "ok", lines)
+
+
+def _table(run_dir: str) -> Farm | None:
+    """Return what the own plan says of a view, None where there is no plan."""
+    plan = Store(run_dir).read_json(paths.OWN_PLAN)
+    table = (plan or {}).get("farm")
+    return table if isinstance(table, dict) else None  # type: ignore[return-value]  # our compiler's
 
 
 def engines(found: Sequence[Status]) -> Part:
@@ -128,6 +146,7 @@ def engines(found: Sequence[Status]) -> Part:
         told = ", ".join(one.registered) or "no runtime of NVIDIA's"
         lines.append(f"{name}: {told}{', the default' if one.is_default else ''}")
         bad = [one.problem] if one.problem else []
+        bad += one.differences
         bad += [f"the program of its runtime {word} is not there" for word in one.missing]
         lines += [f"{name}: {text}" for text in bad]
         health = "attention" if bad else health

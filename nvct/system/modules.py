@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 
 from nvct.errors import HostError
@@ -37,8 +38,10 @@ def run(argv: Sequence[str]) -> tuple[int, str]:
     return done.returncode, lines[-1] if lines else ""
 
 
-def load(driver_root: str, run: Run) -> list[str]:
+def load(driver_root: str, run: Run, sys_root: str = "/sys") -> list[str]:
     """Load the modules, and return warnings about those that nobody needs and that failed.
+
+    A module that is loaded is left alone: a host that may only be read has no modprobe.
 
     Raises:
         HostError: a module that every use of a GPU needs cannot be loaded.
@@ -46,6 +49,8 @@ def load(driver_root: str, run: Run) -> list[str]:
     warnings = []
     for argv in commands(driver_root):
         name = argv[-1]
+        if os.path.isdir(f"{sys_root}/module/{name.replace('-', '_')}"):
+            continue
         try:
             status, said = run(argv)
         except OSError as error:

@@ -14,12 +14,18 @@ if TYPE_CHECKING:
 
 
 def epoch(sources: Path) -> int:
-    """Return the time of the files: SOURCE_DATE_EPOCH, or of the last change to the sources."""
+    """Return the time of the files: SOURCE_DATE_EPOCH, or of the last commit of the sources.
+
+    Sources without a repository, and a machine without git, give 0.
+    """
     given = os.environ.get("SOURCE_DATE_EPOCH")
     if given:
         return int(given)
     command = ["git", "-C", str(sources), "log", "-1", "--format=%ct"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return 0
     return int(done.stdout) if done.returncode == 0 else 0
 
 

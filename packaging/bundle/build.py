@@ -29,7 +29,8 @@ from pathlib import Path
 import archive
 import licenses
 
-from nvct.launch.install import check_hot
+from nvct.launch.install import FLAGS, check_hot, is_static
+from nvct.sim.native import build as native
 
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE.parents[1]
@@ -164,6 +165,7 @@ def add_nvct(root: Path) -> None:
         for name in sorted(f for f in files if not f.startswith(".")):
             source = Path(folder, name)
             put(source, root / SITE / source.relative_to(SOURCES))
+    native.ship(root / SITE / "nvct/sim/native" / native.SHIPPED.name)
     put(SOURCES / "LICENSE", root / "LICENSE")
     put(HERE / "README.md", root / "README.md")
     put(SOURCES / "hooks/oci-nvidia-hook.json", root / "share/nvct/hooks/oci-nvidia-hook.json")
@@ -192,14 +194,30 @@ def add_programs(root: Path, loader: str) -> None:
     folder = root / "bin"
     folder.mkdir()
     compiler = os.environ.get("CC") or shutil.which("musl-gcc") or "cc"
-    command = [compiler, "-O2", "-Wall", "-Wextra", "-static", "-s", "-Wl,--build-id=none"]
+    command = [compiler, *FLAGS, *static_pie(compiler), "-Wl,--build-id=none"]
+    command.append(f"-I{SOURCES}/nvct/launch")
     run(
         *command, f'-DNVCT_LOADER="{loader}"', f'-DNVCT_SITE="{SITE}"',
-        f"-I{SOURCES}/nvct/launch", "-o", str(folder / PYTHON_NAME), str(HERE / "start.c"),
+        "-o", str(folder / PYTHON_NAME), str(HERE / "start.c"),
     )  # fmt: skip
     run(*command, "-o", str(root / WRAPPER), str(HERE / "wrapper.c"))
+    for path in (folder / PYTHON_NAME, root / WRAPPER):
+        if not is_static(path.read_bytes()):
+            raise SystemExit(f"{compiler} made no static program of {path.name}")
     for name in PROGRAMS[1:]:
         os.link(folder / PYTHON_NAME, folder / name)
+
+
+def static_pie(compiler: str) -> list[str]:
+    """Return how a static program is linked that can be loaded anywhere.
+
+    musl-gcc has no way of its own for it: it takes -static-pie for -pie.
+    """
+    starts = Path(f"/usr/lib/{platform.machine()}-linux-musl")
+    if not compiler.endswith("musl-gcc"):
+        return ["-static-pie"]
+    files = [str(starts / name) for name in ("rcrt1.o", "crti.o", "crtn.o")]
+    return ["-static", "-nostartfiles", "-Wl,-pie,--no-dynamic-linker", *files]
 
 
 def compile_modules(root: Path) -> None:

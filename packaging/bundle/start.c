@@ -3,7 +3,7 @@
  * Every program of the bundle, under many names: starts the bundle's own Python by the bundle's own
  * loader, wherever the bundle lies. Nothing of the host is needed, no libc and no shell.
  *
- *   nvct, nvidia-ctk, nvidia-container-cli     the cold side
+ *   nvct, nvidia-ctk, nvidia-container-cli     the cold side, but for the command `hook`
  *   nvct-python                                the interpreter: sys.executable in the bundle
  *   nvidia-container-runtime, nvidia-cdi-hook  what nvct/launch/launcher.c does, which is in here;
  *                                              libexec/nvct-hot is their interpreter where it is there
@@ -12,7 +12,6 @@
  */
 #define _GNU_SOURCE
 #include <limits.h>
-#include <sys/auxv.h>
 
 static char nvct_python[PATH_MAX + 32], nvct_hot[PATH_MAX + 32];
 
@@ -102,33 +101,23 @@ static _Noreturn void start(const char *name, const char *root, const char *code
 	refuse(name, "cannot start", loader, strerror(errno));
 }
 
-static const char *base(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-	return slash ? slash + 1 : path;
-}
-
-static int is_program(const char *name)
-{
-	return !strcmp(name, PYTHON_NAME) || !strncmp(name, "nvct", 4) || !strncmp(name, "nvidia-", 7);
-}
-
 int main(int argc, char **argv)
 {
 	static char root[PATH_MAX], self[PATH_MAX];
-	const char *name = argc > 0 ? base(argv[0]) : "";
+	const char *name = program_name(argc, argv);
+	open_standard_streams();
 	find_self(*name ? name : "nvct", self);
 	/* A link or an engine may call it anything: its file has a name as well. */
-	if (argc > 0 && !is_program(name))
-		argv[0] = self, name = base(self);
-	snprintf(root, sizeof root, "%.*s", (int)(base(self) - self - 1), self);
-	root[base(root) - root - 1] = 0;
+	if (argc > 0 && !listed(OUR_PROGRAMS, name, strlen(name)))
+		argv[0] = self, name = base_name(self);
+	snprintf(root, sizeof root, "%.*s", (int)(base_name(self) - self - 1), self);
+	root[base_name(root) - root - 1] = 0;
 	snprintf(nvct_python, sizeof nvct_python, "%s/bin/%s", root, PYTHON_NAME);
 	snprintf(nvct_hot, sizeof nvct_hot, "%s/libexec/nvct-hot", root);
 	if (!strcmp(name, PYTHON_NAME))
 		start(name, root, NULL, argv, argc);
 	for (size_t i = 0; i < COLD_COUNT; i++)
-		if (!strcmp(name, COLD[i].name))
+		if (!strcmp(name, COLD[i].name) && !hook_command(name, argc, argv))
 			start(name, root, COLD[i].code, argv, argc);
 	return launcher_main(argc, argv);
 }

@@ -2,7 +2,8 @@
  *
  * What `nvct install` puts where engines call a program: sets the environment and starts the
  * program of the installed tree; or, where it stands for a runtime and no driver is loaded, the
- * low-level runtime. A shell script does the same and takes five times as long.
+ * low-level runtime. No shell script: engines start hooks with the environment of an image, and a
+ * shell loads what LD_PRELOAD names (nvct/launch/hook.h).
  *
  * What it has to know is written over the slot below (nvct/install/programs.py): strings that end
  * in NUL, the program, the folder that comes first in PATH, and the path of config.toml; paths of
@@ -13,9 +14,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
+#include "hook.h"
 
 #define MARK "@nvct wrapper@"
 #define ROOM 8192
@@ -66,10 +66,19 @@ static void put_first_in_path(const char *folder)
 		_exit(1);
 }
 
+static void drop_what_may_be_an_images(const char *name, int argc, char **argv)
+{
+	if (!strcmp(name, "nvidia-cdi-hook") || hook_command(name, argc, argv))
+		keep_only(CDI_HOOK_KEEPS);
+	if (is_prestart(name))
+		keep_only(PRESTART_KEEPS);
+}
+
 int main(int argc, char **argv)
 {
 	char *program, *folder, *config, *none[] = { NULL, NULL };
 	int loaded;
+	open_standard_streams();
 	if (argc < 1)
 		argv = none;
 	for (size_t i = 0; i < ROOM; i++)
@@ -80,8 +89,9 @@ int main(int argc, char **argv)
 	loaded = is_driver_loaded();
 	if (*word && !loaded)
 		become_runtime(argv);
+	drop_what_may_be_an_images(base_name(program), argc, argv);
 	put_first_in_path(folder);
-	if (setenv("NVIDIA_CTK_CONFIG_FILE_PATH", config, 1))
+	if (setenv("NVIDIA_CTK_CONFIG_FILE_PATH", config, 1) || setenv("NVCT_CONFIG_FILE_PATH", config, 1))
 		_exit(1);
 	argv[0] = program;
 	execv(program, argv);

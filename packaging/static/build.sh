@@ -28,9 +28,12 @@ library=$(echo "$interpreter"/lib/python3.*)
 digest=$("$interpreter/bin/python3" -I -S -X no_debug_ranges "$here/freeze.py" "$repository" "$library" \
 	"$here/standins" "$work" "nvct $version
 $(cat "$interpreter/about")")
-cp "$here/main.c" "$here/malloc.c" "$here/malloc.h" "$repository/nvct/launch/launcher.c" "$work/"
+cp "$here/main.c" "$here/malloc.c" "$here/malloc.h" "$repository/nvct/launch/launcher.c" \
+	"$repository/nvct/launch/hook.h" "$work/"
 cd "$work" # names without folders: the same bytes wherever it is built
-"$cc" -O2 -fno-builtin-malloc -s -Wall -Wextra -Werror -Wl,--gc-sections -Wl,--build-id=none \
+# The image has fixed addresses (README.md): no PIE and no RELRO; the other flags are the launchers'.
+"$cc" -O2 -fno-builtin-malloc -s -Wall -Wextra -Werror -fstack-protector-strong -U_FORTIFY_SOURCE \
+	-D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack -Wl,--gc-sections -Wl,--build-id=none \
 	-Wl,-z,norelro -Wl,--wrap=tzset -Wl,--wrap=localtime_r -Wl,--wrap=clock_gettime -Wl,--wrap=__clock_gettime \
 	-I"$interpreter/Include" -I"$interpreter" -o seed main.c malloc.c frozen.c "$interpreter/libpython.a" -lm
 for image in one other; do # through pipes, so that the streams know no place in a file

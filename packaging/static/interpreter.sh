@@ -109,7 +109,7 @@ set -- --prefix=/nonexistent --disable-shared --disable-test-modules --disable-i
 [ -z "$native" ] || set -- "$@" --host="$target-linux-musl" --build="$machine-linux-gnu" \
 	--with-build-python="$native/bin/python3" ac_cv_file__dev_ptmx=no ac_cv_file__dev_ptc=no
 # No pkg-config: what it finds are the host's libraries, built for glibc.
-log env PKG_CONFIG=false ./configure "$@" CC="$work/cc" AR="$ar" CFLAGS="-g0 -ffile-prefix-map=$work/tree=." \
+log env PKG_CONFIG=false ./configure "$@" CC="$work/cc" AR="$ar" CFLAGS="-g0 -fstack-protector-strong -ffile-prefix-map=$work/tree=." \
 	ac_cv_lib_z_gzread=no ac_cv_header_zlib_h=no
 log make -j"$(nproc)" "lib$package.a" $([ -n "$native" ] || echo python)
 rm -rf "$made" Lib/test Lib/idlelib Lib/tkinter Lib/ensurepip

@@ -278,17 +278,17 @@ static const char *entry_of(const char *name)
 {
 	if (!strcmp(name, "nvidia-cdi-hook"))
 		return "nvct.hook.launch";
-	if (!strcmp(name, "nvidia-container-runtime-hook") || !strcmp(name, "nvidia-container-toolkit"))
+	if (is_prestart(name))
 		return "nvct.prestart.launch";
 	return "nvct.shim.main"; /* under any other name too, as the launcher */
 }
 
 int main(int argc, char **argv)
 {
-	const char *name = argc > 0 ? strrchr(argv[0], '/') : NULL;
-	name = name ? name + 1 : argc > 0 ? argv[0] : "";
+	const char *name;
 	if (!image)
-		return make_image();
+		return make_image(); /* before the name: where the seed lies is not to be in the image */
+	name = program_name(argc, argv);
 	for (size_t i = 0; i < sizeof cold; i++)
 		cold[i] = cold_slot[sizeof COLD_MARK - 1 + i];
 	if (strcmp(name, "nvct-hot"))

@@ -51,7 +51,10 @@ def test_a_host_as_its_spec_says_is_status_0_and_one_line(lab: Lab) -> None:
 
     result = run(lab, "check")
 
-    assert (result.exit_code, result.stdout) == (0, "1 spec, 5 devices: as the host is\n")
+    assert (result.exit_code, result.stdout) == (
+        0,
+        "1 spec, 5 devices: no difference from the host\n",
+    )
 
 
 def test_what_drifted_is_a_line_each_and_status_1(lab: Lab) -> None:
@@ -70,8 +73,8 @@ def test_what_drifted_is_a_line_each_and_status_1(lab: Lab) -> None:
         f"no CDI spec gives GPU 2 ({lab.host.uuid(2)})",
     ]
     assert result.stderr.splitlines()[-1] == (
-        "1 spec, 5 devices: 3 differences from the host; nvidia-ctk cdi generate makes NVIDIA's "
-        "anew"
+        "1 spec, 5 devices: 3 differences from the host; run nvidia-ctk cdi generate to update "
+        "NVIDIA's"
     )
 
 
@@ -86,7 +89,7 @@ def test_another_driver_is_told(lab: Lab) -> None:
     assert result.stdout.startswith(f"{path}: it is for driver {VERSION}, but 590.10 is loaded\n")
 
 
-def test_a_driver_that_is_gone_is_told(lab: Lab) -> None:
+def test_a_driver_that_is_gone_is_one_line(lab: Lab) -> None:
     lab.driver(gpus=1)
     path = generate(lab)
     (lab.home / "driver").rename(lab.home / "gone")
@@ -96,9 +99,12 @@ def test_a_driver_that_is_gone_is_told(lab: Lab) -> None:
     result = run(lab, "check")
 
     assert result.exit_code == 1
-    first = result.stdout.splitlines()[0]
-    assert first == f"{path}: it is for driver {VERSION}, and no driver is loaded"
+    (line,) = result.stdout.splitlines()
+    said = "and the kernel module nvidia is not loaded: modprobe nvidia; "
+    assert line.startswith(f"{path}: it is for driver {VERSION}, {said}")
+    assert line.endswith(" more differences with it")
     assert "warning: no NVIDIA driver" in result.stderr
+    assert len(json.loads(run(lab, "check", "--json").stdout)["drift"]) > 2
 
 
 def test_a_host_without_a_driver_has_nothing_to_say_about_other_vendors(lab: Lab) -> None:
@@ -107,7 +113,10 @@ def test_a_host_without_a_driver_has_nothing_to_say_about_other_vendors(lab: Lab
 
     result = run(lab, "check")
 
-    assert (result.exit_code, result.output) == (0, "1 spec, 2 devices: as the host is\n")
+    assert (result.exit_code, result.output) == (
+        0,
+        "1 spec, 2 devices: no difference from the host\n",
+    )
 
 
 def test_a_driver_root_that_is_named_has_a_driver(lab: Lab) -> None:
@@ -164,6 +173,7 @@ def test_a_shadowed_file_is_drift(lab: Lab) -> None:
     (line,) = result.stdout.splitlines()
     assert line.startswith(f"{low}: nvidia.com/gpu=0, ")
     assert line.endswith(f" are taken from {high}, whose folder has a higher priority")
+    assert result.stderr.endswith(f"1 difference from the host; remove {low}\n")
 
 
 def test_a_name_of_a_file_stays_on_its_line(lab: Lab) -> None:
@@ -185,6 +195,17 @@ def test_quiet_leaves_what_drifted(lab: Lab) -> None:
     assert result.output == f"no CDI spec gives GPU 0 ({lab.host.uuid(0)})\n"
 
 
+def test_a_host_without_a_spec_is_one_line(lab: Lab) -> None:
+    lab.driver(gpus=8)
+
+    result = run(lab, "check")
+
+    assert result.exit_code == 1
+    gpus = ", ".join(f"GPU {index} ({lab.host.uuid(index)})" for index in range(3))
+    assert result.stdout == f"no CDI spec gives 8 devices of this host: {gpus} and 5 more\n"
+    assert len(json.loads(run(lab, "check", "--format=json").stdout)["drift"]) == 8
+
+
 def test_config_toml_that_is_named_must_be_there(lab: Lab) -> None:
     assert isinstance(run(lab, "check", "--config", "/no/such.toml").exception, NvctError)
 
@@ -196,5 +217,8 @@ def test_warnings_about_the_host_go_to_stderr_and_are_no_drift(lab: Lab) -> None
 
     result = run(lab, "check")
 
-    assert (result.exit_code, result.stdout) == (0, "1 spec, 3 devices: as the host is\n")
+    assert (result.exit_code, result.stdout) == (
+        0,
+        "1 spec, 3 devices: no difference from the host\n",
+    )
     assert f"warning: {lab.home}/dev/nvidia-uvm-tools is no device node" in result.stderr

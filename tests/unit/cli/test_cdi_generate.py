@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import click
 import pytest
@@ -19,13 +20,13 @@ from nvct.errors import NvctError
 from nvct.host import modes
 from nvct.host.wanted import Wanted
 from nvct.paths import CONFIG_ENV
+from nvct.refresh import live
 from nvct.specgen import generate as specgen
 from tests.support.shim_lab import Lab
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
-    from pathlib import Path
     from typing import Any
 
     from click.testing import Result
@@ -203,7 +204,7 @@ def test_modes_that_are_there_are_one(mode: str, lab: Lab) -> None:
 
 @pytest.mark.parametrize(
     "flags",
-    [["--nosuch"], ["odd"], ["--vendor"]],
+    [["--nosuch"], ["--vendor"]],
     ids=" ".join,
 )
 def test_what_does_not_exist_is_a_usage_error(flags: list[str], lab: Lab) -> None:
@@ -295,6 +296,8 @@ def test_the_file_that_is_written_is_the_one_that_is_named(
     assert (out / path).read_text().startswith(start)
     assert (out / path).stat().st_mode & 0o777 == 0o644
     assert result.stdout == ""
+    said = "Generated CDI spec with version 0.5.0\n"
+    assert said in result.stderr
     assert result.stderr.endswith(f"wrote 5 devices to {out / path}\n")
     assert len(load.load_file(str(out / path))["devices"]) == 5
 
@@ -330,6 +333,19 @@ def test_a_file_that_cannot_be_written_is_an_error_and_leaves_nothing(lab: Lab) 
     assert isinstance(result.exception, NvctError)
     assert result.exception.code == "host"
     assert str(lab.home / "file" / "x.yaml") in result.exception.message
+
+
+def test_a_driver_without_libcuda_gets_no_spec(lab: Lab, tmp_path: Path) -> None:
+    for path in lab.home.rglob("libcuda.so*"):
+        path.unlink()
+    output = tmp_path / "nvidia.yaml"
+
+    result = generate(lab, "--output", output)
+
+    assert (result.exit_code, output.exists()) == (1, False), result.output
+    assert "has no libcuda.so" in str(result.exception) + result.stderr
+    graphics = generate(lab, "--output", output, "--capabilities", "utility,graphics")
+    assert (graphics.exit_code, output.exists()) == (0, True), graphics.output
 
 
 def test_warnings_go_to_stderr_and_cost_only_what_they_name(lab: Lab) -> None:
@@ -624,3 +640,50 @@ def test_the_options_of_a_tegra_reach_it(lab: Lab) -> None:
         mounts += spec_of(result)["devices"][0]["containerEdits"].get("mounts", [])
         assert "/usr/lib/a.so" in [mount["containerPath"] for mount in mounts]
         assert "/usr/lib/b.so" not in [mount["containerPath"] for mount in mounts]
+
+
+# the hook program
+
+
+def no_hook(monkeypatch: pytest.MonkeyPatch, lab: Lab, path: Path) -> None:
+    lab.keys["nvct"].pop("hook-path", None)
+    lab.configure()
+    monkeypatch.setattr(live, "hook_path", lambda _settings: str(path))
+
+
+def test_a_spec_does_not_name_a_hook_that_does_not_exist(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    no_hook(monkeypatch, lab, tmp_path / "none")
+
+    result = generate(lab, "--output", tmp_path / "out.yaml")
+
+    assert isinstance(result.exception, NvctError)
+    assert f"{tmp_path}/none is not installed" in str(result.exception)
+    assert "nvct launchers install --bin-dir=" in result.exception.hint
+    assert not (tmp_path / "out.yaml").exists()
+    assert generate(lab, "--disable-hook=all").exit_code == 0
+
+
+def test_a_hook_that_is_named_may_be_another_hosts(lab: Lab, tmp_path: Path) -> None:
+    result = generate(lab, f"--nvidia-cdi-hook-path={tmp_path}/none")
+
+    assert result.exit_code == 0
+    assert f"warning: {tmp_path}/none is no program here" in result.stderr
+
+
+def test_a_hook_in_a_checkout_is_warned_of(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hook = Path(live.__file__).parents[2] / ".venv/bin/nvidia-cdi-hook"
+    if not hook.exists():
+        pytest.skip("no hook in .venv: it takes a C compiler and make setup")
+    no_hook(monkeypatch, lab, hook)
+
+    assert f"warning: {hook} is in a checkout" in generate(lab).stderr
+    assert "checkout" not in generate(lab, f"--nvidia-cdi-hook-path={hook}").stderr
+    elsewhere = tmp_path / "hook"
+    elsewhere.write_text("")
+    elsewhere.chmod(0o755)
+    monkeypatch.setattr(live, "hook_path", lambda _settings: str(elsewhere))
+    assert "checkout" not in generate(lab).stderr

@@ -51,7 +51,7 @@ def test_devices_are_listed_one_a_line_and_sorted(lab: Lab) -> None:
     assert result.stdout.splitlines() == [
         "acme.com/nic=0", "acme.com/nic=1", "nvidia.com/gpu=0", "nvidia.com/gpu=1",
     ]  # fmt: skip
-    assert result.stderr == "found 4 CDI devices\n"
+    assert result.stderr == "Found 4 CDI devices\n"
 
 
 def test_the_folders_have_a_variable(lab: Lab) -> None:
@@ -68,7 +68,7 @@ def test_no_device_is_no_error(lab: Lab) -> None:
     result = listed(lab)
 
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "found 0 CDI devices\n"
+    assert result.stderr == "Found 0 CDI devices\n"
 
 
 def test_what_cannot_be_used_is_told_on_stderr(lab: Lab) -> None:
@@ -84,7 +84,7 @@ def test_what_cannot_be_used_is_told_on_stderr(lab: Lab) -> None:
     assert conflict == (
         f"warning: nvidia.com/gpu=0 is defined by {lab.home}/cdi/a.json and {lab.home}/cdi/b.json"
     )
-    assert count == "found 1 CDI devices"
+    assert count == "Found 1 CDI devices"
 
 
 # --- validate ---

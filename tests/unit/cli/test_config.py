@@ -3,6 +3,7 @@
 
 from pathlib import Path
 
+import tomlkit
 from click.testing import CliRunner, Result
 
 from nvct.cli.main import program
@@ -19,10 +20,64 @@ def test_without_a_file_the_default_is_printed(tmp_path: Path) -> None:
     assert _run("default").stdout == TEXT
 
 
-def test_a_file_is_printed_as_it_is(tmp_path: Path) -> None:
+def test_a_file_that_has_every_key_is_printed_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
-    file.write_text("# mine\ndisable-require = true\n", encoding="utf-8")
-    assert _run("-c", str(file)).stdout == "# mine\ndisable-require = true\n"
+    text = "# mine\n" + TEXT.replace("disable-require = false", "disable-require = true  # so")
+    file.write_text(text, encoding="utf-8")
+
+    assert _run("-c", str(file)).stdout == text
+
+
+SPARSE = """\
+# mine
+swarm-resource = "A,B"
+other = 1
+[nvidia-container-cli]
+no-cgroups = true
+environment = ["A=B"]
+"what.ever" = { x = 1 }
+[features]
+ignore-imex-channel-requests = true
+[nvct.policy]
+default = "deny"
+[[nvct.policy.rules]]
+devices = ["nvidia.com/gpu=0"]
+then = "allow"
+"""
+
+
+def test_of_a_sparse_file_all_that_holds_is_printed(tmp_path: Path) -> None:
+    file, output = tmp_path / "config.toml", tmp_path / "output.toml"
+    file.write_text(SPARSE, encoding="utf-8")
+
+    printed = _run("-c", str(file)).stdout
+    assert _run("-c", str(file), "--set", "disable-require", "-o", str(output)).exit_code == 0
+
+    said, whole = tomlkit.parse(SPARSE).unwrap(), tomlkit.parse(printed).unwrap()
+    wanted = tomlkit.parse(TEXT).unwrap()
+    wanted["nvidia-container-cli"] |= said["nvidia-container-cli"]
+    wanted["nvct"] |= said["nvct"]
+    assert whole == {**said, **wanted}
+    assert "\nno-cgroups = true\n" in printed
+    assert "#no-cgroups" not in printed
+    assert tomlkit.parse(output.read_text(encoding="utf-8")).unwrap() == {
+        **whole,
+        "disable-require": True,
+    }
+
+
+def test_a_change_in_place_leaves_a_sparse_file_sparse(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(SPARSE, encoding="utf-8")
+
+    assert (
+        _run("-c", str(file), "--set", "nvidia-container-cli.no-cgroups=false", "-i").exit_code
+        == 0
+    )
+
+    assert file.read_text(encoding="utf-8") == SPARSE.replace(
+        "no-cgroups = true", "no-cgroups = false"
+    )
 
 
 def test_in_place_keeps_mode_and_comments_and_writes_nothing_twice(tmp_path: Path) -> None:
@@ -77,3 +132,35 @@ def test_show_warns_of_what_does_not_hold(tmp_path: Path) -> None:
     result = _run("show", env={"NVIDIA_CTK_CONFIG_FILE_PATH": str(file)})
     assert 'nvidia-container-runtime.log-level = "info"' in result.stdout
     assert "'loud'" in result.stderr
+
+
+def test_show_warns_of_keys_without_effect_and_of_unknown_ones(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    text = "[nvidia-container-cli]\nno-pivot = true\nload-kmod = true\n[other]\nx = 1\n"
+    file.write_text(text, encoding="utf-8")
+
+    said = _run("-c", str(file), "show")
+
+    assert said.exit_code == 0
+    assert said.stderr.splitlines()[0].startswith(
+        "warning: nvidia-container-cli.no-pivot has no effect: "
+    )
+    assert said.stderr.splitlines()[1:] == [
+        (
+            "warning: nvidia-container-cli.load-kmod has no effect: there is no such key; "
+            "did you mean nvidia-container-cli.load-kmods?"
+        ),
+        "warning: other.x has no effect: there is no such key",
+    ]
+
+
+def test_who_sets_a_key_without_effect_is_warned_of_that_one(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[nvidia-container-cli]\nno-pivot = true\n", encoding="utf-8")
+
+    said = _run("-c", str(file), "--set", "nvidia-container-cli.debug=/var/log/x")
+
+    assert said.exit_code == 0
+    (warning,) = said.stderr.splitlines()
+    assert warning.startswith("warning: nvidia-container-cli.debug has no effect: ")
+    assert _run("-c", str(file), "--set", "disable-require").stderr == ""

@@ -20,13 +20,16 @@ from nvct.cli import container_args as args
 from nvct.cli import container_cli, container_configure, container_info, container_list
 from nvct.cli.container_args import Option
 from nvct.cli.container_list import Lister
+from nvct.cli.container_process import Process
 from nvct.cli.container_select import bus_id, select, select_mig_capable
 from nvct.errors import HostError, NvctError, RequestError, UnknownDeviceError, UsageError
 from nvct.host.model import Gpu, Inventory, MigDevice
 from nvct.host.roots import Roots
 from nvct.linux import ldcache
+from nvct.paths import CONFIG_ENV, OWN_CONFIG_ENV
 from nvct.plan.model import no_edits
-from tests.support.host_tree import LIB, VERSION
+from nvct.version import TOOLKIT_VERSION, __version__
+from tests.support.host_tree import LIB, VERSION, WORKING_NVML
 from tests.support.shim_lab import REPOSITORY, Lab
 
 TYPE_CHECKING = False
@@ -52,12 +55,18 @@ def lab() -> Iterator[Lab]:
 
 
 def run(lab: Lab, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the program, whose NVML works: the libraries of a host of plain files cannot be loaded."""
+    return start(lab, *argv, before=WORKING_NVML, **env)
+
+
+def start(lab: Lab, *argv: str, before: str = "", **env: str) -> subprocess.CompletedProcess[str]:
     code = (
-        f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); "
+        f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); {before}"
         "from nvct.cli.container_cli import nvidia_container_cli as f; f()"
     )
     return subprocess.run(
-        [sys.executable, "-c", code, *argv], env={**lab.env, **env}, cwd=lab.home,
+        [sys.executable, "-c", code, *argv], cwd=lab.home,
+        env={OWN_CONFIG_ENV: lab.env[CONFIG_ENV], **lab.env, **env},
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
 
@@ -141,7 +150,9 @@ def test_help_is_as_recorded(name: str, golden: Callable[[str, str], None]) -> N
 
 @pytest.mark.parametrize("argv", [["-V"], ["--version"], ["list", "--vers"]])
 def test_the_version_is_in_libnvidia_container_s_first_line(lab: Lab, argv: list[str]) -> None:
-    assert run(lab, *argv).stdout.splitlines()[0].startswith("cli-version: ")
+    assert run(lab, *argv).stdout.splitlines() == [
+        f"cli-version: {TOOLKIT_VERSION}", f"lib-version: {TOOLKIT_VERSION}", f"nvct: {__version__}",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["list", "--help"], ["configure", "-?"]])
@@ -191,8 +202,75 @@ def test_info_prints_a_block_for_the_driver_and_one_for_each_gpu(lab: Lab) -> No
         f"Brand:          Unknown\nGPU UUID:       {lab.host.uuid(1)}\n"
         "Bus Location:   00000000:2a:00.0\nArchitecture:   Unknown\n"
     )
-    (warning,) = done.stderr.splitlines()
-    assert warning.endswith("brand and architecture are not known")
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("command", ["info", "list"])
+def test_a_driver_that_cannot_be_initialized_is_no_healthy_one(lab: Lab, command: str) -> None:
+    done = start(lab, command)
+
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith("nvidia-container-cli: the driver cannot be initialized: ")
+    assert done.stderr.endswith(" [nvml]\n")
+
+
+@pytest.mark.parametrize("command", ["info", "list"])
+def test_a_driver_without_nvml_is_no_healthy_one(lab: Lab, command: str) -> None:
+    for path in (lab.home / "driver").rglob("libnvidia-ml.so*"):
+        path.unlink()
+
+    done = start(lab, command)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the driver cannot be initialized: it has no libnvidia-ml.so" in done.stderr
+
+
+def test_a_tegra_does_without_nvml(tmp_path: Path) -> None:
+    assert container_info.initialized(Inventory(driver_version="", mode="csv")) is None
+
+
+IN_A_PID_NAMESPACE = """
+import os
+from nvct.cli.container_process import Process
+with Process({pid}) as process:
+    process.check()
+    with open(f"/proc/{{process.number}}/status") as file:
+        print(process.pid, process.number, file.read().partition("NSpid:")[2].split("\\n")[0])
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a PID namespace")
+@pytest.mark.parametrize("pid", ["os.getppid()", "2"])
+def test_a_process_is_found_in_the_proc_of_another_pid_namespace(pid: str) -> None:
+    """In there the shell is 1 and its background job 2, which are other processes in /proc."""
+    code = IN_A_PID_NAMESPACE.format(pid=pid)
+    shell = f'sleep 30 & {sys.executable} -c "$0"; kill $!'
+    done = subprocess.run(
+        ["unshare", "--pid", "--fork", "--kill-child", "sh", "-c", shell, code],
+        capture_output=True, text=True, check=False, timeout=60, cwd=REPOSITORY,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done
+    inner, number, *namespaces = done.stdout.split()
+    assert inner == ("2" if pid == "2" else "1")
+    assert namespaces[-1] == inner
+    assert namespaces[0] == number != inner
+
+
+def test_a_process_that_has_ended_is_named() -> None:
+    with subprocess.Popen(["true"]) as child:
+        process = Process(child.pid)
+    with pytest.raises(HostError, match=f"there is no process {child.pid}"):
+        process.check()
+    process.close()
+    with pytest.raises(HostError, match=f"there is no process {child.pid}"):
+        Process(child.pid)
+
+
+def test_a_parent_outside_of_this_pid_namespace_is_none() -> None:
+    with Process(0) as process:
+        process.check()
+        assert process.number == 0
 
 
 def test_info_as_csv_is_two_tables() -> None:
@@ -209,7 +287,7 @@ def test_a_debug_file_says_what_is_found(lab: Lab) -> None:
     path = lab.home / "log"
     path.write_text("before\n", encoding="utf-8")
 
-    assert run(lab, "-kd", str(path), "info").returncode == 0
+    assert start(lab, "-kd", str(path), "info").returncode == 1
 
     lines = path.read_text(encoding="utf-8").splitlines()
     assert lines[0] == "before"
@@ -478,7 +556,23 @@ def test_what_means_nothing_is_refused(argv: list[str], reason: str, tmp_path: P
     assert reason in caught.value.message
 
 
-def test_options_leave_out_files_nodes_and_compatibility_libraries() -> None:
+@pytest.mark.parametrize(
+    ("argv", "mode"),
+    [
+        ([], "mount"),
+        (["--cuda-compat-mode=ldconfig"], "ldconfig"),
+        (["--cuda-compat-mode=disabled"], "disabled"),
+        (["--no-cntlibs"], "disabled"),
+        (["--no-cntlibs", "--cuda-compat-mode=mount"], "disabled"),
+    ],
+)
+def test_the_options_alone_decide_about_compatibility_libraries(
+    argv: list[str], mode: str
+) -> None:
+    assert container_configure.compat_mode(said(*argv)) == mode
+
+
+def test_options_leave_out_files_and_nodes() -> None:
     edits = no_edits()
     paths = ("/run/nvidia-persistenced/socket", "/lib/firmware/nvidia/1/gsp_x.bin", "/usr/lib/a")
     edits["mounts"] = [[path, "{}"] for path in paths]
@@ -488,14 +582,13 @@ def test_options_leave_out_files_nodes_and_compatibility_libraries() -> None:
 
     (plain,) = container_configure.adapted([edits], said())
     (made,) = container_configure.adapted(
-        [edits], said("--no-persistenced", "--no-gsp", "--no-devbind", "--no-cntlibs")
+        [edits], said("--no-persistenced", "--no-gsp", "--no-devbind")
     )
 
     assert plain == edits
     assert [mount[0] for mount in made["mounts"]] == ["/usr/lib/a"]
     assert made["nodes"] == []
-    (text,) = made["hooks"]["createContainer"]
-    assert json.loads(text)["args"] == ["h", "apply", "--folder", "/x"]
+    assert made["hooks"] == edits["hooks"]
     assert edits["nodes"] != []
 
 
@@ -540,7 +633,7 @@ def test_a_process_that_is_gone_is_named_where_process_1_is_nobodys_business(
     proc = own_namespace(tmp_path)
     (tmp_path / "1/ns/mnt").unlink()
 
-    with pytest.raises(HostError, match="namespace of process 77 cannot be opened"):
+    with pytest.raises(HostError, match="/77 cannot be opened"):
         container_configure.container_of(77, "/r", standalone=False, proc=proc)
 
 
@@ -597,6 +690,25 @@ def test_configure_takes_the_driver_that_the_plans_have(lab: Lab) -> None:
     assert f"configure takes the driver from {lab.home}/driver, not from /usr" in text
 
 
+def test_configure_takes_no_config_that_an_image_names(lab: Lab) -> None:
+    """enroot's 99-nvidia.sh exports all NVIDIA_* of an image, and then starts configure."""
+    evil = lab.home / "evil.toml"
+    evil.write_text(f'[nvidia-container-cli]\nroot = "{lab.home}/image"\n')
+
+    done = run(lab, "--root=/usr", "configure", "/x", NVIDIA_CTK_CONFIG_FILE_PATH=str(evil))
+
+    assert f"configure takes the driver from {lab.home}/driver, not from /usr" in done.stderr
+
+
+def test_of_an_images_variables_configure_keeps_none() -> None:
+    own = {"PATH": "/bin", "NVCT_RUN_DIR": "/r", "CUDA_MPS_PIPE_DIRECTORY": "/m"}
+    images = {"NVIDIA_CTK_CONFIG_FILE_PATH": "/evil", "NVIDIA_CTK_DRIVER_ROOT": "/evil"}
+
+    assert container_cli.without_an_images({**own, **images}) == own
+    kept = container_cli.without_an_images({**images, OWN_CONFIG_ENV: "/c.toml"})
+    assert kept == {OWN_CONFIG_ENV: "/c.toml", CONFIG_ENV: "/c.toml"}
+
+
 def test_an_unknown_device_fails_before_anything_is_entered(lab: Lab) -> None:
     text = complaint(lab, "configure", "--device=7", "--no-cgroups", str(lab.bundle / "rootfs"))
 
@@ -608,3 +720,20 @@ def test_a_broken_config_toml_is_named(lab: Lab) -> None:
     lab.configure("mode = [broken")
 
     assert "config.toml" in complaint(lab, "info")
+
+
+@pytest.mark.parametrize("form", ["link", "FIFO", "folder"])
+def test_a_debug_file_is_a_regular_file(lab: Lab, form: str) -> None:
+    path = lab.home / "log"
+    if form == "link":
+        path.symlink_to(lab.home / "victim")
+    elif form == "FIFO":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+
+    done = run(lab, f"--debug={path}", "list", "-b")
+
+    assert done.returncode != 0
+    assert str(path) in done.stderr
+    assert not (lab.home / "victim").exists()

@@ -99,8 +99,8 @@ def test_verify_tells_what_differs_by_status_1(lab: Lab) -> None:
     assert (bad.exit_code, bad.stdout) == (1, f"{view}/lib64/libcuda.so.1: the link is missing\n")
 
 
-def test_gc_without_a_farm_is_an_error(lab: Lab) -> None:
+def test_gc_without_a_farm_removes_nothing(lab: Lab) -> None:
     result = run(lab, "gc")
 
-    assert isinstance(result.exception, NvctError)
-    assert f"there is no farm {lab.home}/farm" in result.exception.message
+    assert (result.exit_code, result.exception) == (0, None)
+    assert "0 views removed" in result.output

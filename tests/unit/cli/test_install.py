@@ -10,11 +10,15 @@ import subprocess
 import sys
 import time
 
+import click
 import pytest
 from click.testing import CliRunner
 
+from nvct.cli.install import install
 from nvct.cli.main import program
 from nvct.engine import toml_file
+from nvct.version import TOOLKIT_VERSION, __version__
+from tests.support.launcher import script
 from tests.unit.install.conftest import bundle
 
 TYPE_CHECKING = False
@@ -188,8 +192,8 @@ def test_containerds_low_level_runtime_is_the_wrappers_and_the_shims(containerd:
     assert done.exit_code == 0, done.output
     runtime = containerd.settings()["nvidia-container-runtime"]
     assert runtime["runtimes"] == ["/opt/bin/runc", "runc", "crun"]
-    wrapper = (containerd.toolkit / "nvidia-container-runtime").read_text(encoding="utf-8")
-    assert "'/opt/bin/runc' 'runc' 'crun'" in wrapper
+    wrapper = (containerd.toolkit / "nvidia-container-runtime").read_bytes()
+    assert b"\0/opt/bin/runc\0runc\0crun\0" in wrapper
     done = containerd.run()
     assert done.exit_code == 0, done.output
     assert containerd.settings()["nvidia-container-runtime"] == runtime, "not the shim itself"
@@ -333,7 +337,7 @@ def test_the_drivers_roots_come_from_the_validators_file(docker: Node, tmp_path:
             "the drop-in has two names",
         ),
         (["--enable-nri-plugin"], "no NRI plugin"),
-        (["--runtime-type=io.containerd.kata.v2"], "cannot be set"),
+        (["--runtime=containerd", "--runtime-type=io.containerd.kata.v2"], "runs no program"),
         (["--opt-in-features=a.b=c"], "no name of a feature"),
         (["--toolkit-source-root=/nonexistent"], "has no bin/nvidia-container-runtime"),
         (["--nvidia-container-runtime.mode=fast"], "fast"),
@@ -348,6 +352,125 @@ def test_what_means_nothing_is_refused_and_nothing_is_changed(
     assert done.exit_code != 0
     assert said in str(done.exception), done.output
     assert docker.config.read_bytes() == DAEMON_JSON
+
+
+def test_the_version_is_the_incumbents_installers(docker: Node) -> None:
+    for flag in ("--version", "-v"):
+        done = CliRunner().invoke(program("nvct"), ["install", flag], prog_name="nvct")
+        said = f"nvidia-ctk-installer version {TOOLKIT_VERSION}\nnvct: {__version__}\n"
+        assert done.output == said
+    assert docker.config.read_bytes() == DAEMON_JSON
+
+
+SWITCHES = {
+    option.opts[0]: option
+    for option in install.params
+    if isinstance(option, click.Option) and option.is_flag and option.expose_value
+}
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize(("word", "value"), [("false", False), ("0", False), ("T", True)])
+def test_every_switch_can_be_switched_off_against_its_variable(
+    name: str, word: str, *, value: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    option = SWITCHES[name]
+    variables = [option.envvar] if isinstance(option.envvar, str) else option.envvar or []
+    for variable in variables:
+        monkeypatch.setenv(variable, str(not value))
+
+    context = install.make_context("install", [f"{name}={word}"])
+
+    assert context.params[str(option.name)] is value
+
+
+def test_a_switch_whose_variable_is_set_to_nothing_is_off(docker: Node) -> None:
+    done = docker.run(NVIDIA_RUNTIME_SET_AS_DEFAULT="", DOCKER_SET_AS_DEFAULT="true")
+    assert done.exit_code == 0, done.output
+    assert "default-runtime" not in json.loads(docker.config.read_bytes())
+    assert docker.run("--set-as-default", NVIDIA_RUNTIME_SET_AS_DEFAULT="").exit_code == 0
+    assert json.loads(docker.config.read_bytes())["default-runtime"] == "nvidia"
+
+
+def test_the_last_one_of_a_switch_holds() -> None:
+    name = "--enable-cdi-in-runtime"
+    for words, value in ((["=false", ""], True), (["", "=false"], False), ([], None)):
+        context = install.make_context("install", [name + word for word in words])
+        assert context.params["cdi"] is value
+
+
+def test_cdi_can_be_left_out_of_the_runtime_alone(docker: Node, tmp_path: Path) -> None:
+    args = ("--cdi-enabled", f"--cdi-output-dir={tmp_path}/cdi", "--ignore-errors",
+            "--create-device-nodes=none")  # fmt: skip
+    assert docker.run(*args, "--enable-cdi-in-runtime=false").exit_code == 0
+    assert "features" not in json.loads(docker.config.read_bytes())
+    assert docker.run(*args, "--enable-cdi-in-runtime=true").exit_code == 0
+    assert json.loads(docker.config.read_bytes())["features"] == {"cdi": True}
+
+
+DUMP = """version = 2
+[plugins."io.containerd.grpc.v1.cri".containerd]
+default_runtime_name = "crun"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.crun]
+runtime_type = ""
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.crun.options]
+BinaryName = "/opt/of-the-dump/crun"
+SystemdCgroup = true
+"""
+
+
+@pytest.fixture
+def telling(containerd: Node) -> Node:
+    """containerd that tells its configuration, with what it is told itself."""
+    program = containerd.base / "containerd"
+    (containerd.base / "dump.toml").write_text(DUMP, encoding="utf-8")
+    script(program, f'[ "$1 $2" = "config dump" ] && exec cat {containerd.base}/dump.toml\n')
+    containerd.args += [f"--executable-path={program}", "--host-root=/nonexistent"]
+    return containerd
+
+
+def low_level(node: Node) -> list[str]:
+    found: list[str] = node.settings()["nvidia-container-runtime"]["runtimes"]
+    return found
+
+
+@pytest.mark.parametrize("sources", [["command"], ["command,file"], [" command", "file"]])
+def test_the_engine_tells_its_low_level_runtimes(sources: list[str], telling: Node) -> None:
+    done = telling.run(*(f"--config-source={source}" for source in sources))
+
+    assert done.exit_code == 0, done.output
+    assert low_level(telling)[0] == "/opt/of-the-dump/crun"
+
+
+def test_a_source_that_cannot_be_had_leaves_it_to_the_next(telling: Node) -> None:
+    (telling.base / "dump.toml").unlink()
+
+    assert telling.run("--config-source=command,file").exit_code == 0
+    assert "/opt/of-the-dump/crun" not in low_level(telling)
+    telling.base.joinpath("other.toml").write_text(DUMP, encoding="utf-8")
+    other = f"file={telling.base}/none,command,file={telling.base}/other.toml,file"
+    assert telling.run(RUNTIME_CONFIG_SOURCES=other).exit_code == 0
+    assert low_level(telling)[0] == "/opt/of-the-dump/crun"
+
+
+def test_sources_of_which_none_can_be_had_are_an_error(telling: Node) -> None:
+    (telling.base / "dump.toml").unlink()
+    before = telling.config.read_bytes()
+
+    done = telling.run("--config-source=command")
+
+    assert done.exit_code == 1
+    assert "does not tell its configuration" in str(done.exception)
+    assert telling.config.read_bytes() == before
+
+
+def test_a_runtime_type_is_for_handlers_that_inherit_none(telling: Node) -> None:
+    args = ("--config-source=command", "--drop-in-config=", "--runtime-config-override={")
+    done = telling.run(*args, CONTAINERD_RUNTIME_TYPE="io.containerd.runc.v1")
+
+    assert done.exit_code == 0, done.output
+    assert "--runtime-config-override has no effect" in done.output
+    assert telling.config.read_text().count('runtime_type = "io.containerd.runc.v1"') == 3
 
 
 def test_without_a_driver_there_is_no_specification_and_the_engine_is_left_alone(

@@ -9,8 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from nvct.cli.main import program
+from nvct.config import load
 from nvct.errors import NvctError, UsageError
 from nvct.paths import CONFIG_ENV
+from nvct.refresh import live
+from nvct.specgen import listing
 from tests.support.host_tree import LIB, VERSION
 from tests.support.shim_lab import Lab
 
@@ -54,6 +57,18 @@ def test_the_default_is_a_table_with_reasons(lab: Lab) -> None:
     (smi,) = [line for line in lines if line.startswith("binary ") and "nvidia-smi" in line]
     assert smi.split()[:3] == ["binary", "utility", f"{lab.home}/driver/usr/bin/nvidia-smi"]
     assert not [line for line in lines if line.startswith("left out")]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_terminal_is_as_wide_as_the_table(lab: Lab, width: int) -> None:
+    found = live.look(load.load(str(lab.config_toml), required=True))
+    folded = listing.as_table(found, width=width)
+
+    assert max(map(len, folded.splitlines())) <= width
+    squeezed = "".join(folded.split())
+    assert found.files
+    assert [file.host_path for file in found.files if file.host_path not in squeezed] == []
+    assert listing.as_table(found, width=10_000) == listing.as_table(found)
 
 
 def test_what_is_left_out_is_listed_with_all(lab: Lab) -> None:

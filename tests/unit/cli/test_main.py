@@ -7,13 +7,14 @@ import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
 
 from nvct.cli import main
 from nvct.errors import HostError, UsageError
-from nvct.version import __version__
+from nvct.version import TOOLKIT_VERSION, __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def test_help_imports_no_command(name: str, flag: str) -> None:
     assert ours == [
         "nvct",
         "nvct.cli",
+        "nvct.cli.gostyle",
         "nvct.cli.lazy",
         "nvct.cli.main",
         "nvct.errors",
@@ -62,7 +64,9 @@ def test_help_of_one_group_imports_no_other() -> None:
 
     assert "nvct.cli.cdi" in ours
     assert [
-        m for m in ours if m.startswith("nvct.cli.") and m[9:] not in ("main", "lazy", "cdi")
+        m
+        for m in ours
+        if m.startswith("nvct.cli.") and m[9:] not in ("main", "lazy", "gostyle", "cdi")
     ] == []
     assert "pynvml" not in others
     assert "rich" not in others
@@ -204,8 +208,10 @@ def test_a_reader_that_goes_away_is_no_bug() -> None:
         (["sim", "list", "--profiles=x"],
          "option '--profiles' does not take a value; nvct"),
         (["cdi", "validate"], "missing argument 'FILES...'; nvct cdi validate"),
+        (["cdi", "generate", "--forma=json"],
+         "no such option '--forma'; did you mean --format? nvct cdi generate"),
     ],
-    ids=["option", "value", "argument"],
+    ids=["option", "value", "argument", "nearly"],
 )  # fmt: skip
 def test_a_mistake_in_the_command_line_is_one_line(
     words: list[str],
@@ -220,3 +226,118 @@ def test_a_mistake_in_the_command_line_is_one_line(
 
     assert caught.value.code == 2
     assert capsys.readouterr().err == f"nvct: {said} --help shows what there is [usage]\n"
+
+
+# --- nvidia-ctk, as scripts call the incumbent's ---
+
+
+def ctk(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    code = "from nvct.cli.main import nvidia_ctk; nvidia_ctk()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *args], capture_output=True, text=True, check=False,
+        timeout=60, env={**os.environ, **env},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        [], ["--debug"], ["--"], ["help"], ["h"], ["-h"], ["--help"], ["help", "cdi"], ["cdi"],
+        ["cdi", "help"], ["cdi", "help", "list"], ["cdi", "h", "list"], ["cdi", "list", "help"],
+        ["cdi", "list", "-h"], ["cdi", "transform"], ["info"], ["info", "-h"], ["info", "help"],
+        ["config", "help"], ["config", "default", "help"], ["runtime"],
+        ["runtime", "configure", "--runtime=docker", "-h"], ["system"], ["system", "--quiet"],
+        ["hook", "help"], ["hook", "-h"], ["hook", "chmod", "help"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_help_is_on_stdout_and_a_success(args: list[str]) -> None:
+    done = ctk(*args)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.lower().startswith("usage: ")
+
+
+def test_help_of_a_command_is_that_commands() -> None:
+    assert ctk("cdi", "help", "list").stdout == ctk("cdi", "list", "--help").stdout
+    assert ctk("help", "cdi").stdout == ctk("cdi").stdout == ctk("cdi", "-h").stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "status"),
+    [
+        (["nosuch"], 3),
+        (["version"], 3),
+        (["cdi", "nosuch"], 3),
+        (["cdi", "transform", "nosuch"], 3),
+        (["help", "nosuch"], 3),
+        (["info", "extra"], 3),
+        (["--nosuch"], 1),
+        (["cdi", "--version"], 1),
+        (["cdi", "list", "--nosuch"], 1),
+        (["cdi", "list", "extra", "--nosuch"], 1),
+        (["cdi", "list", "--debug=x"], 1),
+        (["config", "--set"], 1),
+        (["config", "--set", "x=1"], 1),
+        (["runtime", "configure", "--runtime=nosuch"], 1),
+    ],
+    ids=str,
+)
+def test_a_mistake_ends_with_the_incumbents_status(args: list[str], status: int) -> None:
+    done = ctk(*args)
+
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["config", "create-default"],
+        ["config", "generate-default", "extra"],
+        ["config", "default", "extra", "help"],
+        ["config", "extra"],
+        ["config", "--debug", "extra", "--config-file=/nonexistent"],
+        ["config", "-d", "default", "-quiet", "--config=/nonexistent"],
+        ["--debug=true", "config", "--quiet=false", "default", "--debug"],
+        ["--", "config"],
+    ],
+    ids=" ".join,
+)
+def test_what_the_incumbent_ignores_is_ignored(args: list[str]) -> None:
+    done = ctk(*args, NVIDIA_CTK_CONFIG_FILE_PATH="/nonexistent")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("#accept-nvidia-visible-devices")
+
+
+def test_quiet_and_config_hold_wherever_they_stand(tmp_path: Path) -> None:
+    empty = tmp_path / "config.toml"
+    empty.write_text(f'[nvidia-container-runtime.modes.cdi]\nspec-dirs = ["{tmp_path}"]\n')
+
+    loud = ctk("cdi", "list", "--config", str(empty))
+    assert loud.stderr == "Found 0 CDI devices\n"
+    for args in (
+        ["--quiet", "cdi", "list"],
+        ["cdi", "--quiet", "list"],
+        ["cdi", "list", "-quiet"],
+    ):
+        assert ctk(*args, f"--config={empty}").stderr == ""
+
+
+def test_the_version_is_the_incumbents_with_ours_behind_it() -> None:
+    for flag in ("--version", "-v", "-version"):
+        first, second = ctk(flag).stdout.splitlines()
+
+        assert first == f"NVIDIA Container Toolkit CLI version {TOOLKIT_VERSION}"
+        assert second == f"nvct: {__version__}"
+
+
+def test_every_package_stands_in_for_that_version() -> None:
+    packaging = Path(__file__).parents[3] / "packaging"
+    control = (packaging / "deb/debian/control").read_text(encoding="utf-8")
+    spec = (packaging / "rpm/nvct.spec").read_text(encoding="utf-8")
+
+    for name in ("nvidia-container-toolkit", "nvidia-container-toolkit-base"):
+        assert f"{name} (= {TOOLKIT_VERSION})" in control
+        assert f"{name} = {TOOLKIT_VERSION}" in spec

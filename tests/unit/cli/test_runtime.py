@@ -264,7 +264,8 @@ def test_a_variant_that_is_not_installed_is_left_out_and_told(lab: Lab) -> None:
         "nvidia", "nvidia-cdi",
     ]  # fmt: skip
     assert done.stderr.splitlines()[0] == (
-        "note: without nvidia-legacy: not installed (package nvct-operator-extensions)"
+        "note: without nvidia-legacy: the programs of these RuntimeClasses are in the package"
+        " nvct-operator-extensions"
     )
 
 
@@ -467,3 +468,63 @@ def test_what_an_engine_does_not_have_is_refused(lab: Lab, words: str, message: 
         lab.run("nvct", "configure", words)
 
     assert caught.value.message == message
+
+
+def _settings(lab: Lab, monkeypatch: pytest.MonkeyPatch, prefixes: str) -> None:
+    config = lab.path(
+        "nvct.toml", f"[nvidia-container-runtime.modes.cdi]\nannotation-prefixes = [{prefixes}]\n"
+    )
+    monkeypatch.setenv("NVIDIA_CTK_CONFIG_FILE_PATH", str(config))
+
+
+def test_containerd_hands_on_the_annotations_that_the_runtime_reads(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = lab.path("containerd.conf", CONTAINERD)
+    _settings(lab, monkeypatch, '"cdi.k8s.io/", "gpu.example.com/"')
+
+    lab.ctk(engine="containerd")
+    lab.ctk("--drop-in-config=", engine="containerd")
+
+    assert path.read_text().count('container_annotations = ["gpu.example.com/*"]') == 1
+
+
+def test_crio_and_the_usual_prefix_need_no_annotations(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _settings(lab, monkeypatch, '"cdi.k8s.io/"')
+    containerd = lab.path("containerd.conf", CONTAINERD)
+    lab.ctk("--drop-in-config=", engine="containerd")
+    _settings(lab, monkeypatch, '"gpu.example.com/"')
+    crio = lab.path("crio.conf", "")
+    lab.ctk("--drop-in-config=", engine="crio")
+
+    assert "annotations" not in containerd.read_text() + crio.read_text()
+
+
+def test_the_runtime_beside_the_program_is_registered(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shim = lab.programs("nvidia-container-runtime", "nvidia-ctk")
+    monkeypatch.setattr("sys.argv", [str(lab.path("nvidia-ctk"))])
+    monkeypatch.setenv("PATH", "/nowhere")
+    daemon = lab.path("daemon.json", "{}")
+
+    lab.run("nvct", "configure")
+    usual = ["runtime", "configure", "--runtime=containerd", "--dry-run"]
+    printed = CliRunner().invoke(program("nvidia-ctk"), usual, catch_exceptions=False)
+
+    if not os.path.exists(SHIM):  # which nvidia-ctk names where it is there
+        assert f'BinaryName = "{shim}"' in printed.stdout
+    assert json.loads(daemon.read_text())["runtimes"]["nvidia"]["path"] == shim
+
+
+@pytest.mark.skipif(os.path.exists(SHIM), reason="the runtime is installed here")
+def test_a_runtime_that_is_not_there_is_told_of(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["nvidia-ctk"])
+    monkeypatch.setenv("PATH", "/nowhere")
+    lab.path("crio.conf", "")
+
+    done = lab.ctk("--drop-in-config=", engine="crio")
+
+    assert f"warning: {SHIM} is not there: containers with it will not start" in done.stderr

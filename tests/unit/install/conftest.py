@@ -3,25 +3,48 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import shutil
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 
-from nvct.install.programs import HOOK, OTHERS, RUNTIMES
+from nvct.install.programs import HOOK, OTHERS, RUNTIMES, WRAPPER
 from nvct.install.request import Request
+from nvct.launch.install import FLAGS
 from nvct.paths import CONFIG_ENV, HOOK_PROGRAM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
+REPOSITORY = Path(__file__).parents[3]
 SAYS = f'#!/bin/sh\necho "$0 $*"\necho "$PATH"\necho "${CONFIG_ENV}"\n'
+
+
+@functools.cache
+def wrapper() -> bytes:
+    """Return the compiled wrapper; skips without a compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "wrapper")
+        command = [compiler, *FLAGS, "-Werror", "-static-pie", f"-I{REPOSITORY}/nvct/launch"]
+        subprocess.run(
+            [*command, "-o", path, REPOSITORY / "packaging/bundle/wrapper.c"], check=True
+        )
+        return path.read_bytes()
 
 
 def bundle(folder: Path, says: str = SAYS) -> Path:
     """Make a tree as `make bundle` makes it, as far as the installer looks at it."""
+    place = folder / WRAPPER
+    place.parent.mkdir(parents=True)
+    place.write_bytes(wrapper())
     (folder / "bin").mkdir(parents=True)
     (folder / "lib/nvct").mkdir(parents=True)
     (folder / "lib/nvct/model.py").write_text("X = 1\n", encoding="utf-8")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from nvct.errors import UsageError
 from nvct.install import programs
+from nvct.launch.install import is_static
 from nvct.paths import HOOK_PROGRAM
 from tests.unit.install.conftest import bundle, call
 
@@ -25,30 +25,6 @@ if TYPE_CHECKING:
     Ask = Callable[..., Request]
 
 RUNTIMES = ("runc", "crun")
-WRAPPER = Path(__file__).parents[3] / "packaging/bundle/wrapper.c"
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
-    path = tmp_path_factory.mktemp("wrapper") / "wrapper"
-    subprocess.run(
-        [compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-o", path, WRAPPER], check=True
-    )
-    return path
-
-
-@pytest.fixture(autouse=True, params=["sh", "c"])
-def form(request: pytest.FixtureRequest, source: Path) -> str:
-    """Whether the tree has a compiled wrapper."""
-    form: str = request.param
-    if form == "c":
-        place = source / programs.WRAPPER
-        place.parent.mkdir()
-        shutil.copy(request.getfixturevalue("compiled"), place)
-    return form
 
 
 def install(
@@ -89,26 +65,69 @@ def test_without_a_driver_the_low_level_runtime_gets_the_same_words(
     assert done.stdout.startswith(f"{request.toolkit}/.nvct/"), "only runtimes are passed through"
 
 
-def test_a_wrapper_is_what_the_tree_has_for_one(ask: Ask, form: str) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        None, b"", b"\x7fELF", b"\x7fELF" + programs.MARK + b"\0" * 99,
+        b"#!/bin/sh\n" + programs.MARK + b"\0" * programs.ROOM,
+    ],
+    ids=["none", "empty", "elf", "no room", "script"],
+)  # fmt: skip
+def test_a_tree_without_a_static_wrapper_is_refused(
+    content: bytes | None, ask: Ask, source: Path
+) -> None:
+    """A shell script in its place would load an image's LD_PRELOAD when it stands for a hook."""
+    (source / programs.WRAPPER).unlink()
+    if content is not None:
+        (source / programs.WRAPPER).write_bytes(content)
+    request = ask()
+
+    with pytest.raises(UsageError, match="nvct-wrapper is no wrapper that hooks can be"):
+        install(request)
+
+    assert not os.path.exists(request.toolkit)
+
+
+def test_every_program_is_static(ask: Ask) -> None:
     request = ask()
     install(request)
-    with open(request.program("nvidia-ctk"), "rb") as file:
-        assert file.read(4) == {"sh": b"#!/b", "c": programs.ELF}[form]
+    for name in (*programs.RUNTIMES, programs.HOOK, *programs.OTHERS, HOOK_PROGRAM):
+        data = Path(request.program(name)).read_bytes()
+        assert is_static(data), name
 
 
-@pytest.mark.parametrize("content", [b"", b"\x7fELF", programs.ELF + programs.MARK + b"\0" * 99])
-def test_what_is_no_compiled_wrapper_is_left_alone(content: bytes, ask: Ask, source: Path) -> None:
-    (source / "libexec").mkdir(exist_ok=True)
-    (source / programs.WRAPPER).write_bytes(content)
+def test_names_for_which_a_wrapper_has_no_room_are_refused(ask: Ask) -> None:
     request = ask()
+    with pytest.raises(UsageError, match="longer than 8192 bytes"):
+        install(request, ["/nonexistent/" + "x" * programs.ROOM, "/bin/true"], loaded=False)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [HOOK_PROGRAM, "noop"], ["nvidia-ctk", "hook", "noop"],
+        ["nvidia-ctk", "--debug", "--config", "/x", "hook", "noop"], ["nvct", "hook", "noop"],
+        [programs.HOOK, "prestart"], ["nvidia-container-toolkit", "prestart"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_hook_gets_no_variable_of_an_image(words: list[str], ask: Ask, tmp_path: Path) -> None:
+    says = '#!/bin/sh\ntr "\\0" "\\n" < /proc/$$/environ\n'
+    request = ask(source=str(bundle(tmp_path / "says", says)))
     install(request)
-    assert call(request.program("nvidia-ctk")).stdout.startswith(f"{request.toolkit}/.nvct/")
+    evil = {"PYTHONPATH": "/x", "LD_DEBUG_OUTPUT": "/x", "LD_LIBRARY_PATH": "/x", "ENV": "/x"}
 
+    done = subprocess.run(
+        [request.program(words[0]), *words[1:]], env={"NVIDIA_CTK_DEBUG": "true", **evil},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
 
-def test_names_for_which_a_compiled_wrapper_has_no_room_stand_in_a_script(ask: Ask) -> None:
-    request = ask()
-    install(request, ["/nonexistent/" + "x" * programs.ROOM, "/bin/true"], loaded=False)
-    assert call(request.program("nvidia-container-runtime")).returncode == 0
+    assert dict(line.split("=", 1) for line in done.stdout.splitlines()) == {
+        "PATH": f"{request.toolkit}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "NVIDIA_CTK_CONFIG_FILE_PATH": request.config_toml,
+        "NVCT_CONFIG_FILE_PATH": request.config_toml,
+        "NVIDIA_CTK_DEBUG": "true",
+    }
 
 
 def test_without_a_variable_path_the_folders_of_programs_are_found(ask: Ask) -> None:
@@ -148,8 +167,8 @@ def test_the_runtimes_name_is_no_shell_code(
 
 def test_a_hook_that_is_a_program_is_reached_by_a_link(ask: Ask, source: Path) -> None:
     hook = source / "bin" / HOOK_PROGRAM
-    hook.unlink()
-    shutil.copy("/bin/true", hook)
+    (source / "x.c").write_text("int main(void) { return 0; }\n", encoding="utf-8")
+    subprocess.run(["cc", "-static", "-o", hook, source / "x.c"], check=True)
     request = ask()
     install(request, RUNTIMES)
     assert os.readlink(request.program(HOOK_PROGRAM)).startswith(".nvct/")

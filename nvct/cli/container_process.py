@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process of a container, whichever PID namespace /proc shows.
+
+In a new PID namespace whose /proc is still the host's, /proc/N is another process than our N:
+somebody else's container, perhaps. A pidfd is opened by the number that we know (pidfd_open(2)),
+and the kernel says in its fdinfo which number that process has in /proc.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+
+from nvct.errors import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+HINT = "mount -t proc proc /proc in this PID namespace"
+
+
+class Process:
+    """A process of this PID namespace.
+
+    Attributes:
+        pid: its number here; 0 where our parent lives outside of this PID namespace.
+        number: its number in /proc; 0 where pid is.
+    """
+
+    __slots__ = ("_fd", "number", "pid")
+
+    def __init__(self, pid: int) -> None:
+        """Open it.
+
+        Raises:
+            HostError: there is no such process, or /proc does not show it.
+        """
+        self.pid = self.number = pid
+        self._fd = -1
+        if not pid:
+            return
+        try:
+            self._fd = os.pidfd_open(pid)
+        except OSError as error:
+            self._without_pidfd(error)
+            return
+        try:
+            self.number = _number(self._fd)
+        except (OSError, ValueError) as error:
+            raise self._unseen() from error
+        if self.number <= 0:
+            raise self._unseen()
+
+    def _without_pidfd(self, error: OSError) -> None:
+        """Trust the number where /proc is of our PID namespace: before Linux 5.3."""
+        if error.errno == errno.ESRCH:
+            raise self._gone() from error
+        try:
+            is_ours = os.readlink("/proc/self") == str(os.getpid())
+        except OSError:
+            is_ours = False
+        if not is_ours:
+            raise self._unseen() from error
+
+    def _unseen(self) -> HostError:
+        self.close()
+        return HostError(f"/proc does not show process {self.pid}", hint=HINT)
+
+    def _gone(self) -> HostError:
+        return HostError(
+            f"there is no process {self.pid}", hint="has the container's process ended?"
+        )
+
+    def check(self) -> None:
+        """Be sure that the process is still there, and so what was opened in /proc is its own.
+
+        Raises:
+            HostError: it has ended.
+        """
+        if self._fd < 0:
+            return
+        try:
+            signal.pidfd_send_signal(self._fd, 0)
+        except PermissionError:  # another user's, and there
+            return
+        except OSError as error:
+            raise self._gone() from error
+
+    def close(self) -> None:
+        """Close it."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _number(fd: int) -> int:
+    """Return `Pid:` of a pidfd's fdinfo: as /proc counts, 0 unseen there, -1 ended."""
+    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
+        for line in file:
+            key, _, value = line.partition(":")
+            if key == "Pid":
+                return int(value)
+    return 0

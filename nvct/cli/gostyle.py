@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command lines read as the incumbent's: Go's flag package, and urfave/cli v3 on top of it.
+
+One dash is as good as two, a switch may have a value, the program's own options stand anywhere,
+and `help` is a command of each group. As nvidia-ctk, what nobody asked for is ignored as well.
+"""
+
+from __future__ import annotations
+
+import os
+from types import MappingProxyType
+
+import click
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any, TypeAlias
+
+    Command: TypeAlias = Callable[..., Any]
+
+INCUMBENT = "nvidia-ctk"
+HELP = ("help", "h")
+TRUE = ("1", "t", "T", "true", "TRUE", "True")  # strconv.ParseBool
+OFF = "nvct.off"
+FALSE = ("0", "f", "F", "false", "FALSE", "False")
+
+
+class GoStyle(click.Command):
+    """A command that takes options as the incumbent's: -mode=nvml, --dry-run=false."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Write the arguments as click wants them, and parse them."""
+        try:
+            written = self._written(ctx, args)
+            if is_incumbents(ctx):
+                written = self._without_surplus(ctx, written)
+            return super().parse_args(ctx, written)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # names the command in the message
+            raise
+
+    def make_parser(self, ctx: click.Context) -> Any:  # noqa: ANN401  click keeps its type private
+        """Return a parser that also knows how --NAME=false has been written."""
+        parser = super().make_parser(ctx)
+        for option in self.get_params(ctx):
+            words = [_off(name) for name in option.opts if _off(name) in ctx.meta.get(OFF, ())]
+            if words and isinstance(option, click.Option):
+                parser.add_option(
+                    obj=option, opts=words, dest=option.name, action="store_const", const=False
+                )
+        return parser
+
+    def _without_surplus(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Leave it to the parser to ignore words that no argument takes; help is for a person."""
+        ctx.allow_extra_args = True
+        if self._words(ctx, args)[:1] in (["help"], ["h"]):
+            self._show_help(ctx)
+        return args
+
+    def _written(self, ctx: click.Context, args: list[str]) -> list[str]:
+        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        switches = {name: option.is_flag for option in options for name in option.opts}
+        written: list[str] = []
+        for at, arg in enumerate(args):
+            if arg == "--" or self._is_command(arg):
+                return written + args[at:]
+            written.append(_as_click_wants(arg, switches, ctx))
+        return written
+
+    def _is_command(self, word: str) -> bool:
+        """Whether options behind this word are a command's own."""
+        del word
+        return False
+
+    def _words(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Return the words that are neither options nor their values."""
+        return list(self.make_parser(ctx).parse_args(args=list(args))[1])
+
+    def _show_help(self, ctx: click.Context) -> None:
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+class UnknownCommandError(click.UsageError):
+    """A command of nvidia-ctk does not exist; the exit status is urfave/cli's."""
+
+    exit_code = 3
+
+    def __init__(self, error: click.UsageError) -> None:
+        super().__init__(error.message, error.ctx)
+        self.possibilities = getattr(error, "possibilities", None)
+
+
+class GoGroup(GoStyle, click.Group):
+    """A group of such commands; `help` is one of them.
+
+    Attributes:
+        aliases: other names of commands, which no help tells.
+    """
+
+    aliases: Mapping[str, str] = MappingProxyType({})
+
+    def _without_surplus(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Leave out words before options of a group that does something by itself.
+
+        Another group prints its help where no command is named.
+        """
+        words = self._words(ctx, args)
+        if not words and not self.invoke_without_command:
+            if args:
+                click.Command.parse_args(self, ctx, args)  # --version may be among them
+            self._show_help(ctx)
+        while words and self.invoke_without_command and not self._is_command(words[0]):
+            args = [*args[: len(args) - len(words)], *words[1:]]
+            words = self._words(ctx, args)
+        return args
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, which knows the program's options as well."""
+        found = self.load(ctx, self.aliases.get(cmd_name, cmd_name))
+        if found is None:
+            return _help_command(self) if cmd_name in HELP else None
+        if not found.context_settings.get("ignore_unknown_options"):
+            _add_globals(found)
+        return found
+
+    def load(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Return a command of this group by its name, None if there is none."""
+        return super().get_command(ctx, name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that the first word names."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if is_incumbents(ctx):
+                raise UnknownCommandError(error) from error
+            raise
+
+    def _is_command(self, word: str) -> bool:
+        return word in HELP or word in self.commands or word in self.aliases
+
+
+def is_incumbents(ctx: click.Context) -> bool:
+    """Whether the program was called by the incumbent's name."""
+    return ctx.find_root().info_name == INCUMBENT
+
+
+def global_options(*, hidden: bool) -> tuple[Callable[[Command], Command], ...]:
+    """Return the options of the program, as decorators; hidden ones take no variable."""
+
+    def env(name: str) -> str | None:
+        return None if hidden else f"NVIDIA_CTK_{name}"
+
+    return (
+        click.option("--config", envvar=env("CONFIG"), expose_value=False, callback=_keep,
+                     hidden=hidden, help="config.toml to read."),
+        click.option("--quiet", is_flag=True, envvar=env("QUIET"), expose_value=False,
+                     callback=_keep, hidden=hidden, help="Say nothing but results and errors."),
+        click.option("--debug", "-d", is_flag=True, envvar=env("DEBUG"), expose_value=False,
+                     callback=_keep, hidden=hidden, help="Show the traceback of a bug."),
+    )  # fmt: skip
+
+
+def _keep(ctx: click.Context, param: click.Parameter, value: object) -> None:
+    """Keep a global option where the commands find it."""
+    if value or f"nvct.{param.name}" not in ctx.meta:
+        ctx.meta[f"nvct.{param.name}"] = value
+    if param.name == "debug" and value:
+        os.environ["NVCT_DEBUG"] = "1"
+
+
+def _add_globals(command: click.Command) -> None:
+    """Let a command take the program's options too, but for those that it has itself."""
+    taken = {name for param in command.params for name in (*param.opts, param.name or "")}
+    extra = click.Command(None)
+    for add in global_options(hidden=True):
+        add(extra)
+    for option in extra.params:
+        if not taken & {option.opts[0], option.name or ""}:
+            option.opts = [name for name in option.opts if name not in taken]
+            command.params.append(option)
+
+
+def _help_command(group: click.Group) -> click.Command:
+    """Return the command that prints help of a group, or of one of its commands."""
+
+    @click.command("help", hidden=True)
+    @click.argument("names", nargs=-1)
+    @click.pass_context
+    def show(ctx: click.Context, names: tuple[str, ...]) -> None:
+        parent = ctx.parent or ctx
+        shown: click.Context = parent
+        if names:
+            _, command, _ = group.resolve_command(parent, list(names))
+            if command is not None:  # else it has been refused
+                shown = click.Context(command, info_name=names[0], parent=parent)
+        click.echo(shown.get_help(), color=ctx.color)
+
+    return show
+
+
+def _off(name: str) -> str:
+    """Return what stands for NAME=false between us and click; nobody can write that."""
+    return f"{name} is off"
+
+
+def _as_click_wants(arg: str, switches: dict[str, bool], ctx: click.Context) -> str:
+    name, equals, value = arg.partition("=")
+    if name.startswith("-") and f"-{name}" in switches:
+        name = f"-{name}"
+    if not (equals and switches.get(name)):
+        return f"{name}{equals}{value}"
+    if value in TRUE:
+        return name
+    if value in FALSE:
+        ctx.meta.setdefault(OFF, set()).add(_off(name))
+        return _off(name)
+    raise click.UsageError(f"{value!r} is no truth value for {name}", ctx)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every key of config.toml is read by something, or stands in the table of those that are not."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from nvct.config import default, unread
+from nvct.config.load import KEYS, from_toml
+from nvct.config.model import Config
+from tests.unit.config.test_load import EVERYTHING
+
+REPOSITORY = Path(__file__).parents[3]
+DOCS = REPOSITORY / "docs/config.md"
+HOLDERS = {"config", "settings", "_config", "_settings"}
+ONLY_CHECKED = {"cli_ldconfig", "allow_ldconfig_from_container"}
+"""Read to refuse a value, which has no other effect."""
+
+
+def _reads(path: Path) -> set[str]:
+    """Return the attributes that a module reads of a Config, known by the variable's name."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = set()
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)):
+            continue
+        holder = node.value
+        name = holder.id if isinstance(holder, ast.Name) else getattr(holder, "attr", "")
+        if name in HOLDERS:
+            found.add(node.attr)
+    return found
+
+
+def _own_reads() -> set[str]:
+    """Return the attributes that answers of Config itself read."""
+    tree = ast.parse((REPOSITORY / "nvct/config/model.py").read_text(encoding="utf-8"))
+    answers = {"bounds_capabilities", "wants_view", "wants_compat"}
+    return {
+        node.attr
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef) and function.name in answers
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute)
+    }
+
+
+def test_every_key_is_read_or_stands_in_the_table() -> None:
+    read = _own_reads()
+    for path in (REPOSITORY / "nvct").rglob("*.py"):
+        if path.parent.name != "config":
+            read |= _reads(path)
+    unread_names = {KEYS[key] for key in unread.UNREAD}
+
+    assert {key for key, name in KEYS.items() if name not in read | unread_names} == set()
+    assert (read & unread_names) - ONLY_CHECKED == set()
+
+
+def test_every_key_of_the_incumbents_default_file_is_known() -> None:
+    """What stands there as a comment, too."""
+    table, missing = "", []
+    for row in default.TEXT.splitlines():
+        line = row.lstrip("#").strip()
+        if line.startswith("["):
+            table = line.strip("[]") + "."
+        elif line and table + line.partition(" = ")[0] not in KEYS:
+            missing.append(line)
+
+    assert missing == []
+
+
+def test_the_table_is_printed_in_the_docs() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+
+    rows = [row for row in text.splitlines() if row.startswith("| `")]
+    wanted = [f"| `{key}` | {why} |" for key, why in unread.UNREAD.items()]
+    assert [row for row in rows if row in wanted] == wanted
+
+
+def test_each_key_without_effect_is_warned_of() -> None:
+    settings = from_toml(EVERYTHING.encode(), "/c.toml")
+    settings.cli_ldcache, settings.cli_user = "/other", "nobody"
+    settings.cli_ldconfig, settings.cli_path = "@/opt/ldconfig", "/other/nvidia-container-cli"
+    settings.ctk_path = "/other/nvidia-ctk"
+
+    found = unread.warnings(settings)
+
+    assert [line.partition(" has no effect: ")[0] for line in found] == list(unread.UNREAD)
+
+
+def test_the_default_file_warns_of_nothing() -> None:
+    commented = "\n".join(
+        row.removeprefix("#") for row in default.TEXT.splitlines() if "#debug" not in row
+    )
+
+    assert unread.warnings(Config()) == []
+    assert unread.warnings(from_toml(commented.encode(), "/c.toml")) == []
+
+
+@pytest.mark.parametrize("folder", ["/usr/bin", "/usr/local/nvidia/toolkit"])
+def test_paths_of_nvcts_own_programs_warn_of_nothing(folder: str) -> None:
+    settings = Config()
+    settings.hook_path = f"{folder}/nvidia-cdi-hook"
+    settings.cli_path = f"{folder}/nvidia-container-cli"
+    settings.ctk_path = f"{folder}/nvidia-ctk"
+    settings.runtime_hook_path = f"{folder}/nvidia-container-runtime-hook"
+    settings.driver_root = "/run/nvidia/driver"
+    settings.cli_ldconfig = "@/run/nvidia/driver/sbin/ldconfig.real"
+
+    assert unread.warnings(settings) == []
