@@ -7,21 +7,20 @@ PYTHON ?= $(shell for p in /usr/bin/python3 python3; do $$p -c 'import sys; sys.
 # Containers need root: a user for whom sudo asks no password (any more) gets it for the demo alone.
 SUDO = $(shell [ "$$(id -u)" = 0 ] || ! sudo -n true 2>/dev/null || echo sudo)
 
-.PHONY: help setup demo test check fmt golden bench fuzz gpu install static test-static deb rpm bundle ci ci-full clean
+.PHONY: help setup demo test kubernetes check fmt golden bench fuzz gpu install static test-static deb rpm bundle ci ci-full clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 setup: $(VENV)/.launchers ## set up .venv with every program in .venv/bin
 
-$(VENV)/.ready: pyproject.toml Makefile tests/support/packages.sh
+$(VENV)/.ready: pyproject.toml Makefile tests/support/packages.sh tests/support/venv.sh
 	@bash tests/support/packages.sh
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@bash tests/support/venv.sh $(VENV) $(PYTHON)
 	@touch $@
 
 # Again after each change: what was compiled from an older source is not used.
-$(VENV)/.launchers: $(VENV)/.ready $(shell find nvct -name '*.py' -o -name 'launcher.*')
+$(VENV)/.launchers: $(VENV)/.ready $(shell find nvct -name '*.py' -o -name 'launcher.*' -o -name hook.h)
 	@$(BIN)/python -m compileall -q nvct # so that sudo leaves no files of root in the checkout
 	@$(BIN)/nvct launchers install --bin-dir $(BIN)
 	@touch $@
@@ -29,8 +28,17 @@ $(VENV)/.launchers: $(VENV)/.ready $(shell find nvct -name '*.py' -o -name 'laun
 demo: setup ## run the main job on a simulated 8-GPU node
 	@$(SUDO) $(BIN)/nvct demo
 
-test: setup ## run the tests
+PACKAGED := python3-click python3-jsonschema python3-rich python3-tomlkit python3-yaml
+TESTED := podman uidmap musl mmdebstrap iproute2 openssl procps build-essential debhelper dh-python rpm \
+  systemd-container $(PACKAGED)
+
+test: setup ## run the tests; installs what they need, and says what was skipped for want of what
+	@bash tests/support/packages.sh $(TESTED)
 	@$(BIN)/python -m pytest -q -n auto --dist loadfile
+
+kubernetes: setup ## build Kubernetes' own programs for the tests, with Go 1.26: some minutes, once
+	@echo "building Kubernetes, if it is not built: some minutes" >&2
+	@$(BIN)/python -m tests.kubernetes.programs
 
 check: setup ## format, lint, types, layers, spelling
 	@$(BIN)/ruff format --check .
@@ -58,8 +66,6 @@ gpu: setup ## the whole chain on this machine's GPU, without network (SIM=1: on 
 install: setup ## put everything below DESTDIR, as the packages do
 	@tree=$$(mktemp -d) && trap 'rm -rf "$$tree"' EXIT && sh packaging/tree.sh "$$tree" && \
 	  BUILD_PYTHON=$(BIN)/python VENDOR=$$tree/vendor sh packaging/install.sh
-
-PACKAGED := python3-click python3-jsonschema python3-rich python3-tomlkit python3-yaml
 
 static: ## build nvct-hot, the hot side as one static file, into build/static
 	@bash tests/support/packages.sh musl-tools dpkg-dev
@@ -92,9 +98,8 @@ bundle: setup ## build the bundle, which needs no Python on its host, into dist/
 	@$(BIN)/python packaging/bundle/build.py --out dist
 
 ci: check ## everything that a change must pass; a skipped engine test fails
-	@bash tests/support/packages.sh podman uidmap musl mmdebstrap iproute2 \
-	  build-essential debhelper dh-python lintian rpm rpmlint systemd-container $(PACKAGED)
-	@$(MAKE) --no-print-directory static
+	@bash tests/support/packages.sh $(TESTED) lintian rpmlint
+	@$(MAKE) --no-print-directory static kubernetes
 	@NVCT_TESTS_REQUIRE=engine $(MAKE) --no-print-directory test
 
 ci-full: ci test-static ## what takes longer: many more property examples, and the bench; writes docs/results

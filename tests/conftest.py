@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import missing
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -37,16 +39,36 @@ def _required() -> set[str]:
     return set(os.environ.get("NVCT_TESTS_REQUIRE", "").split(","))
 
 
+def pytest_configure() -> None:
+    """Heed SIGINT, which shells without job control ignore in what they start with `&`."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turn the skip of an engine test into a failure where NVCT_TESTS_REQUIRE=engine says so."""
+    """Skip where there is no compiler; fail instead where NVCT_TESTS_REQUIRE=engine says so."""
     report = yield
+    if report.failed and call.excinfo and missing.lacks_compiler(call.excinfo.value):
+        report.outcome = "skipped"
+        report.longrepr = (str(item.path), item.location[1] or 0, f"Skipped: {call.excinfo.value}")
     if report.skipped and item.get_closest_marker("engine") and "engine" in _required():
         report.outcome = "failed"
         report.longrepr = f"an engine test was skipped: {report.longrepr}"
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how many tests were skipped for want of what, and the command that brings it."""
+    skipped = (report.longrepr for report in terminalreporter.stats.get("skipped", []))
+    reasons = [parts[2].removeprefix("Skipped: ") for parts in skipped if isinstance(parts, tuple)]
+    lines = list(missing.summary(reasons))
+    if lines:
+        terminalreporter.section("skipped")
+    for line in lines:
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture(autouse=True)

@@ -73,7 +73,7 @@ def said_in(root: Path, bundle: Path, simulated: SimulatedNode, steps: str) -> s
     print(said)
     assert files(bundle) == held  # nothing in it is ever written
     assert "nvct, version" in said
-    assert "nvidia-ctk, version" in said
+    assert "NVIDIA Container Toolkit CLI version" in said
     assert re.search(r"^nvidia\.com/gpu=MIG-[0-9a-f-]{36}$", said, re.MULTILINE)
     assert f"path: {bundle}/bin/nvidia-cdi-hook" in said
     assert "nvmlInit says 0" in said

@@ -194,6 +194,30 @@ def unfit(work: Path) -> None:
     assert "layout classic: the image has a file /usr/local/nvidia" in decided(work)
 
 
+def chosen(work: Path) -> None:
+    """A container of a root that farm has left its links in chooses classic, and may write."""
+    farm(work)
+    libraries = f"/usr/lib/{os.uname().machine}-linux-gnu"
+    script = (
+        f"nvidia-smi -L; for f in {libraries}/lib*.so*; do test -e $f || echo DANGLING $f; done; "
+        f"readlink -f {libraries}/libcuda.so; mkdir -p {VIEW} && touch {VIEW}/x && echo written"
+    )
+    folder = make(work, "f-chosen", script, env=ASKS)
+    config = (folder / "config.json").read_bytes()
+    said = run(work, folder)
+    assert "written" not in said.stdout, said  # a view is read-only
+    for mark in (b'"NVIDIA_DRIVER_LAYOUT=farm",', b'"NVIDIA_DRIVER_LAYOUT=classic",'):
+        asks = config.replace(b'"NVIDIA_VISIBLE', mark + b'"NVIDIA_VISIBLE')
+        (folder / "config.json").write_bytes(asks)
+        said = run(work, folder)
+        assert said.returncode == (b"farm" in mark), said
+        assert len(UUID.findall(said.stdout)) == 1, said
+        assert "DANGLING" not in said.stdout, said
+    assert said.stdout.splitlines()[-1] == "written"
+    assert f"{libraries}/libcuda.so.580.159.04" in said.stdout
+    assert "NVIDIA_DRIVER_LAYOUT asks for it" in decided(work)
+
+
 def crun(work: Path) -> None:
     """The same by crun."""
     unified = Path("/sys/fs/cgroup/unified")
@@ -265,9 +289,6 @@ def user_namespace(work: Path) -> None:
     """In a user namespace what is written belongs to its root, on an idmapped root as well."""
     farm(work)
     _without_staging(work)
-    for name in ("proc", "sysfs"):  # one that is wholly visible, or no user namespace has one
-        (work / name).mkdir()
-        KERNEL.mount(name, str(work / name), name)
     for kind in ("chowned", "idmapped"):
         folder = make(
             work, f"f-{kind}", f"nvidia-smi -L; {LISTED}; ls -ln /etc/ld.so.cache", env=ASKS

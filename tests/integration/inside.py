@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvct.cdi import load
-from nvct.paths import CONFIG_ENV
+from nvct.paths import CONFIG_ENV, OWN_CONFIG_ENV
 from nvct.sim import attach, bundle, sets, tree
 
 TYPE_CHECKING = False
@@ -52,7 +52,7 @@ def configure(work: Path, extra: str = "", *, layout: str = "auto") -> None:
         f'[nvidia-container-cli]\nroot = "{DRIVER_ROOT}"\n{extra}',
         encoding="utf-8",
     )
-    os.environ[CONFIG_ENV] = str(path)
+    os.environ[CONFIG_ENV] = os.environ[OWN_CONFIG_ENV] = str(path)
 
 
 def generate(path: str = SPEC) -> dict[str, Any]:

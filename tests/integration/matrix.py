@@ -167,9 +167,6 @@ class _Lab:
     def __init__(self, work: Path) -> None:
         HOME.mkdir(mode=0o755)
         KERNEL.mount("matrix", str(HOME), "tmpfs", 0, "mode=755")
-        for kind in ("proc", "sysfs"):  # one that is wholly visible, or no user namespace has one
-            (HOME / kind).mkdir()
-            KERNEL.mount(kind, str(HOME / kind), kind)
         if os.path.ismount("/sys/fs/cgroup/unified"):  # crun refuses the hybrid layout
             KERNEL.umount2("/sys/fs/cgroup/unified", c.MNT_DETACH)
         (HOME / "bin").mkdir()

@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from nvct import version
+from nvct.sim.native.build import find_compiler
+from tests.hostile import hook_attack
 from tests.integration import bundles
 
 TYPE_CHECKING = False
@@ -30,6 +33,12 @@ ONLY_TOLD = r"""
 LD_PRELOAD=/lib/not.so LC_ALL=C nvidia-container-runtime create --bundle "$work/gpu" gpu
 cp "$work/gpu/config.json" "$work/changed.json"
 /opt/nvidia/toolkit/nvidia-container-runtime create --bundle "$work/gpu" again
+"""
+ATTACKED = r"""
+for folder in "$bin" /opt/nvidia/toolkit; do
+    "$bin/nvct-python" -I "$work/hook_attack.py" "$work" $folder/nvidia-cdi-hook $folder/nvidia-ctk \
+        $folder/nvct $folder/nvidia-container-runtime-hook $folder/nvidia-container-toolkit
+done
 """
 RUNC = '#!/bin/sh\necho "runc $*"\nenv | grep -E "^(LD_|PYTHON|NVCT|LC_)"\nexit 0\n'
 USED = """
@@ -51,6 +60,7 @@ print(len(names))
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundle as it is built."""
+    find_compiler()  # what cannot be built is skipped
     out = tmp_path_factory.mktemp("built")
     build = REPOSITORY / "packaging/bundle/build.py"
     done = subprocess.run(
@@ -100,12 +110,26 @@ def test_it_runs_where_the_c_library_is_musl(
     assert f"runc create --bundle {simulated.work}/gpu gpu" in said
     assert f"runc create --bundle {simulated.work}/gpu again" in said
     # What the loader of the bundle is told is not told to other programs.
-    assert not re.search(r"^(LD_LIBRARY_PATH|PYTHON|NVCT)", said, re.MULTILINE)
+    assert not re.search(
+        r"^(LD_LIBRARY_PATH|PYTHON|NVCT(?!_CONFIG_FILE_PATH=))", said, re.MULTILINE
+    )
     assert re.search(r"^LC_ALL=C$", said, re.MULTILINE)
     changed = json.loads((simulated.work / "changed.json").read_text(encoding="utf-8"))
     assert "/dev/nvidia0" in [device["path"] for device in changed["linux"]["devices"]]
     assert any(mount["destination"].endswith("/nvidia-smi") for mount in changed["mounts"])
     assert "hooks" not in changed, "the shim does a hook's work in the root"
+
+
+def test_no_variable_of_an_image_has_a_say_in_a_hook(
+    bundle: Path, simulated: SimulatedNode, tmp_path: Path
+) -> None:
+    root = bundles.bare(tmp_path, "bullseye", "libc6", "runc")
+    hook_attack.build(simulated.work)
+    shutil.copy(hook_attack.__file__, simulated.work)
+
+    said = bundles.said_in(root, bundle, simulated, ATTACKED)
+
+    assert said.count(" containers, 0 wrong") == 2
 
 
 def inside(root: Path, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -126,8 +150,8 @@ def test_it_runs_in_an_empty_root(bundle: Path, tmp_path: Path) -> None:
     cold = inside(tmp_path, ["/nvct/bin/nvidia-ctk", "--version"])
     hot = inside(tmp_path, ["/nvct/bin/nvidia-container-runtime", "--version"])
 
-    assert (cold.stdout, cold.stderr) == ("nvidia-ctk, version 0.1.0\n", "")
-    assert hot.stdout.startswith("NVIDIA Container Runtime version 0.1.0")
+    assert (cold.stdout, cold.stderr) == (version.text("NVIDIA Container Toolkit CLI"), "")
+    assert hot.stdout.startswith(version.text("NVIDIA Container Runtime"))
 
 
 def ask(*command: str | Path, env: Mapping[str, str] | None = None) -> str:
@@ -163,7 +187,7 @@ def test_links_to_its_programs_work(bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "any").symlink_to(bundle / "bin/nvidia-ctk")
 
     assert ask(tmp_path / "nvct", "--version") == "nvct, version 0.1.0\n"
-    assert ask(tmp_path / "any", "--version") == "nvidia-ctk, version 0.1.0\n"
+    assert ask(tmp_path / "any", "--version") == version.text("NVIDIA Container Toolkit CLI")
     assert "NVIDIA Container Runtime" in ask(tmp_path / "nvidia-container-runtime", "--version")
 
 

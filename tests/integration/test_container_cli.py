@@ -7,17 +7,16 @@ import pytest
 
 from tests.integration import container_cli
 
+pytestmark = pytest.mark.engine
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tests.integration.conftest import SimulatedNode
 
 
-@pytest.mark.engine
 def test_info_is_what_nvidia_smi_prints(simulated: SimulatedNode) -> None:
     simulated.run(container_cli.info)
 
 
-@pytest.mark.engine
 def test_list_names_what_is_there(simulated: SimulatedNode) -> None:
     simulated.run(container_cli.listed)
 
@@ -26,11 +25,9 @@ def test_configure_gives_a_container_of_runc_its_gpus(simulated: SimulatedNode) 
     simulated.run(container_cli.by_pid)
 
 
-@pytest.mark.engine
 def test_configure_works_on_a_root_where_it_runs(simulated: SimulatedNode) -> None:
     simulated.run(container_cli.standalone)
 
 
-@pytest.mark.engine
 def test_configure_changes_no_other_namespace(simulated: SimulatedNode) -> None:
     simulated.run(container_cli.shared)

@@ -9,11 +9,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
+from nvct.launch import install as launch
 from nvct.sim import possible
 
 TYPE_CHECKING = False
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 240
 PROGRAM = Path(sys.executable).with_name("nvct")
+NOBODY = 65534
 DENIED = ("--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")
 FOLDERS = (
     "/run/nvct", "/run/nvidia", "/etc/cdi", "/var/run/cdi", "/var/lib/nvct-sim", "/var/lib/nvct",
@@ -146,16 +149,81 @@ def test_it_can_be_stopped_and_leaves_nothing(
     check_left(env, before)
 
 
+@pytest.fixture
+def as_user() -> list[str]:
+    """Words that start a program as a user without root, who may read the checkout."""
+    setpriv = shutil.which("setpriv")
+    if os.geteuid() != 0:
+        return []
+    words = [str(setpriv), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    if (
+        setpriv is None
+        or subprocess.run(
+            [*words, PROGRAM, "--version"], check=False, capture_output=True
+        ).returncode
+    ):
+        pytest.skip("the checkout is in a folder that only its owner may enter")
+    return words
+
+
+@pytest.mark.parametrize("compiler", [True, False])
+def test_without_root_it_ends_well_and_leaves_nothing(
+    as_user: list[str], *, compiler: bool
+) -> None:
+    if compiler and shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    folder = Path(tempfile.mkdtemp(prefix="nvct-test-"))  # tmp_path is closed to other users
+    folder.chmod(0o1777)
+    env = {"PATH": os.environ["PATH"] if compiler else "/nonexistent", "TMPDIR": str(folder)}
+    try:
+        said = " ".join(demo(env, *as_user).split())
+        assert os.listdir(folder) == []
+    finally:
+        shutil.rmtree(folder)
+    assert ("8 of 8 bundles" if compiler else "7 of 7 bundles") in said
+    assert ("no C compiler (cc); install gcc" in said) is not compiler
+
+
+def test_it_ends_well_where_setup_found_no_compiler(tmp_path: Path, env: dict[str, str]) -> None:
+    # As `make setup` leaves it: launchers of the runtimes alone, the command line as pip made it.
+    venv = tmp_path / "venv"
+    bin_dir = venv / "bin"
+    bin_dir.mkdir(parents=True)
+    shutil.copy(Path(sys.prefix, "pyvenv.cfg"), venv)
+    (venv / "lib").symlink_to(Path(sys.prefix, "lib"))
+    (bin_dir / "python").symlink_to(os.path.realpath(sys.executable))
+    for name in ("nvct", "nvidia-ctk"):
+        text = f"#!{bin_dir}/python\nfrom nvct.cli import main\nmain.{name.replace('-', '_')}()\n"
+        (bin_dir / name).write_text(text, encoding="utf-8")
+        (bin_dir / name).chmod(0o755)
+    launch.install(bin_dir, form="sh")
+    assert not (bin_dir / "nvidia-cdi-hook").exists()
+    done = subprocess.run(
+        [*_unprivileged(), bin_dir / "nvct", "demo"], check=False, capture_output=True, text=True,
+        env={**env, "PATH": "/nonexistent"}, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    words = " ".join(done.stdout.split())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nvidia-cdi-hook is missing, since building it takes a C compiler" in words
+    assert "7 of 7 bundles were as expected" in words
+    assert os.listdir(env["TMPDIR"]) == []
+
+
+def _unprivileged() -> list[str]:
+    """Return words that start a program without CAP_SYS_ADMIN."""
+    setpriv = shutil.which("setpriv")
+    if os.geteuid() == 0 and setpriv is None:
+        pytest.skip("no setpriv to take a privilege away")
+    return [str(setpriv), *DENIED] if os.geteuid() == 0 else []
+
+
 def test_where_containers_cannot_run_it_says_why_and_shows_what_they_would_get(
     env: dict[str, str],
 ) -> None:
     if shutil.which("cc") is None:
         pytest.skip("no C compiler for the simulated NVML")
-    setpriv = shutil.which("setpriv")
-    if os.geteuid() == 0 and setpriv is None:
-        pytest.skip("no setpriv to take a privilege away")
     before = left(env)
-    said = demo(env, *((str(setpriv), *DENIED) if os.geteuid() == 0 else ()))
+    said = demo(env, *_unprivileged())
     words = " ".join(said.split())
     assert "No container is started here" in words
     assert "this process lacks CAP_SYS_ADMIN" in words

@@ -59,6 +59,11 @@ def test_a_user_namespaces_root_owns_what_is_written(simulated: SimulatedNode) -
     simulated.run(farm.user_namespace)
 
 
+@pytest.mark.engine
+def test_a_container_chooses_the_classic_layout(simulated: SimulatedNode) -> None:
+    simulated.run(farm.chosen)
+
+
 def test_crun_gives_the_view(simulated: SimulatedNode) -> None:
     simulated.run(
         farm.crun

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import ContainerNotPossibleError
+from tests.hostile import hook_attack
 from tests.integration import packages
 from tests.support import debian_root
 
@@ -64,6 +65,14 @@ echo 'NVIDIA_CTK_CDI_OUTPUT_FILE_PATH="/etc/cdi/nvidia.yaml"' >> /etc/nvidia-con
 nvct --quiet publish --output /etc/cdi/nvidia.yaml
 ls /etc/cdi/nvidia.yaml
 
+echo "== a simulated node, without a compiler"
+command -v cc && exit 1
+nvct sim --base /tmp/sims create lab --profile t4
+NVCT_SIM_DEV=/tmp/sims/lab/dev LD_LIBRARY_PATH=/tmp/sims/lab/driver/usr/lib/$(uname -m)-linux-gnu \
+    /tmp/sims/lab/driver/usr/bin/nvidia-smi -L
+nvct sim --base /tmp/sims destroy lab
+rm -r /tmp/sims
+
 echo "== another Python, a failed upgrade"
 rm /usr/lib/nvct/hot.bin
 dpkg-trigger --by-package=python3-minimal /usr/bin/python3
@@ -110,14 +119,23 @@ dpkg -P nvct nvct-operator-extensions nvct-base > /tmp/dpkg.log 2>&1 || { cat /t
 def debs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages, in 9.9.9 a newer version of them, and in unfit one that cannot be installed."""
     out = tmp_path_factory.mktemp("debs")
-    build = REPOSITORY / "packaging/deb/build.sh"
-    done = subprocess.run(["sh", build, out], capture_output=True, text=True, check=False)
-    if "Unmet build dependencies" in done.stderr or "dpkg-buildpackage: not found" in done.stderr:
-        pytest.skip("no debhelper, dh-python or Python packages to build with")
-    assert done.returncode == 0, done.stderr
+    debian_root.build_packages(out)
     packages.bump(out, "9.9.9")
     packages.unfit(out)
     return out
+
+
+def in_a_root(release: str, debs: Path, simulated: SimulatedNode, steps: str) -> str:
+    """Run steps in a distribution's root; return what they print."""
+    try:
+        root = debian_root.root(release)
+    except ContainerNotPossibleError as error:
+        pytest.skip(str(error))
+    env = {packages.ROOT_ENV: str(root), packages.DEBS_ENV: str(debs)}
+    simulated.run(packages.installed, {**env, packages.STEPS_ENV: steps})
+    said = (simulated.work / "said").read_text(encoding="utf-8")
+    print(said)
+    return said
 
 
 @pytest.mark.slow
@@ -142,6 +160,30 @@ def test_packages_come_and_go(release: str, debs: Path, simulated: SimulatedNode
 
 @pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES)
+def test_every_command_works_where_nothing_has_run_before(
+    release: str, debs: Path, simulated: SimulatedNode
+) -> None:
+    said = in_a_root(release, debs, simulated, FRESH)
+
+    lines = [line for line in said.splitlines() if re.match(r"\d+( WRONG)?: ", line)]
+    assert len(lines) > 20
+    assert [line for line in lines if not line.startswith("0: ")] == [], said
+    assert "docker run --runtime=nvidia -e NVIDIA_VISIBLE_DEVICES=1 image\n" in said
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_no_variable_of_an_image_has_a_say_in_a_hook(debs: Path, simulated: SimulatedNode) -> None:
+    hook_attack.build(simulated.work)
+    shutil.copy(hook_attack.__file__, simulated.work)
+
+    said = in_a_root("bookworm", debs, simulated, HOOKS)
+
+    assert " containers, 0 wrong" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", RELEASES)
 def test_the_packages_take_the_place_of_the_incumbents(
     release: str, debs: Path, simulated: SimulatedNode
 ) -> None:
@@ -156,10 +198,63 @@ def test_the_packages_take_the_place_of_the_incumbents(
     )
     said = (simulated.work / "said").read_text(encoding="utf-8").splitlines()
     there = [line.split()[0] for line in said if " ii" in line]
-    assert there == ["libnvidia-container1", "nvidia-docker2"]
+    assert there == ["libnvidia-container1"]
     # The incumbent's have files in /lib, which Ubuntu 24.04 has diverted; its package leaves this.
     theirs = "lib.usr-is-merged" if release == "noble" else ""
     assert (simulated.work / "left").read_text(encoding="utf-8") == theirs
+
+
+FRESH = r"""
+work=$1
+dpkg -i "$DEBS"/nvct_*.deb "$DEBS"/nvct-*.deb > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
+printf '#!/bin/sh\necho docker "$@"\n' > /usr/bin/docker
+chmod +x /usr/bin/docker
+mkdir -p /etc/nvidia-container-runtime /tmp/bin /tmp/bundle/rootfs/usr/bin /tmp/bundle/rootfs/usr/lib
+printf '[nvidia-container-cli]\nroot = "/run/nvidia/driver"\n' > /etc/nvidia-container-runtime/config.toml
+fresh() { # COMMAND, where nothing has run before
+	rm -rf /run/nvct
+	code=0
+	"$@" > /tmp/said 2>&1 < /dev/null || code=$?
+	wrong=''
+	grep -q -i -E "traceback|unexpected|gave no answer|cannot be started" /tmp/said && wrong=' WRONG'
+	echo "$code$wrong: $*"
+	[ "$code$wrong" = 0 ] || sed 's/^/    /' /tmp/said
+}
+fresh nvct explain --env NVIDIA_VISIBLE_DEVICES=all
+fresh nvct list
+fresh nvct status
+fresh nvct refresh
+fresh nvct publish
+fresh nvct farm list
+fresh nvct snapshot --output=/tmp/snapshot
+fresh nvct runtime status
+fresh nvct launchers install --bin-dir=/tmp/bin
+fresh nvct hook noop
+fresh nvidia-ctk cdi generate --output=/tmp/spec.yaml
+fresh nvidia-ctk cdi list
+fresh nvidia-ctk cdi check
+fresh nvidia-ctk cdi diff /tmp/spec.yaml /tmp/spec.yaml
+fresh nvidia-ctk cdi transform root --input=/tmp/spec.yaml --from=/ --to=/x
+fresh nvidia-ctk config
+fresh nvidia-ctk config default
+fresh nvidia-ctk hook noop
+fresh nvidia-ctk runtime configure --runtime=docker --dry-run
+fresh nvidia-ctk system create-dev-char-symlinks --dev-char-path=/tmp/char --create-all
+fresh nvidia-container-cli info
+fresh nvidia-container-cli list
+fresh unshare --mount sh -c '
+mount --bind /tmp/bundle/rootfs /tmp/bundle/rootfs
+exec nvidia-container-cli --root=/run/nvidia/driver configure --no-cgroups --device=0 --utility --pid=$$ /tmp/bundle/rootfs'
+fresh nvidia-container-runtime --root /run/runc-test run --bundle "$work/gpu" fresh
+fresh nvidia-container-runtime-hook --version
+fresh nvidia-docker --version
+NV_GPU=1 nvidia-docker run image
+"""
+HOOKS = r"""
+dpkg -i "$DEBS"/nvct_*.deb "$DEBS"/nvct-*.deb > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
+python3 -I "$1/hook_attack.py" "$1" /usr/bin/nvidia-cdi-hook /usr/bin/nvidia-ctk /usr/bin/nvct \
+    /usr/bin/nvidia-container-runtime-hook /usr/bin/nvidia-container-toolkit
+"""
 
 
 RPM_STEPS = r"""
@@ -196,7 +291,7 @@ def test_rpms_come_and_go(rpms: Path, simulated: SimulatedNode) -> None:
         },
     )  # fmt: skip
     said = (simulated.work / "said").read_text(encoding="utf-8")
-    assert "1 spec, 29 devices: as the host is" in said
+    assert "1 spec, 29 devices: no difference from the host" in said
     assert len(re.findall(r"^GPU 0: NVIDIA H100.*UUID: GPU-", said, re.MULTILINE)) == 1
     seen = json.loads((simulated.work / "seen").read_text(encoding="utf-8"))
     assert seen["left"] == []

@@ -78,8 +78,7 @@ chroot "$1" udevadm verify --resolve-names=never /usr/lib/udev/rules.d/99-nvidia
 def debs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages."""
     out = tmp_path_factory.mktemp("debs")
-    build = ["sh", str(REPOSITORY / "packaging/deb/build.sh"), str(out)]
-    subprocess.run(build, check=True, capture_output=True)
+    debian_root.build_packages(out)
     return out
 
 

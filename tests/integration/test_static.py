@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -283,3 +284,31 @@ def test_started_by_hand_it_says_who_starts_it(hot: Path, args: list[str]) -> No
 
     assert said.returncode == 1
     assert said.stderr.startswith("nvct-hot: the launchers start it")
+
+
+@pytest.mark.parametrize("depth", [300, 9000, 100_000])
+def test_deep_json_on_a_small_stack_is_a_sentence_and_no_signal(
+    lab: Lab, tmp_path: Path, depth: int
+) -> None:
+    text = '{"process":{"env":["NVIDIA_VISIBLE_DEVICES=all"]},"x":' + '{"x":[' * depth
+    lab.config_json.write_text(text)
+
+    said = subprocess.run(
+        [tmp_path / PROGRAM, "create", "--bundle", lab.bundle, "x"], env=lab.env, check=False,
+        capture_output=True, text=True, timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (256 << 10, 256 << 10)),
+    )  # fmt: skip
+
+    assert said.returncode == 1
+    assert "config.json is not JSON: it is nested too deeply" in said.stderr
+
+
+def test_its_stack_is_not_executable_and_its_functions_are_protected(hot: Path) -> None:
+    words: list[str | Path] = ["readelf", "--program-headers", "--wide", hot]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+    assert re.search(r"GNU_STACK.* RW ", said)
+    assert launch.is_static(hot.read_bytes())
+    flags = (REPOSITORY / "packaging/static/build.sh").read_text()
+    compiled = [f for f in launch.FLAGS if f.startswith(("-f", "-D", "-U", "-O")) and f != "-fPIE"]
+    assert [flag for flag in compiled if flag not in flags] == []

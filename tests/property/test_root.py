@@ -125,10 +125,14 @@ def test_no_path_leaves_its_root(tree: list[tuple[str, str]], asked: list[str]) 
 
 def by_the_kernel(root_fd: int, path: str) -> tuple[int, int] | None:
     """Resolve as openat2 does, which is the definition of what `Root` should say."""
-    try:
-        fd = KERNEL.openat2(root_fd, path or ".", os.O_PATH, 0, RESOLVE_IN_ROOT)
-    except OSError:
-        return None
+    while True:
+        try:
+            fd = KERNEL.openat2(root_fd, path or ".", os.O_PATH, 0, RESOLVE_IN_ROOT)
+            break
+        except BlockingIOError:  # openat2(2), EAGAIN: something else mounts or renames
+            continue
+        except OSError:
+            return None
     found = os.fstat(fd)
     os.close(fd)
     return found.st_dev, found.st_ino

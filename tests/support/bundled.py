@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from nvct.sim.native.build import find_compiler
+
 REPOSITORY = Path(__file__).parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "nvct-tests", "bundle")
 KEPT = 2
@@ -35,6 +37,7 @@ def tree() -> Path:
 
 
 def _build(place: Path) -> None:
+    find_compiler()
     made = place.with_name(f"{place.name}.made")
     shutil.rmtree(made, ignore_errors=True)
     done = subprocess.run(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from nvct.engine.model import Change, FileEdit, Handler, State, Wanted
+from nvct.engine.syntax import Syntax
 from nvct.errors import EngineConfigError, EngineError
 
 TYPE_CHECKING = False
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nvct.engine.model import Files
+    from nvct.engine.syntax import KeyEdit, Path, Table
 
 MAIN = "/etc/pair/main.conf"
 EXTRA = "/etc/pair/conf.d/extra.conf"
@@ -33,8 +35,26 @@ def starts(main: bytes | None, extra: bytes | None) -> bool:
     return not (main and IMPORT in main and extra is None)
 
 
+def _parse(data: bytes, path: str) -> Table:
+    if b"broken" in data:
+        raise EngineConfigError(f"{path} is broken")
+    return {"imports": data.decode().splitlines(keepends=True)}
+
+
+def _edit(data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
+    del data, path
+    lines = edits[-1][1]
+    return "".join(lines).encode() if isinstance(lines, list) else b""
+
+
+def _needed(key: Path, item: object, left: Sequence[str]) -> bool:
+    return key == ("imports",) and item == IMPORT.decode() and EXTRA in left
+
+
 class Pair:
     """Its module."""
+
+    SYNTAX = Syntax(parse=_parse, edit=_edit, needed=_needed)
 
     @staticmethod
     def state(wanted: Wanted, files: Files) -> State:

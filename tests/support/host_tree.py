@@ -170,6 +170,13 @@ class HostTree:
         return f"GPU-{index:08d}-aaaa-bbbb-cccc-000000000000"
 
 
+WORKING_NVML = (
+    "from nvct.host.nvml import LibraryNvml as L; "
+    "L.check = lambda self: None; L.properties = lambda self: {}; "
+)
+"""Code for a program whose NVML works: the libraries of a host of plain files cannot be loaded."""
+
+
 @dataclass
 class FakeNvml:
     """NVML that tells what it was told; `error` makes it fail."""

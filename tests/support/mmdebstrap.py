@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 
 from nvct.errors import ContainerNotPossibleError
 
@@ -13,6 +14,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+
+KEPT_S = 600.0
+"""How long a failure is the answer to all who ask: a mirror that is away costs its time once."""
 
 
 def make(
@@ -44,6 +49,9 @@ def make(
         raise ContainerNotPossibleError("no mmdebstrap here", hint="install mmdebstrap")
     if os.geteuid() != 0:
         raise ContainerNotPossibleError("only root puts a Debian into a folder")
+    failed = folder.with_name(f"{folder.name}.failed")
+    if failed.exists() and failed.stat().st_mtime > time.time() - KEPT_S:
+        raise ContainerNotPossibleError(failed.read_text(encoding="utf-8"))
     command = [
         program, "--quiet", "--aptopt=APT::Install-Recommends false", *options, release,
         str(folder), *(f"deb {mirror} {release}{pocket} {components}" for pocket in pockets),
@@ -53,8 +61,12 @@ def make(
             command, capture_output=True, text=True, check=False, timeout=timeout_s,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise ContainerNotPossibleError(f"installing {release} does not end") from error
-    if done.returncode:
+    except subprocess.TimeoutExpired:
+        message = f"installing {release} does not end"
+    else:
+        if done.returncode == 0:
+            return
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise ContainerNotPossibleError(f"{release} cannot be installed: {last}")
+        message = f"{release} cannot be installed: {last}"
+    failed.write_text(message, encoding="utf-8")
+    raise ContainerNotPossibleError(message)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,8 +16,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from nvct.linux import mountinfo
+from nvct.linux.constants import MNT_DETACH
+from nvct.linux.kernel import KERNEL
 from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
 from nvct.plan.store import Store
+from nvct.sim import remove
 from nvct.sim.bundle import config as make_config
 from tests.support.host_tree import HostTree
 from tests.support.hot import HOT_ENV
@@ -111,7 +114,11 @@ class Lab:
         return self.bundle / "config.json"
 
     def remove(self) -> None:
-        shutil.rmtree(self.home)
+        # Where the root is an overlay, as in a container, a view is made of mounts.
+        for mount in reversed(mountinfo.parse(Path("/proc/self/mountinfo").read_text())):
+            if mount.target.startswith(f"{self.home}/"):
+                KERNEL.umount2(mount.target, MNT_DETACH)
+        remove.remove(self.home)
 
     def configure(self, text: str = "", **runtime: object) -> None:
         """Write config.toml: the keys, with more for nvidia-container-runtime, or a text."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nvct.cdi import form, schema
+from nvct.cdi import form, schema, versions
 from nvct.errors import CdiSpecError
 
 SPEC: dict[str, Any] = {
@@ -52,6 +52,22 @@ def with_edits(edits: dict[str, Any]) -> dict[str, Any]:
 def test_edits_that_break_it(edits: dict[str, Any]) -> None:
     with pytest.raises(CdiSpecError, match=r"^file: devices\[0\].containerEdits"):
         schema.check(with_edits(edits), source="file")
+
+
+@pytest.mark.parametrize("version", [v for v in versions.KNOWN if v >= versions.LOWEST])
+def test_a_version_may_begin_with_v(version: str) -> None:
+    for text in (version, f"v{version}"):
+        schema.check({**with_edits({"env": ["A=1"]}), "cdiVersion": text}, source="file")
+        assert versions.is_known(text)
+
+
+@pytest.mark.parametrize(
+    "version",
+    ["V1.1.0", "vv1.1.0", "v", "1.1", "1.2.0", "0.2.0", "1.1.0\n", " 1.1.0", "v1.1.0-rc1", 1.1],
+)
+def test_a_version_that_is_none_is_refused(version: object) -> None:
+    with pytest.raises(CdiSpecError, match="cdiVersion breaks the schema"):
+        schema.check({**with_edits({"env": ["A=1"]}), "cdiVersion": version}, source="file")
 
 
 @pytest.mark.parametrize("name", ["", "a\n", "-a", "a/b", "é", "a" * 254])

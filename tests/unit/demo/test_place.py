@@ -33,7 +33,9 @@ def test_the_configuration_is_read_back_as_it_was_meant() -> None:
 
 def test_without_containers_the_host_is_the_nodes_folder(tmp_path: Path) -> None:
     node = tree.create("lab", "t4", tmp_path / "nodes", native=False, nodes="plain")
-    config = load.from_toml(without.settings(node, tmp_path, "/bin/true").text().encode(), "x")
+    made = without.settings(node, tmp_path, "/bin/true", tmp_path / "hook")
+    config = load.from_toml(made.text().encode(), "x")
+    assert config.hook_path == str(tmp_path / "hook")
     assert config.plain_nodes
     assert config.spec_dirs == [str(tmp_path / "cdi")]
     assert config.dev_root == str(node.tree)
@@ -146,3 +148,19 @@ def test_both_plans_are_prepared() -> None:
     named = cases.Case(title="named", request="", expected=["GPU-a"], by_name=True)
     nothing = cases.Case(title="nothing", request="", expected=None)
     assert cases.first_of_each_plan([nothing, own, own, named]) == [own, named]
+
+
+def test_a_part_whose_reader_is_gone_says_nothing() -> None:
+    code = (
+        "import sys\nfrom nvct.demo import place\n"
+        "def part():\n    print('x' * 9)\n    raise BrokenPipeError\n"
+        "sys.exit(place.inner(part))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(20) == 1

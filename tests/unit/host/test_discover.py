@@ -182,7 +182,8 @@ def test_version_is_the_libraries_where_no_module_is_loaded(tmp_path: Path) -> N
     found = look(HostTree(tmp_path).user_space())
 
     assert found.driver_version == VERSION
-    assert any("no kernel module is loaded" in warning for warning in found.warnings)
+    (warning,) = found.warnings  # and none about device nodes or NVML
+    assert "nvidia is not loaded: modprobe nvidia" in warning
 
 
 def test_machine_without_a_driver_is_an_error_with_both_places(tmp_path: Path) -> None:

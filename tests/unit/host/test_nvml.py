@@ -132,8 +132,38 @@ class PythonNvml(ModuleType):
         return SimpleNamespace(profileId=instance)
 
 
+def calls(*gpus: dict[str, object]) -> nvml.Calls:
+    return nvml.Calls(PythonNvml(*gpus))
+
+
+class OldNvml(PythonNvml):
+    """One that is initialized and counts, and does not know its CUDA version."""
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        return
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        return
+
+    def nvmlSystemGetCudaDriverVersion(self) -> int:  # noqa: N802
+        raise nvml_error(pynvml.NVML_ERROR_UNKNOWN)
+
+
+class OldLibrary(LibraryNvml):
+    """The adapter, with that library loaded."""
+
+    def _load(self) -> ModuleType:
+        return OldNvml({"minor": 0, "uuid": "GPU-1", "name": "X"})
+
+
+def test_an_error_names_the_call_that_failed() -> None:
+    failed = "nvmlSystemGetCudaDriverVersion of /lib/libnvidia-ml.so.1 failed: unknown error"
+    with pytest.raises(NvmlError, match=failed):
+        OldLibrary("/lib/libnvidia-ml.so.1").report()
+
+
 def test_gpu_is_reported_with_the_bus_id_of_sysfs_and_text_for_bytes() -> None:
-    report = nvml._report(PythonNvml({"minor": 3, "uuid": b"GPU-1", "name": b"NVIDIA T4"}))
+    report = nvml._report(calls({"minor": 3, "uuid": b"GPU-1", "name": b"NVIDIA T4"}))
 
     assert (report.driver_version, report.cuda_version) == ("580.159.04", "12.8")
     (gpu,) = report.gpus
@@ -142,7 +172,7 @@ def test_gpu_is_reported_with_the_bus_id_of_sysfs_and_text_for_bytes() -> None:
 
 
 def test_an_integrated_gpu_has_neither_minor_nor_bus_id() -> None:
-    report = nvml._report(PythonNvml({"uuid": "54d0709b", "name": b"Orin (nvgpu)"}))
+    report = nvml._report(calls({"uuid": "54d0709b", "name": b"Orin (nvgpu)"}))
 
     (gpu,) = report.gpus
     assert (gpu.minor, gpu.bus_id, gpu.name) == (-1, "", "Orin (nvgpu)")
@@ -152,10 +182,10 @@ def test_an_integrated_gpu_has_neither_minor_nor_bus_id() -> None:
 def test_one_gpu_that_is_lost_costs_itself_with_a_warning() -> None:
     lost: dict[str, object] = {"error": pynvml.NVML_ERROR_GPU_IS_LOST}
 
-    report = nvml._report(PythonNvml(lost, {"minor": 1, "uuid": "GPU-1", "name": "X"}))
+    report = nvml._report(calls(lost, {"minor": 1, "uuid": "GPU-1", "name": "X"}))
 
     assert [gpu.index for gpu in report.gpus] == [1]
-    assert report.warnings == ("NVML refuses GPU 0: gpu is lost",)
+    assert report.warnings == ("NVML refuses GPU 0: nvmlDeviceGetHandleByIndex: gpu is lost",)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +203,7 @@ def test_gpu_is_coherent_where_the_hardware_translates_addresses(
 ) -> None:
     gpu: dict[str, object] = {"minor": 0, "uuid": "GPU-1", "name": "X", "addressing": addressing}
 
-    (found,) = nvml._report(PythonNvml(gpu)).gpus
+    (found,) = nvml._report(calls(gpu)).gpus
 
     assert found.coherent is coherent
 
@@ -195,7 +225,7 @@ def test_mig_device_has_graphics_where_the_profile_of_its_instance_has_them(
     gpu |= {"gfx": profiles} if profiles else {}
     gpu |= {"gi_profiles": ids} if ids else {}
 
-    (found,) = nvml._report(PythonNvml(gpu)).gpus
+    (found,) = nvml._report(calls(gpu)).gpus
 
     assert [mig.profile for mig in found.mig] == [shown]
 
@@ -205,13 +235,14 @@ def test_mig_devices_keep_their_index_across_gaps() -> None:
     other = {"uuid": "MIG-2", "gi": 2, "ci": 1, "name": "NVIDIA A30"}
     devices = {0: first, 3: other, 5: pynvml.NVML_ERROR_UNKNOWN}
 
-    report = nvml._report(PythonNvml({"minor": 0, "uuid": "GPU-1", "name": "X", "mig": devices}))
+    report = nvml._report(calls({"minor": 0, "uuid": "GPU-1", "name": "X", "mig": devices}))
 
     assert [(m.index, m.uuid, m.gi, m.ci, m.profile) for m in report.gpus[0].mig] == [
         (0, "MIG-1", 7, 0, "1g.10gb"),
         (3, "MIG-2", 2, 1, "1c.2g.20gb"),
     ]
-    assert report.warnings == ("NVML refuses MIG device 0:5: unknown error",)
+    refused = "NVML refuses MIG device 0:5: nvmlDeviceGetMigDeviceHandleByIndex: unknown error"
+    assert report.warnings == (refused,)
 
 
 @pytest.mark.parametrize("content", [b"not a library", elf_bytes("x", "aarch64"), None])

@@ -173,7 +173,7 @@ def test_another_driver_than_the_loaded_one_is_told(site: Site) -> None:
         f"{path}: it is for driver {VERSION}, but 590.1.2 is loaded"
     ]
     assert site.texts(loaded="") == [
-        f"{path}: it is for driver {VERSION}, and no driver is loaded"
+        f"{path}: it is for driver {VERSION}, and the kernel module nvidia is not loaded: modprobe nvidia"
     ]
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from nvct.config import load
+from nvct.config.model import Config
 from nvct.engine.found import Engine
 from nvct.engine.status import Status
 from nvct.plan.store import Store
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
-    from nvct.config.model import Config
-
 
 @pytest.fixture
 def lab() -> Generator[Lab]:
@@ -34,6 +33,25 @@ def lab() -> Generator[Lab]:
 
 def settings(lab: Lab) -> Config:
     return load.load(str(lab.config_toml))
+
+
+def test_keys_without_effect_are_told_and_alarm_nobody(lab: Lab) -> None:
+    lab.keys["nvidia-container-cli"]["debug"] = "/var/log/x"
+    lab.configure()
+
+    part = parts.configuration(settings(lab))
+
+    assert part.health == "ok"
+    assert part.lines[0] == str(lab.config_toml)
+    assert part.lines[1].startswith("nvidia-container-cli.debug has no effect: ")
+    assert len(part.lines) == 2
+
+
+def test_a_value_that_was_replaced_is_to_be_looked_at(lab: Lab) -> None:
+    lab.configure(**{"log-level": "loud"})
+
+    assert parts.configuration(settings(lab)).health == "attention"
+    assert parts.configuration(Config()).health == "absent"
 
 
 def test_a_driver_with_its_gpus(lab: Lab) -> None:
@@ -79,9 +97,7 @@ def test_plans_are_fresh_until_the_host_changes(lab: Lab) -> None:
 
 def test_what_is_no_plan_is_said_to_be_made_anew(lab: Lab) -> None:
     Store(str(lab.run_dir)).write("own.plan", b"{}")
-    assert parts.plans(str(lab.run_dir)).lines == (
-        "own: damaged; the next container makes it anew",
-    )
+    assert parts.plans(str(lab.run_dir)).lines == ("own: damaged; the next container replaces it",)
 
 
 def test_no_view_is_nothing_wrong(lab: Lab) -> None:

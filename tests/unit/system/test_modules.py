@@ -11,6 +11,10 @@ from nvct.system import modules
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
+
+
+NOTHING_LOADED = "/nonexistent"
 
 
 class FakeRun:
@@ -29,7 +33,7 @@ class FakeRun:
 def test_all_three_modules_are_loaded() -> None:
     run = FakeRun()
 
-    assert modules.load("/", run) == []
+    assert modules.load("/", run, NOTHING_LOADED) == []
     assert run.calls == [
         "/sbin/modprobe nvidia", "/sbin/modprobe nvidia-uvm", "/sbin/modprobe nvidia-modeset",
     ]  # fmt: skip
@@ -38,7 +42,7 @@ def test_all_three_modules_are_loaded() -> None:
 def test_a_driver_root_uses_its_own_modprobe() -> None:
     run = FakeRun()
 
-    modules.load("/run/nvidia/driver", run)
+    modules.load("/run/nvidia/driver", run, NOTHING_LOADED)
 
     assert run.calls[0] == "chroot /run/nvidia/driver /sbin/modprobe nvidia"
 
@@ -47,7 +51,7 @@ def test_a_module_that_everybody_needs_is_an_error() -> None:
     run = FakeRun(nvidia_uvm="modprobe: FATAL: Module nvidia-uvm not found")
 
     with pytest.raises(HostError) as raised:
-        modules.load("/", run)
+        modules.load("/", run, NOTHING_LOADED)
 
     assert raised.value.message == (
         "cannot load module nvidia-uvm (/sbin/modprobe nvidia-uvm): "
@@ -56,7 +60,7 @@ def test_a_module_that_everybody_needs_is_an_error() -> None:
 
 
 def test_a_driver_for_computing_alone_may_lack_modeset() -> None:
-    assert modules.load("/", FakeRun(nvidia_modeset="not found")) == [
+    assert modules.load("/", FakeRun(nvidia_modeset="not found"), NOTHING_LOADED) == [
         "cannot load module nvidia-modeset (/sbin/modprobe nvidia-modeset): not found"
     ]
 
@@ -66,9 +70,19 @@ def test_a_missing_modprobe_is_told_as_such() -> None:
         raise FileNotFoundError(2, "No such file or directory", argv[0])
 
     with pytest.raises(HostError, match=r"cannot load module nvidia .*No such file or directory"):
-        modules.load("/", run)
+        modules.load("/", run, NOTHING_LOADED)
 
 
 def test_running_returns_the_status_and_the_last_line() -> None:
     assert modules.run(["/bin/sh", "-c", "echo one; echo two >&2; exit 3"]) == (3, "two")
     assert modules.run(["/bin/true"]) == (0, "")
+
+
+def test_a_module_that_is_loaded_is_left_alone(tmp_path: Path) -> None:
+    for name in ("nvidia", "nvidia_uvm"):
+        (tmp_path / "module" / name).mkdir(parents=True)
+    run = FakeRun()
+
+    assert modules.load("/", run, str(tmp_path)) == []
+
+    assert run.calls == ["/sbin/modprobe nvidia-modeset"]

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policies and the plans of a lab: what becomes of a container, without a process for each."""
+
+from __future__ import annotations
+
+from nvct.config.load import load
+from nvct.config.rules import parse
+from nvct.errors import NotPermittedError, NvctError
+from nvct.oci.bundle import Bundle
+from nvct.plan.store import Store
+from nvct.refresh import compiled, extras
+from nvct.request.resolve import decide
+from nvct.shim.create import Host, edits_for, origin_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvct.plan.model import Plan
+    from tests.support.shim_lab import Lab
+
+
+def nodes(*numbers: tuple[int, int], path: str = "/dev/x") -> dict[str, Any]:
+    """Return the edits of a device with nodes of these numbers."""
+    return {
+        "deviceNodes": [
+            {"path": f"{path}{major}-{minor}", "type": "c", "major": major, "minor": minor}
+            for major, minor in numbers
+        ]
+    }
+
+
+def cap(minor: int) -> dict[str, Any]:
+    return {
+        "path": f"/dev/nvidia-caps/nvidia-cap{minor}",
+        "type": "c",
+        "major": 236,
+        "minor": minor,
+    }
+
+
+def part(gpu: int, gi: int, ci: int) -> dict[str, Any]:
+    """Return the edits of a MIG device."""
+    node = {"path": f"/dev/nvidia{gpu}", "type": "c", "major": 195, "minor": gpu}
+    return {"deviceNodes": [node, cap(gi), cap(ci)]}
+
+
+class Compiled(Host):
+    """The machine of a lab, whose plans are compiled once, in this process."""
+
+    def __init__(self, lab: Lab) -> None:
+        super().__init__(Store(str(lab.run_dir)), lab.env, lab.cold, str(lab.home / "proc"))
+        self.made: dict[str, Plan] = {}
+
+    def plan(self, which: str, config_path: str, *, anew: bool = False) -> Plan:
+        if which not in self.made:
+            assert not anew
+            if which.startswith(extras.PREFIX):
+                mode = which.removeprefix(extras.PREFIX)
+                self.made[which] = extras.mode_plan(mode, config_path, self.store.path)
+            else:
+                make = compiled.registry_plan if which == "registry" else compiled.own_plan
+                self.made[which] = make(config_path, self.store.path)
+        return self.made[which]
+
+
+HOSTS: dict[int, Compiled] = {}
+
+
+def outcome(
+    lab: Lab, asked: str, *patterns: str, then: str = "deny", default: str = "allow",
+    **rule: object,
+) -> str:  # fmt: skip
+    """Return what becomes of a request by variable under one rule about devices."""
+    lab.asks(f"NVIDIA_VISIBLE_DEVICES={asked}")
+    devices = {"devices": list(patterns)} if patterns else {}
+    return decided(lab, {**devices, **rule, "then": then}, default=default)
+
+
+def decided(lab: Lab, *rules: dict[str, object], default: str = "allow", **values: object) -> str:
+    """Return what becomes of the container that was written, under rules and configured values."""
+    host = HOSTS.setdefault(id(lab), Compiled(lab))
+    config = load(str(lab.config_toml))
+    for name, value in values.items():
+        setattr(config, name, value)
+    config.policy = parse({"default": default, "rules": list(rules)}, "/c")
+    bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
+    origin = origin_of(bundle, config, host)
+    try:
+        request, _ = decide(
+            bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config,
+            origin=origin, defined=host.defines,
+        )  # fmt: skip
+    except NotPermittedError:
+        return "deny"
+    except NvctError as error:
+        return error.code
+    if request is None:
+        return "nothing"
+    edits_for(request, config, host)
+    return "allow"

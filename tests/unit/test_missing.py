@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unit tests for tests.support.missing: the closing lines of a test run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nvct.errors import ContainerNotPossibleError, HostError
+from tests.support import missing
+
+
+@pytest.mark.parametrize(
+    ("reason", "name", "command"),
+    [
+        ("no mmdebstrap here; install mmdebstrap [no-containers]", "mmdebstrap", "mmdebstrap"),
+        ("no mmdebstrap here", "mmdebstrap", "mmdebstrap"),
+        ("needs root", "root's privileges", "make test"),
+        ("this process lacks CAP_SYS_ADMIN", "root's privileges", "make test"),
+        ("only root puts a Debian into a folder", "root's privileges", "make test"),
+        ("nvct-hot cannot be built: musl-gcc is missing", "nvct-hot", "make static"),
+        ("/root/x cannot be read by everybody", "a checkout that every user may read", ""),
+        ("needs cc", "a C compiler", "gcc libc6-dev"),
+        ("no C compiler for the simulated NVML", "a C compiler", "gcc libc6-dev"),
+        ("no runc on this host", "runc and crun", "runc crun"),
+        ("this host has no busybox", "busybox-static", "busybox-static"),
+        ("no CRI-O on PATH (it is in no registry)", "CRI-O on PATH, which no registry has", ""),
+        ("only x86_64 has them", "only x86_64 has them", ""),
+    ],
+)
+def test_a_reason_names_what_is_missing_and_what_brings_it(
+    reason: str, name: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    found = missing.remedy(reason)
+    assert found[0] == name
+    assert found[1].endswith(command)
+    assert bool(found[1]) is bool(command)
+
+
+def test_root_is_not_told_to_be_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    reason = "needs root and a cgroup v2 hierarchy"
+    assert missing.remedy(reason) == (reason, "")
+
+
+def test_what_most_tests_lack_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert list(missing.summary(["needs root", "needs cc", "needs root: chown"])) == [
+        "3 tests were skipped for want of:",
+        "     2  root's privileges: sudo make test",
+        "     1  a C compiler: sudo apt install gcc libc6-dev",
+    ]
+
+
+def test_nothing_is_said_where_nothing_was_skipped() -> None:
+    assert list(missing.summary([])) == []
+
+
+def test_only_a_missing_compiler_turns_an_error_into_a_skip(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    error = ContainerNotPossibleError("there is no C compiler (cc)")
+    assert missing.lacks_compiler(error) is not any(map(shutil.which, ("cc", "gcc", "clang")))
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert missing.lacks_compiler(error)
+    assert missing.lacks_compiler(HostError("no C compiler on PATH"))
+    assert missing.lacks_compiler(FileNotFoundError(2, "No such file or directory", "cc"))
+    assert not missing.lacks_compiler(FileNotFoundError(2, "No such file or directory", "cp"))
+    assert not missing.lacks_compiler(ContainerNotPossibleError("no runc"))
+    assert not missing.lacks_compiler(AssertionError("no C compiler"))
+
+
+PROGRAM = """
+import pytest
+@pytest.mark.parametrize("n", [1, 2])
+def test_a(n): pytest.skip("no mmdebstrap here")
+"""
+
+
+def test_a_run_ends_with_these_lines(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_terminal_summary")
+    (tmp_path / "test_a.py").write_text(PROGRAM)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "-c", "/dev/null", f"--rootdir={tmp_path}", str(tmp_path)],
+        check=False, capture_output=True, text=True, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    first = lines.index("2 tests were skipped for want of:")
+    assert lines[first + 1] == "     2  mmdebstrap: sudo apt install mmdebstrap"
+    assert len(lines) == first + 3
