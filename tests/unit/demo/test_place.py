@@ -63,7 +63,7 @@ def test_the_folder_goes_when_the_work_is_done() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_folder_goes_when_a_signal_ends_the_work(number: signal.Signals) -> None:
-    before = signal.getsignal(number)
+    before = signal.signal(number, signal.SIG_DFL)  # nohup has tests run with SIGHUP ignored
     works: list[Path] = []
 
     def work() -> None:
@@ -72,10 +72,13 @@ def test_the_folder_goes_when_a_signal_ends_the_work(number: signal.Signals) -> 
             os.kill(os.getpid(), number)
             signal.sigtimedwait([], 1)  # where the handler runs
 
-    with pytest.raises(KeyboardInterrupt):
-        work()
-    assert not works[0].exists()
-    assert signal.getsignal(number) == before
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work()
+        assert not works[0].exists()
+        assert signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
 
 
 def test_a_signal_that_was_ignored_stays_ignored() -> None:
