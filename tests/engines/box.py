@@ -69,7 +69,7 @@ class Box:
         assert self._process.stdout is not None
         said = self._process.stdout.readline()
         if said != READY:
-            said += self._process.communicate()[0]
+            said += self._end()
             assert TRACEBACK not in said, said
             last = (said.strip().splitlines() or ["no reason given"])[-1]
             raise ContainerNotPossibleError(f"no private machine here: {last}")
@@ -128,6 +128,14 @@ class Box:
                 text = (self.work / log).read_text(encoding="utf-8", errors="replace")
                 raise ContainerNotPossibleError(f"it does not start here: {text[-400:]}")
             time.sleep(0.1)
+
+    def _end(self) -> str:
+        """Wait for the first process to end, or end it; return what it still printed."""
+        try:
+            return self._process.communicate(timeout=START_TIMEOUT_S)[0]
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.communicate()[0]
 
     def close(self) -> None:
         """End every process in it, and remove what it left of control groups."""

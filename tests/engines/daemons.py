@@ -262,6 +262,7 @@ class Podman(Daemon):
 
     engine = "podman"
     folder = "/etc/containers"
+    own = ("netavark.lock",)
 
     def _write_config(self) -> None:
         self.box.write("/etc/containers/containers.conf", configs.PODMAN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from nvct.sim import tree as nodes
 READY = "ready\n"
 REFUSED = (errno.EPERM, errno.EACCES, errno.ENODEV, errno.ENOSYS)
 """How a kernel says that there may not, or cannot, be such a mount."""
+LIBRARIES = f"/usr/lib/{os.uname().machine}-linux-gnu"
 STATE = ("docker", "containerd", "containers", "cni", "kubelet", "nvct")
 """What is empty in /var/lib, and goes with the box."""
 
@@ -41,7 +43,7 @@ def _furnish(engines: str, node: str, work: str, driver_root: str) -> None:
     stage = Path(work, "stage")
     stage.mkdir(exist_ok=True)
     KERNEL.mount("box", str(stage), "tmpfs", 0, "mode=755")
-    KERNEL.mount("box", "/usr", "overlay", 0, f"lowerdir={engines}/usr:/usr")
+    _lay_over_usr(engines, stage)
     for folder in ("/var/lib", "/opt"):
         if Path(folder).is_dir():
             _keep_private(folder, stage)
@@ -50,7 +52,27 @@ def _furnish(engines: str, node: str, work: str, driver_root: str) -> None:
         KERNEL.mount("box", f"/var/lib/{name}", "tmpfs", 0, "mode=755")
     _cgroups(stage)
     attach.attach(nodes.load(Path(node)), driver_root=driver_root, host_run=False)
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=False)
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+
+
+def _lay_over_usr(engines: str, stage: Path) -> None:
+    """Show the tree's /usr over this host's; of the libraries the newer release's come first."""
+    own = stage / "libraries"
+    own.mkdir()
+    KERNEL.mount(LIBRARIES, str(own), None, MS_BIND)
+    host_is_newer = _glibc(f"{own}/libc.so.6") > _glibc(f"{engines}{LIBRARIES}/libc.so.6")
+    KERNEL.mount("box", "/usr", "overlay", 0, f"lowerdir={engines}/usr:/usr")
+    if host_is_newer:
+        KERNEL.mount("box", LIBRARIES, "overlay", 0, f"lowerdir={own}:{engines}{LIBRARIES}")
+
+
+def _glibc(library: str) -> tuple[int, ...]:
+    """Return the release of a glibc, as its file says; () where it does not."""
+    try:
+        found = re.search(rb"stable release version ([0-9.]+[0-9])", Path(library).read_bytes())
+    except FileNotFoundError:
+        return ()
+    return tuple(map(int, found[1].split(b"."))) if found else ()
 
 
 def _keep_private(folder: str, stage: Path) -> None:
