@@ -174,6 +174,8 @@ class Store:
             posix.close(self.fd)
             self.fd = -1
 
+    __del__ = close  # for a caller that fails, or forgets
+
 
 def _seal(rest: str) -> str:
     """Return how a sealed object begins whose text goes on so."""

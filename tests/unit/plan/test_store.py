@@ -257,3 +257,9 @@ def test_the_run_directory_is_named_by_the_environment() -> None:
     private = {"XDG_RUNTIME_DIR": "/y", "NVCT_RUN_DIR": ""}
     assert run_dir(private) == ("/run/nvct" if os.geteuid() == 0 else "/y/nvct")
     assert run_dir({}) == run_dir({"XDG_RUNTIME_DIR": ""}) == "/run/nvct"
+
+
+def test_a_store_that_nobody_closed_leaves_no_descriptor(folder: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    Store(str(folder))
+    assert os.listdir("/proc/self/fd") == before
