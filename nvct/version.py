@@ -9,3 +9,10 @@ TOOLKIT_VERSION = "1.20.0"
 def text(program: str) -> str:
     """Return what --version prints: the incumbent's sentence first, then our own version."""
     return f"{program} version {TOOLKIT_VERSION}\nnvct: {__version__}\n"
+
+
+PROGRAMS = {
+    "nvct": f"nvct, version {__version__}\n",
+    "nvidia-ctk": text("NVIDIA Container Toolkit CLI"),
+}
+"""What `PROGRAM --version` prints."""

@@ -3,7 +3,13 @@
 
 import sys
 
-from nvct.cli.main import run
+from nvct import version
 
 if __name__ == "__main__":
-    run(sys.argv.pop(1))
+    program = sys.argv.pop(1)
+    if sys.argv[1:] == ["--version"]:  # what scripts ask most often: without the command line
+        sys.stdout.write(version.PROGRAMS[program])
+        sys.exit()
+    from nvct.cli.main import run
+
+    run(program)

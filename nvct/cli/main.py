@@ -55,10 +55,8 @@ PROGRAMS = {
 def program(name: str) -> click.Group:
     """Return the command line of nvct or nvidia-ctk, with the incumbent's global options."""
     group: click.Group = LazyGroup(name, *PROGRAMS[name])
-    said = f"nvct, version {version.__version__}"
-    if name == INCUMBENT:
-        said = version.text("NVIDIA Container Toolkit CLI").rstrip()
-    click.version_option(version.__version__, "--version", "-v", message=said)(group)
+    message = version.PROGRAMS[name].rstrip()
+    click.version_option(version.__version__, "--version", "-v", message=message)(group)
     for add in global_options(hidden=False):
         add(group)
     return group

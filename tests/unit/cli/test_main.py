@@ -333,6 +333,17 @@ def test_the_version_is_the_incumbents_with_ours_behind_it() -> None:
         assert second == f"nvct: {__version__}"
 
 
+@pytest.mark.parametrize("name", ["nvct", "nvidia-ctk"])
+def test_the_version_needs_no_command_line_library(name: str) -> None:
+    command = [sys.executable, "-I", "-X", "importtime", "-m", "nvct.cli", name, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    by_click = {"nvct": nvct, "nvidia-ctk": ctk}[name]
+    assert done.stdout == by_click("-v").stdout
+    assert "nvct.version" in done.stderr
+    assert "click" not in done.stderr
+
+
 def test_every_package_stands_in_for_that_version() -> None:
     packaging = Path(__file__).parents[3] / "packaging"
     control = (packaging / "deb/debian/control").read_text(encoding="utf-8")
