@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).parents[2]
 PROGRAMS = Path(sys.executable).parent
+SIGNALS = ("env", "--default-signal")
+"""Engines that are told by SIGHUP ignore it for ever if tests run by nohup."""
 NAMESPACES = ("mount", "net", "uts", "ipc", "pid")
 START = (
     "import sys; sys.path.insert(0, {repository!r}); from tests.engines.inside import main; "
@@ -58,7 +60,7 @@ class Box:
         self._env = {"PATH": ":".join([str(PROGRAMS), *DEFAULT_PATH_DIRS]), "HOME": "/root"}
         code = START.format(repository=str(REPOSITORY))
         command = [
-            "unshare", *(f"--{name}" for name in NAMESPACES), "--fork", "--kill-child",
+            *SIGNALS, "unshare", *(f"--{name}" for name in NAMESPACES), "--fork", "--kill-child",
             "--mount-proc", "--propagation=private",
             sys.executable, "-c", code, str(engines), str(node.tree), str(work), driver_root,
         ]  # fmt: skip
@@ -158,7 +160,7 @@ class Box:
 
     def _into(self, words: list[str]) -> list[str]:
         kinds = (f"--{name}" for name in NAMESPACES)
-        return ["nsenter", f"--target={self.init}", *kinds, "--", *words]
+        return [*SIGNALS, "nsenter", f"--target={self.init}", *kinds, "--", *words]
 
 
 DRIVER_ROOT = attach.DRIVER_ROOT

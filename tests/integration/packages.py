@@ -23,6 +23,8 @@ ASKS = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=all")
 ROOT_ENV, DEBS_ENV, STEPS_ENV = "NVCT_TEST_ROOT", "NVCT_TEST_DEBS", "NVCT_TEST_STEPS"
 PUBLISHED = "/run/cdi/nvidia.yaml"
 CONFIG = '# the admin was here\n[nvidia-container-cli]\nroot = "/run/nvidia/driver"\n'
+PRIVATE_MOUNTS = "warning: private mounts in chroot not implemented"
+"""What rpm from 4.20 on says whenever it gets --root."""
 NOT_OURS = (
     "proc", "sys", "dev", "run", "tmp", "var/lib/dpkg", "var/log", "var/cache", "etc/ld.so.cache",
 )  # fmt: skip
@@ -72,7 +74,8 @@ def _rpm(tree: Path, *words: str, check: bool = True) -> str:
         command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
         env={"PATH": PATH, "HOME": "/root", "LC_ALL": "C.UTF-8"},
     )  # fmt: skip
-    assert not check or (done.returncode == 0 and "warning" not in done.stderr), done.stderr
+    complaints = [line for line in done.stderr.splitlines() if line != PRIVATE_MOUNTS]
+    assert not check or (done.returncode == 0 and not complaints), done.stderr
     return done.stdout
 
 

@@ -46,6 +46,11 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv (util-linux)"),
 ]
 
+users_can_read = pytest.mark.skipif(
+    not is_open(Path(__file__).parent),
+    reason="this checkout cannot be read by everybody, as the user needs",
+)
+
 
 @contextmanager
 def running(words: list[str], first: str = "true") -> Iterator[int]:
@@ -115,14 +120,14 @@ def test_the_hosts_root_is_no_container_s(root: Path) -> None:
         assert asked([], pid, root) == "entered"
 
 
+@users_can_read
 def test_a_user_s_engine_gets_into_no_process_of_the_host(root: Path) -> None:
-    if not is_open(Path(__file__).parent):
-        pytest.skip("this checkout cannot be read by everybody, as the user needs")
     with running(USER) as pid:
         said = asked(ROOTLESS, pid, root)
     assert said == f"the mnt namespace of process {pid} cannot be opened: Permission denied"
 
 
+@users_can_read
 def test_a_user_s_engine_gets_into_its_containers(root: Path) -> None:
     with running(ROOTLESS, f"mount -t tmpfs none {root}/proc") as pid:
         joined = ["nsenter", f"--target={pid}", "--user", *OWN_MOUNTS]

@@ -113,6 +113,8 @@ def ignored(lab: Lab, command: str) -> set[int]:
     def ignore() -> None:
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGQUIT):  # a shell's background jobs ignore them
+            signal.signal(number, signal.SIG_DFL)
 
     try:
         done = subprocess.run(
