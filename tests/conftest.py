@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,14 @@ def _signals_stay() -> Generator[None]:
     for number, handler in before.items():
         if signal.getsignal(number) != handler:
             signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def _nvml_sessions_end() -> Generator[None]:
+    """End the workers that this process has for NVML: each test may have other libraries."""
+    yield
+    if "nvct.host.nvml.shared" in sys.modules:
+        sys.modules["nvct.host.nvml.shared"].close()
 
 
 @pytest.fixture

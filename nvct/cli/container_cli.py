@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nvct.cli.container_args import Parsed
     from nvct.config.model import Config
     from nvct.host.model import Inventory
-    from nvct.host.nvml import LibraryNvml
+    from nvct.host.nvml.session import NvmlSession
     from nvct.host.roots import Roots
     from nvct.host.wanted import Wanted
 
@@ -215,7 +215,7 @@ def _do(name: str, said: Parsed, own: Parsed, env: Mapping[str, str], log: Log) 
         _list(seen, settings, roots, own, env)
 
 
-def _info(seen: Inventory, nvml: LibraryNvml | None, own: Parsed, log: Log) -> None:
+def _info(seen: Inventory, nvml: NvmlSession | None, own: Parsed, log: Log) -> None:
     from nvct.cli import container_info
 
     def warn(text: str) -> None:

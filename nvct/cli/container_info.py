@@ -9,14 +9,16 @@ from nvct.cli.container_args import Option
 from nvct.cli.container_select import bus_id
 from nvct.errors import HostError, NvmlError
 from nvct.host import cuda_version, libraries
-from nvct.host.nvml import LibraryNvml
+from nvct.host.nvml import shared
+from nvct.host.nvml.model import GpuProperties
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nvct.host.model import Inventory
-    from nvct.host.nvml import NvmlReport, Properties
+    from nvct.host.nvml.model import NvmlReport
+    from nvct.host.nvml.session import NvmlSession
 
 OPTIONS = (Option("csv", "", "", "Print comma-separated values"),)
 TEXT = "Print the driver's version and the GPUs of this host."
@@ -40,7 +42,7 @@ class Row(NamedTuple):
     arch: str
 
 
-def initialized(inventory: Inventory) -> LibraryNvml | None:
+def initialized(inventory: Inventory) -> NvmlSession | None:
     """Return NVML if it can be initialized; None where a host does without it, as a Tegra does.
 
     Scripts take the status of info and list for the driver's health: libnvidia-container
@@ -55,7 +57,7 @@ def initialized(inventory: Inventory) -> LibraryNvml | None:
         if needed:
             raise HostError("the driver cannot be initialized: it has no libnvidia-ml.so")
         return None
-    nvml = LibraryNvml(library)
+    nvml = shared.session(library)
     try:
         nvml.check()
     except NvmlError as error:
@@ -67,7 +69,7 @@ def initialized(inventory: Inventory) -> LibraryNvml | None:
 
 
 def ask(
-    inventory: Inventory, nvml: LibraryNvml | None, warn: Callable[[str], None]
+    inventory: Inventory, nvml: NvmlSession | None, warn: Callable[[str], None]
 ) -> tuple[tuple[str, str], list[Row]]:
     """Return the driver's versions and the GPUs; what only NVML knows may be "Unknown".
 
@@ -76,12 +78,12 @@ def ask(
         nvml: of its driver, None where it does not work.
         warn: takes a sentence about what NVML does not tell.
     """
-    known: dict[str, Properties] = {}
+    properties: dict[str, GpuProperties] = {}
     report: NvmlReport | None = None
     cuda = inventory.cuda_version or cuda_version.of_driver(inventory.driver_version)
     try:
         if nvml is not None:
-            known = nvml.properties()
+            properties = nvml.properties()
         if nvml is not None and not (inventory.gpus and cuda):
             report = nvml.report()
     except NvmlError as error:
@@ -96,10 +98,10 @@ def ask(
             number=gpu.index,
             minor=max(gpu.minor, 0),  # WSL and Tegra have none
             model=getattr(gpu, "model", "") or getattr(gpu, "name", ""),
-            brand=known.get(gpu.uuid, {}).get("brand", UNKNOWN),
+            brand=properties.get(gpu.uuid, GpuProperties()).brand or UNKNOWN,
             uuid=gpu.uuid,
             bus=bus_id(gpu.bus_id) or gpu.bus_id,
-            arch=known.get(gpu.uuid, {}).get("arch", UNKNOWN),
+            arch=properties.get(gpu.uuid, GpuProperties()).arch or UNKNOWN,
         )
         for gpu in gpus
     ]

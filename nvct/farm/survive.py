@@ -16,7 +16,6 @@ from nvct.farm import build, folder
 from nvct.farm.model import SAVING
 from nvct.host import cuda_version, driver_names, gpus, ipc, libraries, nodes, procfs
 from nvct.host.model import Findings, Inventory
-from nvct.host.nvml import LibraryNvml
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -143,10 +142,7 @@ def _from_view(
         findings.warn(f"{manifest.host_path(entry.path)} was changed in place: left out")
     files = [file for file in manifest.held_files if file.host_path not in spoilt]
     files += ipc.find(roots, findings)
-    nvml = wanted.nvml
-    if nvml == "auto":
-        library = libraries.host_path_of(files, "libnvidia-ml.so")
-        nvml = LibraryNvml(library) if library else None
+    nvml = wanted.nvml_of(libraries.host_path_of(files, "libnvidia-ml.so"))
     seen, report = gpus.find(gpus.Host(roots, wanted.stat_node, findings), nvml)
     findings.warn(
         f"another driver is on the disk, and {manifest.version} is loaded: "

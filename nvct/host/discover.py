@@ -28,7 +28,6 @@ from nvct.host import (
 )
 from nvct.host.cuda_version import of_driver
 from nvct.host.model import Findings, Inventory
-from nvct.host.nvml import LibraryNvml
 from nvct.host.roots import below
 from nvct.host.tree import Tree
 from nvct.host.wanted import Wanted
@@ -56,10 +55,7 @@ def discover(roots: Roots, wanted: Wanted | None = None) -> Inventory:
     machine = wanted.machine or posix.uname().machine
     findings = Findings()
     version, files = find_files(roots, wanted, machine, findings)
-    nvml = wanted.nvml
-    if nvml == "auto":
-        library = libraries.host_path_of(files, "libnvidia-ml.so")
-        nvml = LibraryNvml(library) if library else None
+    nvml = wanted.nvml_of(libraries.host_path_of(files, "libnvidia-ml.so"))
     coherent = flags.COHERENT in wanted.flags
     unknown = [] if of_driver(version) else [CUDA_VERSION]
     seen = Findings()

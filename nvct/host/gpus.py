@@ -13,7 +13,7 @@ from typing import NamedTuple
 from nvct.errors import NvmlError
 from nvct.host import mig, nodes, pci, procfs
 from nvct.host.model import Gpu, MigDevice
-from nvct.host.nvml import NvmlGpu
+from nvct.host.nvml.model import NvmlGpu
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from nvct.host.model import Findings
     from nvct.host.nodes import StatNode
-    from nvct.host.nvml import Nvml, NvmlMig, NvmlReport
+    from nvct.host.nvml.model import Nvml, NvmlMig, NvmlReport
     from nvct.host.roots import Roots
 
 

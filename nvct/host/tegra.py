@@ -16,7 +16,6 @@ from typing import NamedTuple
 from nvct.errors import HostError, NvmlError, UsageError
 from nvct.host import csv, flags, libraries, nodes, procfs
 from nvct.host.model import Findings, Inventory, NamedDevice
-from nvct.host.nvml import LibraryNvml
 from nvct.host.roots import join
 from nvct.host.tegra_files import RELEASE, Mounts
 from nvct.host.tree import Tree
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from nvct.host.csv import Entry
     from nvct.host.model import DeviceNode, DriverFile, Link
-    from nvct.host.nvml import NvmlGpu, NvmlReport
+    from nvct.host.nvml.model import NvmlGpu, NvmlReport
     from nvct.host.roots import Roots
 
 ORIN_COMPAT_ROOT = "/usr/local/cuda/compat_orin"
@@ -137,9 +136,7 @@ def _installed_nvml(tree: Tree) -> str | None:
 
 
 def _ask(board: _Board, library: str | None) -> NvmlReport | None:
-    nvml = board.wanted.nvml
-    if nvml == "auto":
-        nvml = LibraryNvml(library) if library else None
+    nvml = board.wanted.nvml_of(library)
     if nvml is None:
         board.findings.note("no NVML: one device, and CUDA of a container's own is not used")
         return None

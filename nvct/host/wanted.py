@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nvct.host.nodes import StatNode
-    from nvct.host.nvml import Nvml
+    from nvct.host.nvml.model import Nvml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +52,17 @@ class Wanted:
     compat32: bool = False
     csv_folder: str = ""
     data_dirs: Sequence[str] = ()
+
+    def nvml_of(self, library: str | None) -> Nvml | None:
+        """Return what is asked where procfs does not tell, None if nothing is.
+
+        Args:
+            library: path of the driver's libnvidia-ml.so, None or "" if it has none.
+        """
+        if self.nvml != "auto":
+            return self.nvml
+        if not library:
+            return None
+        from nvct.host.nvml import shared  # 3 ms, and hosts without MIG do not need it
+
+        return shared.session(library)

@@ -18,7 +18,6 @@ from typing import NamedTuple
 from nvct.errors import ElfError, HostError, NvmlError, UnsafePathError
 from nvct.host import driver_names, nodes
 from nvct.host.model import DriverFile, Findings, Inventory, Link, NamedDevice
-from nvct.host.nvml import LibraryNvml
 from nvct.host.platform import DXCORE, WSL_LIBRARIES
 from nvct.host.tree import Tree
 from nvct.host.wanted import Wanted
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nvct.host.model import Capability, FileKind
-    from nvct.host.nvml import NvmlReport
+    from nvct.host.nvml.model import NvmlReport
     from nvct.host.roots import Roots
     from nvct.host.tree import Found
 
@@ -104,9 +103,7 @@ def _only_uuid(report: NvmlReport | None) -> str:
 
 def _report(wanted: Wanted, library: str, findings: Findings) -> NvmlReport | None:
     """Return what NVML tells; WSL has no procfs of the driver that would tell its version."""
-    nvml = wanted.nvml
-    if nvml == "auto":
-        nvml = LibraryNvml(library) if library else None
+    nvml = wanted.nvml_of(library)
     if nvml is None:
         return None
     try:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from typing import cast
 
 from nvct import paths
 from nvct.config import load
 from nvct.errors import HostError, NvctError, NvmlError, UsageError
 from nvct.host import gated, imex, libraries, mig, nodes, procfs
-from nvct.host.nvml import LibraryNvml
+from nvct.host.nvml import shared
 from nvct.plan import compile as compiler
 from nvct.plan.facts import take, take_file
 from nvct.refresh import compiled, live
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from nvct.config.model import Config
     from nvct.host.model import DeviceNode, Inventory
     from nvct.host.nodes import StatNode
-    from nvct.host.nvml import Properties
+    from nvct.host.nvml.model import GpuProperties
     from nvct.host.roots import Roots
     from nvct.plan.facts import Fact
     from nvct.plan.model import Plan
@@ -217,32 +218,42 @@ def properties_plan(config_path: str, run_dir: str) -> Plan:
     library = libraries.host_path_of(inventory.files, "libnvidia-ml.so")
     plan = compiler.empty(config_path)
     plan["facts"] = facts + driver
-    known: dict[str, Properties] = {}
+    properties: dict[str, GpuProperties] = {}
     try:
-        known = LibraryNvml(library).properties() if library else {}
+        properties = shared.session(library).properties() if library else {}
     except NvmlError as error:
         plan["problems"] = [error.message]
-    document = {**plan, "gpus": by_name(inventory, known)}
+    gpus = {
+        name: {key: value for key, value in asdict(gpu).items() if value}
+        for name, gpu in by_name(inventory, properties).items()
+    }
+    document = {**plan, "gpus": gpus}
     made = cast("Plan", document)
     compiled.keep(made, PROPERTIES + paths.PLAN_SUFFIX, run_dir)
     return made
 
 
-def by_name(inventory: Inventory, known: Mapping[str, Properties]) -> dict[str, Properties]:
-    """Return what is known of GPUs by UUID, by each name that a device of the plan has.
+def by_name(
+    inventory: Inventory, properties: Mapping[str, GpuProperties]
+) -> dict[str, GpuProperties]:
+    """Return the properties of GPUs by each name that a device of the plan has.
 
-    A MIG device is as its GPU.
+    A MIG device has those of its GPU.
+
+    Args:
+        inventory: of the host.
+        properties: of GPUs, by UUID.
     """
-    found: dict[str, Properties] = {}
+    named: dict[str, GpuProperties] = {}
     for gpu in inventory.gpus:
-        if gpu.uuid in known:
+        if gpu.uuid in properties:
             names = [str(gpu.index), gpu.uuid, gpu.bus_id]
             names += [n for m in gpu.mig for n in (f"{gpu.index}:{m.index}", m.uuid)]
-            found.update(dict.fromkeys(filter(None, names), known[gpu.uuid]))
-    only = list(known.values())
+            named.update(dict.fromkeys(filter(None, names), properties[gpu.uuid]))
+    only = list(properties.values())
     for device in inventory.devices:
-        if device.uuid in known or len(only) == 1:
-            found[device.name] = known.get(device.uuid, only[0])
+        if device.uuid in properties or len(only) == 1:
+            named[device.name] = properties.get(device.uuid, only[0])
             if device.uuid:
-                found[device.uuid] = found[device.name]
-    return found
+                named[device.uuid] = named[device.name]
+    return named

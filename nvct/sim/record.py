@@ -16,7 +16,6 @@ from dataclasses import asdict
 
 from nvct.errors import NvctError
 from nvct.host import modes, procfs
-from nvct.host.nvml import LibraryNvml
 from nvct.host.roots import below, join
 from nvct.sim import record_driver
 from nvct.sim.snapshot import FORMAT, TEXT_LIMIT, Snapshot
@@ -233,9 +232,7 @@ def _of_inventory(inventory: Inventory) -> Iterable[str]:
 
 
 def _nvml(wanted: Wanted, library: str | None) -> dict[str, Any]:
-    source = wanted.nvml
-    if source == "auto":
-        source = LibraryNvml(library) if library else None
+    source = wanted.nvml_of(library)
     if source is None:
         return {}
     try:

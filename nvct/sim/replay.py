@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 
 from nvct.errors import DocumentError, HostError, NvmlError
 from nvct.host import modes
-from nvct.host.nvml import NvmlGpu, NvmlMig, NvmlReport
+from nvct.host.nvml.model import NvmlGpu, NvmlMig, NvmlReport
 from nvct.host.roots import Roots, below, join
 from nvct.host.wanted import Wanted
 from nvct.linux import elf, ldcache

@@ -18,7 +18,7 @@ from tests.support.jetson import stat_node
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.host.model import Inventory
-    from nvct.host.nvml import NvmlGpu
+    from nvct.host.nvml.model import NvmlGpu
     from tests.support.host_tree import HostTree
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from nvct.host.nvml import Nvml
+    from nvct.host.nvml.model import Nvml
 
 LOADED = f"driver/{LIB}/libcuda.so.{VERSION}"
 

@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass, field
 
 from nvct.host.nodes import named_nodes
-from nvct.host.nvml import NvmlGpu, NvmlMig, NvmlReport
+from nvct.host.nvml.model import NvmlGpu, NvmlMig, NvmlReport
 from nvct.host.roots import Roots
 
 TYPE_CHECKING = False
@@ -171,8 +171,8 @@ class HostTree:
 
 
 WORKING_NVML = (
-    "from nvct.host.nvml import LibraryNvml as L; "
-    "L.check = lambda self: None; L.properties = lambda self: {}; "
+    "from nvct.host.nvml.session import NvmlSession as S; "
+    "S.check = lambda self: None; S.properties = lambda self: {}; "
 )
 """Code for a program whose NVML works: the libraries of a host of plain files cannot be loaded."""
 

@@ -11,7 +11,7 @@ import stat
 from dataclasses import dataclass
 
 from nvct.host import csv, tegra
-from nvct.host.nvml import NvmlGpu
+from nvct.host.nvml.model import NvmlGpu
 from nvct.host.wanted import Wanted
 from tests.support.host_tree import FakeNvml, HostTree, elf_bytes
 

@@ -16,7 +16,7 @@ import pytest
 
 from nvct.host import modes
 from nvct.host.nodes import named_nodes
-from nvct.host.nvml import NvmlGpu, NvmlMig
+from nvct.host.nvml.model import NvmlGpu, NvmlMig
 from nvct.host.roots import Roots
 from nvct.host.wanted import Wanted
 from nvct.sim import attach, kernelfs, tree

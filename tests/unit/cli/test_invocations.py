@@ -16,7 +16,7 @@ import pytest
 
 from nvct.cli import container_cli, main
 from nvct.hook import main as hooks
-from nvct.host.nvml import LibraryNvml
+from nvct.host.nvml.session import NvmlSession
 from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
 from tests.support.shim_lab import Lab
 
@@ -68,8 +68,8 @@ def place(host: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(RUN_DIR_ENV, str(host.run_dir))
     monkeypatch.delenv("NVCT_DEBUG", raising=False)
     # NVML works: the libraries of a host of plain files cannot be loaded.
-    monkeypatch.setattr(LibraryNvml, "check", lambda _: None)
-    monkeypatch.setattr(LibraryNvml, "properties", lambda _: {})
+    monkeypatch.setattr(NvmlSession, "check", lambda _: None)
+    monkeypatch.setattr(NvmlSession, "properties", lambda _: {})
     return tmp_path
 
 

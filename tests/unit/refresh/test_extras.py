@@ -12,6 +12,7 @@ import pytest
 from nvct import paths
 from nvct.errors import HostError, UsageError
 from nvct.host.model import DeviceNode, Gpu, Inventory, MigDevice, NamedDevice
+from nvct.host.nvml.model import GpuProperties
 from nvct.plan import model
 from nvct.plan.store import Store
 from nvct.refresh import compiled, extras
@@ -227,7 +228,10 @@ def test_a_mig_device_is_as_its_gpu() -> None:
         index=3, minor=1, uuid="GPU-a", bus_id="0000:3b:00.0", model="",
         node=node("/dev/nvidia1"), mig=(mig,),
     )  # fmt: skip
-    known = {"GPU-a": {"brand": "Tesla", "arch": "9.0"}, "GPU-b": {"brand": "Titan"}}
+    known = {
+        "GPU-a": GpuProperties(brand="Tesla", arch="9.0"),
+        "GPU-b": GpuProperties(brand="Titan"),
+    }
 
     found = extras.by_name(Inventory(driver_version="1", gpus=(gpu,)), known)
 
@@ -236,12 +240,12 @@ def test_a_mig_device_is_as_its_gpu() -> None:
 
 
 def test_the_only_gpu_is_a_boards_device() -> None:
-    known = {"GPU-a": {"arch": "8.7"}}
+    known = {"GPU-a": GpuProperties(arch="8.7")}
     device = NamedDevice(name="0")
 
     found = extras.by_name(Inventory(driver_version="", mode="csv", devices=(device,)), known)
 
-    assert found == {"0": {"arch": "8.7"}}
+    assert found == {"0": GpuProperties(arch="8.7")}
 
 
 def test_where_nvml_does_not_work_nothing_is_known_and_there_is_a_problem(lab: Lab) -> None:

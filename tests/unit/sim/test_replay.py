@@ -16,7 +16,7 @@ from nvct.cli.sim import sim
 from nvct.errors import DriverNotFoundError, NvmlError
 from nvct.host import modes
 from nvct.host.nodes import named_nodes
-from nvct.host.nvml import NvmlGpu, NvmlMig
+from nvct.host.nvml.model import NvmlGpu, NvmlMig
 from nvct.host.roots import Roots
 from nvct.host.wanted import Wanted
 from nvct.sim import record, replay, tree

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The adapter over the real nvidia-ml-py and a library with the real NVML ABI."""
+"""Discovery with the real nvidia-ml-py and a library with the real NVML ABI."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from nvct.errors import ContainerNotPossibleError, NvmlError
 from nvct.host.discover import discover
 from nvct.host.nodes import named_nodes
-from nvct.host.nvml import LibraryNvml
+from nvct.host.nvml import shared
 from nvct.host.roots import Roots
 from nvct.host.wanted import Wanted
 from nvct.sim import tree
@@ -49,6 +49,10 @@ def look(node: tree.Node) -> Inventory:
     return discover(roots, Wanted(stat_node=named_nodes(roots)))
 
 
+def library_of(node: tree.Node) -> str:
+    return f"{node.library_dir}/libnvidia-ml.so.{node.installed}"
+
+
 def test_mig_devices_of_a_mixed_node_are_found(node: tree.Node) -> None:
     found = look(node)
 
@@ -68,7 +72,7 @@ def test_mig_devices_of_a_mixed_node_are_found(node: tree.Node) -> None:
 def test_nvml_and_procfs_agree_on_every_gpu(node: tree.Node) -> None:
     found = look(node)
 
-    report = LibraryNvml(f"{node.library_dir}/libnvidia-ml.so.{node.installed}").report()
+    report = shared.session(library_of(node)).report()
 
     assert report.driver_version == found.driver_version
     assert report.cuda_version == found.cuda_version
@@ -86,6 +90,20 @@ def test_library_that_does_not_fit_the_loaded_driver_says_so(
     (tmp_path / "libnvidia-simstate.so.999.99.99").write_bytes(state.read_bytes())
 
     with pytest.raises(NvmlError, match="version mismatch") as caught:
-        LibraryNvml(str(newer)).report()
+        shared.session(str(newer)).report()
 
     assert caught.value.hint == "reboot, or reload the nvidia modules"
+
+
+def test_a_discovery_and_what_is_asked_after_it_have_one_worker(node: tree.Node) -> None:
+    look(node)
+    session = shared.session(library_of(node))
+    assert session._worker
+    pid = session._worker.pid
+
+    session.check()
+    properties = session.properties()
+
+    assert session._worker.pid == pid
+    assert {gpu.arch for gpu in properties.values()} == {"7.5", "8.0", "9.0"}
+    assert len(properties) == 5

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values of the worker's answers, parsed strictly: every field is there and has its type."""
+
+from __future__ import annotations
+
+from nvct.host.nvml.messages import MalformedMessageError
+from nvct.host.nvml.model import GpuProperties, NvmlGpu, NvmlMig, NvmlReport
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, TypeAlias
+
+    from nvct.oci.jsontext import Json
+
+    Types: TypeAlias = Mapping[str, tuple[type, ...]]
+
+MIG: Types = {"index": (int,), "uuid": (str,), "gi": (int,), "ci": (int,), "profile": (str,)}
+GPU: Types = {
+    "index": (int,), "minor": (int,), "uuid": (str,), "bus_id": (str,), "name": (str,),
+    "mig_enabled": (bool,), "mig": (list,), "coherent": (bool, type(None)),
+}  # fmt: skip
+REPORT: Types = {
+    "driver_version": (str,), "cuda_version": (str,), "gpus": (list,), "warnings": (list,),
+}  # fmt: skip
+PROPERTIES: Types = {"brand": (str,), "arch": (str,)}
+
+
+def nothing(value: Json) -> None:
+    """Accept null, the answer of a verb that returns nothing.
+
+    Raises:
+        MalformedMessageError: it is another value.
+    """
+    if value is not None:
+        raise MalformedMessageError("an answer has a value that nobody asked for")
+
+
+def report(value: Json) -> NvmlReport:
+    """Return the report that the value describes.
+
+    Raises:
+        MalformedMessageError: it describes none.
+    """
+    fields = _fields(value, "the report", REPORT)
+    if not all(isinstance(warning, str) for warning in fields["warnings"]):
+        raise MalformedMessageError("the report's field warnings is not a list of strings")
+    fields["warnings"] = tuple(fields["warnings"])
+    fields["gpus"] = tuple(_gpu(gpu) for gpu in fields["gpus"])
+    return NvmlReport(**fields)
+
+
+def properties(value: Json) -> dict[str, GpuProperties]:
+    """Return the properties of GPUs by UUID that the value describes.
+
+    Raises:
+        MalformedMessageError: it describes none.
+    """
+    if not isinstance(value, dict):
+        raise MalformedMessageError("the properties are not an object")
+    return {
+        uuid: GpuProperties(**_fields(gpu, "the properties of a GPU", PROPERTIES))
+        for uuid, gpu in value.items()
+    }
+
+
+def _gpu(value: Json) -> NvmlGpu:
+    fields = _fields(value, "a GPU", GPU)
+    fields["mig"] = tuple(NvmlMig(**_fields(mig, "a MIG device", MIG)) for mig in fields["mig"])
+    return NvmlGpu(**fields)
+
+
+def _fields(value: Json, name: str, types: Types) -> dict[str, Any]:
+    """Return the members of an object; true is no integer here, and no member is missing."""
+    if not isinstance(value, dict):
+        raise MalformedMessageError(f"{name} is not an object")
+    if value.keys() != types.keys():
+        wrong = sorted(value.keys() ^ types.keys())
+        raise MalformedMessageError(f"{name} lacks or has in excess: {', '.join(wrong)}")
+    for field, kinds in types.items():
+        if type(value[field]) not in kinds:
+            raise MalformedMessageError(f"{name}'s field {field} has a wrong type")
+    return dict(value)

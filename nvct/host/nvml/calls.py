@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVML's functions in the worker: nvidia-ml-py over one library file, initialized once.
+
+Contract: with the verbs (`report`, `properties`), the only user of pynvml. The library is loaded
+from the driver root by its path, so that no other driver's is picked up.
+"""
+
+from __future__ import annotations
+
+from nvct.errors import NvmlError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any, TypeAlias
+
+    Handle: TypeAlias = Any
+    Load: TypeAlias = Callable[[str], ModuleType]
+
+HINTS = {
+    "NVMLError_LibRmVersionMismatch": "reboot, or reload the nvidia modules",
+    "NVMLError_DriverNotLoaded": "load the nvidia module: modprobe nvidia",
+    "NVMLError_NoPermission": "run as root, or fix the modes of /dev/nvidia*",
+}
+
+
+def load(path: str) -> ModuleType:
+    """Return pynvml, which calls the functions of one library file.
+
+    Raises:
+        NvmlError: the file cannot be loaded.
+    """
+    import ctypes
+
+    import pynvml
+
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        raise NvmlError(
+            f"{path} cannot be loaded: {error}", hint="is it of this machine's kind?"
+        ) from error
+    # nvidia-ml-py has no parameter for the path: its module variable is the way. Its cache has the
+    # functions of the library before.
+    pynvml.nvmlLib = library  # type: ignore[assignment]
+    pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - see above
+    return pynvml
+
+
+class Calls:
+    """The module pynvml, and which of NVML's functions was called last.
+
+    Attributes:
+        last: the function's name, for an error: NVML's own text does not name it.
+    """
+
+    def __init__(self, module: Any) -> None:  # noqa: ANN401 - a module, or a test's stand-in
+        """Keep the module."""
+        self._module = module
+        self.last = ""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a module's members
+        """Return a member of the module; a function of NVML sets `last` when it is called."""
+        member = getattr(self._module, name)
+        if not name.startswith("nvml"):
+            return member
+
+        def call(*args: Any) -> Any:  # noqa: ANN401 - NVML's own types
+            self.last = name
+            return member(*args)
+
+        return call
+
+
+class Driver:
+    """One library file, which is loaded and initialized when it is first needed.
+
+    Where NVML refuses a whole request it is initialized again for the next one: the driver may
+    have been loaded again in between.
+    """
+
+    def __init__(self, path: str, load: Load = load) -> None:
+        """Keep the path and what loads it."""
+        self._path = path
+        self._load = load
+        self._module: ModuleType | None = None
+        self._nvml: Calls | None = None
+
+    def ask(self, question: Callable[..., object], arguments: dict[str, object]) -> object:
+        """Return what a function returns that is called with `Calls` and the arguments.
+
+        Raises:
+            NvmlError: the library cannot be loaded or initialized, or refuses a call.
+        """
+        if self._module is None:
+            self._module = self._load(self._path)
+        nvml = Calls(self._module)
+        try:
+            if self._nvml is None:
+                nvml.nvmlInit()
+                self._nvml = nvml
+            return question(nvml, **arguments)
+        except nvml.NVMLError as error:
+            failed = nvml.last
+            self.shut_down()
+            raise NvmlError(
+                f"{failed} of {self._path} failed: {reason(error)}",
+                hint=HINTS.get(type(error).__name__, ""),
+            ) from error
+
+    def shut_down(self) -> None:
+        """Close NVML's handles, if it is initialized."""
+        nvml, self._nvml = self._nvml, None
+        if nvml is not None:
+            try:
+                nvml.nvmlShutdown()
+            except nvml.NVMLError:
+                pass
+
+
+def optional(nvml: Calls, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - NVML's own types
+    """Return what a call returns, None where NVML refuses it or nvidia-ml-py lacks it."""
+    try:
+        return call()
+    except (nvml.NVMLError, AttributeError):
+        return None
+
+
+def supported(nvml: Calls, call: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ANN401 - NVML's own types
+    """Return what a call returns, the other value where the GPU has no such thing."""
+    try:
+        return call()
+    except nvml.NVMLError_NotSupported:
+        return otherwise
+
+
+def string(value: object) -> str:
+    """Return a string of NVML; nvidia-ml-py before 12.535.77 returned bytes."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def reason(error: Exception) -> str:
+    """Return NVML's text of an error as part of a sentence."""
+    return str(error).lower().rstrip(".")

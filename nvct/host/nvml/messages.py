@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The protocol of session and worker: JSON messages over a stream socket, a request, its answer.
+
+A message is its length in four bytes, big-endian, and as much JSON, ASCII only. ::
+
+    request  {"id": 1, "verb": "report", "arguments": {}}
+    answer   {"id": 1, "value": ...}
+    answer   {"id": 1, "error": {"class": ..., "message": ..., "hint": ..., "code": ...}}
+
+The error is an `NvctError` as `nvct.errors.told` writes it. The worker answers requests in their
+order, and the session sends one at a time. Closing the socket ends the session.
+"""
+
+from __future__ import annotations
+
+import time
+
+# Module `socket` costs a command 3 ms; this is the part of it that is written in C.
+from _socket import MSG_NOSIGNAL
+
+from nvct import errors
+from nvct.errors import DocumentError
+from nvct.oci import jsontext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket
+
+    from nvct.oci.jsontext import Json
+
+HEADER = 4
+LIMIT = 16 << 20
+"""Bytes of a message. A report of 16 GPUs with 7 MIG devices each takes 20 kB."""
+ERROR_FIELDS = {"class", "message", "hint", "code"}
+
+
+class MalformedMessageError(Exception):
+    """The other side does not speak this protocol. The text says what is wrong."""
+
+
+def send(connection: socket, message: Json, until: float | None = None) -> None:
+    """Write one message.
+
+    Args:
+        connection: a stream socket.
+        message: JSON.
+        until: the deadline in seconds of `time.monotonic`; None waits without limit.
+
+    Raises:
+        TimeoutError: the deadline has passed.
+        EOFError: the other side has closed the connection.
+    """
+    text = jsontext.dumps(message).encode("ascii")
+    data = len(text).to_bytes(HEADER, "big") + text
+    while data:
+        _set_deadline(connection, until)
+        try:
+            data = data[connection.send(data, MSG_NOSIGNAL) :]
+        except ConnectionError as error:
+            raise EOFError from error
+
+
+def receive(connection: socket, until: float | None = None) -> Json:
+    """Read one message.
+
+    Args:
+        connection: a stream socket.
+        until: as for `send`.
+
+    Raises:
+        TimeoutError: the deadline has passed.
+        EOFError: the other side has closed the connection.
+        MalformedMessageError: what came is not a message.
+    """
+    length = int.from_bytes(_read(connection, HEADER, until), "big")
+    if length > LIMIT:
+        raise MalformedMessageError(f"a message of {length} bytes, more than {LIMIT}")
+    data = _read(connection, length, until)
+    try:
+        return jsontext.parse(data.decode("ascii"), "a message")
+    except UnicodeDecodeError as error:
+        raise MalformedMessageError("a message is not ASCII") from error
+    except DocumentError as error:
+        raise MalformedMessageError(error.message) from error
+
+
+def request_of(message: Json) -> tuple[int, str, dict[str, Json]]:
+    """Return a request's id, verb and arguments.
+
+    Raises:
+        MalformedMessageError: the message is not a request.
+    """
+    if isinstance(message, dict) and message.keys() == {"id", "verb", "arguments"}:
+        number, verb, arguments = message["id"], message["verb"], message["arguments"]
+        if type(number) is int and isinstance(verb, str) and isinstance(arguments, dict):
+            return number, verb, arguments
+    raise MalformedMessageError("a message is not a request")
+
+
+def value_of(message: Json, number: int) -> Json:
+    """Return the value of the answer to a request.
+
+    Args:
+        message: the answer.
+        number: the request's id.
+
+    Raises:
+        NvctError: the worker's error.
+        MalformedMessageError: the message is not an answer, or answers another request.
+    """
+    if not isinstance(message, dict) or type(message.get("id")) is not int:
+        raise MalformedMessageError("a message is not an answer")
+    if message["id"] != number:
+        raise MalformedMessageError(f"the answer to request {message['id']}, not to {number}")
+    if message.keys() == {"id", "value"}:
+        return message["value"]
+    error = message.get("error")
+    if message.keys() == {"id", "error"} and isinstance(error, dict):
+        texts = [value for value in error.values() if isinstance(value, str)]
+        if error.keys() == ERROR_FIELDS and len(texts) == len(ERROR_FIELDS):
+            raise errors.rebuilt(error)
+    raise MalformedMessageError("a message is not an answer")
+
+
+def _read(connection: socket, size: int, until: float | None) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        _set_deadline(connection, until)
+        try:
+            chunk = connection.recv(min(size - len(data), 1 << 16))
+        except ConnectionError as error:
+            raise EOFError from error
+        if not chunk:
+            raise EOFError
+        data += chunk
+    return bytes(data)
+
+
+def _set_deadline(connection: socket, until: float | None) -> None:
+    if until is None:
+        connection.settimeout(None)
+        return
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    connection.settimeout(left)

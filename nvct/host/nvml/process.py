@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A child process that serves one socket: started, killed, waited for.
+
+The process is a fork that runs no other program. It answers 20 ms sooner than a new interpreter
+(`python -I`, json, this package), which is a sixth of what `nvidia-ctk cdi generate` takes, and it
+finds its modules wherever this process found them. Of what a fork inherits it keeps the memory,
+the environment and the folder, and closes the files. A process with threads should not start one
+(another thread may hold a lock at that moment, of malloc for one); the agents have a supervisor
+without threads, which does it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import signal
+import time
+import warnings
+from _thread import get_native_id
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket
+    from collections.abc import Callable
+    from typing import NoReturn
+
+PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
+NAME = b"nvct-nvml"
+"""In ps and /proc/PID/comm; the kernel keeps 15 bytes."""
+KILL_S = 2.0
+"""How long a process may live after SIGKILL before it counts as waiting in the kernel."""
+DEBUG_ENV = "NVCT_DEBUG"
+PAUSE_S = 0.0005
+PAUSE_MAX_S = 0.02
+
+
+class WorkerProcess:
+    """A child process, and this process's end of the socket that it serves.
+
+    It ends with the process that started it: by the socket, which is closed then, and by a signal
+    if the main thread started it (the kernel sends that signal when a thread ends).
+
+    Attributes:
+        connection: this process's end.
+        pid: of the child.
+        parent: the pid of the process that started it: a fork of that one has no child here.
+        killed: whether it was sent SIGKILL.
+    """
+
+    def __init__(self, serve: Callable[[socket], None]) -> None:
+        """Start a process that calls `serve` with its end of the socket, and then ends."""
+        from _socket import socketpair
+
+        self.killed = False
+        self.parent = os.getpid()
+        self._status: int | None = None
+        self._is_reaped = False
+        self.connection, theirs = socketpair()
+        in_main_thread = get_native_id() == self.parent
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads, see the module
+            self.pid = os.fork()
+        if not self.pid:
+            _become_worker(serve, theirs, in_main_thread=in_main_thread)
+        theirs.close()
+
+    def has_ended(self) -> bool:
+        """Return whether the process has ended; reap it if so."""
+        if not self._is_reaped:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # reaped by others, or by the kernel: SIGCHLD is ignored
+                self._is_reaped = True
+                return True
+            if pid:
+                self._is_reaped = True
+                self._status = os.waitstatus_to_exitcode(status)
+        return self._is_reaped
+
+    def wait(self, limit_s: float) -> bool:
+        """Wait for the end of the process; return whether it ended in time."""
+        until = time.monotonic() + limit_s
+        pause_s = PAUSE_S
+        while not self.has_ended():
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                return False
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+        return True
+
+    def kill(self) -> bool:
+        """Close the socket and kill the process.
+
+        Returns:
+            Whether it ended within KILL_S: one that waits in the kernel (state D) does not.
+        """
+        self.connection.close()
+        if not self.has_ended():
+            self.killed = True
+            os.kill(self.pid, signal.SIGKILL)
+        return self.wait(KILL_S)
+
+    def ending(self) -> str:
+        """Return how the process ended: a signal's name, or its exit status."""
+        status = self._status
+        if status is None:
+            return "an unknown status"
+        if status >= 0:
+            return f"exit status {status}"
+        names = {number.value: number.name for number in signal.Signals}
+        return names.get(-status, f"signal {-status}")
+
+
+def _become_worker(
+    serve: Callable[[socket], None], connection: socket, *, in_main_thread: bool
+) -> NoReturn:
+    """Do what the child process is for, and end it."""
+    status = 1
+    try:
+        _prepare(in_main_thread=in_main_thread)
+        serve(_without_other_files(connection))
+        status = 0
+    except BaseException:
+        if DEBUG_ENV in os.environ:
+            import traceback
+
+            traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _prepare(*, in_main_thread: bool) -> None:
+    """Leave behind what the parent process does at signals and at the end of its objects."""
+    import ctypes
+
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_NAME, NAME)
+    if in_main_thread:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # An object of the parent must not close its file here: the number may be another file's.
+    gc.freeze()
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the parent decides
+
+
+def _without_other_files(connection: socket) -> socket:
+    """Close all files but a socket, and return the socket; stdin and so on are /dev/null."""
+    from _socket import socket
+
+    fd = fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for number in (0, 1) if DEBUG_ENV in os.environ else (0, 1, 2):
+        os.dup2(null, number)
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number not in (0, 1, 2, fd):
+            try:
+                os.close(number)
+            except OSError:  # that of the folder itself, which listdir has closed
+                pass
+    return socket(fileno=fd)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verb report: versions, GPUs and their MIG devices. Runs in the worker."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from nvct.host.nvml.calls import optional, reason, string, supported
+from nvct.host.nvml.model import NvmlGpu, NvmlMig, NvmlReport
+from nvct.host.procfs import canonical_bus_id
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.host.nvml.calls import Calls, Handle
+
+# nvml.h: the profiles whose GPU instances may use the parent's DRM nodes.
+GRAPHICAL_PROFILES = tuple(
+    f"NVML_GPU_INSTANCE_PROFILE_{slices}_SLICE_GFX" for slices in (1, 2, 3, 4)
+)
+
+
+def report(nvml: Calls) -> NvmlReport:
+    """Return what NVML reports about this machine; a GPU that it refuses is a warning."""
+    warnings: list[str] = []
+    gpus = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            gpus.append(_gpu(nvml, index, warnings))
+        except nvml.NVMLError as error:
+            warnings.append(f"NVML refuses GPU {index}: {nvml.last}: {reason(error)}")
+    cuda = int(nvml.nvmlSystemGetCudaDriverVersion())
+    return NvmlReport(
+        driver_version=string(nvml.nvmlSystemGetDriverVersion()),
+        cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}",
+        gpus=tuple(gpus),
+        warnings=tuple(warnings),
+    )
+
+
+def _gpu(nvml: Calls, index: int, warnings: list[str]) -> NvmlGpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    mode = optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
+    enabled = mode == nvml.NVML_DEVICE_MIG_ENABLE
+    return NvmlGpu(
+        index=index,
+        minor=int(supported(nvml, lambda: nvml.nvmlDeviceGetMinorNumber(handle), -1)),
+        uuid=string(nvml.nvmlDeviceGetUUID(handle)),
+        bus_id=canonical_bus_id(
+            string(supported(nvml, lambda: nvml.nvmlDeviceGetPciInfo(handle).busId, ""))
+        ),
+        name=string(nvml.nvmlDeviceGetName(handle)),
+        mig_enabled=enabled,
+        mig=_mig_devices(nvml, handle, index, warnings) if enabled else (),
+        coherent=_coherent(nvml, handle),
+    )
+
+
+def _coherent(nvml: Calls, handle: Handle) -> bool | None:
+    """Return whether the addressing mode is ATS: address translation by the hardware.
+
+    A driver or GPU without addressing modes is not coherent (as in go-nvlib).
+    """
+    try:
+        return bool(
+            nvml.nvmlDeviceGetAddressingMode(handle) == nvml.NVML_DEVICE_ADDRESSING_MODE_ATS
+        )
+    except (AttributeError, nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
+        return False
+    except nvml.NVMLError:
+        return None
+
+
+def _mig_devices(
+    nvml: Calls, parent: Handle, parent_index: int, warnings: list[str]
+) -> tuple[NvmlMig, ...]:
+    devices = []
+    graphical = _graphical_profiles(nvml, parent)
+    for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(parent)):
+        try:
+            handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, index)
+            gi = int(nvml.nvmlDeviceGetGpuInstanceId(handle))
+            profile = _profile(nvml, handle)
+            if graphical and "+" not in profile and _profile_id(nvml, parent, gi) in graphical:
+                profile += "+gfx"
+            devices.append(
+                NvmlMig(
+                    index=index,
+                    uuid=string(nvml.nvmlDeviceGetUUID(handle)),
+                    gi=gi,
+                    ci=int(nvml.nvmlDeviceGetComputeInstanceId(handle)),
+                    profile=profile,
+                )
+            )
+        except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):
+            continue  # MIG devices need not be numbered without gaps
+        except nvml.NVMLError as error:
+            device = f"{parent_index}:{index}"
+            warnings.append(f"NVML refuses MIG device {device}: {nvml.last}: {reason(error)}")
+    return tuple(devices)
+
+
+def _graphical_profiles(nvml: Calls, parent: Handle) -> set[int]:
+    """Return the ids of a GPU's profiles with graphics; most GPUs have none."""
+
+    def ask(name: str) -> int:
+        return int(nvml.nvmlDeviceGetGpuInstanceProfileInfo(parent, getattr(nvml, name)).id)
+
+    ids = (optional(nvml, partial(ask, name)) for name in GRAPHICAL_PROFILES)
+    return {number for number in ids if number is not None}
+
+
+def _profile_id(nvml: Calls, parent: Handle, gi: int) -> int | None:
+    """Return the id of a GPU instance's profile, None where NVML does not report it.
+
+    A MIG device without it counts as one without graphics.
+    """
+
+    def ask() -> int:
+        instance = nvml.nvmlDeviceGetGpuInstanceById(parent, gi)
+        return int(nvml.nvmlGpuInstanceGetInfo(instance).profileId)
+
+    profile: int | None = optional(nvml, ask)
+    return profile
+
+
+def _profile(nvml: Calls, handle: Handle) -> str:
+    """Return e.g. 1g.10gb: the end of the device's name, else made from its attributes."""
+    name = optional(nvml, lambda: string(nvml.nvmlDeviceGetName(handle))) or ""
+    _, mig, profile = name.rpartition(" MIG ")
+    if mig:
+        return profile.strip()
+    attributes = optional(nvml, lambda: nvml.nvmlDeviceGetAttributes(handle))
+    if attributes is None:
+        return ""
+    slices = int(attributes.gpuInstanceSliceCount)
+    compute = int(attributes.computeInstanceSliceCount)
+    gigabytes = (int(attributes.memorySizeMB) + 1023) // 1024
+    text = f"{slices}g.{gigabytes}gb"
+    return text if compute == slices else f"{compute}c.{text}"

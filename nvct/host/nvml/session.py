@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One session with NVML: the library initialized once in a worker process, a deadline per call.
+
+A process of its own, as NVML may hang with the driver, or crash. Its end is the end of the
+session's handles, which a change of the MIG mode or a reset of a GPU asks for.
+
+Contract: for one thread at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from nvct.errors import NvctError, NvmlError
+from nvct.host.nvml import answers, messages
+from nvct.host.nvml.process import KILL_S, WorkerProcess
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket
+    from collections.abc import Callable
+    from typing import TypeAlias, TypeVar
+
+    from nvct.host.nvml.model import GpuProperties, NvmlReport
+    from nvct.oci.jsontext import Json
+
+    T = TypeVar("T")
+    Serve: TypeAlias = Callable[[socket, str], None]
+
+
+LIMIT_S = 60.0
+"""Eight GPUs that nothing else uses take some twenty seconds to start."""
+DMESG = "dmesg tells which GPU hangs"
+
+
+class NvmlSession:
+    """NVML through nvidia-ml-py and one library file, in a worker process.
+
+    The worker starts with the first call, and again with the first call after a crash or a
+    deadline. A worker that does not answer is killed. One that survives that waits in the kernel
+    and keeps its handles: no second one starts until it has ended, and calls fail meanwhile.
+    """
+
+    def __init__(self, library: str, limit_s: float = LIMIT_S, serve: Serve | None = None) -> None:
+        """Keep the library's path; nothing is started yet.
+
+        Args:
+            library: its path.
+            limit_s: the deadline of a call, in seconds.
+            serve: what the worker does with its socket and the library's path; `worker.serve` if
+                None.
+        """
+        self.path = library
+        self.limit_s = limit_s
+        self._serve = serve or _serve
+        self._worker: WorkerProcess | None = None
+        self._requests = 0
+
+    def report(self) -> NvmlReport:
+        """Return what NVML reports about this machine.
+
+        Raises:
+            NvmlError: the library cannot be loaded or initialized, hangs or crashes.
+        """
+        return self._ask("report", answers.report)
+
+    def check(self) -> None:
+        """Load and initialize the library.
+
+        Raises:
+            NvmlError: as `report`.
+        """
+        self._ask("check", answers.nothing)
+
+    def properties(self) -> dict[str, GpuProperties]:
+        """Return brand and architecture of each GPU, by its UUID.
+
+        Raises:
+            NvmlError: as `report`.
+        """
+        return self._ask("properties", answers.properties)
+
+    def close(self) -> None:
+        """End the worker, and with it NVML's handles; the next call starts another one.
+
+        Raises:
+            NvmlError: the worker does not end: it waits in the kernel.
+        """
+        worker = self._own_worker()
+        if worker is None:
+            return
+        if not worker.killed:
+            worker.connection.close()
+            if worker.wait(self.limit_s) or worker.kill():
+                self._worker = None
+                return
+        raise self._stuck(worker)
+
+    def _ask(self, verb: str, parse: Callable[[Json], T]) -> T:
+        """Return the worker's answer to a request.
+
+        Raises:
+            NvmlError: NVML refuses, or the worker does not answer: it is ended then.
+            NvctError: the worker's own failure.
+        """
+        worker = self._own_worker()
+        if worker is None:
+            worker = self._worker = WorkerProcess(lambda end: self._serve(end, self.path))
+        if worker.killed:
+            raise self._stuck(worker)
+        try:
+            return parse(self._exchange(worker.connection, verb))
+        except NvctError:  # is an answer, too
+            raise
+        except TimeoutError as error:
+            self._kill(worker)
+            raise NvmlError(
+                f"NVML does not answer within {self.limit_s:g} s: {self.path}", hint=DMESG
+            ) from error
+        except EOFError as error:
+            worker.wait(KILL_S)
+            self._kill(worker)
+            raise NvmlError(
+                f"NVML crashed with {worker.ending()}: {self.path}",
+                hint="install the driver again",
+            ) from error
+        except messages.MalformedMessageError as error:
+            self._kill(worker)
+            raise NvmlError(
+                f"NVML's worker process gives a malformed answer: {error}: {self.path}",
+                hint="please report it",
+            ) from error
+        except BaseException:
+            self._kill(worker)
+            raise
+
+    def _exchange(self, connection: socket, verb: str) -> Json:
+        """Send a request; return the value of its answer."""
+        until = time.monotonic() + self.limit_s
+        self._requests += 1
+        request: Json = {"id": self._requests, "verb": verb, "arguments": {}}
+        messages.send(connection, request, until)
+        return messages.value_of(messages.receive(connection, until), self._requests)
+
+    def _own_worker(self) -> WorkerProcess | None:
+        """Return the worker, None if it has ended, or is not of this process but of its parent."""
+        worker = self._worker
+        if worker and (worker.parent != os.getpid() or worker.has_ended()):
+            worker.connection.close()
+            self._worker = None
+        return self._worker
+
+    def _kill(self, worker: WorkerProcess) -> None:
+        """Kill the worker; it is kept if it does not end."""
+        if worker.kill():
+            self._worker = None
+
+    def _stuck(self, worker: WorkerProcess) -> NvmlError:
+        return NvmlError(
+            f"NVML hangs: process {worker.pid} waits in the driver and cannot be killed: "
+            f"{self.path}",
+            hint=f"{DMESG}; a reboot ends it",
+        )
+
+
+def _serve(connection: socket, path: str) -> None:
+    """Be the worker; only the worker's process imports its module."""
+    from nvct.host.nvml import worker
+
+    worker.serve(connection, path)

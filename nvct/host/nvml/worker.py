@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker: answers what a session asks, with the driver's library in its own process.
+
+To add a verb, write a function that takes `Calls` and the request's arguments, and name it in
+VERBS; `session.NvmlSession` gets a method, and `answers` a function that parses the value.
+
+Contract: reads nothing but the socket, and needs no state of the process that started it. So it
+can run in another container, behind a socket from there. gRPC is never imported here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, is_dataclass
+
+from nvct import errors
+from nvct.errors import NvctError, NvmlError
+from nvct.host.nvml import calls, messages
+from nvct.host.nvml.properties import properties
+from nvct.host.nvml.report import report
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from nvct.host.nvml.calls import Calls, Load
+    from nvct.oci.jsontext import Json
+
+
+def check(_nvml: Calls) -> None:
+    """Do nothing: the library has been loaded and initialized by now."""
+
+
+VERBS: Mapping[str, Callable[..., object]] = {
+    "check": check,
+    "properties": properties,
+    "report": report,
+}
+
+
+def serve(connection: socket, path: str, load: Load = calls.load) -> None:
+    """Answer requests until the session closes the connection; then close NVML's handles.
+
+    Args:
+        connection: a stream socket.
+        path: of the driver's libnvidia-ml.so.
+        load: loads it; tests have a library in Python.
+
+    Raises:
+        MalformedMessageError: the other side does not speak the protocol.
+    """
+    driver = calls.Driver(path, load)
+    try:
+        while True:
+            number, verb, arguments = messages.request_of(messages.receive(connection))
+            messages.send(connection, {"id": number, **_answer(driver, verb, arguments)})
+    except EOFError:
+        pass
+    finally:
+        driver.shut_down()
+
+
+def _answer(driver: calls.Driver, verb: str, arguments: dict[str, Json]) -> dict[str, Json]:
+    """Return the members "value" or "error" of an answer."""
+    try:
+        return {"value": _as_json(driver.ask(_function(verb), dict(arguments)))}
+    except NvctError as error:
+        return {"error": {**errors.told(error)}}
+    except Exception as error:  # the last resort of this process: the session raises it
+        return {"error": {**errors.told(errors.unexpected(error))}}
+
+
+def _function(verb: str) -> Callable[..., object]:
+    try:
+        return VERBS[verb]
+    except KeyError as error:
+        raise NvmlError(
+            f"NVML's worker process has no verb {verb!r}", hint="it is of another version of nvct"
+        ) from error
+
+
+def _as_json(value: Any) -> Any:  # noqa: ANN401 - what verbs return
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, dict):
+        return {key: _as_json(each) for key, each in value.items()}
+    return value

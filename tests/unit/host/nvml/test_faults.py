@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A session with the simulated library, whose driver hangs, hangs hard, or crashes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from nvct.errors import NvmlError
+from nvct.host.nvml.process import KILL_S, NAME
+from nvct.host.nvml.session import NvmlSession
+from nvct.sim import sets, tree
+from tests.support.nvml_node import CACHE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TIMEOUT_S = 30.0
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tree.Node]:
+    node = tree.create("lab", "t4-4", tmp_path, nodes="plain", native_cache=CACHE)
+    monkeypatch.setenv("NVCT_SIM_DEV", str(node.dev))
+    yield node
+    sets.set_fault(node, "hang", 0)
+
+
+@pytest.fixture
+def session(node: tree.Node) -> Iterator[NvmlSession]:
+    session = NvmlSession(str(node.library_dir / "libnvidia-ml.so.1"), TIMEOUT_S)
+    with contextlib.closing(session):
+        yield session
+        sets.set_fault(node, "hang", 0)
+        wait_for_the_end_of_a_stuck_worker(session)
+
+
+def wait_for_the_end_of_a_stuck_worker(session: NvmlSession) -> None:
+    until = time.monotonic() + TIMEOUT_S
+    while session._worker and session._worker.killed and not session._worker.has_ended():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def workers() -> list[int]:
+    """Return the workers that this process has started and not reaped."""
+    pids = Path("/proc/thread-self/children").read_text().split()
+    return [int(pid) for pid in pids if is_worker(pid)]
+
+
+def is_worker(pid: str) -> bool:
+    return Path(f"/proc/{pid}/comm").read_text() == f"{NAME.decode()}\n"
+
+
+def refused(session: NvmlSession) -> NvmlError:
+    with pytest.raises(NvmlError) as caught:
+        session.report()
+    return caught.value
+
+
+def test_a_call_that_hangs_is_given_up_and_the_next_starts_again(
+    node: tree.Node, session: NvmlSession
+) -> None:
+    assert len(session.report().gpus) == 4
+    sets.apply(node, "nvml-hang", ["600"])
+    session.limit_s = 0.3
+
+    began = time.monotonic()
+    error = refused(session)
+
+    assert time.monotonic() - began < TIMEOUT_S
+    assert error.message == f"NVML does not answer within 0.3 s: {session.path}"
+    assert error.hint == "dmesg tells which GPU hangs"
+    assert workers() == []
+    sets.apply(node, "nvml-hang", ["0"])
+    session.limit_s = TIMEOUT_S
+    assert len(session.report().gpus) == 4
+
+
+def test_an_initialization_that_hangs_is_given_up_too(
+    node: tree.Node, session: NvmlSession
+) -> None:
+    sets.apply(node, "nvml-hang", ["600"])
+    session.limit_s = 0.3
+
+    assert refused(session).message.startswith("NVML does not answer within 0.3 s")
+    assert workers() == []
+
+
+def test_a_hang_that_ends_before_the_deadline_costs_time_only(
+    node: tree.Node, session: NvmlSession
+) -> None:
+    session.check()
+    sets.apply(node, "nvml-hang", ["1"])
+
+    assert len(session.report().gpus) == 4
+
+
+def test_a_crash_is_an_error_and_the_next_call_starts_again(
+    node: tree.Node, session: NvmlSession
+) -> None:
+    session.check()
+    sets.apply(node, "nvml-crash", ["600"])
+
+    error = refused(session)
+
+    assert error.message == f"NVML crashed with SIGSEGV: {session.path}"
+    assert error.hint == "install the driver again"
+    assert workers() == []
+    assert refused(session).message == error.message
+    sets.apply(node, "nvml-crash", ["0"])
+    assert len(session.report().gpus) == 4
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes mounts")
+def test_a_worker_that_sigkill_does_not_end_is_the_only_one_until_it_has_ended(
+    node: tree.Node, session: NvmlSession
+) -> None:
+    session.check()
+    (pid,) = workers()
+    sets.apply(node, "nvml-hang-hard", ["600"])
+    session.limit_s = 0.5
+
+    began = time.monotonic()
+    assert refused(session).message == f"NVML does not answer within 0.5 s: {session.path}"
+    assert 0.5 + KILL_S <= time.monotonic() - began < TIMEOUT_S
+
+    stuck = f"NVML hangs: process {pid} waits in the driver and cannot be killed: {session.path}"
+    began = time.monotonic()
+    for _ in range(3):
+        error = refused(session)
+        assert error.message == stuck
+        assert error.hint == "dmesg tells which GPU hangs; a reboot ends it"
+    with pytest.raises(NvmlError, match=f"process {pid} waits in the driver"):
+        session.close()
+    assert time.monotonic() - began < KILL_S
+    assert workers() == [pid]
+
+    sets.apply(node, "nvml-hang-hard", ["0"])
+    wait_for_the_end_of_a_stuck_worker(session)
+    session.limit_s = TIMEOUT_S
+    assert len(session.report().gpus) == 4
+    assert pid not in workers()

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sessions of one process: one for each library."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nvct.errors import NvmlError
+from nvct.host.nvml import shared
+from nvct.host.wanted import Wanted
+from tests.support.host_tree import FakeNvml
+
+
+def test_everyone_who_asks_for_a_library_gets_one_session(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.touch()
+    second.touch()
+
+    session = shared.session(str(first))
+
+    assert shared.session(str(first)) is session
+    assert shared.session(str(second)) is not session
+    assert Wanted().nvml_of(str(first)) is session
+
+
+def test_discovery_asks_what_it_is_given(tmp_path: Path) -> None:
+    fake = FakeNvml()
+
+    assert Wanted(nvml=fake).nvml_of("/lib/libnvidia-ml.so.1") is fake
+    assert Wanted(nvml=None).nvml_of("/lib/libnvidia-ml.so.1") is None
+    assert Wanted().nvml_of(None) is None
+    assert Wanted().nvml_of("") is None
+
+
+def test_a_file_that_was_replaced_gets_another_session(tmp_path: Path) -> None:
+    library, other = tmp_path / "libnvidia-ml.so.1", tmp_path / "other"
+    library.touch()
+    session = shared.session(str(library))
+    other.touch()
+    other.replace(library)
+
+    assert shared.session(str(library)) is not session
+    assert shared.session(str(library)) is shared.session(str(library))
+
+
+def test_a_file_that_is_not_there_has_a_session_that_says_so(tmp_path: Path) -> None:
+    path = str(tmp_path / "libnvidia-ml.so.1")
+
+    with pytest.raises(NvmlError, match=f"{path} cannot be loaded"):
+        shared.session(path).check()
+
+
+def test_closing_ends_every_worker(tmp_path: Path) -> None:
+    sessions = [shared.session("libc.so.6"), shared.session("libm.so.6")]
+    for session in sessions:
+        with pytest.raises(NvmlError):
+            session.check()
+    workers = [session._worker.pid for session in sessions if session._worker]
+    assert len(workers) == 2
+
+    shared.close()
+
+    for pid in workers:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    assert shared.session("libc.so.6") not in sessions
+
+
+PROGRAM = """
+from nvct.errors import NvmlError
+from nvct.host.nvml import shared
+try:
+    shared.session("libc.so.6").check()
+except NvmlError:
+    print(shared.session("libc.so.6")._worker.pid)
+"""
+
+
+def test_the_end_of_the_process_ends_them() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+    )
+
+    assert not Path(f"/proc/{int(done.stdout)}").exists()
+    assert done.stderr == ""

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker's loop, over a library in Python: in this process, at the other end of a socket."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+import pynvml
+import pytest
+
+from nvct.errors import NvctError, NvmlError
+from nvct.host.nvml import messages, worker
+from tests.unit.host.nvml.library import PythonNvml, nvml_error
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nvct.oci.jsontext import Json
+
+PATH = "/lib/libnvidia-ml.so.1"
+GPU: dict[str, object] = {"minor": 0, "uuid": "GPU-1", "name": "X"}
+
+
+@contextlib.contextmanager
+def serving(library: PythonNvml) -> Iterator[socket.socket]:
+    ours, theirs = socket.socketpair()
+    thread = threading.Thread(target=worker.serve, args=(theirs, PATH, lambda _path: library))
+    thread.start()
+    with ours, theirs:
+        yield ours
+        ours.shutdown(socket.SHUT_WR)
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def ask(connection: socket.socket, verb: str) -> Json:
+    messages.send(connection, {"id": 1, "verb": verb, "arguments": {}})
+    return messages.value_of(messages.receive(connection), 1)
+
+
+def test_the_library_is_initialized_once_and_shut_down_at_the_end() -> None:
+    library = PythonNvml(GPU)
+
+    with serving(library) as connection:
+        assert library.journal == []
+        assert ask(connection, "check") is None
+        report = ask(connection, "report")
+        assert ask(connection, "report") == report
+        assert library.journal == ["init"]
+
+    assert isinstance(report, dict)
+    assert report["driver_version"] == "580.159.04"
+    assert library.journal == ["init", "shutdown"]
+
+
+class NoCuda(PythonNvml):
+    """A library that does not report its CUDA version while it is broken."""
+
+    broken = True
+
+    def nvmlSystemGetCudaDriverVersion(self) -> int:  # noqa: N802 - NVML's names
+        if self.broken:
+            raise nvml_error(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+        return super().nvmlSystemGetCudaDriverVersion()
+
+
+def test_an_error_names_the_call_and_the_next_request_initializes_again() -> None:
+    library = NoCuda(GPU)
+    failed = f"nvmlSystemGetCudaDriverVersion of {PATH} failed: driver not loaded"
+
+    with serving(library) as connection:
+        with pytest.raises(NvmlError, match=failed) as caught:
+            ask(connection, "report")
+        assert caught.value.hint == "load the nvidia module: modprobe nvidia"
+        library.broken = False
+        ask(connection, "report")
+
+    assert library.journal == ["init", "shutdown", "init", "shutdown"]
+
+
+class Uninitialized(PythonNvml):
+    """A library that cannot be initialized."""
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        raise nvml_error(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+
+
+def test_a_library_that_is_not_initialized_is_not_shut_down() -> None:
+    library = Uninitialized()
+
+    with serving(library) as connection, pytest.raises(NvmlError, match="nvmlInit of") as caught:
+        ask(connection, "check")
+
+    assert caught.value.hint == "reboot, or reload the nvidia modules"
+    assert library.journal == []
+
+
+def test_a_verb_of_another_version_is_an_error() -> None:
+    with (
+        serving(PythonNvml()) as connection,
+        pytest.raises(NvmlError, match="has no verb 'reset'"),
+    ):
+        ask(connection, "reset")
+
+
+def test_a_mistake_of_ours_is_an_error_that_asks_for_a_report() -> None:
+    library = PythonNvml({"minor": 0, "name": "X"})  # this one has no UUID at all
+
+    with serving(library) as connection:
+        with pytest.raises(NvctError, match="unexpected KeyError: 'uuid'") as caught:
+            ask(connection, "report")
+        assert ask(connection, "check") is None
+
+    assert caught.value.code == "bug"
+    assert not isinstance(caught.value, NvmlError)
+
+
+def test_a_request_that_is_none_ends_the_worker() -> None:
+    library = PythonNvml(GPU)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        messages.send(ours, {"verb": "report"})
+        with pytest.raises(messages.MalformedMessageError):
+            worker.serve(theirs, PATH, lambda _path: library)
+
+
+def test_a_session_that_is_gone_ends_the_worker() -> None:
+    library = PythonNvml(GPU)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        messages.send(ours, {"id": 1, "verb": "report", "arguments": {}})
+        ours.close()
+
+        worker.serve(theirs, PATH, lambda _path: library)
+
+    assert library.journal == ["init", "shutdown"]
