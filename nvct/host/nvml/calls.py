@@ -84,8 +84,8 @@ class Driver:
         """Keep the path and what loads it."""
         self._path = path
         self._load = load
-        self._module: ModuleType | None = None
         self._nvml: Calls | None = None
+        self._is_initialized = False
 
     def ask(self, question: Callable[..., object], arguments: dict[str, object]) -> object:
         """Return what a function returns that is called with `Calls` and the arguments.
@@ -93,13 +93,13 @@ class Driver:
         Raises:
             NvmlError: the library cannot be loaded or initialized, or refuses a call.
         """
-        if self._module is None:
-            self._module = self._load(self._path)
-        nvml = Calls(self._module)
+        if self._nvml is None:
+            self._nvml = Calls(self._load(self._path))
+        nvml = self._nvml
         try:
-            if self._nvml is None:
+            if not self._is_initialized:
                 nvml.nvmlInit()
-                self._nvml = nvml
+                self._is_initialized = True
             return question(nvml, **arguments)
         except nvml.NVMLError as error:
             failed = nvml.last
@@ -111,8 +111,9 @@ class Driver:
 
     def shut_down(self) -> None:
         """Close NVML's handles, if it is initialized."""
-        nvml, self._nvml = self._nvml, None
-        if nvml is not None:
+        nvml = self._nvml
+        if nvml is not None and self._is_initialized:
+            self._is_initialized = False
             try:
                 nvml.nvmlShutdown()
             except nvml.NVMLError:

@@ -97,6 +97,12 @@ class NvmlSession:
                 return
         raise self._stuck(worker)
 
+    @property
+    def is_stuck(self) -> bool:
+        """Return whether the worker was killed and has not ended: it waits in the kernel."""
+        worker = self._own_worker()
+        return worker is not None and worker.killed
+
     def _ask(self, verb: str, parse: Callable[[Json], T]) -> T:
         """Return the worker's answer to a request.
 

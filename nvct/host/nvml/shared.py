@@ -23,15 +23,19 @@ _SESSIONS: dict[str, tuple[Identity, NvmlSession]] = {}
 
 
 def session(library: str) -> NvmlSession:
-    """Return this process's session with a library: another one where the file was replaced."""
+    """Return this process's session with a library: another one where the file was replaced.
+
+    While a worker is stuck its session is returned for every library, and says so: another worker
+    would wait for the same driver.
+    """
+    for _, other in _SESSIONS.values():
+        if other.is_stuck:
+            return other
     identity = _identity(library)
     known, current = _SESSIONS.get(library, (identity, None))
     if current is not None and known != identity:
-        try:
-            current.close()
-            current = None
-        except NvmlError:  # it is stuck: its calls say so
-            pass
+        current.close()
+        current = None
     if current is None:
         if not _SESSIONS:
             atexit.register(close)

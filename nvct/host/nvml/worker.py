@@ -10,11 +10,14 @@ can run in another container, behind a socket from there. gRPC is never imported
 
 from __future__ import annotations
 
+import os
+import traceback
 from dataclasses import asdict, is_dataclass
 
 from nvct import errors
 from nvct.errors import NvctError, NvmlError
 from nvct.host.nvml import calls, messages
+from nvct.host.nvml.process import DEBUG_ENV
 from nvct.host.nvml.properties import properties
 from nvct.host.nvml.report import report
 
@@ -68,6 +71,8 @@ def _answer(driver: calls.Driver, verb: str, arguments: dict[str, Json]) -> dict
     except NvctError as error:
         return {"error": {**errors.told(error)}}
     except Exception as error:  # the last resort of this process: the session raises it
+        if DEBUG_ENV in os.environ:
+            traceback.print_exc()
         return {"error": {**errors.told(errors.unexpected(error))}}
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import NvmlError
+from nvct.host.nvml import shared
 from nvct.host.nvml.process import KILL_S, NAME
 from nvct.host.nvml.session import NvmlSession
 from nvct.sim import sets, tree
@@ -141,8 +142,30 @@ def test_a_worker_that_sigkill_does_not_end_is_the_only_one_until_it_has_ended(
     assert time.monotonic() - began < KILL_S
     assert workers() == [pid]
 
+    assert session.is_stuck
     sets.apply(node, "nvml-hang-hard", ["0"])
     wait_for_the_end_of_a_stuck_worker(session)
     session.limit_s = TIMEOUT_S
     assert len(session.report().gpus) == 4
     assert pid not in workers()
+    assert not session.is_stuck
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes mounts")
+def test_while_a_worker_is_stuck_no_library_gets_another_one(
+    node: tree.Node, tmp_path: Path
+) -> None:
+    session = shared.session(str(node.library_dir / "libnvidia-ml.so.1"))
+    session.limit_s = 0.5
+    sets.apply(node, "nvml-hang-hard", ["600"])
+    try:
+        refused(session)
+        (pid,) = workers()
+
+        assert shared.session("libc.so.6") is session
+        assert f"process {pid} waits in the driver" in refused(session).message
+        assert workers() == [pid]
+    finally:
+        sets.apply(node, "nvml-hang-hard", ["0"])
+    wait_for_the_end_of_a_stuck_worker(session)
+    assert shared.session("libc.so.6") is not session

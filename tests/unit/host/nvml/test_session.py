@@ -151,6 +151,27 @@ def test_the_terminals_interrupt_is_the_sessions_business(session: NvmlSession) 
     assert pid_of(session) == pid
 
 
+def test_no_handler_of_this_process_runs_in_the_worker(session: NvmlSession, log: Path) -> None:
+    def handler(_number: int, _frame: object) -> None:
+        log.write_text(f"handled {os.getpid()}\n")
+
+    before = signal.signal(signal.SIGTERM, handler)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    try:
+        session.check()
+        pid = pid_of(session)
+        status = Path(f"/proc/{pid}/status").read_text()
+        os.kill(pid, signal.SIGTERM)
+        wait_until_gone(pid)
+        assert signal.SIGUSR1 in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGTERM, before)
+
+    assert "\nSigBlk:\t0000000000000000\n" in status
+    assert entries(log) == [("init", pid)]
+
+
 def test_the_worker_has_no_file_of_this_process(session: NvmlSession, tmp_path: Path) -> None:
     with (tmp_path / "ours").open("w") as file:
         os.set_inheritable(file.fileno(), True)  # noqa: FBT003 - positional only

@@ -12,10 +12,12 @@ import pytest
 
 from nvct.errors import NvctError, NvmlError
 from nvct.host.nvml import messages, worker
+from nvct.host.nvml.session import NvmlSession
 from tests.unit.host.nvml.library import PythonNvml, nvml_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from _socket import socket as _Socket  # noqa: N812 - socket is the module here
     from collections.abc import Iterator
 
     from nvct.oci.jsontext import Json
@@ -116,6 +118,23 @@ def test_a_mistake_of_ours_is_an_error_that_asks_for_a_report() -> None:
 
     assert caught.value.code == "bug"
     assert not isinstance(caught.value, NvmlError)
+
+
+def test_a_mistake_of_ours_is_shown_in_full_where_one_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NVCT_DEBUG", "1")
+
+    def serve(connection: _Socket, path: str) -> None:
+        worker.serve(connection, path, lambda _path: PythonNvml({"minor": 0, "name": "X"}))
+
+    with (
+        contextlib.closing(NvmlSession(PATH, serve=serve)) as session,
+        pytest.raises(NvctError, match="unexpected KeyError"),
+    ):
+        session.report()
+
+    assert "nvmlDeviceGetUUID" in capfd.readouterr().err
 
 
 def test_a_request_that_is_none_ends_the_worker() -> None:
