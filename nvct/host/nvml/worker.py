@@ -11,7 +11,6 @@ can run in another container, behind a socket from there. gRPC is never imported
 from __future__ import annotations
 
 import os
-import traceback
 from dataclasses import asdict, is_dataclass
 
 from nvct import errors
@@ -72,6 +71,8 @@ def _answer(driver: calls.Driver, verb: str, arguments: dict[str, Json]) -> dict
         return {"error": {**errors.told(error)}}
     except Exception as error:  # the last resort of this process: the session raises it
         if DEBUG_ENV in os.environ:
+            import traceback  # 3 ms
+
             traceback.print_exc()
         return {"error": {**errors.told(errors.unexpected(error))}}
 
