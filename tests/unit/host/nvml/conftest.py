@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A session whose worker has a library in Python, and that library's log."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+
+import pytest
+
+from nvct.host.nvml.session import NvmlSession
+from tests.unit.host.nvml.sessions import LIBRARY, TIMEOUT_S, serve_library
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def session(log: Path) -> Iterator[NvmlSession]:
+    with contextlib.closing(
+        NvmlSession(LIBRARY, TIMEOUT_S, partial(serve_library, log=log))
+    ) as session:
+        yield session

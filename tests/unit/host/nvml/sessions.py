@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests of sessions share: workers without a driver, and what became of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from nvct.host.nvml import worker
+from tests.unit.host.nvml.library import PythonNvml
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket
+
+    from nvct.host.nvml.session import NvmlSession
+
+LIBRARY = "/lib/libnvidia-ml.so.1"
+GPU: dict[str, object] = {"minor": 0, "uuid": "GPU-1", "name": "X"}
+TIMEOUT_S = 30.0
+
+
+class LoggedNvml(PythonNvml):
+    """A library that writes into a file what it is asked, as it is in another process."""
+
+    def __init__(self, log: Path) -> None:
+        super().__init__(GPU)
+        self.log = log
+
+    def nvmlInit(self) -> None:  # noqa: N802 - NVML's names
+        self.write("init")
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.write("shutdown")
+
+    def nvmlSystemGetDriverVersion(self) -> bytes:  # noqa: N802
+        self.write("version")
+        return super().nvmlSystemGetDriverVersion()
+
+    def write(self, word: str) -> None:
+        with self.log.open("a") as file:
+            file.write(f"{word} {os.getpid()}\n")
+
+
+def serve_library(connection: socket, path: str, log: Path) -> None:
+    worker.serve(connection, path, lambda _path: LoggedNvml(log))
+
+
+def entries(log: Path) -> list[tuple[str, int]]:
+    rows = (row.split() for row in log.read_text().splitlines())
+    return [(word, int(pid)) for word, pid in rows]
+
+
+def pid_of(session: NvmlSession) -> int:
+    assert session._worker
+    return session._worker.pid
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process is there; a zombie, whose parent is away, has ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return text.rpartition(") ")[2][0] not in "ZX"
+
+
+def wait_until_gone(pid: int) -> None:
+    until = time.monotonic() + TIMEOUT_S
+    while is_running(pid):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def hang(connection: socket, path: str) -> None:
+    time.sleep(600)
