@@ -18,7 +18,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-COMPAT32 = "compat32"
+    from nvct.host.model import Capability
+
+COMPAT32: Capability = "compat32"
 NOT_HELD = ("socket", "directory")
 _LIBRARY_DIR = re.compile(r"/(?:usr/)?lib(?:32|64)?/(?:[a-z0-9_]+-linux-gnu[a-z0-9]*/)?")
 _DATA_DIR = re.compile(r"/(?:usr/(?:local/)?share|etc|usr/lib|lib)/")

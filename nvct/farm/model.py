@@ -8,10 +8,12 @@ does, and is all that is known of the driver's files once a package upgrade has 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal, TypeAlias
 
 from nvct.errors import DocumentError
+from nvct.host.libraries import COMPAT_MACHINES
 from nvct.host.model import DriverFile, Link
 
 TYPE_CHECKING = False
@@ -144,6 +146,10 @@ def _entry(document: dict[str, Any]) -> Entry:
     file = document.pop("file")
     file["links"] = tuple(Link(**link) for link in file["links"])
     file["needed"] = tuple(file["needed"])
+    if file["kind"] == "library":  # manifests of before plan format 5 do not say it
+        is_compat = file["capability"] == "compat32"
+        machine = os.uname().machine
+        file.setdefault("machine", COMPAT_MACHINES.get(machine, "") if is_compat else machine)
     source, held = Identity(**document.pop("source")), Identity(**document.pop("held"))
     return Entry(**document, file=DriverFile(**file), source=source, held=held)
 

@@ -71,12 +71,7 @@ def table_of(settings: Config, inventory: Inventory) -> Table:
         manifest = build.build(of(settings), inventory, settings.driver_root, ways=ways)
     except HostError as error:
         return table.none(error.message, inventory.driver_version)
-    return table.make(
-        manifest,
-        inventory,
-        params=settings.params_mask == "true",
-        disabled_hooks=settings.jit_disable_hooks,
-    )
+    return table.make(manifest, inventory, params=settings.params_mask == "true")
 
 
 def choice(settings: Config, table: Table | None) -> str:

@@ -16,10 +16,7 @@ container, the others are those of NVIDIA_DRIVER_CAPABILITIES; an entry may stan
      "mounts":  {capability: [[destination, text], ...]}  what has a place of its own: a link into
                 the view where the image has none and can be changed, else a single mount,
      "env":     {capability: ["K=V", ...]},
-     "compat":  {"host_driver": version, "host_cuda": version or ""},  both "" where config.toml
-                disables that hook: the image's compatibility libraries are left alone,
      "params":  bool                config.toml wants the mask of the driver's params,
-     "profile": bool,               config.toml allows the application profile
      "staged": bool}                the files are mounts of their own below the view
 
 - `path` is below the view, e.g. "lib64/libcuda.so.1": the container has it below the place where
@@ -31,13 +28,11 @@ container, the others are those of NVIDIA_DRIVER_CAPABILITIES; an entry may stan
 - a value in "env" may begin with "VIEW/": the place where the view is mounted.
 - `text` is JSON of an OCI mount. Its source is in the view where the view has the file, so that
   it outlives an upgrade of the driver on the disk; sockets are the host's own.
-- "params" and "profile" need the one hook, which is put together of the plan's `Edits["hook"]`
-  with the arguments --mask-params and --application-profile; the profile is for graphics and
-  display only.
+- "params" needs the plan's hook, with no other work.
 
-The table takes the place of mounts, env, hooks and parts of the common edits of nvct's own spec
-(plan["specs"][0]["edits"]), but for the nodes and gids of edits and parts; the edits of devices
-hold as they are.
+The table takes the place of mounts, env, links and folders of the common edits of nvct's own plan
+(plan["specs"][0]["edits"]) and of their parts; their nodes and gids, and the rest of their work,
+hold, and so do the edits of devices. The application profile is for graphics and display only.
 """
 
 from __future__ import annotations
@@ -49,12 +44,12 @@ from nvct.farm.layout import COMPAT32
 from nvct.host import driver_names
 from nvct.plan import compile as compiler
 from nvct.plan import facts
-from nvct.specgen import capabilities, edits, hooks
+from nvct.specgen import capabilities, edits
 from nvct.specgen.generate import VOID_ENV
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
     from nvct.farm.model import Manifest
@@ -63,8 +58,6 @@ if TYPE_CHECKING:
 
     Pairs: TypeAlias = list[list[str]]
 
-PROFILE_HOOK = "update-application-profile"
-COMPAT_HOOK = "enable-cuda-compat"
 # GSP firmware is loaded by the kernel, not by containers; those who may look get it by name.
 FIRMWARE: Capability = "graphics"
 GRAPHICAL = ("graphics", "display")
@@ -79,35 +72,23 @@ def none(why: str, version: str = "") -> Table:
     return {
         "view": "", "why": why, "version": version, "facts": [], "cache": {}, "cache32": {},
         "links": {}, "links32": {}, "mounts": {}, "env": {},
-        "compat": {"host_driver": "", "host_cuda": ""},
-        "params": False, "profile": False, "staged": False,
+        "params": False, "staged": False,
     }  # fmt: skip
 
 
-def make(
-    manifest: Manifest,
-    inventory: Inventory,
-    *,
-    params: bool = False,
-    disabled_hooks: Iterable[str] = (),
-) -> Table:
+def make(manifest: Manifest, inventory: Inventory, *, params: bool = False) -> Table:
     """Return the table of a view.
 
     Args:
         manifest: of the view.
         inventory: what the view was made of, with the sockets of daemons that run.
         params: whether config.toml wants the driver's params to be masked.
-        disabled_hooks: by their names, or "all".
     """
     files = [file for file in map(_mover(manifest), inventory.files) if file is not None]
-    held = replace(inventory, files=tuple(files))
-    wanted = _by_capability(held)
-    wanted_32 = _of_32_bits(held, wanted)
+    usual = [file for file in files if file.capability != COMPAT32]
+    wanted = capabilities.files_by_capability(usual)
+    wanted_32 = _of_32_bits(files)
     view = _View(manifest)
-    hooked = hooks.enabled_names(tuple(disabled_hooks), ())
-    versions = (manifest.version, inventory.cuda_version or manifest.cuda_version)
-    if COMPAT_HOOK not in hooked:
-        versions = "", ""
     return {
         "view": manifest.path,
         "why": "",
@@ -119,9 +100,7 @@ def make(
         "links32": _table(wanted_32, view.links),
         "mounts": _table(wanted, _mounts),
         "env": {"": [VOID_ENV], "compute": [f"NVIDIA_CTK_LIBCUDA_DIR={VIEW}lib64"]},
-        "compat": {"host_driver": versions[0], "host_cuda": versions[1]},
         "params": params,
-        "profile": PROFILE_HOOK in hooked,
         "staged": manifest.method == "binds",
     }
 
@@ -142,34 +121,28 @@ def _mover(manifest: Manifest) -> Callable[[DriverFile], DriverFile | None]:
     return move
 
 
-def _by_capability(inventory: Inventory) -> dict[str, list[DriverFile]]:
-    """Return what each capability needs beyond what every container gets; no 32-bit libraries."""
-    usual = replace(inventory, files=tuple(f for f in inventory.files if f.capability != COMPAT32))
-    found: dict[str, list[DriverFile]] = {"": list(capabilities.filter(usual, ()).files)}
-    for name in capabilities.NAMES:
-        if name != COMPAT32:
-            files = capabilities.filter(usual, (name,)).files
-            found[name] = [file for file in files if file not in found[""]]
+def _of_32_bits(files: Sequence[DriverFile]) -> Mapping[Capability, Sequence[DriverFile]]:
+    """Return the 32-bit libraries of each capability, and under "" those of none."""
+    found: dict[Capability, list[DriverFile]] = {"": _libraries_of_32_bits(files, ())}
+    for name in capabilities.DEFAULT:
+        named = _libraries_of_32_bits(files, (name,))
+        found[name] = [file for file in named if file not in found[""]]
     return found
 
 
-def _of_32_bits(
-    inventory: Inventory, wanted: dict[str, list[DriverFile]]
-) -> dict[str, list[DriverFile]]:
-    found: dict[str, list[DriverFile]] = {}
-    for name in wanted:
-        named = (name, COMPAT32) if name else (COMPAT32,)
-        files = capabilities.filter(inventory, named).files  # type: ignore[arg-type]  # of NAMES
-        libraries = [file for file in files if file.capability == COMPAT32]
-        found[name] = [file for file in libraries if file not in found.get("", [])]
-    return found
+def _libraries_of_32_bits(
+    files: Sequence[DriverFile], wanted: tuple[Capability, ...]
+) -> list[DriverFile]:
+    named = capabilities.files_of(files, (*wanted, COMPAT32))
+    return [file for file in named if file.capability == COMPAT32]
 
 
 def _table(
-    wanted: dict[str, list[DriverFile]], show: Callable[[DriverFile, str], Iterable[list[str]]]
+    wanted: Mapping[Capability, Sequence[DriverFile]],
+    show: Callable[[DriverFile, str], Iterable[list[str]]],
 ) -> dict[str, Pairs]:
     """Return the entries of each capability's files, each once and sorted."""
-    tables = {
+    tables: dict[str, Pairs] = {
         name: [
             list(pair) for pair in sorted({tuple(p) for file in files for p in show(file, name)})
         ]

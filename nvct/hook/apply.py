@@ -8,9 +8,12 @@ and the dynamic linker's cache.
 
 from __future__ import annotations
 
+from nvct.hook import options
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.hook.context import Context
+    from nvct.plan.model import Work
 
 
 def run(context: Context) -> None:
@@ -19,27 +22,33 @@ def run(context: Context) -> None:
     Raises:
         NvctError: a part could not be done; what was done before stays.
     """
-    options = context.options
-    if options.is_set("mask-params"):
+    do(context, options.work(context.options))
+
+
+def do(context: Context, work: Work) -> None:
+    """Do the work in a container's root.
+
+    Raises:
+        NvctError: a part could not be done; what was done before stays.
+    """
+    if work["params"]:
         from nvct.hook import disable_device_node_modification
 
         disable_device_node_modification.run(context)
-    folders = options.values("folder")
-    if options.values("link"):
+    if work["links"]:
         from nvct.hook import create_symlinks
 
-        create_symlinks.run(context)
-    wants_compat = options.text("host-driver-version") or options.text("host-cuda-version")
-    if folders or wants_compat:
+        create_symlinks.make(context, work["links"])
+    if work["folders"] or work["compat"]:
         from nvct.hook import update_ldcache
 
         compat = None
-        if wants_compat:
+        if work["compat"]:
             from nvct.hook import enable_cuda_compat
 
-            compat = enable_cuda_compat.choose(context)
-        update_ldcache.update(context, folders, [compat] if compat else [])
-    if options.is_set("application-profile"):
+            compat = enable_cuda_compat.choose(context, work["compat"])
+        update_ldcache.update(context, work["folders"], [compat] if compat else [])
+    if work["profile"]:
         from nvct.hook import update_application_profile
 
         update_application_profile.run(context)

@@ -8,13 +8,11 @@ be; a file or another link at its place is replaced in one step.
 
 from __future__ import annotations
 
-from nvct.errors import UsageError
+from nvct.hook import options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.hook.context import Context
-
-SEPARATOR = "::"
 
 
 def run(context: Context) -> None:
@@ -24,18 +22,15 @@ def run(context: Context) -> None:
         UsageError: a link isn't written TARGET::LINK.
         UnsafePathError: a directory stands where the link is to be.
     """
-    links = [split(text) for text in context.options.values("link")]
-    if links:
-        context.root().symlinks(links, kernel=context.kernel)
+    make(context, options.work(context.options)["links"])
 
 
-def split(text: str) -> tuple[str, str]:
-    """Return (target, link).
+def make(context: Context, links: list[list[str]]) -> None:
+    """Make links, [target, path] each.
 
     Raises:
-        UsageError: it isn't written TARGET::LINK.
+        UnsafePathError: a directory stands where the link is to be.
     """
-    parts = text.split(SEPARATOR)
-    if len(parts) != 2 or not parts[0] or not parts[1].strip("/"):
-        raise UsageError(f"link {text!r} is not written TARGET::LINK")
-    return parts[0], parts[1]
+    if links:
+        pairs = [(target, path) for target, path in links]
+        context.root().symlinks(pairs, kernel=context.kernel)

@@ -8,11 +8,13 @@ nothing of it runs here.
 from __future__ import annotations
 
 from nvct import paths
+from nvct.hook import options
 from nvct.rootfs import compat, linker_conf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.hook.context import Context
+    from nvct.plan.model import Compat
 
 
 def run(context: Context) -> None:
@@ -21,11 +23,12 @@ def run(context: Context) -> None:
     Raises:
         NvctError: the container's files don't allow it.
     """
-    if not any(_host(context)):
+    versions = options.work(context.options)["compat"]
+    if not versions:
         return
     root = context.root()
     old = linker_conf.read(root)
-    chosen = choose(context)
+    chosen = choose(context, versions)
     folders = [chosen] if chosen else []
     if folders == old.compat:
         return
@@ -38,14 +41,8 @@ def run(context: Context) -> None:
     linker_conf.write(root, new, context.kernel)
 
 
-def _host(context: Context) -> tuple[str, str]:
-    options = context.options
-    return options.text("host-driver-version"), options.text("host-cuda-version")
-
-
-def choose(context: Context) -> str | None:
+def choose(context: Context, versions: Compat) -> str | None:
     """Return the folder of the compatibility libraries if they are to be used, else None."""
-    if not any(_host(context)):
-        return None
-    folder = context.options.text("cuda-compat-container-root", paths.COMPAT_FOLDER)
-    return compat.choose(context.root(), _host(context), folder, context.warn)
+    host = versions.get("driver", ""), versions.get("cuda", "")
+    folder = versions.get("folder") or paths.COMPAT_FOLDER
+    return compat.choose(context.root(), host, folder, context.warn)

@@ -2,7 +2,8 @@
 """Command lines of the hooks, read as the incumbent reads its own.
 
 `--name value`, `--name=value`, and with one dash; switches take `=true` or `=false`. A list is
-a repeated flag; a value is never split at commas, which may stand in a path.
+a repeated flag; a value is never split at commas, which may stand in a path. `work` is the one
+reader of what `nvct.plan.hook_command` writes.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeAlias
 
+    from nvct.plan.model import Compat, Work
+
     Kinds: TypeAlias = dict[str, str]
 
 LIST, TEXT, SWITCH = "list", "text", "switch"
 TRUE = ("1", "t", "T", "true", "TRUE", "True")
 FALSE = ("0", "f", "F", "false", "FALSE", "False")
+SEPARATOR = "::"
 
 
 class Options:
@@ -102,3 +106,37 @@ def read(words: list[str], kinds: Kinds, *, surplus: bool = False) -> Options:
         index += 1
     options.rest += words[index:]
     return options
+
+
+def work(options: Options) -> Work:
+    """Return the work in the container's root that flags ask for.
+
+    Raises:
+        UsageError: a link isn't written TARGET::LINK.
+    """
+    compat: Compat = {}
+    if options.text("host-driver-version") or options.text("host-cuda-version"):
+        compat = {
+            "driver": options.text("host-driver-version"),
+            "cuda": options.text("host-cuda-version"),
+            "folder": options.text("cuda-compat-container-root"),
+        }
+    return {
+        "links": [_link(text) for text in options.values("link")],
+        "folders": options.values("folder"),
+        "compat": compat,
+        "params": options.is_set("mask-params"),
+        "profile": options.is_set("application-profile"),
+    }
+
+
+def _link(text: str) -> list[str]:
+    """Return [target, link].
+
+    Raises:
+        UsageError: it isn't written TARGET::LINK.
+    """
+    parts = text.split(SEPARATOR)
+    if len(parts) != 2 or not parts[0] or not parts[1].strip("/"):
+        raise UsageError(f"link {text!r} is not written TARGET::LINK")
+    return parts

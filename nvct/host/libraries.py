@@ -248,7 +248,7 @@ def make(
         other = f"for {headers.machine}, not {search.machine}"
         search.findings.leave_out(host_path, COMPAT_REASON if is_compat else other)
         return None
-    soname, needed = (headers.soname, headers.needed) if headers else ("", ())
+    machine, soname, needed = headers or ("", "", ())
     path = search.roots.container_path(host_path)
     return DriverFile(
         host_path=host_path,
@@ -256,6 +256,7 @@ def make(
         reason=reason,
         kind="library",
         capability=capability or driver_names.class_of(os.path.basename(path)),
+        machine=machine,
         soname=soname,
         links=tuple(_links(tree, found.real, path, soname)),
         needed=needed,

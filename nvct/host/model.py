@@ -51,6 +51,7 @@ class DriverFile:
     """A file or directory that containers get from the driver.
 
     Attributes:
+        machine: that a library is for, as uname names it; "" where its headers are unreadable.
         soname: of a library, "" where it has none.
         links: what has to stand beside a library so that programs find it.
         needed: of a library, the names of those that it is linked to.
@@ -61,6 +62,7 @@ class DriverFile:
     reason: str
     kind: FileKind
     capability: Capability = ""
+    machine: str = ""
     soname: str = ""
     links: tuple[Link, ...] = ()
     needed: tuple[str, ...] = ()

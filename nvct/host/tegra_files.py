@@ -77,6 +77,7 @@ class Mounts:
                 container_path=path,
                 reason=file.reason,
                 kind=file.kind,
+                machine=file.machine,
                 soname=file.soname,
                 links=tuple(links.get(path, ())),
             )
@@ -141,23 +142,24 @@ class Mounts:
     def _file(self, entry: Entry, found: Found) -> DriverFile:
         name = os.path.basename(found.real)
         kind = _kind(found, name)
-        soname = self._soname(found.real) if kind == "library" else ""
+        machine, soname = self._machine_and_soname(found.real) if kind == "library" else ("", "")
         return DriverFile(
             host_path=self._tree.host_path(found.real),
             container_path=found.real,
             reason=f"{_name(entry)} names it",
             kind=kind,
+            machine=machine,
             soname=soname,
         )
 
-    def _soname(self, path: str) -> str:
+    def _machine_and_soname(self, path: str) -> tuple[str, str]:
         try:
-            soname = self._tree.read_elf(path).soname or ""
+            machine, soname, _ = self._tree.headers(path)
         except (ElfError, UnsafePathError, OSError) as error:
             host_path = self._tree.host_path(path)
             self._findings.warn(f"{host_path} has no readable SONAME: {error}")
-            return ""
-        return "" if "/" in soname else soname
+            return "", ""
+        return machine, "" if "/" in soname else soname
 
     def _add_library_links(self) -> None:
         """Add the names that the dynamic linker and programs look for, where they are free.

@@ -3,7 +3,7 @@
 
 Contract: a link is resolved as a process inside the tree would: one that is absolute starts again
 at the driver root, none leaves it. nvidia-container-toolkit v1.20 resolves them against the host.
-A directory and the linker's cache are read once in a tree's life.
+A directory, the headers of an ELF file and the linker's cache are read once in a tree's life.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class Tree:
         self._names: dict[str, list[str]] = {}
         self._sets: dict[str, frozenset[str]] = {}
         self._folders: dict[str, int] = {}
+        self._headers: dict[str, Headers] = {}
         self._cache: Cache | LdCacheError | None = None
         self._has_read_cache = False
 
@@ -152,26 +153,19 @@ class Tree:
         except (OSError, UnsafePathError):
             return False
 
-    def read_elf(self, path: str) -> elf.Elf:
-        """Return the ELF headers of a file at its real path; `needed` is not to be asked for.
+    def headers(self, path: str) -> Headers:
+        """Return what the dynamic linker would see of a library at its real path.
 
         Raises:
             ElfError: it is no ELF file, or a damaged one.
             OSError: it cannot be read.
             UnsafePathError: it is no regular file.
         """
-        return self._read_elf(path)[0]
+        if path not in self._headers:
+            self._headers[path] = self._read_headers(path)
+        return self._headers[path]
 
-    def headers(self, path: str) -> Headers:
-        """Return what the dynamic linker would see of a library at its real path.
-
-        Raises:
-            ElfError, OSError, UnsafePathError: as `read_elf`.
-        """
-        found, needed = self._read_elf(path)
-        return Headers(found.machine, found.soname or "", tuple(needed))
-
-    def _read_elf(self, path: str) -> tuple[elf.Elf, list[str]]:
+    def _read_headers(self, path: str) -> Headers:
         directory, _, name = path.rpartition("/")
         # O_NOFOLLOW and O_NONBLOCK: it was a regular file when it was found.
         flags = posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_NOCTTY
@@ -183,7 +177,7 @@ class Tree:
             if posix.fstat(fd).st_mode & S_IFMT != S_IFREG:
                 raise UnsafePathError(f"{path} in {self.host_root} is no regular file")
             found = elf.read(fd)
-            return found, found.needed
+            return Headers(found.machine, found.soname or "", tuple(found.needed))
         finally:
             posix.close(fd)
 

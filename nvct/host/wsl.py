@@ -206,17 +206,16 @@ def _file(search: _Search, found: Found, path: str, reason: str) -> DriverFile |
     """Return a file as a mount, None for a library of another machine."""
     name = os.path.basename(path)
     host_path = search.tree.host_path(found.real)
-    kind, soname = _kind(name), ""
+    kind, machine, soname = _kind(name), "", ""
     if kind == "library":
         try:
-            elf = search.tree.read_elf(found.real)
+            machine, soname, _ = search.tree.headers(found.real)
         except (ElfError, UnsafePathError, OSError) as error:
             search.findings.warn(f"{host_path} has no readable SONAME: {error}")
         else:
-            if elf.machine != search.machine:
-                search.findings.leave_out(host_path, f"it is for {elf.machine}")
+            if machine != search.machine:
+                search.findings.leave_out(host_path, f"it is for {machine}")
                 return None
-            soname = elf.soname or ""
     stem = driver_names.stem(name).removesuffix("_loader")
     return DriverFile(
         host_path=host_path,
@@ -224,6 +223,7 @@ def _file(search: _Search, found: Found, path: str, reason: str) -> DriverFile |
         reason=reason,
         kind=kind,
         capability=CLASSES.get(stem) or driver_names.class_of(f"{stem}.so"),
+        machine=machine,
         soname=soname,
     )
 

@@ -11,26 +11,54 @@ import os
 import re
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from nvct.cdi import edits as cdi_edits
 from nvct.errors import NvctError
 from nvct.oci import jsontext
-from nvct.plan import facts, libraries, model
+from nvct.plan import facts, hook_command, model
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nvct.cdi.registry import Registry
-    from nvct.cdi.types import ContainerEdits, Device, Hook, Spec
+    from nvct.cdi.types import ContainerEdits, Spec
 
-APPLY = "apply"
-"""The hook that does all of a container's work in one process (nvct.hook.apply)."""
-WITH_VALUE = ("--link", "--folder")
 VERSION_FILE = "driver/nvidia/version"
 # Three digits: WSL and Tegra have a libcuda.so.1.1, which is no driver's version.
 _LIBCUDA = re.compile(r"/libcuda\.so\.(\d{3}\.[\d.]+)$")
 _LOADED = re.compile(r"Kernel Module[^\n]*?\s(\d+\.[\d.]+)\s")
+
+
+class Part(NamedTuple):
+    """What a container gets.
+
+    Attributes:
+        edits: of a spec; of nvct's own without its hook.
+        work: what that hook would do, None for nothing.
+        cache: how the dynamic linker finds what the edits mount (nvct.plan.model).
+    """
+
+    edits: ContainerEdits
+    work: model.Work | None = None
+    cache: Sequence[list[str]] = ()
+
+
+class Own(NamedTuple):
+    """What nvct's own plan is compiled from.
+
+    Attributes:
+        kind: of its devices.
+        common: what every container gets, under "", and what each driver capability adds.
+        devices: names of a device, and the same for it alone.
+        hook: the program that does the work.
+    """
+
+    kind: str
+    common: Mapping[str, Part]
+    devices: Sequence[tuple[Sequence[str], Mapping[str, Part]]]
+    hook: model.Program
 
 
 def empty(config: str) -> model.Plan:
@@ -59,145 +87,111 @@ def compile_registry(registry: Registry, config: str, proc: str = "/proc") -> mo
     plan["problems"] = [error.message for error in registry.errors.values()]
     places: dict[str, int] = {}
     for name, (spec_file, device) in sorted(registry.devices.items()):
-        if spec_file.path not in places:
-            places[spec_file.path] = len(plan["specs"])
-            plan["specs"].append(_spec(spec_file.path, spec_file.spec, proc))
-        _add_device(plan, name, device, spec=places[spec_file.path], path=spec_file.path)
+        path = spec_file.path
+        if path not in places:
+            places[path] = len(plan["specs"])
+            common = _alone(spec_file.spec.get("containerEdits"))
+            plan["specs"].append(_spec(plan, path, common, proc))
+        edits = _alone(device.get("containerEdits"))
+        _add_device(plan, [name], edits, spec=places[path], path=path)
     plan["conflicts"] = dict(sorted(registry.conflicts.items()))
     # A kind whose names all conflict is there: no other source may answer for it.
     plan["kinds"] = sorted({n.partition("=")[0] for n in (*plan["devices"], *plan["conflicts"])})
     return plan
 
 
-def compile_spec(
-    spec: Spec,
-    path: str,
-    config: str,
-    proc: str = "/proc",
-    *,
-    parts: Mapping[str, Spec] | None = None,
-) -> model.Plan:
+def compile_spec(spec: Spec, path: str, config: str, proc: str = "/proc") -> model.Plan:
     """Compile one spec that nvct has just made for this host.
 
     Args:
-        spec: what every container gets.
+        spec: what containers get.
         path: where it is kept.
         config: path of the config.toml in force, the plan's key.
         proc: where procfs is.
-        parts: what containers with a driver capability get beyond it, as `specgen.parts` makes
-            them.
     """
     plan = empty(config)
-    parts = parts or {}
-    common = {name: part.get("containerEdits") or {} for name, part in parts.items()}
-    plan["specs"].append(_spec(path, spec, proc, common))
+    plan["specs"].append(_spec(plan, path, _alone(spec.get("containerEdits")), proc))
     for device in spec["devices"]:
-        more = {
-            name: other.get("containerEdits") or {}
-            for name, part in parts.items()
-            for other in part["devices"]
-            if other["name"] == device["name"]
-        }
-        _add_device(
-            plan, f"{spec['kind']}={device['name']}", device, spec=0, path=path, parts=more
-        )
+        name = f"{spec['kind']}={device['name']}"
+        _add_device(plan, [name], _alone(device.get("containerEdits")), spec=0, path=path)
     plan["kinds"] = [spec["kind"]]
     return plan
 
 
-def _spec(
-    path: str, spec: Spec, proc: str, parts: Mapping[str, ContainerEdits] | None = None
-) -> model.Spec:
+def compile_own(own: Own, path: str, config: str, proc: str = "/proc") -> model.Plan:
+    """Compile what nvct has just found on this host; as `compile_spec`."""
+    plan = empty(config)
+    plan["hook"] = own.hook
+    plan["specs"].append(_spec(plan, path, own.common, proc))
+    for names, parts in own.devices:
+        full = [f"{own.kind}={name}" for name in names]
+        _add_device(plan, full, parts, spec=0, path=path)
+    plan["devices"] = dict(sorted(plan["devices"].items()))
+    plan["kinds"] = [own.kind]
+    return plan
+
+
+def _alone(edits: ContainerEdits | None) -> dict[str, Part]:
+    """Return the edits of a spec as parts: every container gets them."""
+    return {"": Part(edits or {})}
+
+
+def _spec(plan: model.Plan, path: str, parts: Mapping[str, Part], proc: str) -> model.Spec:
     """Compile a spec's common edits, and look whether it still fits the host."""
-    common: ContainerEdits = spec.get("containerEdits") or {}
     compiled: model.Spec = {"path": path, "facts": [], "edits": model.no_edits(), "refuse": ""}
-    everything = [common, *(parts or {}).values()]
-    compiled["refuse"] = _drift(everything, proc, compiled["facts"])
+    compiled["refuse"] = _drift(parts, proc, compiled["facts"]) or _missing(plan, parts)
     try:
-        compiled["edits"] = _with_parts(common, parts or {}, path)
+        compiled["edits"] = _with_parts(plan, parts, path)
     except NvctError as error:
         compiled["refuse"] = compiled["refuse"] or error.message.removeprefix(f"{path}: ")
     return compiled
 
 
 def _add_device(
-    plan: model.Plan,
-    name: str,
-    device: Device,
-    *,
-    spec: int,
-    path: str,
-    parts: Mapping[str, ContainerEdits] | None = None,
+    plan: model.Plan, names: Sequence[str], parts: Mapping[str, Part], *, spec: int, path: str
 ) -> None:
     """Compile one device; devices with equal edits share them, so that asking twice is once."""
     entry: model.Device = {"spec": spec, "edits": 0, "facts": [], "refuse": ""}
-    edits: ContainerEdits = device.get("containerEdits") or {}
-    everything = [edits, *(parts or {}).values()]
-    for node in (node for one in everything for node in one.get("deviceNodes", ())):
-        entry["facts"].append(facts.take("rdev", node.get("hostPath") or node["path"]))
-    entry["refuse"] = next(filter(None, map(_missing, everything)), "")
+    nodes = (node for part in parts.values() for node in part.edits.get("deviceNodes", ()))
+    for place in dict.fromkeys(node.get("hostPath") or node["path"] for node in nodes):
+        entry["facts"].append(facts.take("rdev", place))
+    entry["refuse"] = _missing(plan, parts)
     compiled = model.no_edits()
     try:
-        compiled = _with_parts(edits, parts or {}, path)
+        compiled = _with_parts(plan, parts, path)
     except NvctError as error:
         entry["refuse"] = entry["refuse"] or error.message.removeprefix(f"{path}: ")
     if compiled not in plan["edits"]:
         plan["edits"].append(compiled)
     entry["edits"] = plan["edits"].index(compiled)
-    plan["devices"][name] = entry
+    for name in names:
+        plan["devices"][name] = entry
 
 
-def _with_parts(
-    edits: ContainerEdits, parts: Mapping[str, ContainerEdits], source: str
-) -> model.Edits:
-    """Return compiled edits with compiled parts; what hooks the parts share is put together late.
+def _with_parts(plan: model.Plan, parts: Mapping[str, Part], source: str) -> model.Edits:
+    """Return compiled edits with compiled parts.
+
+    Without any part the hook stays one, whatever the container: a Tegra's lists name whole
+    directories, and only the hook sees what libraries are mounted with them.
 
     Raises:
         NvctError: an edit cannot be applied on this host.
     """
-    if not any(parts.values()):
-        return fragments(edits, source)
-    hooks = [hook for hook in edits.get("hooks", ()) if _is_shared(hook)]
-    made = fragments(
-        {**edits, "hooks": [h for h in edits.get("hooks", ()) if h not in hooks]}, source
-    )
-    of_parts = [h for part in parts.values() for h in part.get("hooks", ()) if _is_shared(h)]
-    if hooks or of_parts:
-        made["hook"] = _hook_parts(hooks[0] if hooks else of_parts[0], own=bool(hooks))
-    shared_hooks = libraries.Hooks([edits, *parts.values()])
-    made["cache"] = libraries.entries(edits, shared_hooks)
-    made["parts"] = {}
+    made = {name: fragments(part.edits, source) for name, part in parts.items()}
+    base = made.pop("")
+    if not made:
+        work = parts[""].work
+        if work is not None:
+            text = hook_command.text({"program": plan["hook"], "work": work})
+            base["hooks"] = {hook_command.POINT: [text]}
+        return base
+    base["parts"] = made
     for name, part in parts.items():
-        shared = [hook for hook in part.get("hooks", ()) if _is_shared(hook)]
-        rest = [hook for hook in part.get("hooks", ()) if hook not in shared]
-        made["parts"][name] = fragments({**part, "hooks": rest}, source)
-        made["parts"][name]["args"] = [text for hook in shared for text in _pairs(hook["args"])]
-        made["parts"][name]["cache"] = libraries.entries(part, shared_hooks)
-    return made
-
-
-def _is_shared(hook: Hook) -> bool:
-    return APPLY in hook.get("args", ())[:3]
-
-
-def _hook_parts(hook: Hook, *, own: bool) -> model.HookParts:
-    """Return a hook's text in pieces, so that arguments can be put in."""
-    mark = "\0"
-    at = hook["args"].index(APPLY) + 1
-    edits: ContainerEdits = {"hooks": [{**hook, "args": [*hook["args"][:at], mark]}]}
-    (text,) = fragments(edits, "")["hooks"][hook["hookName"]]
-    head, _, tail = text.partition("," + jsontext.dumps(mark))
-    return {"head": head, "args": _pairs(hook["args"]) if own else [], "tail": tail}
-
-
-def _pairs(args: Sequence[str]) -> list[str]:
-    """Return the arguments behind `apply` as JSON texts, an option and its value in one."""
-    texts: list[str] = []
-    words = iter(args[list(args).index(APPLY) + 1 :])
-    for word in words:
-        pair = [word, next(words)] if word in WITH_VALUE else [word]
-        texts.append(",".join(map(jsontext.dumps, pair)))
-    return texts
+        edits = made.get(name, base)
+        edits["cache"] = list(part.cache)
+        if part.work is not None:
+            edits["work"] = part.work
+    return base
 
 
 def fragments(edits: ContainerEdits, source: str) -> model.Edits:
@@ -227,9 +221,9 @@ def fragments(edits: ContainerEdits, source: str) -> model.Edits:
     }
 
 
-def _drift(common: Sequence[ContainerEdits], proc: str, found: list[facts.Fact]) -> str:
-    """Return why a spec no longer describes the host, "" if it does; add the facts looked at."""
-    mounts = (mount for one in common for mount in one.get("mounts", ()))
+def _drift(parts: Mapping[str, Part], proc: str, found: list[facts.Fact]) -> str:
+    """Return why a spec is for another driver, "" if it is not; add the facts looked at."""
+    mounts = (mount for part in parts.values() for mount in part.edits.get("mounts", ()))
     libcuda = next((mount for mount in mounts if _LIBCUDA.search(mount["hostPath"])), None)
     if libcuda is not None:
         version_file = f"{proc}/{VERSION_FILE}"
@@ -239,24 +233,29 @@ def _drift(common: Sequence[ContainerEdits], proc: str, found: list[facts.Fact])
         loaded = loaded_version(proc)
         if match and loaded and match[1] != loaded:
             return f"it is for driver {match[1]}, but {loaded} is loaded"
-    return next(filter(None, map(_missing, common)), "")
+    return ""
 
 
-def _missing(edits: ContainerEdits) -> str:
-    """Return which mount source or hook of some edits is not there, "" if all are."""
-    for mount in edits.get("mounts", ()):
-        if mount.get("type") == "bind" or {"bind", "rbind"} & set(mount.get("options", ())):
-            path = mount["hostPath"]
-            if not os.path.exists(path):
-                return f"{path} is gone"
-    for hook in edits.get("hooks", ()):
-        if not os.path.exists(hook["path"]):
-            return f"its hook {hook['path']} is missing"
-        if not os.access(hook["path"], os.X_OK):
-            return f"its hook {hook['path']} is no program"
-        if not hook.get("env"):
+def _missing(plan: model.Plan, parts: Mapping[str, Part]) -> str:
+    """Return which mount source or hook is not there, "" if all are."""
+    for part in parts.values():
+        for mount in part.edits.get("mounts", ()):
+            if mount.get("type") == "bind" or {"bind", "rbind"} & set(mount.get("options", ())):
+                path = mount["hostPath"]
+                if not os.path.exists(path):
+                    return f"{path} is gone"
+    hooks = [hook for part in parts.values() for hook in part.edits.get("hooks", ())]
+    programs = [(hook["path"], hook.get("env")) for hook in hooks]
+    if any(part.work for part in parts.values()):
+        programs.append((plan["hook"]["path"], plan["hook"]["env"]))
+    for path, env in programs:
+        if not os.path.exists(path):
+            return f"its hook {path} is missing"
+        if not os.access(path, os.X_OK):
+            return f"its hook {path} is no program"
+        if not env:
             # runc would start it with the container's environment (CVE-2025-23266).
-            return f"hook {hook['path']} has no env, so an image could run code in it"
+            return f"hook {path} has no env, so an image could run code in it"
     return ""
 
 

@@ -196,6 +196,11 @@ def _hooks(bundle: Bundle, edits: list[Edits]) -> None:
     for one in edits:
         for point, texts in one["hooks"].items():
             bundle.document.append(("hooks", point), texts)
+        if "hook" in one:
+            from nvct.plan import hook_command  # few containers need a hook
+
+            text = hook_command.text(one["hook"])
+            bundle.document.append(("hooks", hook_command.POINT), [text])
 
 
 def _gids(bundle: Bundle, gids: list[int]) -> None:

@@ -3,7 +3,7 @@
 
 Hot. A plan is a JSON object::
 
-    {"nvct-plan": 4,
+    {"nvct-plan": 5,
      "config":  path,                           of the config.toml that it was compiled under
      "facts":   [fact, ...],                    what the whole plan was compiled from
      "specs":   [{"path": ..., "facts": [...], "edits": Edits, "refuse": ""}, ...],
@@ -20,15 +20,15 @@ Hot. A plan is a JSON object::
              "gids": [int], "net": {host interface: text}, "rdt": text}
 
 where each `text` is JSON that is pasted into config.json. `refuse` is the sentence with which a
-request is turned down, "" where it is not. Edits of nvct's own spec may have more members::
+request is turned down, "" where it is not. Edits of nvct's own plan may have more members::
 
     "parts": {capability: Edits},   what only containers with this driver capability get
-    "hook": {"head": text, "args": [text, ...], "tail": text},
+    "work":  Work,                  what is to be done in the container's root besides the mounts
     "cache": [[machine, name, path], ...]    how the dynamic linker finds what "mounts" brings
 
-The hook is put together of its own arguments and those ("args") of the parts that are taken; the
-edits that hold it say under "apply" which they are, for who does its work without it. Its plan
-says under "parents" which numbers the GPUs in MIG mode have, which are no devices themselves:
+The work of edits and of the parts that are taken is merged by `collect`, into edits whose member
+"hook" says which program does it unless it is done beforehand. That program is the plan's "hook".
+Under "parents" the plan has the numbers of the GPUs in MIG mode, which are no devices themselves:
 {UUID, index or PCI bus id: [major, minor]}. The plan "properties" has no devices, but
 "gpus": {name: {"brand": ..., "arch": ...}}.
 """
@@ -53,12 +53,43 @@ if TYPE_CHECKING:
         node: str
         rule: str
 
-    class HookParts(TypedDict):
-        """A hook's text, but for the arguments that come with the parts."""
+    class Compat(TypedDict, total=False):
+        """What the choice of CUDA compatibility libraries needs; {}: the image's are not used.
 
-        head: str
+        Versions of the host's driver and of the CUDA that it supports, one of them "" or missing;
+        the folder where images have the libraries, missing for the usual one.
+        """
+
+        driver: str
+        cuda: str
+        folder: str
+
+    class Work(TypedDict):
+        """What is to be done in a container's root.
+
+        Symbolic links, [target, path] each; folders that the dynamic linker has to search; the
+        choice of CUDA compatibility libraries; whether the driver's params are masked, and
+        whether there is an application profile for EGL.
+        """
+
+        links: list[list[str]]
+        folders: list[str]
+        compat: Compat
+        params: bool
+        profile: bool
+
+    class Program(TypedDict):
+        """The hook program: its path on the host, argv up to the options, environment."""
+
+        path: str
         args: list[str]
-        tail: str
+        env: list[str]
+
+    class Hook(TypedDict):
+        """Work, and the program that does it as a createContainer hook."""
+
+        program: Program
+        work: Work
 
     class Farm(TypedDict):
         """What the shim needs to give containers the driver by a view (nvct.farm.table)."""
@@ -73,9 +104,7 @@ if TYPE_CHECKING:
         links32: dict[str, list[list[str]]]
         mounts: dict[str, list[list[str]]]
         env: dict[str, list[str]]
-        compat: dict[str, str]
         params: bool
-        profile: bool
         staged: bool
 
     class Instead(TypedDict):
@@ -86,13 +115,15 @@ if TYPE_CHECKING:
         common: list[Edits]
 
     class MoreEdits(TypedDict, total=False):
-        """What only edits of nvct's own spec have; `farm` stands in edits that change nothing."""
+        """What only edits of nvct's own plan have.
+
+        `hook` and `farm` stand in edits of `collect` that have nothing else.
+        """
 
         parts: dict[str, Edits]
-        hook: HookParts
-        args: list[str]
-        apply: list[str]
+        work: Work
         cache: list[list[str]]
+        hook: Hook
         farm: Instead
 
     class Edits(MoreEdits):
@@ -139,21 +170,18 @@ if TYPE_CHECKING:
     )
 
     class Plan(BasePlan, total=False):
-        """A plan; that of nvct's own spec has a table of the driver's view (nvct.farm.table)."""
+        """A plan; nvct's own has a hook and a table of the driver's view (nvct.farm.table)."""
 
+        hook: Program
         farm: Farm
         made: int
         parents: dict[str, list[int]]
 
 
-FORMAT = 4
+FORMAT = 5
 NOT_BY_DEFAULT = "compat32"
 """The capability that has to be asked for by name: the incumbent's CDI modes never deliver it."""
 KEY = "nvct-plan"
-COMPAT_WORDS = (
-    '"--host-driver-version=', '"--host-cuda-version=', '"--cuda-compat-container-root=',
-)  # fmt: skip
-"""How the hook's arguments begin by which it chooses CUDA compatibility libraries, as JSON."""
 
 
 def is_current(plan: object) -> bool:
@@ -174,7 +202,9 @@ class StalePlanError(Exception):
     """A device's own facts no longer hold: the plan must be compiled again."""
 
 
-def collect(plan: Plan, names: list[str], capabilities: list[str] | None = None) -> list[Edits]:
+def collect(
+    plan: Plan, names: list[str], capabilities: list[str] | None = None, *, compat: bool = True
+) -> list[Edits]:
     """Return the edits for qualified device names: each spec's common ones first, once.
 
     Two names of the same device count once.
@@ -183,6 +213,8 @@ def collect(plan: Plan, names: list[str], capabilities: list[str] | None = None)
         plan: a current one.
         names: of devices.
         capabilities: driver capabilities that are wanted; None for all but compat32.
+        compat: whether CUDA compatibility libraries of the image may replace the driver's. Only
+            nvct's own plan chooses; hooks of others' specs stay as they are.
 
     Raises:
         UnknownDeviceError: a name is not in the plan.
@@ -203,10 +235,10 @@ def collect(plan: Plan, names: list[str], capabilities: list[str] | None = None)
             raise _stale(name, spec["path"], refuse)
         if device["spec"] not in specs:
             specs.append(device["spec"])
-            found += _common(plan, spec, capabilities)
+            found += _common(plan, spec, capabilities, compat=compat)
         if device["edits"] not in seen:
             seen.append(device["edits"])
-            found += _chosen(plan["edits"][device["edits"]], capabilities)
+            found += _chosen(plan, plan["edits"][device["edits"]], capabilities, compat=compat)
     return found
 
 
@@ -221,9 +253,11 @@ def check_known(plan: Plan, names: list[str]) -> None:
         raise _unknown(plan, missing[0])
 
 
-def _common(plan: Plan, spec: Spec, capabilities: list[str] | None) -> list[Edits]:
+def _common(
+    plan: Plan, spec: Spec, capabilities: list[str] | None, *, compat: bool
+) -> list[Edits]:
     """Return what a spec's devices have in common, and by what the driver may come instead."""
-    found = _chosen(spec["edits"], capabilities)
+    found = _chosen(plan, spec["edits"], capabilities, compat=compat)
     farm = plan.get("farm")
     if farm:
         made = no_edits()
@@ -232,53 +266,42 @@ def _common(plan: Plan, spec: Spec, capabilities: list[str] | None) -> list[Edit
     return found
 
 
-def _chosen(edits: Edits, capabilities: list[str] | None) -> list[Edits]:
-    """Return edits, those parts of them that are wanted, and the hook of both."""
+def _chosen(
+    plan: Plan, edits: Edits, capabilities: list[str] | None, *, compat: bool
+) -> list[Edits]:
+    """Return edits, those parts of them that are wanted, and the hook that does their work."""
     found = [edits]
     for name, part in edits.get("parts", {}).items():
         if is_wanted(name, capabilities):
             found.append(part)
-    hook = edits.get("hook")
-    if hook:
-        args = dict.fromkeys([*hook["args"], *(a for p in found for a in p.get("args", ()))])
-        if args:
-            made = no_edits()
-            made["hooks"] = {"createContainer": [f"{hook['head']},{','.join(args)}{hook['tail']}"]}
-            made["apply"] = list(args)
-            found.append(made)
+    work = merge([one["work"] for one in found if "work" in one])
+    if not compat:
+        work["compat"] = {}
+    if any(work.values()):
+        made = no_edits()
+        made["hook"] = {"program": plan["hook"], "work": work}
+        found.append(made)
     return found
 
 
-def without_compat(edits: list[Edits]) -> list[Edits]:
-    """Return edits that leave the driver's libcuda in its place, whatever the image brings.
-
-    Only nvct's own spec says how to choose; hooks of others' specs stay as they are.
-    """
-    made = {id(one): _without_compat(one) for one in edits if "apply" in one}
-    found = []
-    for one in edits:
-        new = made.get(id(one), one)
-        farm = new.get("farm")
-        if farm is not None:
-            table: Farm = {**farm["table"], "compat": {}}
-            common = [made.get(id(its), its) for its in farm["common"]]
-            new = {**new, "farm": {**farm, "table": table, "common": common}}
-        found.append(new)
+def merge(several: list[Work]) -> Work:
+    """Return work that does what several do; each link and folder once, in their order."""
+    found = no_work()
+    links: dict[str, list[str]] = {}
+    for work in several:
+        for link in work["links"]:
+            links.setdefault("\0".join(link), link)
+        found["folders"] += [one for one in work["folders"] if one not in found["folders"]]
+        found["compat"] = work["compat"] or found["compat"]
+        found["params"] = work["params"] or found["params"]
+        found["profile"] = work["profile"] or found["profile"]
+    found["links"] = list(links.values())
     return found
 
 
-def _without_compat(edits: Edits) -> Edits:
-    """Return the hook's edits without the arguments that let it choose."""
-    words = [word for word in edits["apply"] if word.startswith(COMPAT_WORDS)]
-    if not words:
-        return edits
-    kept = [word for word in edits["apply"] if word not in words]
-    if not kept:
-        return no_edits()
-    texts = edits["hooks"]["createContainer"]
-    for word in words:
-        texts = [text.replace(f",{word}", "", 1) for text in texts]
-    return {**edits, "apply": kept, "hooks": {"createContainer": texts}}
+def no_work() -> Work:
+    """Return work that is nothing."""
+    return {"links": [], "folders": [], "compat": {}, "params": False, "profile": False}
 
 
 def gone(edits: list[Edits]) -> str:
@@ -304,7 +327,9 @@ def no_edits() -> Edits:
     return {"env": [], "nodes": [], "mounts": [], "hooks": {}, "gids": [], "net": {}, "rdt": ""}
 
 
-def common(plan: Plan, kind: str, capabilities: list[str] | None = None) -> list[Edits]:
+def common(
+    plan: Plan, kind: str, capabilities: list[str] | None = None, *, compat: bool = True
+) -> list[Edits]:
     """Return the common edits of a kind's first spec: driver files and control nodes, no GPU.
 
     Raises:
@@ -319,7 +344,7 @@ def common(plan: Plan, kind: str, capabilities: list[str] | None = None) -> list
                 raise StalePlanError(name)
             if spec["refuse"]:
                 raise _stale(kind, spec["path"], spec["refuse"])
-            return _common(plan, spec, capabilities)
+            return _common(plan, spec, capabilities, compat=compat)
     raise CdiSpecError(f"no CDI spec of kind {kind}", hint="make one: nvidia-ctk cdi generate")
 
 

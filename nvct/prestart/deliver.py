@@ -9,9 +9,11 @@ half-way leaves a container that the runtime is about to throw away.
 from __future__ import annotations
 
 from nvct.errors import HostError, NvctError, RequestError
+from nvct.hook import apply
 from nvct.hook import main as hooks
 from nvct.hook import options as flags
 from nvct.hook.context import Context
+from nvct.hook.options import Options
 from nvct.linux.kernel import KERNEL
 from nvct.oci import jsontext
 from nvct.prestart import mounts, nodes
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvct.config.model import Config
-    from nvct.hook.options import Options
     from nvct.linux.kernel import Kernel
     from nvct.linux.root import Root
     from nvct.oci.bundle import Bundle
@@ -88,6 +89,7 @@ class Delivery:
             NvctError: something could not be delivered.
         """
         actions = _actions(edits)
+        works = [one["hook"]["work"] for one in edits if "hook" in one]
         self._rules(edits)
         uid, gid = self.bundle.process_id("uid"), self.bundle.process_id("gid")
         devices = nodes.collect(edits, uid, gid)
@@ -102,7 +104,11 @@ class Delivery:
             with self.container.enter(self.kernel) as root:
                 root.budget = self.bundle
                 try:
-                    self._inside(root, trees, devices, actions)
+                    self._inside(root, trees, devices)
+                    for work in works:
+                        apply.do(self._context(Options(), root), work)
+                    for name, options in actions:
+                        hooks.module(name).run(self._context(options, root))
                 except OSError as error:
                     where = error.filename or "the container"
                     raise HostError(
@@ -127,19 +133,14 @@ class Delivery:
             env=self.env, warn=self.warn, process=self.container.process,
         )  # fmt: skip
 
-    def _inside(
-        self,
-        root: Root,
-        trees: list[mounts.Tree],
-        devices: list[nodes.Node],
-        actions: list[tuple[str, Options]],
-    ) -> None:
+    def _inside(self, root: Root, trees: list[mounts.Tree], devices: list[nodes.Node]) -> None:
         for node in devices:
             node.make(root, self.kernel)
         for tree in trees:
             tree.attach(root, self.kernel)
-        for name, options in actions:
-            hooks.module(name).run(_Inside(options, root, self.warn, self.kernel))
+
+    def _context(self, options: Options, root: Root) -> Context:
+        return _Inside(options, root, self.warn, self.kernel)
 
 
 def _load_all() -> None:
@@ -152,7 +153,7 @@ def _load_all() -> None:
 
 
 def _actions(edits: list[Edits]) -> list[tuple[str, Options]]:
-    """Return the hooks of edits, by name, with their flags; nvct's own, which are done in here.
+    """Return the hooks of others' specs, by name, with their flags: those that nvct knows.
 
     Raises:
         RequestError: the edits need what a hook cannot do.

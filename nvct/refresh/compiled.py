@@ -94,9 +94,9 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
     facts += live.own_facts(settings, wanted, mode)
     inventory, driver = spec_facts.discover_with_facts(roots, _finder(settings, wanted, mode))
     options = _options(settings, wanted, which)
-    spec, more = parts.in_parts(inventory, options)
+    own = parts.in_parts(inventory, options)
     spec_path = f"{run_dir}/{paths.OWN_SPEC}"
-    plan = compiler.compile_spec(spec, spec_path, config_path, settings.proc_root, parts=more)
+    plan = compiler.compile_own(own, spec_path, config_path, settings.proc_root)
     plan["facts"] = facts + driver
     plan["host"] = {"driver": inventory.driver_version, "cuda": inventory.cuda_version}
     if inventory.mode == "csv" and not any(device.nodes for device in inventory.devices):
@@ -110,9 +110,9 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
         for name in (gpu.uuid, str(gpu.index), gpu.bus_id)
     }
     if settings.wants_view:
-        from nvct.farm import own  # who wants no view does not load what makes it
+        from nvct.farm import own as farm  # who wants no view does not load what makes it
 
-        plan["farm"] = own.table_of(settings, inventory)
+        plan["farm"] = farm.table_of(settings, inventory)
     if which == OWN:
         _keep_spec(inventory, options, run_dir)
     keep(plan, which + paths.PLAN_SUFFIX, run_dir)

@@ -10,10 +10,9 @@ the hook's alone.
 
 from __future__ import annotations
 
-from nvct import paths
 from nvct.errors import NvctError
 from nvct.linux.kernel import KERNEL
-from nvct.oci import jsontext
+from nvct.plan import model
 from nvct.rootfs import linker, linker_conf, place, profile
 from nvct.rootfs.changes import Changes
 from nvct.shim.container import (
@@ -33,11 +32,8 @@ if TYPE_CHECKING:
     from nvct.linux.kernel import Kernel
     from nvct.linux.root import Root
     from nvct.oci.bundle import Bundle
-    from nvct.plan.model import Edits
+    from nvct.plan.model import Edits, Work
     from nvct.rootfs.libraries import Found
-
-PAIRS = ("--link", "--folder")
-SEPARATOR = "::"
 
 
 def without_hook(
@@ -59,21 +55,21 @@ def without_hook(
         kernel: what changes anything.
         writes: whether the root is changed; an explanation leaves it alone.
     """
-    words = [word for one in edits for word in one.get("apply", ())]
-    if not words:
+    hooks = [one["hook"]["work"] for one in edits if "hook" in one]
+    if not hooks:
         return edits
     try:
         _check(bundle, edits)
         with open_root(bundle, folder) as root:
             container = _Container(bundle, root, edits, note)
-            container.decide(_Work(words), folder, kernel)
+            container.decide(model.merge(hooks), folder, kernel)
             if writes:
                 container.changes.write(bundle.host_root() or (0, 0), kernel)
     except (UnfitError, NvctError, OSError) as error:
         note(f"with a hook: {reason(error)}")
         return edits
     note("without a hook")
-    return [one for one in edits if "apply" not in one]
+    return [one for one in edits if "hook" not in one]
 
 
 def _check(bundle: Bundle, edits: list[Edits]) -> None:
@@ -82,53 +78,10 @@ def _check(bundle: Bundle, edits: list[Edits]) -> None:
     Raises:
         UnfitError: why.
     """
-    if any(one["hooks"] and "apply" not in one for one in edits):
+    if any(one["hooks"] for one in edits):
         raise UnfitError("there is another hook")
     if bundle.has_user_namespace() and not bundle.objects(("linux", "uidMappings")):
         raise UnfitError("it joins a user namespace that config.json does not map")
-
-
-class _Work:
-    """What the hook is told to do (nvct.hook.apply).
-
-    Attributes:
-        links: (target, path) each.
-        folders: that the dynamic linker is to search.
-        host: driver and CUDA version, for the choice of compatibility libraries.
-        compat: where an image has them.
-        profile: whether the application profile is wanted.
-    """
-
-    __slots__ = ("compat", "folders", "host", "links", "profile")
-
-    def __init__(self, words: list[str]) -> None:
-        """Read the hook's arguments, each the JSON of one word or of an option and its value.
-
-        Raises:
-            UnfitError: there is one that nothing here knows.
-        """
-        parsed = jsontext.parse(f"[{','.join(words)}]", "a plan")
-        options = iter([str(word) for word in parsed] if isinstance(parsed, list) else [])
-        links: dict[tuple[str, str], None] = {}
-        folders: dict[str, None] = {}
-        texts: dict[str, str] = {}
-        for option in options:
-            name, _, value = option.partition("=")
-            if option == "--link":
-                target, _, path = next(options).partition(SEPARATOR)
-                links[target, path] = None
-            elif option == "--folder":
-                folders[next(options)] = None
-            else:
-                texts[name] = value
-        self.links = list(links)
-        self.folders = list(folders)
-        self.host = texts.pop("--host-driver-version", ""), texts.pop("--host-cuda-version", "")
-        self.compat = texts.pop("--cuda-compat-container-root", paths.COMPAT_FOLDER)
-        self.profile = texts.pop("--application-profile", None) is not None
-        texts.pop("--mask-params", None)
-        if texts:
-            raise UnfitError(f"nothing else can do {' '.join(texts)}")
 
 
 class _Container:
@@ -153,7 +106,7 @@ class _Container:
         self._covered = place.Covered(root, others)
         self.changes = Changes(root)
 
-    def decide(self, work: _Work, folder: str, kernel: Kernel) -> None:
+    def decide(self, work: Work, folder: str, kernel: Kernel) -> None:
         """Decide what is to be written; nothing is changed.
 
         Raises:
@@ -167,20 +120,20 @@ class _Container:
         if why:
             raise UnfitError(why)
         self._refuse_mounts(work)
-        self.changes.links += work.links
-        compat = ""
-        if work.folders or any(work.host):
-            compat = compat_folder(root, self._covered, work.host, work.compat, self._note)
+        self.changes.links += [(target, path) for target, path in work["links"]]
+        folders = work["folders"]
+        if folders or work["compat"]:
+            compat = compat_folder(root, self._covered, work["compat"], self._note)
             musl = linker.musl_path(root)
-            new = linker.musl_paths(root, musl, work.folders) if musl else None
+            new = linker.musl_paths(root, musl, folders) if musl else None
             if new is not None:
                 self.changes.file(musl, None, new)
             if linker.has_glibc(root):
-                self._add_cache(work.folders, compat)
-        if work.profile:
+                self._add_cache(folders, compat)
+        if work["profile"]:
             self._add_profile()
 
-    def _refuse_mounts(self, work: _Work) -> None:
+    def _refuse_mounts(self, work: Work) -> None:
         """Refuse what a mount of the container's own would show otherwise than it is now.
 
         Raises:
@@ -189,12 +142,13 @@ class _Container:
         files = [linker.CACHE, linker_conf.PATH, linker_conf.MAIN, profile.PATH]
         files += linker.LOADERS.values()
         files += filter(None, [linker.musl_path(self._root)])
-        folders = {*work.folders, *(path.rpartition("/")[0] or "/" for _, path in work.links)}
+        links = [path for _, path in work["links"]]
+        folders = {*work["folders"], *(path.rpartition("/")[0] or "/" for path in links)}
         for path in (*files, *folders):
             over = self._covered.above(path) or self._covered.above(self._root.real(path))
             if over:
                 raise UnfitError(f"{over} is a mount")
-        for _, path in work.links:
+        for path in links:
             if path in self._ours:
                 raise UnfitError(f"{path} is a mount and a link")
             folder, _, name = path.rpartition("/")
@@ -202,7 +156,7 @@ class _Container:
             over = self._covered.about(path) or self._covered.about(f"{beside}/{name}")
             if over:  # a runtime would follow the link to mount there
                 raise UnfitError(f"{over} is a mount")
-        for path in work.folders:
+        for path in work["folders"]:
             over = self._covered.about(path) or self._covered.about(self._root.real(path))
             if over:
                 raise UnfitError(f"{over} is a mount")

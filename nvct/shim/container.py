@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import posix
 
+from nvct import paths
 from nvct.errors import NvctError
 from nvct.linux.root import Root
 from nvct.oci import jsontext
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from nvct.linux.kernel import Kernel
     from nvct.oci.bundle import Bundle
-    from nvct.plan.model import Edits
+    from nvct.plan.model import Compat, Edits
     from nvct.rootfs.changes import Changes
     from nvct.rootfs.place import Covered
 
@@ -76,27 +77,22 @@ def why_unwritable(bundle: Bundle, folder: str, root: Root, kernel: Kernel) -> s
 
 
 def compat_folder(
-    root: Root,
-    covered: Covered,
-    host: tuple[str, str],
-    folder: str,
-    note: Callable[[str], None],
+    root: Root, covered: Covered, versions: Compat, note: Callable[[str], None]
 ) -> str:
     """Return the folder of the image's CUDA compatibility libraries, "" where they are not used.
 
     Args:
         root: the container's.
         covered: what the mounts of config.json cover.
-        host: its driver and CUDA versions; "" where unknown.
-        folder: where the image has them.
+        versions: of the host, {} where there is no choice; and where images have the libraries.
         note: told of what cannot be used.
 
     Raises:
         UnfitError: what the container will see there is not seen yet.
     """
-    if not any(host):
+    if not versions:
         return ""
-
+    folder = versions.get("folder") or paths.COMPAT_FOLDER
     over = covered.about(folder) or covered.about(root.real(folder))
     if over:
         raise UnfitError(f"{over} is a mount: CUDA compatibility libraries may be there")
@@ -104,6 +100,7 @@ def compat_folder(
         return ""
     from nvct.rootfs import compat
 
+    host = versions.get("driver", ""), versions.get("cuda", "")
     return compat.choose(root, host, folder, note) or ""
 
 

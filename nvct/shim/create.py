@@ -229,7 +229,7 @@ def _without_hook(
     notes: list[str],
 ) -> list[model.Edits]:
     """Return edits without a hook of our own plan, if its work can be done beforehand."""
-    if config.params_mask == "true" or not any("apply" in one for one in edits):
+    if config.params_mask == "true" or not any("hook" in one for one in edits):
         return edits
     from nvct.shim import classic  # nobody else loads what writes into a root
 
@@ -281,7 +281,7 @@ def edits_for(
     path = path_from(host.env)
     for last in (True,) if anew else (False, True):
         try:
-            edits = _collect(request, host, path, anew=last)
+            return _collect(request, config, host, path, anew=last)
         except model.StalePlanError as error:
             if last:
                 raise HostError(
@@ -295,14 +295,13 @@ def edits_for(
         except (LookupError, TypeError, AttributeError):  # of a kept plan that is damaged
             if last:
                 raise
-        else:
-            wants = config.wants_compat(request.mode)
-            return edits if wants else model.without_compat(edits)
     raise AssertionError
 
 
-def _collect(request: Request, host: Host, path: str, *, anew: bool) -> list[model.Edits]:
-    wanted = request.capabilities
+def _collect(
+    request: Request, config: Config, host: Host, path: str, *, anew: bool
+) -> list[model.Edits]:
+    wanted, compat = request.capabilities, config.wants_compat(request.mode)
     ids = request.ids
     more: list[model.Edits] = []
     if request.extras:
@@ -312,14 +311,14 @@ def _collect(request: Request, host: Host, path: str, *, anew: bool) -> list[mod
     if not ids:
         plan, kind = plan_of(request, host, request.kind, path, anew=anew, bare=True)
         _check_requirements(request, plan, [], host, path)
-        return [*model.common(plan, kind, wanted), *more]
+        return [*model.common(plan, kind, wanted, compat=compat), *more]
     edits: list[model.Edits] = []
     for plan, names in plans_of(request, ids, host, path, anew=anew):
         _refuse_conflicts(plan, names)
         if request.mode == "csv":
             request.notes += [text for text in plan["problems"] if text not in request.notes]
         _check_requirements(request, plan, names, host, path)
-        edits.extend(model.collect(plan, names, wanted))
+        edits.extend(model.collect(plan, names, wanted, compat=compat))
     return [*edits, *more]
 
 

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import posix
 
-from nvct import paths
 from nvct.errors import LdCacheError, NvctError, UnsafePathError
 from nvct.linux import ldcache
 from nvct.linux.kernel import KERNEL
 from nvct.oci import jsontext
-from nvct.plan.model import no_edits
+from nvct.plan.model import merge, no_edits, no_work
 from nvct.rootfs import linker, linker_conf, place, view_links
 from nvct.rootfs.changes import Changes
 from nvct.rootfs.view_links import BESIDE_COMPAT, LAST_RESORT, PLACE
@@ -107,8 +106,9 @@ class _Container:
     """
 
     __slots__ = (
-        "_above", "_bundle", "_changes", "_common", "_covered", "_folder", "_is_again", "_linked",
-        "_note", "_root", "_share", "_writes", "compat", "env_why", "is_static", "place",
+        "_above", "_bundle", "_changes", "_common", "_covered", "_folder", "_hooks", "_is_again",
+        "_linked", "_note", "_root", "_share", "_work", "_writes", "compat", "env_why",
+        "is_static", "place",
     )  # fmt: skip
 
     def __init__(
@@ -124,6 +124,8 @@ class _Container:
         self._root = root
         self._share = Share(found["table"], found["capabilities"])
         self._common = found["common"]
+        self._hooks = [one["hook"] for one in found["common"] if "hook" in one]
+        self._work = merge([hook["work"] for hook in self._hooks])
         self._note = note
         self._covered = place.Covered(root, self._destinations())
         self._changes = Changes(root)
@@ -220,11 +222,7 @@ class _Container:
         Raises:
             UnfitError: a mount may bring them.
         """
-        versions = self._share.table["compat"]
-        host = versions.get("host_driver", ""), versions.get("host_cuda", "")
-        if host[0]:
-            host = host[0], ""  # as the hook is told: a Tegra alone has no driver version
-        return compat_folder(self._root, self._covered, host, paths.COMPAT_FOLDER, self._note)
+        return compat_folder(self._root, self._covered, self._work["compat"], self._note)
 
     def _find_place(self, *, read_only: bool) -> str:
         """Return where the view is mounted."""
@@ -349,7 +347,7 @@ class _Container:
 
     def _add_profile(self, edits: list[Edits]) -> None:
         """Add the application profile, for those whose programs ask EGL for a display."""
-        if self._share.table["profile"] and any(self._share.has(name) for name in WITH_PROFILE):
+        if self._work["profile"] and any(self._share.has(name) for name in WITH_PROFILE):
             add_profile(self._changes, self._root, self._covered, gpu_minors(edits))
 
     # What config.json gets.
@@ -362,10 +360,9 @@ class _Container:
             made["gids"] += one["gids"]
         made["env"] = self._env()
         made["mounts"] = [*self._single_mounts(), [self.place, self._mount()]]
-        hook = next((one["hook"] for one in self._common if "hook" in one), None)
-        if self._share.table["params"] and hook is not None:
-            text = f'{hook["head"]},"--mask-params"{hook["tail"]}'
-            made["hooks"] = {"createContainer": [text]}
+        if self._share.table["params"]:
+            for hook in self._hooks[:1]:
+                made["hook"] = {**hook, "work": {**no_work(), "params": True}}
         return [made]
 
     def _single_mounts(self) -> list[list[str]]:

@@ -63,6 +63,7 @@ def note(
         nodes = sum([len(edit["nodes"]) for edit in edits])
         mounts = sum([len(edit["mounts"]) for edit in edits])
         hooks = sum([len(kind) for edit in edits for kind in edit["hooks"].values()])
+        hooks += len([edit for edit in edits if "hook" in edit])
         what = (
             f"{request.source} asks for {', '.join(request.ids) or 'the driver alone'}; mode"
             f" {request.mode}: {nodes} nodes, {mounts} mounts, {hooks} hooks"

@@ -70,8 +70,7 @@ def parse(words: Iterable[str]) -> frozenset[Capability]:
 
 def filter(inventory: Inventory, wanted: Iterable[Capability]) -> Inventory:  # noqa: A001
     """Return an inventory with what belongs to some capabilities, or to none in particular."""
-    named = frozenset(wanted)
-    rule = _Wanted(named, named | {IMPLIED[name] for name in named if name in IMPLIED})
+    rule = _rule(wanted)
     gone: dict[str, LeftOut] = {}
     files = _files(inventory.files, rule, gone)
     control = _nodes(inventory.control_nodes, rule, gone)
@@ -86,6 +85,40 @@ def filter(inventory: Inventory, wanted: Iterable[Capability]) -> Inventory:  # 
         gpus=gpus,
         left_out=tuple(entry for _, entry in sorted(left_out.items())),
     )
+
+
+def files_by_capability(files: Sequence[DriverFile]) -> dict[Capability, tuple[DriverFile, ...]]:
+    """Return what each capability needs beyond what every container gets, which is under "".
+
+    A file may be under several. Under compat32 are the 32-bit files of all the others.
+    """
+    shares: dict[Capability, tuple[DriverFile, ...]] = {"": files_of(files, ())}
+    for name in sorted(DEFAULT):
+        shares[name] = tuple(f for f in files_of(files, (name,)) if f not in shares[""])
+    usual = files_of(files, DEFAULT)
+    shares["compat32"] = tuple(f for f in files_of(files, NAMES) if f not in usual)
+    return shares
+
+
+def files_of(files: Sequence[DriverFile], wanted: Iterable[Capability]) -> tuple[DriverFile, ...]:
+    """Return the files that some capabilities need, and what every container gets."""
+    return _files(files, _rule(wanted), {})
+
+
+def nodes_by_capability(
+    nodes: Sequence[DeviceNode],
+) -> dict[Capability, tuple[DeviceNode, ...]]:
+    """Return the nodes of each capability, and under "" those that every container gets."""
+    shares: dict[Capability, tuple[DeviceNode, ...]] = {}
+    for name in ("", *NAMES):
+        wanted = {name, IMPLIED.get(name, name)}
+        shares[name] = tuple(node for node in nodes if node.capability in wanted)
+    return shares
+
+
+def _rule(wanted: Iterable[Capability]) -> _Wanted:
+    named = frozenset(wanted)
+    return _Wanted(named, named | {IMPLIED[name] for name in named if name in IMPLIED})
 
 
 def _files(

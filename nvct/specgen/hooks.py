@@ -9,8 +9,11 @@ A hook with an empty environment gets the container's from the runtime, LD_PRELO
 from __future__ import annotations
 
 import os
+from operator import itemgetter
 
 from nvct.errors import UsageError
+from nvct.plan import hook_command
+from nvct.plan.model import no_work
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from nvct.host.model import DriverFile, Inventory, Link
+    from nvct.plan.model import Compat, Program, Work
 
     Hook: TypeAlias = dict[str, Any]
 
@@ -31,6 +35,8 @@ NAMES = (
     "chmod",
 )
 OFF_BY_DEFAULT = ("chmod",)
+APPLY = "apply"
+"""The hook that does all of a container's work in one process (nvct.hook.apply)."""
 
 
 def enabled_names(disabled: Sequence[str], enabled: Sequence[str]) -> frozenset[str]:
@@ -48,18 +54,32 @@ def enabled_names(disabled: Sequence[str], enabled: Sequence[str]) -> frozenset[
     return frozenset(name for name in NAMES if name not in off or name in enabled)
 
 
-def links_of(files: Iterable[DriverFile], links: Iterable[Link]) -> list[Link]:
-    """Return the links of files, and others, each once and sorted."""
-    every = {*links, *(link for file in files for link in file.links)}
-    return sorted(every, key=lambda link: (link.path, link.target))
+def common_work(inventory: Inventory, wanted: frozenset[str], files: Iterable[DriverFile]) -> Work:
+    """Return what is to be done in the root of every container that gets some files."""
+    work = work_of(wanted, files, inventory.links)
+    if "enable-cuda-compat" in wanted:
+        work["compat"] = _compat(inventory)
+    work["params"] = "disable-device-node-modification" in wanted
+    work["profile"] = "update-application-profile" in wanted
+    return work
 
 
-def folders_of(files: Iterable[DriverFile]) -> list[str]:
-    """Return the directories whose libraries the dynamic linker has to find."""
-    return sorted({os.path.dirname(f.container_path) for f in files if f.kind == "library"})
+def work_of(
+    wanted: frozenset[str], files: Iterable[DriverFile], links: Iterable[Link] = ()
+) -> Work:
+    """Return what files, and links of no file in particular, need in a container's root."""
+    files = list(files)
+    work = no_work()
+    if "create-symlinks" in wanted:
+        every = {*links, *(link for file in files for link in file.links)}
+        work["links"] = sorted([[link.target, link.path] for link in every], key=itemgetter(1, 0))
+    if "update-ldcache" in wanted:
+        folders = {os.path.dirname(f.container_path) for f in files if f.kind == "library"}
+        work["folders"] = sorted(folders)
+    return work
 
 
-def compat_args(inventory: Inventory) -> list[str]:
+def _compat(inventory: Inventory) -> Compat:
     """Return what the choice between driver and image's CUDA compatibility libraries needs.
 
     A Tegra has no driver version to compare with, so that the CUDA version says what the driver
@@ -67,40 +87,21 @@ def compat_args(inventory: Inventory) -> list[str]:
     """
     if inventory.mode != "csv":
         version = inventory.driver_version
-        return [f"--host-driver-version={version}"] if version else []
+        return {"driver": version} if version else {}
     if not inventory.cuda_version:
-        return []
-    args = [f"--host-cuda-version={inventory.cuda_version}"]
-    if inventory.compat_container_root:
-        args.append(f"--cuda-compat-container-root={inventory.compat_container_root}")
-    return args
+        return {}
+    return {"cuda": inventory.cuda_version, "folder": inventory.compat_container_root}
 
 
-def apply_hook(
-    hook_path: str,
-    wanted: frozenset[str],
-    links: Sequence[Link],
-    folders: Sequence[str],
-    compat: Sequence[str],
-) -> Hook | None:
-    """Return the one entry for the common edits, None where there is nothing to do."""
-    args = _links_and_folders(wanted, links, ())
-    if "enable-cuda-compat" in wanted:
-        args += compat
-    args += _links_and_folders(wanted, (), folders)
-    if "disable-device-node-modification" in wanted:
-        args.append("--mask-params")
-    if "update-application-profile" in wanted:
-        args.append("--application-profile")
-    return _entry(hook_path, "apply", args) if args else None
+def program(hook_path: str) -> Program:
+    """Return the hook program that does work in a container's root."""
+    return {"path": hook_path, "args": [*_head(hook_path), APPLY], "env": list(ENV)}
 
 
-def device_hook(
-    hook_path: str, wanted: frozenset[str], links: Sequence[Link], folders: Sequence[str]
-) -> Hook | None:
-    """Return the entry for what one device alone brings along, None where it is nothing."""
-    args = _links_and_folders(wanted, links, folders)
-    return _entry(hook_path, "apply", args) if args else None
+def apply_hook(hook_path: str, work: Work) -> Hook | None:
+    """Return the one entry for some work, None where there is nothing to do."""
+    args = hook_command.options(work)
+    return _entry(hook_path, APPLY, args) if args else None
 
 
 def chmod_hook(hook_path: str, wanted: frozenset[str], directories: Sequence[str]) -> Hook | None:
@@ -111,24 +112,16 @@ def chmod_hook(hook_path: str, wanted: frozenset[str], directories: Sequence[str
     return _entry(hook_path, "chmod", args)
 
 
-def _links_and_folders(
-    wanted: frozenset[str], links: Sequence[Link], folders: Sequence[str]
-) -> list[str]:
-    args: list[str] = []
-    if "create-symlinks" in wanted:
-        args += [part for link in links for part in ("--link", f"{link.target}::{link.path}")]
-    if "update-ldcache" in wanted:
-        args += [part for folder in folders for part in ("--folder", folder)]
-    return args
-
-
 def _entry(hook_path: str, name: str, args: list[str]) -> Hook:
-    program = os.path.basename(hook_path)
-    # As nvidia-container-toolkit: its hooks are subcommands of nvidia-ctk as well.
-    head = [program, "hook"] if program == "nvidia-ctk" else [program]
     return {
-        "hookName": "createContainer",
+        "hookName": hook_command.POINT,
         "path": hook_path,
-        "args": [*head, name, *args],
+        "args": [*_head(hook_path), name, *args],
         "env": list(ENV),
     }
+
+
+def _head(hook_path: str) -> list[str]:
+    """Return argv up to a hook's name: hooks are subcommands of nvidia-ctk as well."""
+    name = os.path.basename(hook_path)
+    return [name, "hook"] if name == "nvidia-ctk" else [name]

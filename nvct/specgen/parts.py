@@ -1,92 +1,95 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A spec of this host in parts: what every container gets, and what each capability adds to it.
+"""What nvct's own plan is compiled from: what every container gets, and what each capability adds.
 
-For plans, which put together what NVIDIA_DRIVER_CAPABILITIES asks for without a new compilation.
-The parts are no CDI specs by themselves: a device may have no edit in one. Two of them may have
-the same entry: what a library needs comes with it.
+Plans put together what NVIDIA_DRIVER_CAPABILITIES asks for without a new compilation. Two parts
+may have the same entry: what a library needs comes with it.
 """
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import cast
 
-from nvct.specgen import capabilities
-from nvct.specgen.generate import generate
+from nvct.plan.compile import Own, Part
+from nvct.plan.model import merge
+from nvct.specgen import capabilities, generate, hooks, injection, linker_cache, transform
+from nvct.specgen.injection import Injection
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeAlias
-
-    from nvct.cdi.types import Spec
-    from nvct.host.model import Capability, Inventory
-    from nvct.specgen.generate import Options
-
-    Json: TypeAlias = dict[str, Any]
+    from nvct.cdi.types import ContainerEdits
+    from nvct.host.model import DriverFile, Inventory
+    from nvct.plan.model import Work
+    from nvct.specgen.generate import Job, Options
 
 
-def in_parts(inventory: Inventory, options: Options) -> tuple[Spec, dict[str, Spec]]:
-    """Return the spec of what belongs to no capability, and what each capability adds.
+def in_parts(inventory: Inventory, options: Options) -> Own:
+    """Return what belongs to no capability, under "", and what each capability adds.
 
     Raises:
         UsageError, UnknownDeviceError, HostError: as `generate`.
     """
-    base = generate(capabilities.filter(inventory, ()), options)
-    parts: dict[str, Spec] = {}
-    for name in sorted(_capabilities(inventory)):
-        if name == "compat32":  # of all the others
-            everything = generate(capabilities.filter(inventory, capabilities.NAMES), options)
-            usual = generate(capabilities.filter(inventory, capabilities.DEFAULT), options)
-            parts[name] = _part(everything, usual)
-        else:
-            whole = generate(capabilities.filter(inventory, (name,)), options)
-            parts[name] = _part(whole, base)
-    return base, parts
+    job = generate.prepare(inventory, options)
+    common = injection.common(inventory)
+    devices = []
+    for device in job.devices:
+        own = _without(_joined(device.injections), common)
+        devices.append((device.names, _parts(job, own, is_common=False)))
+    return Own(
+        kind=job.kind,
+        common=_parts(job, common, is_common=True),
+        devices=devices,
+        hook=hooks.program(options.hook_path),
+    )
 
 
-def _part(whole: Spec, base: Spec) -> Spec:
-    devices = {device["name"]: device["containerEdits"] for device in base["devices"]}
-    more: Json = {
-        "containerEdits": _beyond(whole.get("containerEdits"), base.get("containerEdits")),
-        "devices": [
-            {
-                "name": device["name"],
-                "containerEdits": _beyond(device["containerEdits"], devices[device["name"]]),
-            }
-            for device in whole["devices"]
-        ],
+def _joined(several: tuple[Injection, ...]) -> Injection:
+    """Return what several injections bring, each entry once."""
+    nodes, files, links = zip(*several, strict=True)
+    return Injection(
+        tuple(dict.fromkeys(chain(*nodes))),
+        tuple(dict.fromkeys(chain(*files))),
+        tuple(dict.fromkeys(chain(*links))),
+    )
+
+
+def _without(found: Injection, common: Injection) -> Injection:
+    """Return an injection without the nodes and files that every container gets."""
+    return found._replace(
+        nodes=tuple(node for node in found.nodes if node not in common.nodes),
+        files=tuple(file for file in found.files if file not in common.files),
+    )
+
+
+def _parts(job: Job, found: Injection, *, is_common: bool) -> dict[str, Part]:
+    """Return the part of each capability that has any; "" is always there."""
+    nodes = capabilities.nodes_by_capability(found.nodes)
+    files = capabilities.files_by_capability(found.files)
+    shares = {name: Injection(nodes[name], files[name]) for name in nodes}
+    shares[""] = shares[""]._replace(links=found.links)
+    shares = {name: share for name, share in shares.items() if any(share) or not name}
+    works = {name: _work(job, name, share, is_common) for name, share in shares.items()}
+    every = merge(list(works.values()))
+    return {
+        name: Part(
+            edits=_edits(job, share, _env(job, name, share.files) if is_common else []),
+            work=works[name] if any(works[name].values()) else None,
+            cache=linker_cache.entries(share.files, every),
+        )
+        for name, share in shares.items()
     }
-    return cast("Spec", {**whole, **more})
 
 
-def _capabilities(inventory: Inventory) -> set[Capability]:
-    """Return the capabilities that anything belongs to."""
-    devices = inventory.devices
-    files = [*inventory.files, *(file for device in devices for file in device.files)]
-    nodes = [*inventory.control_nodes, *(node for device in devices for node in device.nodes)]
-    nodes += [node for gpu in inventory.gpus for node in gpu.drm_nodes]
-    return ({file.capability for file in files} | {node.capability for node in nodes}) - {""}
+def _work(job: Job, name: str, share: Injection, is_common: bool) -> Work:  # noqa: FBT001
+    if is_common and not name:
+        return hooks.common_work(job.inventory, job.hooks, share.files)
+    return hooks.work_of(job.hooks, share.files, share.links)
 
 
-def _beyond(whole: Any, base: Any) -> Json:  # noqa: ANN401  container edits, as plain dicts
-    """Return the edits that are not in the base; of a hook, those arguments that are not."""
-    whole, base = whole or {}, base or {}
-    more = {
-        key: [entry for entry in entries if entry not in base.get(key, [])]
-        for key, entries in whole.items()
-    }
-    known = [arg for hook in base.get("hooks", []) for arg in hook["args"]]
-    for at, hook in enumerate(more.get("hooks", [])):
-        if "apply" in hook["args"]:
-            more["hooks"][at] = {**hook, "args": _new_args(hook["args"], known)}
-    return {key: entries for key, entries in more.items() if entries}
+def _env(job: Job, name: str, files: tuple[DriverFile, ...]) -> list[str]:
+    env = generate.common_env(job, files)
+    return [entry for entry in env if not name or entry != generate.VOID_ENV]
 
 
-def _new_args(args: list[str], known: list[str]) -> list[str]:
-    """Return the program, `apply`, and the options that are not known, with their values."""
-    at = args.index("apply") + 1
-    found, words = args[:at], iter(args[at:])
-    for word in words:
-        pair = [word, next(words)] if word in ("--link", "--folder") else [word]
-        if pair[-1] not in known:
-            found += pair
-    return found
+def _edits(job: Job, share: Injection, env: list[str]) -> ContainerEdits:
+    return cast("ContainerEdits", transform.tidy(generate.edits(job, share, env=env), {}))

@@ -10,12 +10,14 @@ from typing import Any, cast
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nvct.hook import main as hooks
+from nvct.hook import options as flags
 from nvct.oci.bundle import Bundle
-from nvct.plan import facts, inject, model
+from nvct.plan import facts, hook_command, inject, model
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.plan.model import Edits
+    from nvct.plan.model import Edits, Work
 
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # busy machines
 
@@ -256,3 +258,48 @@ def test_damaged_facts_never_hold_and_never_crash(damaged: list[Any]) -> None:
     for fact in damaged:
         if not (isinstance(fact, list) and len(fact) == 3):
             assert facts.broken([fact])
+
+
+words = st.text(st.characters(exclude_characters=":\0", exclude_categories=["Cs"]), min_size=1)
+versions = st.from_regex(r"\d{1,3}\.\d{1,3}", fullmatch=True)
+compats: st.SearchStrategy[Any] = st.just({}) | st.one_of(
+    st.fixed_dictionaries({"driver": versions, "cuda": st.just(""), "folder": st.just("")}),
+    st.fixed_dictionaries(
+        {"driver": st.just(""), "cuda": versions, "folder": st.just("") | words}
+    ),
+)
+links = st.tuples(words, words.filter(lambda word: word.strip("/") != "")).map(list)
+works: st.SearchStrategy[Any] = st.fixed_dictionaries(
+    {
+        "links": st.lists(links, max_size=4, unique_by=tuple),
+        "folders": st.lists(words, max_size=4, unique=True),
+        "compat": compats,
+        "params": st.booleans(),
+        "profile": st.booleans(),
+    }
+)
+
+
+@relaxed
+@given(works)
+def test_the_hook_reads_what_was_written_for_it(work: Work) -> None:
+    program: model.Program = {"path": "/h", "args": ["nvidia-cdi-hook", "apply"], "env": ["A=B"]}
+    entry = json.loads(hook_command.text({"program": program, "work": work}))
+
+    assert entry["args"][:2] == program["args"]
+    given = flags.read(entry["args"][2:], hooks.HOOKS["apply"] | hooks.COMMON)
+    assert flags.work(given) == work
+
+
+@relaxed
+@given(st.lists(works, max_size=4))
+def test_merged_work_is_the_work_of_all_and_each_thing_once(several: list[Work]) -> None:
+    merged = model.merge(several)
+
+    links = [tuple(link) for link in merged["links"]]
+    assert len(set(links)) == len(links)
+    assert set(links) == {tuple(link) for work in several for link in work["links"]}
+    assert len(set(merged["folders"])) == len(merged["folders"])
+    assert set(merged["folders"]) == {f for work in several for f in work["folders"]}
+    assert merged["params"] == any(work["params"] for work in several)
+    assert model.merge([merged, merged]) == merged

@@ -110,8 +110,11 @@ class Lane:
     def classic(self) -> str:
         """Keep a plan with a hook, and return a bundle that needs none."""
         edits = model.no_edits()
-        args = ['"--link","libcuda.so.580::/usr/lib64/libcuda.so.1"', '"--folder","/usr/lib64"']
-        edits["hook"] = {"head": '{"args":["apply"', "args": args, "tail": "]}"}
+        edits["work"] = {
+            **model.no_work(),
+            "links": [["libcuda.so.580", "/usr/lib64/libcuda.so.1"]],
+            "folders": ["/usr/lib64"],
+        }
         edits["cache"] = [["x86_64", "libcuda.so.1", "/usr/lib64/libcuda.so.1"]]
         return self._planned("classic", edits, None)
 
@@ -136,6 +139,7 @@ class Lane:
         plan["edits"].append(model.no_edits())
         plan["devices"]["nvidia.com/gpu=0"] = {"spec": 0, "edits": 0, "facts": [], "refuse": ""}
         plan["kinds"] = ["nvidia.com/gpu"]
+        plan["hook"] = {"path": "/h", "args": ["h", "apply"], "env": ["A=B"]}
         if view is not None:
             plan["farm"] = view
         store = Store(str(self.work / "run"), create=True)

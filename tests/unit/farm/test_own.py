@@ -101,7 +101,7 @@ def test_the_plan_names_the_view_and_its_facts_hold(node: Lab) -> None:
     assert farm["view"].startswith(f"{node.home}/farm/{VERSION}-")
     assert facts.broken(farm["facts"]) is None
     assert model.is_current(plan)
-    assert farm["compat"] == {"host_driver": VERSION, "host_cuda": "13.0"}
+    assert plan["specs"][0]["edits"]["work"]["compat"] == {"driver": VERSION}
 
 
 def test_a_view_that_goes_breaks_the_tables_facts(node: Lab) -> None:
@@ -166,10 +166,10 @@ def test_the_images_cuda_is_left_alone_where_its_hook_is_disabled(node: Lab) -> 
     }
     node.configure()
 
-    farm = own_plan(node)["farm"]
+    plan = own_plan(node)
 
-    assert farm["view"]
-    assert farm["compat"] == {"host_driver": "", "host_cuda": ""}
+    assert plan["farm"]["view"]
+    assert plan["specs"][0]["edits"]["work"]["compat"] == {}
 
 
 @pytest.mark.parametrize("way", ["by rename", "in place"])
@@ -325,13 +325,13 @@ def test_the_mask_of_the_params_is_what_config_toml_says(node: Lab, value: str) 
 
 
 def test_the_profile_needs_its_hook(node: Lab) -> None:
-    assert own_plan(node)["farm"]["profile"] is True
+    assert own_plan(node)["specs"][0]["edits"]["work"]["profile"] is True
     node.keys["nvidia-container-runtime.modes.jit-cdi"] = {
         "nvcdi-disable-hooks": ["update-application-profile"]
     }
     node.configure()
 
-    assert own_plan(node)["farm"]["profile"] is False
+    assert own_plan(node)["specs"][0]["edits"]["work"]["profile"] is False
 
 
 def test_the_refresh_command_prints_what_a_view_lacks(node: Lab) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from nvct.errors import DriverNotFoundError
 from nvct.farm import folder, survive
 from nvct.farm.build import build
+from nvct.farm.model import dumps, loads
 from tests.support.host_tree import LIB, VERSION, elf_bytes
 from tests.unit.farm.lab import NEWER, FarmLab
 
@@ -20,6 +22,21 @@ if TYPE_CHECKING:
 
 def look(lab: FarmLab) -> Inventory:
     return survive.look(lab.farm, lab.host.roots, lab.wanted, lab.find)
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the driver of the lab is for x86_64")
+def test_a_manifest_that_says_no_machines_is_of_this_one(lab: FarmLab) -> None:
+    folder_32 = "driver/usr/lib/i386-linux-gnu"
+    lab.host.write(f"{folder_32}/libcuda.so.{VERSION}", elf_bytes("libcuda.so.1", "i386"))
+    manifest = build(lab.farm, lab.find())
+    document = json.loads(dumps(manifest))
+    for entry in document["entries"]:
+        del entry["file"]["machine"]
+
+    read = loads(json.dumps(document).encode(), "/manifest")
+
+    assert read == manifest
+    assert {file.machine for file in read.held_files} == {"x86_64", "i386", ""}
 
 
 def test_while_nothing_was_replaced_discovery_answers(lab: FarmLab) -> None:

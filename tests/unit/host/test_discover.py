@@ -12,8 +12,10 @@ import pytest
 from nvct.errors import DriverNotFoundError, HostError, NvmlError, UsageError
 from nvct.host.discover import discover
 from nvct.host.wanted import Wanted
-from nvct.linux import ldcache
+from nvct.linux import elf, ldcache
 from nvct.sim.elf_writer import shared_object
+from nvct.specgen import parts
+from nvct.specgen.generate import Options
 from tests.support.host_tree import BUSES, LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
 
 TYPE_CHECKING = False
@@ -347,3 +349,24 @@ def test_missing_member_of_a_library_is_a_warning_of_the_inventory(host: HostTre
     host.gpu(0).write(f"driver/{LIB}/{name}", data)
 
     assert look(host).warnings == (f"{name} needs libodd.so.1, which is not in {host.driver}",)
+
+
+def test_each_library_is_parsed_once_until_the_plan_is_there(
+    host: HostTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = "driver/usr/lib/i386-linux-gnu"
+    host.write(f"{folder}/libcuda.so.{VERSION}", elf_bytes("libcuda.so.1", "i386"))
+    parsed: list[int] = []
+    read = elf.read
+
+    def counting(fd: int) -> elf.Elf:
+        parsed.append(os.fstat(fd).st_ino)
+        return read(fd)
+
+    monkeypatch.setattr(elf, "read", counting)
+    wanted = Wanted(nvml=None, stat_node=host.stat_node, machine="x86_64", compat32=True)
+
+    parts.in_parts(discover(host.gpu(0).roots, wanted), Options(node_numbers=True))
+
+    assert len(parsed) > 5
+    assert len(set(parsed)) == len(parsed)

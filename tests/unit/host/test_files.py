@@ -44,6 +44,7 @@ def test_library_of_the_driver_version_is_in_with_class_and_reason(tmp_path: Pat
     assert file.host_path == f"{host.driver}/{LIB}/libnvidia-ml.so.{VERSION}"
     assert file.container_path == f"/{LIB}/libnvidia-ml.so.{VERSION}"
     assert (file.capability, file.soname, file.kind) == ("utility", "libnvidia-ml.so.1", "library")
+    assert file.machine == "x86_64"
     assert VERSION in file.reason
 
 

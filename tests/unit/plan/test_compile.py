@@ -202,6 +202,66 @@ def test_our_own_spec_is_compiled_by_the_same_rules(specs: Specs) -> None:
     assert plan["edits"] == specs.plan()["edits"]
 
 
+# --- nvct's own plan ---
+
+WORK: model.Work = {**model.no_work(), "folders": ["/lib"]}
+
+
+def own_plan(program: object = "/bin/true", **more: compiler.Part) -> model.Plan:
+    """Compile common edits with work, and those of capabilities."""
+    own = compiler.Own(
+        kind="nvidia.com/gpu",
+        common={
+            "": compiler.Part({"env": ["A=1"]}, WORK, [["i386", "libz.so", "/lib/z"]]),
+            **more,
+        },
+        devices=[(["0", "GPU-1"], {"": compiler.Part({"deviceNodes": [{"path": "/dev/null"}]})})],
+        hook={"path": str(program), "args": ["nvidia-cdi-hook", "apply"], "env": ["A=B"]},
+    )
+    return compiler.compile_own(own, "/run/own.json", "/c.toml", "/nonexistent")
+
+
+def test_work_is_kept_as_it_is_beside_the_edits_of_each_capability() -> None:
+    more: model.Work = {**model.no_work(), "links": [["a", "/b"]]}
+
+    plan = own_plan(compute=compiler.Part({"env": ["B=1"]}, more))
+
+    edits = plan["specs"][0]["edits"]
+    assert (edits["env"], edits["work"], edits["hooks"]) == (["A=1"], WORK, {})
+    assert edits["cache"] == [["i386", "libz.so", "/lib/z"]]
+    assert edits["parts"]["compute"]["env"] == ["B=1"]
+    assert edits["parts"]["compute"]["work"] == more
+    assert plan["hook"]["path"] == "/bin/true"
+    assert json.loads(json.dumps(plan)) == plan
+
+
+def test_without_any_capability_the_work_is_left_to_a_hook() -> None:
+    plan = own_plan()
+
+    edits = plan["specs"][0]["edits"]
+    assert "work" not in edits
+    (text,) = edits["hooks"]["createContainer"]
+    assert json.loads(text)["args"] == ["nvidia-cdi-hook", "apply", "--folder", "/lib"]
+
+
+def test_the_names_of_a_device_share_its_edits() -> None:
+    plan = own_plan()
+
+    assert list(plan["devices"]) == ["nvidia.com/gpu=0", "nvidia.com/gpu=GPU-1"]
+    assert len(plan["edits"]) == 1
+    assert plan["kinds"] == ["nvidia.com/gpu"]
+
+
+def test_our_own_plan_is_refused_without_its_hook(tmp_path: Path) -> None:
+    program = tmp_path / "nvidia-cdi-hook"
+
+    assert own_plan(program)["specs"][0]["refuse"] == f"its hook {program} is missing"
+    program.touch(mode=0o644)
+    assert own_plan(program)["specs"][0]["refuse"] == f"its hook {program} is no program"
+    program.chmod(0o755)
+    assert own_plan(program)["specs"][0]["refuse"] == ""
+
+
 # --- drift ---
 
 

@@ -419,3 +419,23 @@ def test_a_group_that_a_user_namespace_lacks_is_left_out() -> None:
         {"containerID": 0, "hostID": 5, "size": 1}, {"containerID": 100, "hostID": 9, "size": 9}
     ) == [105]
     assert groups() == [44, 105]
+
+
+def test_work_becomes_a_hook_behind_those_of_the_container() -> None:
+    work = {
+        "links": [["libcuda.so.580", "/lib/libcuda.so.1"]], "folders": ["/lib"],
+        "compat": {"driver": "580.1"}, "params": True, "profile": False,
+    }  # fmt: skip
+    program = {"path": "/opt/nvidia-ctk", "args": ["nvidia-ctk", "hook", "apply"], "env": ["A=B"]}
+    theirs = {"path": "/theirs"}
+
+    made = applied(
+        {"hooks": {"createContainer": [theirs]}}, edits(hook={"program": program, "work": work})
+    )
+
+    words = ["--link", "libcuda.so.580::/lib/libcuda.so.1", "--host-driver-version=580.1"]
+    words += ["--folder", "/lib", "--mask-params"]
+    assert made["hooks"]["createContainer"] == [
+        theirs,
+        {"path": "/opt/nvidia-ctk", "args": [*program["args"], *words], "env": ["A=B"]},
+    ]

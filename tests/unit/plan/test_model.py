@@ -218,40 +218,67 @@ def test_what_is_wrong_with_our_own_spec_has_a_hint_that_helps(reason: str, hint
     assert caught.value.hint == hint
 
 
-COMPAT = ['"--host-driver-version=580.65.06"', '"--cuda-compat-container-root=/compat"']
+def worked(**work: Any) -> Plan:
+    """Return a plan whose common edits have work, and so have those of a capability."""
+    common = spec("/a")
+    common["edits"]["work"] = model.no_work() | {"folders": ["/lib"], "links": [["a", "/lib/b"]]}
+    common["edits"]["work"] |= work
+    part = edits("compute")
+    part["work"] = {**model.no_work(), "folders": ["/lib", "/lib64"], "links": [["a", "/lib/b"]]}
+    common["edits"]["parts"] = {"compute": part}
+    return plan(specs=[common, spec("/b")], hook=PROGRAM)
 
 
-def hooked(*words: str) -> Edits:
-    made = edits("hook")
-    made["apply"] = list(words)
-    made["hooks"] = {"createContainer": [f'{{"args":["apply",{",".join(words)}]}}']}
-    return made
+PROGRAM = {"path": "/h", "args": ["h", "apply"], "env": ["A=B"]}
+COMPAT = {"driver": "580.65.06", "folder": "/compat"}
 
 
-def test_without_compat_the_hook_and_the_view_do_not_choose() -> None:
-    hook, other = hooked(*COMPAT, '"--folder"', '"/lib"'), edits("other")
-    view: Any = edits("farm")
-    versions = {"host_driver": "580.65.06", "host_cuda": "13.0"}
-    view["farm"] = {"table": {"view": "/v", "compat": versions}, "common": [other, hook]}
+def hooks(found: list[Edits]) -> list[Any]:
+    return [one["hook"] for one in found if "hook" in one]
 
-    first, second, third = model.without_compat([other, hook, view])
 
-    assert first is other
-    assert second["apply"] == ['"--folder"', '"/lib"']
-    assert second["hooks"] == {"createContainer": ['{"args":["apply","--folder","/lib"]}']}
-    assert third["farm"]["table"] == {"view": "/v", "compat": {}}  # type: ignore[comparison-overlap]  # short
-    assert [id(one) for one in third["farm"]["common"]] == [id(other), id(second)]
-    assert hook["apply"][0] == COMPAT[0]  # a plan is not changed
+def test_the_work_of_all_parts_is_one_hooks() -> None:
+    found = model.collect(worked(params=True), ["x.org/gpu=0"], ["compute"])
+
+    (hook,) = hooks(found)
+    assert hook["program"] == PROGRAM
+    assert hook["work"] == {
+        "links": [["a", "/lib/b"]], "folders": ["/lib", "/lib64"], "compat": {},
+        "params": True, "profile": False,
+    }  # fmt: skip
+
+
+def test_what_is_not_asked_for_is_no_work() -> None:
+    (hook,) = hooks(model.collect(worked(), ["x.org/gpu=0"], []))
+
+    assert hook["work"]["folders"] == ["/lib"]
+
+
+def test_without_compat_neither_the_hook_nor_the_view_chooses() -> None:
+    made = worked(compat=COMPAT)
+    made["farm"] = farm()
+
+    with_compat = model.collect(made, ["x.org/gpu=0"])
+    without = model.collect(made, ["x.org/gpu=0"], compat=False)
+
+    for found, expected in ((with_compat, COMPAT), (without, {})):
+        (mark,) = [one["farm"] for one in found if "farm" in one]
+        for hook in (*hooks(found), *hooks(mark["common"])):
+            assert hook["work"]["compat"] == expected
+    assert hooks(model.common(made, "x.org/gpu", compat=False))[0]["work"]["compat"] == {}
+    assert made["specs"][0]["edits"]["work"]["compat"] == COMPAT  # a plan is not changed
 
 
 def test_without_compat_a_hook_with_nothing_else_to_do_is_gone() -> None:
-    (found,) = model.without_compat([hooked(*COMPAT)])
+    made = worked(compat=COMPAT, folders=[], links=[])
 
-    assert found == model.no_edits()
+    assert hooks(model.collect(made, ["x.org/gpu=0"], [], compat=False)) == []
 
 
 def test_without_compat_hooks_of_other_specs_stay() -> None:
-    made = edits("spec")
-    made["hooks"] = {"createContainer": ['{"args":["x","--host-driver-version=1"]}']}
+    made = plan()
+    made["specs"][0]["edits"]["hooks"] = {"prestart": ['{"args":["--host-driver-version=1"]}']}
 
-    assert model.without_compat([made]) == [made]
+    (common, _) = model.collect(made, ["x.org/gpu=0"], compat=False)
+
+    assert common["hooks"] == made["specs"][0]["edits"]["hooks"]

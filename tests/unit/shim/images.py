@@ -8,19 +8,19 @@ import os
 from pathlib import Path
 from typing import Any
 
+from nvct.host.model import DriverFile
 from nvct.linux import ldcache
 from nvct.oci.bundle import Bundle
 from nvct.plan import compile as compiler
-from nvct.plan import inject, model
+from nvct.plan import hook_command, inject, model
 from nvct.rootfs import linker_conf, profile
 from nvct.shim import classic
+from nvct.specgen import linker_cache
 from tests.support.containers import Container
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from nvct.cdi.types import Spec
 
 MACHINE = os.uname().machine
 LOADER = "/lib64/ld-linux-x86-64.so.2" if MACHINE == "x86_64" else "/lib/ld-linux-aarch64.so.1"
@@ -69,32 +69,43 @@ class Image(Container):
             found[path] = str(self.driver.library(path, soname or None, MACHINE))
         return found
 
-    def args(self) -> list[str]:
-        """Return what the hook is told."""
+    def work(self) -> model.Work:
+        """Return what is to be done in its root."""
         links = [(f"{s}.so.{self.version}", f"{self.libdir}/{n}") for s, n in LIBRARIES.items()]
         links = [(target, path) for target, path in links if not path.endswith("/")]
         links.append(("libcuda.so.1", f"{self.libdir}/libcuda.so"))
         links.append((f"libglxserver_nvidia.so.{self.version}", MODULE))
-        words = [word for t, p in links for word in ("--link", f"{t}::{p}")]
-        words += [f"--host-driver-version={self.version}", "--folder", self.libdir]
-        return [*words, "--mask-params", "--application-profile"]
+        return {
+            "links": [list(link) for link in links],
+            "folders": [self.libdir],
+            "compat": {"driver": self.version},
+            "params": True,
+            "profile": True,
+        }
 
     def edits(self) -> list[model.Edits]:
         """Return the edits of a request, compiled as the cold side does."""
-        hook = {
-            "hookName": "createContainer", "path": "/bin/true", "env": ["A=B"],
-            "args": ["nvidia-cdi-hook", "apply", *self.args()],
-        }  # fmt: skip
-        mounts = [{"hostPath": h, "containerPath": c} for c, h in self.files().items()]
-        node = {"path": "/dev/nvidia3", "type": "c", "major": 195, "minor": 3}
-        spec: Any = {
-            "kind": "nvidia.com/gpu",
-            "devices": [{"name": "0", "containerEdits": {"deviceNodes": [node]}}],
-            "containerEdits": {"hooks": [hook]},
-        }
-        part: Any = {"containerEdits": {"mounts": mounts}, "devices": []}
-        parts: dict[str, Spec] = {"compute": part}
-        plan = compiler.compile_spec(spec, "/own.json", "/config.toml", parts=parts)
+        mounts: Any = [{"hostPath": h, "containerPath": c} for c, h in self.files().items()]
+        files = [
+            DriverFile(
+                host_path=h, container_path=c, reason="", kind="library", machine=MACHINE,
+                soname=LIBRARIES[c.rpartition("/")[2].partition(".")[0]],
+            )
+            for c, h in self.files().items()
+        ]  # fmt: skip
+        node: Any = {"path": "/dev/nvidia3", "type": "c", "major": 195, "minor": 3}
+        own = compiler.Own(
+            kind="nvidia.com/gpu",
+            common={
+                "": compiler.Part({}, self.work()),
+                "compute": compiler.Part(
+                    {"mounts": mounts}, cache=linker_cache.entries(files, self.work())
+                ),
+            },
+            devices=[(["0"], {"": compiler.Part({"deviceNodes": [node]})})],
+            hook={"path": "/bin/true", "args": ["nvidia-cdi-hook", "apply"], "env": ["A=B"]},
+        )
+        plan = compiler.compile_own(own, "/own.json", "/config.toml")
         return model.collect(plan, ["nvidia.com/gpu=0"], ["compute"])
 
     def create(self, **more: Any) -> tuple[dict[str, Any], list[str]]:
@@ -112,7 +123,7 @@ class Image(Container):
         self.write_config(self.config)
         (self.root / "dev").mkdir(exist_ok=True)
         os.mknod(self.root / "dev/nvidia3", 0o20666, os.makedev(195, 3))
-        words = [word for word in self.args() if word != "--mask-params"]
+        words = hook_command.options({**self.work(), "params": False})
         assert self.hook("apply", "--proc-root", str(self.proc), *words) == 0
         (self.root / "dev/nvidia3").unlink()
         (self.root / "dev").rmdir()

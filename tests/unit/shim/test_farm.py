@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from nvct.plan.model import Farm
+    from nvct.plan.model import Farm, Program
 
 VIEW = "/var/lib/nvct/farm/580.159.04-abc"
 OURS = "/usr/local/nvidia/lib64/libcuda.so.1"
-HOOK = {"path": "/usr/bin/nvidia-cdi-hook", "args": ["nvidia-cdi-hook", "apply"]}
+HOOK: Program = {
+    "path": "/usr/bin/nvidia-cdi-hook", "args": ["nvidia-cdi-hook", "apply"], "env": ["A=B"],
+}  # fmt: skip
 pytestmark = pytest.mark.skipif(MACHINE not in ldcache.FLAGS, reason="no ld.so.cache is known")
 
 
@@ -57,8 +59,7 @@ def table(**changes: Any) -> Farm:
         "links32": {"compute": [["LIBDIR32/libcuda.so.1", "lib/libcuda.so.1"]]},
         "mounts": {"graphics": [["/etc/vulkan/icd.d/nvidia_icd.json", '{"destination":"/v"}']]},
         "env": {"": ["NVIDIA_VISIBLE_DEVICES=void"], "compute": ["LIBCUDA=VIEW/lib64"]},
-        "compat": {"host_driver": "580.159.04", "host_cuda": "13.0"},
-        "params": False, "profile": False, "staged": False,
+        "params": False, "staged": False,
     }  # fmt: skip
     made.update(changes)  # type: ignore[typeddict-item]  # a test's own
     return made
@@ -125,6 +126,8 @@ class Image(Container):
         self,
         made: Farm | None = None,
         capabilities: tuple[str, ...] | None = ("compute", "utility"),
+        *,
+        profile: bool = False,
     ) -> Outcome:
         """Do what the shim does with the edits of a request."""
         wanted = None if capabilities is None else list(capabilities)
@@ -132,9 +135,15 @@ class Image(Container):
         common["mounts"] = [["/usr/bin/classic", '{"destination":"/usr/bin/classic"}']]
         common["nodes"] = [_node("nvidiactl", 255)]
         common["gids"] = [44]
-        common["hook"] = {"head": json.dumps(HOOK)[:-2], "args": [], "tail": "]}"}
         hook = no_edits()
-        hook["hooks"] = {"createContainer": [json.dumps(HOOK)]}
+        hook["hook"] = {
+            "program": HOOK,
+            "work": {
+                "links": [["libcuda.so.580.159.04", f"{LIBDIR}/libcuda.so.1"]],
+                "folders": [LIBDIR], "compat": {"driver": "580.159.04"},
+                "params": True, "profile": profile,
+            },
+        }  # fmt: skip
         device["nodes"] = [_node("nvidia3", 3)]
         mark["farm"] = {
             "table": made or table(), "capabilities": wanted, "common": [common, hook],
@@ -572,10 +581,10 @@ def inodes(image: Image) -> dict[str, tuple[int, int]]:
 
 def test_a_second_start_changes_nothing(image: Image) -> None:
     compat(image.glibc(), "590.44.01")
-    first = image.create(table(profile=True), None)
+    first = image.create(None, None, profile=True)
     before = inodes(image)
 
-    second = image.create(table(profile=True), None)
+    second = image.create(None, None, profile=True)
 
     assert inodes(image) == before
     assert second.document == first.document
@@ -698,17 +707,17 @@ def test_the_params_mask_takes_exactly_one_hook(image: Image) -> None:
 
 
 def test_the_application_profile_needs_no_hook(image: Image) -> None:
-    said = image.glibc().create(table(profile=True), ("graphics",))
+    said = image.glibc().create(None, ("graphics",), profile=True)
 
     assert image.read(profile.PATH) == profile.render(1 << 3).decode()
     assert (image.root / profile.PATH[1:]).stat().st_mode & 0o777 == 0o444
     assert "hooks" not in said.document
-    compute = image.create(table(profile=True))
+    compute = image.create(profile=True)
     assert compute.view
 
 
 def test_compute_gets_no_application_profile(image: Image) -> None:
-    image.glibc().create(table(profile=True))
+    image.glibc().create(profile=True)
 
     assert profile.PATH[1:] not in image.tree()
 
@@ -750,7 +759,7 @@ def test_files_belong_to_the_containers_own_root(image: Image) -> None:
         "gidMappings": [{"containerID": 0, "hostID": 300000, "size": 65536}],
     }  # fmt: skip
 
-    said = image.create(table(profile=True), None)
+    said = image.create(None, None, profile=True)
 
     assert said.view
     assert not [n for n in said.notes if "exec sessions" in n]
@@ -760,20 +769,20 @@ def test_files_belong_to_the_containers_own_root(image: Image) -> None:
     assert (os.geteuid(), os.getegid()) == (0, 0)
     image.library(f"{LIBDIR}/libother.so.1", "libother.so.1", MACHINE)
     before = inodes(image)
-    image.create(table(profile=True), None)
+    image.create(None, None, profile=True)
     assert inodes(image) == before
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_another_gpu_changes_the_profile_of_a_container_started_again(image: Image) -> None:
-    image.glibc().create(table(profile=True), None)
+    image.glibc().create(None, None, profile=True)
     for path in [image.root, *image.root.rglob("*")]:
         posix.chown(path, 200000, 200000, follow_symlinks=False)
     (image.root / profile.PATH[1:]).write_text("of another GPU")
     mapping = [{"containerID": 0, "hostID": 200000, "size": 1}]
     image.config["linux"] = {"uidMappings": mapping, "gidMappings": mapping}
 
-    image.create(table(profile=True), None)
+    image.create(None, None, profile=True)
 
     assert image.read(profile.PATH) == profile.render(1 << 3).decode()
     assert (image.root / profile.FOLDER[1:]).stat().st_mode & 0o777 == 0o555

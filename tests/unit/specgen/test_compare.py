@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from nvct.plan.model import no_work
 from nvct.specgen import compare
-from nvct.specgen.hooks import NAMES, apply_hook
+from nvct.specgen.hooks import apply_hook
 from nvct.specgen.provenance import DOMAIN
 
 HOOK = {
@@ -206,7 +207,7 @@ def test_live_specs_get_the_same_kinds_of_names(
 
 
 def test_live_specs_get_the_same_hook_program_or_none() -> None:
-    apply = apply_hook("/opt/hook", frozenset(NAMES), [], ["/l"], "580.1")
+    apply = apply_hook("/opt/hook", {**no_work(), "folders": ["/l"]})
 
     with_hook = like(["0"], containerEdits={"hooks": [apply]})
     without = like(["0"])

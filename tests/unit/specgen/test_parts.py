@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from nvct.host.discover import discover
 from nvct.host.wanted import Wanted
 from nvct.plan import compile as compiler
-from nvct.plan import model
+from nvct.plan import hook_command, model
 from nvct.specgen.generate import Options, generate
 from nvct.specgen.parts import in_parts
 from tests.support.host_tree import HostTree
@@ -37,8 +38,8 @@ def options(tmp_path: Path) -> Options:
 
 
 def plan(inventory: Inventory, options: Options) -> model.Plan:
-    spec, parts = in_parts(inventory, options)
-    return compiler.compile_spec(spec, "/run/own.json", "/c.toml", "/nonexistent", parts=parts)
+    own = in_parts(inventory, options)
+    return compiler.compile_own(own, "/run/own.json", "/c.toml", "/nonexistent")
 
 
 def places(edits: list[model.Edits]) -> list[str]:
@@ -50,7 +51,9 @@ def node_paths(edits: list[model.Edits]) -> list[str]:
 
 
 def hook_words(edits: list[model.Edits]) -> list[str]:
-    (text,) = [h for one in edits for hooks in one["hooks"].values() for h in hooks]
+    texts = [h for one in edits for hooks in one["hooks"].values() for h in hooks]
+    texts += [hook_command.text(one["hook"]) for one in edits if "hook" in one]
+    (text,) = texts
     args: list[str] = json.loads(text)["args"]
     return args
 
@@ -102,7 +105,7 @@ def test_without_hooks_there_is_none_in_any_part(inventory: Inventory) -> None:
 
     found = model.collect(plan(inventory, options), ["nvidia.com/gpu=0"])
 
-    assert [one["hooks"] for one in found if one["hooks"]] == []
+    assert [one for one in found if one["hooks"] or "hook" in one] == []
 
 
 def test_common_edits_are_in_parts_as_well(inventory: Inventory, options: Options) -> None:
@@ -132,3 +135,21 @@ def test_32_bit_libraries_come_only_to_those_who_name_them() -> None:
 
     assert env(None) == []
     assert env(["compute", "compat32"]) == ["A=32"]
+
+
+def test_video_alone_brings_what_decodes_it_even_where_nothing_is_called_video(
+    tmp_path: Path, options: Options
+) -> None:
+    host = HostTree(tmp_path).module().user_space().gpu(0)
+    found = discover(host.roots, Wanted(nvml=None, stat_node=host.stat_node, machine="x86_64"))
+    compute = tuple(file for file in found.files if file.capability == "compute")
+
+    made = plan(replace(found, files=compute), options)
+
+    assert any("libcuda" in place for place in places(collect(made, "video")))
+    assert not any("libcuda" in place for place in places(collect(made, "utility")))
+    assert "/dev/nvidia-uvm" in node_paths(collect(made, "video"))
+
+
+def collect(made: model.Plan, capability: str) -> list[model.Edits]:
+    return model.collect(made, ["nvidia.com/gpu=0"], [capability])
