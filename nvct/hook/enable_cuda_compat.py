@@ -10,6 +10,7 @@ from __future__ import annotations
 from nvct import paths
 from nvct.hook import options
 from nvct.rootfs import compat, linker_conf
+from nvct.rootfs.changes import Changes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,13 +33,14 @@ def run(context: Context) -> None:
     folders = [chosen] if chosen else []
     if folders == old.compat:
         return
+    changes = Changes(root)
     gone = [f for f in old.compat if f not in folders]
     if gone:
         from nvct.hook.update_ldcache import forget
 
-        forget(context, gone)
-    new = linker_conf.LinkerConf(folders, old.folders, old.view)
-    linker_conf.write(root, new, context.kernel)
+        forget(context, changes, gone)
+    changes.linker_conf(linker_conf.LinkerConf(folders, old.folders, old.view))
+    changes.write(context.kernel)
 
 
 def choose(context: Context, versions: Compat) -> str | None:

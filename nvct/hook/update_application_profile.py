@@ -7,6 +7,7 @@ import posix
 
 from nvct.linux.constants import S_IFCHR, S_IFMT
 from nvct.rootfs import profile
+from nvct.rootfs.changes import Changes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ def run(context: Context) -> None:
     for minor in minors:
         if minor >= profile.MINORS:
             context.warn(f"GPU with minor {minor} is left out of the application profile")
-    profile.write(root, profile.mask_of(minors), context.kernel)
+    changes = Changes(root)
+    profile.add(changes, minors)
+    changes.write(context.kernel)
 
 
 def gpu_minors(root: Root) -> list[int]:

@@ -15,6 +15,7 @@ from nvct.errors import LdCacheError
 from nvct.linux import ldcache
 from nvct.linux.constants import S_IFDIR, S_IFMT
 from nvct.rootfs import linker, linker_conf
+from nvct.rootfs.changes import Changes
 from nvct.rootfs.known import Known
 from nvct.rootfs.libraries import Mounts, scan
 from nvct.rootfs.linker import CACHE
@@ -43,54 +44,37 @@ def update(context: Context, folders: list[str], compat: list[str]) -> None:
     Raises:
         NvctError: the container's files don't allow it.
     """
-    root = context.root()
-    musl = linker.musl_path(root)
+    changes = Changes(context.root())
+    musl = linker.musl_path(changes.root)
     if musl:
-        linker.update_musl(root, musl, folders, context.kernel)
-    if linker.has_glibc(root):
-        _Update(context, root).run(folders, compat)
+        linker.add_musl(changes, musl, folders)
+    if linker.has_glibc(changes.root):
+        _add_glibc(context, changes, folders, compat)
+    changes.write(context.kernel)
 
 
-class _Update:
-    """One update of a glibc container."""
-
-    __slots__ = ("_context", "_known", "_root")
-
-    def __init__(self, context: Context, root: Root) -> None:
-        self._context = context
-        self._root = root
-        self._known = Known(root)
-        if self._known.trouble:
-            context.warn(
-                f"{self._known.trouble}; it is left as it is, run ldconfig in the container"
-            )
-
-    def run(self, folders: list[str], compat: list[str]) -> None:
-        root, old = self._root, self._known.old
-        mounts = Mounts.read(root, self._context.proc_root)
-        default = self._known.default_folders()
-        libraries: Found = {}
-        kept: list[str] = []
-        seen: set[str] = set()
-        for folder in [*compat, *folders]:
-            place = root.resolve(folder)
-            if place is None or place in seen or not _is_folder(root, place):
-                continue
-            seen.add(place)
-            shown = default.get(place, folder.rstrip("/"))
-            for machine, found in scan(root, place, mounts, self._context.warn, shown).items():
-                libraries.setdefault(machine, []).extend(found)
-            if folder not in compat and place not in default:
-                kept.append(shown)
-        kept = self._known.uncovered(kept, libraries)
-        view = [f for f in old.view if root.listdir(f)]  # mounted: the shim's work, not ours
-        if view:
-            compat = compat or old.compat
-        new = linker_conf.LinkerConf(compat, kept, view)
-        data = self._known.merged(libraries, new)
-        if data is not None:
-            root.write_file(CACHE, data, kernel=self._context.kernel)
-        linker_conf.write(root, new, self._context.kernel)
+def _add_glibc(context: Context, changes: Changes, folders: list[str], compat: list[str]) -> None:
+    root = changes.root
+    known = Known(root)
+    if known.trouble:
+        context.warn(f"{known.trouble}; it is left as it is, run ldconfig in the container")
+    mounts = Mounts.read(root, context.proc_root)
+    default = known.default_folders()
+    libraries: Found = {}
+    kept: list[str] = []
+    seen: set[str] = set()
+    for folder in [*compat, *folders]:
+        place = root.resolve(folder)
+        if place is None or place in seen or not _is_folder(root, place):
+            continue
+        seen.add(place)
+        shown = default.get(place, folder.rstrip("/"))
+        for machine, found in scan(root, place, mounts, context.warn, shown).items():
+            libraries.setdefault(machine, []).extend(found)
+        if folder not in compat and place not in default:
+            kept.append(shown)
+    view = [f for f in known.old.view if root.listdir(f)]  # mounted: the shim's work, not ours
+    known.add_to(changes, libraries, compat or (known.old.compat if view else []), kept, view)
 
 
 def _is_folder(root: Root, place: str) -> bool:
@@ -98,20 +82,18 @@ def _is_folder(root: Root, place: str) -> bool:
     return found is not None and found.st_mode & S_IFMT == S_IFDIR
 
 
-def forget(context: Context, folders: list[str]) -> None:
+def forget(context: Context, changes: Changes, folders: list[str]) -> None:
     """Take the entries of folders out of the cache.
 
     Raises:
         NvctError: the container's files don't allow it.
     """
-    root = context.root()
-    data = root.read_file(CACHE, ldcache.LIMIT)
-    if data is None or not folders:
+    data = changes.root.read_file(CACHE, ldcache.LIMIT)
+    if data is None:
         return
     try:
         new = ldcache.merge(data, (), machine=posix.uname().machine, drop_dirs=folders)
     except LdCacheError as error:
         context.warn(f"{error.message}; it is left as it is")
-        return
-    if new != data:
-        root.write_file(CACHE, new, kernel=context.kernel)
+    else:
+        changes.file(CACHE, data, new)

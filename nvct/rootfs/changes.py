@@ -33,13 +33,14 @@ class Changes:
         gone: paths of files that are to go.
         sealed: (path, mode) of directories that nobody is to write to, to be made beforehand.
         links: (target, path) each.
+        root: of the container.
     """
 
-    __slots__ = ("_root", "files", "gone", "links", "sealed")
+    __slots__ = ("files", "gone", "links", "root", "sealed")
 
     def __init__(self, root: Root) -> None:
         """Start with nothing."""
-        self._root = root
+        self.root = root
         self.files: list[tuple[str, bytes, int]] = []
         self.gone: list[str] = []
         self.links: list[tuple[str, str]] = []
@@ -57,7 +58,7 @@ class Changes:
         Raises:
             UnsafePathError: a folder cannot be named in it, or the file there is no regular one.
         """
-        root = self._root
+        root = self.root
         data = conf.render()
         old = root.read_file(linker_conf.PATH, linker_conf.LIMIT)
         if not data:
@@ -84,7 +85,7 @@ class Changes:
                 parent, _, name = path.rpartition("/")
                 try:
                     if parent not in folders:
-                        folders[parent] = self._root.path_fd(parent or "/")
+                        folders[parent] = self.root.path_fd(parent or "/")
                     can_be, text = _link_at(folders[parent], name)
                 except (UnsafePathError, OSError):
                     continue
@@ -99,8 +100,8 @@ class Changes:
                     posix.close(fd)
         return made, is_any_there
 
-    def write(self, owner: tuple[int, int], kernel: Kernel) -> None:
-        """Make all changes, acting as `owner`.
+    def write(self, kernel: Kernel, owner: tuple[int, int] | None = None) -> None:
+        """Make all changes, acting as `owner`, as this process where there is none.
 
         Raises:
             UnsafePathError: the root is not as it was.
@@ -109,12 +110,12 @@ class Changes:
         if not (self.files or self.links or self.gone):
             return
         before = posix.geteuid(), posix.getegid()
-        switch = before[0] == 0 and owner != before
-        if switch:
+        switch = owner is not None and before[0] == 0 and owner != before
+        root = self.root
+        budget, root.budget = root.budget, None  # what is decided is done: few paths
+        if owner is not None and switch:
             kernel.set_effective_ids(*owner)
         try:
-            root = self._root
-            root.budget = None  # what is decided is done; it is a bounded number of paths
             sealed = [self._open_up(path, mode, kernel) for path, mode in self.sealed]
             try:
                 for path, data, mode in self.files:
@@ -126,6 +127,7 @@ class Changes:
                 root.unlink(path, kernel=kernel)
             root.symlinks(self.links, kernel=kernel)
         finally:
+            root.budget = budget
             if switch:
                 kernel.set_effective_ids(*before)
 
@@ -135,7 +137,7 @@ class Changes:
         A user namespace's root could not write to a sealed one; the host's can, and who is killed
         leaves it as it is to be. The image's own keeps its mode.
         """
-        root, is_root = self._root, posix.geteuid() == 0
+        root, is_root = self.root, posix.geteuid() == 0
         is_new = root.stat(path) is None
         kernel.close(root.dir_fd(path.rpartition("/")[0], create=True, kernel=kernel))
         fd = root.dir_fd(path, create=True, mode=mode if is_root else 0o755, kernel=kernel)

@@ -15,6 +15,7 @@ from nvct.rootfs.linker import CACHE, LIBC
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.linux.root import Root
+    from nvct.rootfs.changes import Changes
     from nvct.rootfs.libraries import Found
 
 
@@ -100,3 +101,30 @@ class Known:
                 data = ldcache.merge(data, found, machine=machine, drop_dirs=gone)
                 gone = []
         return None if data == self.data else data
+
+    def add_to(
+        self,
+        changes: Changes,
+        libraries: Found,
+        compat: list[str],
+        folders: list[str],
+        view: list[str] | None = None,
+    ) -> None:
+        """Add the cache with some libraries, and the drop-in that keeps them in it.
+
+        Args:
+            changes: of the root.
+            libraries: that are to be found, by machine.
+            compat: folders of CUDA compatibility libraries.
+            folders: of the driver, where the dynamic linker does not search by itself.
+            view: folders of a view of the driver.
+
+        Raises:
+            LdCacheError: a name cannot stand in a cache.
+            UnsafePathError: a folder cannot be named in the drop-in.
+        """
+        new = linker_conf.LinkerConf(compat, self.uncovered(folders, libraries), view)
+        data = self.merged(libraries, new)
+        if data is not None:
+            changes.file(CACHE, self.data, data)
+        changes.linker_conf(new)

@@ -13,8 +13,8 @@ from nvct.rootfs import linker_conf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.linux.kernel import Kernel
     from nvct.linux.root import Root
+    from nvct.rootfs.changes import Changes
 
 CACHE = "/etc/ld.so.cache"
 LIBC = "libc.so.6"
@@ -46,31 +46,20 @@ def musl_path(root: Root) -> str:
     return f"/etc/{name}.path" if root.is_file(f"/lib/{name}.so.1") else ""
 
 
-def update_musl(root: Root, path: str, folders: list[str], kernel: Kernel) -> None:
+def add_musl(changes: Changes, path: str, folders: list[str]) -> None:
     """Add folders to musl's path file, which replaces its defaults when it is there.
 
     Raises:
         UnsafePathError: the path file is no regular file.
     """
-    new = musl_paths(root, path, folders)
-    if new is not None:
-        root.write_file(path, new, kernel=kernel)
-
-
-def musl_paths(root: Root, path: str, folders: list[str]) -> bytes | None:
-    """Return musl's path file with folders added, None where they stand in it.
-
-    Raises:
-        UnsafePathError: the path file is no regular file.
-    """
-    data = root.read_file(path, MUSL_LIMIT) or b""
+    data = changes.root.read_file(path, MUSL_LIMIT) or b""
     text = data.decode("utf-8", "surrogateescape")
     lines = [part for line in text.splitlines() for part in line.split(":") if part]
     known = lines or list(MUSL_DEFAULT)
     new = [f for f in folders if f not in known and linker_conf.is_plain(f)]
-    if not new:
-        return None
-    return ("\n".join([*known, *new]) + "\n").encode("utf-8", "surrogateescape")
+    if new:
+        text = "\n".join([*known, *new]) + "\n"
+        changes.file(path, None, text.encode("utf-8", "surrogateescape"))
 
 
 def library_folder(root: Root) -> str:

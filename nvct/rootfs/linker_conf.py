@@ -11,7 +11,6 @@ from nvct.errors import UnsafePathError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.linux.kernel import Kernel
     from nvct.linux.root import Root
 
 PATH = "/etc/ld.so.conf.d/00-nvct.conf"
@@ -90,19 +89,3 @@ def read(root: Root) -> LinkerConf:
     # An image may bring the file.
     del found.compat[COMPAT_LIMIT:], found.folders[FOLDER_LIMIT:], found.view[COMPAT_LIMIT:]
     return found
-
-
-def write(root: Root, conf: LinkerConf, kernel: Kernel) -> None:
-    """Write the drop-in, or remove it where it has nothing to say.
-
-    Raises:
-        UnsafePathError: a folder cannot be named in it, or a directory stands in its place.
-    """
-    data = conf.render()
-    if not data:
-        root.unlink(PATH, kernel=kernel)
-        return
-    if root.read_file(PATH, LIMIT) != data:
-        root.write_file(PATH, data, kernel=kernel)
-    if root.lstat(MAIN) is None:
-        root.write_file(MAIN, MAIN_TEXT, kernel=kernel)

@@ -11,8 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nvct.linux.kernel import Kernel
-    from nvct.linux.root import Root
+    from nvct.rootfs.changes import Changes
 
 FOLDER = "/etc/nvidia/nvidia-application-profiles-rc.d"
 FILE = "10-container.conf"
@@ -47,17 +46,12 @@ def render(mask: int) -> bytes:
     return text.encode()
 
 
-def write(root: Root, mask: int, kernel: Kernel) -> None:
-    """Write the profile; none where there is no GPU.
+def add(changes: Changes, minors: Iterable[int]) -> None:
+    """Add the profile for GPUs; none where there is no GPU.
 
     Raises:
         UnsafePathError: something else stands in its place.
     """
-    if not mask:
-        return
-    parent = FOLDER.rpartition("/")[0]
-    kernel.close(root.dir_fd(parent, create=True, kernel=kernel))
-    kernel.close(root.dir_fd(FOLDER, create=True, mode=FOLDER_MODE, kernel=kernel))
-    data = render(mask)
-    if root.read_file(PATH) != data:
-        root.write_file(PATH, data, mode=0o444, kernel=kernel)
+    mask = mask_of(minors)
+    if mask and changes.file(PATH, changes.root.read_file(PATH), render(mask), 0o444):
+        changes.sealed.append((FOLDER, FOLDER_MODE))

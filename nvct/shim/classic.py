@@ -64,7 +64,7 @@ def without_hook(
             container = _Container(bundle, root, edits, note)
             container.decide(model.merge(hooks), folder, kernel)
             if writes:
-                container.changes.write(bundle.host_root() or (0, 0), kernel)
+                container.changes.write(kernel, bundle.host_root() or (0, 0))
     except (UnfitError, NvctError, OSError) as error:
         note(f"with a hook: {reason(error)}")
         return edits
@@ -125,9 +125,8 @@ class _Container:
         if folders or work["compat"]:
             compat = compat_folder(root, self._covered, work["compat"], self._note)
             musl = linker.musl_path(root)
-            new = linker.musl_paths(root, musl, folders) if musl else None
-            if new is not None:
-                self.changes.file(musl, None, new)
+            if musl:
+                linker.add_musl(self.changes, musl, folders)
             if linker.has_glibc(root):
                 self._add_cache(folders, compat)
         if work["profile"]:
@@ -188,11 +187,7 @@ class _Container:
             shown[folder] = default.get(real, folder.rstrip("/"))
         self._add_libraries(libraries, shown)
         kept = [name for name in dict.fromkeys(shown.values()) if name not in default.values()]
-        new = linker_conf.LinkerConf([compat] if compat else [], known.uncovered(kept, libraries))
-        data = known.merged(libraries, new)
-        if data is not None:
-            self.changes.file(linker.CACHE, None, data)
-        self.changes.linker_conf(new)
+        known.add_to(self.changes, libraries, [compat] if compat else [], kept)
 
     def _remove_view_links(self) -> None:
         """Remove links of an earlier start in layout farm: runtimes mount where they lead."""
@@ -233,7 +228,7 @@ class _Container:
             path, minor = found.get("path"), found.get("minor")
             if isinstance(path, str) and isinstance(minor, int):
                 minors += [minor] if profile.is_gpu(path.removeprefix("/dev/")) else []
-        add_profile(self.changes, self._root, self._covered, minors)
+        add_profile(self.changes, self._covered, minors)
 
 
 def _destinations(bundle: Bundle) -> list[str]:

@@ -104,15 +104,12 @@ def compat_folder(
     return compat.choose(root, host, folder, note) or ""
 
 
-def add_profile(changes: Changes, root: Root, covered: Covered, minors: list[int]) -> None:
+def add_profile(changes: Changes, covered: Covered, minors: list[int]) -> None:
     """Add the application profile, which tells EGL what GPUs there are, if there are any."""
     from nvct.rootfs import profile
 
-    mask = profile.mask_of(minors)
-    if not mask or covered.above(profile.PATH):
-        return
-    if changes.file(profile.PATH, root.read_file(profile.PATH), profile.render(mask), 0o444):
-        changes.sealed.append((profile.FOLDER, profile.FOLDER_MODE))
+    if minors and not covered.above(profile.PATH):
+        profile.add(changes, minors)
 
 
 def gpu_minors(edits: list[Edits]) -> list[int]:

@@ -261,16 +261,10 @@ class _Container:
             LdCacheError: the image's cache is of an unknown format.
             UnsafePathError: something else stands there.
         """
-        if musl:
-            self._add_musl(musl)
+        if musl:  # the driver is for glibc: a layer as gcompat has to be there
+            linker.add_musl(self._changes, musl, [f"{self.place}/lib64"])
         if glibc:
             self._add_glibc()
-
-    def _add_musl(self, path: str) -> None:
-        """Add musl's path file. The driver is for glibc: a layer as gcompat has to be there."""
-        new = linker.musl_paths(self._root, path, [f"{self.place}/lib64"])
-        if new is not None:
-            self._changes.file(path, None, new)
 
     def _add_glibc(self) -> None:
         """Add the cache and the drop-in.
@@ -340,7 +334,7 @@ class _Container:
         owner = self._bundle.host_root() or (0, 0)
         self._add_profile(edits)
         try:
-            self._changes.write(owner, kernel)
+            self._changes.write(kernel, owner)
         except (OSError, UnsafePathError) as error:
             self.env_why = reason(error)
             self._linked.clear()
@@ -348,7 +342,7 @@ class _Container:
     def _add_profile(self, edits: list[Edits]) -> None:
         """Add the application profile, for those whose programs ask EGL for a display."""
         if self._work["profile"] and any(self._share.has(name) for name in WITH_PROFILE):
-            add_profile(self._changes, self._root, self._covered, gpu_minors(edits))
+            add_profile(self._changes, self._covered, gpu_minors(edits))
 
     # What config.json gets.
 
