@@ -42,12 +42,12 @@ def do(context: Context, work: Work) -> None:
     if work["folders"] or work["compat"]:
         from nvct.hook import update_ldcache
 
-        compat = None
+        folder = None
         if work["compat"]:
-            from nvct.hook import enable_cuda_compat
+            from nvct.rootfs import compat
 
-            compat = enable_cuda_compat.choose(context, work["compat"])
-        update_ldcache.update(context, work["folders"], [compat] if compat else [])
+            folder = compat.choose(context.root(), work["compat"], context.warn)
+        update_ldcache.update(context, work["folders"], [folder] if folder else [])
     if work["profile"]:
         from nvct.hook import update_application_profile
 

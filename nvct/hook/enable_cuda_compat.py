@@ -7,7 +7,6 @@ nothing of it runs here.
 
 from __future__ import annotations
 
-from nvct import paths
 from nvct.hook import options
 from nvct.rootfs import compat, linker_conf
 from nvct.rootfs.changes import Changes
@@ -15,7 +14,6 @@ from nvct.rootfs.changes import Changes
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.hook.context import Context
-    from nvct.plan.model import Compat
 
 
 def run(context: Context) -> None:
@@ -29,7 +27,7 @@ def run(context: Context) -> None:
         return
     root = context.root()
     old = linker_conf.read(root)
-    chosen = choose(context, versions)
+    chosen = compat.choose(root, versions, context.warn)
     folders = [chosen] if chosen else []
     if folders == old.compat:
         return
@@ -41,10 +39,3 @@ def run(context: Context) -> None:
         forget(context, changes, gone)
     changes.linker_conf(linker_conf.LinkerConf(folders, old.folders, old.view))
     changes.write(context.kernel)
-
-
-def choose(context: Context, versions: Compat) -> str | None:
-    """Return the folder of the compatibility libraries if they are to be used, else None."""
-    host = versions.get("driver", ""), versions.get("cuda", "")
-    folder = versions.get("folder") or paths.COMPAT_FOLDER
-    return compat.choose(context.root(), host, folder, context.warn)

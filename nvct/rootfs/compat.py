@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import posix
 
+from nvct import paths
 from nvct.errors import DocumentError, ElfError, UnsafePathError
 from nvct.linux import elf
 from nvct.linux.constants import S_IFMT, S_IFREG
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from nvct.linux.root import Root
+    from nvct.plan.model import Compat
 
     Version: TypeAlias = tuple[int, ...]
     Warn: TypeAlias = Callable[[str], None]
@@ -33,19 +35,19 @@ CUDA_KEY, DRIVER_KEY = "cuda version", "driver"
 LIST_LIMIT = 1024
 
 
-def choose(root: Root, host: tuple[str, str], folder: str, warn: Warn) -> str | None:
+def choose(root: Root, versions: Compat, warn: Warn) -> str | None:
     """Return the folder of the compatibility libraries if they are to be used, else None.
 
     Args:
         root: the container's.
-        host: the host's driver version and the CUDA version that it brings; "" where unknown.
-        folder: where the image has them.
+        versions: of the host's driver and of the CUDA that it brings, and where images have the
+            libraries.
         warn: told of what cannot be used.
 
     Raises:
         UnsafePathError: the folder cannot be named to the dynamic linker.
     """
-    place = root.resolve(folder)
+    place = root.resolve(versions.get("folder") or paths.COMPAT_FOLDER)
     if place is None:
         return None
     names = _libraries(root, place)
@@ -55,9 +57,9 @@ def choose(root: Root, host: tuple[str, str], folder: str, warn: Warn) -> str | 
         return None
     version = _version(warn, names[0][len(LIBRARY) :])
     note = _note(warn, root, f"{place}/{names[0]}")
-    driver = _version(warn, host[0]) if host[0] else None
-    cuda = _version(warn, host[1]) if host[1] else None
-    if not is_wanted(driver, cuda, version, note):
+    driver, cuda = versions.get("driver"), versions.get("cuda")
+    host = _version(warn, driver) if driver else None, _version(warn, cuda) if cuda else None
+    if not is_wanted(*host, version, note):
         return None
     if not linker_conf.is_plain(place):
         raise UnsafePathError(f"folder {place!r} of CUDA compatibility libraries is not usable")

@@ -100,8 +100,7 @@ def compat_folder(
         return ""
     from nvct.rootfs import compat
 
-    host = versions.get("driver", ""), versions.get("cuda", "")
-    return compat.choose(root, host, folder, note) or ""
+    return compat.choose(root, versions, note) or ""
 
 
 def add_profile(changes: Changes, covered: Covered, minors: list[int]) -> None:

@@ -172,15 +172,15 @@ def _common_edits(job: Job) -> Json:
     found = injection.common(job.inventory)
     work = hooks.common_work(job.inventory, job.hooks, found.files)
     entry = hooks.apply_hook(job.options.hook_path, work)
-    return edits(job, found, env=common_env(job, found.files), hooks=[entry] if entry else [])
+    env = [*libcuda_env(job, found.files), VOID_ENV]
+    return edits(job, found, env=env, hooks=[entry] if entry else [])
 
 
-def common_env(job: Job, files: Sequence[DriverFile]) -> list[str]:
-    """Return the variables of every container that gets some files."""
+def libcuda_env(job: Job, files: Sequence[DriverFile]) -> list[str]:
+    """Return the variable that says where libcuda is, if it is among some files."""
     dirs = libraries.libcuda_directories(files)
-    if dirs and modes.RULES[job.inventory.mode].has_libcuda_env:
-        return [f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(dirs)}", VOID_ENV]
-    return [VOID_ENV]
+    has_env = dirs and modes.RULES[job.inventory.mode].has_libcuda_env
+    return [f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(dirs)}"] if has_env else []
 
 
 def edits(

@@ -18,7 +18,7 @@ from nvct.specgen.injection import Injection
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.cdi.types import ContainerEdits
-    from nvct.host.model import DriverFile, Inventory
+    from nvct.host.model import Inventory
     from nvct.plan.model import Work
     from nvct.specgen.generate import Job, Options
 
@@ -30,15 +30,13 @@ def in_parts(inventory: Inventory, options: Options) -> Own:
         UsageError, UnknownDeviceError, HostError: as `generate`.
     """
     job = generate.prepare(inventory, options)
-    common = injection.common(inventory)
-    devices = []
-    for device in job.devices:
-        own = _without(_joined(device.injections), common)
-        devices.append((device.names, _parts(job, own, is_common=False)))
     return Own(
         kind=job.kind,
-        common=_parts(job, common, is_common=True),
-        devices=devices,
+        common=_parts(job, injection.common(inventory), is_common=True),
+        devices=[
+            (device.names, _parts(job, _joined(device.injections), is_common=False))
+            for device in job.devices
+        ],
         hook=hooks.program(options.hook_path),
     )
 
@@ -53,14 +51,6 @@ def _joined(several: tuple[Injection, ...]) -> Injection:
     )
 
 
-def _without(found: Injection, common: Injection) -> Injection:
-    """Return an injection without the nodes and files that every container gets."""
-    return found._replace(
-        nodes=tuple(node for node in found.nodes if node not in common.nodes),
-        files=tuple(file for file in found.files if file not in common.files),
-    )
-
-
 def _parts(job: Job, found: Injection, *, is_common: bool) -> dict[str, Part]:
     """Return the part of each capability that has any; "" is always there."""
     nodes = capabilities.nodes_by_capability(found.nodes)
@@ -68,11 +58,11 @@ def _parts(job: Job, found: Injection, *, is_common: bool) -> dict[str, Part]:
     shares = {name: Injection(nodes[name], files[name]) for name in nodes}
     shares[""] = shares[""]._replace(links=found.links)
     shares = {name: share for name, share in shares.items() if any(share) or not name}
-    works = {name: _work(job, name, share, is_common) for name, share in shares.items()}
+    works = {name: _work(job, name, share, is_common=is_common) for name, share in shares.items()}
     every = merge(list(works.values()))
     return {
         name: Part(
-            edits=_edits(job, share, _env(job, name, share.files) if is_common else []),
+            edits=_edits(job, name, share, is_common=is_common),
             work=works[name] if any(works[name].values()) else None,
             cache=linker_cache.entries(share.files, every),
         )
@@ -80,16 +70,14 @@ def _parts(job: Job, found: Injection, *, is_common: bool) -> dict[str, Part]:
     }
 
 
-def _work(job: Job, name: str, share: Injection, is_common: bool) -> Work:  # noqa: FBT001
+def _work(job: Job, name: str, share: Injection, *, is_common: bool) -> Work:
     if is_common and not name:
         return hooks.common_work(job.inventory, job.hooks, share.files)
     return hooks.work_of(job.hooks, share.files, share.links)
 
 
-def _env(job: Job, name: str, files: tuple[DriverFile, ...]) -> list[str]:
-    env = generate.common_env(job, files)
-    return [entry for entry in env if not name or entry != generate.VOID_ENV]
-
-
-def _edits(job: Job, share: Injection, env: list[str]) -> ContainerEdits:
+def _edits(job: Job, name: str, share: Injection, *, is_common: bool) -> ContainerEdits:
+    env = []
+    if is_common:
+        env = [*generate.libcuda_env(job, share.files), *([] if name else [generate.VOID_ENV])]
     return cast("ContainerEdits", transform.tidy(generate.edits(job, share, env=env), {}))
