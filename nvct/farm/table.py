@@ -87,7 +87,10 @@ def make(manifest: Manifest, inventory: Inventory, *, params: bool = False) -> T
     files = [file for file in map(_mover(manifest), inventory.files) if file is not None]
     usual = [file for file in files if file.capability != COMPAT32]
     wanted = capabilities.files_by_capability(usual)
-    wanted_32 = _of_32_bits(files)
+    wanted_32 = {
+        name: [file for file in share if file.capability == COMPAT32]
+        for name, share in capabilities.files_by_capability(files, (COMPAT32,)).items()
+    }
     view = _View(manifest)
     return {
         "view": manifest.path,
@@ -119,22 +122,6 @@ def _mover(manifest: Manifest) -> Callable[[DriverFile], DriverFile | None]:
         return replace(file, host_path=path, capability=capability)
 
     return move
-
-
-def _of_32_bits(files: Sequence[DriverFile]) -> Mapping[Capability, Sequence[DriverFile]]:
-    """Return the 32-bit libraries of each capability, and under "" those of none."""
-    found: dict[Capability, list[DriverFile]] = {"": _libraries_of_32_bits(files, ())}
-    for name in capabilities.DEFAULT:
-        named = _libraries_of_32_bits(files, (name,))
-        found[name] = [file for file in named if file not in found[""]]
-    return found
-
-
-def _libraries_of_32_bits(
-    files: Sequence[DriverFile], wanted: tuple[Capability, ...]
-) -> list[DriverFile]:
-    named = capabilities.files_of(files, (*wanted, COMPAT32))
-    return [file for file in named if file.capability == COMPAT32]
 
 
 def _table(

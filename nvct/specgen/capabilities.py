@@ -87,16 +87,17 @@ def filter(inventory: Inventory, wanted: Iterable[Capability]) -> Inventory:  # 
     )
 
 
-def files_by_capability(files: Sequence[DriverFile]) -> dict[Capability, tuple[DriverFile, ...]]:
-    """Return what each capability needs beyond what every container gets, which is under "".
+def files_by_capability(
+    files: Sequence[DriverFile], also: tuple[Capability, ...] = ()
+) -> dict[Capability, tuple[DriverFile, ...]]:
+    """Return what each capability but compat32 needs beyond what is under "": everybody's.
 
-    A file may be under several. Under compat32 are the 32-bit files of all the others.
+    A file may be under several. `also` names what is wanted together with each of them.
     """
-    shares: dict[Capability, tuple[DriverFile, ...]] = {"": files_of(files, ())}
+    base = files_of(files, also)
+    shares: dict[Capability, tuple[DriverFile, ...]] = {"": base}
     for name in sorted(DEFAULT):
-        shares[name] = tuple(f for f in files_of(files, (name,)) if f not in shares[""])
-    usual = files_of(files, DEFAULT)
-    shares["compat32"] = tuple(f for f in files_of(files, NAMES) if f not in usual)
+        shares[name] = tuple(f for f in files_of(files, (name, *also)) if f not in base)
     return shares
 
 

@@ -55,16 +55,19 @@ def _parts(job: Job, found: Injection, *, is_common: bool) -> dict[str, Part]:
     """Return the part of each capability that has any; "" is always there."""
     nodes = capabilities.nodes_by_capability(found.nodes)
     files = capabilities.files_by_capability(found.files)
+    usual = capabilities.files_of(found.files, capabilities.DEFAULT)
+    every = capabilities.files_of(found.files, capabilities.NAMES)
+    files["compat32"] = tuple(file for file in every if file not in usual)
     shares = {name: Injection(nodes[name], files[name]) for name in nodes}
     shares[""] = shares[""]._replace(links=found.links)
     shares = {name: share for name, share in shares.items() if any(share) or not name}
     works = {name: _work(job, name, share, is_common=is_common) for name, share in shares.items()}
-    every = merge(list(works.values()))
+    merged = merge(list(works.values()))
     return {
         name: Part(
             edits=_edits(job, name, share, is_common=is_common),
             work=works[name] if any(works[name].values()) else None,
-            cache=linker_cache.entries(share.files, every),
+            cache=linker_cache.entries(share.files, merged),
         )
         for name, share in shares.items()
     }
