@@ -44,7 +44,7 @@ RULE_LIMIT = 1000
 TEXT_LIMIT = 120
 HINT_LIMIT = 70
 ID_LIMIT = 1 << 32
-CORRECT = "correct the file; see SECURITY.md for what a rule can say"
+CORRECT = "correct the file; docs/policy.md says what a rule can contain"
 
 
 def parse(table: object, path: str) -> list[str]:
@@ -189,4 +189,4 @@ def _one_of(words: tuple[str, ...], said: object = "") -> str:
     import difflib  # 4 ms, for who has made a mistake
 
     meant = difflib.get_close_matches(str(said), words, 1)
-    return f"did you mean {meant[0]}?" if meant else "SECURITY.md has a table of them"
+    return f"did you mean {meant[0]}?" if meant else "docs/policy.md has a table of them"

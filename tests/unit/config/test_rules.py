@@ -155,7 +155,7 @@ def test_more_rules_than_anybody_writes_are_refused() -> None:
     [
         ("max-gpus-than=1", "did you mean more-gpus-than?"),
         ("namespace=['x']", "did you mean namespaces?"),
-        ("xyz=1", "SECURITY.md has a table of them"),
+        ("xyz=1", "docs/policy.md has a table of them"),
         ("asks-for=['mig_config']", "did you mean mig-config?"),
         ("by=['Env']", "use one of: env, image-env, annotation, mount, cdi-name"),
     ],
