@@ -36,8 +36,8 @@ test: setup ## run the tests; installs what they need, and says what was skipped
 	@bash tests/support/packages.sh $(TESTED)
 	@$(BIN)/python -m pytest -q -n auto --dist loadfile
 
-kubernetes: setup ## build Kubernetes' own programs for the tests, with Go 1.26: some minutes, once
-	@echo "building Kubernetes, if it is not built: some minutes" >&2
+kubernetes: setup ## build Kubernetes and helm for the tests, with Go 1.26: some minutes, once
+	@echo "building Kubernetes and helm, if they are not built: some minutes" >&2
 	@$(BIN)/python -m tests.kubernetes.programs
 
 check: setup ## format, lint, types, layers, spelling
