@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import HostError, UsageError
-from nvct.sim import attach, possible, rootfs, sets, state, tree
+from nvct.sim import attach, inside, possible, rootfs, sets, state, tree
 
 REASON = "needs root and CAP_SYS_ADMIN"
 pytestmark = [pytest.mark.engine, pytest.mark.skipif(os.geteuid() != 0, reason=REASON)]
@@ -56,6 +56,20 @@ def test_programs_read_the_pci_devices_of_a_node(node: tree.Node) -> None:
     assert out[0] == "/sys/bus/pci/drivers/nvidia"
     assert out[1].split() == ["de", "10", "30", "23"]
     assert set(os.listdir("/sys/bus/pci/drivers")) < set(out)
+
+
+def test_a_command_can_have_proc_modules_on_a_kernel_without_it(node: tree.Node) -> None:
+    out = shell(
+        node,
+        f"{inside.PROGRAMS}/with-proc-modules sh -c '"
+        "grep ^nvidia_uvm /proc/modules; read line < /proc/modules; echo $line; cat /etc/hostname;"
+        "ls /absent 2>&1; exit 3' || echo $?",
+    ).splitlines()
+
+    hostname = Path("/etc/hostname").read_text().strip()
+    assert [line.split()[0] for line in out[:3]] == ["nvidia_uvm", "nvidia", hostname]
+    assert "No such file" in out[3]
+    assert out[4] == "3"
 
 
 def test_the_hosts_own_lines_stay_in_proc_devices(node: tree.Node) -> None:
