@@ -13,6 +13,7 @@ import pytest
 from nvct.errors import HostError, UsageError
 from nvct.sim import attach, inside, possible, rootfs, sets, state, tree
 
+REPOSITORY = Path(__file__).parents[3]
 REASON = "needs root and CAP_SYS_ADMIN"
 pytestmark = [pytest.mark.engine, pytest.mark.skipif(os.geteuid() != 0, reason=REASON)]
 
@@ -241,6 +242,16 @@ def test_the_loader_finds_driver_libraries_in_a_container_root(
     )
 
     assert process.communicate(timeout=30)[0].split() == [b"1", b"0", b"1"]
+
+
+def test_nvml_changes_a_node_whose_driver_is_at_the_root(tmp_path: Path) -> None:
+    changed = tree.create("changed", "mixed", tmp_path, native_cache=REPOSITORY / ".cache/native")
+
+    out = shell(changed, "nvidia-smi mig -i 2 -cgi 1g.10gb -C; nvidia-smi -L", driver_root="/")
+
+    assert "Successfully created GPU instance" in out
+    assert out.count("(UUID: MIG-") == 4
+    assert len(changed.state().find("gi")) == 4
 
 
 def test_a_node_is_not_attached_inside_another(node: tree.Node) -> None:
