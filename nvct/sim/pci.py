@@ -2,9 +2,9 @@
 """PCI devices as the kernel's sysfs shows them: configuration space, resources, links' speed.
 
 What is in the configuration space is what programs parse: identity, base addresses, a list of
-capabilities that ends (PCI Local Bus 3.0, 6.7) and the extended one (PCI Express Base, 7.6.3). A
-vGPU has the signature "VF" in its vendor-specific capability, and after it records (number, length,
-data): number 0 is the version and the branch of its host's driver, 10 bytes each.
+capabilities that ends (PCI Local Bus 3.0, 6.7) and the extended one (PCI Express Base, 7.6.3). The
+vendor-specific capability of a vGPU has the signature "VF", then records of number, length and
+data. Record 0 is the version and the branch of the driver on its host, 10 bytes each.
 """
 
 from __future__ import annotations
