@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in /usr/bin/python3 python3; do $$p -c 'import sys; sys.
 # Containers need root: a user for whom sudo asks no password (any more) gets it for the demo alone.
 SUDO = $(shell [ "$$(id -u)" = 0 ] || ! sudo -n true 2>/dev/null || echo sudo)
 
-.PHONY: help setup demo test kubernetes check fmt golden bench fuzz gpu install static test-static deb rpm bundle ci ci-full clean
+.PHONY: help setup demo test kubernetes record-peer check fmt golden bench fuzz gpu install static test-static deb rpm bundle ci ci-full clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -36,9 +36,13 @@ test: setup ## run the tests; installs what they need, and says what was skipped
 	@bash tests/support/packages.sh $(TESTED)
 	@$(BIN)/python -m pytest -q -n auto --dist loadfile
 
-kubernetes: setup ## build Kubernetes' own programs for the tests, with Go 1.26: some minutes, once
-	@echo "building Kubernetes, if it is not built: some minutes" >&2
+kubernetes: setup ## build Kubernetes and helm for the tests, with Go 1.26: some minutes, once
+	@echo "building Kubernetes and helm, if they are not built: some minutes" >&2
 	@$(BIN)/python -m tests.kubernetes.programs
+
+record-peer: kubernetes ## record what NVIDIA's cluster programs in PEER=DIR answer on simulated nodes (as root)
+	@test -n "$(PEER)" || { echo "say where NVIDIA's programs are: make record-peer PEER=DIR; see tests/peer/README.md" >&2; exit 2; }
+	@$(BIN)/python -m tests.peer $(PEER) $(NODES)
 
 check: setup ## format, lint, types, layers, spelling
 	@$(BIN)/ruff format --check .

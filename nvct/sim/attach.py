@@ -196,6 +196,8 @@ class _Attachment:
         for name in (*OWN_RUN, "lock"):
             (private / name).mkdir(exist_ok=True)
         inside.fill(private / inside.NAME, self._kernel)
+        modules = sysfs.proc_modules("", self._state)
+        (private / inside.NAME / "modules").write_text(modules)
         (private / "nvct").chmod(0o700)
         self._kernel.mount(str(private), "/run", None, MS_MOVE)
         if not Path("/var/run").is_symlink():

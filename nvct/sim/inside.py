@@ -4,6 +4,8 @@
 ::
 
     bin/runc, bin/crun    low-level runtimes whose containers see the node (nvct.sim.oci_runtime)
+    bin/with-proc-modules COMMAND...    a command that sees /proc/modules (nvct.sim.proc_modules)
+    modules               the same file, where the kernel has no /proc/modules
     proc, sys             file systems without the simulation on top
 
 The kernel mounts /proc or /sys for a user namespace only where one without locked mounts on top is
@@ -29,19 +31,18 @@ NAME = "nvct-sim"
 PROGRAMS = oci_runtime.OWN
 RUNTIMES = ("runc", "crun")
 SCRIPT = """#!/bin/sh
-exec {python} -I -S -B -c {code} {runtime} "$@"
+exec {command} "$@"
 """
-CODE = "import sys; sys.path.insert(0, {packages!r}); from nvct.sim import oci_runtime; {call}"
+CODE = "import sys; sys.path.insert(0, {packages!r}); from nvct.sim import {module}; {call}"
+WITH_PROC_MODULES = "with-proc-modules"
 
 
 def fill(folder: Path, kernel: Kernel) -> None:
     """Fill the folder that becomes /run/nvct-sim."""
     (folder / "bin").mkdir()
     for name in RUNTIMES:
-        words = {"python": sys.executable, "code": code("oci_runtime.main()"), "runtime": name}
-        program = folder / "bin" / name
-        program.write_text(SCRIPT.format(**{k: shlex.quote(v) for k, v in words.items()}))
-        program.chmod(0o755)
+        _write_program(folder / "bin" / name, code("oci_runtime.main()"), name)
+    _write_program(folder / "bin" / WITH_PROC_MODULES, code("proc_modules.main()"))
     for name, kind in (("proc", "proc"), ("sys", "sysfs")):
         (folder / name).mkdir()
         # Only containers of other users need it, and not every machine allows it.
@@ -49,7 +50,14 @@ def fill(folder: Path, kernel: Kernel) -> None:
             kernel.mount(kind, str(folder / name), kind, MS_NOSUID | MS_NODEV | MS_NOEXEC)
 
 
+def _write_program(path: Path, code: str, *words: str) -> None:
+    command = shlex.join([sys.executable, "-I", "-S", "-B", "-c", code, *words])
+    path.write_text(SCRIPT.format(command=command))
+    path.chmod(0o755)
+
+
 def code(call: str) -> str:
-    """Return Python code that runs a function of nvct.sim.oci_runtime under -I -S."""
+    """Return Python code that runs a function of a module of nvct.sim under -I -S."""
     (package,) = nvct.__path__
-    return CODE.format(packages=str(Path(package).parent), call=call)
+    packages = str(Path(package).parent)
+    return CODE.format(packages=packages, module=call.partition(".")[0], call=call)

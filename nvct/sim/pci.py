@@ -3,7 +3,8 @@
 
 What is in the configuration space is what programs parse: identity, base addresses, a list of
 capabilities that ends (PCI Local Bus 3.0, 6.7) and the extended one (PCI Express Base, 7.6.3). The
-vendor-specific capability has no "VF" signature, by which vGPUs are told apart.
+vendor-specific capability of a vGPU has the signature "VF", then records of number, length and
+data. Record 0 is the version and the branch of the driver on its host, 10 bytes each.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ RESOURCES = 13  # six base addresses, the ROM, six of virtual functions
 COMMAND, STATUS = 0x0406 | 0x0001, 0x0010
 POWER, MSI, EXPRESS, VENDOR, MSI_X = 0x60, 0x68, 0x78, 0x9C, 0xC8
 VENDOR_LENGTH = 20
+VGPU_SIGNATURE = b"VF"
+VGPU_TEXT = 10  # bytes of each text in a record
 ERRORS, SERIAL = 0x100, 0x148
 MEMORY_32, MEMORY_64_PREFETCHABLE, IO, ROM = 0x40200, 0x14220C, 0x40101, 0x46200
 SPEEDS = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
@@ -42,6 +45,7 @@ class Device:
         numa: its NUMA node.
         bar1: MiB of its second base address, 0 for none.
         generation: of PCI Express.
+        vgpu: of a vGPU, version and branch of its host's driver.
     """
 
     vendor: int = NVIDIA
@@ -55,6 +59,7 @@ class Device:
     numa: int
     bar1: int
     generation: int
+    vgpu: tuple[str, str] | None = None
 
     def regions(self) -> dict[int, tuple[int, int, int]]:
         """Return its address ranges: index -> (first, size in bytes, flags of the kernel)."""
@@ -110,10 +115,19 @@ def _capabilities(space: bytearray, device: Device) -> None:
     struct.pack_into("<IHH", space, EXPRESS + 12, link | 0x400, 0, link)
     struct.pack_into("<IHH", space, EXPRESS + 36, 0, 0, 0)
     struct.pack_into("<IH", space, EXPRESS + 44, (1 << device.generation + 1) - 2, link & 0xF)
-    struct.pack_into("<BBB", space, VENDOR, 0x09, MSI_X, VENDOR_LENGTH)
+    vendor = _vgpu(*device.vgpu) if device.vgpu else bytes(VENDOR_LENGTH - 3)
+    struct.pack_into(
+        f"<BBB{len(vendor)}s", space, VENDOR, 0x09, MSI_X, 3 + len(vendor), vendor
+    )  # fmt: skip
     struct.pack_into("<BBHII", space, MSI_X, 0x11, 0, 0x8005, 0x00B90000, 0x00BA0000)
     struct.pack_into("<I", space, ERRORS, 0x0001 | 2 << 16 | SERIAL << 20)
     struct.pack_into("<IQ", space, SERIAL, 0x0003 | 1 << 16, 0x48B02D0000000000 | device.number)
+
+
+def _vgpu(version: str, branch: str) -> bytes:
+    """Return what a vGPU's vendor-specific capability holds after its length."""
+    record = struct.pack(f"{VGPU_TEXT}s{VGPU_TEXT}s", version.encode(), branch.encode())
+    return VGPU_SIGNATURE + bytes([0, 2 + len(record)]) + record
 
 
 def resource(device: Device) -> str:

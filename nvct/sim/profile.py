@@ -46,6 +46,7 @@ class Model:
         nvlinks: how many NVLinks it has.
         nvlink: their version as NVML numbers it.
         nvswitch: device and vendor of the switches that they lead to, 0 for none.
+        vgpuhost, vgpubranch: of a vGPU, version and branch of the driver on its host.
     """
 
     name: str
@@ -67,6 +68,8 @@ class Model:
     nvlinks: int = 0
     nvlink: int = 0
     nvswitch: int = 0
+    vgpuhost: str = ""
+    vgpubranch: str = ""
     mig: tuple[MigProfile, ...]
 
 

@@ -81,6 +81,7 @@ def _gpu(gpu: Record, number: int) -> pci.Device:
         kind=int(f.get("class", "0x030200"), 16), driver="nvidia", number=number,
         irq=kernelfs.FIRST_IRQ + int(f["minor"]), numa=numa(gpu), bar1=int(f.get("bar1", 256)),
         generation=5 if arch >= 9 else 4 if arch >= 7 else 3,
+        vgpu=(f["vgpuhost"], f["vgpubranch"]) if "vgpuhost" in f else None,
     )  # fmt: skip
 
 

@@ -243,7 +243,7 @@ def first_state(name: str, chosen: profile.Profile, version: str, tree: Path) ->
             **({"serial": serial} if model.serial else {}), migcapable=model.migcapable,
             mig=int(place.mig is not None), lost=0, power=model.power, temp=model.temp,
             vbios=model.vbios, **{"class": f"0x{model.kind:06x}"}, bar1=model.bar1,
-            ecccapable=model.ecc, **place.where(),
+            ecccapable=model.ecc, **place.where(), **_vgpu(model),
         )  # fmt: skip
     for switch in chosen.switches:
         first.add("switch", **asdict(switch))
@@ -256,6 +256,12 @@ def first_state(name: str, chosen: profile.Profile, version: str, tree: Path) ->
         for mig_name in place.mig or ():
             mig.add_instance(first, index, mig_name)
     return first
+
+
+def _vgpu(model: profile.Model) -> dict[str, str]:
+    if not model.vgpuhost:
+        return {}
+    return {"vgpuhost": model.vgpuhost, "vgpubranch": model.vgpubranch}
 
 
 def _fill(node: Node, first: state.State, built: dict[str, Path] | None) -> None:

@@ -97,8 +97,8 @@ class Cluster:
         """
         self.box = box
         self.containerd = containerd
-        self._programs = programs.folder()
-        box.see(str(self._programs))
+        for folder in programs.folders():
+            box.see(str(folder))
         began = time.monotonic()
         self._prepare()
         self._start_api_server()
@@ -112,6 +112,21 @@ class Cluster:
             AssertionError: it fails.
         """
         done = self.box.call("kubectl", f"--kubeconfig={KUBECONFIG}", *words)
+        assert done.returncode == 0, done
+        return done.stdout
+
+    def helm(self, *words: str) -> str:
+        """Run helm, and return what it prints.
+
+        Raises:
+            AssertionError: it fails.
+        """
+        kinds = ("CACHE", "CONFIG", "DATA")
+        env = {
+            "KUBECONFIG": KUBECONFIG,
+            **{f"HELM_{kind}_HOME": f"{FOLDER}/helm" for kind in kinds},
+        }
+        done = self.box.call("helm", *words, env=env)
         assert done.returncode == 0, done
         return done.stdout
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kubernetes' own programs, built from the Go module `k8s.io/kubernetes` and kept outside of the checkout.
+"""Kubernetes' own programs and helm, built from their Go modules and kept outside of the checkout.
 
-`python -m tests.kubernetes.programs` builds them and prints their folder (`make kubernetes`).
-The first build takes about ten minutes of CPU and 2 GB of Go's build cache; later ones are found.
+`python -m tests.kubernetes.programs` builds them and prints their folders (`make kubernetes`). The
+first build takes about ten minutes of CPU for Kubernetes, two and a half for helm, and 2.5 GB of
+Go's build cache; later calls find the programs. Each is built again when its go.mod, go.sum or
+main.go changes.
 """
 
 from __future__ import annotations
@@ -14,109 +16,164 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from nvct.errors import ContainerNotPossibleError
 
 CACHE_ENV = "NVCT_TEST_KUBERNETES"
 """Names the folder of the built programs, instead of one in the user's cache."""
-SOURCE = Path(__file__).parent / "program"
-NAMES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
+HERE = Path(__file__).parent
 REQUIRED_GO = (1, 26)
 """What k8s.io/kubernetes 1.36 names in its go.mod. A later minor version builds another program:
 of 1.27, an API server with broken OpenAPI."""
 BUILD_TIMEOUT_S = 3600.0
 
 
-def folder() -> Path:
-    """Return the folder with the programs.
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """One static file, built in the folder of a go.mod.
+
+    Attributes:
+        name: of the file.
+        source: the folder with go.mod and go.sum.
+        module: whose version in go.mod is the program's.
+        package: what is built.
+        stamps: variables of the linker's -X; {version}, {major} and {minor} are filled in.
+        links: names under which the file can be started as well.
+        prefix: begins the name of its folder in the cache.
+    """
+
+    name: str
+    source: Path
+    module: str
+    package: str
+    stamps: dict[str, str]
+    links: tuple[str, ...] = ()
+    prefix: str = ""
+
+    def version(self) -> str:
+        """Return the version that go.mod names, as `v1.36.3`."""
+        named = re.search(
+            rf"{re.escape(self.module)} (v\S+)", (self.source / "go.mod").read_text()
+        )
+        assert named is not None
+        return named[1]
+
+    def digest(self) -> str:
+        """Return a digest of what it is built from."""
+        sources = [
+            path.read_bytes()
+            for path in (self.source / name for name in ("go.mod", "go.sum", "main.go"))
+            if path.exists()
+        ]
+        return hashlib.sha256(b"\0".join(sources)).hexdigest()[:8]
+
+    def folder(self) -> Path:
+        """Return its folder in the cache, built or not."""
+        cache = Path(os.environ.get(CACHE_ENV) or Path.home() / ".cache/nvct-tests/kubernetes")
+        return cache / f"{self.prefix}{self.version()}-{self.digest()}"
+
+
+# helm and kubectl read the version of Kubernetes from these.
+_COMPONENT = "k8s.io/component-base/version"
+KUBERNETES = Program(
+    name="kubernetes",
+    source=HERE / "program",
+    module="k8s.io/kubernetes",
+    package=".",
+    stamps={
+        f"{_COMPONENT}.gitVersion": "{version}",
+        f"{_COMPONENT}.gitMajor": "{major}",
+        f"{_COMPONENT}.gitMinor": "{minor}",
+    },
+    links=("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl"),
+)
+HELM = Program(
+    name="helm",
+    source=HERE / "helm",
+    module="helm.sh/helm/v4",
+    package="helm.sh/helm/v4/cmd/helm",
+    stamps={"helm.sh/helm/v4/internal/version.version": "{version}"},
+    prefix="helm-",
+)
+PROGRAMS = (KUBERNETES, HELM)
+
+
+def folders() -> list[Path]:
+    """Return the folders with the programs.
 
     Raises:
         ContainerNotPossibleError: they are not built.
     """
-    built = _place()
-    if not built.is_dir():
-        raise ContainerNotPossibleError("Kubernetes is not built", hint="make kubernetes")
-    return built
+    for program in PROGRAMS:
+        if not program.folder().is_dir():
+            raise ContainerNotPossibleError(f"{program.name} is not built", hint="make kubernetes")
+    return [program.folder() for program in PROGRAMS]
 
 
-def build() -> Path:
-    """Build the programs if they are not there, and return their folder.
+def build(program: Program) -> Path:
+    """Build a program if it is not there, and return its folder.
 
     Raises:
-        ContainerNotPossibleError: there is no fitting Go, or the modules cannot be had.
+        ContainerNotPossibleError: Go is missing or too old or too new, or a module is missing.
     """
-    built = _place()
-    cache = built.parent
+    folder = program.folder()
+    cache = folder.parent
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not built.is_dir():
+        if not folder.is_dir():
             aside = cache / ".building"
             shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir()
-            _build(aside)
-            for old in cache.glob("v*"):
+            _build(program, aside)
+            for old in cache.glob(f"{program.prefix}v*"):
                 shutil.rmtree(old)
-            aside.rename(built)
-    return built
+            aside.rename(folder)
+    return folder
 
 
-def _place() -> Path:
-    cache = Path(os.environ.get(CACHE_ENV) or Path.home() / ".cache/nvct-tests/kubernetes")
-    return cache / f"{version()}-{_digest()}"
-
-
-def version() -> str:
-    """Return the version of Kubernetes that go.mod names, as `v1.36.3`."""
-    named = re.search(r"k8s\.io/kubernetes (v\S+)", (SOURCE / "go.mod").read_text())
-    assert named is not None
-    return named[1]
-
-
-def _digest() -> str:
-    sources = [(SOURCE / name).read_bytes() for name in ("go.mod", "go.sum", "main.go")]
-    return hashlib.sha256(b"\0".join(sources)).hexdigest()[:8]
-
-
-def _build(target: Path) -> None:
-    go = _go()
-    major, minor, _ = version().lstrip("v").split(".")
-    stamps = {"gitVersion": version(), "gitMajor": major, "gitMinor": minor}
+def _build(program: Program, target: Path) -> None:
+    go = _go(program)
+    version = program.version()
+    major, minor, _ = version.lstrip("v").split(".")
     flags = ["-s", "-w"]
-    for name, value in stamps.items():  # helm and kubectl read them
-        flags += ["-X", f"k8s.io/component-base/version.{name}={value}"]
+    for name, value in program.stamps.items():
+        flags += ["-X", f"{name}={value.format(version=version, major=major, minor=minor)}"]
     command = [
         go, "build", "-mod=readonly", "-trimpath", "-buildvcs=false",
-        f"-ldflags={' '.join(flags)}", f"-o={target}/kubernetes", ".",
+        f"-ldflags={' '.join(flags)}", f"-o={target}/{program.name}", program.package,
     ]  # fmt: skip
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
     done = subprocess.run(
-        command, cwd=SOURCE, env={**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"},
-        capture_output=True, text=True, check=False, timeout=BUILD_TIMEOUT_S,
+        command, cwd=program.source, env=environment, capture_output=True, text=True, check=False,
+        timeout=BUILD_TIMEOUT_S,
     )  # fmt: skip
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise ContainerNotPossibleError(f"go cannot build Kubernetes here: {last}")
-    for name in NAMES:
-        (target / name).symlink_to("kubernetes")
+        raise ContainerNotPossibleError(f"go cannot build {program.name} here: {last}")
+    for name in program.links:
+        (target / name).symlink_to(program.name)
 
 
-def _go() -> str:
+def _go(program: Program) -> str:
     go = shutil.which("go")
     if go is None:
-        raise ContainerNotPossibleError("Kubernetes is not built: there is no go on PATH")
+        raise ContainerNotPossibleError(f"{program.name} is not built: there is no go on PATH")
     said = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=True)
     number = re.match(r"go(\d+)\.(\d+)", said.stdout)
     if number is None or (int(number[1]), int(number[2])) != REQUIRED_GO:
         needed = ".".join(map(str, REQUIRED_GO))
         raise ContainerNotPossibleError(
-            f"Kubernetes is not built: it needs Go {needed}, and this is {said.stdout.strip()}"
+            f"{program.name} is not built: it needs Go {needed}, this is {said.stdout.strip()}"
         )
     return go
 
 
 if __name__ == "__main__":
     try:
-        print(build())
+        for each in PROGRAMS:
+            print(build(each))
     except ContainerNotPossibleError as error:
         sys.exit(error.message)

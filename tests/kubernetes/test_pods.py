@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from nvct.paths import VOLUME_MOUNT_ROOT
 from tests.engines.checks import NODES, UUID
+from tests.engines.engines import CONFIG
 from tests.kubernetes import pods
 from tests.kubernetes.api import PODS, ApiError, wait
 from tests.kubernetes.pods import Pod, Result, run_all
@@ -28,6 +30,13 @@ def gpus(value: str, runtime_class: str = "nvidia", script: str = LIST, **more: 
     """Return a pod that asks for GPUs by the variable and lists them."""
     env = {"NVIDIA_VISIBLE_DEVICES": value}
     return Pod(script=script, runtime_class=runtime_class, env=env, **more)  # type: ignore[arg-type]
+
+
+def mounted(device: str) -> Pod:
+    """Return a pod that asks for a GPU as the device plugin's volume mounts do, and lists GPUs."""
+    volume = {"name": "device", "hostPath": {"path": "/dev/null"}}
+    mount = {"name": "device", "mountPath": f"{VOLUME_MOUNT_ROOT}/{device}"}
+    return gpus(VOLUME_MOUNT_ROOT, container={"volumeMounts": [mount]}, spec={"volumes": [volume]})
 
 
 SECURITY = {
@@ -64,6 +73,7 @@ OTHERS = {
     "default-class": gpus("all", "", script=f"{NODES}; ls /dev | grep -c nvidia"),
     "unknown": gpus("9"),
     "word": gpus("no-such-gpu"),
+    "volume-mount": mounted("0"),
     "init": Pod(
         script=f"cat /shared/init; {NODES}", runtime_class="nvidia",
         container={"volumeMounts": [{"name": "shared", "mountPath": "/shared"}]},
@@ -141,6 +151,7 @@ def test_who_asks_for_nothing_gets_nothing(name: str, results: dict[str, Result]
     [
         ("unknown", "no device '9'"),
         ("word", "no-such-gpu"),
+        ("volume-mount", "set accept-nvidia-visible-devices-as-volume-mounts in config.toml"),
     ],
 )
 def test_a_refusal_is_a_sentence_in_the_pods_events(
@@ -149,6 +160,21 @@ def test_a_refusal_is_a_sentence_in_the_pods_events(
     result = results[name]
     assert result.phase != "Succeeded"
     assert any(sentence in event for event in result.events), result.events
+
+
+def test_an_accepted_volume_mount_gives_its_gpu_or_a_sentence_in_the_events(
+    configured: Cluster, uuids: list[str]
+) -> None:
+    config = configured.box.read(CONFIG)
+    configured.box.write(
+        CONFIG, f"accept-nvidia-visible-devices-as-volume-mounts = true\n{config}"
+    )
+    try:
+        results = run_all(configured.api, {"mounted": mounted("1"), "not-there": mounted("9")})
+    finally:
+        configured.box.write(CONFIG, config)
+    assert UUID.findall(results["mounted"].log) == uuids[1:2], results
+    assert any("no device '9'" in event for event in results["not-there"].events), results
 
 
 def test_each_container_of_a_pod_has_its_own(results: dict[str, Result], uuids: list[str]) -> None:

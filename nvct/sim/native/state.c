@@ -138,11 +138,23 @@ static nvmlReturn_t bump_generation(struct text *text, unsigned long generation)
     return text_append(text, "end\t%lu\n", generation);
 }
 
+/* Where the driver is at /, it lies in an overlay that cannot be written: there the file in the
+ * node's tree is changed. A container does not see the tree. */
+static int open_to_write(struct snapshot *now)
+{
+    char path[PATH_MAX + 16];
+    int fd = open(state_path, O_RDWR | O_CLOEXEC);
+    if (fd >= 0 || errno != EROFS || read_state(state_fd, &scratch, now) != NVML_SUCCESS)
+        return fd;
+    snprintf(path, sizeof(path), "%s/state", now->tree);
+    return open(path, O_RDWR | O_CLOEXEC);
+}
+
 /* Nothing that one call may change may be lost: read, edit and write under one lock. */
 nvmlReturn_t state_edit(nvmlReturn_t (*edit)(struct snapshot *, struct text *, void *), void *arg)
 {
     static struct snapshot now;
-    int fd = open(state_path, O_RDWR | O_CLOEXEC);
+    int fd = open_to_write(&now);
     if (fd < 0)
         return NVML_ERROR_NO_PERMISSION; /* a container's view of the state is read-only */
     while (flock(fd, LOCK_EX) != 0)

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import HostError, UsageError
-from nvct.sim import attach, possible, rootfs, sets, state, tree
+from nvct.sim import attach, inside, possible, rootfs, sets, state, tree
 
+REPOSITORY = Path(__file__).parents[3]
 REASON = "needs root and CAP_SYS_ADMIN"
 pytestmark = [pytest.mark.engine, pytest.mark.skipif(os.geteuid() != 0, reason=REASON)]
 
@@ -56,6 +57,20 @@ def test_programs_read_the_pci_devices_of_a_node(node: tree.Node) -> None:
     assert out[0] == "/sys/bus/pci/drivers/nvidia"
     assert out[1].split() == ["de", "10", "30", "23"]
     assert set(os.listdir("/sys/bus/pci/drivers")) < set(out)
+
+
+def test_a_command_can_have_proc_modules_on_a_kernel_without_it(node: tree.Node) -> None:
+    out = shell(
+        node,
+        f"{inside.PROGRAMS}/with-proc-modules sh -c '"
+        "grep ^nvidia_uvm /proc/modules; read line < /proc/modules; echo $line; cat /etc/hostname;"
+        "ls /absent 2>&1; exit 3' || echo $?",
+    ).splitlines()
+
+    hostname = Path("/etc/hostname").read_text().strip()
+    assert [line.split()[0] for line in out[:3]] == ["nvidia_uvm", "nvidia", hostname]
+    assert "No such file" in out[3]
+    assert out[4] == "3"
 
 
 def test_the_hosts_own_lines_stay_in_proc_devices(node: tree.Node) -> None:
@@ -227,6 +242,16 @@ def test_the_loader_finds_driver_libraries_in_a_container_root(
     )
 
     assert process.communicate(timeout=30)[0].split() == [b"1", b"0", b"1"]
+
+
+def test_nvml_changes_a_node_whose_driver_is_at_the_root(tmp_path: Path) -> None:
+    changed = tree.create("changed", "mixed", tmp_path, native_cache=REPOSITORY / ".cache/native")
+
+    out = shell(changed, "nvidia-smi mig -i 2 -cgi 1g.10gb -C; nvidia-smi -L", driver_root="/")
+
+    assert "Successfully created GPU instance" in out
+    assert out.count("(UUID: MIG-") == 4
+    assert len(changed.state().find("gi")) == 4
 
 
 def test_a_node_is_not_attached_inside_another(node: tree.Node) -> None:

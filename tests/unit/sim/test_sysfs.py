@@ -143,6 +143,19 @@ def test_a_board_with_outputs_is_a_vga_controller(tmp_path: Path) -> None:
     assert len(list(devices(node).iterdir())) == 9
 
 
+def test_a_vgpu_names_the_driver_of_its_host(tmp_path: Path) -> None:
+    node = tree.create("guest", "vgpu", tmp_path, native=False, nodes="plain")
+    space = (devices(node) / "0000:02:00.0/config").read_bytes()
+    found = capabilities(space)
+
+    at = found[VENDOR_SPECIFIC]
+    capability = space[at : at + space[at + 2]]
+
+    record = b"550.90.05".ljust(10, b"\0") + b"r550_00".ljust(10, b"\0")
+    assert capability[3:] == b"VF" + bytes([0, 22]) + record
+    assert at + len(capability) <= min(place for place in found.values() if place > at)
+
+
 def test_numa_nodes_are_those_of_the_profile(tmp_path: Path) -> None:
     node = tree.create("dgx", "a100-80", tmp_path, native=False, nodes="plain")
     gpus = sorted(

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs on a simulated node, in a mount namespace of its own, and records NVIDIA's programs there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.peer import cases, gfd, mig, plugin
+from tests.peer.kubelet import FOLDER
+
+
+def main(programs: Path, name: str, target: Path, work: Path) -> None:
+    """Record the node that this process is on.
+
+    Args:
+        programs: the folder of NVIDIA's programs.
+        name: of the node.
+        target: the folder of its recordings; it must not exist.
+        work: a folder for what is written on the way.
+    """
+    # The plugin's sockets have one place. Nobody outside of this namespace sees it.
+    subprocess.run(["mount", "-t", "tmpfs", "nvct-peer", "/var/lib"], check=True)
+    Path(FOLDER).mkdir(parents=True)
+    wanted = cases.NODES[name].mig
+    if wanted:
+        mig.apply(programs, work, wanted)
+    gfd.record(programs, name, target / "gpu-feature-discovery", work)
+    plugin.record(programs, name, target / "device-plugin", work)
+    if not wanted:  # it changes the node, and begins with the same ones
+        mig.record(programs, target / "mig-parted", work)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))
