@@ -30,7 +30,7 @@ from nvct.prestart.container import Container, is_rootless
 from nvct.prestart.deliver import Delivery
 from nvct.prestart.process import Process as Opened
 from nvct.request import visible_devices
-from nvct.request.resolve import Request
+from nvct.request.model import Request
 from nvct.shim.create import Host, edits_that_exist
 
 TYPE_CHECKING = False

@@ -19,15 +19,9 @@ from nvct.launch import cold
 from nvct.oci.bundle import Bundle
 from nvct.plan import inject, model
 from nvct.plan.store import Store, run_dir
+from nvct.request.model import OWN_KIND, RUNTIME_KIND, VISIBLE_DEVICES, Request
 from nvct.request.requirements import holds
-from nvct.request.resolve import (
-    OWN_KIND,
-    RUNTIME_KIND,
-    VISIBLE_DEVICES,
-    Request,
-    decide,
-    parse_env,
-)
+from nvct.request.resolve import decide, parse_env
 from nvct.shim import classic, create, farm, settings
 
 TYPE_CHECKING = False

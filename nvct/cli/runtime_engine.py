@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import click
 
+from nvct import paths
 from nvct.errors import DocumentError, EngineError, UsageError
 
 TYPE_CHECKING = False
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from nvct.errors import NvctError
 
 PROC = "/proc"
+SHIM_PATH = f"/usr/bin/{paths.SHIM_PROGRAM}"
+NAME = "nvidia"
+# As the incumbent's installer names them.
+VARIANTS = (("nvidia", ""), ("nvidia-cdi", ".cdi"), ("nvidia-legacy", ".legacy"))
 RELOAD = click.option(
     "--reload", "way", type=click.Choice(["auto", "restart", "none"]), default="auto",
     show_default=True,
@@ -162,7 +167,6 @@ def of_file(here: Sequence[Engine], wanted: Wanted) -> Engine | None:
 
 def bare(engine: str, config: str | None) -> Wanted:
     """Return what an engine is told by default, to take it out again."""
-    from nvct.cli.runtime_wanted import NAME, SHIM_PATH, VARIANTS
     from nvct.engine import modules
     from nvct.engine.model import Handler, Wanted
 

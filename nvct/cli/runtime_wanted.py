@@ -13,6 +13,7 @@ import click
 from nvct import paths
 from nvct.cli import runtime_engine
 from nvct.cli.options import Words, flat, say, settings_in_force
+from nvct.cli.runtime_engine import NAME, SHIM_PATH, VARIANTS
 from nvct.errors import ConfigError, UsageError
 
 TYPE_CHECKING = False
@@ -26,13 +27,9 @@ if TYPE_CHECKING:
 
 DEFAULT_DROP_IN = "RUNTIME_SPECIFIC_DEFAULT"  # the incumbent's word for it
 SHIM = paths.SHIM_PROGRAM
-SHIM_PATH = f"/usr/bin/{SHIM}"
 HOOK_PATH = "/usr/bin/nvidia-container-runtime-hook"
-NAME = "nvidia"
 CDI_PREFIX = "cdi.k8s.io/"
 MODES = {"": "file", "config-file": "file", "config": "file", "oci-hook": "hook", "hook": "hook"}
-# As the incumbent's installer names them.
-VARIANTS = (("nvidia", ""), ("nvidia-cdi", ".cdi"), ("nvidia-legacy", ".legacy"))
 VARIANTS_PACKAGE = "nvct-operator-extensions"
 STATE_DIR = "/var/lib/nvct/engines"
 STATE_DIR_OPTION = click.option(

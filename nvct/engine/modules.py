@@ -9,9 +9,28 @@ from nvct.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import cast
+    from typing import Protocol, cast
 
-    from nvct.engine.transaction import Module
+    from nvct.engine.model import Change, Files, State, Wanted
+    from nvct.engine.syntax import Syntax
+
+    class Module(Protocol):
+        """An engine's module: values only."""
+
+        SYNTAX: Syntax
+
+        @staticmethod
+        def state(wanted: Wanted, files: Files) -> State:
+            """Return what the files say."""
+
+        @staticmethod
+        def plan(wanted: Wanted, files: Files) -> Change:
+            """Return the smallest edit that makes them say what is wanted."""
+
+        @staticmethod
+        def removal(wanted: Wanted, files: Files) -> Change:
+            """Return the smallest edit that takes our handlers out again."""
+
 
 ENGINES = ("docker", "containerd", "crio", "podman")
 CONFIG = {

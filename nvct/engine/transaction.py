@@ -24,26 +24,9 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from nvct.engine.journal import Journal
-    from nvct.engine.model import Files, State, Wanted
-    from nvct.engine.syntax import Syntax
+    from nvct.engine.model import Files, Wanted
+    from nvct.engine.modules import Module
     from nvct.linux.kernel import Kernel
-
-    class Module(Protocol):
-        """An engine's module: values only."""
-
-        SYNTAX: Syntax
-
-        @staticmethod
-        def state(wanted: Wanted, files: Files) -> State:
-            """Return what the files say."""
-
-        @staticmethod
-        def plan(wanted: Wanted, files: Files) -> Change:
-            """Return the smallest edit that makes them say what is wanted."""
-
-        @staticmethod
-        def removal(wanted: Wanted, files: Files) -> Change:
-            """Return the smallest edit that takes our handlers out again."""
 
     class Hands(Protocol):
         """What can be done with an engine but for writing its files."""

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from nvct.engine.journal import Entry, Record
     from nvct.engine.model import Files, Wanted
+    from nvct.engine.modules import Module
     from nvct.engine.syntax import KeyEdit, Path, Syntax, Table
-    from nvct.engine.transaction import Module
 
 VENDORS = "/usr/"  # files of packages
 

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from nvct.hook.options import Kinds
     from nvct.oci.bundle import Bundle
     from nvct.prestart.state import State
+    from nvct.request.model import Request
     from nvct.request.origin import Origin
-    from nvct.request.resolve import Defined, Request
+    from nvct.request.resolve import Defined
     from nvct.shim.create import Host
 
 PROGRAM = "nvidia-container-runtime-hook"

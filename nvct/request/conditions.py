@@ -8,6 +8,7 @@ learned, and what was seen, in words.
 from __future__ import annotations
 
 from nvct.errors import NvctError
+from nvct.request.case import CONTAINERD_NAMESPACE, CONTAINERD_TYPE, CRIO_NAMESPACE, CRIO_TYPE
 from nvct.request.visible_devices import is_bus_id, shown
 
 TYPE_CHECKING = False
@@ -15,18 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
 
-    from nvct.request.policy import Case
-    from nvct.request.resolve import Request
+    from nvct.request.case import Case
+    from nvct.request.model import Request
 
     Held: TypeAlias = "tuple[bool | None, str]"
 
-CONTAINERD_TYPE = "io.kubernetes.cri.container-type"
-CONTAINERD_NAMESPACE = "io.kubernetes.cri.sandbox-namespace"
-CRIO_TYPE = "io.kubernetes.cri-o.ContainerType"
-CRIO_NAMESPACE = "io.kubernetes.pod.namespace"
-"""What the two engines write into a container's annotations, behind those that a pod's author may
-set (containerd 2.1 internal/cri/annotations; CRI-O 1.33 SpecAddAnnotations, the kubelet's labels).
-CRI-O hands a pod's annotations on, so that containerd's can be forged there."""
 EXTRAS = {
     "mig-config": "mig_config",
     "mig-monitor": "mig_monitor",

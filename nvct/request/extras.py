@@ -7,14 +7,14 @@ is nvidia-container-toolkit v1.20's.
 
 from __future__ import annotations
 
-from nvct.request.resolve import FEATURES, IMEX, JETPACK, MIG_CAPABILITIES
+from nvct.request.model import FEATURES, IMEX, JETPACK, MIG_CAPABILITIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nvct.config.model import Config
-    from nvct.request.resolve import Env, Request
+    from nvct.request.model import Env, Request
 
 
 def add(

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from nvct.oci.bundle import Bundle
     from nvct.plan.model import Plan
     from nvct.request.device_numbers import Meant, Nodes
-    from nvct.request.policy import Step
-    from nvct.request.resolve import Request
+    from nvct.request.model import Request
 
     class Numbers(Protocol):
         """What is known of device numbers (nvct.shim.plan_devices)."""
@@ -35,6 +34,25 @@ if TYPE_CHECKING:
 
 
 UID_MAP = "/proc/self/uid_map"
+
+
+class Step:
+    """One rule that was looked at.
+
+    Attributes:
+        rule: its name.
+        then: its outcome.
+        holds: whether it decides.
+        why: the condition because of which it doesn't, or all that hold.
+    """
+
+    __slots__ = ("holds", "rule", "then", "why")
+
+    def __init__(self, rule: str, then: str, why: str, *, holds: bool) -> None:
+        self.rule = rule
+        self.then = then
+        self.holds = holds
+        self.why = why
 
 
 class Origin:

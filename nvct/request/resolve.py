@@ -13,6 +13,7 @@ from nvct.cdi.names import is_qualified
 from nvct.config.model import MODES
 from nvct.errors import ConfigError, RequestError
 from nvct.request import visible_devices
+from nvct.request.model import EXTRAS, RUNTIME_KIND, VISIBLE_DEVICES, Request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,114 +22,14 @@ if TYPE_CHECKING:
 
     from nvct.config.model import Config
     from nvct.errors import NvctError
+    from nvct.request.model import Env
     from nvct.request.origin import Origin
 
-    Env: TypeAlias = dict[str, str]
     Defined: TypeAlias = Callable[[str], bool]
     Found: TypeAlias = "tuple[str, list[str]]"
 
-VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 VOLUME_MOUNT_NAME = "nvidia-container-devices"
 CAP_SYS_ADMIN = "CAP_SYS_ADMIN"
-OWN_KIND = "nvidia.com/gpu"
-RUNTIME_KIND = "runtime.nvidia.com/gpu"
-"""Of this host's GPUs as nvct finds them, whatever the specs in the CDI folders say."""
-FEATURES = {
-    "gds": "NVIDIA_GDS",
-    "mofed": "NVIDIA_MOFED",
-    "gdrcopy": "NVIDIA_GDRCOPY",
-    "nvswitch": "NVIDIA_NVSWITCH",
-}
-MIG_CAPABILITIES = {
-    "mig_config": "NVIDIA_MIG_CONFIG_DEVICES",
-    "mig_monitor": "NVIDIA_MIG_MONITOR_DEVICES",
-}
-JETPACK = "NVIDIA_REQUIRE_JETPACK"
-IMEX = "NVIDIA_IMEX_CHANNELS"
-EXTRAS = frozenset([*FEATURES.values(), *MIG_CAPABILITIES.values(), JETPACK, IMEX])
-
-
-class Extras:
-    """What a container asks for besides its GPUs.
-
-    Attributes:
-        gds, mofed, gdrcopy, nvswitch: its NVIDIA_<NAME> is "enabled".
-        imex: numbers of IMEX channels, each once.
-        imex_unmade: channels that have no device node on the host are given as well.
-        mig_config, mig_monitor: access to the MIG capability of that name.
-        csv_all: on a Tegra, all that JetPack's files list; true extras are all but this.
-    """
-
-    __slots__ = (
-        "csv_all", "gdrcopy", "gds", "imex", "imex_unmade", "mig_config", "mig_monitor", "mofed",
-        "nvswitch",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.gds = False
-        self.mofed = False
-        self.gdrcopy = False
-        self.nvswitch = False
-        self.imex: list[int] = []
-        self.imex_unmade = False
-        self.mig_config = False
-        self.mig_monitor = False
-        self.csv_all = False
-
-    def __bool__(self) -> bool:
-        """Tell whether there is anything to give besides GPUs."""
-        return bool(
-            self.gds
-            or self.mofed
-            or self.gdrcopy
-            or self.nvswitch
-            or self.imex
-            or self.mig_config
-            or self.mig_monitor
-        )
-
-
-class Request:
-    """What a container asks for.
-
-    Attributes:
-        ids: as written, each once, in order; ["all"] alone when all; [] when none is true. But
-            for mode cdi, whose specs are others', PCI bus ids are in the one form of plans.
-        none: driver files and control nodes are wanted, but no GPU.
-        kind: of the ids that name none.
-        source: what brought the request, as a person would name it.
-        qualified: there are ids, and each is a full CDI name.
-        mode: "cdi", "jit-cdi", or "legacy" or "csv" if that is configured.
-        notes: sentences for the log and for explanations.
-        extras: what else is asked for; nothing in mode cdi.
-        capabilities: driver capabilities, sorted; None for everything but 32-bit libraries.
-        requirements: (variable, expression) pairs that have to hold.
-    """
-
-    __slots__ = (
-        "capabilities",
-        "extras",
-        "ids",
-        "kind",
-        "mode",
-        "none",
-        "notes",
-        "qualified",
-        "requirements",
-        "source",
-    )
-
-    def __init__(self, ids: list[str], source: str) -> None:
-        self.ids = ids
-        self.kind = RUNTIME_KIND
-        self.none = not ids
-        self.source = source
-        self.qualified = bool(ids) and all(map(visible_devices.is_qualified, ids))
-        self.mode = "jit-cdi"
-        self.notes: list[str] = []
-        self.extras = Extras()
-        self.capabilities: list[str] | None = None
-        self.requirements: list[tuple[str, str]] = []
 
 
 def resolve(
@@ -186,7 +87,8 @@ def decide(
     if request is None and trouble is None:
         return None, notes
     if config.policy:
-        from nvct.request.policy import Case, admits  # only where config.toml has rules
+        from nvct.request.case import Case  # only where config.toml has rules
+        from nvct.request.policy import admits
 
         case = Case(request, found[0], annotations, config, origin, privileged=privileged)
         case.trouble = trouble

@@ -12,15 +12,15 @@ from nvct import paths
 from nvct.errors import CdiConflictError, HostError, NvctError, RequestError, StaleSpecError
 from nvct.oci import bundle as bundles
 from nvct.plan import facts, inject, model
-from nvct.request.resolve import OWN_KIND, RUNTIME_KIND
+from nvct.request.model import OWN_KIND, RUNTIME_KIND
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.config.model import Config
     from nvct.oci.argv import Invocation
     from nvct.plan.store import Store
+    from nvct.request.model import Request
     from nvct.request.origin import Origin
-    from nvct.request.resolve import Request
 
 LAYOUT = "NVIDIA_DRIVER_LAYOUT"
 LAYOUTS = ("auto", "classic", "farm")

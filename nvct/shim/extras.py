@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from nvct.errors import HostError, NvctError, RequestError, UnknownDeviceError
 from nvct.plan import model
-from nvct.request.resolve import FEATURES, MIG_CAPABILITIES
+from nvct.request.model import FEATURES, MIG_CAPABILITIES
 from nvct.request.visible_devices import is_mig_index
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from nvct.request.resolve import Request
+    from nvct.request.model import Request
     from nvct.shim.create import Host
 
 IMEX_VARIABLE = "NVIDIA_IMEX_CHANNELS"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nvct.errors import NvctError
     from nvct.oci.argv import Invocation
     from nvct.plan.model import Edits
-    from nvct.request.resolve import Request
+    from nvct.request.model import Request
 
 LEVELS = ("info", "debug", "trace")  # at which decisions are logged; errors are always
 LIMIT = 2000  # characters of a decision

@@ -9,8 +9,8 @@ from __future__ import annotations
 from nvct.config.model import path_from
 from nvct.errors import NvctError
 from nvct.plan import model
+from nvct.request.model import OWN_KIND, RUNTIME_KIND
 from nvct.request.origin import count_all, names_of
-from nvct.request.resolve import OWN_KIND, RUNTIME_KIND
 from nvct.shim.create import edits_for, plan_of, plans_of
 
 TYPE_CHECKING = False
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from nvct.config.model import Config
     from nvct.request.device_numbers import Meant, Nodes
-    from nvct.request.resolve import Request
+    from nvct.request.model import Request
     from nvct.shim.create import Host
 
 NUMBERS = ("devices", "driver/nvidia-caps/mig-minors")

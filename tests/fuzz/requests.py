@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nvct.request.resolve import Request
+    from nvct.request.model import Request
 
 SWARM = "DOCKER_RESOURCE_GPU"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"

@@ -14,12 +14,14 @@ from nvct.errors import NotPermittedError, NvctError
 from nvct.oci.bundle import Bundle
 from nvct.request.conditions import CONDITIONS, matches
 from nvct.request.origin import Origin
-from nvct.request.resolve import Request, decide
+from nvct.request.resolve import decide
 from tests.property.test_request import ANNOTATIONS, CAPS, ENV, MOUNTS, VALUE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from nvct.request.model import Request
 
 KUBERNETES = st.dictionaries(
     st.sampled_from(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nvct.engine.model import Change, FileEdit, Wanted
-    from nvct.engine.transaction import Module
+    from nvct.engine.modules import Module
 
 BEFORE = b"# mine\r\nkeep this\n"
 

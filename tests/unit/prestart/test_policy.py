@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from nvct.request.resolve import Request
+    from nvct.request.model import Request
 
 IMAGES = 'kubernetes = true\nby = ["image-env"]\nthen = "ignore"'
 

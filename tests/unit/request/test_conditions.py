@@ -8,8 +8,8 @@ import os
 import pytest
 
 from nvct.oci.bundle import Bundle
+from nvct.request.model import VISIBLE_DEVICES
 from nvct.request.origin import Origin, count_all, names_of
-from nvct.request.resolve import VISIBLE_DEVICES
 from tests.support.policies import (
     ALL,
     BUS_ID,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from nvct.request.resolve import Request
+    from nvct.request.model import Request
 
 
 @pytest.fixture

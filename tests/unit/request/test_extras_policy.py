@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.request.resolve import VISIBLE_DEVICES
+from nvct.request.model import VISIBLE_DEVICES
 from tests.support.policies import UUID, Container, policy
 
 TYPE_CHECKING = False

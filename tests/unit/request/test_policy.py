@@ -12,7 +12,8 @@ import pytest
 from nvct.config.load import from_toml
 from nvct.errors import LINE_LIMIT, DocumentError, NotPermittedError, RequestError, line
 from nvct.request.conditions import matches
-from nvct.request.resolve import VISIBLE_DEVICES, decide
+from nvct.request.model import VISIBLE_DEVICES
+from nvct.request.resolve import decide
 from tests.support.policies import ALL, CONTAINERD, CRIO, MIG, UUID, Container, policy
 
 HERE = Path(__file__)
@@ -54,8 +55,8 @@ print(*sorted(set(sys.modules) - sys.stdlib_module_names - {"__main__"}))
 
     more = modules('{"name":"x","then":"allow"}') - modules()
 
-    assert more == {"nvct.request.conditions", "nvct.request.policy", "nvct.oci",
-                    "nvct.oci.jsondepth", "nvct.oci.jsontext"}  # fmt: skip
+    assert more == {"nvct.request.case", "nvct.request.conditions", "nvct.request.origin",
+                    "nvct.request.policy", "nvct.oci", "nvct.oci.jsondepth", "nvct.oci.jsontext"}  # fmt: skip
 
 
 def test_the_first_rule_that_holds_decides(container: Container) -> None:

@@ -7,7 +7,11 @@ import pytest
 
 from nvct.config.model import Config
 from nvct.errors import ConfigError, NotPermittedError, RequestError
-from nvct.request.resolve import Request, decide, resolve
+from nvct.request.resolve import decide, resolve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.request.model import Request
 
 PRIVILEGED = ["CAP_CHOWN", "CAP_SYS_ADMIN"]
 CDI = "cdi.k8s.io/plugin_1"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from nvct.errors import NotPermittedError
-from nvct.request.resolve import Request
+from nvct.request.model import Request
 from tests.support.policies import ALL, Container, policy
 
 TYPE_CHECKING = False
