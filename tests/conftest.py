@@ -28,6 +28,7 @@ settings.load_profile(
     os.environ.get("NVCT_TESTS_PROFILE") or ("ci" if os.environ.get("CI") else "default")
 )
 
+DEBUG = "NVCT_DEBUG"
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM)
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -80,6 +81,15 @@ def _signals_stay() -> Generator[None]:
     for number, handler in before.items():
         if signal.getsignal(number) != handler:
             signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def _debugging_ends() -> Generator[None]:
+    """Forget that a program that ran in this process was called with --debug."""
+    before = os.environ.get(DEBUG)
+    yield
+    if before is None:
+        os.environ.pop(DEBUG, None)
 
 
 @pytest.fixture(autouse=True)
