@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in /usr/bin/python3 python3; do $$p -c 'import sys; sys.
 # Containers need root: a user for whom sudo asks no password (any more) gets it for the demo alone.
 SUDO = $(shell [ "$$(id -u)" = 0 ] || ! sudo -n true 2>/dev/null || echo sudo)
 
-.PHONY: help setup demo test kubernetes record-peer check fmt golden bench fuzz gpu install static test-static deb rpm bundle ci ci-full clean
+.PHONY: help setup demo test kubernetes crio record-peer check fmt golden bench fuzz gpu install static test-static deb rpm bundle ci ci-full clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -39,6 +39,10 @@ test: setup ## run the tests; installs what they need, and says what was skipped
 kubernetes: setup ## build Kubernetes and helm for the tests, with Go 1.26: some minutes, once
 	@echo "building Kubernetes and helm, if they are not built: some minutes" >&2
 	@$(BIN)/python -m tests.kubernetes.programs
+
+crio: setup ## build CRI-O for the tests, with Go 1.26: three minutes, once
+	@echo "building CRI-O, if it is not built: some minutes" >&2
+	@$(BIN)/python -m tests.engines.crio_program
 
 record-peer: kubernetes ## record what NVIDIA's cluster programs in PEER=DIR answer on simulated nodes (as root)
 	@test -n "$(PEER)" || { echo "say where NVIDIA's programs are: make record-peer PEER=DIR; see tests/peer/README.md" >&2; exit 2; }
@@ -106,7 +110,7 @@ ci: check ## everything that a change must pass; a skipped engine test fails
 	@$(MAKE) --no-print-directory static kubernetes
 	@NVCT_TESTS_REQUIRE=engine PYTEST_ADDOPTS=--durations=25 $(MAKE) --no-print-directory test
 
-ci-full: ci test-static ## what takes longer: many more property examples, and the bench; writes docs/results
+ci-full: crio ci test-static ## what takes longer: CRI-O, many more property examples, and the bench; writes docs/results
 	@mkdir -p docs/results
 	@{ date -u +"%Y-%m-%d"; uname -srm; $(BIN)/python --version; runc --version | head -1; \
 	  NVCT_TESTS_PROFILE=full $(BIN)/python -m pytest -q -n auto tests/property tests/fuzz tests/engines && \

@@ -7,13 +7,12 @@ What is in force is what the engine's files say: nothing here knows how they com
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from nvct.sim import attach
-from tests.engines import configs, cri
+from tests.engines import configs, cri, crio_program
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.engines import CONFIG
 
@@ -300,15 +299,13 @@ class Podman(Daemon):
 
 
 class Crio(Daemon):
-    """CRI-O, which no Debian release has: this host's own."""
+    """CRI-O, which no Debian release has: this host's own, or the one that `make crio` builds."""
 
     engine = "crio"
     folder = "/etc/crio"
 
     def __init__(self, box: Box) -> None:
-        program = shutil.which(self.engine)
-        assert program is not None
-        box.see(os.path.dirname(program))  # with pinns beside it
+        box.see(str(crio_program.folder()))  # with pinns beside it
         super().__init__(box)
 
     def _write_config(self) -> None:

@@ -21,7 +21,8 @@ REMEDIES = (
     (r"read by everybody|only its owner", "a checkout that every user may read", ""),
     (r"the table tells of", "a runtime of a version in the table", ""),
     (r"cannot be installed:|does not end$", "a mirror that answers in time", ""),
-    (r"Kubernetes is not built", "Kubernetes", "make kubernetes"),
+    (r"(kubernetes|helm) is not built", "Kubernetes", "make kubernetes"),
+    (r"CRI-O is not built", "CRI-O", "make crio"),
     (r"mmdebstrap", "mmdebstrap", "{apt} mmdebstrap"),
     (r"debhelper", "debhelper", "{apt} build-essential debhelper dh-python {python}"),
     (r"rpmbuild", "rpmbuild", "{apt} rpm"),
@@ -35,7 +36,6 @@ REMEDIES = (
     (r"podman", "podman", "{apt} podman uidmap"),
     (r"systemd-nspawn|systemd-container", "systemd-nspawn", "{apt} systemd-container"),
     (r"setpriv", "setpriv", "{apt} util-linux"),
-    (r"CRI-O", "CRI-O on PATH, which no registry has", ""),
     (r"root|CAP_|privilege|mknod|not permitted|not allow", ROOT, "sudo make test"),
 )
 NO_COMPILER = re.compile(r"no C compiler|\bcc: not found")

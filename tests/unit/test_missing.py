@@ -29,7 +29,9 @@ from tests.support import missing
         ("no C compiler for the simulated NVML", "a C compiler", "gcc libc6-dev"),
         ("no runc on this host", "runc and crun", "runc crun"),
         ("this host has no busybox", "busybox-static", "busybox-static"),
-        ("no CRI-O on PATH (it is in no registry)", "CRI-O on PATH, which no registry has", ""),
+        ("kubernetes is not built", "Kubernetes", "make kubernetes"),
+        ("helm is not built", "Kubernetes", "make kubernetes"),
+        ("CRI-O is not built, nor on PATH", "CRI-O", "make crio"),
         ("only x86_64 has them", "only x86_64 has them", ""),
     ],
 )
