@@ -98,4 +98,7 @@ monitor_cgroup = "pod"
 pause_image = "%s"
 pause_command = "/bin/sleep 2147483"
 signature_policy = "/etc/crio/policy.json"
+
+[crio.network]
+plugin_dirs = ["/usr/lib/cni"]
 """

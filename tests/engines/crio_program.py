@@ -2,8 +2,8 @@
 """CRI-O for the tests: no release of Debian has it, so it is built from its Go module.
 
 `python -m tests.engines.crio_program` builds it and prints its folder (`make crio`): two to three
-minutes of CPU once. No C library is needed. Without cgo it cannot make seccomp profiles; conmon,
-runc and crun are Debian's.
+minutes of CPU once. No C library is needed: without cgo it passes over seccomp profiles. conmon and
+runc are Debian's.
 """
 
 from __future__ import annotations

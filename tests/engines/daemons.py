@@ -239,23 +239,6 @@ class Containerd(Daemon):
         return self.pod(script, cri.Pod())
 
 
-class Supervised(Containerd):
-    """containerd that is started again whenever it ends, as its unit has it."""
-
-    def _command(self) -> list[str]:
-        return ["/bin/sh", "-c", "while :; do /usr/bin/containerd; sleep 0.2; done"]
-
-    def reload(self) -> None:
-        """End containerd; its supervisor starts it again, with its files as they are now."""
-        before = self._running()
-        self.box.call("kill", *before)
-        self.box.until(lambda: self._running() not in ([], before), "containerd.log")
-        self.box.until(self._answers, "containerd.log")
-
-    def _running(self) -> list[str]:
-        return self.box.call("pgrep", "-x", "containerd").stdout.split()
-
-
 class Podman(Daemon):
     """Podman, which has no daemon: every call reads its files."""
 

@@ -11,8 +11,9 @@ import pytest
 
 from tests.engines import configured, toolkit_container
 from tests.engines.cri import Pod
-from tests.engines.daemons import Docker, Supervised
+from tests.engines.daemons import Docker
 from tests.engines.releases import in_full, of_release
+from tests.engines.supervised import SupervisedContainerd
 from tests.engines.toolkit_container import TOOLKIT, ToolkitContainer
 from tests.support import bundled, debian_root
 
@@ -36,13 +37,15 @@ def bundle() -> Path:
 @pytest.fixture(
     scope="module", params=[of_release("bookworm"), of_release("trixie"), *in_full("resolute")]
 )
-def containerd(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> Supervised:
+def containerd(
+    request: pytest.FixtureRequest, machine_of: Callable[[str], Box]
+) -> SupervisedContainerd:
     """A containerd that its supervisor keeps running, with nothing of ours."""
-    return configured.started(lambda: Supervised(machine_of(request.param), 2))
+    return configured.started(lambda: SupervisedContainerd(machine_of(request.param), 2))
 
 
 def test_pods_get_gpus_while_it_runs_and_containerd_is_as_before_afterwards(
-    containerd: Supervised, bundle: Path
+    containerd: SupervisedContainerd, bundle: Path
 ) -> None:
     box = containerd.box
     container = ToolkitContainer(box, bundle, toolkit_container.CONTAINERD)
@@ -65,7 +68,7 @@ def test_pods_get_gpus_while_it_runs_and_containerd_is_as_before_afterwards(
 
 
 def test_a_container_of_the_toolkit_that_is_killed_is_taken_over(
-    containerd: Supervised, bundle: Path
+    containerd: SupervisedContainerd, bundle: Path
 ) -> None:
     first = ToolkitContainer(containerd.box, bundle, toolkit_container.CONTAINERD)
     first.kill()
@@ -77,7 +80,7 @@ def test_a_container_of_the_toolkit_that_is_killed_is_taken_over(
 
 
 def test_a_containerd_that_cannot_be_told_has_its_files_back(
-    containerd: Supervised, bundle: Path
+    containerd: SupervisedContainerd, bundle: Path
 ) -> None:
     env = toolkit_container.CONTAINERD | {
         "RUNTIME_RESTART_MODE": "systemd"
@@ -112,7 +115,7 @@ for after in (now + b"# a comment", now + b"[[no table"):
 
 
 def test_the_hosts_containerd_reads_the_files_before_they_are_in_place(
-    containerd: Supervised, bundle: Path
+    containerd: SupervisedContainerd, bundle: Path
 ) -> None:
     words = ("nvct-python", "-c", CHECK)
     env = toolkit_container.CONTAINERD
@@ -188,7 +191,7 @@ def image(docker: Docker, bundle: Path) -> None:
 
 
 def test_the_validator_finds_the_driver_of_a_driver_container(
-    containerd: Supervised, bundle: Path
+    containerd: SupervisedContainerd, bundle: Path
 ) -> None:
     box = containerd.box
     status, said = toolkit_container.call(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kubernetes of one node in a private machine: etcd, containerd, API server, controller manager,
+"""Kubernetes of one node in a private machine: etcd, a container engine, API server, controller manager,
 scheduler and kubelet, each the real program.
 
 The node's address is on the loopback device and is that of the service `kubernetes` as well, so
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.engines.box import Box
-    from tests.engines.daemons import Supervised
+    from tests.engines.supervised import Supervised
 
 NODE = "node"
 ADDRESS = "10.0.0.1"
@@ -38,6 +38,7 @@ SYSCTL = {
 NETWORK = {
     "cniVersion": "0.4.0",
     "name": "pods",
+    "disableCheck": True,  # CRI-O's: a bridge's address changes while pods come and go
     "plugins": [
         {
             "type": "bridge", "bridge": "pods0", "isGateway": True,
@@ -85,18 +86,18 @@ class Cluster:
     Attributes:
         box: the machine that it runs in.
         api: its API.
-        containerd: its engine.
+        engine: its engine.
         ready_s: how long it took until the node was ready, in seconds.
     """
 
-    def __init__(self, box: Box, containerd: Supervised) -> None:
-        """Start it in a machine with a configured containerd that runs, and wait until it is ready.
+    def __init__(self, box: Box, engine: Supervised) -> None:
+        """Start it in a machine with a configured engine that runs, and wait until it is ready.
 
         Raises:
             ContainerNotPossibleError: it does not start, or its programs cannot be built here.
         """
         self.box = box
-        self.containerd = containerd
+        self.engine = engine
         for folder in programs.folders():
             box.see(str(folder))
         began = time.monotonic()
@@ -157,7 +158,7 @@ class Cluster:
         self._write("tokens.csv", "".join(lines))
         for name, token in zip(("kubeconfig", "node.kubeconfig"), tokens.values(), strict=True):
             self._write(name, json.dumps(_kubeconfig(token)))
-        self._write("kubelet.yaml", json.dumps(_kubelet(self.box.cgroup)))
+        self._write("kubelet.yaml", json.dumps(_kubelet(self.box.cgroup, self.engine.socket)))
 
     def _write(self, name: str, text: str, folder: str = FOLDER) -> None:
         self.box.write(f"{folder}/{name}", text)
@@ -230,13 +231,13 @@ def _kubeconfig(token: str) -> dict[str, object]:
     }
 
 
-def _kubelet(group: str) -> dict[str, object]:
+def _kubelet(group: str, socket: str) -> dict[str, object]:
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
         "authorization": {"mode": "AlwaysAllow"},
-        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        "containerRuntimeEndpoint": f"unix://{socket}",
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": f"/{group}",
         "failCgroupV1": False,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real cluster of one node with a simulated driver, whose containerd is configured by nvct."""
+"""A real cluster of one node with a simulated driver, whose engine is configured by nvct."""
 
 from __future__ import annotations
 
@@ -9,31 +9,42 @@ from nvct.errors import ContainerNotPossibleError
 from nvct.sim import tree
 from tests.engines import conftest as engines
 from tests.engines.box import DRIVER_ROOT, Box
-from tests.engines.daemons import Supervised
 from tests.engines.releases import of_release
+from tests.engines.supervised import SupervisedContainerd, SupervisedCrio
 from tests.kubernetes.cluster import Cluster
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-CASES = {"trixie": 2, "forky": 3}
-"""Releases, with containerd 1.7 and 2.1, and the version of its config.toml."""
+    from tests.engines.supervised import Supervised
+
+CASES: Mapping[str, tuple[str, Callable[[Box], Supervised]]] = {
+    "trixie": ("trixie", lambda box: SupervisedContainerd(box, 2)),
+    "forky": ("forky", lambda box: SupervisedContainerd(box, 3)),
+    "trixie-crio": ("trixie", SupervisedCrio),
+    "forky-crio": ("forky", SupervisedCrio),
+}
+"""A release, and an engine: containerd 1.7 and 2.1 with the versions of their config.toml; CRI-O
+with runc 1.1, and with one that can map users."""
+CONTAINERD = [of_release(release) for release in ("trixie", "forky")]
+CRIO = ["trixie-crio", "forky-crio"]
+"""Not required in CI: `make crio` builds CRI-O on demand."""
 
 
-@pytest.fixture(scope="module", params=[of_release(release) for release in CASES])
+@pytest.fixture(scope="module", params=CONTAINERD)
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
     """A cluster that is ready, with nothing of ours; skips where it can't run."""
-    release = request.param
+    release, engine_of = CASES[request.param]
     programs, node, work = engines.prepare(release, tmp_path_factory)
     box = None
     try:
         box = Box(programs, node, work, DRIVER_ROOT)
-        containerd = Supervised(box, CASES[release])
-        containerd.start()
-        yield Cluster(box, containerd)
+        engine = engine_of(box)
+        engine.start()
+        yield Cluster(box, engine)
     except ContainerNotPossibleError as error:
         pytest.skip(error.message)
     finally:

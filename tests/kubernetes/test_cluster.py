@@ -12,32 +12,41 @@ from nvct.errors import ContainerNotPossibleError
 from nvct.sim import tree
 from tests.engines import conftest as engines
 from tests.engines.box import DRIVER_ROOT, Box
-from tests.engines.daemons import Supervised
 from tests.engines.releases import of_release
 from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.conftest import CASES
 from tests.kubernetes.pods import Pod, run
 
 pytestmark = pytest.mark.slow
 RUNS = 3
 FILES = tuple(
     Path(name)
-    for name in ("/etc/cni", "/opt/cni", "/var/lib/kubelet", "/var/lib/etcd", "/run/kubernetes")
+    for name in (
+        "/etc/cni",
+        "/opt/cni",
+        "/var/lib/kubelet",
+        "/var/lib/etcd",
+        "/run/kubernetes",
+        "/var/lib/crio",
+        "/run/crio",
+    )
 )
 
 
-@pytest.mark.parametrize("release", [of_release("trixie")])
+@pytest.mark.parametrize("case", [of_release("trixie"), "trixie-crio"])
 def test_three_runs_leave_no_process_mount_group_or_file(
-    release: str, tmp_path_factory: pytest.TempPathFactory
+    case: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    release, engine_of = CASES[case]
     programs, node, work = engines.prepare(release, tmp_path_factory)
     before = _traces(work)
     try:
         for _ in range(RUNS):
             box = Box(programs, node, work, DRIVER_ROOT)
             try:
-                containerd = Supervised(box, 2)
-                containerd.start()
-                cluster = Cluster(box, containerd)
+                engine = engine_of(box)
+                engine.start()
+                cluster = Cluster(box, engine)
                 assert run(cluster.api, "once", Pod(script="echo runs")).log == "runs\n"
             finally:
                 box.close()

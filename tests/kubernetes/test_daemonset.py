@@ -11,6 +11,7 @@ import pytest
 from nvct.sim import inside
 from tests.engines import image
 from tests.engines.checks import UUID
+from tests.engines.supervised import SupervisedContainerd
 from tests.kubernetes.api import wait
 from tests.kubernetes.cluster import NODE
 from tests.kubernetes.pods import Pod, run
@@ -33,7 +34,8 @@ CONFIG = "/etc/containerd/config.toml"
 @pytest.fixture(scope="module")
 def node(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     """The cluster with the toolkit's image, on a node whose containers see the simulated driver."""
-    containerd, box = cluster.containerd, cluster.box
+    containerd, box = cluster.engine, cluster.box
+    assert isinstance(containerd, SupervisedContainerd)
     root = tmp_path_factory.mktemp("image")
     (root / "tmp").mkdir()
     shutil.copytree(bundled.tree(), root / "opt/nvct", symlinks=True)
@@ -57,7 +59,7 @@ def node(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
 def test_pods_get_gpus_while_it_is_there_and_the_node_is_as_before_afterwards(
     node: Cluster,
 ) -> None:
-    containerd, api = node.containerd, node.api
+    containerd, api = node.engine, node.api
     before = containerd.snapshot()
     node.kubectl("apply", f"--filename={PACKAGING}/runtimeclasses.yaml")
     node.kubectl("apply", f"--filename={PACKAGING}/daemonset.yaml")
@@ -71,7 +73,7 @@ def test_pods_get_gpus_while_it_is_there_and_the_node_is_as_before_afterwards(
     assert containerd.snapshot() != before
     node.kubectl("delete", "--timeout=120s", f"--filename={PACKAGING}/daemonset.yaml")
     assert containerd.snapshot() == before
-    assert wait(lambda: containerd.ctr("version").returncode == 0)
+    assert wait(containerd.answers)
     refused = run(api, "too-late", Pod(script="true", runtime_class="nvidia", env=ONE))
     assert any("nvidia" in event for event in refused.events), refused
 

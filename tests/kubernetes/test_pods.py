@@ -14,13 +14,17 @@ from tests.engines.checks import NODES, UUID
 from tests.engines.engines import CONFIG
 from tests.kubernetes import pods
 from tests.kubernetes.api import PODS, ApiError, wait
+from tests.kubernetes.conftest import CONTAINERD, CRIO
 from tests.kubernetes.pods import Pod, Result, run_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tests.kubernetes.cluster import Cluster
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize("cluster", [*CONTAINERD, *CRIO], indirect=True),
+]
 CLASSES = Path(__file__).parents[2] / "packaging/kubernetes/runtimeclasses.yaml"
 LIST = f"{NODES}; nvidia-smi -L"
 GPUS = 8
@@ -61,8 +65,6 @@ ONE_GPU = {
     },
 }
 """Pods that get GPU 0, and only it."""
-FIRST_WITH_USER_NAMESPACES = (2, 0)
-"""Of containerd, for a kubelet that asks for them."""
 OTHERS = {
     "all": gpus("all"),
     "two": gpus("1,2"),
@@ -101,8 +103,8 @@ OTHERS = {
 @pytest.fixture(scope="module")
 def configured(cluster: Cluster) -> Cluster:
     """The cluster, after `nvct runtime configure` and with the runtime classes."""
-    cluster.containerd.configure("--cdi.enabled")
-    cluster.containerd.reload()
+    cluster.engine.configure("--cdi.enabled")
+    cluster.engine.reload()
     for runtime_class in yaml.safe_load_all(CLASSES.read_text(encoding="utf-8")):
         cluster.api.create("/apis/node.k8s.io/v1/runtimeclasses", runtime_class)
     return cluster
@@ -136,9 +138,17 @@ def test_a_pod_gets_the_gpu_that_it_names(
 def test_lists_give_what_they_name(results: dict[str, Result], uuids: list[str]) -> None:
     assert UUID.findall(results["all"].log) == uuids
     assert UUID.findall(results["two"].log) == uuids[1:3]
-    # The engine gives a privileged container every device node of its host.
-    assert UUID.findall(results["privileged"].log) == uuids
     assert results["none"].lines == ["0", "/dev/nvidiactl", "1"]
+
+
+def test_a_privileged_pod_gets_every_device_node_from_its_engine(
+    configured: Cluster, results: dict[str, Result], uuids: list[str]
+) -> None:
+    result = results["privileged"]
+    if configured.engine.can_run_privileged():
+        assert UUID.findall(result.log) == uuids, result
+    else:
+        assert any("unable to apply caps" in event for event in result.events), result
 
 
 @pytest.mark.parametrize("name", ["void", "unset", "default-class"])
@@ -229,7 +239,7 @@ def test_running_pods_keep_their_gpus_when_the_kubelet_restarts(
 
 def test_a_pod_with_users_of_its_own_gets_its_gpu(configured: Cluster, uuids: list[str]) -> None:
     result = pods.run(configured.api, "users", gpus("0", spec={"hostUsers": False}))
-    if configured.containerd.version() < FIRST_WITH_USER_NAMESPACES:
+    if not configured.engine.has_user_namespaces():
         assert any("user namespace" in event for event in result.events), result
     else:
         assert UUID.findall(result.log) == uuids[:1], result

@@ -14,8 +14,8 @@ from nvct.sim import inside, tree
 from tests.engines import conftest as engines
 from tests.engines import suite
 from tests.engines.box import DRIVER_ROOT, PROGRAMS, REPOSITORY, Box
-from tests.engines.daemons import Supervised
 from tests.engines.engines import CONFIG
+from tests.engines.supervised import SupervisedContainerd
 from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.cluster import NODE, Cluster
 from tests.kubernetes.pods import Pod, run
@@ -64,7 +64,7 @@ def record(programs: Path, name: str, target: Path, work: Path) -> None:
     shutil.copytree(programs, work / "peer")
     box = Box(suite.tree(RELEASE), node, work, DRIVER_ROOT)
     try:
-        containerd = Supervised(box, CONFIG_VERSION)
+        containerd = SupervisedContainerd(box, CONFIG_VERSION)
         containerd.start()
         cluster = Cluster(box, containerd)
         _configure(cluster)
@@ -82,8 +82,8 @@ def record(programs: Path, name: str, target: Path, work: Path) -> None:
 def _configure(cluster: Cluster) -> None:
     box = cluster.box
     box.write(CONFIG, SETTINGS + box.read(CONFIG))
-    cluster.containerd.configure("--cdi.enabled")
-    cluster.containerd.reload()
+    cluster.engine.configure("--cdi.enabled")
+    cluster.engine.reload()
     for runtime_class in yaml.safe_load_all(CLASSES.read_text(encoding="utf-8")):
         cluster.api.create("/apis/node.k8s.io/v1/runtimeclasses", runtime_class)
 
