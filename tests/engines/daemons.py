@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from nvct.sim import attach
-from tests.engines import configs, cri, crio_program
+from tests.engines import configs, cri, crio_program, docker_run
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.engines import CONFIG
 
@@ -187,8 +187,8 @@ class Docker(Daemon):
             assert done.returncode == 0, done
 
     def run(self, script: str, *flags: str) -> Done:
-        words = ["run", "--rm", "--network=none", *flags, "plain:test", "/bin/sh", "-c", script]
-        return self.docker(*words)
+        words = ["--network=none", *flags, "plain:test", "/bin/sh", "-c", script]
+        return docker_run.run(self.box, *words)
 
 
 class Containerd(Daemon):

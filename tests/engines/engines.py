@@ -7,6 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
+from tests.engines import docker_run
 from tests.engines.box import DRIVER_ROOT, PROGRAMS, Box
 
 TYPE_CHECKING = False
@@ -149,7 +150,7 @@ class Docker(Engine):
         return [*words, *(["--read-only"] if want.read_only else []), *want.flags, want.image]
 
     def run(self, script: str, want: Want = Want()) -> Done:
-        return self.docker("run", "--rm", *self._words(want), "/bin/sh", "-c", script)
+        return docker_run.run(self.box, *self._words(want), "/bin/sh", "-c", script)
 
     def keep(self, want: Want = Want()) -> str:
         name = self.name()
