@@ -108,7 +108,7 @@ bundle: setup ## build the bundle, which needs no Python on its host, into dist/
 ci: check ## everything that a change must pass; a skipped engine test fails
 	@bash tests/support/packages.sh $(TESTED) lintian rpmlint
 	@$(MAKE) --no-print-directory static kubernetes
-	@NVCT_TESTS_REQUIRE=engine PYTEST_ADDOPTS=--durations=25 $(MAKE) --no-print-directory test
+	@NVCT_TESTS_REQUIRE=engine $(MAKE) --no-print-directory test
 
 ci-full: crio ci test-static ## what takes longer: CRI-O, many more property examples, and the bench; writes docs/results
 	@mkdir -p docs/results

@@ -98,7 +98,8 @@ def test_a_change_of_any_key_is_made_or_refused_with_a_reason(
     try:
         after = edit(text, [(table, name, item)], "x")
     except EngineConfigError as error:
-        if "not a" not in error.message:
+        # An empty table says nothing, so that it cannot take the place of another value.
+        if "not a" not in error.message and item != {}:
             raise
         return
     assert edit(after, [(table, name, item)], "x") == after
