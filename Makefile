@@ -32,9 +32,10 @@ PACKAGED := python3-click python3-jsonschema python3-rich python3-tomlkit python
 TESTED := podman uidmap musl mmdebstrap iproute2 openssl procps build-essential debhelper dh-python rpm \
   systemd-container $(PACKAGED)
 
+PYTEST := pytest
 test: setup ## run the tests; installs what they need, and says what was skipped for want of what
 	@bash tests/support/packages.sh $(TESTED)
-	@$(BIN)/python -m pytest -q -n auto --dist loadfile
+	@$(BIN)/python -m $(PYTEST) -q -n auto --dist loadfile
 
 kubernetes: setup ## build Kubernetes and helm for the tests, with Go 1.26: some minutes, once
 	@echo "building Kubernetes and helm, if they are not built: some minutes" >&2
@@ -108,7 +109,7 @@ bundle: setup ## build the bundle, which needs no Python on its host, into dist/
 ci: check ## everything that a change must pass; a skipped engine test fails
 	@bash tests/support/packages.sh $(TESTED) lintian rpmlint
 	@$(MAKE) --no-print-directory static kubernetes
-	@NVCT_TESTS_REQUIRE=engine $(MAKE) --no-print-directory test
+	@NVCT_TESTS_REQUIRE=engine $(MAKE) --no-print-directory test PYTEST="tests.support.again --durations=25"
 
 ci-full: crio ci test-static ## what takes longer: CRI-O, many more property examples, and the bench; writes docs/results
 	@mkdir -p docs/results

@@ -92,6 +92,7 @@ def test_a_run_ends_with_these_lines(tmp_path: Path) -> None:
     done = subprocess.run(
         [*command, "-c", "/dev/null", f"--rootdir={tmp_path}", str(tmp_path)],
         check=False, capture_output=True, text=True, cwd=Path(__file__).parents[2],
+        env={name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
     )  # fmt: skip
     lines = done.stdout.splitlines()
     first = lines.index("2 tests were skipped for want of:")

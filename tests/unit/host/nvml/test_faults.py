@@ -156,8 +156,9 @@ def test_while_a_worker_is_stuck_no_library_gets_another_one(
     node: tree.Node, tmp_path: Path
 ) -> None:
     session = shared.session(str(node.library_dir / "libnvidia-ml.so.1"))
-    session.limit_s = 0.5
+    session.check()  # its worker has started: the short limit is for NVML alone
     sets.apply(node, "nvml-hang-hard", ["600"])
+    session.limit_s = 0.5
     try:
         refused(session)
         (pid,) = workers()

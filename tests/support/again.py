@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m tests.support.again`: pytest with its arguments; what fails runs once more, alone.
+
+On two cores ten thousand tests run beside each other, and some of them measure time. A test that
+passes alone is named, so that somebody looks at it; one that fails again fails the run, and so
+does a run with more failures than a busy machine explains.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MOST = 3
+"""Number of failed tests above which nothing is run again."""
+LAST_FAILED = Path(__file__).parents[2] / ".pytest_cache/v/cache/lastfailed"
+
+
+def last_failed(path: Path) -> list[str]:
+    """Return the node ids that pytest's cache lists; empty if there is no cache."""
+    try:
+        return sorted(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return []
+
+
+def main(arguments: list[str]) -> int:
+    """Return the exit status of pytest; 0 also if each test that failed passed alone."""
+    LAST_FAILED.unlink(missing_ok=True)
+    status = run(arguments)
+    failed = last_failed(LAST_FAILED)
+    if status != pytest.ExitCode.TESTS_FAILED or not 0 < len(failed) <= MOST:
+        return status
+    print(f"\n{len(failed)} failed beside the others; once more, alone:", *failed, sep="\n  ")
+    status = run(["-q", "-p", "no:xdist", *failed])
+    if status == pytest.ExitCode.OK:
+        print("passed alone; depends on what runs beside it:", *failed, sep="\n  ")
+    return status
+
+
+def run(arguments: list[str]) -> int:
+    """Return the exit status of a pytest with these arguments."""
+    sys.stdout.flush()
+    return subprocess.run([sys.executable, "-m", "pytest", *arguments], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
