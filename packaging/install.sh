@@ -33,7 +33,7 @@ program() { # NAME MODULE FUNCTION
 	sed -e "s|@PYTHON@|$PYTHON|" -e "s|@MODULE@|$2|" -e "s|@FUNCTION@|$3|" "$here/packaging/files/program" >"$dest/usr/bin/$1"
 	chmod 0755 "$dest/usr/bin/$1"
 }
-program nvidia-container-cli nvct.cli.container_cli nvidia_container_cli
+program nvidia-container-cli nvct.cli.container.main nvidia_container_cli
 version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' "$here/nvct/version.py")
 sed -e "s|@VERSION@|$version|" "$here/packaging/files/nvidia-docker" >"$dest/usr/bin/nvidia-docker"
 chmod 0755 "$dest/usr/bin/nvidia-docker"

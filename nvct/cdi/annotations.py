@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from nvct.cdi import names
-from nvct.cdi.form import shown
+from nvct.cdi.spec_fields import shown
 from nvct.errors import RequestError
 
 TYPE_CHECKING = False

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import yaml
 
-from nvct.cdi import form
+from nvct.cdi import spec_fields
 from nvct.cdi.validate import validate
 from nvct.errors import CdiSpecError, DocumentError
 from nvct.linux.files import read_bytes
@@ -127,7 +127,9 @@ def _parse_json(text: str, source: str) -> object:
             for key, _ in pairs:
                 count[key] = count.get(key, 0) + 1
             twice = next(key for key in count if count[key] > 1)
-            raise CdiSpecError(f"{source} has the key {form.shown(twice)} twice in one object")
+            raise CdiSpecError(
+                f"{source} has the key {spec_fields.shown(twice)} twice in one object"
+            )
         return found
 
     try:
@@ -227,7 +229,10 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
             continue
         if key in found:
             raise yaml.constructor.ConstructorError(
-                None, None, f"the key {form.shown(str(key))} is there twice", key_node.start_mark
+                None,
+                None,
+                f"the key {spec_fields.shown(str(key))} is there twice",
+                key_node.start_mark,
             )
         found[key] = value
     return {**merged, **found}
@@ -236,7 +241,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
 def _unknown(loader: _Loader, node: yaml.Node) -> object:
     del loader
     raise yaml.constructor.ConstructorError(
-        None, None, f"a CDI spec has no tag {form.shown(node.tag)}", node.start_mark
+        None, None, f"a CDI spec has no tag {spec_fields.shown(node.tag)}", node.start_mark
     )
 
 
@@ -262,7 +267,7 @@ class _Types:
         if isinstance(value, dict):
             inside = "annotations" if key == "annotations" else ""
             return {
-                name: self.convert(one, form.member(at, name), inside or name, depth + 1)
+                name: self.convert(one, spec_fields.member(at, name), inside or name, depth + 1)
                 for name, one in value.items()
             }
         if isinstance(value, list):
@@ -276,9 +281,9 @@ class _Types:
 def _typed(text: _Plain, at: str, key: str) -> object:
     if _NULL.fullmatch(text):
         return None
-    if key.lower() in form.NUMBERS:
+    if key.lower() in spec_fields.NUMBERS:
         return _integer(text) if _INTEGER.fullmatch(text) else str(text)
-    if key.lower() in form.FLAGS:
+    if key.lower() in spec_fields.FLAGS:
         return text.lower() == "true" if _FLAG.fullmatch(text) else str(text)
     if key == "annotations":
         # Kubernetes' rule for annotations: strings, not what looks like them.

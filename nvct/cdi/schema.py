@@ -15,7 +15,7 @@ from typing import Any
 
 import jsonschema
 
-from nvct.cdi.form import member, owner
+from nvct.cdi.spec_fields import member, owner
 from nvct.errors import CdiSpecError
 
 FILE = "schema.json"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """CDI specs written: the same spec gives the same bytes, in one step, with the lowest version.
 
-Cold. Members come in the order of `nvct.cdi.form`, array elements stay in theirs. In YAML every
-string that some reader could take for something else is quoted: a device "0", "0:1" or "1e3".
+Cold. Members come in the order of `nvct.cdi.spec_fields`, array elements stay in theirs. In YAML
+every string that some reader could take for something else is quoted: a device "0", "0:1" or
+"1e3".
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import os
 import stat
 from typing import Any
 
-from nvct.cdi import form, versions, yaml_writer
+from nvct.cdi import spec_fields as form
+from nvct.cdi import versions, yaml_writer
 from nvct.cdi.validate import validate
 from nvct.errors import DocumentError, HostError, UsageError
 from nvct.linux.files import read_bytes, write_atomic

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import cast
 
 from nvct.cdi import annotations as annotation_rules
-from nvct.cdi import form, names, versions
-from nvct.cdi.form import member, owner, shown
+from nvct.cdi import names, spec_fields, versions
+from nvct.cdi.spec_fields import member, owner, shown
 from nvct.errors import CdiSpecError, RequestError
 
 TYPE_CHECKING = False
@@ -46,7 +46,7 @@ def validate(document: object, *, source: str) -> Spec:
     at = f"{source}:"
     if document is None:
         raise CdiSpecError(f"{source} is empty", hint="remove it or write a CDI spec")
-    spec = cast("Spec", form.read_spec(document, at))
+    spec = cast("Spec", spec_fields.read_spec(document, at))
     _check_version(spec, at)
     kind = _required(spec, "kind", at)
     _rule(names.parse_kind, kind, member(at, "kind"))

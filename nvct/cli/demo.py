@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from nvct.demo import main
+from nvct.sim.demo import main
 
 
 @click.command()

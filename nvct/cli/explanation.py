@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a create of a container would come to, and why: the shim's own steps, without its writes.
 
-Cold. Contract: the request, the policy, the plans and the edits are those of `nvct.shim.create`;
-here only the outcome is told apart. Plans that still hold are read from the run directory, others
-are compiled into a folder that is thrown away; config.json is edited in memory alone.
+Cold. Contract: the request, the policy, the plans and the edits are those of
+`nvct.container.shim.create`; here only the outcome is told apart. Plans that still hold are read
+from the run directory, others are compiled into a folder that is thrown away; config.json is
+edited in memory alone.
 """
 
 from __future__ import annotations
@@ -14,22 +15,23 @@ import tempfile
 from nvct import paths
 from nvct.config import load
 from nvct.config.model import Config, check
+from nvct.container.deliver import layout_classic, layout_farm
+from nvct.container.plan import inject, model
+from nvct.container.plan.store import Store, run_dir
+from nvct.container.request.model import OWN_KIND, RUNTIME_KIND, VISIBLE_DEVICES, Request
+from nvct.container.request.requirements import holds
+from nvct.container.request.resolve import decide, parse_env
+from nvct.container.shim import create, settings
 from nvct.errors import NvctError, line
-from nvct.launch import cold
+from nvct.launcher import cold
 from nvct.oci.bundle import Bundle
-from nvct.plan import inject, model
-from nvct.plan.store import Store, run_dir
-from nvct.request.model import OWN_KIND, RUNTIME_KIND, VISIBLE_DEVICES, Request
-from nvct.request.requirements import holds
-from nvct.request.resolve import decide, parse_env
-from nvct.shim import classic, create, farm, settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from nvct.request.origin import Origin
+    from nvct.container.request.origin import Origin
 
 SHOWN_VARIABLES = ("CUDA_VERSION", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_DISABLE_REQUIRE")
 WORDS_ONLY = "the command line"
@@ -91,7 +93,7 @@ def explain(bundle: Bundle, program: str, env: Mapping[str, str]) -> dict[str, A
         program: the shim's name, which may decide about the mode.
         env: the environment, which names config.toml and the run directory.
     """
-    from nvct.shim.main import MODES
+    from nvct.container.shim.main import MODES
 
     path = load.path_from(env)
     trouble: NvctError | None = None
@@ -213,12 +215,12 @@ def _in_root(
         return edits
     folder = _folder(bundle)
     if wants_view:
-        by_view = farm.instead(bundle, folder, edits, notes.append, writes=False)
+        by_view = layout_farm.instead(bundle, folder, edits, notes.append, writes=False)
         if by_view is not edits:
             return by_view
     if config.params_mask == "true":
         return edits
-    return classic.without_hook(bundle, folder, edits, notes.append, writes=False)
+    return layout_classic.without_hook(bundle, folder, edits, notes.append, writes=False)
 
 
 def _folder(bundle: Bundle) -> str:

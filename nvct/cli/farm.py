@@ -42,18 +42,20 @@ def build() -> None:
 
     Example: nvct farm build
     """
-    from nvct.farm import own
+    from nvct.compile import farm_plan, live_host
     from nvct.farm.build import build as make
-    from nvct.refresh import live
 
     settings = settings_in_force()
-    wanted, mode = live.own_wanted(settings), live.own_mode(settings)
-    found = own.look(
-        settings, live.roots_of(settings), wanted, lambda: live.look(settings, wanted, mode)
+    wanted, mode = live_host.own_wanted(settings), live_host.own_mode(settings)
+    found = farm_plan.look(
+        settings,
+        live_host.roots_of(settings),
+        wanted,
+        lambda: live_host.look(settings, wanted, mode),
     )
     for warning in found.warnings:
         say(f"warning: {warning}")
-    made = make(own.of(settings), found, settings.driver_root)
+    made = make(farm_plan.of(settings), found, settings.driver_root)
     for path, reason in made.left_out:
         say(f"left out: {printable(path)}: {reason}")
     click.echo(made.path)
@@ -79,10 +81,11 @@ def gc(*, dry_run: bool) -> None:
 
     Example: nvct farm gc --dry-run
     """
-    from nvct.farm import collect, own
+    from nvct.compile import farm_plan
+    from nvct.farm import collect
 
     settings = settings_in_force()
-    gone = collect.collect(own.of(settings), _needs(settings), dry_run=dry_run)
+    gone = collect.collect(farm_plan.of(settings), _needs(settings), dry_run=dry_run)
     for status in gone:
         click.echo(status.manifest.path)
     say(f"{len(gone)} view{'' if len(gone) == 1 else 's'} {'would go' if dry_run else 'removed'}")
@@ -97,9 +100,10 @@ def verify(*, names: tuple[str, ...]) -> None:
 
     Example: nvct farm verify
     """
-    from nvct.farm import collect, own
+    from nvct.compile import farm_plan
+    from nvct.farm import collect
 
-    found = collect.verify(own.of(settings_in_force()), names)
+    found = collect.verify(farm_plan.of(settings_in_force()), names)
     for manifest, problems in found:
         for problem in problems:
             click.echo(printable(problem))
@@ -112,21 +116,22 @@ def verify(*, names: tuple[str, ...]) -> None:
 
 
 def _statuses() -> list[Status]:
-    from nvct.farm import collect, own
+    from nvct.compile import farm_plan
+    from nvct.farm import collect
 
     settings = settings_in_force()
-    return collect.statuses(own.of(settings), _needs(settings), strict=False)
+    return collect.statuses(farm_plan.of(settings), _needs(settings), strict=False)
 
 
 def _needs(settings: Config) -> Needs:
     from nvct import paths
+    from nvct.compile import live_host
+    from nvct.container.plan.store import run_dir
     from nvct.farm import collect
     from nvct.host import procfs
-    from nvct.plan.store import run_dir
-    from nvct.refresh import live
 
     plan = f"{run_dir(os.environ)}/{paths.OWN_PLAN}"
-    return collect.needs(procfs.driver_version(live.roots_of(settings)), [plan])
+    return collect.needs(procfs.driver_version(live_host.roots_of(settings)), [plan])
 
 
 def _show(found: Sequence[Status], form: str) -> None:

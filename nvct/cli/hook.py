@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from nvct.hook.main import main
+from nvct.container.cdi_hook.main import main
 
 
 @click.command(

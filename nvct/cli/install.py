@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, TypeAlias
 
-    from nvct.install.request import Request
+    from nvct.installer.request import Request
 
     Given: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
 
@@ -47,7 +47,7 @@ def install(**given: Any) -> None:  # noqa: ANN401  options, each with its own t
 
     Example: nvct install --runtime=containerd --restart-mode=systemd
     """
-    from nvct.install import steps
+    from nvct.installer import steps
 
     if given["debug"]:
         os.environ["NVCT_DEBUG"] = "1"
@@ -63,8 +63,8 @@ def requested(given: Given) -> Request:
         UsageError: an option or combination that means nothing.
     """
     from nvct import cli
-    from nvct.install import programs
-    from nvct.install.request import Request
+    from nvct.installer import programs
+    from nvct.installer.request import Request
 
     _warn(given)
     given = _with_driver(_with_empty(given))
@@ -96,7 +96,7 @@ def requested(given: Given) -> Request:
 def _engine(engine: str, given: Given, *, cdi: bool) -> dict[str, Any]:
     """Return what the request says of the engine."""
     from nvct.engine import modules
-    from nvct.install.request import ENGINES, RESTART, SOCKETS
+    from nvct.installer.request import ENGINES, RESTART, SOCKETS
 
     if engine not in ENGINES:
         raise UsageError(
@@ -166,7 +166,7 @@ def _hook_file(engine: str, given: Given) -> str:
 
 
 def _settings(given: Given) -> tuple[tuple[str, bool | str | tuple[str, ...]], ...]:
-    from nvct.install import settings
+    from nvct.installer import settings
 
     runtime = "nvidia-container-runtime"
     made: list[tuple[str, bool | str | tuple[str, ...]]] = [
@@ -227,7 +227,7 @@ def _with_empty(given: Given) -> dict[str, Any]:
 
 def _with_driver(given: Given) -> dict[str, Any]:
     """Return the options with the roots that nvct validate driver found, unless they are given."""
-    from nvct.install import ready
+    from nvct.installer import ready
 
     if not given["driver_ready"]:
         return dict(given)

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from nvct.cli.gostyle import GoGroup
-from nvct.launch import install as launch
+from nvct.launcher import install as launch
 
 
 @click.group(cls=GoGroup)

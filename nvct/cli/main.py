@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 CTK_COMMANDS = {
-    "cdi": ("nvct.cli.cdi", "cdi", "Make, list and check CDI specifications."),
+    "cdi": ("nvct.cli.cdi.group", "cdi", "Make, list and check CDI specifications."),
     "config": ("nvct.cli.config", "config", "Print config.toml, or change keys of it."),
     "hook": ("nvct.cli.hook", "hook", "Run a CDI hook, as nvidia-cdi-hook does."),
-    "runtime": ("nvct.cli.runtime", "runtime_ctk", "Register the runtime with an engine."),
+    "runtime": ("nvct.cli.runtime.group", "runtime_ctk", "Register the runtime with an engine."),
     "system": ("nvct.cli.system", "system", "Make the driver's device nodes and their links."),
 }
 NVCT_COMMANDS = {
     **CTK_COMMANDS,
     "demo": ("nvct.cli.demo", "demo", "Run the main job on a simulated node."),
     "explain": ("nvct.cli.explain", "explain", "Print what a create would come to, and why."),
-    "list": ("nvct.cli.inventory", "inventory", "Print what containers get from this host."),
+    "list": ("nvct.cli.list_devices", "inventory", "Print what containers get from this host."),
     "farm": ("nvct.cli.farm", "farm", "Keep the driver's files as views for containers."),
     "install": ("nvct.cli.install", "install", "Install nvct on this container's host."),
     "launchers": ("nvct.cli.launchers", "launchers", "Install the runtime shim's launchers."),
-    "runtime": ("nvct.cli.runtime", "runtime", "Configure container engines, and undo it."),
+    "runtime": ("nvct.cli.runtime.group", "runtime", "Configure container engines, and undo it."),
     "publish": ("nvct.cli.publish", "publish", "Keep the specification that engines read."),
     "refresh": ("nvct.cli.refresh", "refresh", "Compile configuration and plans ahead of time."),
     "sim": ("nvct.cli.sim", "sim", "Build and use simulated GPU nodes."),

@@ -28,36 +28,36 @@ def publish(ctx: click.Context, *, output: str, withdraw: bool) -> None:
 
     Example: nvct publish --output /etc/cdi/nvidia.yaml
     """
+    from nvct.compile import published_spec
+    from nvct.container.plan import fingerprints
     from nvct.errors import HostError
-    from nvct.plan import facts
-    from nvct.refresh import published
 
-    output = published.place(output)
+    output = published_spec.place(output)
     if withdraw:
-        gone = published.withdraw(output)
+        gone = published_spec.withdraw(output)
         say(f"removed {output}" if gone else f"{output} does not exist")
         return
     settings = settings_in_force()
     for _ in range(TRIES):
-        before = published.watched(settings)
+        before = published_spec.watched(settings)
         try:
             _publish(ctx, output)
         except HostError:  # the end of an installation may bring what is missing
-            if facts.broken(before) is None:
+            if fingerprints.broken(before) is None:
                 raise
-        if facts.broken(before) is None:
+        if fingerprints.broken(before) is None:
             return
         time.sleep(PAUSE_S)
 
 
 def _publish(ctx: click.Context, output: str) -> None:
-    from nvct.cli.cdi_generate import generate
+    from nvct.cli.cdi.generate import generate
+    from nvct.compile import published_spec
     from nvct.errors import DriverNotFoundError
-    from nvct.refresh import published
 
-    published.check(output)
+    published_spec.check(output)
     try:
         generate.invoke(generate.make_context("generate", ["--output", output], parent=ctx))
     except DriverNotFoundError as error:
-        gone = published.withdraw(output)
+        gone = published_spec.withdraw(output)
         say(f"{error}: {f'removed {output}' if gone else 'nothing to publish'}")

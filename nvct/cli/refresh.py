@@ -8,15 +8,16 @@ import os
 import click
 
 from nvct import paths
+from nvct.compile import live_host
+from nvct.compile import refresh as compiled
 from nvct.config.load import load, path_from
-from nvct.plan.store import run_dir
-from nvct.refresh import compiled, live
+from nvct.container.plan.store import run_dir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sized
 
-    from nvct.plan.model import Plan
+    from nvct.container.plan.model import Plan
 
 
 @click.command()
@@ -52,7 +53,7 @@ def _count(things: Sized, word: str) -> str:
 
 def _remake_the_others(config: str, folder: str) -> None:
     """Compile again what containers have asked for besides GPUs."""
-    from nvct.refresh import extras
+    from nvct.compile import extras
 
     for word, made, error in extras.remake(config, folder):
         if made is not None:
@@ -65,9 +66,9 @@ def _say_layout(config: str, plan: Plan) -> None:
     """Say which layout containers get: hosts of a fleet are not to differ silently."""
     settings = load(config)
     if settings.wants_view:
-        from nvct.farm import own
+        from nvct.compile import farm_plan
 
-        click.echo(f"own: {own.choice(settings, plan.get('farm'))}")
+        click.echo(f"own: {farm_plan.choice(settings, plan.get('farm'))}")
 
 
 def _tend_farm(config: str, folder: str) -> None:
@@ -75,10 +76,11 @@ def _tend_farm(config: str, folder: str) -> None:
     settings = load(config)
     if not settings.wants_view:
         return
-    from nvct.farm import collect, own
+    from nvct.compile import farm_plan
+    from nvct.farm import collect
     from nvct.host import procfs
 
-    loaded = procfs.driver_version(live.roots_of(settings))
+    loaded = procfs.driver_version(live_host.roots_of(settings))
     needed = collect.needs(loaded, [f"{folder}/{paths.OWN_PLAN}"])
-    for sentence in own.tend(settings, needed):
+    for sentence in farm_plan.tend(settings, needed):
         click.echo(f"warning: {sentence}", err=True)

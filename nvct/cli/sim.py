@@ -13,7 +13,7 @@ from nvct import paths
 from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import say
 from nvct.errors import NvctError, UsageError
-from nvct.sim import attach, inside, possible, profile, sets, tree
+from nvct.sim import attach, container_support, inside, node_changes, profile, tree
 
 EXAMPLE = """Simulated GPU nodes: real driver files, device nodes and NVML, no GPU.
 
@@ -22,7 +22,7 @@ Example:
   nvct sim create lab --profile h100-mig
   nvct sim exec lab nvidia-smi -L
 """
-WHAT = "\n".join(f"  {name} {usage}" for name, (usage, _) in sets.CHANGES.items())
+WHAT = "\n".join(f"  {name} {usage}" for name, (usage, _) in node_changes.CHANGES.items())
 
 
 @click.group(cls=GoGroup, help=EXAMPLE)
@@ -77,7 +77,7 @@ def destroy(base: Path, name: str) -> None:
 @click.pass_obj
 def change_node(base: Path, name: str, change: str, words: tuple[str, ...]) -> None:
     """Change a node."""
-    sets.apply(tree.find(base, name), change, words)
+    node_changes.apply(tree.find(base, name), change, words)
 
 
 DRIVER_ROOT = click.option(
@@ -159,5 +159,5 @@ def replay_snapshot(snapshot: str, argv: tuple[str, ...], mode: str) -> None:
 @sim.command()
 def check() -> None:
     """Tell whether containers can run on a node here."""
-    possible.check()
+    container_support.check()
     click.echo("containers can run on a simulated node here")

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nvct.status.model import Part
+    from nvct.doctor.model import Part
 
 BOOTED = "/run/systemd/system"  # sd_booted(3)
 MARKS = {"ok": "ok", "absent": "-", "attention": "LOOK"}
@@ -51,11 +51,11 @@ def text(parts: Sequence[Part]) -> Iterator[str]:
 
 
 def _parts() -> list[Part]:
-    from nvct.cli import runtime_engine
-    from nvct.engine import status as statuses
+    from nvct.cli.runtime import engine as runtime_engine
+    from nvct.container.plan.store import run_dir
+    from nvct.doctor import parts
+    from nvct.engine.control import status as statuses
     from nvct.engine.model import Files
-    from nvct.plan.store import run_dir
-    from nvct.status import parts
 
     settings = settings_in_force()
     folder = run_dir(os.environ)

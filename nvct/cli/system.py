@@ -14,8 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nvct.host.device_nodes.create import Kind
     from nvct.host.roots import Roots
-    from nvct.system.device_nodes import Kind
 
 DRY_RUN = click.option(
     "--dry-run", is_flag=True, envvar="DRY_RUN", help="Print the commands; change nothing."
@@ -116,29 +116,29 @@ def create_dev_char_symlinks(
 
 def _roots(driver_root: str, dev_root: str | None) -> Roots:
     """Return the roots of the options; the kernel's tables are where config.toml says."""
-    from nvct.refresh import live
+    from nvct.compile import live_host
 
     settings = settings_in_force()
     settings.driver_root = os.path.abspath(driver_root)
     settings.dev_root = os.path.abspath(dev_root) if dev_root else ""
-    return live.roots_of(settings)
+    return live_host.roots_of(settings)
 
 
 def _load(driver_root: str, *, dry_run: bool) -> None:
-    from nvct.system import modules
+    from nvct.host.device_nodes import kernel_modules
 
     if dry_run:
-        for argv in modules.commands(driver_root):
+        for argv in kernel_modules.commands(driver_root):
             click.echo(" ".join(argv))
         return
-    for warning in modules.load(driver_root, modules.run):
+    for warning in kernel_modules.load(driver_root, kernel_modules.run):
         say(f"warning: {warning}")
 
 
 def _make_nodes(roots: Roots, kinds: Sequence[Kind], *, dry_run: bool) -> None:
+    from nvct.host.device_nodes import create as device_nodes
     from nvct.host.model import Findings
     from nvct.linux.kernel import KERNEL
-    from nvct.system import device_nodes
 
     findings = Findings()
     planned = device_nodes.plan(roots, kinds, findings)
@@ -153,9 +153,10 @@ def _make_nodes(roots: Roots, kinds: Sequence[Kind], *, dry_run: bool) -> None:
 
 
 def _make_links(roots: Roots, folder: str, *, create_all: bool, dry_run: bool) -> None:
+    from nvct.host.device_nodes import create as device_nodes
+    from nvct.host.device_nodes import dev_char
     from nvct.host.model import Findings
     from nvct.linux.kernel import KERNEL
-    from nvct.system import dev_char, device_nodes
 
     findings = Findings()
     planned = dev_char.plan(roots, folder, findings, create_all=create_all)
@@ -183,6 +184,6 @@ def _tell(commands: Sequence[str], sentence: str, *, dry_run: bool) -> None:
 
 
 def _kinds() -> tuple[Kind, ...]:
-    from nvct.system.device_nodes import KINDS
+    from nvct.host.device_nodes.create import KINDS
 
     return KINDS

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from nvct.cli.options import Command
-    from nvct.install.driver import Driver, Places
+    from nvct.installer.driver import Driver, Places
 
     Found = TypeVar("Found")
 
@@ -87,8 +87,8 @@ def driver(
 
     Example: nvct validate driver --with-wait
     """
-    from nvct.install import driver as drivers
-    from nvct.install import ready
+    from nvct.installer import driver as drivers
+    from nvct.installer import ready
 
     ready.remove(output_dir, ready.DRIVER)
     places = drivers.Places(
@@ -120,7 +120,7 @@ def toolkit(*, skip_validation: bool, output_dir: str, with_wait: bool, pause_s:
 
     Example: nvct validate toolkit --with-wait
     """
-    from nvct.install import ready
+    from nvct.installer import ready
 
     ready.remove(output_dir, ready.TOOLKIT)
     if skip_validation:
@@ -131,9 +131,9 @@ def toolkit(*, skip_validation: bool, output_dir: str, with_wait: bool, pause_s:
 
 
 def _ask_smi() -> None:
-    from nvct.engine import command
+    from nvct.engine.control import command
     from nvct.errors import HostError
-    from nvct.install.driver import TIMEOUT_S
+    from nvct.installer.driver import TIMEOUT_S
 
     program = shutil.which(SMI)
     if not program:
@@ -175,7 +175,7 @@ def _write_components(output_dir: str, found: dict[str, bool]) -> None:
         HostError: one is not loaded yet.
     """
     from nvct.errors import HostError
-    from nvct.install import ready
+    from nvct.installer import ready
 
     for name, loaded in found.items():
         ready.remove(output_dir, name)
@@ -186,10 +186,11 @@ def _write_components(output_dir: str, found: dict[str, bool]) -> None:
 
 def _link(found: Driver, places: Places) -> None:
     """Make the links in the host's /dev/char, with modules and nodes as they are needed."""
+    from nvct.host.device_nodes import create as device_nodes
+    from nvct.host.device_nodes import dev_char
     from nvct.host.model import Findings
     from nvct.host.roots import Roots
     from nvct.linux.kernel import KERNEL
-    from nvct.system import dev_char, device_nodes
 
     folder = DEV_CHAR if os.path.isdir(DEV_CHAR) else f"{places.host_here.rstrip('/')}/dev/char"
     here = places.host_here if found.is_host else places.driver_here
@@ -209,8 +210,8 @@ def _link(found: Driver, places: Places) -> None:
 
 def _load(root: str, places: Places, *, own_root: bool) -> None:
     """Load the driver's modules, unless they are: nvidia-smi may have been asked for less."""
-    from nvct.system import modules
+    from nvct.host.device_nodes import kernel_modules
 
     if own_root and not os.path.exists(f"{places.sys}/module/nvidia"):
-        for warning in modules.load(root, modules.run):
+        for warning in kernel_modules.load(root, kernel_modules.run):
             say(f"warning: {warning}")

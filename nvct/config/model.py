@@ -55,7 +55,7 @@ class Config:
         farm_dir, params_mask: of nvct; params_mask is "auto", "true" or "false", and auto masks
             the driver's params where a hook runs anyway.
         dev_root, proc_root, sys_root, plain_nodes: of nvct; where a simulated node's parts are.
-        policy: of nvct; the rules, each a JSON object that `nvct.request.policy` reads.
+        policy: of nvct; the rules, each a JSON object that `nvct.container.request.policy` reads.
     """
 
     __slots__ = (

@@ -14,7 +14,7 @@ Cold. ::
 
 Contract: anything that is not understood is an error, unlike in the rest of config.toml: a rule
 with a misspelt condition would hold for more containers than its writer meant. Rules come out as
-one JSON object each (`nvct.request.policy` reads them), so that a Config stays flat.
+one JSON object each (`nvct.container.request.policy` reads them), so that a Config stays flat.
 """
 
 from __future__ import annotations

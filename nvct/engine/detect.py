@@ -13,20 +13,14 @@ import posixpath
 import re
 from dataclasses import replace
 
-from nvct.engine import (
-    advice,
-    command,
-    crio,
-    modules,
-    platforms,
-    processes,
-    toml_file,
-    units,
-)  # fmt: skip
+from nvct.engine import advice, modules, platforms
 from nvct.engine.advice import sentences
-from nvct.engine.found import Engine
+from nvct.engine.control import command, processes, units
+from nvct.engine.control.processes import ROOTLESS, Process, option, options
+from nvct.engine.crio import config as crio
+from nvct.engine.detected_engine import Engine
+from nvct.engine.files import toml_file  # fmt: skip
 from nvct.engine.model import Files
-from nvct.engine.processes import ROOTLESS, Process, option, options
 from nvct.errors import DocumentError
 
 TYPE_CHECKING = False

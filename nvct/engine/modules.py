@@ -11,8 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol, cast
 
+    from nvct.engine.files.syntax import Syntax
     from nvct.engine.model import Change, Files, State, Wanted
-    from nvct.engine.syntax import Syntax
 
     class Module(Protocol):
         """An engine's module: values only."""
@@ -55,7 +55,7 @@ def of(engine: str) -> Module:
     """
     if engine not in ENGINES:
         raise UsageError(f"unknown engine {engine!r}", hint=f"one of {', '.join(ENGINES)}")
-    module = importlib.import_module(f"nvct.engine.{engine}")
+    module = importlib.import_module(f"nvct.engine.{engine}.config")
     if TYPE_CHECKING:
         return cast("Module", module)
     return module

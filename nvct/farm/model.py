@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal, TypeAlias
 
 from nvct.errors import DocumentError
-from nvct.host.libraries import COMPAT_MACHINES
+from nvct.host.driver.libraries import COMPAT_MACHINES
 from nvct.host.model import DriverFile, Link
 
 TYPE_CHECKING = False

@@ -11,32 +11,28 @@ import posix
 from contextlib import ExitStack
 
 from nvct.errors import DriverNotFoundError, UsageError
-from nvct.host import (
+from nvct.host import flags, procfs
+from nvct.host.discovery_options import Wanted
+from nvct.host.driver import (
     binaries,
-    closure,
     compat32,
     config_files,
     firmware,
-    flags,
-    gpus,
     graphics,
-    ipc,
     libraries,
-    nodes,
-    pci,
-    procfs,
+    missing_dependencies,
 )
-from nvct.host.cuda_version import of_driver
+from nvct.host.driver.cuda_version import of_driver
+from nvct.host.driver.tree import Tree
+from nvct.host.gpu import gpus, ipc, nodes, pci
 from nvct.host.model import Findings, Inventory
 from nvct.host.roots import below
-from nvct.host.tree import Tree
-from nvct.host.wanted import Wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from nvct.host.libraries import Search
+    from nvct.host.driver.libraries import Search
     from nvct.host.model import DriverFile, LeftOut
     from nvct.host.roots import Roots
 
@@ -121,7 +117,7 @@ def find_files(
                 data_dirs=wanted.data_dirs or config_files.DATA_DIRS,
             )
             config_files.check(search, files)
-        closure.check(search, files, list(dict.fromkeys([*dirs, *usual])))
+        missing_dependencies.check(search, files, list(dict.fromkeys([*dirs, *usual])))
     if flags.NO_IPC not in wanted.flags:
         files += ipc.find(roots, findings)
     return version, _each_once(files, findings)

@@ -11,7 +11,7 @@ from functools import partial
 
 from nvct.errors import UsageError
 from nvct.host import platform
-from nvct.host.wanted import Wanted
+from nvct.host.discovery_options import Wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def _nvml(roots: Roots, wanted: Wanted) -> Inventory:
 
 
 def _csv(roots: Roots, wanted: Wanted) -> Inventory:
-    from nvct.host import tegra
+    from nvct.host.tegra import board as tegra
 
     return tegra.find(roots, wanted)
 
@@ -43,21 +43,21 @@ def _wsl(roots: Roots, wanted: Wanted) -> Inventory:
 
 
 def _management(roots: Roots, wanted: Wanted) -> Inventory:
-    from nvct.host import management
+    from nvct.host.gpu import management
 
     return management.find(roots, wanted)
 
 
 def _imex(roots: Roots, wanted: Wanted) -> Inventory:
-    from nvct.host import imex
+    from nvct.host.gpu import imex
 
     return imex.find(roots, wanted)
 
 
 def _gated(mode: Mode, roots: Roots, wanted: Wanted) -> Inventory:
-    from nvct.host import gated
+    from nvct.host import feature_modes
 
-    return gated.find(mode, roots, wanted)
+    return feature_modes.find(mode, roots, wanted)
 
 
 FINDERS: dict[Mode, Finder] = {

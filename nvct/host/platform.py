@@ -39,7 +39,7 @@ def detect(roots: Roots) -> tuple[Mode, str]:
     if is_wsl(roots):
         return "wsl", f"{roots.dev}/dxg or {DXCORE} is there"
     if _may_be_tegra(roots):
-        from nvct.host import tegra
+        from nvct.host.tegra import board as tegra
 
         if tegra.is_tegra(roots):
             return "csv", "the files of a Tegra are there"

@@ -16,20 +16,21 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from nvct.errors import ElfError, HostError, NvmlError, UnsafePathError
-from nvct.host import driver_names, nodes
+from nvct.host.discovery_options import Wanted
+from nvct.host.driver import names as driver_names
+from nvct.host.driver.tree import Tree
+from nvct.host.gpu import nodes
 from nvct.host.model import DriverFile, Findings, Inventory, Link, NamedDevice
 from nvct.host.platform import DXCORE, WSL_LIBRARIES
-from nvct.host.tree import Tree
-from nvct.host.wanted import Wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nvct.host.driver.tree import Found
     from nvct.host.model import Capability, FileKind
     from nvct.host.nvml.model import NvmlReport
     from nvct.host.roots import Roots
-    from nvct.host.tree import Found
 
 STORES = "/usr/lib/wsl/drivers"
 LIBCUDA = "libcuda.so.1.1"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Just enough of the command lines of runc and crun: which command, which bundle, which log.
 
-Hot, and written twice: `nvct/launch/launcher.c` takes the same decisions, and the same table of
+Hot, and written twice: `nvct/launcher/launcher.c` takes the same decisions, and the same table of
 cases (tests/unit/oci/argv_cases.py) is run against both. Sources: `runc --help` and `runc create
 --help` of 1.1 to 1.4, `crun --help` of 1.8 to 1.28. An id called "create" is an id.
 """

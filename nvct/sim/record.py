@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
+    from nvct.host.discovery_options import Wanted
     from nvct.host.model import Inventory
     from nvct.host.roots import Roots
-    from nvct.host.wanted import Wanted
 
 # Texts below proc, as they are; folders with all that is in them.
 PROC = (

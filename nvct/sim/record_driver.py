@@ -10,7 +10,7 @@ import stat
 from nvct import paths
 from nvct.errors import NvctError
 from nvct.host import procfs
-from nvct.host.libraries import machine_directories as libraries_of
+from nvct.host.driver.libraries import machine_directories as libraries_of
 from nvct.host.roots import below, join
 from nvct.linux import elf, ldcache
 

@@ -17,13 +17,13 @@ from dataclasses import dataclass, fields
 
 from nvct.errors import DocumentError, HostError, NvmlError
 from nvct.host import modes
+from nvct.host.discovery_options import Wanted
 from nvct.host.nvml.model import NvmlGpu, NvmlMig, NvmlReport
 from nvct.host.roots import Roots, below, join
-from nvct.host.wanted import Wanted
 from nvct.linux import elf, ldcache
 from nvct.sim import snapshot as snapshots
 from nvct.sim.elf_writer import MACHINES, shared_object
-from nvct.specgen import generate
+from nvct.spec import generate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from nvct.cdi.types import Spec
+    from nvct.host.gpu.nodes import NodeStat
     from nvct.host.model import Inventory
-    from nvct.host.nodes import NodeStat
     from nvct.sim.snapshot import Snapshot
 
     Value = TypeVar("Value")

@@ -29,7 +29,7 @@ from pathlib import Path
 import archive
 import licenses
 
-from nvct.launch.install import FLAGS, check_hot, is_static
+from nvct.launcher.install import FLAGS, check_hot, is_static
 from nvct.sim.native import build as native
 
 HERE = Path(__file__).resolve().parent
@@ -39,7 +39,7 @@ SITE = f"lib/{STDLIB.name}/dist-packages"
 """Where Debian's Python looks for others' modules, below its prefix."""
 PYTHON_NAME = "nvct-python"
 WRAPPER = "libexec/nvct-wrapper"
-"""As nvct/install/programs.py has it."""
+"""As nvct/installer/programs.py has it."""
 PROGRAMS = (
     PYTHON_NAME, "nvct", "nvidia-ctk", "nvidia-container-cli", "nvidia-container-runtime",
     "nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy", "nvidia-cdi-hook",
@@ -195,7 +195,7 @@ def add_programs(root: Path, loader: str) -> None:
     folder.mkdir()
     compiler = os.environ.get("CC") or shutil.which("musl-gcc") or "cc"
     command = [compiler, *FLAGS, *static_pie(compiler), "-Wl,--build-id=none"]
-    command.append(f"-I{SOURCES}/nvct/launch")
+    command.append(f"-I{SOURCES}/nvct/launcher")
     run(
         *command, f'-DNVCT_LOADER="{loader}"', f'-DNVCT_SITE="{SITE}"',
         "-o", str(folder / PYTHON_NAME), str(HERE / "start.c"),

@@ -5,7 +5,7 @@
  *
  *   nvct, nvidia-ctk, nvidia-container-cli     the cold side, but for the command `hook`
  *   nvct-python                                the interpreter: sys.executable in the bundle
- *   nvidia-container-runtime, nvidia-cdi-hook  what nvct/launch/launcher.c does, which is in here;
+ *   nvidia-container-runtime, nvidia-cdi-hook  what nvct/launcher/launcher.c does, which is in here;
  *                                              libexec/nvct-hot is their interpreter where it is there
  *
  * Compiled static, with -DNVCT_LOADER="ld-linux-x86-64.so.2" and -DNVCT_SITE="lib/python3.11/...".
@@ -34,7 +34,7 @@ static const struct {
 } COLD[] = {
 	{ "nvct", IMPORTED("nvct.cli.main", "nvct") },
 	{ "nvidia-ctk", IMPORTED("nvct.cli.main", "nvidia_ctk") },
-	{ "nvidia-container-cli", IMPORTED("nvct.cli.container_cli", "nvidia_container_cli") },
+	{ "nvidia-container-cli", IMPORTED("nvct.cli.container.main", "nvidia_container_cli") },
 };
 #define COLD_COUNT (sizeof COLD / sizeof *COLD)
 

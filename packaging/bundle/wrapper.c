@@ -3,9 +3,9 @@
  * What `nvct install` puts where engines call a program: sets the environment and starts the
  * program of the installed tree; or, where it stands for a runtime and no driver is loaded, the
  * low-level runtime. No shell script: engines start hooks with the environment of an image, and a
- * shell loads what LD_PRELOAD names (nvct/launch/hook.h).
+ * shell loads what LD_PRELOAD names (nvct/launcher/hook.h).
  *
- * What it has to know is written over the slot below (nvct/install/programs.py): strings that end
+ * What it has to know is written over the slot below (nvct/installer/programs.py): strings that end
  * in NUL, the program, the folder that comes first in PATH, and the path of config.toml; paths of
  * which one is there where a driver is loaded, and an empty string; names of low-level runtimes,
  * and an empty string. Without runtimes nothing is looked for.

@@ -28,8 +28,8 @@ library=$(echo "$interpreter"/lib/python3.*)
 digest=$("$interpreter/bin/python3" -I -S -X no_debug_ranges "$here/freeze.py" "$repository" "$library" \
 	"$here/standins" "$work" "nvct $version
 $(cat "$interpreter/about")")
-cp "$here/main.c" "$here/malloc.c" "$here/malloc.h" "$repository/nvct/launch/launcher.c" \
-	"$repository/nvct/launch/hook.h" "$work/"
+cp "$here/main.c" "$here/malloc.c" "$here/malloc.h" "$repository/nvct/launcher/launcher.c" \
+	"$repository/nvct/launcher/hook.h" "$work/"
 cd "$work" # names without folders: the same bytes wherever it is built
 # The image has fixed addresses (README.md): no PIE and no RELRO; the other flags are the launchers'.
 "$cc" -O2 -fno-builtin-malloc -s -Wall -Wextra -Werror -fstack-protector-strong -U_FORTIFY_SOURCE \

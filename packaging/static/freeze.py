@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import TypeAlias
 
-    from nvct.launch.archive import _Source
+    from nvct.launcher.archive import _Source
 
     Modules: TypeAlias = dict[str, tuple[CodeType, bool]]
 
@@ -59,7 +59,7 @@ def main(repository: str, library: str, standins: str, out: str, about: str) -> 
     sys.path[:] = [repository, library]  # nothing else may be imported
     from pathlib import Path
 
-    from nvct.launch import archive
+    from nvct.launcher import archive
 
     sources, others = archive.discover(Path(repository))
     print(archive.digest(sources))

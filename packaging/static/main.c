@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The hot side in one static file: the launcher (nvct/launch/launcher.c) with an interpreter behind
+ * The hot side in one static file: the launcher (nvct/launcher/launcher.c) with an interpreter behind
  * it that has started already, when the file was built, and has imported every module. It opens no
  * file that is not the job's, reads no PYTHON* variable and needs nothing of the root it runs in.
  *
@@ -277,10 +277,10 @@ static _Noreturn void start_python(const char *entry, const char *name, char **a
 static const char *entry_of(const char *name)
 {
 	if (!strcmp(name, "nvidia-cdi-hook"))
-		return "nvct.hook.launch";
+		return "nvct.container.cdi_hook.launch";
 	if (is_prestart(name))
-		return "nvct.prestart.launch";
-	return "nvct.shim.main"; /* under any other name too, as the launcher */
+		return "nvct.container.prestart.launch";
+	return "nvct.container.shim.main"; /* under any other name too, as the launcher */
 }
 
 int main(int argc, char **argv)

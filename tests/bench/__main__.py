@@ -14,13 +14,13 @@ from pathlib import Path
 
 from nvct.errors import NvctError, line
 from nvct.paths import DEFAULT_PATH_DIRS
-from nvct.sim import attach, possible, tree
+from nvct.sim import attach, container_support, tree
 from tests.bench import generation
 
 
 def main() -> int:
     """Build nodes, go inside them and measure."""
-    reason = possible.can_run_containers()
+    reason = container_support.can_run_containers()
     if reason is not None:
         print(f"make bench needs real containers: {reason}", file=sys.stderr)
         return 1

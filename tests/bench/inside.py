@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from nvct.launch import install
+from nvct.launcher import install
 from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
 from nvct.sim import attach, bundle, rootfs
 from tests.bench import bundles, measure, report

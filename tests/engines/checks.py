@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from nvct.sim import sets
+from nvct.sim import node_changes
 from tests.engines.engines import Want
 
 TYPE_CHECKING = False
@@ -122,7 +122,7 @@ def follows_an_upgrade(engine: Engine, layout: str) -> None:
     has_one_gpu(before, layout)
     assert f"libcuda.so.{old}\n" in before.stdout
     name = engine.keep()
-    upgraded = sets.upgrade(engine.node, NEW)  # on disk; the old module is still loaded
+    upgraded = node_changes.upgrade(engine.node, NEW)  # on disk; the old module is still loaded
     between = engine.run(script)
     if layout == "farm":
         has_one_gpu(between, layout)
@@ -131,7 +131,7 @@ def follows_an_upgrade(engine: Engine, layout: str) -> None:
         assert between.returncode != 0, "libraries that do not fit the module were injected"
     has_one_gpu(engine.exec(name, f"nvidia-smi -L; {LISTED}"), layout)
     engine.remove(name)
-    sets.reload_module(upgraded)
+    node_changes.reload_module(upgraded)
     after = engine.run(script)
     has_one_gpu(after, layout)
     assert f"libcuda.so.{NEW}\n" in after.stdout

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from nvct.errors import ContainerNotPossibleError
-from nvct.sim import possible, rootfs, tree
+from nvct.sim import container_support, rootfs, tree
 from tests.engines import image, suite
 from tests.engines.box import DRIVER_ROOT, REPOSITORY, Box
 from tests.engines.configs import PAUSE
@@ -134,7 +134,7 @@ def prepare(
     release: str, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, tree.Node, Path]:
     """Return a release's engines, a node, and a folder with images; skip where that can't be."""
-    reason = possible.can_run_containers()
+    reason = container_support.can_run_containers()
     if reason is not None:
         pytest.skip(reason)
     try:

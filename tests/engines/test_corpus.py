@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine import docker
+from nvct.engine.docker import config as docker
 from nvct.engine.model import Files, Handler, Wanted
 from tests.engines import releases
 

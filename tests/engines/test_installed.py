@@ -95,8 +95,8 @@ def test_a_containerd_that_cannot_be_told_has_its_files_back(
 CHECK = """
 from nvct.engine.model import FileEdit
 from nvct.errors import EngineError
-from nvct.install import engine
-from nvct.install.request import Request
+from nvct.installer import engine
+from nvct.installer.request import Request
 request = Request(
     toolkit="/opt/nvidia/toolkit", source="", pid_file="", state_dir="/tmp", driver_root="/",
     driver_root_here="/", engine="containerd", config="/runtime/config-dir/config.toml",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from nvct.sim import elf_writer, rootfs, sets, tree
+from nvct.sim import elf_writer, node_changes, rootfs, tree
 from tests.engines import checks, image
 from tests.engines.conftest import Case, Start, prepare
 from tests.engines.engines import SHIM, Want
@@ -228,7 +228,7 @@ def test_a_program_that_was_overwritten_is_left_out_until_the_boot(docker: Docke
     smi = node.driver_root / "usr/bin/nvidia-smi"
     same = smi.with_name(".same-inode")
     same.hardlink_to(smi)
-    upgraded = sets.upgrade(node, checks.NEW)
+    upgraded = node_changes.upgrade(node, checks.NEW)
     same.write_bytes(smi.read_bytes())
     same.rename(smi)
     try:
@@ -239,7 +239,7 @@ def test_a_program_that_was_overwritten_is_left_out_until_the_boot(docker: Docke
         assert "nvidia-smi" not in between.stdout, "it is the new driver's"
         assert between.stdout.endswith(f"{checks.VIEW}/lib64/libcuda.so.1\n"), between
     finally:
-        sets.reload_module(upgraded)
+        node_changes.reload_module(upgraded)
     after = docker.run(f"ls {checks.VIEW}/lib64; {SCRIPT}")
     checks.has_one_gpu(after, "farm")
     assert f"libcuda.so.{checks.NEW}\n" in after.stdout

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine import containerd as containerd_files
-from nvct.engine import docker as docker_files
 from nvct.engine import modules
-from nvct.engine.command import Done
-from nvct.engine.found import Engine
-from nvct.engine.hands import EngineHands
-from nvct.engine.journal import Journal
+from nvct.engine.change.journal import Journal
+from nvct.engine.change.transaction import Transaction
+from nvct.engine.containerd import config as containerd_files
+from nvct.engine.control.command import Done
+from nvct.engine.control.engine_control import EngineHands
+from nvct.engine.control.processes import Process
+from nvct.engine.detected_engine import Engine
+from nvct.engine.docker import config as docker_files
 from nvct.engine.model import Files, Handler, Wanted
-from nvct.engine.processes import Process
-from nvct.engine.transaction import Transaction
 from nvct.errors import EngineError
 from tests.engines.configured import started
 from tests.engines.daemons import Containerd, Docker

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from nvct.cdi import load, store
 from nvct.config.model import Config
+from nvct.container.cdi_hook.context import Context
+from nvct.container.cdi_hook.options import Options
+from nvct.container.plan import inject
+from nvct.container.plan.model import no_edits
+from nvct.container.prestart import state as prestart_state
+from nvct.container.request.resolve import decide
 from nvct.errors import HostError, NvctError
-from nvct.hook.context import Context
-from nvct.hook.options import Options
 from nvct.linux.root import Root
 from nvct.oci.bundle import Bundle
-from nvct.plan import inject
-from nvct.plan.model import no_edits
-from nvct.prestart import state as prestart_state
-from nvct.request.resolve import decide
 from tests.fuzz import go_json, requests
 from tests.fuzz.outcome import written_by_us
 
@@ -27,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nvct.plan.model import Edits
+    from nvct.container.plan.model import Edits
 
 ENGINE_CONFIG = {
     "ociVersion": "1.0.2",

@@ -10,15 +10,15 @@ from __future__ import annotations
 import re
 
 from nvct.config.model import DRIVER_CAPABILITIES, Config
-from nvct.request import requirements
-from nvct.request.resolve import decide
-from nvct.request.visible_devices import BLANK
+from nvct.container.request import requirements
+from nvct.container.request.resolve import decide
+from nvct.container.request.visible_devices import BLANK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nvct.request.model import Request
+    from nvct.container.request.model import Request
 
 SWARM = "DOCKER_RESOURCE_GPU"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"

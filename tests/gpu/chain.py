@@ -16,10 +16,10 @@ from nvct import paths
 from nvct.cdi import store
 from nvct.farm.folder import Farm
 from nvct.host import modes
+from nvct.host.discovery_options import Wanted
 from nvct.host.roots import Roots
-from nvct.host.wanted import Wanted
 from nvct.sim import bundle, rootfs
-from nvct.specgen import generate
+from nvct.spec import generate
 from tests.gpu import machine
 
 TYPE_CHECKING = False

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nvct.errors import ContainerNotPossibleError, HostError
 from nvct.host import procfs
-from nvct.launch import install
+from nvct.launcher import install
 from nvct.linux import elf, ldcache, mountinfo
 from nvct.linux.constants import MNT_DETACH
 from nvct.linux.kernel import KERNEL

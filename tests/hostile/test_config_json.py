@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from nvct.config.model import Config
+from nvct.container.request.resolve import resolve
 from nvct.errors import NvctError
 from nvct.linux.files import read_bytes
 from nvct.linux.root import Root
 from nvct.oci.bundle import Bundle
-from nvct.request.resolve import resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from tests.unit.launch.conftest import Lab
+    from tests.unit.launcher.conftest import Lab
 
 REPOSITORY = Path(__file__).parents[2]
 ROUNDS = 200

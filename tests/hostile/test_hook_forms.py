@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.launch import install as launch
+from nvct.launcher import install as launch
 from tests.hostile import hook_attack
 from tests.integration.inside import make
 from tests.support import hot as static

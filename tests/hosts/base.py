@@ -18,7 +18,7 @@ import socket
 from dataclasses import dataclass, field
 
 from nvct.host import modes
-from nvct.host.wanted import Wanted
+from nvct.host.discovery_options import Wanted
 from nvct.linux import ldcache
 from nvct.sim.elf_writer import shared_object
 from tests.support.host_tree import VERSION, HostTree

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nvct.host import csv, modes
-from nvct.host.wanted import Wanted
+from nvct.host import modes
+from nvct.host.discovery_options import Wanted
+from nvct.host.tegra import csv
 from tests.hosts.base import Platform
 from tests.support.host_tree import FakeNvml
 from tests.support.jetson import stat_node

@@ -15,10 +15,10 @@ import pytest
 
 from nvct.errors import LINE_LIMIT, NvctError, NvmlError, line
 from nvct.host import modes
-from nvct.host.wanted import Wanted
+from nvct.host.discovery_options import Wanted
 from nvct.linux import ldcache
 from nvct.sim.elf_writer import shared_object
-from nvct.specgen.generate import generate
+from nvct.spec.generate import generate
 from tests.support.host_tree import BUSES, LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
 
 TYPE_CHECKING = False

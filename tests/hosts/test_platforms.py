@@ -12,7 +12,7 @@ import pytest
 
 from nvct.cdi import schema
 from nvct.cdi.validate import validate
-from nvct.specgen.generate import generate
+from nvct.spec.generate import generate
 from tests.hosts.base import Platform, plain, render
 
 TYPE_CHECKING = False

@@ -15,12 +15,14 @@ from typing import NamedTuple
 import pytest
 
 from nvct.cdi.validate import validate
-from nvct.host import cuda_version, discover, driver_names
-from nvct.host.wanted import Wanted
+from nvct.host import discover
+from nvct.host.discovery_options import Wanted
+from nvct.host.driver import cuda_version
+from nvct.host.driver import names as driver_names
 from nvct.linux import ldcache
 from nvct.sim import tree
 from nvct.sim.elf_writer import shared_object
-from nvct.specgen.generate import generate
+from nvct.spec.generate import generate
 from tests.hosts.base import plain
 from tests.support import driver_list
 from tests.support.host_tree import HostTree

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nvct.paths import DEFAULT_PATH_DIRS
-from nvct.sim import attach, possible, rootfs, tree
+from nvct.sim import attach, container_support, rootfs, tree
 from tests.support import debian_root
 
 TYPE_CHECKING = False
@@ -65,7 +65,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedNod
 
 def simulate(profile: str, folders: pytest.TempPathFactory) -> Iterator[SimulatedNode]:
     """Yield a node of a profile; skips where containers can't run."""
-    reason = possible.can_run_containers()
+    reason = container_support.can_run_containers()
     if reason is not None:
         pytest.skip(reason)
     work = folders.mktemp("node")

@@ -17,7 +17,7 @@ from tests.integration.rootless import is_open
 REPOSITORY = Path(__file__).parents[2]
 PROGRAM = (
     f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); "
-    "from nvct.cli.container_cli import nvidia_container_cli as f; f()"
+    "from nvct.cli.container.main import nvidia_container_cli as f; f()"
 )
 SMI = "nvidia-smi -L; ldconfig -p | grep -c libcuda.so.1"
 IN_A_USER_NAMESPACE = """

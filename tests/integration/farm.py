@@ -13,7 +13,7 @@ from pathlib import Path
 from nvct.linux.constants import CLONE_NEWUSER
 from nvct.linux.kernel import KERNEL
 from nvct.paths import CONFIG_ENV
-from nvct.sim import bundle, elf_writer, sets, tree
+from nvct.sim import bundle, elf_writer, node_changes, tree
 from tests.integration.inside import DRIVER_ROOT, UUID, command, configure, make, run, shim
 
 TYPE_CHECKING = False
@@ -365,11 +365,11 @@ def upgrade(work: Path) -> None:
     first = run(work, make(work, "g-first", "nvidia-smi -L", env=ASKS))
     assert len(UUID.findall(first.stdout)) == 1, first
     (node,) = tree.list_nodes(work / "nodes")
-    upgraded = sets.upgrade(node, "590.48.01")
+    upgraded = node_changes.upgrade(node, "590.48.01")
     script = f"ls {VIEW}/lib64/; nvidia-smi -L"
     between = run(work, make(work, "g-between", script, env=ASKS))
     assert between.returncode == 0, between
     assert "libcuda.so.580.159.04" in between.stdout, between
-    sets.reload_module(upgraded)
+    node_changes.reload_module(upgraded)
     after = run(work, make(work, "g-after", script, env=ASKS))
     assert "libcuda.so.590.48.01" in after.stdout, after

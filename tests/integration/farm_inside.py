@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from nvct import paths
-from nvct.plan.store import Store
-from nvct.sim import sets, tree
+from nvct.container.plan.store import Store
+from nvct.sim import node_changes, tree
 from tests.integration.inside import UUID, configure, generate, make, run
 
 TYPE_CHECKING = False
@@ -43,7 +43,7 @@ def an_upgrade_is_survived(work: Path) -> None:
     assert (table()["why"], table()["version"]) == ("", OLD)
     generate()
 
-    upgraded = sets.upgrade(node, NEW)  # on disk; the old module is still loaded
+    upgraded = node_changes.upgrade(node, NEW)  # on disk; the old module is still loaded
     between = run(work, make(work, "f-between", SHOW, env=ASKS))
     assert between.returncode == 0, between
     assert f"libcuda.so.{OLD}" in between.stdout, between
@@ -58,7 +58,7 @@ def an_upgrade_is_survived(work: Path) -> None:
     assert OLD in said.stderr, said
     assert NEW in said.stderr, said
 
-    sets.reload_module(upgraded)
+    node_changes.reload_module(upgraded)
     after = run(work, make(work, "f-after", SHOW, env=ASKS))
     assert after.returncode == 0, after
     assert f"libcuda.so.{NEW}" in after.stdout, after

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nvct.cdi import load
 from nvct.paths import CONFIG_ENV, OWN_CONFIG_ENV
-from nvct.sim import attach, bundle, sets, tree
+from nvct.sim import attach, bundle, node_changes, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -293,7 +293,7 @@ def node_changes_are_seen(work: Path) -> None:
     others = run(work, make(work, "m-all", "nvidia-smi -L", env=["NVIDIA_VISIBLE_DEVICES=all"]))
     assert others.stdout.count("MIG 1g.10gb") == 6, others
 
-    upgraded = sets.upgrade(node, "590.48.01")  # on disk; the old module is still loaded
+    upgraded = node_changes.upgrade(node, "590.48.01")  # on disk; the old module is still loaded
     kept = run(work, make(work, "u-kept", FARM_VERSIONS, env=["NVIDIA_VISIBLE_DEVICES=0"]))
     assert kept.returncode == 0, kept
     assert f"libcuda.so.{node.installed}\n" in kept.stdout, kept
@@ -301,7 +301,7 @@ def node_changes_are_seen(work: Path) -> None:
     configure(work, layout="classic")
     stale = run(work, make(work, "u-stale", "true", env=["NVIDIA_VISIBLE_DEVICES=0"]))
     assert stale.returncode == 1, "libraries that do not fit the module were injected"
-    sets.reload_module(upgraded)
+    node_changes.reload_module(upgraded)
     new = run(work, make(work, "u-new", VERSIONS, env=["NVIDIA_VISIBLE_DEVICES=0"]))
     assert new.returncode == 0, new
     assert "libcuda.so.590.48.01" in new.stdout

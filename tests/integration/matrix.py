@@ -17,7 +17,7 @@ import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from nvct.launch.install import Built, default_built, install
+from nvct.launcher.install import Built, default_built, install
 from nvct.linux import constants as c
 from nvct.linux.kernel import KERNEL
 from nvct.paths import CONFIG_ENV

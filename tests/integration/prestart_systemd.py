@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HOOK = """
 import json, os, sys
 sys.path.insert(0, "/host")
-from nvct.prestart import rules, systemd
+from nvct.container.prestart import rules, systemd
 state = json.load(sys.stdin)
 with open(state["bundle"] + "/config.json") as file:
     configured = json.load(file)["linux"]["resources"]["devices"]

@@ -12,7 +12,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from nvct.launch.install import Built, install
+from nvct.launcher.install import Built, install
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

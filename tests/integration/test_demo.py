@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from nvct.launch import install as launch
-from nvct.sim import possible
+from nvct.launcher import install as launch
+from nvct.sim import container_support
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ FOLDERS = (
 
 @pytest.fixture
 def able() -> None:
-    reason = possible.can_run_containers()
+    reason = container_support.can_run_containers()
     if reason is not None:
         pytest.skip(reason)
 

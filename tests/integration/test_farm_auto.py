@@ -8,7 +8,7 @@ import os
 import pytest
 
 from nvct.errors import HostError
-from nvct.farm import collect, folder, survive
+from nvct.farm import after_upgrade, collect, folder
 from nvct.farm.build import build
 from nvct.farm.model import LEAN
 from nvct.linux import mountinfo
@@ -54,7 +54,7 @@ def test_the_loaded_drivers_mounts_are_all_that_is_left_of_it_after_an_upgrade(
         build(lab.farm, lab.find(), ways=("binds",))
         lab.install(NEWER)
 
-        found = survive.look(lab.farm, lab.host.roots, lab.wanted, lab.find)
+        found = after_upgrade.look(lab.farm, lab.host.roots, lab.wanted, lab.find)
         made = build(lab.farm, found, ways=LEAN)
 
         assert made.version == VERSION

@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from nvct.farm import collect, folder, survive
+from nvct.farm import after_upgrade, collect, folder
 from nvct.farm.build import build
 from nvct.farm.collect import Needs
 from nvct.farm.folder import Farm
@@ -273,7 +273,7 @@ def test_what_a_view_of_binds_has_of_a_driver_that_is_gone_is_copied(
         libcuda = lab.libcuda.read_bytes()
         lab.install(NEWER, in_place=way == "in place")
 
-        found = survive.look(lab.farm, lab.host.roots, lab.wanted, lab.find)
+        found = after_upgrade.look(lab.farm, lab.host.roots, lab.wanted, lab.find)
         second = build(lab.farm, found)
 
         assert second.name != first.name
@@ -284,7 +284,7 @@ def test_what_a_view_of_binds_has_of_a_driver_that_is_gone_is_copied(
         for file in found.files:
             assert os.stat(file.host_path).st_nlink == 1
         # From now on it is the view in use.
-        again = survive.look(lab.farm, lab.host.roots, lab.wanted, lab.find)
+        again = after_upgrade.look(lab.farm, lab.host.roots, lab.wanted, lab.find)
         assert build(lab.farm, again) == second
 
     in_mount_namespace(inside)

@@ -24,7 +24,7 @@ CODE = (
     "import sys; sys.path.insert(0, {repository!r})\n"
     "from nvct.errors import NvctError\n"
     "from nvct.linux.kernel import KERNEL\n"
-    "from nvct.prestart.container import Container\n"
+    "from nvct.container.prestart.container import Container\n"
     "try:\n"
     "    container = Container(int(sys.argv[1]), sys.argv[2])\n"
     "    container.enter(KERNEL).close()\n"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import ContainerNotPossibleError
-from nvct.sim import sets, tree
+from nvct.sim import node_changes, tree
 from nvct.sim.replay import CONFIG
 from tests.integration import systemd_box
 from tests.support import debian_root
@@ -140,5 +140,5 @@ def _prepare(lab: Path, debs: Path) -> None:
 def _upgrade_when_asked(lab: Path, node: tree.Node) -> None:
     while not (lab / "ask").exists():
         time.sleep(0.1)
-    sets.reload_module(sets.upgrade(node, NEW))
+    node_changes.reload_module(node_changes.upgrade(node, NEW))
     (lab / "upgraded").touch()

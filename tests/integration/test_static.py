@@ -18,7 +18,7 @@ import sys
 
 import pytest
 
-from nvct.launch import install as launch
+from nvct.launcher import install as launch
 from tests.support import hot as static
 from tests.support.launcher import PRINT_ARGS, ask, compiled, script
 from tests.support.shim_lab import PYTHON, REPOSITORY, Lab

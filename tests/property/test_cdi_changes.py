@@ -8,10 +8,10 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvct.cdi import engines, lower, versions
+from nvct.cdi import downgrade, engines, versions
 from nvct.cdi.validate import validate
 from nvct.errors import CdiSpecError
-from nvct.specgen import compare, transform
+from nvct.spec import compare, transform
 from tests.property.test_cdi import SPEC
 
 TYPE_CHECKING = False
@@ -28,7 +28,7 @@ def test_a_lowered_spec_needs_no_more_than_was_asked_for(
 ) -> None:
     spec = validate(document, source="document")
     try:
-        lowered, lost = lower.lower(spec, maximum)
+        lowered, lost = downgrade.lower(spec, maximum)
     except CdiSpecError:
         assert versions.is_older(maximum, versions.minimum_version(spec))
         return
@@ -45,7 +45,7 @@ def test_an_engine_reads_what_is_lowered_for_it(document: dict[str, Any], engine
     spec = validate(document, source="document")
     for since, version, _library in engines.ENGINES[engine][1]:
         try:
-            lowered, _lost = lower.lower(spec, version)
+            lowered, _lost = downgrade.lower(spec, version)
         except CdiSpecError:
             assert engines.refusal(spec, engine, since)
             continue

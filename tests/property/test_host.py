@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvct.errors import NvctError
-from nvct.host import mig, procfs
+from nvct.host import procfs
+from nvct.host.gpu import mig
 from nvct.host.model import DeviceNode, Gpu, Inventory
 from nvct.host.roots import Roots, below, join
-from nvct.specgen import naming
-from nvct.specgen.transform import tidy
+from nvct.spec import naming
+from nvct.spec.transform import tidy
 
 parts = st.lists(st.sampled_from(["a", "b", "..", ".", "", "run"]), max_size=6)
 paths = parts.map(lambda p: "/" + "/".join(p))

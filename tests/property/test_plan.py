@@ -10,14 +10,14 @@ from typing import Any, cast
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nvct.hook import main as hooks
-from nvct.hook import options as flags
+from nvct.container.cdi_hook import main as hooks
+from nvct.container.cdi_hook import options as flags
+from nvct.container.plan import fingerprints, hook_command, inject, model
 from nvct.oci.bundle import Bundle
-from nvct.plan import facts, hook_command, inject, model
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.plan.model import Edits, Work
+    from nvct.container.plan.model import Edits, Work
 
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # busy machines
 
@@ -257,7 +257,7 @@ def test_damaged_facts_never_hold_and_never_crash(damaged: list[Any]) -> None:
     assert model.is_current({"nvct-plan": 1, "facts": damaged}) in (True, False)
     for fact in damaged:
         if not (isinstance(fact, list) and len(fact) == 3):
-            assert facts.broken([fact])
+            assert fingerprints.broken([fact])
 
 
 words = st.text(st.characters(exclude_characters=":\0", exclude_categories=["Cs"]), min_size=1)

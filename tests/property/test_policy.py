@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 
 from nvct.config.model import Config
 from nvct.config.rules import ASKS_FOR, BY, OUTCOMES, parse
+from nvct.container.request.conditions import CONDITIONS, matches
+from nvct.container.request.origin import Origin
+from nvct.container.request.resolve import decide
 from nvct.errors import NotPermittedError, NvctError
 from nvct.oci.bundle import Bundle
-from nvct.request.conditions import CONDITIONS, matches
-from nvct.request.origin import Origin
-from nvct.request.resolve import decide
 from tests.property.test_request import ANNOTATIONS, CAPS, ENV, MOUNTS, VALUE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from nvct.request.model import Request
+    from nvct.container.request.model import Request
 
 KUBERNETES = st.dictionaries(
     st.sampled_from(

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from nvct.cdi import load, store
 from nvct.host.model import Inventory
-from nvct.specgen import provenance
-from nvct.specgen.provenance import Provenance
+from nvct.spec import provenance
+from nvct.spec.provenance import Provenance
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

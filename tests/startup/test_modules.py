@@ -15,19 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from nvct.farm import table
+from nvct.compile import farm_table
+from nvct.compile import plans as compiler
+from nvct.container.plan import model
+from nvct.container.plan.store import Store
 from nvct.linux import ldcache
 from nvct.paths import CONFIG_ENV, OWN_PLAN, RUN_DIR_ENV
-from nvct.plan import compile as compiler
-from nvct.plan import model
-from nvct.plan.store import Store
 from nvct.sim.bundle import config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvct.plan.model import Farm
+    from nvct.container.plan.model import Farm
 
 REPOSITORY = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -41,12 +41,12 @@ import sys
 before = set(sys.modules)
 sys.path.insert(0, {repository!r})
 import posix
-from nvct.shim import lowlevel
+from nvct.container.shim import lowlevel
 def show(path, args):
     posix.write(1, "\\n".join(sorted(set(sys.modules) - before)).encode())
     posix._exit(0)
 lowlevel.become = show
-from nvct.shim.main import main
+from nvct.container.shim.main import main
 main({cold!r})
 """
 HOOK = """
@@ -58,7 +58,7 @@ def show(status):
     posix.write(1, "\\n".join(sorted(set(sys.modules) - before)).encode())
     exit_now(status)
 exit_now, posix._exit = posix._exit, show
-from nvct.hook.launch import main
+from nvct.container.cdi_hook.launch import main
 main({cold!r})
 """
 
@@ -121,7 +121,7 @@ class Lane:
     def farm(self) -> str:
         """Keep a plan with a view of the driver, and return a bundle that gets it."""
         view: Farm = {
-            **table.none(""),
+            **farm_table.none(""),
             "view": str(self.work / "farm/580"),
             "cache": {"": [["libcuda.so.1", "lib64/libcuda.so.1"]]},
             "links": {"": [["LIBDIR/libcuda.so.1", "lib64/libcuda.so.1"]]},

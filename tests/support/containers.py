@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nvct.hook.main import main
+from nvct.container.cdi_hook.main import main
 from nvct.sim.elf_writer import shared_object
 from tests.support.hot import HOT_ENV
 

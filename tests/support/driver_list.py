@@ -24,7 +24,7 @@ import sys
 from typing import NamedTuple
 
 from nvct.errors import ElfError
-from nvct.host import driver_names
+from nvct.host.driver import names as driver_names
 from nvct.linux import elf
 
 TYPE_CHECKING = False

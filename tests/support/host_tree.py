@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-from nvct.host.nodes import named_nodes
+from nvct.host.gpu.nodes import named_nodes
 from nvct.host.nvml.model import NvmlGpu, NvmlMig, NvmlReport
 from nvct.host.roots import Roots
 
@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nvct.host.nodes import StatNode
+    from nvct.host.gpu.nodes import StatNode
 
 VERSION = "580.159.04"
 LIB = "usr/lib/x86_64-linux-gnu"

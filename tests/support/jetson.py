@@ -10,15 +10,16 @@ import os
 import stat
 from dataclasses import dataclass
 
-from nvct.host import csv, tegra
+from nvct.host.discovery_options import Wanted
 from nvct.host.nvml.model import NvmlGpu
-from nvct.host.wanted import Wanted
+from nvct.host.tegra import board as tegra
+from nvct.host.tegra import csv
 from tests.support.host_tree import FakeNvml, HostTree, elf_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from nvct.host.gpu.nodes import NodeStat
     from nvct.host.model import Inventory
-    from nvct.host.nodes import NodeStat
 
 FOLDER = f"etc/{csv.FOLDER}"
 LIB = "/usr/lib/aarch64-linux-gnu/nvidia"

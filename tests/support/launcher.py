@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from nvct.launch.install import Built, compile_launcher, fill_script
+from nvct.launcher.install import Built, compile_launcher, fill_script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,20 +3,21 @@
 
 from __future__ import annotations
 
+from nvct.compile import extras
+from nvct.compile import refresh as compiled
 from nvct.config.load import load
 from nvct.config.rules import parse
+from nvct.container.plan.store import Store
+from nvct.container.request.resolve import decide
+from nvct.container.shim.create import Host, edits_for, origin_of
 from nvct.errors import NotPermittedError, NvctError
 from nvct.oci.bundle import Bundle
-from nvct.plan.store import Store
-from nvct.refresh import compiled, extras
-from nvct.request.resolve import decide
-from nvct.shim.create import Host, edits_for, origin_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from nvct.plan.model import Plan
+    from nvct.container.plan.model import Plan
     from tests.support.shim_lab import Lab
 
 

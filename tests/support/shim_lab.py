@@ -16,11 +16,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from nvct.container.plan.store import Store
 from nvct.linux import mountinfo
 from nvct.linux.constants import MNT_DETACH
 from nvct.linux.kernel import KERNEL
 from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
-from nvct.plan.store import Store
 from nvct.sim import remove
 from nvct.sim.bundle import config as make_config
 from tests.support.host_tree import HostTree
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).parents[2]
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-BOOT = "import sys;sys.path.insert(0,{packages!r});from nvct.shim.main import main;main({cold!r})"
+BOOT = "import sys;sys.path.insert(0,{packages!r});from nvct.container.shim.main import main;main({cold!r})"
 PROGRAM = "nvidia-container-runtime"
 
 

@@ -13,7 +13,7 @@ import socket
 import pytest
 
 from nvct.host.discover import discover
-from nvct.host.wanted import Wanted
+from nvct.host.discovery_options import Wanted
 from tests.support.host_tree import FakeNvml, HostTree, elf_bytes, nvml_gpu
 
 TYPE_CHECKING = False

@@ -15,12 +15,12 @@ from typing import NamedTuple
 import pytest
 
 from nvct.host import modes
-from nvct.host.nodes import named_nodes
+from nvct.host.discovery_options import Wanted
+from nvct.host.gpu.nodes import named_nodes
 from nvct.host.nvml.model import NvmlGpu, NvmlMig
 from nvct.host.roots import Roots
-from nvct.host.wanted import Wanted
 from nvct.sim import attach, kernelfs, tree
-from nvct.specgen.generate import generate
+from nvct.spec.generate import generate
 from tests.golden.incumbent.record import CASES, NODE
 from tests.golden.incumbent.reduce import reduce
 from tests.support.host_tree import FakeNvml
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, TypeAlias
 
-    from nvct.host.nodes import StatNode
+    from nvct.host.gpu.nodes import StatNode
     from nvct.sim.state import State
 
     Reduced: TypeAlias = dict[str, Any]

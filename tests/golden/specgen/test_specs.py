@@ -8,8 +8,8 @@ import json
 import pytest
 
 from nvct.host.discover import discover
-from nvct.host.wanted import Wanted
-from nvct.specgen.generate import Options, generate
+from nvct.host.discovery_options import Wanted
+from nvct.spec.generate import Options, generate
 from tests.support.host_tree import FakeNvml, HostTree, nvml_gpu
 
 TYPE_CHECKING = False

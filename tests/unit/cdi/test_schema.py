@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nvct.cdi import form, schema, versions
+from nvct.cdi import schema, spec_fields, versions
 from nvct.errors import CdiSpecError
 
 SPEC: dict[str, Any] = {
@@ -97,14 +97,14 @@ def test_the_schema_knows_the_same_members_as_the_code() -> None:
     definitions = schema.schema()["definitions"]
 
     for fields, known in (
-        (form.SPEC, schema.schema()),
-        (form.DEVICE, definitions["device"]),
-        (form.EDITS, definitions["containerEdits"]),
-        (form.DEVICE_NODE, definitions["deviceNode"]),
-        (form.NET_DEVICE, definitions["netDevice"]),
-        (form.MOUNT, definitions["mount"]),
-        (form.HOOK, definitions["hook"]),
-        (form.INTEL_RDT, definitions["intelRdt"]),
+        (spec_fields.SPEC, schema.schema()),
+        (spec_fields.DEVICE, definitions["device"]),
+        (spec_fields.EDITS, definitions["containerEdits"]),
+        (spec_fields.DEVICE_NODE, definitions["deviceNode"]),
+        (spec_fields.NET_DEVICE, definitions["netDevice"]),
+        (spec_fields.MOUNT, definitions["mount"]),
+        (spec_fields.HOOK, definitions["hook"]),
+        (spec_fields.INTEL_RDT, definitions["intelRdt"]),
     ):
         assert set(known["properties"]) == set(fields)
         assert known["additionalProperties"] is False

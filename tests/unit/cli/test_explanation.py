@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from nvct.plan import compile as compiler
+from nvct.compile import plans as compiler
 from tests.support import explained as case
 from tests.support.explained import VISIBLE, explained, farm_of, glibc_root
 from tests.support.shim_lab import Lab

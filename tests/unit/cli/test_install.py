@@ -16,10 +16,10 @@ from click.testing import CliRunner
 
 from nvct.cli.install import install
 from nvct.cli.main import program
-from nvct.engine import toml_file
+from nvct.engine.files import toml_file
 from nvct.version import TOOLKIT_VERSION, __version__
 from tests.support.launcher import script
-from tests.unit.install.conftest import bundle
+from tests.unit.installer.conftest import bundle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from nvct.cli import container_cli, main
-from nvct.hook import main as hooks
+from nvct.cli import main
+from nvct.cli.container import main as container_cli
+from nvct.container.cdi_hook import main as hooks
 from nvct.host.nvml.session import NvmlSession
 from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
 from tests.support.shim_lab import Lab

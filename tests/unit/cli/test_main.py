@@ -62,7 +62,7 @@ def test_help_imports_no_command(name: str, flag: str) -> None:
 def test_help_of_one_group_imports_no_other() -> None:
     ours, others = modules("nvct", "cdi", "--help")
 
-    assert "nvct.cli.cdi" in ours
+    assert "nvct.cli.cdi.group" in ours
     assert [
         m
         for m in ours

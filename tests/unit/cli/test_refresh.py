@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from nvct import paths
-from nvct.plan import model
-from nvct.plan.store import Store
+from nvct.container.plan import model
+from nvct.container.plan.store import Store
 from tests.support.shim_lab import Lab
 
 TYPE_CHECKING = False

@@ -9,7 +9,9 @@ import os
 import time
 from dataclasses import dataclass, field
 
-from nvct.engine import docker, docker_host, explain
+from nvct.engine.docker import config as docker
+from nvct.engine.docker import explain
+from nvct.engine.docker import host as docker_host
 from nvct.engine.model import Files
 from tests.support.host_tree import HostTree
 
@@ -17,8 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nvct.engine.docker_host import DockerHost
-    from nvct.engine.explain import Finding
+    from nvct.engine.docker.explain import Finding
+    from nvct.engine.docker.host import DockerHost
 
 BOOT = int(time.time()) - 100_000
 HOUR = 3600.0

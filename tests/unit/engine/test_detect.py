@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine import detect, processes
+from nvct.engine import detect
+from nvct.engine.control import processes
 from tests.unit.engine.fake_host import FakeHost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.engine.found import Engine
+    from nvct.engine.detected_engine import Engine
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from nvct.farm.folder import Farm
 from nvct.host import discover
-from nvct.host.wanted import Wanted
+from nvct.host.discovery_options import Wanted
 from nvct.linux.kernel import KERNEL
 from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
 

@@ -8,9 +8,9 @@ import os
 import pytest
 
 from nvct.errors import HostError
+from nvct.farm.after_upgrade import look
 from nvct.farm.build import build
 from nvct.farm.folder import Farm
-from nvct.farm.survive import look
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
+from nvct.compile import parts
 from nvct.errors import DriverNotFoundError, HostError, NvmlError, UsageError
 from nvct.host.discover import discover
-from nvct.host.wanted import Wanted
+from nvct.host.discovery_options import Wanted
 from nvct.linux import elf, ldcache
 from nvct.sim.elf_writer import shared_object
-from nvct.specgen import parts
-from nvct.specgen.generate import Options
+from nvct.spec.generate import Options
 from tests.support.host_tree import BUSES, LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
 
 TYPE_CHECKING = False

@@ -9,9 +9,10 @@ import socket
 import pytest
 
 from nvct.errors import DriverNotFoundError
-from nvct.host import binaries, firmware, ipc, libraries
+from nvct.host.driver import binaries, firmware, libraries
+from nvct.host.driver.tree import Tree
+from nvct.host.gpu import ipc
 from nvct.host.model import DriverFile, Findings
-from nvct.host.tree import Tree
 from nvct.linux import ldcache
 from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
 

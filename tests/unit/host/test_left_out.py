@@ -7,9 +7,10 @@ import os
 
 import pytest
 
-from nvct.host import driver_names, libraries
+from nvct.host.driver import libraries
+from nvct.host.driver import names as driver_names
+from nvct.host.driver.tree import Tree
 from nvct.host.model import DriverFile, Findings
-from nvct.host.tree import Tree
 from nvct.linux import ldcache
 from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
 

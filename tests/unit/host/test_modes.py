@@ -7,7 +7,7 @@ import pytest
 
 from nvct.errors import UsageError
 from nvct.host import modes
-from nvct.host.wanted import Wanted
+from nvct.host.discovery_options import Wanted
 from tests.support.host_tree import HostTree
 
 TYPE_CHECKING = False

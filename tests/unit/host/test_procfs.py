@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.host import mig, procfs
+from nvct.host import procfs
+from nvct.host.gpu import mig
 from tests.support.host_tree import HostTree
 
 TYPE_CHECKING = False

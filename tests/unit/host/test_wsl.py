@@ -13,8 +13,8 @@ import pytest
 
 from nvct.errors import HostError, NvmlError
 from nvct.host import modes
-from nvct.host.nodes import named_nodes
-from nvct.host.wanted import Wanted
+from nvct.host.discovery_options import Wanted
+from nvct.host.gpu.nodes import named_nodes
 from tests.support.host_tree import FakeNvml, HostTree, elf_bytes, nvml_gpu
 
 TYPE_CHECKING = False

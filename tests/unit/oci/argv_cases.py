@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Command lines of runc and crun, and what every reader of them must understand.
 
-One table for `nvct/oci/argv.py`, `nvct/launch/launcher.c` and `nvct/launch/launcher.sh`. What is
+One table for `nvct/oci/argv.py`, `nvct/launcher/launcher.c` and `nvct/launcher/launcher.sh`. What is
 expected was tried on runc 1.1.5 and crun 1.8.1, and where both are installed it is tried again:
 `runc` and `crun` are the path that each complains about, "" for the working directory, None where
 the line is no create at all or is refused. Where the two differ, the expected reading is runc's.

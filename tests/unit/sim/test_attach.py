@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import HostError, UsageError
-from nvct.sim import attach, inside, possible, rootfs, sets, state, tree
+from nvct.sim import attach, container_support, inside, node_changes, rootfs, state, tree
 
 REPOSITORY = Path(__file__).parents[3]
 REASON = "needs root and CAP_SYS_ADMIN"
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.skipif(os.geteuid() != 0, reason=R
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> tree.Node:
-    reason = possible.can_run_containers()
+    reason = container_support.can_run_containers()
     if reason is not None:
         pytest.skip(reason)
     return tree.create("lab", "h100-mig", tmp_path_factory.mktemp("sim"), native=False)
@@ -168,7 +168,7 @@ def test_a_mig_device_that_is_made_later_is_seen_at_once(tmp_path: Path, node: t
     while not (tmp_path / "ready").exists():
         assert process.poll() is None
 
-    gi, _ = sets.create_instance(live, 2, "3g.40gb")
+    gi, _ = node_changes.create_instance(live, 2, "3g.40gb")
     (tmp_path / "go").touch()
 
     out = process.communicate(timeout=30)[0].decode().split()
@@ -294,8 +294,8 @@ def test_who_is_inside_keeps_the_whole_user_space_of_before_an_upgrade(
     while not (tmp_path / "ready").exists():
         assert process.poll() is None
 
-    upgraded = sets.upgrade(upgraded, "581.1.2")
-    sets.reload_module(upgraded)
+    upgraded = node_changes.upgrade(upgraded, "581.1.2")
+    node_changes.reload_module(upgraded)
     (tmp_path / "go").touch()
 
     module, version = process.communicate(timeout=30)[0].decode().splitlines()

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from nvct.cli.sim import sim
 from nvct.errors import UsageError
-from nvct.sim import possible, tree
+from nvct.sim import container_support, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def test_an_unknown_node_is_an_error_of_usage(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("before", [[], ["--"]])
 def test_options_after_the_node_belong_to_the_program(tmp_path: Path, before: list[str]) -> None:
-    reason = possible.can_run_containers()
+    reason = container_support.can_run_containers()
     if reason is not None:
         pytest.skip(reason)
     run(tmp_path, "create", "lab", "--profile", "t4", "--plain")

@@ -10,7 +10,7 @@ import stat
 import pytest
 
 from nvct.linux import elf
-from nvct.sim import attach, kernelfs, package, possible, profile, sets, tree
+from nvct.sim import attach, container_support, kernelfs, node_changes, package, profile, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def test_switches_are_pci_devices_and_no_displays(hgx: tree.Node) -> None:
 
 
 def test_an_upgrade_takes_the_switches_libraries_with_it(hgx: tree.Node) -> None:
-    upgraded = sets.upgrade(hgx, "590.10.01")
+    upgraded = node_changes.upgrade(hgx, "590.10.01")
 
     found = {path.name for path in upgraded.library_dir.glob("libnvidia-nscq.so.*")}
     assert found == {"libnvidia-nscq.so.2", "libnvidia-nscq.so.590.10.01"}
@@ -137,7 +137,7 @@ def test_the_loaders_of_other_packages_are_there(hgx: tree.Node) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_what_a_node_has_beside_gpus_is_seen_on_it(tmp_path: Path) -> None:
-    if reason := possible.can_run_containers():
+    if reason := container_support.can_run_containers():
         pytest.skip(reason)
     node = tree.create("hgx", "hgx-h100", tmp_path, native=False)
     script = (

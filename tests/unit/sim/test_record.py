@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from nvct.errors import NvmlError
-from nvct.host.wanted import Wanted
+from nvct.host.discovery_options import Wanted
 from nvct.sim import record
 from nvct.sim import snapshot as snapshots
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu

@@ -15,13 +15,13 @@ from nvct.cli.main import program
 from nvct.cli.sim import sim
 from nvct.errors import DriverNotFoundError, NvmlError
 from nvct.host import modes
-from nvct.host.nodes import named_nodes
+from nvct.host.discovery_options import Wanted
+from nvct.host.gpu.nodes import named_nodes
 from nvct.host.nvml.model import NvmlGpu, NvmlMig
 from nvct.host.roots import Roots
-from nvct.host.wanted import Wanted
 from nvct.sim import record, replay, tree
 from nvct.sim import snapshot as snapshots
-from nvct.specgen import generate
+from nvct.spec import generate
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, nvml_gpu
 
 TYPE_CHECKING = False
@@ -172,7 +172,7 @@ def test_a_report_of_a_later_version_is_read_as_far_as_it_is_known(tmp_path: Pat
 
 
 def test_the_headers_cache_and_sockets_are_laid_out(tmp_path: Path) -> None:
-    from nvct.host.tree import Tree
+    from nvct.host.driver.tree import Tree
     from nvct.linux import ldcache
 
     host = HostTree(tmp_path / "host").module().gpu(0).user_space()

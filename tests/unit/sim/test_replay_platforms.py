@@ -8,10 +8,10 @@ import json
 
 import pytest
 
-from nvct.host.wanted import Wanted
+from nvct.host.discovery_options import Wanted
 from nvct.sim import record, replay
 from nvct.sim import snapshot as snapshots
-from nvct.specgen.generate import generate
+from nvct.spec.generate import generate
 from tests.hosts.jetson_base import Board
 from tests.hosts.test_platforms import PLATFORMS
 from tests.support import jetson

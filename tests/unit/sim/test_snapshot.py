@@ -12,7 +12,7 @@ import tarfile
 import pytest
 
 from nvct.errors import DocumentError, HostError
-from nvct.host.wanted import Wanted
+from nvct.host.discovery_options import Wanted
 from nvct.sim import record
 from nvct.sim import snapshot as snapshots
 from nvct.sim.snapshot import Snapshot

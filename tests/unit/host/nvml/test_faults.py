@@ -14,7 +14,7 @@ from nvct.errors import NvmlError
 from nvct.host.nvml import shared
 from nvct.host.nvml.process import KILL_S, NAME
 from nvct.host.nvml.session import NvmlSession
-from nvct.sim import sets, tree
+from nvct.sim import node_changes, tree
 from tests.support.nvml_node import CACHE
 
 TYPE_CHECKING = False
@@ -29,7 +29,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tree.Node]
     node = tree.create("lab", "t4-4", tmp_path, nodes="plain", native_cache=CACHE)
     monkeypatch.setenv("NVCT_SIM_DEV", str(node.dev))
     yield node
-    sets.set_fault(node, "hang", 0)
+    node_changes.set_fault(node, "hang", 0)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def session(node: tree.Node) -> Iterator[NvmlSession]:
     session = NvmlSession(str(node.library_dir / "libnvidia-ml.so.1"), TIMEOUT_S)
     with contextlib.closing(session):
         yield session
-        sets.set_fault(node, "hang", 0)
+        node_changes.set_fault(node, "hang", 0)
         wait_for_the_end_of_a_stuck_worker(session)
 
 
@@ -68,7 +68,7 @@ def test_a_call_that_hangs_is_given_up_and_the_next_starts_again(
     node: tree.Node, session: NvmlSession
 ) -> None:
     assert len(session.report().gpus) == 4
-    sets.apply(node, "nvml-hang", ["600"])
+    node_changes.apply(node, "nvml-hang", ["600"])
     session.limit_s = 0.3
 
     began = time.monotonic()
@@ -78,7 +78,7 @@ def test_a_call_that_hangs_is_given_up_and_the_next_starts_again(
     assert error.message == f"NVML does not answer within 0.3 s: {session.path}"
     assert error.hint == "dmesg tells which GPU hangs"
     assert workers() == []
-    sets.apply(node, "nvml-hang", ["0"])
+    node_changes.apply(node, "nvml-hang", ["0"])
     session.limit_s = TIMEOUT_S
     assert len(session.report().gpus) == 4
 
@@ -86,7 +86,7 @@ def test_a_call_that_hangs_is_given_up_and_the_next_starts_again(
 def test_an_initialization_that_hangs_is_given_up_too(
     node: tree.Node, session: NvmlSession
 ) -> None:
-    sets.apply(node, "nvml-hang", ["600"])
+    node_changes.apply(node, "nvml-hang", ["600"])
     session.limit_s = 0.3
 
     assert refused(session).message.startswith("NVML does not answer within 0.3 s")
@@ -97,7 +97,7 @@ def test_a_hang_that_ends_before_the_deadline_costs_time_only(
     node: tree.Node, session: NvmlSession
 ) -> None:
     session.check()
-    sets.apply(node, "nvml-hang", ["1"])
+    node_changes.apply(node, "nvml-hang", ["1"])
 
     assert len(session.report().gpus) == 4
 
@@ -106,7 +106,7 @@ def test_a_crash_is_an_error_and_the_next_call_starts_again(
     node: tree.Node, session: NvmlSession
 ) -> None:
     session.check()
-    sets.apply(node, "nvml-crash", ["600"])
+    node_changes.apply(node, "nvml-crash", ["600"])
 
     error = refused(session)
 
@@ -114,7 +114,7 @@ def test_a_crash_is_an_error_and_the_next_call_starts_again(
     assert error.hint == "install the driver again"
     assert workers() == []
     assert refused(session).message == error.message
-    sets.apply(node, "nvml-crash", ["0"])
+    node_changes.apply(node, "nvml-crash", ["0"])
     assert len(session.report().gpus) == 4
 
 
@@ -124,7 +124,7 @@ def test_a_worker_that_sigkill_does_not_end_is_the_only_one_until_it_has_ended(
 ) -> None:
     session.check()
     (pid,) = workers()
-    sets.apply(node, "nvml-hang-hard", ["600"])
+    node_changes.apply(node, "nvml-hang-hard", ["600"])
     session.limit_s = 0.5
 
     began = time.monotonic()
@@ -143,7 +143,7 @@ def test_a_worker_that_sigkill_does_not_end_is_the_only_one_until_it_has_ended(
     assert workers() == [pid]
 
     assert session.is_stuck
-    sets.apply(node, "nvml-hang-hard", ["0"])
+    node_changes.apply(node, "nvml-hang-hard", ["0"])
     wait_for_the_end_of_a_stuck_worker(session)
     session.limit_s = TIMEOUT_S
     assert len(session.report().gpus) == 4
@@ -157,7 +157,7 @@ def test_while_a_worker_is_stuck_no_library_gets_another_one(
 ) -> None:
     session = shared.session(str(node.library_dir / "libnvidia-ml.so.1"))
     session.check()  # its worker has started: the short limit is for NVML alone
-    sets.apply(node, "nvml-hang-hard", ["600"])
+    node_changes.apply(node, "nvml-hang-hard", ["600"])
     session.limit_s = 0.5
     try:
         refused(session)
@@ -167,6 +167,6 @@ def test_while_a_worker_is_stuck_no_library_gets_another_one(
         assert f"process {pid} waits in the driver" in refused(session).message
         assert workers() == [pid]
     finally:
-        sets.apply(node, "nvml-hang-hard", ["0"])
+        node_changes.apply(node, "nvml-hang-hard", ["0"])
     wait_for_the_end_of_a_stuck_worker(session)
     assert shared.session("libc.so.6") is not session

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import NvmlError
+from nvct.host.discovery_options import Wanted
 from nvct.host.nvml import shared
-from nvct.host.wanted import Wanted
 from tests.support.host_tree import FakeNvml
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from nvct.errors import ContainerNotPossibleError, NvmlError
 from nvct.host.discover import discover
-from nvct.host.nodes import named_nodes
+from nvct.host.discovery_options import Wanted
+from nvct.host.gpu.nodes import named_nodes
 from nvct.host.nvml import shared
 from nvct.host.roots import Roots
-from nvct.host.wanted import Wanted
 from nvct.sim import tree
 
 TYPE_CHECKING = False

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.sim import sets, tree
+from nvct.sim import node_changes, tree
 from tests.support.nvml_node import CACHE
 
 TYPE_CHECKING = False
@@ -35,7 +35,7 @@ for line in sys.stdin:
 def node(tmp_path: Path) -> Iterator[tree.Node]:
     node = tree.create("lab", "t4-4", tmp_path, nodes="plain", native_cache=CACHE)
     yield node
-    sets.set_fault(node, "hang", 0)
+    node_changes.set_fault(node, "hang", 0)
 
 
 @contextlib.contextmanager
@@ -49,7 +49,7 @@ def start(node: tree.Node) -> Iterator[subprocess.Popen[str]]:
     try:
         yield process
     finally:
-        sets.set_fault(node, "hang", 0)
+        node_changes.set_fault(node, "hang", 0)
         process.kill()
         with process:  # closes its pipes
             process.wait(TIMEOUT_S)
@@ -80,18 +80,18 @@ def wait_for_state(process: subprocess.Popen[str], state: str) -> None:
 def test_calls_hang_and_go_on_when_the_fault_ends(node: tree.Node) -> None:
     with start(node) as process:
         assert answer(process) == "0"
-        sets.apply(node, "nvml-hang", ["600"])
+        node_changes.apply(node, "nvml-hang", ["600"])
         ask(process)
         assert process.stdout
         assert select.select([process.stdout], [], [], 0.5)[0] == []
 
-        sets.apply(node, "nvml-hang", ["0"])
+        node_changes.apply(node, "nvml-hang", ["0"])
 
         assert answer(process) == "0 4"
 
 
 def test_a_hang_ends_by_itself_and_initialisation_hangs_too(node: tree.Node) -> None:
-    sets.apply(node, "nvml-hang", ["1"])
+    node_changes.apply(node, "nvml-hang", ["1"])
     began = time.monotonic()
     with start(node) as process:
         assert answer(process) == "0"
@@ -101,7 +101,7 @@ def test_a_hang_ends_by_itself_and_initialisation_hangs_too(node: tree.Node) -> 
 def test_a_process_that_hangs_can_be_killed(node: tree.Node) -> None:
     with start(node) as process:
         assert answer(process) == "0"
-        sets.apply(node, "nvml-hang", ["600"])
+        node_changes.apply(node, "nvml-hang", ["600"])
         ask(process)
         time.sleep(0.1)
         process.kill()
@@ -113,7 +113,7 @@ def test_a_process_that_hangs_hard_is_not_ended_by_sigkill(node: tree.Node) -> N
     mounts = Path("/proc/self/mountinfo").read_text()
     with start(node) as process:
         assert answer(process) == "0"
-        sets.apply(node, "nvml-hang-hard", ["600"])
+        node_changes.apply(node, "nvml-hang-hard", ["600"])
         ask(process)
         try:
             time.sleep(0.5)
@@ -124,7 +124,7 @@ def test_a_process_that_hangs_hard_is_not_ended_by_sigkill(node: tree.Node) -> N
             assert process.poll() is None
             assert state_of(process) == "D"
         finally:
-            sets.apply(node, "nvml-hang-hard", ["0"])
+            node_changes.apply(node, "nvml-hang-hard", ["0"])
         assert process.wait(TIMEOUT_S) == -signal.SIGKILL
     assert Path("/proc/self/mountinfo").read_text() == mounts
 
@@ -133,7 +133,7 @@ def test_a_process_that_hangs_hard_is_not_ended_by_sigkill(node: tree.Node) -> N
 def test_a_process_that_hung_hard_goes_on_when_nobody_killed_it(node: tree.Node) -> None:
     with start(node) as process:
         assert answer(process) == "0"
-        sets.apply(node, "nvml-hang-hard", ["1"])
+        node_changes.apply(node, "nvml-hang-hard", ["1"])
         ask(process)
         assert answer(process) == "0 4"
         assert process.poll() is None
@@ -142,14 +142,14 @@ def test_a_process_that_hung_hard_goes_on_when_nobody_killed_it(node: tree.Node)
 def test_a_crash_ends_whoever_calls(node: tree.Node) -> None:
     with start(node) as process:
         assert answer(process) == "0"
-        sets.apply(node, "nvml-crash", ["600"])
+        node_changes.apply(node, "nvml-crash", ["600"])
         ask(process)
         assert process.wait(TIMEOUT_S) == -signal.SIGSEGV
 
 
 def test_a_fault_that_is_over_does_nothing(node: tree.Node) -> None:
-    sets.apply(node, "nvml-crash", ["600"])
-    sets.apply(node, "nvml-crash", ["0"])
+    node_changes.apply(node, "nvml-crash", ["600"])
+    node_changes.apply(node, "nvml-crash", ["0"])
     with start(node) as process:
         assert answer(process) == "0"
     assert node.state().find("fault") == []

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pynvml
 import pytest
 
-from nvct.sim import profile, sets, tree
+from nvct.sim import node_changes, profile, tree
 from tests.support.nvml_node import CACHE, code_of
 
 TYPE_CHECKING = False
@@ -171,13 +171,13 @@ def test_a_link_to_a_lost_gpu_is_down(
 ) -> None:
     nvml = start("v100-8")
     gpus = handles(nvml)
-    sets.lose_gpu(nodes("v100-8"), 1)
+    node_changes.lose_gpu(nodes("v100-8"), 1)
     try:
         states = [nvml.nvmlDeviceGetNvLinkState(gpus[0], link) for link in range(6)]
         assert states == [0, 1, 1, 1, 1, 1]
         assert code_of(nvml.nvmlDeviceGetNvLinkRemotePciInfo, gpus[0], 0) == NOT_SUPPORTED
     finally:
-        sets.find_gpu(nodes("v100-8"), 1)
+        node_changes.find_gpu(nodes("v100-8"), 1)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command: nvidia-ctk cdi diff. Options and call, no logic."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from nvct.cli.options import GoStyle, say, settings_in_force
+from nvct.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.cdi.types import Spec
+
+LIVE = "live"
+STDIN = "-"
+
+
+@click.command(cls=GoStyle)
+@click.argument("old")
+@click.argument("new")
+@click.option("--mode", envvar="NVIDIA_CTK_CDI_GENERATE_MODE", default="auto",
+              help="Of live, as in cdi generate.  [default: auto]")  # fmt: skip
+@click.option("--driver-root", envvar="NVIDIA_CTK_DRIVER_ROOT", help="Of live.")
+@click.option("--dev-root", envvar="NVIDIA_CTK_DEV_ROOT", help="Of live.")
+def diff(old: str, new: str, mode: str, driver_root: str | None, dev_root: str | None) -> None:
+    """Show by device what two CDI specifications do differently; exit with 1 if they do.
+
+    One of them may be the word live: the specification that this host would get now, with the
+    names, hook program and hooks of the other one. A - reads a specification from stdin.
+
+    Example: nvidia-ctk cdi diff /var/run/cdi/nvidia.yaml live
+    """
+    from nvct.cdi import load
+    from nvct.spec import compare
+
+    if old == new and old in (LIVE, STDIN):
+        raise UsageError(f"{old} is compared with itself", hint="name a file")
+    specs = {
+        word: load.loads(sys.stdin.buffer.read(), source="stdin")
+        if word == STDIN
+        else load.load_file(word)
+        for word in (old, new)
+        if word != LIVE
+    }
+    if LIVE in (old, new):
+        like = specs[new if old == LIVE else old]
+        specs[LIVE] = _live(like, mode, driver_root, dev_root)
+    found = compare.differences(specs[old], specs[new])
+    for where, lines in found:
+        click.echo(where)
+        for text in lines:
+            click.echo(f"  {text}")
+    if not found:
+        say(f"no difference between {old} and {new}")
+    sys.exit(1 if found else 0)
+
+
+def _live(like: Spec, mode: str, driver_root: str | None, dev_root: str | None) -> Spec:
+    """Return the spec of this host, in the manner of another one."""
+    from nvct.compile import live_host
+    from nvct.spec import compare, generate
+
+    settings = settings_in_force(None, driver_root, dev_root)
+    inventory = live_host.look(settings, mode=mode.lower())
+    for warning in inventory.warnings:
+        say(f"warning: {warning}")
+    return generate.generate(
+        inventory, compare.options_like(like, hook_path=live_host.hook_path(settings))
+    )

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command nvidia-container-cli configure: GPUs for a container that has not started yet.
+
+With --pid the namespaces of that process are entered, as by the prestart hook, whose code does
+the work; without, or where they are our own, ROOTFS is changed where we are, which is how enroot
+and Apptainer call it. Plans, and so the choice of files, are the shim's. Contract: nothing is
+done in the mount namespace of the host.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import posix
+
+from nvct.cli.container.arguments import Option
+from nvct.cli.container.list_files import FABRICMANAGER, PERSISTENCED
+from nvct.cli.container.process import Process
+from nvct.cli.container.select import bus_id
+from nvct.config.model import DRIVER_CAPABILITIES, check
+from nvct.container.plan.store import Store, run_dir
+from nvct.container.prestart import rules
+from nvct.container.prestart.container import Container, is_rootless
+from nvct.container.prestart.deliver import Delivery
+from nvct.container.prestart.process import Process as Opened
+from nvct.container.request import visible_devices
+from nvct.container.request.model import Request
+from nvct.container.shim.create import Host, edits_that_exist
+from nvct.errors import HostError, RequestError, UsageError
+from nvct.host import procfs
+from nvct.launcher import cold
+from nvct.linux import bpf, mountinfo
+from nvct.linux.root import Root
+from nvct.oci.bundle import Bundle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nvct.cli.container.arguments import Parsed
+    from nvct.config.model import Config
+    from nvct.container.plan.model import Edits
+    from nvct.host.roots import Roots
+    from nvct.linux.kernel import Kernel
+
+    Warn = Callable[[str], None]
+
+ARGUMENTS = "ROOTFS"
+TEXT = (
+    "Give a container that was created and has not started what it needs of the driver. ROOTFS is "
+    "the path of its root in the mount namespace of the process PID, or where this program runs."
+)
+OPTIONS = (
+    Option("pid", "p", "PID", "Of the container; the parent of this program if not given"),
+    Option("device", "d", "ID", "GPUs: all, indexes, UUIDs, PCI bus ids, G:M"),
+    Option("require", "r", "EXPR", "What driver and GPUs have to be, e.g. cuda>=12.4"),
+    Option("ldconfig", "l", "PATH", "No effect: nvct writes the linker's cache itself"),
+    Option("compute", "c", "", "Capability compute: CUDA and OpenCL"),
+    Option("utility", "u", "", "Capability utility: nvidia-smi and NVML"),
+    Option("video", "v", "", "Capability video: encoder and decoder"),
+    Option("graphics", "g", "", "Capability graphics: OpenGL and Vulkan"),
+    Option("display", "D", "", "Capability display: graphics with a screen"),
+    Option("ngx", "", "", "Capability ngx"),
+    Option("compat32", "", "", "32-bit libraries of these"),
+    Option("mig-config", "", "ID", "What configuring MIG needs (all)"),
+    Option("mig-monitor", "", "ID", "What monitoring MIG needs (all)"),
+    Option("imex-channel", "", "CHANNEL", "IMEX channels"),
+    Option("no-cgroups", "", "", "No device rules"),
+    Option("no-devbind", "", "", "No device nodes"),
+    Option("no-cntlibs", "", "", "No CUDA compatibility libraries of the image"),
+    Option("no-persistenced", "", "", "No socket of nvidia-persistenced"),
+    Option("no-fabricmanager", "", "", "No socket of nv-fabricmanager"),
+    Option("no-gsp-firmware", "", "", "No firmware"),
+    Option("cuda-compat-mode", "", "MODE", "The image's CUDA compatibility libraries: disabled, "
+           "or ldconfig where they are newer than the driver (mount means the same)"),
+)  # fmt: skip
+COMPAT_MODES = ("disabled", "ldconfig", "mount")
+DEVICES = "device error: --device"
+
+
+class Here(Container):
+    """A container whose mount namespace is ours already."""
+
+    __slots__ = ()
+
+    def __init__(self, pid: int, rootfs: str) -> None:
+        """Open nothing: there is nothing to enter."""
+        self.pid = pid
+        self.rootfs = rootfs
+        self.process = Opened("self")
+        self._mount_fd = self._user_fd = -1
+        # Nodes are bound: a /dev that is mounted nodev, as in a user namespace, is for no other.
+        self.userns = True
+
+    def enter(self, kernel: Kernel) -> Root:
+        """Return the container's root.
+
+        Raises:
+            HostError: there is none.
+        """
+        del kernel
+        root = Root.open(self.rootfs)
+        root.label = "the container"
+        return root
+
+
+def _refuse_shared(pid: str, rootfs: str, proc: str) -> None:
+    """Refuse a root where what is mounted would appear in other namespaces as well."""
+    with open(f"{proc}/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        mounts = mountinfo.parse(file.read())
+    above = [m for m in mounts if f"{rootfs}/".startswith(m.target.rstrip("/") + "/")]
+    there = max(reversed(above), key=lambda m: len(m.target), default=None)  # the one on top
+    for mount in mounts:
+        is_below = mount.target.startswith(f"{rootfs}/")
+        if (is_below or mount is there) and any(tag.startswith("shared:") for tag in mount.tags):
+            raise HostError(
+                f"{mount.target} is shared with other mount namespaces, which would be changed",
+                hint="mount --make-rprivate / in this one",
+            )
+
+
+def _mount_namespace(proc: str, pid: str) -> tuple[int, int] | None:
+    """Return which mount namespace a process has, None where that is none of our business."""
+    try:
+        status = posix.stat(f"{proc}/{pid}/ns/mnt")
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def run(said: Parsed, settings: Config, roots: Roots, env: Mapping[str, str], warn: Warn) -> None:
+    """Configure a container.
+
+    Args:
+        said: the command line.
+        settings: config.toml's.
+        roots: of the host.
+        env: of this process.
+        warn: takes a sentence for the log.
+
+    Raises:
+        NvctError: the container cannot have what is asked for, and why.
+    """
+    rootfs = _rootfs(said)
+    pid = _pid(said)
+    request = request_of(said, roots)
+    check(settings)
+    settings.cuda_compat_mode = compat_mode(said)
+    store = Store(run_dir(env), create=True)
+    try:
+        edits = edits_that_exist(request, settings, Host(store, dict(env), cold.interpreter()))
+    finally:
+        store.close()
+    for note in request.notes:
+        warn(note)
+    standalone = not said.has("pid")
+    with Process(pid) as process:
+        container = container_of(process.number, rootfs, standalone=standalone)
+        try:
+            process.check()
+            if not (said.has("no-cgroups") or settings.cli_no_cgroups):
+                allow(edits, container, dict(env), warn, standalone=standalone)
+            settings.cli_no_cgroups = True  # it is done
+            bundle = Bundle("no config.json", "{}")
+            Delivery(container, bundle, settings, dict(env), warn).run(adapted(edits, said))
+        finally:
+            container.close()
+
+
+def _rootfs(said: Parsed) -> str:
+    if len(said.rest) != 1:
+        raise UsageError(f"configure takes one folder, not {len(said.rest)}", hint="name ROOTFS")
+    rootfs = said.rest[0]
+    if not rootfs.startswith("/") or os.path.normpath(rootfs).strip("/") == "":
+        raise UsageError(f"the root {rootfs!r} is no absolute path below /")
+    return rootfs
+
+
+def _pid(said: Parsed) -> int:
+    text = said.text("pid")
+    if not said.has("pid"):
+        return posix.getppid()
+    if not (text.isascii() and text.isdigit() and 1 < int(text) < 1 << 31):
+        raise UsageError(f"--pid {text!r} is no process of a container")
+    return int(text)
+
+
+def container_of(pid: int, rootfs: str, *, standalone: bool, proc: str = "/proc") -> Container:
+    """Return the container that a process belongs to.
+
+    Args:
+        pid: of the process, as /proc counts; 0 for our parent outside of this PID namespace.
+        rootfs: of the container.
+        standalone: the process was not named, it is our parent.
+        proc: the host's /proc.
+
+    Raises:
+        HostError: the process is gone, or what is mounted would appear on the host.
+    """
+    its, ours = _mount_namespace(proc, str(pid)), _mount_namespace(proc, "self")
+    is_here = its == ours or (standalone and its is None)
+    host = _mount_namespace(proc, "1")
+    if host is not None and (ours if is_here else its) == host:
+        raise HostError(
+            f"process {pid} has the host's mount namespace, where nothing is mounted",
+            hint="start this by a shell below unshare --mount, or name a container with --pid",
+        )
+    if standalone and not is_rootless(proc):  # a user namespace's never come back to the host
+        _refuse_shared("self" if is_here else str(pid), os.path.realpath(rootfs), proc)
+    return Here(pid, rootfs) if is_here else Container(pid, rootfs, proc)
+
+
+def request_of(said: Parsed, roots: Roots) -> Request:
+    """Return the command line as a request.
+
+    Raises:
+        RequestError: it asks for what is not understood.
+        UsageError: an option's value means nothing.
+    """
+    words = [_name(word, roots) for word in (said.joined("device") or "").split(",") if word]
+    if "all" in words:
+        words = ["all"]  # what follows is not read
+    ids = visible_devices.evaluate(words, DEVICES) if words else []
+    if ids is None:
+        raise RequestError(f"{DEVICES} is void", hint="leave it away for none")
+    request = Request(ids, "--device")
+    if request.qualified:
+        raise RequestError(f"{DEVICES}: {ids[0]} is a CDI device", hint="name a GPU")
+    request.mode = "legacy"
+    request.capabilities = [name for name in DRIVER_CAPABILITIES if said.has(name)]
+    request.requirements = [("--require", text) for text in said.texts("require")]
+    request.extras.imex = _channels(said)
+    request.extras.mig_config = _is_all(said, "mig-config")
+    request.extras.mig_monitor = _is_all(said, "mig-monitor")
+    mode = said.text("cuda-compat-mode")
+    if said.has("cuda-compat-mode") and mode not in COMPAT_MODES:
+        raise UsageError(f"--cuda-compat-mode {mode!r} is none of {', '.join(COMPAT_MODES)}")
+    return request
+
+
+def _name(word: str, roots: Roots) -> str:
+    """Return a device's name as plans have it: libnvidia-container ignores case, knows bus ids."""
+    if word.lower() == "all":
+        return "all"
+    kind, dash, rest = word.partition("-")
+    if dash and kind.upper() in ("GPU", "MIG"):
+        return f"{kind.upper()}-{rest.lower()}" if "GPU-" not in rest.upper() else word
+    bus = bus_id(word)
+    for gpu in procfs.gpus(roots) if bus else ():
+        if bus_id(gpu.bus_id) == bus and gpu.uuid:
+            return gpu.uuid
+    return word
+
+
+def _channels(said: Parsed) -> list[int]:
+    words = [word for word in (said.joined("imex-channel") or "").split(",") if word]
+    for word in words:
+        if not (word.isascii() and word.isdigit() and len(word) < 10):
+            raise RequestError(f"--imex-channel: {word!r} is no number of a channel")
+    return list(dict.fromkeys(map(int, words)))
+
+
+def _is_all(said: Parsed, name: str) -> bool:
+    words = {word.lower() for word in (said.joined(name) or "").split(",") if word}
+    if words - {"all"}:
+        raise RequestError(f"--{name} knows 'all' alone", hint=f"write --{name}=all")
+    return bool(words)
+
+
+def adapted(edits: list[Edits], said: Parsed) -> list[Edits]:
+    """Return edits without what options leave out."""
+    ends = []
+    if said.has("no-persistenced"):
+        ends.append("*/" + PERSISTENCED)
+    if said.has("no-fabricmanager"):
+        ends.append("*/" + FABRICMANAGER)
+    if said.has("no-gsp-firmware"):
+        ends.append("*/gsp*.bin")
+    made = []
+    for one in edits:
+        changed: Edits = {**one}
+        changed["mounts"] = [
+            mount for mount in one["mounts"]
+            if not any(fnmatch.fnmatchcase(mount[0], end) for end in ends)
+        ]  # fmt: skip
+        if said.has("no-devbind"):
+            changed["nodes"] = []
+        made.append(changed)
+    return made
+
+
+def compat_mode(said: Parsed) -> str:
+    """Return what stands for config.toml's cuda-compat-mode, which is the hook's."""
+    return "disabled" if said.has("no-cntlibs") else said.text("cuda-compat-mode") or "mount"
+
+
+def allow(
+    edits: list[Edits], container: Container, env: dict[str, str], warn: Warn, *, standalone: bool
+) -> None:
+    """Let a container open its devices, where its cgroup restricts them.
+
+    Raises:
+        HostError: they are restricted, and it is this program's own cgroup that restricts them,
+            or the kernel does not take or show the rules.
+    """
+    texts = [node["rule"] for one in edits for node in one["nodes"] if node["rule"]]
+    if not texts or is_rootless():
+        return
+    cgroup = rules.find(container.pid, process=container.process)
+    if cgroup.path == "/" or not _is_restricted(cgroup):
+        return
+    if standalone:
+        raise HostError(
+            f"the devices of cgroup {cgroup.path} are restricted, and configure does not know how",
+            hint="add --no-cgroups, or use nvidia-container-runtime-hook",
+        )
+    rules.allow(texts, container.pid, None, env=env, warn=warn, process=container.process)
+
+
+def _is_restricted(cgroup: rules.Cgroup) -> bool:
+    try:
+        if not cgroup.unified:
+            with open(f"{cgroup.folder}/devices.list", encoding="ascii") as file:
+                return not file.read(2).startswith("a")
+        return any(_programs(folder) for folder in cgroup.folders())
+    except OSError as error:
+        raise HostError(
+            f"the device rules of {cgroup.folder} cannot be read: {error.strerror}",
+            hint="add --no-cgroups",
+        ) from error
+
+
+def _programs(folder: str) -> list[int]:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return bpf.query(fd)[1]
+    finally:
+        os.close(fd)

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command nvidia-container-cli list: what a container needs, one path a line.
+
+The order is libnvidia-container's: nodes, IMEX channels, MIG capabilities, programs, libraries,
+sockets, firmware; inside a kind that of its tables, and then by path what only nvct delivers.
+Paths are resolved, and are below the driver root.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nvct.cli.container.arguments import Option
+from nvct.cli.container.select import select, select_mig_capable
+from nvct.errors import HostError, RequestError
+from nvct.host.driver import names as driver_names
+from nvct.host.gpu import mig
+from nvct.host.roots import below, join
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nvct.cli.container.arguments import Parsed
+    from nvct.cli.container.select import Selected
+    from nvct.host.gpu.nodes import StatNode
+    from nvct.host.model import DriverFile, FileKind, Gpu, Inventory
+    from nvct.host.roots import Roots
+
+TEXT = "List what a container needs for GPU support. Without options: all of it."
+OPTIONS = (
+    Option("device", "d", "ID", "Nodes of these: all, indexes, UUIDs, PCI bus ids, G:M"),
+    Option("libraries", "l", "", "Libraries of the driver"),
+    Option("binaries", "b", "", "Programs of the driver"),
+    Option("ipcs", "i", "", "Sockets of the driver's daemons"),
+    Option("firmwares", "f", "", "Firmware of the GPUs"),
+    Option("compat32", "", "", "With --libraries: 32-bit ones too"),
+    Option("mig-config", "", "ID", "What configuring MIG needs (all)"),
+    Option("mig-monitor", "", "ID", "What monitoring MIG needs (all)"),
+    Option("imex-channel", "", "CHANNEL", "Nodes of IMEX channels"),
+    Option("no-persistenced", "", "", "No socket of nvidia-persistenced"),
+    Option("no-fabricmanager", "", "", "No socket of nv-fabricmanager"),
+)
+NODES = ("dxg", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+BINARIES = (
+    "nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nv-fabricmanager",
+    "nvidia-cuda-mps-control", "nvidia-cuda-mps-server",
+)  # fmt: skip
+LIBRARIES = (
+    "libnvidia-ml", "libnvidia-cfg", "libnvidia-nscq",
+    "libcuda", "libcudadebugger", "libnvidia-opencl", "libnvidia-gpucomp",
+    "libnvidia-ptxjitcompiler", "libnvidia-fatbinaryloader", "libnvidia-allocator",
+    "libnvidia-compiler", "libnvidia-pkcs11", "libnvidia-pkcs11-openssl3", "libnvidia-nvvm",
+    "libnvidia-tileiras", "libnvidia-ngx", "libvdpau_nvidia", "libnvidia-encode",
+    "libnvidia-opticalflow", "libnvcuvid", "libnvidia-eglcore", "libnvidia-glcore",
+    "libnvidia-tls", "libnvidia-glsi", "libnvidia-fbc", "libnvidia-ifr", "libnvidia-rtcore",
+    "libnvoptix", "libGLX_nvidia", "libEGL_nvidia", "libGLESv2_nvidia", "libGLESv1_CM_nvidia",
+    "libnvidia-glvkspirv", "libnvidia-cbl", "libdxcore",
+)  # fmt: skip
+PERSISTENCED, FABRICMANAGER = "nvidia-persistenced/socket", "nvidia-fabricmanager/socket"
+MPS_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
+CAPABILITIES = "/proc/driver/nvidia/capabilities"
+CAPS, CHANNELS = "/dev/nvidia-caps", "/dev/nvidia-caps-imex-channels/channel"
+
+
+class Lister:
+    """One run of the command.
+
+    Attributes:
+        inventory: of the host.
+        roots: of the host.
+        stat_node: tells of a node by its path on the host.
+        mps: value of MPS_VARIABLE.
+    """
+
+    __slots__ = ("inventory", "mps", "roots", "said", "stat_node")
+
+    def __init__(
+        self, inventory: Inventory, roots: Roots, said: Parsed, stat_node: StatNode, mps: str = ""
+    ) -> None:
+        """Complete the command line: without options it asks for everything."""
+        self.inventory = inventory
+        self.roots = roots
+        self.stat_node = stat_node
+        self.mps = mps
+        self.said = said
+        if not set(said.values) - {"imex-channel"}:
+            everything = ("libraries", "binaries", "ipcs", "firmwares", "compat32")
+            said.values.update({name: [None] for name in everything})
+            said.values["device"] = ["all"]
+
+    def lines(self) -> Iterator[str]:
+        """Return what to print.
+
+        Raises:
+            RequestError: something is asked for that the host lacks, or that does not exist.
+            HostError: an IMEX channel is not there.
+        """
+        visible = select(self.said.joined("device"), self.inventory)
+        capable = {gpu.minor for gpu in self.inventory.gpus if self._can_mig(gpu)}
+        managed = {
+            name: select_mig_capable(self.said.joined(name), name, visible, capable)
+            for name in ("mig-config", "mig-monitor")
+        }
+        if self.said.has("device"):
+            whole = all(gpus is None for gpus in managed.values())
+            yield from self._devices(visible, with_migs=whole)
+        yield from self._channels()
+        for name, gpus in managed.items():
+            if gpus:
+                yield from self._managed(name.removeprefix("mig-"), gpus)
+        if self.said.has("binaries"):
+            yield from self._files("binary", BINARIES)
+        if self.said.has("libraries"):
+            yield from self._files("library", LIBRARIES)
+            if self.said.has("compat32"):
+                yield from self._files("library", LIBRARIES, compat32=True)
+        if self.said.has("ipcs"):
+            yield from self._sockets()
+        if self.said.has("firmwares"):
+            yield from self._files("firmware", ())
+
+    def _can_mig(self, gpu: Gpu) -> bool:
+        return gpu.mig_enabled or os.path.isdir(mig.capability_directory(self.roots, gpu.minor))
+
+    def _devices(self, visible: Selected, *, with_migs: bool) -> Iterator[str]:
+        nodes = [
+            *self.inventory.control_nodes,
+            *(n for d in self.inventory.devices for n in d.nodes),
+        ]
+        yield from dict.fromkeys(_sorted([node.path for node in nodes], NODES))
+        for gpu in visible.gpus:
+            if gpu.node is not None:
+                yield gpu.node.path
+        for gpu, device in visible.migs if with_migs else ():
+            instance = f"{CAPABILITIES}/gpu{gpu.minor}/mig/gi{device.gi}"
+            yield f"{instance}/access"
+            yield f"{instance}/ci{device.ci}/access"
+            for node in device.nodes:
+                yield node.path
+
+    def _channels(self) -> Iterator[str]:
+        for word in (self.said.joined("imex-channel") or "").split(","):
+            if not word:
+                continue
+            if not (word.isascii() and word.isdigit() and len(word) < 10):
+                raise RequestError(
+                    f"imex-channel error: {word}: no number of a channel", hint="write 0, or 0,1"
+                )
+            path = f"{CHANNELS}{int(word)}"
+            if self.stat_node(f"{self.roots.dev}/{path.removeprefix('/dev/')}") is None:
+                raise HostError(
+                    f"imex-channel error: {path} is no device node",
+                    hint="mknod in /dev/nvidia-caps-imex-channels makes more",
+                )
+            yield path
+
+    def _managed(self, name: str, gpus: Sequence[Gpu]) -> Iterator[str]:
+        table = mig.minors(self.roots)
+        yield f"{CAPABILITIES}/mig/{name}"
+        if name in table:
+            yield f"{CAPS}/nvidia-cap{table[name]}"
+        for gpu in gpus:
+            yield f"{CAPABILITIES}/gpu{gpu.minor}/mig"
+            yield CAPS
+            for capability, minor in table.items():
+                if capability.startswith(f"gpu{gpu.minor}/"):
+                    yield f"{CAPS}/nvidia-cap{minor}"
+
+    def _files(
+        self, kind: FileKind, order: Sequence[str], *, compat32: bool = False
+    ) -> Iterator[str]:
+        every = [*self.inventory.files, *(f for d in self.inventory.devices for f in d.files)]
+        found = [
+            self._path(file, as_named=kind == "firmware")
+            for file in every
+            if file.kind == kind and (file.capability == "compat32") is compat32
+        ]
+        yield from dict.fromkeys(_sorted(found, order))
+
+    def _path(self, file: DriverFile, *, as_named: bool = False) -> str:
+        """Return where a file really is; of firmware, the path by which the kernel finds it."""
+        return file.container_path if as_named else below(self.roots.driver_root, file.host_path)
+
+    def _sockets(self) -> Iterator[str]:
+        ends = [PERSISTENCED, FABRICMANAGER, "nvidia-mps"]
+        gone = [n for n, o in ((PERSISTENCED, "persistenced"), (FABRICMANAGER, "fabricmanager"))
+                if self.said.has(f"no-{o}")]  # fmt: skip
+        sockets = [f for f in self.inventory.files if f.kind == "socket"]
+        for end in ends:
+            if end == "nvidia-mps" and self.mps:
+                if os.path.isdir(join(self.roots.driver_root, self.mps)):
+                    yield self.mps
+                continue
+            for file in sockets:
+                if file.host_path.endswith(f"/{end}") and end not in gone:
+                    yield self._path(file)
+
+
+def _sorted(paths: Sequence[str], order: Sequence[str]) -> list[str]:
+    """Return paths in the order of a table of names, then by path."""
+    places = {name: at for at, name in enumerate(order)}
+
+    def key(path: str) -> tuple[int, str]:
+        name = driver_names.stem(os.path.basename(path))
+        return places.get(name, len(places)), path
+
+    return sorted(paths, key=key)

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands: nvidia-ctk runtime configure, nvct runtime configure and plan."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+
+import click
+
+from nvct.cli.options import GoStyle, say
+from nvct.cli.runtime import engine as runtime_engine
+from nvct.cli.runtime import options as runtime_wanted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any, TypeAlias
+
+    from nvct.cli.runtime.options import Asked
+    from nvct.engine.change.transaction import Outcome
+    from nvct.engine.model import Change, FileEdit, Wanted
+
+    Given: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
+
+DRY_RUN = click.option(
+    "--dry-run", is_flag=True, help="Print what the files would hold; change nothing."
+)
+
+
+@click.command("configure", cls=GoStyle)
+@DRY_RUN
+@runtime_wanted.options
+@runtime_wanted.STATE_DIR_OPTION
+def configure_ctk(**given: Any) -> None:  # noqa: ANN401  options, each with its own type
+    """Register the runtime nvidia with a container engine.
+
+    Only what is asked for is touched: comments, order and everything else in the engine's files
+    stay. nvct runtime undo gives them their bytes back.
+
+    Example: nvidia-ctk runtime configure --runtime=containerd --set-as-default
+    """
+    asked = runtime_wanted.asked(given, all_variants=False)
+    _configure(asked, given, way="")
+
+
+@click.command(cls=GoStyle)
+@DRY_RUN
+@runtime_wanted.options
+@runtime_wanted.own_options
+@runtime_wanted.STATE_DIR_OPTION
+@runtime_engine.RELOAD
+def configure(**given: Any) -> None:  # noqa: ANN401  options, each with its own type
+    """Register nvidia, nvidia-cdi and nvidia-legacy with a container engine, and tell it.
+
+    As nvidia-ctk runtime configure; besides, a running engine reads its files, and where it
+    refuses them or does not come back, everything is as before.
+
+    Example: nvct runtime configure --runtime=containerd
+    """
+    asked = runtime_wanted.asked(given, all_variants=True)
+    _configure(asked, given, way=given["way"])
+
+
+@click.command(cls=GoStyle)
+@runtime_wanted.options
+@runtime_wanted.own_options
+def plan(**given: Any) -> None:  # noqa: ANN401  options, each with its own type
+    """Print what nvct runtime configure would change, as a diff.
+
+    Example: nvct runtime plan --runtime=docker --cdi.enabled
+    """
+    asked = runtime_wanted.asked(given, all_variants=True)
+    runtime_wanted.warn(asked)
+    if asked.wanted is None:
+        _write_hook(asked, dry_run=True)
+        return
+    change = _planned(asked.wanted)
+    for edit in change.edits:
+        sys.stdout.writelines(diff(edit))
+
+
+def _configure(asked: Asked, given: Given, *, way: str) -> None:
+    """Do what is asked for; without a way to tell the engine, only files are written."""
+    from nvct.engine.change.journal import Journal
+
+    runtime_wanted.warn(asked)
+    if asked.wanted is None:
+        _write_hook(asked, dry_run=given["dry_run"])
+    elif given["dry_run"]:
+        _print_files(asked.wanted)
+    else:
+        journal = Journal(runtime_wanted.state_dir(given["state_dir"]))
+        wanted, found = asked.wanted, asked.found
+        transaction = runtime_engine.transaction(wanted, found, journal, way=way or "none")
+        _tell(wanted, transaction.configure(wanted))
+
+
+def _tell(wanted: Wanted, done: Outcome) -> None:
+    """Say what was done, in the incumbent's words."""
+    for edit in done.edits:
+        verb = "Removed empty config from" if edit.after is None else "Wrote updated config to"
+        say(f"{verb} {edit.path}")
+    for note in done.notes:
+        say(note)
+    if not done.edits:
+        say(f"{wanted.engine} is configured already: unchanged")
+
+
+def _planned(wanted: Wanted) -> Change:
+    from nvct.engine import modules
+    from nvct.engine.model import Files
+
+    change = modules.of(wanted.engine).plan(wanted, Files())
+    for note in change.notes:
+        say(f"note: {note}")
+    if not change.edits:
+        say(f"{wanted.engine} is configured already: unchanged")
+    return change
+
+
+def _print_files(wanted: Wanted) -> None:
+    """Print what the files would hold, or what is there where nothing would change."""
+    from nvct.engine.model import Files
+
+    change = _planned(wanted)
+    if not change.edits:
+        sys.stdout.write((Files().read(wanted.config) or b"").decode(errors="replace"))
+    for edit in change.edits:
+        if len(change.edits) > 1:
+            click.echo(f"# {edit.path}")
+        sys.stdout.write((edit.after or b"").decode(errors="replace"))
+
+
+def diff(edit: FileEdit) -> Iterator[str]:
+    """Yield the lines of a unified diff."""
+    old, new = (
+        (data or b"").decode(errors="replace").splitlines(keepends=True)
+        for data in (edit.before, edit.after)
+    )
+    names = (
+        ("/dev/null" if edit.before is None else edit.path),
+        ("/dev/null" if edit.after is None else edit.path),
+    )
+    for line in difflib.unified_diff(old, new, *names):
+        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+def _write_hook(asked: Asked, *, dry_run: bool) -> None:
+    """Write the hook file of the deprecated mode, which engines without a runtime of ours read."""
+    from nvct.engine import oci_hook
+    from nvct.engine.files import writing
+    from nvct.linux.files import write_atomic
+    from nvct.linux.kernel import KERNEL
+
+    data = oci_hook.document(asked.hook)
+    if dry_run or not asked.hook_file:
+        sys.stdout.write(data.decode())
+        return
+    try:
+        writing.make_folders(writing.missing_folders(asked.hook_file), KERNEL)
+        write_atomic(asked.hook_file, data, sync=True)
+    except OSError as error:
+        raise writing.refused(error, asked.hook_file) from error
+    say(f"Wrote {asked.hook_file}")

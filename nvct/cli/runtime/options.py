@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of runtime configure and plan, and what they ask for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass, field, replace
+
+import click
+
+from nvct import paths
+from nvct.cli.options import Words, flat, say, settings_in_force
+from nvct.cli.runtime import engine as runtime_engine
+from nvct.cli.runtime.engine import NAME, SHIM_PATH, VARIANTS
+from nvct.errors import ConfigError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from nvct.cli.options import Command
+    from nvct.engine.detected_engine import Engine
+    from nvct.engine.model import Handler, Wanted
+
+DEFAULT_DROP_IN = "RUNTIME_SPECIFIC_DEFAULT"  # the incumbent's word for it
+SHIM = paths.SHIM_PROGRAM
+HOOK_PATH = "/usr/bin/nvidia-container-runtime-hook"
+CDI_PREFIX = "cdi.k8s.io/"
+MODES = {"": "file", "config-file": "file", "config": "file", "oci-hook": "hook", "hook": "hook"}
+VARIANTS_PACKAGE = "nvct-operator-extensions"
+STATE_DIR = "/var/lib/nvct/engines"
+STATE_DIR_OPTION = click.option(
+    "--state-dir", envvar="NVCT_STATE_DIR",
+    help=f"Where the engines' former files are kept.  [default: {STATE_DIR}; of users: below ~]",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a command line asks for.
+
+    Attributes:
+        wanted: of the engine; None where only a hook file is.
+        found: the engine on this host that it is for, None where there is none.
+        hook: path of the hook program, in the deprecated mode.
+        hook_file: where its hook file goes; "" is stdout.
+        warnings: about options without effect, and what will not work.
+        notes: what is left out.
+    """
+
+    wanted: Wanted | None = None
+    found: Engine | None = None
+    hook: str = ""
+    hook_file: str = ""
+    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def options(function: Command) -> Command:
+    """Add the options of the incumbent's runtime configure."""
+    for add in reversed(_options()):
+        function = add(function)
+    return function
+
+
+def own_options(function: Command) -> Command:
+    """Add the options that the incumbent's does not have."""
+    for add in reversed(_own_options()):
+        function = add(function)
+    return function
+
+
+def _own_options() -> list[Callable[[Command], Command]]:
+    return [
+        click.option("--cdi-spec-dir", "spec_dirs", type=Words(), multiple=True,
+                     help="Folder for the engine to read CDI specs from."),
+        click.option("--container-annotation", "container_annotations", type=Words(),
+                     multiple=True,
+                     help="Pattern of annotations that containerd hands on to the runtime."),
+        click.option("--pod-annotation", "pod_annotations", type=Words(), multiple=True,
+                     help="The same, of pods."),
+        click.option("--hooks-dir", default="",
+                     help="Folder of hook files to name besides those that are read "
+                     "(crio, podman)."),
+    ]  # fmt: skip
+
+
+def _options() -> list[Callable[[Command], Command]]:
+    return [
+        click.option("--runtime", "engine", default="docker", show_default=True, metavar="ENGINE",
+                     help="docker, containerd, crio or podman."),
+        click.option("--config", help="The engine's main file.  [default: the one it reads]"),
+        click.option("--drop-in-config", "drop_in", default=DEFAULT_DROP_IN,
+                     help='The file beside it to write; "" edits the main file.  '
+                     "[default: what suits the engine]"),
+        click.option("--executable-path", "executable", default="",
+                     help="The engine's program, for --config-source=command."),
+        click.option("--config-mode", "mode", default="", metavar="MODE",
+                     help="config-file; oci-hook is deprecated.  [default: config-file]"),
+        click.option("--config-source", "source", default="file", show_default=True,
+                     metavar="[file|command]", help="Read the file, or ask the engine."),
+        click.option("--oci-hook-path", "hook_file", default="",
+                     help="With --config-mode=oci-hook: the hook file.  [default: stdout]"),
+        click.option("--nvidia-runtime-name", "name", default=None,
+                     help="Register one runtime, with this name.  [default: nvidia]"),
+        click.option("--nvidia-runtime-path", "--runtime-path", "path", default=SHIM,
+                     show_default=True, help="The runtime's program."),
+        click.option("--nvidia-runtime-hook-path", "hook", default=HOOK_PATH, show_default=True,
+                     help="With --config-mode=oci-hook: the hook program."),
+        click.option("--nvidia-set-as-default", "--set-as-default", "default", is_flag=True,
+                     help="Containers get this runtime that name none."),
+        click.option("--cdi.enabled", "--cdi.enable", "--enable-cdi", "cdi", is_flag=True,
+                     help="Switch the engine's own CDI on."),
+    ]  # fmt: skip
+
+
+def asked(given: Mapping[str, Any], *, all_variants: bool) -> Asked:
+    """Return what the options ask for, by the incumbent's rules.
+
+    Raises:
+        UsageError: an option or combination that means nothing.
+    """
+    found = Asked()
+    engine, mode = given["engine"], given["mode"]
+    if MODES.get(mode) == "hook":
+        found.warnings.append(f'the "{mode}" config-mode is deprecated')
+        _check_absolute("the hook's path", given["hook"])
+        return Asked(hook=given["hook"], hook_file=given["hook_file"], warnings=found.warnings)
+    if mode not in MODES:
+        found.warnings.append(f'ignoring unsupported config-mode for {engine}: "{mode}"')
+    wanted = _wanted(given, found.warnings, all_variants=all_variants)
+    notes: list[str] = []
+    if all_variants:
+        wanted = _with_own(wanted, given)
+        handlers = _runnable(wanted.handlers, found.warnings, notes)
+        wanted = replace(wanted, handlers=handlers)
+        here = runtime_engine.meant(engine, given["config"])
+        named = given["drop_in"] != DEFAULT_DROP_IN
+        wanted = runtime_engine.fitted(wanted, here, drop_in=named) if here else wanted
+    else:
+        here = runtime_engine.reader(wanted)
+        wanted = runtime_engine.of_version(wanted, here) if here else wanted
+    found.warnings.extend(here.advice if here else ())
+    return Asked(wanted=wanted, found=here, warnings=found.warnings, notes=notes)
+
+
+def _wanted(given: Mapping[str, Any], warnings: list[str], *, all_variants: bool) -> Wanted:
+    from nvct.engine import modules
+    from nvct.engine.control import command
+    from nvct.engine.model import Wanted
+
+    engine = given["engine"]
+    modules.of(engine)  # refuses what is none
+    handlers = _handlers(given, absolute=engine != "docker" or all_variants, every=all_variants)
+    source, executable = _source(engine, given, warnings)
+    cdi = given["cdi"]
+    if cdi and engine in ("crio", "podman"):
+        warnings.append(f"ignoring --cdi.enabled: {engine} has CDI on always")
+        cdi = False
+    unseen = not all_variants and engine != "docker" and given["path"] == SHIM
+    if unseen and not os.path.exists(handlers[0].path):
+        warnings.append(f"{handlers[0].path} is not there: containers with it will not start")
+    program = executable or shutil.which(modules.PROGRAM[engine]) or modules.PROGRAM[engine]
+    return Wanted(
+        engine=engine,
+        handlers=handlers,
+        default=handlers[0].name if given["default"] else "",
+        cdi=cdi,
+        config=os.path.abspath(given["config"] or modules.CONFIG[engine]),
+        drop_in=_drop_in(engine, given["drop_in"]),
+        source=source,
+        executable=executable,
+        dump=command.dump(engine, program) if source == "command" else "",
+        engine_version=command.version(program),
+        container_annotations=_handed_on(warnings) if engine == "containerd" else (),
+    )
+
+
+def _handed_on(warnings: list[str]) -> tuple[str, ...]:
+    """Return patterns of the annotations that the runtime reads, for containerd to hand on.
+
+    As the incumbent's installer (v1.20) does; but for CDI's own, which containerd reads itself.
+    CRI-O hands on every annotation, and does not start with an unknown one in allowed_annotations.
+    """
+    try:
+        prefixes = settings_in_force().annotation_prefixes
+    except ConfigError as error:
+        warnings.append(f"annotation-prefixes are not known: {error.message}")
+        return ()
+    return tuple(f"{prefix}*" for prefix in prefixes if prefix != CDI_PREFIX)
+
+
+def _with_own(wanted: Wanted, given: Mapping[str, Any]) -> Wanted:
+    """Return what is wanted with what only our own options ask for."""
+    made = replace(
+        wanted,
+        hooks_dir=given["hooks_dir"],
+        spec_dirs=flat(given["spec_dirs"]),
+        container_annotations=tuple(
+            dict.fromkeys([*wanted.container_annotations, *flat(given["container_annotations"])])
+        ),
+        pod_annotations=flat(given["pod_annotations"]),
+    )
+    for folder in made.spec_dirs:
+        _check_absolute("the CDI folder's path", folder)
+    if made.hooks_dir:
+        _check_absolute("the hooks folder's path", made.hooks_dir)
+    if made.hooks_dir and made.engine not in ("crio", "podman"):
+        raise UsageError(f"{made.engine} reads no hook files", hint="leave --hooks-dir out")
+    if (made.container_annotations or made.pod_annotations) and made.engine != "containerd":
+        raise UsageError(
+            f"{made.engine} has no annotations to hand on", hint="they are containerd's alone"
+        )
+    return made
+
+
+def _handlers(given: Mapping[str, Any], *, absolute: bool, every: bool) -> tuple[Handler, ...]:
+    """Return the runtimes to register; `every` is all three of them unless one is named."""
+    from nvct.engine import modules
+    from nvct.engine.model import Handler
+
+    path = given["path"]
+    if absolute and path == SHIM:
+        own = given["config"] in (None, modules.CONFIG[given["engine"]])
+        path = _shim_path(every=every, own=own)
+    if absolute:
+        _check_absolute("the runtime's path", path)
+    if given["name"] is not None and not given["name"]:
+        raise UsageError("the runtime's name is empty", hint="--nvidia-runtime-name=nvidia")
+    if given["name"] or not every:
+        return (Handler(name=given["name"] or NAME, path=path),)
+    return tuple(Handler(name=name, path=path + suffix) for name, suffix in VARIANTS)
+
+
+def _shim_path(*, every: bool, own: bool) -> str:
+    """Return the path of the runtime to register: that of the program that runs, if it has one.
+
+    nvidia-ctk names the one in /usr/bin, as the incumbent does without looking; in the usual file
+    of an engine of this host (`own`) only if it is there.
+    """
+    beside = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), SHIM)
+    found = shutil.which(SHIM)
+    there = [beside, *([os.path.abspath(found)] if found else [])]
+    candidates = [*there, SHIM_PATH] if every else [SHIM_PATH, *(there if own else [])]
+    return next((path for path in candidates if os.access(path, os.X_OK)), SHIM_PATH)
+
+
+def _runnable(
+    handlers: tuple[Handler, ...], warnings: list[str], notes: list[str]
+) -> tuple[Handler, ...]:
+    """Return the handlers less variants that are not installed: a package of their own has them.
+
+    Whoever names one gets it, and so does who registers all before anything is installed.
+    """
+    there = tuple(handler for handler in handlers if os.access(handler.path, os.X_OK))
+    if handlers[0] not in there:
+        warnings.append(f"{handlers[0].path} is not there: containers with it will not start")
+        return handlers
+    if there != handlers:
+        names = " and ".join(handler.name for handler in handlers if handler not in there)
+        notes.append(
+            f"without {names}: the programs of these RuntimeClasses are in the package"
+            f" {VARIANTS_PACKAGE}"
+        )
+    return there
+
+
+def _source(engine: str, given: Mapping[str, Any], warnings: list[str]) -> tuple[str, str]:
+    source, executable = given["source"], given["executable"]
+    if source not in ("file", "command"):
+        raise UsageError(f"unrecognized config source: {source!r}", hint="file or command")
+    if engine in ("docker", "podman"):
+        if executable:
+            warnings.append(f'ignoring executable-path="{executable}" flag for {engine}')
+        if source == "command":
+            warnings.append(f"a command config source is not supported for {engine}; using file")
+        return "file", ""
+    return source, executable
+
+
+def _drop_in(engine: str, given: str) -> str | None:
+    if given == DEFAULT_DROP_IN:
+        return "" if engine == "docker" else None
+    if given and engine == "docker":
+        raise UsageError("docker does not support drop-in configs", hint="use --config")
+    if given:
+        _check_absolute("the drop-in's path", given)
+    return given
+
+
+def _check_absolute(what: str, path: str) -> None:
+    if not os.path.isabs(path):
+        raise UsageError(f"{what} {path!r} is not an absolute path", hint="begin it with /")
+
+
+def state_dir(given: str | None) -> str:
+    """Return the folder of the journal: root's own, or below the home of who is not root."""
+    if given:
+        return os.path.abspath(given)
+    if os.geteuid() == 0:
+        return STATE_DIR
+    home = os.environ.get("XDG_STATE_HOME", "")
+    return f"{home or os.path.expanduser('~/.local/state')}/nvct/engines"
+
+
+def warn(asked: Asked) -> None:
+    """Say what is to be known of a command line."""
+    for warning in asked.warnings:
+        say(f"warning: {warning}")
+    for note in asked.notes:
+        say(f"note: {note}")

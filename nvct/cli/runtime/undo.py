@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command: nvct runtime undo."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import click
+
+from nvct.cli.options import GoStyle, say
+from nvct.cli.runtime import engine as runtime_engine
+from nvct.cli.runtime import options as runtime_wanted
+from nvct.errors import NvctError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.engine.change.journal import Journal
+    from nvct.engine.model import Wanted
+
+
+@click.command(cls=GoStyle)
+@click.argument("engines", nargs=-1, metavar="[ENGINE]...")
+@click.option("--runtime", "engine", metavar="ENGINE", help="The same as the argument ENGINE.")
+@click.option("--config", help="The engine's main file, where it is not the usual one.")
+@click.option("--remove", is_flag=True,
+              help="Also take out handlers that are not of nvct's doing.")  # fmt: skip
+@runtime_engine.RELOAD
+@runtime_wanted.STATE_DIR_OPTION
+def undo(
+    *,
+    engines: tuple[str, ...],
+    engine: str | None,
+    config: str | None,
+    remove: bool,
+    way: str,
+    state_dir: str | None,
+) -> None:
+    """Give the engines' files the bytes that they had before configure: all, or those named.
+
+    Where others changed a file since, only our part is taken out of it.
+
+    Example: nvct runtime undo docker
+    """
+    from nvct.engine.change.journal import Journal
+
+    journal = Journal(runtime_wanted.state_dir(state_dir))
+    errors: list[NvctError] = []
+    for name in (*engines, *([engine] if engine else [])) or (None,):
+        found = runtime_engine.recorded(journal, name, config, errors, remove=remove)
+        if not found and name:
+            bare = runtime_engine.bare(name, config)
+            found = [bare] if remove else []
+        for wanted in found:
+            try:
+                _undo(wanted, journal, way=way, remove=remove)
+            except NvctError as error:  # the other engines are not to wait for this one
+                errors.append(error)
+        if not found and not errors:
+            else_ = "; --remove takes its handlers out all the same" if name else ""
+            say(f"nothing to undo: {journal.folder} tells of no {name or 'engine'}{else_}")
+    for more in errors[1:]:
+        say(f"{more.message} [{more.code}]")
+    if errors:
+        raise errors[0]
+
+
+def _undo(wanted: Wanted, journal: Journal, *, way: str, remove: bool) -> None:
+    found = runtime_engine.reader(wanted)
+    transaction = runtime_engine.transaction(wanted, found, journal, way=way, leaving=True)
+    done = transaction.undo(wanted, aside=remove)
+    if remove:
+        more = transaction.remove(wanted)
+        done = replace(more, edits=(*done.edits, *more.edits), notes=(*done.notes, *more.notes))
+    for note in done.notes:
+        say(f"note: {note}")
+    for edit in done.edits:
+        say(f"{edit.path} removed" if edit.after is None else f"{edit.path} restored")
+    if not done.edits:
+        say(f"{os.path.basename(wanted.config)} of {wanted.engine} is unchanged")

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make the plans of what containers get besides GPUs, and what only NVML knows of the GPUs.
+
+Cold; called by the shim through its door when it is first asked for. A mode that finds nothing is
+an error, which is not kept: the next create looks again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from typing import cast
+
+from nvct import paths
+from nvct.compile import live_host
+from nvct.compile import plans as compiler
+from nvct.compile import refresh as compiled
+from nvct.config import load
+from nvct.container.plan.fingerprints import take, take_file
+from nvct.errors import HostError, NvctError, NvmlError, UsageError
+from nvct.host import feature_modes, procfs
+from nvct.host.driver import libraries
+from nvct.host.gpu import imex, mig, nodes
+from nvct.host.nvml import shared
+from nvct.spec import edits as cdi_edits
+from nvct.spec import fingerprints as spec_facts
+from nvct.spec import generate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from nvct.cdi.types import Spec
+    from nvct.config.model import Config
+    from nvct.container.plan.fingerprints import Fact
+    from nvct.container.plan.model import Plan
+    from nvct.host.gpu.nodes import StatNode
+    from nvct.host.model import DeviceNode, Inventory
+    from nvct.host.nvml.model import GpuProperties
+    from nvct.host.roots import Roots
+
+MIG = "mig"
+MIG_KIND = "nvidia.com/mig"
+IMEX_KIND = "nvidia.com/imex-channel"
+MIG_CAPABILITIES = ("config", "monitor")
+# Where nodes come and go without a change in /proc/devices.
+PLACES: dict[str, tuple[str, str]] = {
+    "gds": ("prefix", "nvidia-fs"),
+    "gdrcopy": ("rdev", "gdrdrv"),
+    "mofed": ("list", "infiniband"),
+    "nvswitch": ("prefix", "nvidia-nvswitch"),
+    "imex": ("list", "nvidia-caps-imex-channels"),
+    MIG: ("list", "nvidia-caps"),
+}
+PROPERTIES = "properties"
+PREFIX = "mode-"
+
+
+@live_host.hints_name_keys()
+def mode_plan(mode: str, config_path: str, run_dir: str) -> Plan:
+    """Compile what containers get of one mode, and keep the plan.
+
+    Raises:
+        UsageError: there is no such mode.
+        HostError: the host has nothing of it.
+        ConfigError: config.toml cannot be used.
+    """
+    if mode not in PLACES:
+        raise UsageError(f"there is no plan of mode {mode!r}")
+    facts = compiler.input_facts([config_path])
+    settings = load.load(config_path)
+    roots = live_host.roots_of(settings)
+    facts += _facts(mode, roots)
+    problems: list[str] = []
+    found: dict[str, str] = {}
+    if mode == MIG:
+        inventory, driver = spec_facts.discover_with_facts(roots, lambda: live_host.look(settings))
+        facts += driver
+        spec = _mig_spec(settings, roots, inventory, problems)
+        # Else nothing is left for the plan of the GPUs, which is an error by itself.
+        others = [gpu for gpu in inventory.gpus if gpu.mig or not gpu.mig_enabled]
+        found["others"] = str(len(others) or "")
+    else:
+        options = generate.Options(
+            all_device=mode != "imex",  # thousands of channels are usual, and nobody asks for all
+            gid_groups=not settings.no_additional_gids,
+            node_numbers=settings.plain_nodes,
+        )
+        spec = _gated_spec(mode, settings, roots, options, found)
+    name = f"{PREFIX}{mode}{paths.PLAN_SUFFIX}"
+    plan = compiler.compile_spec(spec, f"{run_dir}/{name}", config_path, settings.proc_root)
+    plan["facts"] = facts
+    plan["problems"] = problems
+    plan["host"] = found
+    compiled.keep(plan, name, run_dir)
+    return plan
+
+
+def _gated_spec(
+    mode: str, settings: Config, roots: Roots, options: generate.Options, found: dict[str, str]
+) -> Spec:
+    """Return what a mode finds; of IMEX channels also the major number that all of them have."""
+    if mode == "imex" and imex.FOLDER in procfs.majors(roots):
+        found["major"] = str(procfs.majors(roots)[imex.FOLDER])
+    try:
+        return generate.generate(live_host.look(settings, mode=mode), options)
+    except HostError:
+        if "major" not in found:
+            raise
+    # Channels need no node on the host: who may have them gets a node of that number.
+    spec = {"cdiVersion": "0.5.0", "kind": IMEX_KIND, "devices": [], "containerEdits": {}}
+    return cast("Spec", spec)
+
+
+def remake(config_path: str, run_dir: str) -> Iterator[tuple[str, Plan | None, NvctError | None]]:
+    """Compile again what containers have asked for besides the usual plans, as far as it is kept.
+
+    Yields each plan's word with the plan; or with the reason why the host has it no more, and then
+    nothing is kept of it.
+    """
+    words = [*(f"{PREFIX}{mode}" for mode in PLACES), PROPERTIES]
+    words += [compiled.OWN_CSV_ALL, compiled.OWN_NONE]
+    for word in words:
+        kept = f"{run_dir}/{word}{paths.PLAN_SUFFIX}"
+        if not os.path.exists(kept):
+            continue
+        try:
+            if word.startswith(PREFIX):
+                yield word, mode_plan(word.removeprefix(PREFIX), config_path, run_dir), None
+            elif word == PROPERTIES:
+                yield word, properties_plan(config_path, run_dir), None
+            else:
+                yield word, compiled.own_plan(config_path, run_dir, word), None
+        except NvctError as error:
+            with suppress(OSError):  # a directory in its place, say: no plan either
+                os.unlink(kept)
+            yield word, None, error
+
+
+def _facts(mode: str, roots: Roots) -> list[Fact]:
+    """Return what must stay true, taken before the mode is looked at."""
+    kind, name = PLACES[mode]
+    found = [
+        take("text", f"{roots.proc}/sys/kernel/random/boot_id"),
+        take("text", f"{roots.proc}/devices"),
+        take(kind, f"{roots.dev}/{name}"),
+    ]
+    gates = {str(gate): files.files for gate, files in feature_modes.GATES.items()}
+    for file_kind, path, _ in gates.get(mode, ()):
+        for place in feature_modes.places(roots, path):
+            # A directory's times move with what is in it; it has to be there, no more.
+            is_folder = file_kind == "directory"
+            found.append(take("prefix", place) if is_folder else take_file(place, time.time_ns()))
+    return found
+
+
+def _mig_spec(settings: Config, roots: Roots, inventory: Inventory, problems: list[str]) -> Spec:
+    """Return the MIG capabilities, and the GPUs in MIG mode with all of their MIG devices.
+
+    As libnvidia-container's --mig-config and --mig-monitor.
+    """
+    stat_node = live_host.stat_node(settings)
+    devices: list[dict[str, object]] = []
+
+    def add(names: Sequence[str], found: Sequence[DeviceNode]) -> None:
+        edits = cdi_edits.make(
+            found,
+            node_numbers=settings.plain_nodes,
+            gid_groups=not settings.no_additional_gids,
+        )
+        devices.extend({"name": name, "containerEdits": edits} for name in names)
+
+    for name in MIG_CAPABILITIES:
+        node = _capability_node(roots, stat_node, name)
+        if node is not None:
+            add([name], [node])
+        else:
+            problems.append(f"the host has no device node of the MIG capability {name}")
+    everything: list[DeviceNode] = []
+    for gpu in inventory.gpus:
+        if gpu.mig_enabled and gpu.node is not None:
+            found = [gpu.node, *(node for device in gpu.mig for node in device.nodes)]
+            add([str(gpu.index), gpu.uuid], found)
+            everything += found
+    if everything:
+        add(["all"], everything)
+    spec = {
+        "cdiVersion": "0.5.0",
+        "kind": MIG_KIND,
+        "devices": devices,
+        "containerEdits": {"env": [generate.VOID_ENV]},
+    }
+    return cast("Spec", spec)
+
+
+def _capability_node(roots: Roots, stat_node: StatNode, name: str) -> DeviceNode | None:
+    minor = mig.minors(roots).get(name)
+    if minor is None:
+        return None
+    place = f"nvidia-caps/nvidia-cap{minor}"
+    return nodes.make_node(roots, stat_node, place, f"MIG capability {name}")
+
+
+@live_host.hints_name_keys()
+def properties_plan(config_path: str, run_dir: str) -> Plan:
+    """Ask NVML for brand and architecture of the GPUs, and keep that under each of their names.
+
+    What it does not tell is left out, with a problem.
+
+    Raises:
+        DriverNotFoundError: no driver is installed or loaded.
+        ConfigError: config.toml cannot be used.
+    """
+    facts = compiler.input_facts([config_path])
+    settings = load.load(config_path)
+    inventory, driver = spec_facts.discover_with_facts(
+        live_host.roots_of(settings), lambda: live_host.look(settings)
+    )
+    library = libraries.host_path_of(inventory.files, "libnvidia-ml.so")
+    plan = compiler.empty(config_path)
+    plan["facts"] = facts + driver
+    properties: dict[str, GpuProperties] = {}
+    try:
+        properties = shared.session(library).properties() if library else {}
+    except NvmlError as error:
+        plan["problems"] = [error.message]
+    gpus = {
+        name: {key: value for key, value in asdict(gpu).items() if value}
+        for name, gpu in by_name(inventory, properties).items()
+    }
+    document = {**plan, "gpus": gpus}
+    made = cast("Plan", document)
+    compiled.keep(made, PROPERTIES + paths.PLAN_SUFFIX, run_dir)
+    return made
+
+
+def by_name(
+    inventory: Inventory, properties: Mapping[str, GpuProperties]
+) -> dict[str, GpuProperties]:
+    """Return the properties of GPUs by each name that a device of the plan has.
+
+    A MIG device has those of its GPU.
+
+    Args:
+        inventory: of the host.
+        properties: of GPUs, by UUID.
+    """
+    named: dict[str, GpuProperties] = {}
+    for gpu in inventory.gpus:
+        if gpu.uuid in properties:
+            names = [str(gpu.index), gpu.uuid, gpu.bus_id]
+            names += [n for m in gpu.mig for n in (f"{gpu.index}:{m.index}", m.uuid)]
+            named.update(dict.fromkeys(filter(None, names), properties[gpu.uuid]))
+    only = list(properties.values())
+    for device in inventory.devices:
+        if device.uuid in properties or len(only) == 1:
+            named[device.name] = properties.get(device.uuid, only[0])
+            if device.uuid:
+                named[device.uuid] = named[device.name]
+    return named

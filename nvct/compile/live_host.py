@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host that config.toml describes, looked at as it is now.
+
+Cold, and apart from `compiled`: writing a spec needs no reader of YAML.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+
+from nvct import paths
+from nvct.container.plan import fingerprints
+from nvct.errors import HostError, NvctError
+from nvct.host import flags, modes, platform
+from nvct.host.discovery_options import Wanted
+from nvct.host.gpu import nodes
+from nvct.host.roots import Roots, join
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nvct.config.model import Config
+    from nvct.container.plan.fingerprints import Fact
+    from nvct.host.gpu.nodes import StatNode
+    from nvct.host.model import Inventory
+
+
+_ROOT = "nvidia-container-cli.root in config.toml"
+KEYS = {
+    "--driver-root, or root in config.toml": _ROOT,
+    "--driver-root or --library-search-path": _ROOT,
+    "--driver-root": _ROOT,
+    "--dev-root": "nvct.dev-root in config.toml",
+    "--csv.file": "nvidia-container-runtime.modes.csv.mount-spec-path in config.toml",
+}
+"""Options of nvidia-ctk that a hint may name, and the keys that the runtime reads instead."""
+
+
+@contextmanager
+def hints_name_keys() -> Iterator[None]:
+    """Let the hints of errors name keys of config.toml: the runtime and the hook have no options.
+
+    Raises:
+        NvctError: the body's, with that hint.
+    """
+    try:
+        yield
+    except NvctError as error:
+        for option, key in KEYS.items():
+            error.hint = error.hint.replace(option, key)
+        raise
+
+
+def roots_of(settings: Config) -> Roots:
+    """Return where config.toml says that the parts of the host are."""
+    return Roots(
+        driver_root=settings.driver_root,
+        dev_root=settings.dev_root or None,
+        proc=settings.proc_root,
+        sys=settings.sys_root,
+    )
+
+
+def stat_node(settings: Config) -> StatNode:
+    """Return how device nodes are looked at: in some trees they are plain files."""
+    return nodes.named_nodes(roots_of(settings)) if settings.plain_nodes else Wanted().stat_node
+
+
+def look(settings: Config, wanted: Wanted | None = None, mode: str = "auto") -> Inventory:
+    """Return the inventory of the host that config.toml describes.
+
+    Raises:
+        DriverNotFoundError: no driver is installed or loaded.
+        UsageError: there is no such mode.
+    """
+    roots = roots_of(settings)
+    wanted = wanted or Wanted()
+    if settings.plain_nodes:
+        wanted = replace(wanted, stat_node=stat_node(settings))
+    return modes.find(mode, roots, wanted)
+
+
+def seen(
+    settings: Config, wanted: Wanted, mode: str = "auto", *, elsewhere: bool = False
+) -> Inventory:
+    """As `look`, but the loaded driver's view where the disk has another driver: what is given.
+
+    Args:
+        settings: config.toml.
+        wanted: how to look.
+        mode: which.
+        elsewhere: somebody has said where the files are, and gets those.
+
+    Raises:
+        DriverNotFoundError, UsageError: as `look`.
+    """
+
+    def find() -> Inventory:
+        return look(settings, wanted, mode)
+
+    if elsewhere or mode not in ("auto", "nvml"):
+        return find()
+    if not settings.wants_view or not os.path.isdir(settings.farm_dir):
+        return find()
+    from nvct.compile import farm_plan  # who has no view does not load what reads them
+
+    return farm_plan.look(settings, roots_of(settings), wanted, find)
+
+
+def own_mode(settings: Config) -> str:
+    """Return how the shim looks at the host: as is configured, else as the host is."""
+    return "csv" if settings.mode == "csv" else "auto"
+
+
+def without_csv(settings: Config, error: HostError) -> Inventory:
+    """Return what mode csv finds where JetPack's lists name nothing: a GPU without any node.
+
+    So that a machine that is no Tegra starts containers, as with nvidia-container-toolkit v1.20,
+    but with a sentence that says why they have no GPU.
+
+    Raises:
+        HostError: this is a Tegra, where the lists are missing.
+    """
+    from nvct.host import procfs
+    from nvct.host.model import Inventory, NamedDevice
+    from nvct.host.tegra import board as tegra
+
+    roots = roots_of(settings)
+    if tegra.is_tegra(roots):
+        raise error
+    return Inventory(
+        driver_version=procfs.driver_version(roots),
+        mode="csv",
+        devices=(NamedDevice(name="0", nodes=()),),
+        warnings=(f"no GPU in mode csv, as this is no Tegra: {error.message}",),
+    )
+
+
+def own_wanted(settings: Config, *, csv_all: bool = False) -> Wanted:
+    """Return what config.toml says about how the shim looks.
+
+    Unknown feature flags have no effect, as in the incumbent; the shim's log warns of them.
+    """
+    known, _ = flags.parse(settings.jit_feature_flags)
+    return Wanted(
+        flags=known,
+        compat32=True,  # plans have them, for those who ask
+        csv_all=csv_all,
+        csv_folder=settings.csv_mount_spec_path,
+        compat_container_root=settings.csv_compat_container_root,
+    )
+
+
+def own_facts(settings: Config, wanted: Wanted, mode: str) -> list[Fact]:
+    """Return what an inventory depends on where procfs does not show it: CSV lists, WSL.
+
+    To be taken before the inventory.
+    """
+    roots = roots_of(settings)
+    if mode == "auto":
+        mode = modes.detect(roots)
+    now = time.time_ns()
+    if mode == "csv":
+        from nvct.host.tegra import csv
+
+        folder = wanted.csv_folder or f"{roots.etc}/{csv.FOLDER}"
+        lists = csv.list_paths(roots, wanted)
+        return [fingerprints.take_file(path, now) for path in (folder, *lists)]
+    if mode == "wsl":
+        from nvct.host import wsl
+
+        return [
+            fingerprints.take("rdev", f"{roots.dev}/dxg"),
+            fingerprints.take("list", join(roots.driver_root, wsl.STORES)),
+            fingerprints.take("list", join(roots.driver_root, platform.WSL_LIBRARIES)),
+        ]
+    return []
+
+
+def hook_path(settings: Config) -> str:
+    """Return the hook program of generated specs: configured, beside this interpreter, on PATH."""
+    if settings.hook_path != paths.HOOK_PATH:
+        return settings.hook_path
+    beside = os.path.join(os.path.dirname(sys.executable), paths.HOOK_PROGRAM)
+    if os.access(beside, os.X_OK):
+        return beside
+    import shutil  # with what it imports itself, a tenth of what writing a spec takes
+
+    return shutil.which(paths.HOOK_PROGRAM) or paths.HOOK_PATH
+
+
+def is_in_checkout(path: str) -> bool:
+    """Return whether a path is below the checkout that this nvct runs from."""
+    folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+    is_checkout = os.path.exists(os.path.join(folder, "pyproject.toml"))
+    return is_checkout and os.path.realpath(path).startswith(f"{folder}/")

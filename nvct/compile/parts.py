@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What nvct's own plan is compiled from: what every container gets, and what each capability adds.
+
+Plans put together what NVIDIA_DRIVER_CAPABILITIES asks for without a new compilation. Two parts
+may have the same entry: what a library needs comes with it.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import cast
+
+from nvct.compile.plans import Own, Part
+from nvct.container.plan.model import merge
+from nvct.spec import capabilities, generate, hooks, injection, linker_cache, transform
+from nvct.spec.injection import Injection
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.cdi.types import ContainerEdits
+    from nvct.container.plan.model import Work
+    from nvct.host.model import Inventory
+    from nvct.spec.generate import Job, Options
+
+
+def in_parts(inventory: Inventory, options: Options) -> Own:
+    """Return what belongs to no capability, under "", and what each capability adds.
+
+    Raises:
+        UsageError, UnknownDeviceError, HostError: as `generate`.
+    """
+    job = generate.prepare(inventory, options)
+    return Own(
+        kind=job.kind,
+        common=_parts(job, injection.common(inventory), is_common=True),
+        devices=[
+            (device.names, _parts(job, _joined(device.injections), is_common=False))
+            for device in job.devices
+        ],
+        hook=hooks.program(options.hook_path),
+    )
+
+
+def _joined(several: tuple[Injection, ...]) -> Injection:
+    """Return what several injections bring, each entry once."""
+    nodes, files, links = zip(*several, strict=True)
+    return Injection(
+        tuple(dict.fromkeys(chain(*nodes))),
+        tuple(dict.fromkeys(chain(*files))),
+        tuple(dict.fromkeys(chain(*links))),
+    )
+
+
+def _parts(job: Job, found: Injection, *, is_common: bool) -> dict[str, Part]:
+    """Return the part of each capability that has any; "" is always there."""
+    nodes = capabilities.nodes_by_capability(found.nodes)
+    files = capabilities.files_by_capability(found.files)
+    usual = capabilities.files_of(found.files, capabilities.DEFAULT)
+    every = capabilities.files_of(found.files, capabilities.NAMES)
+    files["compat32"] = tuple(file for file in every if file not in usual)
+    shares = {name: Injection(nodes[name], files[name]) for name in nodes}
+    shares[""] = shares[""]._replace(links=found.links)
+    shares = {name: share for name, share in shares.items() if any(share) or not name}
+    works = {name: _work(job, name, share, is_common=is_common) for name, share in shares.items()}
+    merged = merge(list(works.values()))
+    return {
+        name: Part(
+            edits=_edits(job, name, share, is_common=is_common),
+            work=works[name] if any(works[name].values()) else None,
+            cache=linker_cache.entries(share.files, merged),
+        )
+        for name, share in shares.items()
+    }
+
+
+def _work(job: Job, name: str, share: Injection, *, is_common: bool) -> Work:
+    if is_common and not name:
+        return hooks.common_work(job.inventory, job.hooks, share.files)
+    return hooks.work_of(job.hooks, share.files, share.links)
+
+
+def _edits(job: Job, name: str, share: Injection, *, is_common: bool) -> ContainerEdits:
+    env = []
+    if is_common:
+        env = [*generate.libcuda_env(job, share.files), *([] if name else [generate.VOID_ENV])]
+    return cast("ContainerEdits", transform.tidy(generate.edits(job, share, env=env), {}))

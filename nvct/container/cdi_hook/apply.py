@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hook apply: all of a container's work in one process, in the order that the parts need.
+
+The mount over the driver's params first, as it has to be made in the container's mount namespace;
+then links, as SONAME links are what libraries are found by; then the choice of CUDA compatibility
+and the dynamic linker's cache.
+"""
+
+from __future__ import annotations
+
+from nvct.container.cdi_hook import options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.container.cdi_hook.context import Context
+    from nvct.container.plan.model import Work
+
+
+def run(context: Context) -> None:
+    """Do what the flags ask for.
+
+    Raises:
+        NvctError: a part could not be done; what was done before stays.
+    """
+    do(context, options.work(context.options))
+
+
+def do(context: Context, work: Work) -> None:
+    """Do the work in a container's root.
+
+    Raises:
+        NvctError: a part could not be done; what was done before stays.
+    """
+    if work["params"]:
+        from nvct.container.cdi_hook import disable_device_node_modification
+
+        disable_device_node_modification.run(context)
+    if work["links"]:
+        from nvct.container.cdi_hook import create_symlinks
+
+        create_symlinks.make(context, work["links"])
+    if work["folders"] or work["compat"]:
+        from nvct.container.cdi_hook import update_ldcache
+
+        folder = None
+        if work["compat"]:
+            from nvct.container.rootfs import compat
+
+            folder = compat.choose(context.root(), work["compat"], context.warn)
+        update_ldcache.update(context, work["folders"], [folder] if folder else [])
+    if work["profile"]:
+        from nvct.container.cdi_hook import update_application_profile
+
+        update_application_profile.run(context)

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every hook needs: its flags, the container's root, and a place for warnings.
+
+The root is found by the state that the runtime hands over: a top-level `root` (crun), or
+`root.path` in the bundle's config.json. Never by a process id, and by the working directory only
+where a user namespace closes the bundle to us: Docker's is below folders that are root's alone.
+It's opened once; everything in the container goes through that descriptor. Where the runtime made
+a read-only root read-only already, files are written in a mount namespace of the hook's own.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from nvct.errors import BundleError, DocumentError, UnsafePathError
+from nvct.linux.kernel import KERNEL
+from nvct.linux.root import Root
+from nvct.oci import jsontext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvct.container.cdi_hook.options import Options
+    from nvct.linux.kernel import Kernel
+
+STATE_LIMIT = 1 << 20
+CONFIG_LIMIT = 64 << 20
+STEP_BUDGET = 50_000
+"""Steps of walks in a container's root, 4 to 7 us each. A usual run takes 1,000."""
+ST_RDONLY = 1
+STATE_HINT = "the OCI runtime hands the container's state to a hook on stdin"
+
+
+class Context:
+    """One run of one hook.
+
+    Attributes:
+        options: the hook's flags.
+        kernel: what changes anything.
+        proc_root: the host's /proc.
+        warn: takes one sentence for the user.
+        steps_left: how many steps this run may still take in the container's root.
+    """
+
+    __slots__ = (
+        "_bundle",
+        "_looked",
+        "_root",
+        "_stdin_fd",
+        "kernel",
+        "options",
+        "proc_root",
+        "steps_left",
+        "warn",
+    )
+
+    def __init__(
+        self,
+        options: Options,
+        stdin_fd: int,
+        warn: Callable[[str], None],
+        *,
+        kernel: Kernel = KERNEL,
+    ) -> None:
+        """Keep what was given; nothing is read before it's asked for."""
+        self.options = options
+        self.kernel = kernel
+        self.proc_root = options.text("proc-root", "/proc")
+        self.warn = warn
+        self.steps_left = STEP_BUDGET
+        self._stdin_fd = stdin_fd
+        self._bundle = ""
+        self._looked = False
+        self._root: Root | None = None
+
+    def mounts(self) -> Root:
+        """Return the container's root, opened by the first call, to mount something in it.
+
+        That comes before any use of `root()`, which may leave the mount namespace.
+
+        Raises:
+            BundleError: the state or config.json cannot be read or names no root.
+            UnsafePathError: the container's root is the host's.
+            HostError: there is no such directory.
+        """
+        if self._root is None:
+            root = Root.open(self._root_path())
+            root.label = "the container"  # a bundle's path is long and tells users nothing
+            root.budget = self
+            own, host = posix.fstat(root.fd), posix.stat(f"{self.proc_root}/self/root")
+            if (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino):
+                root.close()
+                raise UnsafePathError(
+                    "the container's root is the host's", hint="a hook would change the host"
+                )
+            self._root = root
+        return self._root
+
+    def root(self) -> Root:
+        """Return the container's root, to read and to write files in it.
+
+        Raises:
+            BundleError, UnsafePathError: as `mounts`.
+            HostError: as `mounts`, or the kernel allows no writing.
+        """
+        root = self.mounts()
+        if not self._looked:
+            self._looked = True
+            if posix.fstatvfs(root.fd).f_flag & ST_RDONLY and self._is_asked_read_only():
+                from nvct.container.cdi_hook import readonly
+
+                self._root = readonly.writable(root, self.proc_root, self.kernel)
+                self._root.budget = self
+                if self._root is not root:
+                    root.close()
+                return self._root
+        return root
+
+    def close(self) -> None:
+        """Close the container's root."""
+        if self._root is not None:
+            self._root.close()
+            self._root = None
+
+    def _is_asked_read_only(self) -> bool:
+        """Tell whether config.json wants the root read-only."""
+        if not self._bundle:
+            return False
+        section = read_object(f"{self._bundle}/config.json", "config").get("root")
+        return isinstance(section, dict) and section.get("readonly") is True
+
+    def _root_path(self) -> str:
+        source = self.options.text("container-spec", "-")
+        state = read_object(source if source not in {"", "-"} else self._stdin_fd, "state")
+        root = _text(state, "root", "the container's state")  # crun 1.8: relative to the bundle
+        bundle = _text(state, "bundle", "the container's state")
+        self._bundle = bundle if bundle.startswith("/") else ""
+        if root.startswith("/"):
+            return root
+        if not bundle:
+            raise BundleError("the container's state names no bundle", hint=STATE_HINT)
+        if not self._bundle:
+            text = f"the container's state has the relative path {bundle!r}"
+            raise BundleError(text, hint=STATE_HINT)
+        if root:
+            return f"{bundle}/{root}"
+        if self._is_closed(f"{bundle}/config.json"):
+            # runc starts createContainer hooks in the root; crun's state names it (above).
+            self._bundle = ""
+            return "."
+        config = read_object(f"{bundle}/config.json", "config")
+        section = config.get("root")
+        path = _text(section, "path", f"{bundle}/config.json") if section is not None else ""
+        if not path:
+            raise BundleError(f"{bundle}/config.json has no root.path")
+        return path if path.startswith("/") else f"{bundle}/{path}"
+
+    def _is_closed(self, path: str) -> bool:
+        """Tell whether a container's own users may not read a path that the runtime could."""
+        try:
+            posix.stat(path)
+        except PermissionError:
+            from nvct.linux.files import read_bytes
+
+            ids = read_bytes(f"{self.proc_root}/self/uid_map", 1 << 16)
+            return ids.split()[:3] != [b"0", b"0", b"4294967295"]
+        except (OSError, ValueError):  # UnicodeEncodeError and NUL are ValueErrors
+            return False  # reading it says what is wrong
+        return False
+
+
+def _text(value: jsontext.Json, key: str, source: str) -> str:
+    """Return a member that is a string, "" where it's missing."""
+    if not isinstance(value, dict):
+        raise BundleError(f"{source} is no JSON object where {key} is looked for")
+    found = value.get(key)
+    if found is None:
+        return ""
+    if not isinstance(found, str):
+        raise BundleError(f"{source} has a {key} that is no string")
+    return found
+
+
+def read_object(source: str | int, what: str) -> dict[str, jsontext.Json]:
+    """Read a JSON object from a file's path or from a descriptor."""
+    label = "the container's state" if isinstance(source, int) else source
+    try:
+        if isinstance(source, int):
+            data = _drain(source)
+        else:
+            from nvct.linux.files import read_bytes
+
+            data = read_bytes(source, STATE_LIMIT if what == "state" else CONFIG_LIMIT)
+        value = jsontext.parse(data.decode("utf-8", "surrogateescape"), label)
+    except OSError as error:
+        raise BundleError(f"cannot read {label}: {error.strerror}", hint=STATE_HINT) from error
+    except DocumentError as error:
+        raise BundleError(error.message, hint=STATE_HINT) from error
+    if not isinstance(value, dict):
+        raise BundleError(f"{label} is no JSON object", hint=STATE_HINT)
+    return value
+
+
+def _drain(fd: int) -> bytes:
+    data = b""
+    while True:
+        part = posix.read(fd, 65536)
+        if not part:
+            return data
+        data += part
+        if len(data) > STATE_LIMIT:
+            raise BundleError(f"the container's state is longer than {STATE_LIMIT} bytes")

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hook disable-device-node-modification: keep the driver from making nodes in the container.
+
+The driver's user space creates and changes /dev/nvidia* unless /proc/driver/nvidia/params says
+`ModifyDeviceFiles: 0`. A copy that says so is mounted over it. The copy is a file in the
+container that has no name any more once it is mounted, so nothing is left behind and nobody can
+write to it; the mount itself is read-only, made so before it is attached. (The incumbent's is
+writable: a bind mount ignores MS_RDONLY until it is mounted again.)
+"""
+
+from __future__ import annotations
+
+import errno
+import posix
+
+from nvct.errors import HostError, UnsafePathError
+from nvct.linux import constants as c
+from nvct.linux.files import read_bytes, temporary_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.container.cdi_hook.context import Context
+    from nvct.linux.kernel import Kernel
+    from nvct.linux.root import Root
+
+PARAMS = "/driver/nvidia/params"
+TARGET = "/proc/driver/nvidia/params"
+ON = "ModifyDeviceFiles: 1"
+OFF = "ModifyDeviceFiles: 0"
+LIMIT = 1 << 20
+PLACES = ("/dev", "/run", "/tmp", "/")  # noqa: S108  a place inside the container, O_EXCL, gone at once
+BIND = c.MS_BIND
+REMOUNT = c.MS_REMOUNT | c.MS_BIND | c.MS_RDONLY | c.MS_NOSUID | c.MS_NODEV | c.MS_NOEXEC
+ATTRIBUTES = c.MOUNT_ATTR_RDONLY | c.MOUNT_ATTR_NOSUID | c.MOUNT_ATTR_NODEV | c.MOUNT_ATTR_NOEXEC
+ST_RDONLY = 1
+
+
+def run(context: Context) -> None:
+    """Mask the params file where the host's allows changes and the container has one.
+
+    Raises:
+        HostError: the mount cannot be made.
+        UnsafePathError: the container's file is no regular file.
+    """
+    try:
+        data = read_bytes(context.proc_root + PARAMS, LIMIT)
+    except FileNotFoundError:
+        return
+    masked = mask(data)
+    if masked is None:
+        return
+    root = context.mounts()
+    target = root.path_fd(TARGET, write=True)
+    if target is None:
+        return
+    try:
+        if posix.fstat(target).st_mode & c.S_IFMT != c.S_IFREG:
+            raise UnsafePathError(f"{TARGET} in the container is no regular file")
+        if root.read_file(TARGET, LIMIT) != masked:
+            _cover(context.kernel, root, target, masked)
+    finally:
+        posix.close(target)
+
+
+def mask(data: bytes) -> bytes | None:
+    """Return the params with changes to device files switched off; None if they are."""
+    on, off = ON.encode(), OFF.encode()
+    lines = data.split(b"\n")
+    if on not in lines:
+        return None
+    return b"\n".join(off if line == on else line for line in lines)
+
+
+def _cover(kernel: Kernel, root: Root, target: int, data: bytes) -> None:
+    folder, name, source = _make_file(kernel, root)
+    try:
+        kernel.fchmod(source, 0o444)
+        while data:
+            data = data[kernel.write(source, data) :]
+        made = posix.fstat(source)
+        try:
+            _attach(kernel, root, source, target)
+        except OSError as error:
+            raise HostError(
+                f"cannot mount over {TARGET} in the container: {error.strerror}",
+                hint="disable-device-node-modification can be left out of the spec",
+            ) from error
+    finally:
+        kernel.close(source)
+        kernel.unlink(name, dir_fd=folder)
+        kernel.close(folder)
+    _check(root, made.st_dev, made.st_ino)
+
+
+def _make_file(kernel: Kernel, root: Root) -> tuple[int, str, int]:
+    """Make a file in the container; return its folder, its name and a descriptor to write."""
+    refused: OSError | None = None
+    for place in PLACES:
+        try:
+            folder = root.dir_fd(place)
+        except UnsafePathError:  # a link into a volume
+            continue
+        except OSError as error:
+            refused = error
+            continue
+        name = temporary_name()
+        flags = posix.O_RDWR | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW
+        try:
+            fd = kernel.open(name, flags, 0o600, dir_fd=folder)
+        except OSError as error:  # a read-only image, or a folder that others own
+            kernel.close(folder)
+            refused = error
+            continue
+        return folder, name, fd
+    reason = refused.strerror if refused else "no folder"
+    raise HostError(f"no file can be made in the container to mount over {TARGET}: {reason}")
+
+
+def _attach(kernel: Kernel, root: Root, source: int, target: int) -> None:
+    """Mount the file over the target; by mount(2) on kernels before 5.12."""
+    try:
+        tree = kernel.open_tree(source, "", c.OPEN_TREE_CLONE | c.AT_EMPTY_PATH)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        attach_by_remount(kernel, root, source, target)
+        return
+    try:
+        kernel.mount_setattr(
+            tree, "", c.AT_EMPTY_PATH, attr_set=ATTRIBUTES, propagation=c.MS_PRIVATE
+        )
+        flags = c.MOVE_MOUNT_F_EMPTY_PATH | c.MOVE_MOUNT_T_EMPTY_PATH
+        kernel.move_mount(tree, "", target, "", flags)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        attach_by_remount(kernel, root, source, target)
+    finally:
+        kernel.close(tree)
+
+
+def attach_by_remount(kernel: Kernel, root: Root, source: int, target: int) -> None:
+    """Bind the file and make the bind read-only: two calls of mount(2).
+
+    Raises:
+        OSError: as mount(2).
+    """
+    kernel.mount(f"/proc/self/fd/{source}", f"/proc/self/fd/{target}", None, BIND)
+    top = root.path_fd(TARGET)
+    if top is None:
+        raise UnsafePathError(f"{TARGET} in the container vanished")
+    try:
+        kernel.mount(None, f"/proc/self/fd/{top}", None, REMOUNT)
+    finally:
+        kernel.close(top)
+
+
+def _check(root: Root, device: int, inode: int) -> None:
+    """Make sure that what the container sees is our file, and read-only."""
+    fd = root.path_fd(TARGET)
+    if fd is None:
+        raise UnsafePathError(f"{TARGET} in the container vanished")
+    try:
+        found = posix.fstat(fd)
+        if (found.st_dev, found.st_ino) != (device, inode):
+            raise UnsafePathError(f"{TARGET} in the container changed while it was mounted over")
+        if not posix.fstatvfs(fd).f_flag & ST_RDONLY:
+            raise HostError(f"the mount over {TARGET} in the container is not read-only")
+    finally:
+        posix.close(fd)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command lines of the hooks, read as the incumbent reads its own.
+
+`--name value`, `--name=value`, and with one dash; switches take `=true` or `=false`. A list is
+a repeated flag; a value is never split at commas, which may stand in a path. `work` is the one
+reader of what `nvct.container.plan.hook_command` writes.
+"""
+
+from __future__ import annotations
+
+from nvct.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from nvct.container.plan.model import Compat, Work
+
+    Kinds: TypeAlias = dict[str, str]
+
+LIST, TEXT, SWITCH = "list", "text", "switch"
+TRUE = ("1", "t", "T", "true", "TRUE", "True")
+FALSE = ("0", "f", "F", "false", "FALSE", "False")
+SEPARATOR = "::"
+
+
+class Options:
+    """The flags of one command line.
+
+    Attributes:
+        lists, texts, switches: by name; a text that was not given is missing.
+        rest: what stands behind the flags.
+    """
+
+    __slots__ = ("lists", "rest", "switches", "texts")
+
+    def __init__(self) -> None:
+        """Start with nothing set."""
+        self.lists: dict[str, list[str]] = {}
+        self.texts: dict[str, str] = {}
+        self.switches: dict[str, bool] = {}
+        self.rest: list[str] = []
+
+    def values(self, name: str) -> list[str]:
+        """Return the values of a repeated flag, each once, in the order given."""
+        return list(dict.fromkeys(self.lists.get(name, [])))
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return a flag's value, or the default where it wasn't given."""
+        return self.texts.get(name, default)
+
+    def is_set(self, name: str) -> bool:
+        """Tell whether a switch is on."""
+        return self.switches.get(name, False)
+
+    def put(self, kind: str, name: str, value: str) -> None:
+        """Keep one flag.
+
+        Raises:
+            UsageError: a switch has another value than true or false.
+        """
+        if kind == LIST:
+            self.lists.setdefault(name, []).append(value)
+        elif kind == TEXT:
+            self.texts[name] = value
+        elif value in TRUE:
+            self.switches[name] = True
+        elif value in FALSE:
+            self.switches[name] = False
+        else:
+            raise UsageError(f"--{name} is {value!r}, want true or false")
+
+
+def read(words: list[str], kinds: Kinds, *, surplus: bool = False) -> Options:
+    """Read flags up to the first word that is none; with `surplus`, beyond such words as well.
+
+    Raises:
+        UsageError: a flag is unknown, has no value or a wrong one.
+    """
+    options = Options()
+    index = 0
+    while index < len(words):
+        word = words[index]
+        if word == "--":
+            index += 1
+            break
+        if not word.startswith("-") or word == "-":
+            if not surplus:
+                break
+            options.rest.append(word)
+            index += 1
+            continue
+        name, equals, value = word.lstrip("-").partition("=")
+        kind = kinds.get(name)
+        if kind is None:
+            raise UsageError(f"unknown flag {word}")
+        if not equals:
+            if kind == SWITCH:
+                value = "true"
+            else:
+                index += 1
+                if index == len(words):
+                    raise UsageError(f"flag {word} needs a value")
+                value = words[index]
+        options.put(kind, name, value)
+        index += 1
+    options.rest += words[index:]
+    return options
+
+
+def work(options: Options) -> Work:
+    """Return the work in the container's root that flags ask for.
+
+    Raises:
+        UsageError: a link isn't written TARGET::LINK.
+    """
+    compat: Compat = {}
+    if options.text("host-driver-version") or options.text("host-cuda-version"):
+        compat = {
+            "driver": options.text("host-driver-version"),
+            "cuda": options.text("host-cuda-version"),
+            "folder": options.text("cuda-compat-container-root"),
+        }
+    return {
+        "links": [_link(text) for text in options.values("link")],
+        "folders": options.values("folder"),
+        "compat": compat,
+        "params": options.is_set("mask-params"),
+        "profile": options.is_set("application-profile"),
+    }
+
+
+def _link(text: str) -> list[str]:
+    """Return [target, link].
+
+    Raises:
+        UsageError: it isn't written TARGET::LINK.
+    """
+    parts = text.split(SEPARATOR)
+    if len(parts) != 2 or not parts[0] or not parts[1].strip("/"):
+        raise UsageError(f"link {text!r} is not written TARGET::LINK")
+    return parts

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hook update-application-profile: tell EGL which GPUs the container has.
+
+The profile is `nvct.container.rootfs.profile`'s.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from nvct.container.rootfs import profile
+from nvct.container.rootfs.changes import Changes
+from nvct.linux.constants import S_IFCHR, S_IFMT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.container.cdi_hook.context import Context
+    from nvct.linux.root import Root
+
+DEVICE_LIMIT = 100_000
+
+
+def run(context: Context) -> None:
+    """Write the profile; a container without GPU nodes stays as it is."""
+    root = context.root()
+    minors = gpu_minors(root)
+    for minor in minors:
+        if minor >= profile.MINORS:
+            context.warn(f"GPU with minor {minor} is left out of the application profile")
+    changes = Changes(root)
+    profile.add(changes, minors)
+    changes.write(context.kernel)
+
+
+def gpu_minors(root: Root) -> list[int]:
+    """Return the minors of the GPU nodes in the container's /dev."""
+    minors = set()
+    for name in root.listdir("/dev", DEVICE_LIMIT) or ():
+        if profile.is_gpu(name):
+            found = root.lstat(f"/dev/{name}")
+            if found is not None and found.st_mode & S_IFMT == S_IFCHR:
+                minors.add(posix.minor(found.st_rdev))
+    return sorted(minors)

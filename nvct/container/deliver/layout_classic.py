@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layout "classic" without a hook: what the hook would do in the root, done before it is started.
+
+Hot. The mounts stay what they are; links, ld.so.cache, its drop-in and the application profile are
+put into the root by `nvct.container.rootfs`, as the hook puts them, so that no second Python
+starts. What the hook would see otherwise than it can be seen from here, and what it would refuse,
+is left to it. The mask over the driver's params takes a mount below /proc, which no runtime makes:
+it is the hook's alone.
+"""
+
+from __future__ import annotations
+
+from nvct.container.deliver.bundle_root import (
+    UnfitError,
+    add_profile,
+    compat_folder,
+    gpu_minors,
+    open_root,
+    reason,
+    why_unwritable,
+)
+from nvct.container.plan import model
+from nvct.container.rootfs import linker, linker_conf, mount_points, profile
+from nvct.container.rootfs.changes import Changes
+from nvct.errors import NvctError
+from nvct.linux.kernel import KERNEL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvct.container.plan.model import Edits, Work
+    from nvct.container.rootfs.libraries import Found
+    from nvct.linux.kernel import Kernel
+    from nvct.linux.root import Root
+    from nvct.oci.bundle import Bundle
+
+
+def without_hook(
+    bundle: Bundle,
+    folder: str,
+    edits: list[Edits],
+    note: Callable[[str], None],
+    *,
+    kernel: Kernel = KERNEL,
+    writes: bool = True,
+) -> list[Edits]:
+    """Return edits without the hook whose work is done, or as they are where it has to do it.
+
+    Args:
+        bundle: what the engine wants.
+        folder: of the bundle, "" for the working directory.
+        edits: in the classic layout.
+        note: told what was decided.
+        kernel: what changes anything.
+        writes: whether the root is changed; an explanation leaves it alone.
+    """
+    hooks = [one["hook"]["work"] for one in edits if "hook" in one]
+    if not hooks:
+        return edits
+    try:
+        _check(bundle, edits)
+        with open_root(bundle, folder) as root:
+            container = _Container(bundle, root, edits, note)
+            container.decide(model.merge(hooks), folder, kernel)
+            if writes:
+                container.changes.write(kernel, bundle.host_root() or (0, 0))
+    except (UnfitError, NvctError, OSError) as error:
+        note(f"with a hook: {reason(error)}")
+        return edits
+    note("without a hook")
+    return [one for one in edits if "hook" not in one]
+
+
+def _check(bundle: Bundle, edits: list[Edits]) -> None:
+    """Refuse containers whose hook has to stay, whatever is in their root.
+
+    Raises:
+        UnfitError: why.
+    """
+    if any(one["hooks"] for one in edits):
+        raise UnfitError("there is another hook")
+    if bundle.has_user_namespace() and not bundle.objects(("linux", "uidMappings")):
+        raise UnfitError("it joins a user namespace that config.json does not map")
+
+
+class _Container:
+    """One container: what is to be changed in its root.
+
+    Attributes:
+        changes: what is decided.
+    """
+
+    __slots__ = ("_bundle", "_covered", "_edits", "_note", "_ours", "_root", "changes")
+
+    def __init__(
+        self, bundle: Bundle, root: Root, edits: list[Edits], note: Callable[[str], None]
+    ) -> None:
+        self._bundle = bundle
+        self._root = root
+        self._edits = edits
+        self._note = note
+        self._ours = {mount[0] for one in edits if "cache" in one for mount in one["mounts"]}
+        others = [mount[0] for one in edits if "cache" not in one for mount in one["mounts"]]
+        others += [
+            path for path in _destinations(bundle) if mount_points.clean(path) not in self._ours
+        ]
+        self._covered = mount_points.Covered(root, others)
+        self.changes = Changes(root)
+
+    def decide(self, work: Work, folder: str, kernel: Kernel) -> None:
+        """Decide what is to be written; nothing is changed.
+
+        Raises:
+            UnfitError: the hook would see another root.
+            NvctError, OSError: its root cannot be read, or has what a hook would refuse.
+        """
+        root = self._root
+        if mount_points.is_read_only(root):
+            raise UnfitError("the root is read-only")
+        why = why_unwritable(self._bundle, folder, root, kernel)
+        if why:
+            raise UnfitError(why)
+        self._refuse_mounts(work)
+        self.changes.links += [(target, path) for target, path in work["links"]]
+        folders = work["folders"]
+        if folders or work["compat"]:
+            compat = compat_folder(root, self._covered, work["compat"], self._note)
+            musl = linker.musl_path(root)
+            if musl:
+                linker.add_musl(self.changes, musl, folders)
+            if linker.has_glibc(root):
+                self._add_cache(folders, compat)
+        if work["profile"]:
+            self._add_profile()
+
+    def _refuse_mounts(self, work: Work) -> None:
+        """Refuse what a mount of the container's own would show otherwise than it is now.
+
+        Raises:
+            UnfitError: there is such a mount.
+        """
+        files = [linker.CACHE, linker_conf.PATH, linker_conf.MAIN, profile.PATH]
+        files += linker.LOADERS.values()
+        files += filter(None, [linker.musl_path(self._root)])
+        links = [path for _, path in work["links"]]
+        folders = {*work["folders"], *(path.rpartition("/")[0] or "/" for path in links)}
+        for path in (*files, *folders):
+            over = self._covered.above(path) or self._covered.above(self._root.real(path))
+            if over:
+                raise UnfitError(f"{over} is a mount")
+        for path in links:
+            if path in self._ours:
+                raise UnfitError(f"{path} is a mount and a link")
+            folder, _, name = path.rpartition("/")
+            beside = self._root.real(folder or "/").rstrip("/")
+            over = self._covered.about(path) or self._covered.about(f"{beside}/{name}")
+            if over:  # a runtime would follow the link to mount there
+                raise UnfitError(f"{over} is a mount")
+        for path in work["folders"]:
+            over = self._covered.about(path) or self._covered.about(self._root.real(path))
+            if over:
+                raise UnfitError(f"{over} is a mount")
+
+    def _add_cache(self, folders: list[str], compat: str) -> None:
+        """Add ld.so.cache and its drop-in, as the hook update-ldcache makes them.
+
+        Raises:
+            UnfitError: the cache cannot be edited.
+            UnsafePathError: something else stands there.
+        """
+        from nvct.container.rootfs.linker_state import Known
+
+        root = self._root
+        known = Known(root)
+        if known.trouble:
+            raise UnfitError(known.trouble)
+        if known.old.view:
+            self._remove_view_links()
+        default = known.default_folders()
+        libraries: Found = {}
+        if compat:
+            from nvct.container.rootfs.libraries import Mounts, scan
+
+            libraries = scan(root, compat, Mounts([]), self._note, compat)
+        shown = {}
+        for folder in folders:
+            real = root.real(folder)
+            shown[folder] = default.get(real, folder.rstrip("/"))
+        self._add_libraries(libraries, shown)
+        kept = [name for name in dict.fromkeys(shown.values()) if name not in default.values()]
+        known.add_to(self.changes, libraries, [compat] if compat else [], kept)
+
+    def _remove_view_links(self) -> None:
+        """Remove links of an earlier start in layout farm: runtimes mount where they lead."""
+        from nvct.container.rootfs import view_links
+
+        folders = [path.rpartition("/")[0] for path in self._ours]
+        old = view_links.left_behind(self._root, folders)
+        self.changes.gone += [path for path in old if not self._covered.above(path)]
+
+    def _add_libraries(self, libraries: Found, shown: dict[str, str]) -> None:
+        """Add what the mounts bring, under the names that the image has for its folders."""
+        seen: set[tuple[str, str, str]] = set()
+        for entry in [entry for one in self._edits for entry in one.get("cache", ())]:
+            machine, name, path = entry
+            folder, _, file = path.rpartition("/")
+            if folder in shown and (machine, name, path) not in seen:
+                seen.add((machine, name, path))
+                libraries.setdefault(machine, []).append((name, f"{shown[folder]}/{file}"))
+
+    def _add_profile(self) -> None:
+        """Add the application profile for all GPU nodes that the container will have.
+
+        Raises:
+            UnfitError: some of them come by a mount.
+        """
+        own_dev = False
+        for mount in self._bundle.mounts:
+            destination = mount_points.clean(str(mount.get("destination")))
+            if destination == "/dev":
+                own_dev = mount.get("type") == "tmpfs"
+            if profile.is_gpu(destination.removeprefix("/dev/")):
+                raise UnfitError(f"{destination} is a mount")
+        if not own_dev:
+            raise UnfitError("it has no /dev of its own")
+        minors = gpu_minors(self._edits)
+        for node in self._bundle.document.elements(("linux", "devices")):
+            found = node.value if isinstance(node.value, dict) else {}
+            path, minor = found.get("path"), found.get("minor")
+            if isinstance(path, str) and isinstance(minor, int):
+                minors += [minor] if profile.is_gpu(path.removeprefix("/dev/")) else []
+        add_profile(self.changes, self._covered, minors)
+
+
+def _destinations(bundle: Bundle) -> list[str]:
+    """Return where config.json mounts something, as it says so."""
+    found = [mount.get("destination") for mount in bundle.mounts]
+    return [path for path in found if isinstance(path, str)]

@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layout "farm": the driver by one mount of a view of it, and a few files in the root.
+
+Hot. plan["farm"] says what there is (nvct.compile.farm_table), this module what a container gets
+of it and how its programs find it: entries in ld.so.cache before others of the same name, a
+drop-in that a later ldconfig reads, links where programs expect files. All of it is in place
+before the container exists, so that no hook is needed. Who cannot have it so gets the classic
+layout.
+
+Variables are the last way: exec sessions do not see what a shim adds, and setuid programs ignore
+LD_LIBRARY_PATH. They are taken where the root, or /etc in it, cannot be written to.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from nvct.container.deliver.bundle_root import (
+    UnfitError,
+    add_profile,
+    compat_folder,
+    gpu_minors,
+    open_root,
+    reason,
+    why_unwritable,
+)
+from nvct.container.deliver.farm_table import Share, extended
+from nvct.container.plan.model import merge, no_edits, no_work
+from nvct.container.rootfs import linker, linker_conf, mount_points, view_links
+from nvct.container.rootfs.changes import Changes
+from nvct.container.rootfs.view_links import BESIDE_COMPAT, LAST_RESORT, PLACE
+from nvct.errors import LdCacheError, NvctError, UnsafePathError
+from nvct.linux import ldcache
+from nvct.linux.kernel import KERNEL
+from nvct.oci import jsontext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvct.container.plan.model import Edits, Farm, Instead
+    from nvct.linux.kernel import Kernel
+    from nvct.linux.root import Root
+    from nvct.oci.bundle import Bundle
+
+OPTIONS = '["rbind","ro","nosuid","nodev","rprivate"]'
+STORES = ("/nix/store", "/gnu/store")
+"""Have dynamic linkers of their own, which read no ld.so.cache of the image's."""
+SEARCH_PATH = "LD_LIBRARY_PATH="
+WITH_PROFILE = ("graphics", "display")
+
+
+def instead(
+    bundle: Bundle,
+    folder: str,
+    edits: list[Edits],
+    note: Callable[[str], None],
+    *,
+    kernel: Kernel = KERNEL,
+    writes: bool = True,
+) -> list[Edits]:
+    """Return edits with the driver by its view, where that can be; the root has what it needs.
+
+    Args:
+        bundle: what the engine wants.
+        folder: of the bundle, "" for the working directory.
+        edits: in the classic layout.
+        note: told what was decided.
+        kernel: what changes anything.
+        writes: whether the root is changed; an explanation leaves it alone.
+    """
+    found = next((one["farm"] for one in edits if "farm" in one), None)
+    if found is None:
+        return edits
+    try:
+        _check(found["table"], bundle)
+        with open_root(bundle, folder) as root:
+            container = _Container(bundle, folder, root, found, note)
+            container.decide(kernel)
+            if writes:
+                container.write(edits, kernel)
+            made = container.edits()
+    except (UnfitError, NvctError, OSError) as error:
+        note(f"layout classic: {reason(error)}")
+        return edits
+    gone = [id(one) for one in found["common"]]
+    note(f"layout farm at {container.place}")
+    return [*made, *(one for one in edits if id(one) not in gone)]
+
+
+def _check(table: Farm, bundle: Bundle) -> None:
+    if not table["view"]:
+        raise UnfitError(table["why"])
+    if table.get("staged") and bundle.has_user_namespace():
+        # Bind mounts of what is mounted below a mount: only crun before 1.9 does without.
+        raise UnfitError("in a user namespace crun before 1.9 shows no file of a staged view")
+
+
+class _Container:
+    """One container: what is decided about it.
+
+    Attributes:
+        place: where in it the view is mounted.
+        compat: the folder of the image's CUDA compatibility libraries, "" where they are not used.
+        env_why: why its programs find the driver by variables, "" where by files.
+        is_static: whether the image has no dynamic linker: nothing in it can use a library.
+    """
+
+    __slots__ = (
+        "_above", "_bundle", "_changes", "_common", "_covered", "_folder", "_hooks", "_is_again",
+        "_linked", "_note", "_root", "_share", "_work", "_writes", "compat", "env_why",
+        "is_static", "place",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        folder: str,
+        root: Root,
+        found: Instead,
+        note: Callable[[str], None],
+    ) -> None:
+        self._bundle = bundle
+        self._folder = folder
+        self._root = root
+        self._share = Share(found["table"], found["capabilities"])
+        self._common = found["common"]
+        self._hooks = [one["hook"] for one in found["common"] if "hook" in one]
+        self._work = merge([hook["work"] for hook in self._hooks])
+        self._note = note
+        self._covered = mount_points.Covered(root, self._destinations())
+        self._changes = Changes(root)
+        self._linked: list[str] = []
+        self._above: dict[str, bool] = {}
+        self._is_again = False
+        self.place = ""
+        self.compat = ""
+        self.env_why = ""
+        self.is_static = False
+        self._writes = False
+
+    def _destinations(self) -> list[str]:
+        """Return where config.json mounts something; an earlier create's view is none."""
+        farm = self._share.table["view"].rpartition("/")[0] + "/"
+        found = []
+        for mount in self._bundle.mounts:
+            destination, source = mount.get("destination"), mount.get("source")
+            ours = isinstance(source, str) and source.startswith(farm)
+            if isinstance(destination, str) and not ours:
+                found.append(destination)
+        return found
+
+    # Deciding: nothing is changed.
+
+    def decide(self, kernel: Kernel) -> None:
+        """Decide where the view goes, and what is written into the root.
+
+        Raises:
+            UnfitError: the layout does not fit this container.
+            NvctError, OSError: its root cannot be read.
+        """
+        self.compat = self._find_compat()
+        read_only = mount_points.is_read_only(self._root)
+        self.place = self._find_place(read_only=read_only)
+        musl, glibc = linker.musl_path(self._root), linker.has_glibc(self._root)
+        if not musl:
+            self._refuse_own_linker()
+        self._refuse_hidden_drop_in()
+        self.is_static = not (musl or glibc)
+        if self.is_static:
+            return
+        self.env_why = self._why_unwritable(kernel, read_only=read_only)
+        if self.env_why:
+            return
+        self._writes = True
+        over = self._covered.above(linker.CACHE)
+        try:
+            if over:
+                self.env_why = f"{over} is a mount"
+            else:
+                self._add_search_paths(musl, glibc=glibc)
+        except (LdCacheError, UnsafePathError) as error:
+            self.env_why = error.message
+        self._find_links()
+
+    def _refuse_own_linker(self) -> None:
+        """Refuse images whose programs find libraries at the distribution's folders alone.
+
+        Raises:
+            UnfitError: there is no library folder that links could be made in, and programs may
+                have a dynamic linker of their own.
+        """
+        root = self._root
+        if linker.has_loader(root) and linker.library_folder(root):
+            return
+        for store in STORES:
+            if root.lstat(store) is not None:
+                raise UnfitError(f"the image has a dynamic linker of its own below {store}")
+        values = [e.partition("=")[2] for e in self._bundle.env if e.startswith(SEARCH_PATH)]
+        folders = values[-1].split(":") if values and values[-1] else []
+        if folders and f"{self.place}/lib64" not in [folder.rstrip("/") for folder in folders]:
+            raise UnfitError(
+                "the image has no dynamic linker at the usual place, and LD_LIBRARY_PATH does not"
+                f" name {self.place}/lib64"
+            )
+
+    def _refuse_hidden_drop_in(self) -> None:
+        """Refuse containers in which a later ldconfig would not find the driver.
+
+        Raises:
+            UnfitError: there is a mount where the drop-in is to be.
+        """
+        over = self._covered.above(linker_conf.PATH)
+        folder = self._root.resolve(linker_conf.PATH.rpartition("/")[0])
+        if folder and not over:
+            over = self._covered.above(folder)
+        if over and not self._covered.above(linker.CACHE):
+            raise UnfitError(f"{over} is a mount: a later ldconfig would drop the driver")
+
+    def _find_compat(self) -> str:
+        """Choose between driver and the image's CUDA compatibility libraries.
+
+        Raises:
+            UnfitError: a mount may bring them.
+        """
+        return compat_folder(self._root, self._covered, self._work["compat"], self._note)
+
+    def _find_place(self, *, read_only: bool) -> str:
+        """Return where the view is mounted."""
+        wanted = BESIDE_COMPAT if self.compat else PLACE
+        try:
+            there = self._root.real(wanted)
+            over = self._covered.about(there) or self._covered.about(wanted)
+            if over:
+                raise UnfitError(f"{over} is a mount of the container's own")
+            is_there = mount_points.mount_point(self._root, there, () if self.compat else ("drv",))
+        except UnsafePathError as error:
+            raise UnfitError(error.message) from error
+        if is_there or not read_only:
+            return wanted
+        under = self._covered.about(LAST_RESORT)
+        if under != "/dev" or not self._has_own_dev():
+            raise UnfitError(f"the root is read-only and has no folder {wanted}")
+        return LAST_RESORT
+
+    def _has_own_dev(self) -> bool:
+        return any(
+            mount.get("type") == "tmpfs" and mount.get("destination") == "/dev"
+            for mount in self._bundle.mounts
+        )
+
+    def _why_unwritable(self, kernel: Kernel, *, read_only: bool) -> str:
+        """Return why files of the root cannot be changed, "" where they can."""
+        if read_only:
+            return "the root is read-only"
+        return why_unwritable(self._bundle, self._folder, self._root, kernel)
+
+    def _add_search_paths(self, musl: str, *, glibc: bool) -> None:
+        """Add what dynamic linkers read.
+
+        Raises:
+            LdCacheError: the image's cache is of an unknown format.
+            UnsafePathError: something else stands there.
+        """
+        if musl:  # the driver is for glibc: a layer as gcompat has to be there
+            linker.add_musl(self._changes, musl, [f"{self.place}/lib64"])
+        if glibc:
+            self._add_glibc()
+
+    def _add_glibc(self) -> None:
+        """Add the cache and the drop-in.
+
+        Raises:
+            LdCacheError: the image's cache is of an unknown format.
+            UnsafePathError: something else stands there.
+        """
+        root = self._root
+        old = linker_conf.read(root)
+        folders = [f"{self.place}/lib64"]
+        more = self._share.of_32_bits(self.place)
+        if more is not None:
+            folders.append(f"{self.place}/lib")
+        conf = linker_conf.LinkerConf([self.compat] if self.compat else [], [], folders)
+        self._is_again = bool(old.view or old.all)
+        self._changes.linker_conf(conf)
+        data = root.read_file(linker.CACHE, ldcache.LIMIT)
+        gone = [*old.all, *folders] if old.all and data is not None else []
+        new = ldcache.merge(data, self._libraries(), machine=posix.uname().machine, drop_dirs=gone)
+        if more is not None:
+            new = ldcache.merge(new, more, machine="i386")
+        self._changes.file(linker.CACHE, data, new)
+
+    def _libraries(self) -> list[tuple[str, str]]:
+        """Return the entries for the cache, those of compatibility libraries first."""
+        entries = self._share.at("cache", self.place)
+        if not self.compat:
+            return entries
+        from nvct.container.rootfs.libraries import Mounts, scan
+
+        found = scan(self._root, self.compat, Mounts([]), self._note)
+        return found.get(posix.uname().machine, []) + entries
+
+    def _find_links(self) -> None:
+        """Add the links that programs expect, and those that save a mount; old ones go."""
+        links = view_links.placed(self._root, self._share.links())
+        singles = {mount[0]: path for mount, path in self._share.singles() if path}
+        made, is_any_there = self._changes.link_all(
+            (f"{self.place}/{path}", where)
+            for where, path in sorted({**links, **singles}.items())
+            if not self._is_covered(where)
+        )
+        self._linked = [where for where in made if where in singles]
+        missing = sorted(set(links) - set(made))
+        if missing:
+            more = f" and {len(missing) - 1} more" if missing[1:] else ""
+            self._note(f"no link {missing[0]}{more}")
+        if is_any_there or self._is_again:
+            folders = [mount[0].rpartition("/")[0] for mount, _ in self._share.singles()]
+            old = view_links.left_behind(self._root, folders, made)
+            self._changes.gone += [path for path in old if not self._is_covered(path)]
+
+    def _is_covered(self, path: str) -> bool:
+        """Tell whether a path is a mount or below one; each folder is looked at once."""
+        folder = path.rpartition("/")[0]
+        if folder not in self._above:
+            self._above[folder] = bool(self._covered.above(folder or "/"))
+        return self._above[folder] or path in self._covered.places
+
+    # Doing.
+
+    def write(self, edits: list[Edits], kernel: Kernel) -> None:
+        """Change the root; where it cannot be, variables are left."""
+        if not self._writes:
+            return
+        owner = self._bundle.host_root() or (0, 0)
+        self._add_profile(edits)
+        try:
+            self._changes.write(kernel, owner)
+        except (OSError, UnsafePathError) as error:
+            self.env_why = reason(error)
+            self._linked.clear()
+
+    def _add_profile(self, edits: list[Edits]) -> None:
+        """Add the application profile, for those whose programs ask EGL for a display."""
+        if self._work["profile"] and any(self._share.has(name) for name in WITH_PROFILE):
+            add_profile(self._changes, self._covered, gpu_minors(edits))
+
+    # What config.json gets.
+
+    def edits(self) -> list[Edits]:
+        """Return what takes the place of the common edits."""
+        made = no_edits()
+        for one in self._common:
+            made["nodes"] += one["nodes"]
+            made["gids"] += one["gids"]
+        made["env"] = self._env()
+        made["mounts"] = [*self._single_mounts(), [self.place, self._mount()]]
+        if self._share.table["params"]:
+            for hook in self._hooks[:1]:
+                made["hook"] = {**hook, "work": {**no_work(), "params": True}}
+        return [made]
+
+    def _single_mounts(self) -> list[list[str]]:
+        """Return what is mounted at a place of its own, where that is or can be made."""
+        found = [mount for mount in self._share.of("mounts") if mount[0] not in self._linked]
+        if not mount_points.is_read_only(self._root):
+            return found
+        there = [m for m in found if self._covered.above(m[0]) or self._root.stat(m[0])]
+        for mount in found:
+            if mount not in there:
+                self._note(f"no {mount[0]}: the root is read-only")
+        return there
+
+    def _mount(self) -> str:
+        source = jsontext.quote(self._share.table["view"])
+        return f'{{"destination":"{self.place}","source":{source},"options":{OPTIONS}}}'
+
+    def _env(self) -> list[str]:
+        found = self._share.env(self.place)
+        if self.env_why:
+            self._note(f"found by LD_LIBRARY_PATH, which exec sessions lack: {self.env_why}")
+            folders = [self.compat, f"{self.place}/lib64"]
+            found.append(extended(self._bundle.env, "LD_LIBRARY_PATH", *folders))
+            found.append(extended(self._bundle.env, "PATH", f"{self.place}/bin"))
+        return found

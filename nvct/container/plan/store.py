@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run directory: where compiled plans, the compiled configuration and the lock are kept.
+
+Hot. `/run/nvct`, or `$XDG_RUNTIME_DIR/nvct` for anyone but the host's root: the shim of a rootless
+engine is root in a user namespace, whose `/` is somebody else's. What lies there is used as it
+is, so it is refused when the directory or a file in it belongs to somebody else or may be
+written by others. A plan is JSON, never a format that could run code, and sealed with a checksum,
+so that a damaged one is never half believed: what it lacks could be what refuses a request.
+Nothing here fails a container: what cannot be read or kept is as if it were not there.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from nvct import paths
+from nvct.container.plan import lazy_json
+from nvct.errors import DocumentError
+from nvct.oci import jsontext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nvct.oci.jsontext import Json
+
+S_IFMT, S_IFREG, S_IFDIR = 0o170000, 0o100000, 0o040000
+LIMIT = 64 << 20
+SEAL, SEAL_END = '{"sum":"', '",'
+SEAL_SIZE = len(SEAL) + 8 + len(SEAL_END)
+
+
+def run_dir(env: Mapping[str, str], root: str = "/") -> str:
+    """Return the run directory's path for this user and environment.
+
+    Args:
+        env: of this process.
+        root: the directory whose owner the host's root is.
+    """
+    named = env.get(paths.RUN_DIR_ENV)
+    if named:
+        return named
+    runtime_dir = env.get("XDG_RUNTIME_DIR")
+    if runtime_dir and posix.stat(root).st_uid != posix.geteuid():
+        return runtime_dir + "/nvct"
+    return paths.RUN_DIR
+
+
+class Store:
+    """An open run directory.
+
+    Attributes:
+        path: of the directory.
+        fd: of the directory, or -1 where it is missing or must not be used.
+        reason: why it must not be used, or "".
+    """
+
+    __slots__ = ("fd", "path", "reason")
+
+    def __init__(self, path: str, *, create: bool = False) -> None:
+        """Open the directory if it is ours alone; make it if asked to."""
+        self.path = path
+        self.fd = -1
+        self.reason = ""
+        try:
+            if create:
+                _make(path)
+            fd = posix.open(
+                path, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC
+            )
+        except OSError as error:
+            self.reason = f"{path}: {error.strerror}"
+            return
+        s = posix.fstat(fd)
+        if s.st_uid != posix.geteuid() or s.st_mode & 0o077:
+            posix.close(fd)
+            self.reason = f"{path} belongs to uid {s.st_uid} with mode {s.st_mode & 0o7777:o}"
+            return
+        self.fd = fd
+
+    def read(self, name: str) -> str | None:
+        """Return a file's text, None if it is missing or not ours alone."""
+        if self.fd < 0:
+            return None
+        try:
+            fd = posix.open(
+                name,
+                posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_CLOEXEC | posix.O_NONBLOCK,
+                dir_fd=self.fd,
+            )
+        except OSError:
+            return None
+        try:
+            s = posix.fstat(fd)
+            if s.st_uid != posix.geteuid() or s.st_mode & 0o022 or s.st_mode & S_IFMT != S_IFREG:
+                return None
+            if s.st_size > LIMIT:
+                return None
+            data = b""
+            while len(data) < s.st_size:
+                part = posix.read(fd, s.st_size - len(data))
+                if not part:
+                    return None
+                data += part
+            return data.decode("utf-8", "surrogateescape")
+        except OSError:
+            return None
+        finally:
+            posix.close(fd)
+
+    def write(self, name: str, data: bytes) -> bool:
+        """Write a file in one step; return False if it cannot be kept."""
+        if self.fd < 0:
+            return False
+        temporary = f".{name}.{posix.getpid()}"
+        try:
+            fd = posix.open(
+                temporary,
+                posix.O_WRONLY
+                | posix.O_CREAT
+                | posix.O_TRUNC
+                | posix.O_NOFOLLOW
+                | posix.O_CLOEXEC,
+                0o600,
+                dir_fd=self.fd,
+            )
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[posix.write(fd, view) :]
+            finally:
+                posix.close(fd)
+            posix.rename(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        except OSError as error:
+            self.reason = f"{self.path}/{name}: {error.strerror}"
+            self._discard(temporary)
+            return False
+        return True
+
+    def read_json(self, name: str) -> dict[str, Json] | None:
+        """Return the JSON object that `write_json` kept, None where a byte of it has changed."""
+        found = self.read_plan(name)
+        return None if found is None else lazy_json.join(found)  # type: ignore[return-value]  # of JSON
+
+    def read_plan(self, name: str) -> dict[str, object] | None:
+        """Do the same, but parse what is used of a plan when it is used: see `lazy_json`."""
+        text = self.read(name)
+        if text is None or text[:SEAL_SIZE] != _seal(text[SEAL_SIZE:]):
+            return None
+        try:
+            value = lazy_json.read(text)
+        except DocumentError:
+            return None
+        del value["sum"]
+        return value
+
+    def write_json(self, name: str, document: Mapping[str, object]) -> bool:
+        """Write a JSON object that is not empty, with its checksum; False if it cannot be kept."""
+        if self.fd < 0:
+            return False
+        head, lines = lazy_json.split(document)
+        rest = "\n".join([jsontext.dumps(head)[1:], *lines])
+        return self.write(name, (_seal(rest) + rest).encode("utf-8", "surrogateescape"))
+
+    def _discard(self, name: str) -> None:
+        try:
+            posix.unlink(name, dir_fd=self.fd)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """Close the directory."""
+        if self.fd >= 0:
+            posix.close(self.fd)
+            self.fd = -1
+
+    __del__ = close  # for a caller that fails, or forgets
+
+
+def _seal(rest: str) -> str:
+    """Return how a sealed object begins whose text goes on so."""
+    from binascii import crc32  # built in or beside; the launcher's other lanes do without
+
+    return f"{SEAL}{crc32(rest.encode('utf-8', 'surrogateescape')):08x}{SEAL_END}"
+
+
+def _make(path: str) -> None:
+    """Make the directory, 0700, and its parent where that is missing."""
+    try:
+        posix.mkdir(path, 0o700)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        parent = path.rpartition("/")[0]
+        if not parent:
+            raise
+        for missing, mode in ((parent, 0o755), (path, 0o700)):
+            try:
+                posix.mkdir(missing, mode)
+            except FileExistsError:  # another process was faster
+                pass

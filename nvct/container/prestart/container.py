@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A live container's namespaces and root, and the way into them.
+
+Entered before the container's own process starts: its mount namespace is set up, its root is
+still a folder in it (the runtime pivots later), and /proc is the host's. A user namespace of the
+container's is joined too, so that what is made in it belongs to its root and no host privilege is
+left for what follows.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from nvct.container.prestart.process import ENDED, Process
+from nvct.errors import BundleError, HostError, UnsafePathError
+from nvct.linux import constants as c
+from nvct.linux.root import Root
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.linux.kernel import Kernel
+    from nvct.oci.bundle import Bundle
+
+ALL_IDS = ("0", "0", "4294967295")
+HOST = "1"
+"""The process whose mounts are the host's, or the engine's own container's."""
+
+
+class Container:
+    """A container that has not started yet.
+
+    Attributes:
+        pid: of its first process.
+        process: that, opened; None where it was not.
+        rootfs: absolute path of its root, as its mount namespace has it before the pivot.
+        userns: it has a user namespace that is not ours.
+    """
+
+    __slots__ = ("_mount_fd", "_user_fd", "pid", "process", "rootfs", "userns")
+
+    def __init__(
+        self, pid: int, rootfs: str, proc: str = "/proc", *, process: Process | None = None
+    ) -> None:
+        """Open the namespaces; nothing is entered yet.
+
+        Args:
+            pid: of its first process.
+            rootfs: absolute path of its root.
+            proc: the host's /proc.
+            process: the first process, if it has been opened; `close` closes it.
+
+        Raises:
+            HostError: there is no such process, or it shares our mounts or the host's.
+        """
+        self.pid = pid
+        self.rootfs = rootfs
+        self._user_fd = self._mount_fd = -1
+        self.process: Process | None = process or Process(pid, proc)
+        try:
+            self._mount_fd = _namespace(self.process, "mnt")
+            self._refuse_host_mounts(self.process, proc)
+            self._user_fd = _namespace(self.process, "user")
+        except BaseException:
+            self.close()
+            raise
+        self.userns = not _is_of("self", self._user_fd, proc, "user")
+
+    def _refuse_host_mounts(self, process: Process, proc: str) -> None:
+        if self._has_host_mounts(process, proc):
+            raise HostError(
+                f"process {self.pid} has no mount namespace of its own",
+                hint="a hook would change the host",
+            )
+
+    def _has_host_mounts(self, process: Process, proc: str) -> bool:
+        """Tell whether the process has our mounts, or the host's.
+
+        Whoever calls a hook may have left the host's mounts itself (unshare -m, an engine's
+        PrivateMounts=): then they are process 1's. Without CAP_SYS_PTRACE nobody says which those
+        are; but a runtime has mounted something below the root of a container before it calls a
+        hook, where its mounts alone show it.
+        """
+        if _is_of("self", self._mount_fd, proc, "mnt"):
+            return True
+        try:
+            return _is_of(HOST, self._mount_fd, proc, "mnt")
+        except OSError:
+            if is_rootless(proc):
+                return False  # who may not ask for the host's mounts cannot enter them either
+        below = _real(self.rootfs, proc).rstrip("/") + "/"
+        us = Process("self", proc)
+        ours = _targets(us)
+        us.close()
+        return not any(
+            target.startswith(below) and target not in ours for target in _targets(process)
+        )
+
+    def close(self) -> None:
+        """Close the namespaces and the process."""
+        if self.process is not None:
+            self.process.close()
+            self.process = None
+        for fd in (self._mount_fd, self._user_fd):
+            if fd >= 0:
+                posix.close(fd)
+        self._mount_fd = self._user_fd = -1
+
+    def enter(self, kernel: Kernel) -> Root:
+        """Enter for good and return the container's root.
+
+        Raises:
+            HostError: a namespace cannot be entered, or there is no root.
+            UnsafePathError: the container's root is the host's.
+        """
+        try:
+            kernel.setns(self._mount_fd, c.CLONE_NEWNS)
+        except OSError as error:
+            raise HostError(
+                f"the mount namespace of process {self.pid} cannot be entered: {error.strerror}",
+                hint="a prestart hook needs CAP_SYS_ADMIN",
+            ) from error
+        root = Root.open(self.rootfs)  # as the host's root: the folders above may be closed
+        root.label = "the container"
+        own, host = posix.fstat(root.fd), posix.stat("/")
+        if (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino):
+            root.close()
+            raise UnsafePathError(
+                "the container's root is the host's", hint="a hook would change the host"
+            )
+        if self.userns:
+            self._become_its_root(kernel)
+        return root
+
+    def _become_its_root(self, kernel: Kernel) -> None:
+        try:
+            kernel.setns(self._user_fd, c.CLONE_NEWUSER)
+            posix.setresgid(0, 0, 0)
+            posix.setresuid(0, 0, 0)
+            kernel.set_dumpable()
+        except OSError as error:
+            raise HostError(
+                f"the user namespace of process {self.pid} cannot be entered: {error.strerror}",
+                hint="it must map the user 0",
+            ) from error
+
+
+def rootfs_of(bundle: Bundle, folder: str) -> str:
+    """Return the path of a container's root, which may be relative to the bundle.
+
+    Raises:
+        BundleError: config.json names none.
+    """
+    path = bundle.document.value(("root", "path"))
+    if not isinstance(path, str) or not path:
+        raise BundleError(f"{bundle.path} has no root.path")
+    return path if path.startswith("/") else f"{folder}/{path}"
+
+
+def is_rootless(proc: str = "/proc") -> bool:
+    """Tell whether this process has but a part of the host's users: it cannot change cgroups."""
+    from nvct.linux.files import read_bytes
+
+    try:
+        data = read_bytes(f"{proc}/self/uid_map", 1 << 16)
+    except FileNotFoundError:  # a kernel without user namespaces
+        return False
+    return tuple(data.decode("ascii", "replace").split()[:3]) != ALL_IDS
+
+
+def _namespace(process: Process, kind: str) -> int:
+    try:
+        return process.open(f"ns/{kind}")
+    except OSError as error:
+        raise HostError(
+            f"the {kind} namespace of process {process.pid} cannot be opened: {error.strerror}",
+            hint=ENDED,
+        ) from error
+
+
+def _is_of(who: str, fd: int, proc: str, kind: str) -> bool:
+    its, other = posix.fstat(fd), posix.stat(f"{proc}/{who}/ns/{kind}")
+    return (its.st_dev, its.st_ino) == (other.st_dev, other.st_ino)
+
+
+def _real(path: str, proc: str) -> str:
+    """Return a folder's path without symbolic links, as mountinfo shows it."""
+    try:
+        fd = posix.open(path, posix.O_RDONLY | posix.O_DIRECTORY)
+    except OSError:
+        return path
+    try:
+        return posix.readlink(f"{proc}/self/fd/{fd}")
+    except OSError:
+        return path
+    finally:
+        posix.close(fd)
+
+
+def _targets(process: Process) -> set[str]:
+    """Return where a process has something mounted."""
+    from nvct.linux import mountinfo
+
+    text = process.read("mountinfo").decode("utf-8", "surrogateescape")
+    return {mount.target for mount in mountinfo.parse(text)}

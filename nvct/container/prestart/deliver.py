@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled edits into a live container: the order of the work.
+
+In the host's namespaces first what needs the host: device rules, and copies of the mounts. Then
+the container's namespaces are entered, for good, and everything is made in its root. A failure
+half-way leaves a container that the runtime is about to throw away.
+"""
+
+from __future__ import annotations
+
+from nvct.container.cdi_hook import apply
+from nvct.container.cdi_hook import main as hooks
+from nvct.container.cdi_hook import options as flags
+from nvct.container.cdi_hook.context import Context
+from nvct.container.cdi_hook.options import Options
+from nvct.container.prestart import mounts, nodes
+from nvct.container.prestart.container import is_rootless
+from nvct.errors import HostError, NvctError, RequestError
+from nvct.linux.kernel import KERNEL
+from nvct.oci import jsontext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from nvct.config.model import Config
+    from nvct.container.plan.model import Edits
+    from nvct.container.prestart.container import Container
+    from nvct.linux.kernel import Kernel
+    from nvct.linux.root import Root
+    from nvct.oci.bundle import Bundle
+
+IN_CONTAINER = "createContainer"
+"""Hooks of this point are run here: it is the next one, in the same namespaces."""
+
+
+class _Inside(Context):
+    """A hook's context whose root is known already; it stays open when the hook is done."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, options: Options, root: Root, warn: Callable[[str], None], kernel: Kernel
+    ) -> None:
+        super().__init__(options, -1, warn, kernel=kernel)
+        self._root = root
+
+    def close(self) -> None:
+        """Leave the root to whoever opened it."""
+
+
+class Delivery:
+    """One container, and what it needs beyond its edits.
+
+    Attributes:
+        container: which.
+        bundle: its config.json.
+        config: the configuration.
+        env: of this process.
+        warn: takes one sentence for the log of the runtime.
+        kernel: what changes anything.
+    """
+
+    __slots__ = ("bundle", "config", "container", "env", "kernel", "warn")
+
+    def __init__(
+        self,
+        container: Container,
+        bundle: Bundle,
+        config: Config,
+        env: dict[str, str],
+        warn: Callable[[str], None],
+        *,
+        kernel: Kernel = KERNEL,
+    ) -> None:
+        """Keep what was given."""
+        self.container = container
+        self.bundle = bundle
+        self.config = config
+        self.env = env
+        self.warn = warn
+        self.kernel = kernel
+
+    def run(self, edits: list[Edits]) -> None:
+        """Deliver, and stay in the container's namespaces.
+
+        Raises:
+            NvctError: something could not be delivered.
+        """
+        actions = _actions(edits)
+        works = [one["hook"]["work"] for one in edits if "hook" in one]
+        self._rules(edits)
+        uid, gid = self.bundle.process_id("uid"), self.bundle.process_id("gid")
+        devices = nodes.collect(edits, uid, gid)
+        trees = mounts.take([mount for one in edits for mount in one["mounts"]], self.kernel)
+        try:
+            if self.container.userns:
+                _load_all()
+            if self._binds_nodes():
+                dev_root = self.config.dev_root or "/"
+                trees += [node.take(dev_root, self.kernel) for node in devices]
+                devices = []
+            with self.container.enter(self.kernel) as root:
+                root.budget = self.bundle
+                try:
+                    self._inside(root, trees, devices)
+                    for work in works:
+                        apply.do(self._context(Options(), root), work)
+                    for name, options in actions:
+                        hooks.module(name).run(self._context(options, root))
+                except OSError as error:
+                    where = error.filename or "the container"
+                    raise HostError(
+                        f"cannot change {where} in the container: {error.strerror}"
+                    ) from error
+        finally:
+            mounts.close(trees)
+
+    def _binds_nodes(self) -> bool:
+        return self.container.userns or is_rootless()
+
+    def _rules(self, edits: list[Edits]) -> None:
+        if self.config.cli_no_cgroups or is_rootless():
+            return
+        from nvct.container.prestart import rules
+
+        texts = [node["rule"] for one in edits for node in one["nodes"] if node["rule"]]
+        there = self.bundle.document.elements(("linux", "resources", "devices"))
+        configured = [entry.value for entry in there if isinstance(entry.value, dict)]
+        rules.allow(
+            texts, self.container.pid, configured,
+            env=self.env, warn=self.warn, process=self.container.process,
+        )  # fmt: skip
+
+    def _inside(self, root: Root, trees: list[mounts.Tree], devices: list[nodes.Node]) -> None:
+        for node in devices:
+            node.make(root, self.kernel)
+        for tree in trees:
+            tree.attach(root, self.kernel)
+
+    def _context(self, options: Options, root: Root) -> Context:
+        return _Inside(options, root, self.warn, self.kernel)
+
+
+def _load_all() -> None:
+    """Import what runs inside: in a user namespace our own files may be closed to us."""
+    for name in hooks.HOOKS:
+        hooks.module(name)
+    from nvct.linux import files, mountinfo
+
+    del files, mountinfo
+
+
+def _actions(edits: list[Edits]) -> list[tuple[str, Options]]:
+    """Return the hooks of others' specs, by name, with their flags: those that nvct knows.
+
+    Raises:
+        RequestError: the edits need what a hook cannot do.
+    """
+    found: list[tuple[str, Options]] = []
+    for one in edits:
+        for what, needed in (("network devices", one["net"]), ("an RDT class", one["rdt"])):
+            if needed:
+                raise RequestError(f"a prestart hook cannot give {what}", hint="use the runtime")
+        for point, texts in one["hooks"].items():
+            for text in texts:
+                hook: dict[str, Any] = jsontext.parse(text, "a plan")  # type: ignore[assignment]  # our compiler's
+                found.append(_action(point, hook["path"], hook.get("args", [])))
+    return found
+
+
+def _action(point: str, path: str, args: list[str]) -> tuple[str, Options]:
+    words = args[1:]
+    while words and words[0] not in hooks.HOOKS:
+        del words[0]  # nvidia-ctk hook NAME; --quiet NAME
+    if point != IN_CONTAINER or not words:
+        raise RequestError(
+            f"a prestart hook cannot run {path} at {point}", hint="use --runtime=nvidia"
+        )
+    try:
+        return words[0], flags.read(words[1:], hooks.HOOKS[words[0]] | hooks.COMMON)
+    except NvctError as error:
+        raise HostError(f"a plan's hook {words[0]}: {error.message}") from error

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device rules as a BPF program of cgroup v2, and that program in the place of those there.
+
+Of several programs of a cgroup all must allow an access, so adding one cannot allow more: each
+that is attached is replaced. Where config.json is at hand, by one made of the whole set of rules,
+config.json's and ours; nothing is read out of a program that is attached. Where it is not, by the
+same program with our rules before it, as libnvidia-container does.
+"""
+
+from __future__ import annotations
+
+import posix
+from _struct import pack
+
+from nvct.errors import HostError
+from nvct.linux import bpf
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvct.container.prestart.rule import Rule
+
+NAME = "nvct_device"
+KINDS = {"b": 1, "c": 2}  # BPF_DEVCG_DEV_*
+ACCESS = {"m": 1, "r": 2, "w": 4}  # BPF_DEVCG_ACC_*
+R0, R1, TYPE, WANTED, MAJOR, MINOR = range(6)
+"""Registers: the answer, the context and then a scratch, and what is asked for."""
+LOAD_WORD, MOVE, MOVE_IMM, AND, SHIFT_RIGHT = 0x61, 0xBF, 0xB7, 0x54, 0x74
+IF_EQUAL, IF_NOT_EQUAL, EXIT = 0x15, 0x55, 0x95
+
+
+def build(rules: list[Rule]) -> bytes:
+    """Return the program's instructions.
+
+    Each kind of access (mknod, read, write) is decided by the last rule that fits the device and
+    names it, as in cgroup v1; what no rule decides is denied. So the program goes through the
+    rules from the last one, and forgets of what is asked for what was allowed.
+    """
+    program = _head()
+    for rule in reversed(rules):
+        program += _rule(rule)
+        if rule.decides_everything:
+            break
+    program += [_code(MOVE_IMM, R0, immediate=0), _code(EXIT)]
+    return b"".join(program)
+
+
+def before(rules: list[Rule], program: bytes) -> bytes:
+    """Return a program that allows what rules allow, and decides all else as another one does.
+
+    What follows finds the context in R1, as it does at a start: rules that allow leave it there.
+    """
+    return b"".join([*_head(), *(code for rule in rules for code in _rule(rule)), program])
+
+
+def _head() -> list[bytes]:
+    """Return the instructions that take apart what is asked for."""
+    return [
+        _code(LOAD_WORD, WANTED, R1, 0),  # access << 16 | type
+        _code(MOVE, TYPE, WANTED),
+        _code(AND, TYPE, immediate=0xFFFF),
+        _code(SHIFT_RIGHT, WANTED, immediate=16),
+        _code(LOAD_WORD, MAJOR, R1, 4),
+        _code(LOAD_WORD, MINOR, R1, 8),
+    ]
+
+
+def _rule(rule: Rule) -> list[bytes]:
+    bits = 0
+    for letter in rule.access:
+        bits |= ACCESS.get(letter, 0)
+    tests = [
+        (register, value)
+        for register, value in (
+            (TYPE, KINDS.get(rule.kind, -1)),
+            (MAJOR, rule.major),
+            (MINOR, rule.minor),
+        )
+        if value >= 0
+    ]
+    if rule.allow:
+        body = [
+            _code(AND, WANTED, immediate=7 & ~bits),
+            _code(IF_NOT_EQUAL, WANTED, offset=2, immediate=0),
+        ]
+    else:
+        body = [
+            _code(MOVE, R1, WANTED),
+            _code(AND, R1, immediate=bits),
+            _code(IF_EQUAL, R1, offset=2, immediate=0),
+        ]
+    body += [_code(MOVE_IMM, R0, immediate=int(rule.allow)), _code(EXIT)]
+    left = len(tests) + len(body)
+    made = []
+    for register, value in tests:
+        left -= 1
+        made.append(_code(IF_NOT_EQUAL, register, offset=left, immediate=value))
+    return made + body
+
+
+def _code(code: int, to: int = 0, source: int = 0, offset: int = 0, immediate: int = 0) -> bytes:
+    return pack("<BBhi", code, to | source << 4, offset, immediate)
+
+
+def replace(folders: list[str], rules: list[Rule]) -> None:
+    """Put a program of the rules in the place of each device program of some cgroups.
+
+    Raises:
+        HostError: the kernel does not allow it.
+    """
+    program = build(rules)
+    _replace_all(folders, lambda _: program)
+
+
+def extend(folders: list[str], rules: list[Rule]) -> None:
+    """Let each device program of some cgroups allow what these rules allow, too.
+
+    Raises:
+        HostError: the kernel does not allow it, or does not show a program.
+    """
+
+    def extended(old: int) -> bytes:
+        program = bpf.instructions(old)
+        if not program:
+            raise HostError(
+                "the kernel does not show a device program of the container's cgroup",
+                hint="add --no-cgroups, or use nvidia-container-runtime-hook",
+            )
+        return before(rules, program)
+
+    _replace_all(folders, extended)
+
+
+def _replace_all(folders: list[str], program_for: Callable[[int], bytes]) -> None:
+    for folder in folders:
+        try:
+            fd = posix.open(folder, posix.O_RDONLY | posix.O_DIRECTORY)
+            try:
+                _replace(fd, program_for)
+            finally:
+                posix.close(fd)
+        except OSError as error:
+            raise HostError(
+                f"cannot change the device rules of {folder}: {error.strerror}",
+                hint="set no-cgroups = true in config.toml where a hook may not",
+            ) from error
+
+
+def _replace(cgroup_fd: int, program_for: Callable[[int], bytes]) -> None:
+    flags, ids = bpf.query(cgroup_fd)
+    for program_id in ids:
+        old = new = -1
+        try:
+            old = bpf.open_program(program_id)
+            new = bpf.load(program_for(old), NAME)  # one for each: none can be attached twice
+            if flags & bpf.ALLOW_MULTI:
+                bpf.replace(cgroup_fd, new, old)
+            else:
+                bpf.attach(cgroup_fd, new, flags)
+        finally:
+            for fd in (old, new):
+                if fd >= 0:
+                    posix.close(fd)

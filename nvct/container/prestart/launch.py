@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the launcher starts nvidia-container-runtime-hook.
+
+Hot. `sys.argv` is -c, the program's name, its arguments.
+"""
+
+from __future__ import annotations
+
+import posix
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def main(cold: str) -> NoReturn:
+    """Run the hook and leave without finalising the interpreter.
+
+    Args:
+        cold: the interpreter that has nvct's cold side and its dependencies.
+    """
+    from nvct.container.prestart.main import main as run
+
+    env = {k.decode("utf-8", "surrogateescape"): v.decode("utf-8", "surrogateescape")
+           for k, v in posix.environ.items()}  # fmt: skip
+    status = run(sys.argv[2:], env, cold, program=sys.argv[1])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    posix._exit(status)

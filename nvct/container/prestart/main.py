@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Program nvidia-container-runtime-hook (and nvidia-container-toolkit): the command line.
+
+Contract, as the incumbent's: `prestart` works, `poststart` and `poststop` have nothing to do and
+succeed, anything else is a usage error with status 2. An error is one line on stderr and status
+1, with which the OCI runtime fails the container. A container that asks for no GPU is left
+untouched and never fails here.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from nvct import errors, paths
+from nvct.container.cdi_hook import options as flags
+from nvct.errors import ConfigError, NvctError, RequestError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.config.model import Config
+    from nvct.container.cdi_hook.options import Kinds
+    from nvct.container.prestart.state import State
+    from nvct.container.request.model import Request
+    from nvct.container.request.origin import Origin
+    from nvct.container.request.resolve import Defined
+    from nvct.container.shim.create import Host
+    from nvct.oci.bundle import Bundle
+
+PROGRAM = "nvidia-container-runtime-hook"
+FLAGS: Kinds = {
+    "config": flags.TEXT, "debug": flags.SWITCH, "version": flags.SWITCH,
+    "help": flags.SWITCH, "h": flags.SWITCH,
+}  # fmt: skip
+NOTHING_TO_DO = ("poststart", "poststop")
+USAGE = """\
+usage: {program} [-config FILE] [-debug] [-version] COMMAND
+
+commands:
+  prestart    give a container what it asks for; its state is read from stdin
+  poststart   nothing
+  poststop    nothing"""
+HANDLED = ("auto", "legacy")
+"""The configured modes in which a hook delivers, unless its skip-mode-detection is set."""
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+INJECTED = "void"
+"""What a spec or the shim leaves in NVIDIA_VISIBLE_DEVICES of a container it has edited."""
+
+
+def main(
+    argv: list[str], env: dict[str, str], cold: str, stdin_fd: int = 0, *, program: str = PROGRAM
+) -> int:
+    """Run the hook.
+
+    Args:
+        argv: the arguments, without the program's name.
+        env: the environment.
+        cold: the interpreter of the cold side.
+        stdin_fd: where the container's state comes from.
+        program: the name that messages begin with.
+
+    Returns:
+        The exit status.
+    """
+    try:
+        return _dispatch(argv, env, cold, stdin_fd, program)
+    except NvctError as error:
+        _say(errors.line(program, error))
+        return error.exit_status
+    except OSError as error:
+        what = f"cannot use {error.filename}" if error.filename is not None else "system error"
+        _say(errors.line(program, NvctError(f"{what}: {error.strerror}")))
+    except Exception as error:
+        if "NVCT_DEBUG" in env:
+            raise
+        _say(errors.line(program, errors.unexpected(error)))
+    return 1
+
+
+def _dispatch(argv: list[str], env: dict[str, str], cold: str, stdin_fd: int, program: str) -> int:
+    found = flags.read(argv, FLAGS)
+    if found.is_set("version"):
+        from nvct import version
+
+        print(version.text("NVIDIA Container Runtime Hook"), end="")
+        return 0
+    command = found.rest[0] if found.rest else ""
+    if found.is_set("help") or found.is_set("h") or command == "help":
+        print(USAGE.format(program=program))
+        return 0
+    if command in NOTHING_TO_DO:
+        return 0
+    if command != "prestart":
+        what = f"no command {command!r}" if command else "no command is given"
+        raise UsageError(what, hint=f"{program} prestart < STATE")
+    if found.text("config"):
+        env = {**env, paths.CONFIG_ENV: found.text("config")}
+    prestart(env, cold, stdin_fd, program)
+    return 0
+
+
+def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGRAM) -> None:
+    """Give the container whose state comes from a descriptor what it asks for.
+
+    Raises:
+        NvctError: it cannot have it, and why.
+    """
+    from nvct.container.plan.store import Store, run_dir
+    from nvct.container.prestart import state as states
+    from nvct.container.shim import settings
+    from nvct.oci import bundle as bundles
+
+    state = states.read(stdin_fd)
+    if states.is_inside(state.pid):
+        env = {}  # the image's
+    bundle = bundles.load(bundles.config_path(state.bundle))
+    if is_served(bundle):
+        return
+    store = Store(run_dir(env), create=True)
+    try:
+        try:
+            config = settings.load(store, env, cold)
+            trouble: NvctError | None = None
+        except NvctError as error:  # it only concerns who asks
+            config, trouble = settings.fallback(), error
+
+        def host() -> Host:
+            from nvct.container.shim.create import Host  # who asks for nothing needs none
+
+            return Host(store, env, cold, config.proc_root)
+
+        origin = None
+        if config.policy:  # only where config.toml has rules
+            from nvct.container.shim.create import origin_of
+
+            origin = origin_of(bundle, config, host())
+        request = asked(bundle, config, origin, lambda name: host().defines(name))
+        if request is None:
+            return
+        if trouble is not None:
+            raise trouble
+        _deliver(request, bundle, state, config=config, host=host(), program=program)
+    finally:
+        store.close()
+
+
+def is_served(bundle: Bundle) -> bool:
+    """Tell whether the shim or a CDI spec has already given the container its GPUs."""
+    value = None
+    for entry in bundle.env:
+        name, equals, text = entry.partition("=")
+        if equals and name == VISIBLE_DEVICES:
+            value = text
+    return value == INJECTED
+
+
+def asked(
+    bundle: Bundle, config: Config, origin: Origin | None = None, defined: Defined | None = None
+) -> Request | None:
+    """Return what a container asks a hook for; annotations are for engines and the shim.
+
+    `origin` and `defined` are those of `nvct.container.request.resolve.decide`.
+
+    Raises:
+        RequestError: it asks for what cannot be understood, or for CDI devices by name.
+        NotPermittedError: the policy denies it.
+        ConfigError: it asks, but a mode is configured in which hooks do not deliver.
+    """
+    from nvct.container.request.resolve import decide
+
+    mode, config.mode = config.mode, "legacy"
+    request, _ = decide(
+        bundle.env, bundle.mounts, {}, bundle.bounding, config, origin=origin, defined=defined
+    )
+    if request is None:
+        return None
+    if mode not in HANDLED and not config.skip_mode_detection:
+        raise ConfigError(
+            f"{config.path or 'the configuration'}: in mode {mode} a prestart hook gives no GPU",
+            hint="use --runtime=nvidia or CDI devices, or mode auto",
+        )
+    if request.qualified:
+        raise RequestError(
+            f"{request.source} names the CDI device {request.ids[0]}, which a hook cannot give",
+            hint="use --runtime=nvidia, or CDI devices of the engine",
+        )
+    return request
+
+
+def _deliver(
+    request: Request,
+    bundle: Bundle,
+    state: State,
+    *,
+    config: Config,
+    host: Host,
+    program: str,
+) -> None:
+    from nvct.config.model import check
+    from nvct.container.prestart.container import Container, rootfs_of
+    from nvct.container.prestart.deliver import Delivery
+    from nvct.container.prestart.process import Process
+    from nvct.container.shim.create import edits_that_exist
+
+    check(config)
+
+    def warn(text: str) -> None:
+        _say(f"{program}: warning: {errors.printable(text)}")
+
+    rootfs = rootfs_of(bundle, state.bundle)
+    process = Process(state.pid)  # before plans are made, which may take seconds
+    try:
+        process.hold()
+        edits = edits_that_exist(request, config, host)
+        container = Container(state.pid, rootfs, process=process)
+    except BaseException:
+        process.close()
+        raise
+    try:
+        Delivery(container, bundle, config, host.env, warn).run(edits)
+    finally:
+        container.close()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device nodes in a container's live /dev.
+
+Made by mknod; in a user namespace, where no node that is made works, the host's is bound. A node
+of the same numbers that is there already stays as it is: /dev may be the host's own.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from nvct.container.prestart.mounts import Tree
+from nvct.errors import HostError, RequestError, UnsafePathError
+from nvct.linux import constants as c
+from nvct.linux.device_nodes import node as host_node
+from nvct.linux.files import discard, lstat_or_none, split, temporary_name
+from nvct.oci import jsontext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvct.container.plan.model import Edits
+    from nvct.linux.kernel import Kernel
+    from nvct.linux.root import Root
+
+DEFAULT_MODE = 0o666
+ST_NODEV = 4
+BOUND = c.MOUNT_ATTR_NOSUID | c.MOUNT_ATTR_NOEXEC
+
+
+class Node:
+    """A device node that the container is to have.
+
+    Attributes:
+        path: in the container.
+        device: its number.
+        mode: its permissions.
+        uid, gid: its owner.
+    """
+
+    __slots__ = ("device", "gid", "host", "mode", "path", "uid")
+
+    def __init__(self, text: str, uid: int, gid: int, host: str = "") -> None:
+        """Read an entry for linux.devices; owners that it does not name are the process's.
+
+        `host` is the path of the host's node where the plan says it.
+
+        Raises:
+            RequestError: it is no character device.
+        """
+        entry: dict[str, Any] = jsontext.parse(text, "a plan")  # type: ignore[assignment]  # our compiler's
+        self.path: str = entry["path"]
+        self.host = host
+        if entry["type"] not in ("c", "u"):
+            raise RequestError(f"{self.path} is no character device, as a hook makes them")
+        self.device = posix.makedev(entry["major"], entry["minor"])
+        self.mode: int = entry.get("fileMode", DEFAULT_MODE) & 0o777
+        self.uid: int = entry.get("uid", uid)
+        self.gid: int = entry.get("gid", gid)
+
+    @property
+    def numbers(self) -> str:
+        """Major and minor number as a person writes them."""
+        return f"{posix.major(self.device)}:{posix.minor(self.device)}"
+
+    def make(self, root: Root, kernel: Kernel) -> None:
+        """Make the node by a temporary name and rename.
+
+        Raises:
+            UnsafePathError: a directory is there.
+            HostError: a node there could not be used, or cannot be made.
+        """
+        parent, name = split(self.path)
+        folder = root.dir_fd(parent, create=True, kernel=kernel)
+        try:
+            found = lstat_or_none(name, folder)
+            kind = found.st_mode & c.S_IFMT if found else 0
+            if found and kind == c.S_IFCHR and found.st_rdev == self.device:
+                return
+            if kind == c.S_IFDIR:
+                raise UnsafePathError(f"{self.path} in the container is a directory")
+            if posix.fstatvfs(folder).f_flag & ST_NODEV:
+                raise HostError(f"{parent} in the container is mounted nodev: no GPU works there")
+            self._make(name, folder, kernel)
+        except OSError as error:
+            raise HostError(
+                f"cannot make {self.path} ({self.numbers}) in the container: {error.strerror}"
+            ) from error
+        finally:
+            posix.close(folder)
+
+    def _make(self, name: str, folder: int, kernel: Kernel) -> None:
+        temporary = temporary_name()
+        kernel.mknod(temporary, c.S_IFCHR | 0o600, self.device, dir_fd=folder)
+        try:
+            kernel.lchown(temporary, self.uid, self.gid, dir_fd=folder)
+            kernel.chmod(temporary, self.mode, dir_fd=folder)  # whatever the umask
+            kernel.rename(temporary, name, source_dir_fd=folder, target_dir_fd=folder)
+        except BaseException:
+            discard(temporary, folder, kernel)
+            raise
+
+    def take(self, dev_root: str, kernel: Kernel) -> Tree:
+        """Return the host's node as something to mount in the container.
+
+        Args:
+            dev_root: below which the host's /dev lies.
+            kernel: what takes it.
+
+        Raises:
+            HostError: the host has no such node, or another one in its place.
+        """
+        path = self.host or dev_root.rstrip("/") + self.path
+        found = host_node(path)
+        if found is None or posix.makedev(*found[:2]) != self.device:
+            raise HostError(
+                f"{path} is not the device {self.numbers} that a user namespace is to get",
+                hint="nvidia-ctk system create-device-nodes makes it",
+            )
+        return Tree(path, self.path, BOUND, kernel, recursive=False)
+
+
+def collect(edits: list[Edits], uid: int, gid: int) -> list[Node]:
+    """Return the nodes of edits; the last of a path counts.
+
+    Raises:
+        RequestError: one is no character device.
+    """
+    wanted = {node["path"]: node for one in edits for node in one["nodes"]}
+    return [Node(n["node"], uid, gid, n.get("host", "")) for n in wanted.values()]

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device rules of a live container: what it may open.
+
+In the order of design section 6: systemd is told first, where the container's cgroup is one of its
+units, as a daemon-reload would set its own rules again; then cgroup v1's devices.allow, or
+cgroup v2's device programs. A rootless engine has no device rules, so there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from nvct.container.prestart.rule import ANY, Rule
+from nvct.errors import HostError
+from nvct.linux import mountinfo
+from nvct.linux.files import read_bytes
+from nvct.oci import jsontext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from nvct.container.prestart.process import Process
+
+LIMIT = 16 << 20
+UNITS = (".scope", ".service")
+DEFAULTS = (
+    ("c", ANY, ANY, "m"), ("b", ANY, ANY, "m"),
+    ("c", 1, 3, "rwm"), ("c", 1, 5, "rwm"), ("c", 1, 7, "rwm"), ("c", 1, 8, "rwm"),
+    ("c", 1, 9, "rwm"), ("c", 5, 0, "rwm"), ("c", 5, 1, "rwm"), ("c", 5, 2, "rwm"),
+    ("c", 136, ANY, "rwm"),
+)  # fmt: skip
+"""What runtimes allow beyond config.json: mknod, null, zero, full, random, urandom, tty, console,
+ptmx and pts (runc 1.3: libcontainer/specconv.AllowedDevices; crun 1.8: cgroup-resources.c)."""
+
+
+class Cgroup:
+    """Where a process's device rules are kept.
+
+    Attributes:
+        path: of its cgroup on the hierarchy with the device rules, "/" at its top.
+        folder: of that cgroup in the file system.
+        unified: it is cgroup v2.
+    """
+
+    __slots__ = ("folder", "path", "unified")
+
+    def __init__(self, path: str, folder: str, *, unified: bool) -> None:
+        """Keep them."""
+        self.path = path
+        self.folder = folder
+        self.unified = unified
+
+    @property
+    def unit(self) -> str:
+        """The systemd unit that the cgroup is or lies in, "" if none."""
+        for name in reversed(self.path.split("/")):
+            if name.endswith(UNITS):
+                return name
+        return ""
+
+    def folders(self) -> list[str]:
+        """Return the cgroup's folder, and those above it up to the unit that it lies in."""
+        found = [self.folder]
+        names = self.path.rstrip("/").split("/")
+        if self.unit:
+            while not names.pop().endswith(UNITS):
+                found.append(found[-1].rpartition("/")[0])
+        return found
+
+
+def find(pid: int, proc: str = "/proc", process: Process | None = None) -> Cgroup:
+    """Return where the device rules of a process are.
+
+    Args:
+        pid: its number.
+        proc: the host's /proc.
+        process: the process, if it has been opened; its number is not looked up again then.
+
+    Raises:
+        HostError: no hierarchy is mounted that has them.
+    """
+    paths = {}
+    if process is None:
+        text = _read(f"{proc}/{pid}/cgroup")
+    else:
+        text = process.read("cgroup").decode("utf-8", "surrogateescape")
+    for line in text.splitlines():
+        _, controllers, path = line.split(":", 2)
+        paths[controllers] = path
+    ways = [(path, False) for names, path in paths.items() if "devices" in names.split(",")]
+    ways += [(path, True) for names, path in paths.items() if not names]
+    mounts = mountinfo.parse(_read(f"{proc}/self/mountinfo"))
+    for path, unified in ways:
+        for mount in mounts:
+            if _has_rules(mount, unified=unified):
+                folder = _below(mount, path)
+                if _is_there(folder):  # not below a mount that hides it
+                    return Cgroup(path, folder, unified=unified)
+    raise HostError(
+        f"no cgroup with device rules of process {pid} is mounted",
+        hint="set no-cgroups = true in config.toml where there are none",
+    )
+
+
+def _has_rules(mount: mountinfo.Mount, *, unified: bool) -> bool:
+    if unified:
+        return mount.fstype == "cgroup2"
+    return mount.fstype == "cgroup" and "devices" in mount.super_options
+
+
+def _is_there(folder: str) -> bool:
+    try:
+        posix.stat(folder)
+    except OSError:
+        return False
+    return True
+
+
+def _below(mount: mountinfo.Mount, path: str) -> str:
+    root = mount.root.rstrip("/")
+    inside = path[len(root) :] if path == root or path.startswith(root + "/") else path
+    return mount.target.rstrip("/") + inside.rstrip("/")
+
+
+def _read(path: str) -> str:
+    return read_bytes(path, LIMIT).decode("utf-8", "surrogateescape")
+
+
+def allow(
+    texts: list[str],
+    pid: int,
+    configured: list[dict[str, Any]] | None,
+    *,
+    env: dict[str, str],
+    warn: Callable[[str], None],
+    proc: str = "/proc",
+    process: Process | None = None,
+) -> None:
+    """Let a container open devices.
+
+    Args:
+        texts: the rules, as entries of linux.resources.devices.
+        pid: of the container's process.
+        configured: linux.resources.devices of its config.json; None where that is not known: what
+            the cgroup allows stays allowed.
+        env: with which systemctl is started.
+        warn: told if systemd could not be.
+        proc: the host's /proc.
+        process: the container's, if it has been opened.
+
+    Raises:
+        HostError: the kernel does not take a rule.
+    """
+    ours = _parsed(texts)
+    if not ours:
+        return
+    cgroup = find(pid, proc, process)
+    if cgroup.path == "/":
+        return  # the top of the hierarchy has no rules
+    if cgroup.unit:
+        from nvct.container.prestart import systemd
+
+        systemd.allow(cgroup.unit, ours, env=env, warn=warn)
+    if cgroup.unified:
+        from nvct.container.prestart import device_filter
+
+        if configured is None:
+            device_filter.extend(cgroup.folders(), ours)
+        else:
+            device_filter.replace(cgroup.folders(), _there(configured) + ours)
+    else:
+        _write(cgroup.folder, ours)
+
+
+def _parsed(texts: list[str]) -> list[Rule]:
+    return [
+        Rule.read(jsontext.parse(text, "a plan"))  # type: ignore[arg-type]  # our compiler's
+        for text in dict.fromkeys(texts)
+    ]
+
+
+def _there(configured: list[dict[str, Any]]) -> list[Rule]:
+    """Return the rules that a container has without ours."""
+    rules = [Rule.read(entry) for entry in configured]
+    return rules + [Rule(*rule, allow=True) for rule in DEFAULTS]
+
+
+def _write(folder: str, rules: list[Rule]) -> None:
+    path = f"{folder}/devices.allow"
+    try:
+        fd = posix.open(path, posix.O_WRONLY)
+        try:
+            for rule in rules:
+                posix.write(fd, str(rule).encode())
+        finally:
+            posix.close(fd)
+    except OSError as error:
+        raise HostError(
+            f"cannot allow a device in {path}: {error.strerror}",
+            hint="set no-cgroups = true in config.toml where a hook may not",
+        ) from error

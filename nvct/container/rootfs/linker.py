@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an image's dynamic linker is, and where it looks.
+
+glibc has a cache and folders of its own, musl a path file; a static image has neither linker.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from nvct.container.rootfs import linker_conf
+from nvct.linux.constants import S_IFDIR, S_IFMT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.container.rootfs.changes import Changes
+    from nvct.linux.root import Root
+
+CACHE = "/etc/ld.so.cache"
+LIBC = "libc.so.6"
+LOADERS = {
+    "x86_64": "/lib64/ld-linux-x86-64.so.2",
+    "aarch64": "/lib/ld-linux-aarch64.so.1",
+    "i386": "/lib/ld-linux.so.2",
+}
+FOLDERS_32 = (
+    "/usr/lib/i386-linux-gnu", "/lib/i386-linux-gnu", "/usr/lib32", "/lib32", "/usr/lib", "/lib",
+)  # fmt: skip
+MUSL_DEFAULT = ("/lib", "/usr/local/lib", "/usr/lib")  # musl, ldso/dynlink.c
+MUSL_LIMIT = 1 << 16
+
+
+def has_glibc(root: Root) -> bool:
+    """Tell whether programs of the image may be linked dynamically to glibc."""
+    return root.lstat(CACHE) is not None or any(root.is_file(p) for p in LOADERS.values())
+
+
+def has_loader(root: Root) -> bool:
+    """Tell whether glibc's dynamic linker of this machine is where programs usually name it."""
+    return root.is_file(LOADERS.get(posix.uname().machine, ""))
+
+
+def musl_path(root: Root) -> str:
+    """Return the path file of the image's musl, "" where it has none."""
+    name = f"ld-musl-{posix.uname().machine}"
+    return f"/etc/{name}.path" if root.is_file(f"/lib/{name}.so.1") else ""
+
+
+def add_musl(changes: Changes, path: str, folders: list[str]) -> None:
+    """Add folders to musl's path file, which replaces its defaults when it is there.
+
+    Raises:
+        UnsafePathError: the path file is no regular file.
+    """
+    data = changes.root.read_file(path, MUSL_LIMIT) or b""
+    text = data.decode("utf-8", "surrogateescape")
+    lines = [part for line in text.splitlines() for part in line.split(":") if part]
+    known = lines or list(MUSL_DEFAULT)
+    new = [f for f in folders if f not in known and linker_conf.is_plain(f)]
+    if new:
+        text = "\n".join([*known, *new]) + "\n"
+        changes.file(path, None, text.encode("utf-8", "surrogateescape"))
+
+
+def library_folder(root: Root) -> str:
+    """Return the image's folder for libraries of this machine, "" where none is known."""
+    machine = posix.uname().machine
+    triplet = f"{machine}-linux-gnu"
+    return _library_folder(
+        root,
+        (f"/usr/lib/{triplet}", f"/lib/{triplet}", "/usr/lib64", "/lib64", "/usr/lib", "/lib"),
+    )
+
+
+def library_folder_32(root: Root) -> str:
+    """Return the image's folder for 32-bit x86 libraries, "" where none is known.
+
+    Distributions without lib64 (Arch) have 64-bit libraries in a folder that others use for
+    32-bit ones.
+    """
+    folder = _library_folder(root, FOLDERS_32)
+    own = library_folder(root)
+    if folder and own and root.resolve(folder) == root.resolve(own):
+        return ""
+    return folder
+
+
+def _library_folder(root: Root, folders: tuple[str, ...]) -> str:
+    """Return the first folder that has libc, or the folder of the same name below /usr.
+
+    Where /usr is not merged (Debian up to 11, Ubuntu 18.04) libc is in /lib, and packages put
+    libraries below /usr, where compilers and programs look for them.
+    """
+    for folder in folders:
+        if root.lstat(f"{folder}/{LIBC}") is not None:
+            below = f"/usr{folder}"
+            return below if folder.startswith("/lib") and _is_folder(root, below) else folder
+    return ""
+
+
+def _is_folder(root: Root, path: str) -> bool:
+    found = root.stat(path)
+    return found is not None and found.st_mode & S_IFMT == S_IFDIR

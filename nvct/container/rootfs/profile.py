@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The application profile that tells EGL which GPUs a container has.
+
+What nvidia-container-toolkit v1.20 writes: a bit for each /dev/nvidiaN by its minor, as a
+hexadecimal number, which is no JSON but what the driver reads.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nvct.container.rootfs.changes import Changes
+
+FOLDER = "/etc/nvidia/nvidia-application-profiles-rc.d"
+FILE = "10-container.conf"
+PATH = f"{FOLDER}/{FILE}"
+FOLDER_MODE = 0o555
+DEVICE = "nvidia"
+MINORS = 64
+
+
+def mask_of(minors: Iterable[int]) -> int:
+    """Return the bits of those minors that have one."""
+    mask = 0
+    for minor in minors:
+        if minor < MINORS:
+            mask |= 1 << minor
+    return mask
+
+
+def is_gpu(name: str) -> bool:
+    """Tell whether a node's name in /dev is a GPU's."""
+    number = name[len(DEVICE) :]
+    return name.startswith(DEVICE) and number.isascii() and number.isdecimal()
+
+
+def render(mask: int) -> bytes:
+    """Return the profile that makes the GPUs of a mask visible to EGL."""
+    text = (
+        '{"profiles":[{"name":"_container_","settings":'
+        f'["EGLVisibleDGPUDevices",{mask:#x}]}}],'
+        '"rules":[{"pattern":[],"profile":"_container_"}]}'
+    )
+    return text.encode()
+
+
+def add(changes: Changes, minors: Iterable[int]) -> None:
+    """Add the profile for GPUs; none where there is no GPU.
+
+    Raises:
+        UnsafePathError: something else stands in its place.
+    """
+    mask = mask_of(minors)
+    if mask and changes.file(PATH, changes.root.read_file(PATH), render(mask), 0o444):
+        changes.sealed.append((FOLDER, FOLDER_MODE))

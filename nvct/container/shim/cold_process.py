@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one door from the shim to the cold side: a process of its own, with a time limit.
+
+Hot, but opened only when something has to be compiled. The cold side runs under its own
+interpreter (which has PyYAML, nvidia-ml-py and so on) and answers with one JSON object on stdout.
+A process, because an NVML that hangs can then be killed: it costs one create 20 s and a sentence.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from nvct import errors, paths
+from nvct.errors import HostError, NvctError
+from nvct.oci import jsontext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import TypeVar
+
+    from nvct.container.plan.store import Store
+    from nvct.container.shim.negative_cache import Failures
+
+    T = TypeVar("T")
+
+TIMEOUT_S = 20
+LOCK_TIMEOUT_S = TIMEOUT_S + 10
+"""Longer than who holds the lock may take: who waits has the reason, not the lock, to tell of."""
+NOT_STARTED = 127
+KEPT = (
+    "PATH", "HOME", "XDG_CONFIG_HOME", "XDG_DATA_DIRS", "XDG_RUNTIME_DIR", "NVCT_RUN_DIR",
+    "NVCT_DEBUG",
+    paths.SIM_DEV_ENV,  # only a simulated NVML reads it; a real one has a fixed /dev
+)  # fmt: skip
+WORK = {
+    "config": "reading config.toml",
+    "registry": "reading the CDI specs",
+    "own": "looking at the driver",
+    "own-csv-all": "looking at the driver",
+    "own-none": "looking at the driver",
+    "properties": "asking NVML about the GPUs",
+}
+LOOKING = "looking for what the container asks for besides GPUs"
+"""What the other words do: mode-gds and so on."""
+
+
+def run(
+    cold: str, args: list[str], env: Mapping[str, str], timeout_s: float = TIMEOUT_S
+) -> dict[str, jsontext.Json]:
+    """Run `nvct.compile` with the cold interpreter and return its answer.
+
+    Raises:
+        NvctError: the error that the cold side answered with.
+        HostError: it crashed, could not be started or did not answer in time.
+    """
+    kept = {k: v for k, v in env.items() if k in KEPT or k.startswith("NVIDIA_CTK_")}
+    kept.setdefault("PATH", ":".join(paths.DEFAULT_PATH_DIRS))
+    work = WORK.get(args[0], LOOKING)
+    data, status = spawn([cold, "-I", "-m", "nvct.compile", *args], kept, work, timeout_s)
+    try:
+        answer = jsontext.parse(data.decode("utf-8", "surrogateescape"), "the cold side's answer")
+    except NvctError as error:
+        raise _crashed(cold, args, work, status) from error
+    if not isinstance(answer, dict):
+        raise _crashed(cold, args, work, status)
+    failed = answer.get("error")
+    if isinstance(failed, dict):
+        raise errors.rebuilt(failed)
+    return answer
+
+
+def _crashed(cold: str, args: list[str], work: str, status: int) -> HostError:
+    if status == NOT_STARTED << 8:
+        return HostError(
+            f"{work} failed: {cold} cannot be started",
+            hint="run nvct launchers install again",
+        )
+    if status & 0x7F:
+        return HostError(
+            f"{work} failed: {cold} -m nvct.compile died of signal {status & 0x7F}",
+            hint="nvct refresh shows whether it does again",
+        )
+    return HostError(
+        f"{work} failed: {cold} -m nvct.compile gave no answer",
+        hint=f"{' '.join([cold, '-I', '-m', 'nvct.compile', *args])} shows why",
+    )
+
+
+def spawn(argv: list[str], env: dict[str, str], work: str, timeout_s: float) -> tuple[bytes, int]:
+    """Run a program; return its stdout and wait status. Its process group is killed when late."""
+    from _signal import ITIMER_REAL, SIG_UNBLOCK, SIGALRM, pthread_sigmask, setitimer, signal
+
+    read_end, write_end = posix.pipe()
+    pid = posix.fork()
+    if pid == 0:
+        _become(argv, env, write_end)
+    posix.close(write_end)
+
+    def too_late(_number: int, _frame: object) -> None:
+        raise HostError(
+            f"{work} took longer than {timeout_s:g} s and was stopped",
+            hint="does nvidia-smi hang too? dmesg may say why",
+        )
+
+    # Whoever started us may have blocked it. (Nobody waits for an alarm of its own: exec follows.)
+    pthread_sigmask(SIG_UNBLOCK, [SIGALRM])
+    before = signal(SIGALRM, too_late)
+    setitimer(ITIMER_REAL, timeout_s)
+    parts = []
+    status = None
+    try:
+        while part := posix.read(read_end, 1 << 20):
+            parts.append(part)
+        status = posix.waitpid(pid, 0)[1]  # in time too: stdout may be closed long before the end
+    finally:
+        setitimer(ITIMER_REAL, 0)
+        signal(SIGALRM, before)
+        posix.close(read_end)
+        if status is None:
+            _kill(pid)
+    return b"".join(parts), status
+
+
+def _become(argv: list[str], env: dict[str, str], stdout: int) -> None:
+    """Execute a program in a session and process group of its own; never return."""
+    try:
+        posix.setsid()
+        null = posix.open("/dev/null", posix.O_RDWR)
+        posix.dup2(null, 0)
+        posix.dup2(stdout, 1)
+        if "NVCT_DEBUG" not in env:
+            posix.dup2(null, 2)
+        posix.execve(argv[0], argv, env)
+    finally:
+        posix._exit(NOT_STARTED)
+
+
+def _kill(pid: int) -> None:
+    """Kill a program and all that it started."""
+    from _signal import SIGKILL
+
+    try:
+        posix.killpg(pid, SIGKILL)
+    except OSError:  # it has not come to setsid yet
+        posix.kill(pid, SIGKILL)
+    posix.waitpid(pid, 0)
+
+
+def under_lock(
+    store: Store,
+    again: Callable[[], T | None],
+    make: Callable[[], T],
+    timeout_s: float = LOCK_TIMEOUT_S,
+    failures: Failures | None = None,
+) -> T:
+    """Return what another process has made meanwhile, else make it, one process at a time.
+
+    `failures` remembers that `make` failed, and for whom that counts. Where the run directory
+    cannot hold the lock, everybody makes their own.
+
+    Raises:
+        HostError: the lock was not free in time.
+        NvctError: `make` fails, or has just failed in another process.
+    """
+    if store.fd < 0:
+        return make()
+    from nvct.linux.files import Lock
+
+    if failures is not None:
+        failures.check()
+    lock = Lock(f"{store.path}/{paths.LOCK_FILE}", timeout_s)
+    try:
+        lock.__enter__()
+    except OSError:  # a full or read-only file system, or a directory in the lock's place
+        return make()
+    try:
+        found = again()
+        if found is not None:
+            return found
+        if failures is None:
+            return make()
+        failures.check()
+        return failures.watch(make)
+    finally:
+        lock.__exit__(None, None, None)

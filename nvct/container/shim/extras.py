@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container gets besides its GPUs, and requirements that only NVML can decide.
+
+Hot; loaded for the few containers that ask for it. GPUDirect Storage, RDMA cards, GDRCopy,
+NVSwitches, IMEX channels and MIG capabilities have a plan each, which the cold side compiles when
+it is first asked for. In all modes but cdi, where the devices have CDI names of their own.
+"""
+
+from __future__ import annotations
+
+from nvct.container.plan import model
+from nvct.container.request.model import FEATURES, MIG_CAPABILITIES
+from nvct.container.request.visible_devices import is_mig_index
+from nvct.errors import HostError, NvctError, RequestError, UnknownDeviceError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvct.container.request.model import Request
+    from nvct.container.shim.create import Host
+
+IMEX_VARIABLE = "NVIDIA_IMEX_CHANNELS"
+IMEX_KIND = "nvidia.com/imex-channel"
+IMEX_FOLDER = "/dev/nvidia-caps-imex-channels"
+MIG_KIND = "nvidia.com/mig"
+CAPABILITY_FILE = "/proc/driver/nvidia/capabilities/mig"
+
+
+def collect(
+    request: Request, host: Host, path: str, *, anew: bool
+) -> tuple[list[str], list[model.Edits]]:
+    """Return the ids that are left for the plan of the GPUs, and the edits for all else.
+
+    Raises:
+        NvctError: this host lacks something that is asked for.
+        StalePlanError: a plan no longer holds.
+    """
+    extras = request.extras
+    edits: list[model.Edits] = []
+    got: list[str] = []
+    for mode, variable in FEATURES.items():
+        if getattr(extras, mode):
+            plan = _plan(host, mode, f"{variable}=enabled", path, anew=anew)
+            edits += model.collect(plan, [f"nvidia.com/{mode}=all"])
+            got.append(variable)
+    if extras.imex:
+        plan = _plan(host, "imex", IMEX_VARIABLE, path, anew=anew)
+        names = _channels(plan, extras.imex, unmade=extras.imex_unmade)
+        edits += model.collect(plan, [name for name in names if name in plan["devices"]])
+        edits += [_unmade(plan, name) for name in names if name not in plan["devices"]]
+        got.append(IMEX_VARIABLE)
+    ids = request.ids
+    wanted = [name for name in MIG_CAPABILITIES if getattr(extras, name)]
+    if wanted:
+        _refuse_mig_devices(request, MIG_CAPABILITIES[wanted[0]])
+        plan = _plan(host, "mig", MIG_CAPABILITIES[wanted[0]], path, anew=anew)
+        ids, names = _mig_names(request, wanted, plan)
+        edits += model.collect(plan, names)
+        got += [MIG_CAPABILITIES[name] for name in wanted]
+    note = f"besides GPUs: {', '.join(got)}"
+    if note not in request.notes:
+        request.notes.append(note)
+    return ids, edits
+
+
+def _plan(host: Host, mode: str, variable: str, path: str, *, anew: bool) -> model.Plan:
+    """Return the plan of a mode; an error names what asks for it."""
+    try:
+        return host.plan(f"mode-{mode}", path, anew=anew)
+    except NvctError as error:
+        error.message = f"{variable}: {error.message}"
+        raise
+
+
+def _channels(plan: model.Plan, numbers: list[int], *, unmade: bool) -> list[str]:
+    names = [f"{IMEX_KIND}={number}" for number in numbers]
+    if unmade and plan["host"].get("major"):
+        return names
+    if not plan["devices"]:
+        raise HostError(
+            f"{IMEX_VARIABLE}: no IMEX channel in {IMEX_FOLDER}",
+            hint="load nvidia with NVreg_CreateImexChannel0=1, or make the nodes with mknod",
+        )
+    for name in names:
+        if name not in plan["devices"]:
+            have = sorted([int(other.partition("=")[2]) for other in plan["devices"]])
+            there = ", ".join([str(n) for n in have[:12]]) + (" ..." if have[12:] else "")
+            number = name.partition("=")[2]
+            raise UnknownDeviceError(
+                f"{IMEX_VARIABLE} asks for channel {number}, this host has {there}",
+                hint="mknod in /dev/nvidia-caps-imex-channels makes more",
+            )
+    return names
+
+
+def _unmade(plan: model.Plan, name: str) -> model.Edits:
+    """Return the node of a channel that the driver has and /dev has not.
+
+    libnvidia-container makes the host's, at the word of an image; a container's own needs none.
+    """
+    minor = name.partition("=")[2]
+    numbers = f'"type":"c","major":{plan["host"]["major"]},"minor":{minor}'
+    path = f"{IMEX_FOLDER}/channel{minor}"
+    made = model.no_edits()
+    made["nodes"].append({
+        "path": path,
+        "host": path,
+        "node": f'{{"path":"{path}",{numbers},"fileMode":438}}',
+        "rule": f'{{"allow":true,{numbers},"access":"rwm"}}',
+    })  # fmt: skip
+    return made
+
+
+def _refuse_mig_devices(request: Request, variable: str) -> None:
+    for word in request.ids:
+        device = word.rpartition("=")[2]
+        if device.startswith("MIG-") or is_mig_index(device):
+            raise RequestError(
+                f"{variable} is about whole GPUs, but {device} is a MIG device",
+                hint="ask for all, or for its GPU",
+            )
+
+
+def _mig_names(
+    request: Request, wanted: list[str], plan: model.Plan
+) -> tuple[list[str], list[str]]:
+    """Return the ids that are left, and the names in the MIG plan.
+
+    As libnvidia-container: both capabilities are about whole GPUs, all their MIG devices included,
+    and a GPU in MIG mode, which containers do not get otherwise, is given with them. Where no GPU
+    can do MIG nothing is given: management containers ask for it on every node.
+    """
+    names = []
+    for name in wanted:
+        which = name.removeprefix("mig_")
+        if f"{MIG_KIND}={which}" in plan["devices"]:
+            names.append(f"{MIG_KIND}={which}")
+        elif f"{MIG_KIND}=all" in plan["devices"]:
+            raise HostError(
+                f"{MIG_CAPABILITIES[name]}: {plan['problems'][0]}",
+                hint=f"nvidia-modprobe -f {CAPABILITY_FILE}/{which} makes it",
+            )
+        else:
+            request.notes.append(f"{MIG_CAPABILITIES[name]} has no effect: no GPU is in MIG mode")
+    left = []
+    for word in request.ids:
+        name = f"{MIG_KIND}={word}"
+        if name in plan["devices"]:
+            names.append(name)
+        if name not in plan["devices"] or (word == "all" and plan["host"]["others"]):
+            left.append(word)
+    return left, names
+
+
+def check_gpus(
+    request: Request, facts: dict[str, str], names: list[str], host: Host, path: str
+) -> None:
+    """Hold requirements against brand and architecture of each GPU that is asked for.
+
+    What NVML does not tell holds, as in libnvidia-container.
+
+    Raises:
+        RequirementError: a GPU does not meet one.
+    """
+    from nvct.container.request.requirements import check
+
+    plan = host.plan("properties", path)
+    document: dict[str, Any] = {**plan}
+    gpus: dict[str, dict[str, str]] = document.get("gpus", {})
+    for problem in plan["problems"]:
+        note = f"{problem}: requirements on brand and arch count as met"
+        if note not in request.notes:
+            request.notes.append(note)
+    checked: list[dict[str, str]] = []
+    for name in names:
+        device = name.partition("=")[2]
+        for gpu in gpus.values() if device == "all" else [gpus.get(device, {})]:
+            if gpu not in checked:
+                checked.append(gpu)
+                check(request.requirements, {**facts, **gpu})

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the plans know of devices, for the rules of the policy.
+
+Hot; loaded only where there are rules.
+"""
+
+from __future__ import annotations
+
+from nvct.config.model import path_from
+from nvct.container.plan import model
+from nvct.container.request.model import OWN_KIND, RUNTIME_KIND
+from nvct.container.request.origin import count_all, names_of
+from nvct.container.shim.create import edits_for, plan_of, plans_of
+from nvct.errors import NvctError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nvct.config.model import Config
+    from nvct.container.request.device_numbers import Meant, Nodes
+    from nvct.container.request.model import Request
+    from nvct.container.shim.create import Host
+
+NUMBERS = ("devices", "driver/nvidia-caps/mig-minors")
+"""Files of procfs that say which extra a device number is."""
+
+
+class PlanDevices:
+    """The devices of this machine's plans."""
+
+    __slots__ = ("_config", "_host", "_path")
+
+    def __init__(self, config: Config, host: Host) -> None:
+        """Keep where the plans are; none is read yet."""
+        self._config = config
+        self._host = host
+        self._path = path_from(host.env)
+
+    def count(self, request: Request, kind: str) -> int:
+        """Return how many devices a kind's "all" stands for.
+
+        Raises:
+            NvctError: there is no plan of that kind.
+        """
+        plan, name = plan_of(request, self._host, kind, self._path, anew=False)
+        return count_all(plan, name)
+
+    def look_up(self, request: Request) -> None:
+        """Fail where a request names a device that is not there.
+
+        Raises:
+            UnknownDeviceError: it does.
+            NvctError: there is no plan to look in.
+        """
+        for plan, names in plans_of(request, request.ids, self._host, self._path, anew=False):
+            model.check_known(plan, names)
+
+    def known_as(self, request: Request, name: str) -> list[list[str]] | None:
+        """Return all names of each device that a name stands for, None if nobody knows."""
+        kind, _, device = name.partition("=")
+        asked = kind if name in request.ids else request.kind  # as plans_of does
+        try:
+            plan, kind = plan_of(request, self._host, asked, self._path, anew=False)
+        except NvctError:
+            return None
+        return names_of(plan, f"{kind}={device}")
+
+    def injected(self, request: Request) -> Nodes:
+        """Return the device nodes that a container would get.
+
+        Raises:
+            NvctError: it cannot have what it asks for.
+        """
+        from nvct.container.request.device_numbers import nodes_of
+
+        return nodes_of(edits_for(request, self._config, self._host))
+
+    def meant(
+        self, request: Request, nodes: Nodes, fits: Callable[[Sequence[str]], bool]
+    ) -> Meant:
+        """Return what the names that fit stand for, as far as that concerns some nodes.
+
+        Raises:
+            NvctError: there is no plan to look in.
+        """
+        from nvct.container.request import device_numbers
+
+        plans = [self._host.plan("registry", self._path)]
+        try:
+            plans.append(plan_of(request, self._host, RUNTIME_KIND, self._path, anew=False)[0])
+        except NvctError:
+            if any(map(device_numbers.is_gpu, nodes)):
+                raise
+        return device_numbers.meant(plans, OWN_KIND, fits)
+
+    def extras(self, nodes: Nodes) -> set[str]:
+        """Return the names of extras whose nodes are among some."""
+        from nvct.container.request.device_numbers import extras_of
+        from nvct.linux.files import read_bytes
+
+        texts = []
+        for name in NUMBERS:
+            try:
+                data = read_bytes(f"{self._host.proc_root}/{name}")
+            except OSError:
+                data = b""
+            texts.append(data.decode("ascii", "replace"))
+        return extras_of(nodes, *texts)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shim's configuration: config.toml, compiled once and checked on every use.
+
+Hot. Parsing TOML costs 13 ms, so the cold side does it once; what it found is kept as JSON in the
+run directory with the facts it depends on, beside launcher.conf for the launcher.
+"""
+
+from __future__ import annotations
+
+import posix
+import time
+
+from nvct import paths
+from nvct.config.model import Config, path_from
+from nvct.container.plan import fingerprints
+from nvct.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nvct.container.plan.store import Store
+
+FORMAT = 2
+AS_BYTES = ("utf-8", "surrogateescape")  # as paths are decoded
+LAUNCHER_WORDS = (
+    "NVIDIA_",
+    "CUDA_VERSION",
+    "nvidia-container-devices",
+    "nvidia-container-runtime-hook",
+    "nvidia-container-toolkit",
+)
+
+
+def fallback() -> Config:
+    """Return the defaults, which decide where config.toml cannot be used."""
+    return Config()
+
+
+def load(store: Store, env: Mapping[str, str], cold: str) -> Config:
+    """Return the configuration in force, compiling it where what is kept no longer holds.
+
+    Raises:
+        ConfigError: config.toml cannot be used.
+    """
+    path = path_from(env)
+    fact = fingerprints.take_file(path, time.time_ns())  # before reading: a later change breaks it
+    config, was_young = _kept(store, path)
+    if config is not None:
+        if was_young and fact[0] == "stat":
+            _keep(store, path, config, fact)
+        return config
+    if fact[0] == "absent" and is_absent(path):
+        config = Config()
+    else:
+        from nvct.container.shim import cold_process
+
+        config = Config.from_dict(cold_process.run(cold, ["config", path], env))
+    _keep(store, path, config, fact)
+    return config
+
+
+def is_absent(path: str) -> bool:
+    """Tell a file that is not there, or not for us, from one that cannot be looked at."""
+    try:
+        posix.stat(path)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _kept(store: Store, path: str) -> tuple[Config | None, bool]:
+    """Return the compiled configuration if it still holds, and whether the file was too young.
+
+    What is damaged is as if it were not there: it is made again.
+    """
+    kept = store.read_json(paths.CONFIG_CACHE)
+    if kept is None or kept.get("nvct-config") != FORMAT or kept.get("path") != path:
+        return None, False
+    found, values = kept.get("facts"), kept.get("config")
+    if not (isinstance(found, list) and found and isinstance(values, dict)):
+        return None, False
+    if fingerprints.broken(found):  # type: ignore[arg-type]  # it looks at their form itself
+        return None, False
+    try:
+        return Config.from_dict(values), found[0][0] == "hash"  # type: ignore[index]  # a fact
+    except ConfigError:
+        return None, False
+
+
+def _keep(store: Store, path: str, config: Config, fact: fingerprints.Fact) -> None:
+    """Keep the compiled configuration, and launcher.conf where the file's times can be trusted."""
+    document = {"nvct-config": FORMAT, "path": path, "facts": [fact], "config": config.to_dict()}
+    store.write_json(paths.CONFIG_CACHE, document)
+    if fact[0] in ("stat", "absent"):
+        store.write(paths.LAUNCHER_CONF, launcher_conf(config, path, fact).encode(*AS_BYTES))
+
+
+def launcher_conf(config: Config, path: str, fact: fingerprints.Fact) -> str:
+    """Return what the launcher needs to know; nothing that makes it hand over while debugging.
+
+    Words are cut at characters that JSON may escape, so that no escape hides them. Where nothing
+    is left of one, or a name cannot stand in a line, Python decides about every container.
+    """
+    words = [*LAUNCHER_WORDS, *config.swarm_resource, *config.annotation_prefixes]
+    plain = [max(_pieces(word), key=len) for word in words]
+    names = "".join([path, *config.runtimes])
+    if config.debug not in ("", "/dev/null") or "" in plain or "\n" in names or "\t" in names:
+        return "nvct-launcher 1\nend\n"
+    signature = fact[2]
+    stamp = " ".join([str(n) for n in signature]) if isinstance(signature, list) else "absent"
+    lines = ["nvct-launcher 1", f"config\t{path}\t{stamp}"]
+    lines += [f"runtime\t{name}" for name in config.runtimes]
+    lines += [f"word\t{word}" for word in plain]
+    return "\n".join([*lines, "end", ""])
+
+
+def _pieces(word: str) -> list[str]:
+    """Split a word at what JSON may write in more than one way."""
+    pieces = [""]
+    for char in word:
+        if char in '"\\/<>&\n\t' or not " " <= char <= "~":
+            pieces.append("")
+        else:
+            pieces[-1] += char
+    return pieces

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of a node, each looked at as it is now. Cold; nothing is changed or raised."""
+
+from __future__ import annotations
+
+import subprocess
+
+from nvct import paths
+from nvct.cdi import registry
+from nvct.compile import live_host
+from nvct.config import unread
+from nvct.container.plan import fingerprints, model
+from nvct.container.plan.store import Store
+from nvct.doctor.model import Part
+from nvct.errors import DriverNotFoundError, NvctError
+from nvct.host import procfs
+from nvct.host.gpu import nodes
+from nvct.linux import device_nodes
+from nvct.spec import causes, drift
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from nvct.config.model import Config
+    from nvct.container.plan.model import Farm
+    from nvct.doctor.model import Health
+    from nvct.engine.control.status import Status
+    from nvct.host.model import Inventory
+
+UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
+LINES = 8
+SYSTEMCTL_TIMEOUT_S = 5
+
+
+def configuration(settings: Config) -> Part:
+    """Look at config.toml; a key without effect is told, but no reason to be alarmed."""
+    if not settings.path:
+        return _part("config", "absent", ["no config.toml: the defaults hold"])
+    health: Health = "attention" if settings.warnings else "ok"
+    lines = [settings.path, *settings.warnings, *unread.warnings(settings)]
+    return _part("config", health, lines)
+
+
+def driver(settings: Config) -> tuple[Part, Inventory | None]:
+    """Look at the driver; return what was found beside what is said of it."""
+    roots = live_host.roots_of(settings)
+    try:
+        found = live_host.look(settings)
+    except DriverNotFoundError as error:
+        if procfs.driver_version(roots):
+            return _part("driver", "attention", [_said(error)]), None
+        return _part("driver", "absent", [error.message]), None
+    except NvctError as error:
+        return _part("driver", "attention", [_said(error)]), None
+    mig = sum(len(gpu.mig) for gpu in found.gpus)
+    text = f"{found.driver_version or 'of this board'}, {_count(len(found.gpus), 'GPU')}"
+    text += f", {_count(mig, 'MIG device')}" if mig else ""
+    health: Health = "attention" if found.warnings else "ok"
+    return _part("driver", health, [text, *found.warnings]), found
+
+
+def specs(settings: Config, found: Inventory | None) -> Part:
+    """Compare the CDI specs in force with the host."""
+    roots = live_host.roots_of(settings)
+    host = drift.Host(
+        live=found,
+        loaded=procfs.driver_version(roots),
+        stat_node=nodes.named_nodes(roots) if settings.plain_nodes else device_nodes.node,
+    )
+    report = drift.check(registry.scan(settings.spec_dirs), host)
+    if not report.specs:
+        folders = " and ".join(settings.spec_dirs)
+        return _part("specs", "absent", [f"none in {folders}; nvct publish writes one"])
+    count = f"{_count(report.specs, 'spec')}, {_count(report.devices, 'device')}"
+    if not report.drift:
+        return _part("specs", "ok", [f"{count}, no difference from the host"])
+    number = _count(len(report.drift), "difference")
+    lines = [f"{count}, {number} from the host; {causes.advice(report.drift, 'nvct publish')}"]
+    return _part("specs", "attention", [*lines, *causes.lines(report.drift)])
+
+
+def plans(run_dir: str) -> Part:
+    """Look at what the next create will use."""
+    store = Store(run_dir)
+    if store.fd < 0:
+        return _part("plans", "absent", ["none yet: the first container makes them"])
+    lines = [
+        f"{name.removesuffix(paths.PLAN_SUFFIX)}: {_plan(store.read_json(name) or {})}"
+        for name in (paths.REGISTRY_PLAN, paths.OWN_PLAN)
+        if store.read(name) is not None
+    ]
+    if not lines:
+        return _part("plans", "absent", ["none yet: the first container makes them"])
+    return _part("plans", "ok", lines)
+
+
+def _plan(plan: dict[str, Any]) -> str:
+    try:
+        broken = fingerprints.broken(plan["facts"])
+        fresh, number = model.is_current(plan), len(plan["devices"])
+    except (ValueError, KeyError, TypeError, NvctError):
+        return "damaged; the next container replaces it"
+    if broken is not None:
+        return f"{broken[1]} has changed; the next container replaces it"
+    if not fresh:
+        return "the view of the driver has changed; the next container replaces it"
+    return f"{_count(number, 'device name')}, fresh"
+
+
+def farm(settings: Config, run_dir: str) -> Part:
+    """Look at the views of the driver's files."""
+    from nvct.compile import farm_plan
+    from nvct.farm import collect
+
+    loaded = procfs.driver_version(live_host.roots_of(settings))
+    try:
+        need = collect.needs(loaded, [f"{run_dir}/{paths.OWN_PLAN}"])
+        found = collect.statuses(farm_plan.of(settings), need, strict=False)
+    except (NvctError, OSError) as error:
+        return _part("farm", "attention", [f"layout {settings.layout}: {error}"])
+    chosen = farm_plan.choice(settings, _table(run_dir))
+    if not found:
+        return _part("farm", "absent", [f"{chosen}; no view of the driver"])
+    problems = [f"{one.manifest.name}: {text}" for one in found for text in one.problems]
+    lines = [f"{chosen}; {_count(len(found), 'view')} of the driver", *problems]
+    return _part("farm", "attention" if problems else "ok", lines)
+
+
+def _table(run_dir: str) -> Farm | None:
+    """Return what the own plan says of a view, None where there is no plan."""
+    plan = Store(run_dir).read_json(paths.OWN_PLAN)
+    table = (plan or {}).get("farm")
+    return table if isinstance(table, dict) else None  # type: ignore[return-value]  # our compiler's
+
+
+def engines(found: Sequence[Status]) -> Part:
+    """Say what the engines of the host are told."""
+    here = [one for one in found if not one.engine.foreign]
+    others = f"{len(found) - len(here)} of a container or another user"
+    if not here:
+        more = f", {others}" if found else ""
+        return _part("engines", "absent", [f"none on this host{more}"])
+    lines, health = [], "ok"
+    for one in here:
+        name = " ".join(word for word in (one.engine.engine, one.engine.version) if word)
+        told = ", ".join(one.registered) or "no runtime of NVIDIA's"
+        lines.append(f"{name}: {told}{', the default' if one.is_default else ''}")
+        bad = [one.problem] if one.problem else []
+        bad += one.differences
+        bad += [f"the program of its runtime {word} is not there" for word in one.missing]
+        lines += [f"{name}: {text}" for text in bad]
+        health = "attention" if bad else health
+    if len(found) > len(here):
+        lines.append(f"{others}, not looked at")
+    return _part("engines", "attention" if health == "attention" else "ok", lines)
+
+
+def units(*, booted: bool, systemctl: str = "systemctl") -> Part:
+    """Ask systemd for the units that keep the published spec as the host is."""
+    if not booted:
+        return _part("units", "absent", ["systemd does not run here"])
+    lines, health = [], "ok"
+    for unit in UNITS:
+        state = _shown(systemctl, unit)
+        if state.get("LoadState") != "loaded":
+            lines.append(f"{unit}: not installed")
+            continue
+        failed = state.get("ActiveState") == "failed"
+        off = unit.endswith(".path") and state.get("ActiveState") != "active"
+        health = "attention" if failed or off else health
+        result = f", result {state.get('Result')}" if failed else ""
+        lines.append(f"{unit}: {state.get('ActiveState')}, {state.get('UnitFileState')}{result}")
+    return _part("units", "attention" if health == "attention" else "ok", lines)
+
+
+def _shown(systemctl: str, unit: str) -> dict[str, str]:
+    words = ["show", "--property=LoadState,ActiveState,UnitFileState,Result", unit]
+    try:
+        done = subprocess.run(
+            [systemctl, *words], capture_output=True, text=True, check=False,
+            timeout=SYSTEMCTL_TIMEOUT_S, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+
+
+def _part(name: str, health: Health, lines: Sequence[str]) -> Part:
+    if len(lines) > LINES:
+        lines = [*lines[: LINES - 1], f"and {len(lines) - LINES + 1} more"]
+    return Part(name=name, health=health, lines=tuple(lines))
+
+
+def _said(error: NvctError) -> str:
+    return f"{error.message}; {error.hint}" if error.hint else error.message
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carry a change of an engine's files out, whole or not at all, and take it back.
+
+Order: lock, settle what a killed run left, read and plan, check with the engine itself, journal,
+write, tell the engine, see that it is well, journal. Whatever fails after the journal has it puts
+the bytes back. Contract: nothing else writes an engine's files; a kill at any point leaves files
+that are whole, each as before or as planned, and a journal from which the next run goes back.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+from nvct.engine.change import journal as journals
+from nvct.engine.change import staging
+from nvct.engine.change import undo as undoing
+from nvct.engine.change.journal import DamagedJournalError, Entry, Page, Record
+from nvct.engine.files import writing
+from nvct.engine.model import Change, FileEdit
+from nvct.errors import EngineError, NvctError, UnsafePathError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Protocol
+
+    from nvct.engine.change.journal import Journal
+    from nvct.engine.model import Files, Wanted
+    from nvct.engine.modules import Module
+    from nvct.linux.kernel import Kernel
+
+    class Hands(Protocol):
+        """What can be done with an engine but for writing its files."""
+
+        def check(self, edits: Sequence[FileEdit]) -> Sequence[str]:
+            """Have the engine read files that are not in place yet; raise EngineError."""
+
+        def activate(self, *, restart: bool, back: bool = False) -> Sequence[str]:
+            """Tell a running engine to read its files, which may be `back`, and see that it does.
+
+            Raises:
+                EngineError: it does not.
+            """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What was done.
+
+    Attributes:
+        edits: that were made; () where everything was as it should be.
+        restart: the engine has to be restarted to see them.
+        notes: sentences for whoever asked.
+    """
+
+    edits: tuple[FileEdit, ...] = ()
+    restart: bool = False
+    notes: tuple[str, ...] = ()
+
+
+class Transaction:
+    """One engine's files, with what it takes to change them.
+
+    Args:
+        hands: of the engine; None only writes files.
+    """
+
+    def __init__(
+        self, module: Module, files: Files, journal: Journal, hands: Hands | None = None
+    ) -> None:
+        self.module = module
+        self.files = files
+        self.journal = journal
+        self.hands = hands
+
+    @property
+    def kernel(self) -> Kernel:
+        """Return what asks the kernel to change something."""
+        return self.journal.kernel
+
+    def configure(self, wanted: Wanted) -> Outcome:
+        """Make the files say what is wanted.
+
+        Raises:
+            DocumentError: a file, or the journal, cannot be understood.
+            EngineError: the engine refuses the files or does not come back with them, a file
+                cannot be written or was changed meanwhile; everything is as it was.
+            HostError: another process has the lock.
+        """
+        with self._locked():
+            path, page, notes = self._settled(wanted, aside=True)
+            change = self.module.plan(wanted, self.files)
+            if not change.edits:
+                return _outcome(change, notes)
+            self._check_shared(path, change)
+            state = self.module.state(wanted, self.files)
+            told = journals.ours(wanted, state, page.done)
+            pending = self._record(told, change)
+            done = undoing.merged(page.done, pending, self.module)
+            notes += self._commit(path, page.done, pending, done, change)
+            return _outcome(change, notes)
+
+    def undo(self, wanted: Wanted, *, aside: bool = False) -> Outcome:
+        """Give the files their bytes back; where others changed one, only our keys in it.
+
+        Args:
+            wanted: the engine and its main file.
+            aside: set a damaged journal aside instead of raising.
+
+        Raises:
+            as configure.
+        """
+        with self._locked():
+            path, page, notes = self._settled(wanted, aside=aside)
+            if page.done is None:
+                return Outcome(notes=(*notes, f"nothing to undo for {wanted.engine}"))
+            change = undoing.by_journal(page.done, self.module, self.files)
+            if change.edits:
+                pending = self._record(page.done.wanted, change)
+                refused = self._refused(page.done, change)
+                notes += refused
+                notes += self._commit(path, page.done, pending, None, change, tell=not refused)
+            else:
+                self._save(path, Page())
+            for entry in page.done.entries:
+                writing.remove_folders(self._at(entry.folders), self.kernel)
+            return _outcome(change, notes)
+
+    def remove(self, wanted: Wanted) -> Outcome:
+        """Take out every runtime with a program of ours, whoever registered it.
+
+        A damaged journal is set aside.
+
+        Raises:
+            as configure.
+        """
+        with self._locked():
+            path, page, notes = self._settled(wanted, aside=True)
+            change = undoing.without_ours(wanted, self.module, self.files)
+            if change.edits:
+                notes += self._commit(path, page.done, self._record(wanted, change), None, change)
+            return _outcome(change, notes)
+
+    # Steps.
+
+    def _locked(self) -> _Locked:
+        return _Locked(self.journal)
+
+    def _settled(
+        self, wanted: Wanted, *, aside: bool = False
+    ) -> tuple[str, Page, tuple[str, ...]]:
+        """Return the page of an engine, after going back from a change that was cut short.
+
+        A damaged page is set aside if `aside`, for an empty one.
+        """
+        path = self.journal.path(wanted.engine, wanted.config)
+        try:
+            page = self.journal.load(path)
+        except DamagedJournalError as error:
+            if not aside:
+                raise
+            return path, Page(), (self._set_aside(path, error),)
+        if page.pending is None:
+            return path, page, ()
+        notes = [f"an earlier change of {wanted.engine} was cut short: its files are as before it"]
+        notes += self._go_back(page.pending)
+        if page.pending.told:
+            notes += self._activate(restart=page.pending.restart)
+        page = Page(done=page.done)
+        self._save(path, page)
+        return path, page, tuple(notes)
+
+    def _set_aside(self, path: str, error: DamagedJournalError) -> str:
+        try:
+            aside = self.journal.set_aside(path)
+        except OSError as failed:
+            raise writing.refused(failed, path) from failed
+        return f"{error.message}: set aside as {aside}; undo knows nothing from before now"
+
+    def _refused(self, record: Record, change: Change) -> tuple[str, ...]:
+        """Return a sentence if the engine refuses the files after undo, and those before us too.
+
+        Raises:
+            EngineError: it refuses only the files after undo.
+        """
+        if self.hands is None:
+            return ()
+        try:
+            self.hands.check(change.edits)
+        except EngineError as error:
+            former = tuple(
+                FileEdit(path=entry.path, before=now, after=entry.original)
+                for entry in reversed(record.entries)
+                if (now := self.files.read(entry.path)) != entry.original
+            )
+            if former != change.edits:
+                try:
+                    self.hands.check(former)
+                except EngineError:
+                    pass
+                else:
+                    raise
+            engine = record.wanted.engine
+            return (f"{error.message}: so were its files before nvct; {engine} is not reloaded",)
+        return ()
+
+    def _commit(
+        self,
+        path: str,
+        old: Record | None,
+        pending: Record,
+        done: Record | None,
+        change: Change,
+        *,
+        tell: bool = True,
+    ) -> tuple[str, ...]:
+        """Carry edits out, or leave everything as it was.
+
+        Unless `tell`, the engine neither checks the files nor is it reloaded.
+        """
+        for edit in change.edits:
+            self._check_unchanged(edit)
+        hands = self.hands if tell else None
+        notes = tuple(hands.check(change.edits)) if hands else ()
+        self._save(path, Page(done=old, pending=pending))
+        try:
+            for entry in pending.entries:
+                self._write(entry)
+            if hands:
+                pending = replace(pending, told=True)
+                self._save(path, Page(done=old, pending=pending))
+                notes += tuple(hands.activate(restart=change.restart))
+            self._save(path, Page(done=done))
+        except BaseException as error:
+            self._take_back(path, old, pending, error)
+            if isinstance(error, EngineError) and not error.hint:
+                error.hint = "the former files are back in place"
+            raise
+        return notes
+
+    def _take_back(
+        self, path: str, old: Record | None, pending: Record, error: BaseException
+    ) -> None:
+        """Go back after a failure; raise only if that fails too."""
+        try:
+            self._go_back(pending)
+            if pending.told:
+                self._activate(restart=pending.restart)
+            self._save(path, Page(done=old))
+        except (NvctError, OSError) as second:
+            first = error.message if isinstance(error, NvctError) else str(error)
+            raise EngineError(
+                f"{first}; and taking it back failed: {second}",
+                hint=f"the former files are in {path}",
+            ) from error
+
+    def _go_back(self, pending: Record) -> list[str]:
+        """Put the original bytes back wherever ours are."""
+        notes = []
+        for entry in reversed(pending.entries):
+            staging.sweep(self.files.at(entry.path), self.kernel)
+            now = self.files.read(entry.path)
+            if now == entry.original:
+                pass
+            elif now == entry.ours:
+                self._put(entry, entry.original)
+            else:
+                notes.append(f"{entry.path} was changed by someone else and is left as it is")
+            writing.remove_folders(self._at(entry.folders), self.kernel)
+        return notes
+
+    def _activate(self, *, restart: bool) -> tuple[str, ...]:
+        """Tell the engine of files that were put back; what it says then is only a note."""
+        if self.hands is None:
+            return ()
+        try:
+            return tuple(self.hands.activate(restart=restart, back=True))
+        except EngineError as error:
+            return (f"with the former files as well: {error.message}",)
+
+    def _write(self, entry: Entry) -> None:
+        self._check_unchanged(FileEdit(path=entry.path, before=entry.original, after=entry.ours))
+        writing.make_folders(self._at(entry.folders), self.kernel)
+        self._put(entry, entry.ours)
+
+    def _put(self, entry: Entry, data: bytes | None) -> None:
+        writing.put(self.files.at(entry.path), data, entry, self.kernel)
+
+    def _save(self, path: str, page: Page) -> None:
+        try:
+            self.journal.save(path, page)
+        except OSError as error:
+            raise writing.refused(error, path) from error
+
+    def _at(self, folders: Sequence[str]) -> tuple[str, ...]:
+        return tuple(self.files.at(folder) for folder in folders)
+
+    # Values.
+
+    def _record(self, wanted: Wanted, change: Change) -> Record:
+        entries = []
+        made: set[str] = set()
+        for edit in change.edits:
+            where = self.files.at(edit.path)
+            folders = [] if edit.after is None else writing.missing_folders(where)
+            inside = [self._inside(folder) for folder in folders]
+            entries.append(
+                Entry(
+                    path=edit.path,
+                    original=edit.before,
+                    ours=edit.after,
+                    folders=tuple(folder for folder in inside if folder not in made),
+                    **writing.status(where),
+                )
+            )
+            made.update(inside)
+        return Record(wanted=wanted, entries=tuple(entries), restart=change.restart)
+
+    def _inside(self, path: str) -> str:
+        root = self.files.root.rstrip("/")
+        return path[len(root) :]
+
+    def _check_unchanged(self, edit: FileEdit) -> None:
+        if self.files.read(edit.path) != edit.before:
+            raise EngineError(
+                f"{edit.path} was changed by someone else just now; nothing is done",
+                hint="run the command again",
+            )
+
+    def _check_shared(self, own: str, change: Change) -> None:
+        """Refuse a file that was already changed on behalf of another engine."""
+        mine = {os.path.realpath(self.files.at(edit.path)): edit.path for edit in change.edits}
+        for path in self.journal.paths():
+            if path == own:
+                continue
+            try:
+                page = self.journal.load(path)
+            except DamagedJournalError:
+                continue  # of another engine, whose next change says so
+            for record in filter(None, (page.done, page.pending)):
+                for entry in record.entries:
+                    shared = mine.get(os.path.realpath(self.files.at(entry.path)))
+                    if shared is not None:
+                        whose = f"{record.wanted.engine} ({record.wanted.config})"
+                        raise EngineError(
+                            f"{shared} was changed for {whose} already: two engines share it",
+                            hint="undo that first, or give each engine its own file",
+                        )
+
+
+class _Locked:
+    """The journal's lock, with what goes wrong in our own words."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def __enter__(self) -> None:
+        try:
+            self._lock = self._journal.lock()
+            self._lock.__enter__()
+        except OSError as error:
+            refused = writing.refused(error, self._journal.folder)
+            refused.hint = "run it as root, or name another folder with --state-dir"
+            raise refused from error
+        except UnsafePathError as error:
+            raise EngineError(error.message, hint=error.hint) from error
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.__exit__(None, None, None)
+
+
+def _outcome(change: Change, notes: tuple[str, ...]) -> Outcome:
+    return Outcome(edits=change.edits, restart=change.restart, notes=(*notes, *change.notes))

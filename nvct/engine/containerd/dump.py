@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `containerd config dump` prints: the configuration in force, whatever the files say."""
+
+from __future__ import annotations
+
+import os
+
+from nvct.engine.containerd import load as loading
+from nvct.engine.files import toml_file
+from nvct.errors import EngineConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.engine.containerd.load import Table
+    from nvct.engine.model import Wanted
+
+
+def cri(dump: str) -> Table:
+    """Return the CRI's table of a dump, {} if there is none.
+
+    Raises:
+        EngineConfigError: it is no TOML.
+    """
+    document = toml_file.parse(dump, "containerd config dump")
+    version = document.get("version", 1)
+    name = loading.CRI.get(version if isinstance(version, int) else 1, loading.CRI[4])
+    table = toml_file.find(document, ("plugins", name))
+    return _without_empty_options(table) if isinstance(table, dict) else {}
+
+
+def _without_empty_options(table: Table) -> Table:
+    """Return a table without the empty `options` that containerd prints where there are none."""
+    inner = {
+        key: _without_empty_options(value) if isinstance(value, dict) else value
+        for key, value in table.items()
+    }
+    return {key: value for key, value in inner.items() if (key, value) != ("options", {})}
+
+
+def missing(wanted: Wanted, dump: str) -> str:
+    """Return what is asked for and not in force, "" for nothing.
+
+    Nothing is, either, where the dump does not tell: the CRI is disabled or not built in, or a
+    file that is imported by its name is not there, behind which containerd 2 reads no more.
+    """
+    try:
+        table = cri(dump)
+        document = toml_file.parse(dump, "containerd config dump")
+    except EngineConfigError:
+        return ""
+    off = loading.strings(document, "disabled_plugins")
+    named = (path for path in loading.strings(document, "imports") if "*" not in path)
+    unclear = loading.DISABLED.intersection(off) or not all(map(os.path.exists, named))
+    if not table or unclear:
+        return ""
+    runtimes = loading.runtimes(table)
+    for handler in wanted.handlers:
+        program = loading.binary(runtimes.get(handler.name, {}))
+        if program != handler.path:
+            return f"the runtime {handler.name} of {handler.path}"
+    if wanted.default and loading.default(table) != wanted.default:
+        return f"the default runtime {wanted.default}"
+    return ""

@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""containerd's configuration as it loads it: the root file, its imports, and what holds of them.
+
+As containerd does (cmd/containerd/server/config/config.go): imports are taken breadth first, a
+relative one from the folder of the file that names it (a pattern only since 1.7: seen on 1.6.20
+and 1.7.24), a pattern's in the order of their names, no file twice. What comes later wins: before
+2.0 a plugin's table replaces the one before as a whole, since then tables are merged key by key
+and lists united (containerd pull request 9982).
+
+The last version that a file names is that of all files, and decides which of the CRI's names is
+read. containerd 1.x reads the one of that version, and takes none for 1. containerd 2 starts with
+3; a file of version 1 or without one gets the version before it without its CRI settings being
+migrated, and settings of version 2 are migrated only if 2 is the last version that is named.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import posixpath
+from dataclasses import dataclass
+
+from nvct.engine.files import toml_file
+from nvct.errors import EngineConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import TypeAlias
+
+    from nvct.engine.model import Files, Wanted
+
+    Path: TypeAlias = tuple[str, ...]
+    Table: TypeAlias = dict[str, object]
+    Setting: TypeAlias = tuple[Path, str, object]  # below the CRI's table
+
+CONFIG = "/etc/containerd/config.toml"
+CRI = {
+    1: "cri",
+    2: "io.containerd.grpc.v1.cri",
+    3: "io.containerd.cri.v1.runtime",
+    4: "io.containerd.cri.v1.runtime",
+}
+"""Version of the format → the name under [plugins] that the CRI's runtimes have in it."""
+DISABLED = frozenset(CRI.values())
+RUNTIMES: Path = ("containerd", "runtimes")  # below the CRI's table
+RELATIVE_PATTERNS = (1, 7)
+VERSION_3 = (2, 0)
+"""The first release that merges tables and reads version 3; it has none of version 1."""
+RUNC_TYPE = "io.containerd.runc.v2"
+LINUX_V1 = "io.containerd.runtime.v1.linux"  # the shim of containerd 1.0, gone with 2.0
+LEGACY_TABLE = "default_runtime"
+LEGACY_DEFAULT = "default"  # the name that containerd gives that table
+FILE_LIMIT = 256  # files that one configuration may have; containerd has no limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """One file: path, bytes (None: there is none), and what it says."""
+
+    path: str
+    data: bytes | None
+    document: Table
+
+    @property
+    def version(self) -> int:
+        """Return the version that it names, 0 if none."""
+        version = self.document.get("version", 0)
+        return version if isinstance(version, int) else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All files, root first, in containerd's order.
+
+    Attributes:
+        files: that were read.
+        version: of the format, for all files.
+        modern: whether this is containerd 2, which merges tables and reads no CRI of version 1.
+        relative: whether it surely takes a relative pattern from the folder of its file.
+        missing: files that are named, not matched by a pattern, and are not there.
+    """
+
+    files: tuple[Loaded, ...]
+    version: int
+    modern: bool
+    relative: bool = False
+    missing: tuple[str, ...] = ()
+
+    @property
+    def root(self) -> Loaded:
+        """Return the root file."""
+        return self.files[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the CRI's table that are read, the one that wins first."""
+        if not self.modern:
+            return (CRI[min(self.version, 2)],)  # it knows no other
+        newest = CRI[max(CRI)]
+        if self.version > 2:
+            return (newest,)
+        path = ("plugins", newest, "containerd", "runtimes")
+        has_newest = any(toml_file.find(loaded.document, path) for loaded in self.files)
+        return (newest, CRI[2]) if has_newest else (CRI[2], newest)
+
+    def unread(self) -> list[tuple[str, str]]:
+        """Return the tables of runtimes that are not read: path of the file, name of the CRI."""
+        names = [name for name in dict.fromkeys(CRI.values()) if name not in self.names]
+        return [
+            (loaded.path, name)
+            for loaded in self.files
+            for name in names
+            if toml_file.find(loaded.document, ("plugins", name, "containerd")) is not None
+        ]
+
+    def cri_path(self, loaded: Loaded) -> Path:
+        """Return the path of the CRI's table in a file, whether it is there or not."""
+        for name in self.names:
+            if isinstance(toml_file.find(loaded.document, ("plugins", name)), dict):
+                return "plugins", name
+        return "plugins", self.names[0]
+
+    def cri(self, loaded: Loaded) -> Table | None:
+        """Return the CRI's table of a file, None if it has none."""
+        found = toml_file.find(loaded.document, self.cri_path(loaded))
+        return found if isinstance(found, dict) else None
+
+    def effective(self, without: str = "") -> Table:
+        """Return the CRI's table that holds, of all files but one."""
+        table: Table = {}
+        for loaded in self.files:
+            own = self.cri(loaded)
+            if own is not None and loaded.path != without:
+                table = merged(table, own) if self.modern else own
+        return table
+
+    def is_without_cri(self) -> bool:
+        """Report whether no file has a CRI table, so that a drop-in with one hides nothing."""
+        return all(self.cri(loaded) is None for loaded in self.files) and not self.unread()
+
+    def winner(self) -> Loaded:
+        """Return the file whose CRI table is in force: the last that has one, or the root."""
+        own = [loaded for loaded in self.files if self.cri(loaded) is not None]
+        return own[-1] if own else self.root
+
+    def get(self, path: str) -> Loaded | None:
+        """Return a file that was read, None if it was not."""
+        return next((loaded for loaded in self.files if loaded.path == path), None)
+
+
+def load(wanted: Wanted, files: Files) -> Config:
+    """Read the root file and whatever it imports; without a root file, the engine's defaults hold.
+
+    Raises:
+        DocumentError: a file cannot be read, is no TOML, or is of an unknown version.
+    """
+    path = wanted.config or CONFIG
+    root = _read(path, files)
+    version = _version(root, wanted.engine_version)
+    found = [root]
+    missing: list[str] = []
+    relative = not wanted.engine_version or wanted.engine_version >= RELATIVE_PATTERNS
+    pending = _imports(root, files, relative=relative)
+    while pending:
+        place = pending.pop(0)
+        if any(loaded.path == place for loaded in found):
+            continue
+        loaded = _read(place, files)
+        if loaded.data is None:
+            missing.append(place)
+            continue
+        if len(found) == FILE_LIMIT:
+            raise EngineConfigError(f"{path} imports more than {FILE_LIMIT} files")
+        found.append(loaded)
+        pending += _imports(loaded, files, relative=relative)
+    newest = max(version, *(loaded.version for loaded in found))
+    modern = wanted.engine_version >= VERSION_3 if wanted.engine_version else newest > 2
+    config = Config(
+        files=tuple(found),
+        version=_effective_version(found, version, modern=modern),
+        modern=modern,
+        relative=modern or wanted.engine_version >= RELATIVE_PATTERNS,
+        missing=tuple(missing),
+    )
+    for loaded in found:
+        if (
+            modern
+        ):  # the parser of containerd 1.x takes any byte (go-toml v1), that of 2 UTF-8 alone
+            toml_file.decode(loaded.data or b"", loaded.path)
+        _check_tables(loaded, config.cri_path(loaded))
+    return config
+
+
+def replaces(version: tuple[int, ...]) -> bool:
+    """Say whether a containerd of this version takes the CRI's table of the last file alone."""
+    return version < VERSION_3
+
+
+def _read(path: str, files: Files) -> Loaded:
+    data = files.read(path)
+    text = toml_file.text_of(data or b"")
+    return Loaded(path=path, data=data, document=toml_file.parse(text, path))
+
+
+def _check_tables(loaded: Loaded, cri: Path) -> None:
+    """Refuse another kind of thing where containerd wants a table."""
+    paths = [cri[:1], cri, (*cri, "containerd"), (*cri, "containerd", "runtimes")]
+    found = toml_file.find(loaded.document, paths[-1])
+    paths += [(*paths[-1], name) for name in (found if isinstance(found, dict) else ())]
+    for path in paths:
+        item = toml_file.find(loaded.document, path)
+        if item is not None and not isinstance(item, dict):
+            raise EngineConfigError(
+                f"{loaded.path}: {'.'.join(path)} is {item!r:.40}, not a table",
+                hint="correct the file",
+            )
+
+
+def _version(root: Loaded, engine: tuple[int, ...]) -> int:
+    if root.data is None or not root.document:
+        return 3 if engine >= VERSION_3 else 2
+    version = root.document.get("version", 1)
+    if type(version) is not int or version not in CRI:
+        raise EngineConfigError(
+            f"{root.path}: version is {version!r:.40}, not 1, 2, 3 or 4",
+            hint="correct it to the version that containerd reads",
+        )
+    return root.version or 1
+
+
+def _effective_version(files: Sequence[Loaded], root: int, *, modern: bool) -> int:
+    """Return the version of all files together."""
+    named = [loaded.version for loaded in files if loaded.version in CRI]
+    if not modern:
+        return named[-1] if named else root
+    named = [version for version in named if version > 1]
+    return named[-1] if named else 3
+
+
+def _imports(loaded: Loaded, files: Files, *, relative: bool) -> list[str]:
+    found: list[str] = []
+    for pattern in patterns(loaded, relative=relative):
+        found += _glob(pattern, files) if "*" in pattern else [pattern]
+    return found
+
+
+def patterns(loaded: Loaded, *, relative: bool = True) -> list[str]:
+    """Return the paths and patterns that a file imports, absolute.
+
+    Where a `relative` pattern is not known, it is one of the working folder, which is / here.
+
+    Raises:
+        EngineConfigError: its `imports` are no list of strings.
+    """
+    imports = loaded.document.get("imports", [])
+    if not isinstance(imports, list) or not all(isinstance(item, str) for item in imports):
+        raise EngineConfigError(f"{loaded.path}: imports is {imports!r:.60}, not a list of paths")
+    folder = posixpath.dirname(loaded.path)
+    return [
+        posixpath.normpath(posixpath.join(folder if relative or "*" not in item else "/", item))
+        for item in imports
+    ]
+
+
+def _glob(pattern: str, files: Files) -> list[str]:
+    """Return the files that match, in the order of Go's filepath.Glob: by folder, by name."""
+    folders = ["/"]
+    for part in pattern.strip("/").split("/"):
+        inside: list[str] = []
+        for folder in folders:
+            one = [posixpath.join(folder, part)]
+            paths = files.names(folder, "") if _is_pattern(part) else one
+            inside += [path for path in paths if matches(posixpath.basename(path), part)]
+        folders = inside
+    return folders
+
+
+def _is_pattern(part: str) -> bool:
+    return any(character in part for character in "*?[")
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Say whether a path is one that a pattern of `imports` takes in; * does not span folders."""
+    names, parts = path.split("/"), pattern.split("/")
+    if len(names) != len(parts):
+        return False
+    # Go's pattern has [^a] where Python's has [!a].
+    return all(
+        fnmatch.fnmatchcase(name, part.replace("[^", "[!"))
+        for name, part in zip(names, parts, strict=True)
+    )
+
+
+def merged(table: Mapping[str, object], over: Mapping[str, object]) -> Table:
+    """Return two tables as containerd 2.1 merges them: no empty value wins, lists are united."""
+    result = dict(table)
+    for key, value in over.items():
+        old = result.get(key)
+        if isinstance(value, dict) and isinstance(old, dict):
+            result[key] = merged(old, value)
+        elif isinstance(value, list) and isinstance(old, list):
+            result[key] = [*old, *(item for item in value if item not in old)]
+        elif value or key not in result:
+            result[key] = value
+    return result
+
+
+def set_only(table: Mapping[str, object]) -> Table:
+    """Return a table without what is containerd's own default anyway."""
+    inner = {
+        key: set_only(value) if isinstance(value, dict) else value for key, value in table.items()
+    }
+    return {key: value for key, value in inner.items() if value not in ("", 0, [], {})}
+
+
+def runtimes(cri: Mapping[str, object]) -> dict[str, Table]:
+    """Return the runtimes of a CRI table: name → its table."""
+    found = toml_file.find(dict(cri), ("containerd", "runtimes"))
+    if not isinstance(found, dict):
+        return {}
+    return {name: table for name, table in found.items() if isinstance(table, dict)}
+
+
+def binary(runtime: Mapping[str, object]) -> str:
+    """Return the program of a runtime; "" where the shim looks it up."""
+    options = runtime.get("options")
+    if not isinstance(options, dict):
+        return ""
+    # `Runtime` is what the shim of containerd 1.0 (io.containerd.runtime.v1.linux) reads.
+    found = options.get("BinaryName") or options.get("Runtime")
+    return found if isinstance(found, str) else ""
+
+
+def default(cri: Mapping[str, object], *, modern: bool = False) -> str:
+    """Return the name of a CRI table's default runtime, "" if it names none."""
+    if legacy_default(cri) and not modern:
+        return LEGACY_DEFAULT
+    found = toml_file.find(dict(cri), ("containerd", "default_runtime_name"))
+    return found if isinstance(found, str) else ""
+
+
+def legacy_default(cri: Mapping[str, object]) -> Table:
+    """Return the table `default_runtime` of containerd 1.x, {} if it sets nothing.
+
+    With a type it is the default runtime, whatever default_runtime_name says; without one, as
+    `containerd config default` wrote it, it is none (pkg/cri/config, ValidatePluginConfig).
+    """
+    found = toml_file.find(dict(cri), ("containerd", LEGACY_TABLE))
+    return found if isinstance(found, dict) and found.get("runtime_type") else {}
+
+
+def systemd_cgroup(cri: Mapping[str, object], runtime: Mapping[str, object]) -> bool:
+    """Report whether a runtime has the cgroup driver systemd.
+
+    Without options, the shim of containerd 1.0 gets that of the CRI (generateRuntimeOptions).
+    """
+    options = runtime.get("options")
+    if isinstance(options, dict):
+        return bool(options.get("SystemdCgroup"))
+    return runtime.get("runtime_type") == LINUX_V1 and bool(cri.get("systemd_cgroup"))
+
+
+def strings(cri: Mapping[str, object], key: str) -> tuple[str, ...]:
+    """Return a list of strings, () for anything else."""
+    found = cri.get(key)
+    return tuple(map(str, found)) if isinstance(found, list) else ()
+
+
+def is_imported(path: str, config: Config) -> bool:
+    """Say whether one of the files imports a path, be it there or not."""
+    return any(
+        matches(path, pattern) if "*" in pattern else path == pattern
+        for one in config.files
+        for pattern in patterns(one, relative=config.relative)
+    )

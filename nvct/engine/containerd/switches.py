@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""containerd's settings besides its runtimes: the default one, CDI, and where CDI specs are."""
+
+from __future__ import annotations
+
+import posixpath
+
+from nvct.engine.containerd import load as loading
+from nvct.engine.containerd.load import RUNTIMES
+from nvct.engine.files.toml_file import DELETE
+from nvct.errors import EngineConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.engine.containerd.load import Config, Setting, Table
+    from nvct.engine.model import Wanted
+
+SPEC_DIRS = ("/etc/cdi", "/var/run/cdi")  # containerd's own
+KNOWS_CDI = (1, 7)
+CDI_IS_ON = (2, 0)
+LEGACY_NAME = "former-default"
+
+
+def cdi_by_default(wanted: Wanted, config: Config) -> bool | None:
+    """Report whether CDI is on where no file has the switch; None if that is not known."""
+    if wanted.engine_version:
+        return wanted.engine_version >= CDI_IS_ON
+    return True if config.version >= 3 else None
+
+
+def settings(wanted: Wanted, config: Config, cri: Table, notes: list[str]) -> list[Setting]:
+    """Return the changes of the settings besides runtimes; what has no effect is noted.
+
+    Raises:
+        EngineConfigError: the default that is asked for is no runtime.
+    """
+    found: list[Setting] = []
+    if wanted.default and loading.default(cri, modern=config.modern) != wanted.default:
+        names = {handler.name for handler in wanted.handlers} | loading.runtimes(cri).keys()
+        if wanted.default not in names:
+            raise EngineConfigError(
+                f"default runtime {wanted.default!r} is no runtime of containerd"
+            )
+        found.append((RUNTIMES[:1], "default_runtime_name", wanted.default))
+        if not config.modern and loading.legacy_default(cri):
+            found += _without_legacy(cri, notes)
+    elif not wanted.default:
+        found += _without_default(wanted, cri, notes)
+    if not wanted.cdi and not wanted.spec_dirs:
+        return found
+    engine = wanted.engine_version
+    if engine and engine < KNOWS_CDI:
+        notes.append("this containerd has no CDI (1.7 has): containers use the handlers instead")
+        return found
+    switch = cri.get("enable_cdi")
+    on = switch if isinstance(switch, bool) else cdi_by_default(wanted, config)
+    if wanted.cdi and not on:
+        found.append(((), "enable_cdi", True))
+    present = loading.strings(cri, "cdi_spec_dirs") or SPEC_DIRS
+    names = {_real(folder) for folder in present}
+    missing = [folder for folder in wanted.spec_dirs if _real(folder) not in names]
+    if missing:
+        found.append(((), "cdi_spec_dirs", [*present, *missing]))
+    return found
+
+
+def _without_default(wanted: Wanted, cri: Table, notes: list[str]) -> list[Setting]:
+    """Return the changes that make runc the default again, where the one handler asked for is.
+
+    Who names one runtime and does not say --set-as-default wants it to be none, as with the
+    incumbent (1.20, pkg/config/engine/containerd, AddRuntime). runc keeps the cgroup driver of
+    that default: with another one than the kubelet's, pods fail. Our own three leave the default
+    alone: it may be the node's only one, as on EKS.
+    """
+    name = loading.default(cri)
+    if [handler.name for handler in wanted.handlers] != [name]:
+        return []
+    notes.append(f"{name} is no longer the default runtime: --set-as-default keeps it")
+    found: list[Setting] = [(RUNTIMES[:1], "default_runtime_name", DELETE)]
+    tables = loading.runtimes(cri)
+    if "runc" not in tables:
+        runc: Table = {"runtime_type": loading.RUNC_TYPE}
+        if loading.systemd_cgroup(cri, tables.get(name, {})):
+            runc["options"] = {"SystemdCgroup": True}
+        found.append((RUNTIMES, "runc", runc))
+    return found
+
+
+def _without_legacy(cri: Table, notes: list[str]) -> list[Setting]:
+    """Return the changes that make the table `default_runtime` a runtime with a name.
+
+    containerd 1.x takes it as the default whatever default_runtime_name says.
+    """
+    notes.append(
+        f"default_runtime, which overrides default_runtime_name, is now the runtime {LEGACY_NAME}"
+    )
+    legacy = loading.legacy_default(cri)
+    # Empty options are not none: without them, the old shim has the cgroup driver of the CRI.
+    kept: Table = {"options": {}} if legacy.get("options") == {} else {}
+    moved: Setting = (RUNTIMES, LEGACY_NAME, {**kept, **loading.set_only(legacy)})
+    return [moved, (RUNTIMES[:1], loading.LEGACY_TABLE, DELETE)]
+
+
+def _real(folder: str) -> str:
+    path = posixpath.normpath(folder)
+    return "/var" + path if path == "/run" or path.startswith("/run/") else path

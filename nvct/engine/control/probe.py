@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""See whether a running engine is well, and has taken what its files say.
+
+dockerd and CRI-O answer HTTP on their sockets; containerd is asked by its own ctr, which also
+tells a CRI plugin that failed to load while the daemon itself runs on.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import urllib.parse
+
+from nvct.engine.control import command
+from nvct.errors import EngineError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from typing import Any, TypeAlias
+
+    from nvct.engine.control.command import Run
+
+    Ask: TypeAlias = Callable[[str, str], tuple[int, bytes]]
+
+TIMEOUT_S = 20.0
+ANSWER_TIMEOUT_S = 5.0
+PAUSE_S = 0.1
+ANSWER_LIMIT = 16 << 20
+CRI_PLUGINS = ("io.containerd.grpc.v1.cri", "io.containerd.grpc.v1", "io.containerd.cri.v1")
+
+
+def ask(path: str, what: str) -> tuple[int, bytes]:
+    """Return status and body of an HTTP GET over a Unix socket.
+
+    Raises:
+        OSError: nobody answers.
+    """
+    import http.client
+
+    connection = http.client.HTTPConnection("localhost", timeout=ANSWER_TIMEOUT_S)
+    connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.sock.settimeout(ANSWER_TIMEOUT_S)
+        connection.sock.connect(path)
+        connection.request("GET", what)
+        answer = connection.getresponse()
+        return answer.status, answer.read(ANSWER_LIMIT)
+    except http.client.HTTPException as error:
+        raise OSError(0, f"no answer that can be read: {error!r}") from error
+    finally:
+        connection.close()
+
+
+def wait(
+    engine: str,
+    path: str,
+    names: Collection[str],
+    run: Run,
+    *,
+    timeout_s: float = TIMEOUT_S,
+) -> None:
+    """Wait until an engine answers and has these runtimes.
+
+    Args:
+        engine: docker, containerd or crio.
+        path: its socket.
+        names: of the runtimes that it has to list, where it lists any.
+        run: runs a program.
+        timeout_s: for all of it.
+
+    Raises:
+        EngineError: it does not within the time.
+    """
+    end = time.monotonic() + timeout_s
+    while True:
+        said = wrong(engine, path, names, run)
+        if not said:
+            return
+        if time.monotonic() >= end:
+            raise EngineError(f"{engine} is not well after {timeout_s:g} s: {said}")
+        time.sleep(PAUSE_S)
+
+
+def wrong(engine: str, path: str, names: Collection[str], run: Run) -> str:
+    """Return what is wrong with an engine, "" where nothing is; see `wait`."""
+    try:
+        if engine == "docker":
+            missing = sorted(set(names) - runtimes(path))
+            return f"it does not list the runtime {missing[0]}" if missing else ""
+        if engine == "crio":
+            status, _ = ask(path, "/info")
+            return "" if status == 200 else f"{path} answers {status}"
+        return _wrong_containerd(path, run)
+    except OSError as error:
+        return f"{path}: {error.strerror or error}"
+
+
+def wait_for_reload(path: str, since: float, *, timeout_s: float = TIMEOUT_S) -> None:
+    """Wait until dockerd says that it has read its files anew: it is silent where it refuses them.
+
+    Raises:
+        EngineError: it does not say so within the time.
+    """
+    end = time.monotonic() + timeout_s
+    while not _reloaded(path, since):
+        if time.monotonic() >= end:
+            raise EngineError(f"dockerd does not take its files within {timeout_s:g} s")
+        time.sleep(PAUSE_S)
+
+
+def _reloaded(path: str, since: float) -> bool:
+    """Tell whether dockerd has had its event `reload` (Docker Engine API, GET /events)."""
+    wanted = urllib.parse.quote('{"type":["daemon"],"event":["reload"]}')
+    try:
+        status, body = ask(
+            path, f"/events?since={since:.9f}&until={time.time():.9f}&filters={wanted}"
+        )
+    except OSError:
+        return False
+    return status == 200 and b"reload" in body
+
+
+def runtimes(path: str) -> set[str]:
+    """Return the runtimes that dockerd lists.
+
+    Raises:
+        OSError: it does not answer.
+    """
+    status, body = ask(path, "/info")
+    try:
+        info: dict[str, Any] = json.loads(body)
+        if status == 200:
+            return set(info.get("Runtimes") or {})
+    except (ValueError, AttributeError, TypeError):
+        pass
+    raise OSError(0, f"GET /info answers {status}, and no list of runtimes")
+
+
+def _wrong_containerd(path: str, run: Run) -> str:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(ANSWER_TIMEOUT_S)
+        connection.connect(path)
+    finally:
+        connection.close()
+    done = run(["ctr", f"--address={path}", "plugins", "ls"], ANSWER_TIMEOUT_S)
+    if done.status == command.NOT_FOUND:
+        return ""  # it listens; nothing here can ask more
+    return done.reason if done.status else failed_plugin(done.out)
+
+
+def failed_plugin(table: str) -> str:
+    """Return which CRI plugin failed to load by the table of `ctr plugins ls`, "" for none."""
+    for line in table.splitlines():
+        words = line.split()
+        cri = words[:1] and (words[0] in CRI_PLUGINS[2:] or words[1:2] == ["cri"])
+        if cri and words[-1] == "error":
+            return f"its plugin {words[0]}.{words[1]} fails to load"
+    return ""

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a running engine has in force, as it says itself, and where its files say something else.
+
+dockerd (GET /info) and CRI-O (GET /config) tell on their sockets. containerd tells nobody: its
+files are in force unless one is younger than its process. Podman reads its files at each run.
+Contract: only reads, never raises; each question has a time limit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from dataclasses import dataclass, replace
+
+from nvct.engine.control import probe
+from nvct.engine.crio import config as crio
+from nvct.engine.docker import config as docker
+from nvct.engine.model import State, Wanted
+from nvct.errors import NvctError
+from nvct.host import procfs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any, TypeAlias
+
+    from nvct.engine.control.probe import Ask
+    from nvct.engine.detected_engine import Engine
+
+    Started: TypeAlias = Callable[[int], float | None]
+
+FILES = "its files"
+CLOCK_TICK_S = 0.05
+"""A process's start is known to ticks of the kernel's clock; files' times are finer."""
+SPEC_DIRS_TELL_CDI = (25, 0)
+"""From here on dockerd lists its CDI folders, and none where CDI is off."""
+SNAPSHOT = re.compile(r"\+.*|-.*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """What a running engine has in force.
+
+    Attributes:
+        by: who says so: "GET /info", or "its files" where nothing else tells.
+        state: what is in force; None where nobody tells.
+        devices: names of the CDI devices that it has found; () where it lists none.
+        problem: why it could not be asked, "" where it could.
+        younger: files that changed after it started, and that it has not read.
+    """
+
+    by: str = FILES
+    state: State | None = None
+    devices: tuple[str, ...] = ()
+    problem: str = ""
+    younger: tuple[str, ...] = ()
+
+
+def of(
+    engine: Engine,
+    files: State | None,
+    ask: Ask = probe.ask,
+    started: Started | None = None,
+) -> Running | None:
+    """Return what a running engine has in force; None where it does not run.
+
+    Args:
+        engine: as it was found; the socket of a foreign one is not asked.
+        files: what its files say; None where they cannot be read.
+        ask: does an HTTP GET on a socket.
+        started: returns when a process started, in seconds of the epoch.
+    """
+    if not engine.pid or engine.foreign:
+        return None
+    asks = {"docker": _docker, "crio": _crio}.get(engine.engine)
+    if asks is None:
+        return (
+            _by_files(engine, files, started or start_of)
+            if engine.engine == "containerd"
+            else None
+        )
+    socket = engine.socket
+    if not socket:
+        return Running(problem=f"{engine.engine} has no socket that is known")
+    place = socket if engine.root == "/" else engine.root.rstrip("/") + socket
+    try:
+        return asks(engine, place, ask)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        return Running(problem=f"the running {engine.engine} does not answer: {reason}")
+    except (ValueError, TypeError, AttributeError, KeyError, NvctError) as error:
+        return Running(problem=f"the running {engine.engine} answers what nobody reads: {error}")
+
+
+def _docker(engine: Engine, socket: str, ask: Ask) -> Running:
+    status, body = ask(socket, "/info")
+    if status != 200:
+        raise OSError(0, f"GET /info answers {status}")
+    info: dict[str, Any] = json.loads(body)
+    runtimes: Mapping[str, dict[str, Any]] = info.get("Runtimes") or {}
+    folders = tuple(info.get("CDISpecDirs") or ())
+    numbers = engine.numbers or _numbers(str(info.get("ServerVersion", "")))
+    state = State(
+        handlers={name: str((entry or {}).get("path", "")) for name, entry in runtimes.items()},
+        default=str(info.get("DefaultRuntime", "")),
+        cdi=bool(folders) if numbers >= SPEC_DIRS_TELL_CDI else None,
+        spec_dirs=folders,
+    )
+    found = [entry.get("ID", "") for entry in info.get("DiscoveredDevices") or ()]
+    return Running(by="GET /info", state=state, devices=tuple(map(str, found)))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in SNAPSHOT.sub("", version).split(".") if part.isdecimal())
+
+
+def _crio(engine: Engine, socket: str, ask: Ask) -> Running:
+    status, body = ask(socket, "/config")
+    if status != 200:
+        raise OSError(0, f"GET /config answers {status}")
+    from nvct.engine.model import Files
+
+    wanted = Wanted(engine="crio", handlers=(), dump=body.decode(), engine_version=engine.numbers)
+    return Running(by="GET /config", state=replace(crio.state(wanted, Files()), files=()))
+
+
+def _by_files(engine: Engine, files: State | None, started: Started) -> Running:
+    start = started(engine.pid)
+    if start is None or files is None:
+        return Running(problem=f"when {engine.engine} started cannot be told" if files else "")
+    paths = [engine.root.rstrip("/") + path for path in (*files.files, engine.config)]
+    younger = tuple(
+        dict.fromkeys(
+            path.removeprefix(engine.root.rstrip("/"))
+            for path in paths
+            if (_changed(path) or 0.0) > start + CLOCK_TICK_S
+        )
+    )
+    return Running(state=None if younger else files, younger=younger)
+
+
+def start_of(pid: int) -> float | None:
+    """Return when a process started, in seconds of the epoch, to a tick of the kernel's clock.
+
+    `btime` of /proc/stat is of no use here: it is cut to whole seconds.
+    """
+    # proc_pid_stat(5): field 22, counted behind the name, which may hold spaces and brackets.
+    fields = (procfs.read_text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
+    if len(fields) < 20 or not fields[19].isdecimal():
+        return None
+    # A pause between the two clocks makes the difference too small, never too large.
+    boot = max(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) for _ in range(5))
+    return boot + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def _changed(path: str) -> float | None:
+    """Return when a file came to where it is, or changed there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return max(found.st_mtime, found.st_ctime)
+
+
+def differences(engine: Engine, files: State, running: Running, ours: Iterable[str]) -> list[str]:
+    """Return sentences about what the files say and the running engine does not do.
+
+    Args:
+        engine: as it was found.
+        files: what its files say.
+        running: what it has in force.
+        ours: names of the runtimes in the files whose program is NVIDIA's.
+    """
+    name, state = engine.engine, running.state
+    if running.younger:
+        names = " and ".join(running.younger)
+        return [f"{names} changed after {name} started: it has not read that; {_restart(engine)}"]
+    if state is None or running.by == FILES:
+        return []
+    said = []
+    missing = sorted(set(ours) - set(state.handlers))
+    if missing:
+        said.append(
+            f"the running {name} does not know {', '.join(missing)}, which its files name: "
+            + ("nvct runtime configure, or SIGHUP" if name == "docker" else _restart(engine))
+        )
+    if files.default and state.default != files.default:
+        said.append(
+            f"the running {name} has {state.default or 'its own'} as the default runtime, "
+            f"its files {files.default}: {_restart(engine)}"
+        )
+    on = docker.cdi_is_on(engine.numbers, said=files.cdi) if name == "docker" else files.cdi
+    if state.cdi is not None and on is not None and state.cdi != on:
+        words = {True: "on", False: "off"}
+        said.append(
+            f"CDI is {words[state.cdi]} in the running {name} and {words[on]} by its files: "
+            + _restart(engine)
+        )
+    elif state.cdi and files.spec_dirs and set(files.spec_dirs) != set(state.spec_dirs):
+        folders = ", ".join(state.spec_dirs)
+        said.append(f"the running {name} looks for CDI specs in {folders}: {_restart(engine)}")
+    return said
+
+
+def _restart(engine: Engine) -> str:
+    if engine.restart:
+        return " ".join(engine.restart)
+    user = "--user " if engine.user_unit else ""
+    return f"systemctl {user}restart {engine.unit.removesuffix('.service') or engine.engine}"

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Have an engine itself read a configuration that is not in place yet.
+
+The engine runs in a mount namespace of its own, where the edited files are in place by overlays
+that vanish with it: it sees them at their paths, imports and drop-ins included, and nobody else
+does. What cannot be tried is told as a note, never taken for a refusal.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+
+from nvct.engine.containerd import dump as containerd_dump
+from nvct.engine.control import reload
+from nvct.engine.crio import config as crio
+from nvct.engine.files import writing
+from nvct.errors import EngineError
+from nvct.linux import constants
+from nvct.linux.kernel import KERNEL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nvct.engine.control.command import Done, Run
+    from nvct.engine.model import FileEdit, Wanted
+    from nvct.linux.kernel import Kernel
+
+TIMEOUT_S = 20.0
+
+
+def argv(wanted: Wanted, program: str, *, has_file: bool) -> list[str]:
+    """Return the command with which an engine reads its files and ends; [] if it has none.
+
+    `dockerd --validate` is of 23.0. CRI-O's `config` reads its drop-ins as a start does. Every
+    command of Podman reads its files first. A main file that is named has to be there.
+    """
+    config = wanted.config
+    if wanted.engine == "crio":
+        folder = os.path.dirname(wanted.drop_in) if wanted.drop_in else crio.CONFIG_DIR
+        main = [f"--config={config}"] if has_file else []
+        return [program, *main, f"--config-dir={folder}", "config"]
+    if wanted.engine == "podman":
+        return [program, "version"]
+    words = {
+        "docker": [program, "--validate", f"--config-file={config}"],
+        "containerd": [program, f"--config={config}", "config", "dump"],
+    }
+    return words.get(wanted.engine, []) if has_file else []
+
+
+def check(
+    wanted: Wanted,
+    program: str,
+    edits: Sequence[FileEdit],
+    run: Run,
+    *,
+    told: bool = False,
+    leaving: bool = False,
+) -> list[str]:
+    """Have the engine read the files as they will be; return notes.
+
+    Args:
+        wanted: what it is to be told.
+        program: the engine's.
+        edits: of its files.
+        run: runs a program.
+        told: whether it runs and is to read them: one that does not take them must not be
+            restarted, whosever fault that is.
+        leaving: its runtimes are to go, not to be there.
+
+    Raises:
+        EngineError: it refuses them, and it accepts what is there now, or is to be told; or it
+            reads them, and what was asked for is not in force.
+    """
+    engine = wanted.engine
+    after = {edit.path: edit.after for edit in edits}
+    had = os.path.exists(wanted.config)
+    has = after[wanted.config] is not None if wanted.config in after else had
+    words = argv(wanted, program, has_file=has)
+    if not words:
+        return []
+    if not shutil.which(program):
+        return [f"not checked by {engine} itself: {os.path.basename(program)} is not here"]
+    try:
+        done = _try(words, after, run)
+    except OSError as error:
+        return [f"not checked by {engine} itself: no private mounts here ({error.strerror})"]
+    if done.status == 0 and not leaving:
+        _refuse_without_effect(wanted, done.out, "nothing was changed")
+    if done.status == 0 or _has_no_such_command(done):
+        return []
+    words = argv(wanted, program, has_file=had)
+    before = run(words, TIMEOUT_S) if words else None
+    if before and before.status != 0:
+        already = f"{engine} refuses its files already as they are: {_reason(before)}"
+        if not told:
+            return [already]
+        raise EngineError(
+            already, hint="correct them, or leave it untold by --reload=none; nothing was changed"
+        )
+    raise EngineError(
+        f"{engine} refuses the new configuration: {_reason(done)}",
+        hint="nothing was changed",
+    )
+
+
+def in_force(wanted: Wanted, program: str, run: Run) -> None:
+    """Have an engine print its configuration as it is now, where it can.
+
+    Raises:
+        EngineError: what was asked for is not in it.
+    """
+    words = argv(wanted, program, has_file=True) if wanted.engine == "containerd" else []
+    if words and shutil.which(program):
+        done = run(words, TIMEOUT_S)
+        if done.status == 0:
+            _refuse_without_effect(wanted, done.out)
+
+
+def _refuse_without_effect(wanted: Wanted, dump: str, hint: str = "") -> None:
+    missing = containerd_dump.missing(wanted, dump) if wanted.engine == "containerd" else ""
+    if missing:
+        raise EngineError(
+            f"containerd reads {wanted.config} without {missing}: see its version and imports,"
+            " and `containerd config dump`",
+            hint=hint,
+        )
+
+
+def _try(words: list[str], files: Mapping[str, bytes | None], run: Run) -> Done:
+    """Run a program that alone sees files with other content."""
+    with tempfile.TemporaryDirectory(prefix="nvct-") as stage:
+        return run(words, TIMEOUT_S, enter=lambda: in_place(files, stage, KERNEL))
+
+
+def in_place(files: Mapping[str, bytes | None], stage: str, kernel: Kernel) -> None:
+    """Give this process, in a mount namespace of its own, files with this content at these paths.
+
+    Raises:
+        OSError: it may not have such a namespace, or such mounts.
+    """
+    kernel.unshare(constants.CLONE_NEWNS)
+    kernel.mount(None, "/", None, constants.MS_REC | constants.MS_PRIVATE)
+    kernel.mount("nvct", stage, "tmpfs", 0, "mode=0700")
+    changed = {os.path.realpath(path): data for path, data in files.items()}
+    folders = sorted({_nearest_folder(path) for path in changed})
+    for number, folder in enumerate(folders):
+        # An overlay over a part of an overlay adds a layer, and the kernel has only two.
+        if not any(_is_below(folder, other) for other in folders):
+            _overlay(folder, f"{stage}/{number}", kernel)
+    for path, data in changed.items():
+        _place(path, data)
+
+
+def _nearest_folder(path: str) -> str:
+    """Return the innermost folder of a path that is there."""
+    missing = writing.missing_folders(path)
+    return os.path.dirname(missing[0] if missing else path)
+
+
+def _is_below(folder: str, other: str) -> bool:
+    return folder != other and folder.startswith(other.rstrip("/") + "/")
+
+
+def _overlay(folder: str, stage: str, kernel: Kernel) -> None:
+    upper, work = f"{stage}/upper", f"{stage}/work"
+    os.makedirs(upper)
+    os.makedirs(work)
+    lower = kernel.open(folder, os.O_PATH | os.O_DIRECTORY)  # a name may hold "," and ":"
+    try:
+        data = f"lowerdir=/proc/self/fd/{lower},upperdir={upper},workdir={work}"
+        kernel.mount("overlay", folder, "overlay", 0, data)
+    finally:
+        kernel.close(lower)
+
+
+def _place(path: str, content: bytes | None) -> None:
+    if content is None:
+        if os.path.lexists(path):
+            os.unlink(path)
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(content)
+
+
+def _reason(done: Done) -> str:
+    """Return what an engine said was wrong, less what it says before that."""
+    return reload.pick(done.err.splitlines()) or done.reason
+
+
+def _has_no_such_command(done: Done) -> bool:
+    """Tell whether the engine is older than the command, or could not be run at all."""
+    old = ("unknown flag", "flag provided but not defined", "unknown command", "No help topic")
+    return done.status in (124, errno.ENOEXEC, 127) or any(text in done.err for text in old)

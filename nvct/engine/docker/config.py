@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Docker: daemon.json as it is, with our runtimes, default and CDI.
+
+Facts by Docker's release (moby, checked in its source): runtimes and default-runtime follow a
+SIGHUP, CDI is set up at the start only; CDI exists from 25.0 (`features.cdi`) and is on without a
+word from 28.2; `docker run --gpus` goes by CDI from 29.2, where nvidia-cdi-hook is on dockerd's
+PATH. What stands in daemon.json and on dockerd's command line too keeps Docker from starting.
+"""
+
+from __future__ import annotations
+
+from nvct import paths
+from nvct.engine.files import json_file, syntax
+from nvct.engine.files.json_file import DELETE
+from nvct.engine.model import Change, FileEdit, State
+from nvct.errors import EngineConfigError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.engine.files.json_file import Document, Edit
+    from nvct.engine.model import Files, Handler, Wanted
+
+CONFIG = "/etc/docker/daemon.json"
+RUNTIMES, DEFAULT, SPEC_DIRS = "runtimes", "default-runtime", "cdi-spec-dirs"
+CDI = ("features", "cdi")
+STOCK = "runc"
+RESERVED = (STOCK, "io.containerd.runc.v2")
+SHIM_PREFIX = "io.containerd."
+"""Names of containerd's shims, which a default may have without being registered."""
+
+SYNTAX = syntax.json((), DEFAULT)
+
+WITH_CDI = (25, 0)
+CDI_BY_DEFAULT = (28, 2)
+GPUS_BY_CDI = (29, 2)
+
+FLAGS = {DEFAULT: "--default-runtime", SPEC_DIRS: "--cdi-spec-dir", CDI[0]: "--feature"}
+"""Options of dockerd that say what a member of daemon.json says."""
+
+
+def state(wanted: Wanted, files: Files) -> State:
+    """Return what daemon.json says.
+
+    Raises:
+        DocumentError: it cannot be read.
+        EngineConfigError: it is malformed, with line and column.
+    """
+    path = wanted.config or CONFIG
+    data = files.read(path)
+    document = json_file.parse(data, path)
+    runtimes = document.get((RUNTIMES,), dict) or {}
+    return State(
+        files=() if data is None else (path,),
+        handlers={name: _registered(document, name)[1] for name in runtimes},
+        default=document.get((DEFAULT,), str) or "",
+        cdi=document.get(CDI, bool),
+        spec_dirs=_spec_dirs(document),
+    )
+
+
+def plan(wanted: Wanted, files: Files) -> Change:
+    """Return the smallest edit of daemon.json that makes it say what is wanted.
+
+    Raises:
+        UsageError: Docker can have no such thing.
+        DocumentError: daemon.json cannot be read.
+        EngineConfigError: it is malformed, or dockerd's command line says the same already.
+    """
+    path = wanted.config or CONFIG
+    if wanted.drop_in:
+        raise UsageError(f"docker reads no drop-in file such as {wanted.drop_in}")
+    data = files.read(path)
+    document = json_file.parse(data, path)
+    edits = [edit for handler in wanted.handlers if (edit := _register(document, handler))]
+    if wanted.default and wanted.default != document.get((DEFAULT,), str):
+        _check_default(wanted, document)
+        edits.append(((DEFAULT,), wanted.default))
+    by_cdi = _cdi(wanted, document)
+    for (name, *_rest), _value in edits + by_cdi:
+        _check_flag(wanted, name, path)
+    return _change(wanted, data, edits + by_cdi, restart=bool(by_cdi), notes=_notes(wanted))
+
+
+def removal(wanted: Wanted, files: Files) -> Change:
+    """Return the smallest edit that takes out what `plan` puts in.
+
+    A default that is one of the handlers goes with them: Docker does not start with a default that
+    is not registered. Empty objects go too.
+
+    Raises:
+        DocumentError: daemon.json cannot be read.
+        EngineConfigError: it is malformed.
+    """
+    path = wanted.config or CONFIG
+    data = files.read(path)
+    document = json_file.parse(data, path)
+    names = {handler.name for handler in wanted.handlers}
+    edits: list[Edit] = [((RUNTIMES, handler.name), DELETE) for handler in wanted.handlers]
+    # Docker keeps a default that its file no longer names over a SIGHUP, and from 25.0 refuses
+    # the whole file where that runtime goes (daemon/reload_unix.go).
+    keeps_default = document.get((DEFAULT,), str) in names
+    if keeps_default:
+        edits.append(((DEFAULT,), DELETE))
+    by_cdi: list[Edit] = []
+    if wanted.cdi and document.get(CDI, bool):
+        by_cdi.append((CDI, DELETE))
+    if wanted.spec_dirs and _spec_dirs(document) == wanted.spec_dirs:
+        by_cdi.append(((SPEC_DIRS,), DELETE))
+    return _change(wanted, data, edits + by_cdi, restart=bool(by_cdi) or keeps_default)
+
+
+def cdi_is_on(version: tuple[int, ...], *, said: bool | None) -> bool | None:
+    """Return whether CDI is on by what daemon.json and the release say; None if neither does."""
+    if version and version < WITH_CDI:
+        return False
+    if said is not None or not version:
+        return said
+    return version >= CDI_BY_DEFAULT
+
+
+def _registered(document: Document, name: str) -> tuple[str, str]:
+    """Return a runtime's member that holds its path, as it is spelled, and the path."""
+    entry = document.get((RUNTIMES, name), dict) or {}
+    # Go takes the name of a field in any case.
+    member = next((key for key in entry if key.lower() == "path"), "path")
+    return member, document.get((RUNTIMES, name, member), str) or ""
+
+
+def _register(document: Document, handler: Handler) -> Edit | None:
+    """Return the edit that registers a runtime, None where it is. Its arguments stay."""
+    if handler.name in RESERVED:
+        raise UsageError(f"docker keeps the runtime name {handler.name} for itself")
+    member, path = _registered(document, handler.name)
+    if path == handler.path:
+        return None
+    if path:
+        return (RUNTIMES, handler.name, member), handler.path
+    return (RUNTIMES, handler.name), {"path": handler.path, "args": []}
+
+
+def _check_default(wanted: Wanted, document: Document) -> None:
+    """Refuse a default that keeps Docker from starting: one that is not registered."""
+    known = {*(document.get((RUNTIMES,), dict) or {}), *RESERVED}
+    known |= {handler.name for handler in wanted.handlers}
+    if wanted.default not in known and not wanted.default.startswith(SHIM_PREFIX):
+        raise UsageError(f"no runtime {wanted.default} is registered that could be the default")
+
+
+def _cdi(wanted: Wanted, document: Document) -> list[Edit]:
+    """Return the edits that CDI needs: none where it is on and looks where it should."""
+    edits: list[Edit] = []
+    said = document.get(CDI, bool)
+    if wanted.cdi and not said and not cdi_is_on(wanted.engine_version, said=said):
+        edits.append((CDI, True))
+    if wanted.spec_dirs and not _same_folders(_spec_dirs(document), wanted.spec_dirs):
+        edits.append(((SPEC_DIRS,), list(wanted.spec_dirs)))
+    return edits
+
+
+def _same_folders(named: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
+    """Tell whether Docker looks into these folders; without any it takes CDI's own."""
+    now, then = (
+        [f"/var{path}" if path.startswith("/run/") else path for path in folders]
+        for folders in (named or paths.CDI_SPEC_DIRS, wanted)
+    )
+    return now == then
+
+
+def _spec_dirs(document: Document) -> tuple[str, ...]:
+    found = document.get((SPEC_DIRS,), list) or []
+    if not all(isinstance(folder, str) for folder in found):
+        value = document.find((SPEC_DIRS,))
+        raise document.refusal(value.start if value else 0, f"{SPEC_DIRS} holds no strings")
+    return tuple(found)
+
+
+def _check_flag(wanted: Wanted, name: str, path: str) -> None:
+    """Refuse what dockerd's command line says too: it does not start with both."""
+    flag = FLAGS.get(name)
+    for word in wanted.arguments if flag else ():
+        if word.partition("=")[0] == flag:
+            raise EngineConfigError(
+                f"dockerd runs with {word}, so {path} may not hold {name}",
+                hint=f"take {flag} out of its command line, see systemctl cat docker",
+            )
+
+
+def _notes(wanted: Wanted) -> tuple[str, ...]:
+    version = wanted.engine_version
+    if not version or not (wanted.cdi or wanted.spec_dirs):
+        return ()
+    text = ".".join(map(str, version))
+    if version < WITH_CDI:
+        return (f"Docker {text} has no CDI; it came with 25.0",)
+    if wanted.cdi and version >= GPUS_BY_CDI:
+        note = "goes by CDI where nvidia-cdi-hook is on dockerd's PATH, and needs a CDI spec"
+        return (f"docker run --gpus of Docker {text} {note}",)
+    return ()
+
+
+def _change(
+    wanted: Wanted,
+    data: bytes | None,
+    edits: list[Edit],
+    *,
+    restart: bool,
+    notes: tuple[str, ...] = (),
+) -> Change:
+    path = wanted.config or CONFIG
+    after = json_file.edit(data, edits, path)
+    if after == data:
+        return Change(engine=wanted.engine, notes=notes)
+    edit = FileEdit(path=path, before=data, after=after)
+    return Change(engine=wanted.engine, edits=(edit,), restart=restart, notes=notes)

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What decides whether `docker run --gpus` works: client, daemons, programs, GPUs, as values.
+
+`look` reads; `explain` judges. Contract: only reads, never raises for what is not there or may
+not be seen: that is None.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import posixpath
+from dataclasses import dataclass, replace
+
+from nvct import paths
+from nvct.engine import detect
+from nvct.engine.control import probe, processes, running
+from nvct.engine.docker import config as docker
+from nvct.engine.model import State, Wanted
+from nvct.errors import NvctError
+from nvct.host import platform, procfs
+from nvct.host.gpu import pci
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nvct.engine.control.probe import Ask as Get
+    from nvct.engine.control.processes import Process
+    from nvct.engine.control.running import Running
+    from nvct.engine.detect import Ask
+    from nvct.engine.detected_engine import Engine
+    from nvct.engine.model import Files
+    from nvct.host.roots import Roots
+
+HOOKS = ("nvidia-container-runtime-hook", "nvidia-cdi-hook")
+DEFAULT_ENDPOINT = "unix:///var/run/docker.sock"
+WSL_DESKTOP = "/mnt/wsl/docker-desktop"
+KIND = "nvidia.com/gpu"
+OPT_DIRS = ("/usr/local/nvidia/toolkit", "/snap/bin", "/run/current-system/sw/bin")
+"""Where programs are looked for besides the usual folders, to say where they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A program and when it came to where it is, in seconds of the epoch."""
+
+    path: str
+    arrived: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """What `docker` is for whoever asks.
+
+    Attributes:
+        program: the file behind `docker`, "" where there is none.
+        podman: whether that is Podman.
+        endpoint: where it finds its daemon.
+        source: what says so: DOCKER_HOST, a context, or the default.
+    """
+
+    program: str = ""
+    podman: bool = False
+    endpoint: str = DEFAULT_ENDPOINT
+    source: str = "by default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """A running dockerd.
+
+    Attributes:
+        started: in seconds of the epoch; None where the kernel does not tell.
+        path: its PATH; None where its environment may not be read.
+        programs: of HOOKS, those that it finds on that PATH now, or on the usual one.
+        state: what its daemon.json says; None where that is malformed, and `problem` says how.
+        apart: whether it is a container's, with processes of its own: no client here talks to it.
+        spec_dirs: where it looks for CDI specs.
+        specs: the files there that have GPUs of NVIDIA.
+        running: what it says itself that it has in force; None where it is not asked.
+    """
+
+    engine: Engine
+    started: float | None = None
+    path: str | None = None
+    programs: Mapping[str, Program]
+    state: State | None = None
+    problem: str = ""
+    apart: bool = False
+    spec_dirs: tuple[str, ...] = paths.CDI_SPEC_DIRS
+    specs: tuple[str, ...] = ()
+    running: Running | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DockerHost:
+    """Everything that `explain` looks at.
+
+    Attributes:
+        programs: of HOOKS, those that the host has in the usual places, or on the user's PATH.
+        gpus: how many GPUs of NVIDIA there are.
+        driver: version of the loaded driver, "" without one.
+        elsewhere: what has a GPU instead of NVIDIA's driver: nouveau, vfio-pci, or "".
+        system_runtimes: the runtimes of /etc/docker/daemon.json.
+    """
+
+    client: Client = Client()
+    daemons: tuple[Daemon, ...] = ()
+    programs: Mapping[str, Program]
+    gpus: int = 0
+    driver: str = ""
+    elsewhere: str = ""
+    system_runtimes: tuple[str, ...] = ()
+
+
+def look(
+    files: Files,
+    roots: Roots,
+    environ: Mapping[str, str],
+    ask: Ask | None = None,
+    proc: str = "/proc",
+    *,
+    get: Get = probe.ask,
+) -> DockerHost:
+    """Look at a host.
+
+    Args:
+        files: the host's files.
+        roots: where the host's GPUs are seen.
+        environ: of whoever runs docker.
+        ask: runs a program and returns what it prints; `detect.run` if it is None.
+        proc: where the processes are seen.
+        get: does an HTTP GET on a daemon's socket.
+    """
+    found = [p for p in processes.running(proc, files.root) if p.engine == "docker"]
+    other = pci.elsewhere(roots)
+    return DockerHost(
+        client=client(files, environ),
+        daemons=tuple(
+            _daemon(detect.of_process(process, files, ask, proc), process, files, proc, get)
+            for process in found
+        ),
+        programs=_on_path(
+            ":".join((*paths.DEFAULT_PATH_DIRS, *OPT_DIRS, environ.get("PATH", ""))), files.at("/")
+        ),
+        gpus=_gpus(roots),
+        driver=procfs.driver_version(roots) or ("WSL" if platform.is_wsl(roots) else ""),
+        elsewhere=other[0].driver if other else "",
+        system_runtimes=_system_runtimes(files),
+    )
+
+
+def client(files: Files, environ: Mapping[str, str]) -> Client:
+    """Return what `docker` is, and which daemon it talks to.
+
+    DOCKER_HOST wins over DOCKER_CONTEXT, that over the chosen context (docker(1)).
+    """
+    program = _which("docker", environ.get("PATH", ""), files)
+    real = os.path.realpath(files.at(program)) if program else ""
+    podman = posixpath.basename(real).startswith("podman") or _is_podman_script(real)
+    if files.root != "/":
+        real = real.removeprefix(files.root.rstrip("/"))
+    made = Client(program=real if real.startswith(WSL_DESKTOP) else program, podman=podman)
+    if environ.get("DOCKER_HOST"):
+        return _to(made, environ["DOCKER_HOST"], "by DOCKER_HOST")
+    folder = environ.get("DOCKER_CONFIG") or f"{environ.get('HOME', '')}/.docker"
+    name = environ.get("DOCKER_CONTEXT") or _text(_json(files, f"{folder}/config.json"),
+                                                  "currentContext")  # fmt: skip
+    if name in ("", "default"):
+        return made
+    # docker names a context's folder by the hash of its name.
+    place = hashlib.sha256(name.encode()).hexdigest()
+    meta = _json(files, f"{folder}/contexts/meta/{place}/meta.json")
+    endpoints = meta.get("Endpoints")
+    endpoint = endpoints.get("docker") if isinstance(endpoints, dict) else None
+    return _to(made, _text(endpoint, "Host"), f"by the context {name}")
+
+
+def _to(made: Client, endpoint: str, source: str) -> Client:
+    return Client(program=made.program, podman=made.podman, endpoint=endpoint, source=source)
+
+
+def _json(files: Files, path: str) -> dict[str, object]:
+    try:
+        found = json.loads(files.read(path) or b"{}")
+    except (NvctError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _text(table: object, key: str) -> str:
+    found = table.get(key) if isinstance(table, dict) else None
+    return found if isinstance(found, str) else ""
+
+
+def _is_podman_script(path: str) -> bool:
+    """Tell the script of the package podman-docker: it is named docker and runs podman."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(4096)
+    except OSError:
+        return False
+    return head.startswith(b"#!") and b"podman" in head
+
+
+def _daemon(engine: Engine, process: Process, files: Files, proc: str, get: Get) -> Daemon:
+    root = _root(process, files, proc)
+    state, problem = _state(engine, root)
+    path = process.env.get("PATH", "") if process.env else None
+    named = processes.options(process.args, "cdi-spec-dir")
+    apart = process.container or _has_own_processes(process.pid, proc)
+    asked = None if apart else running.of(replace(engine, root=root), state, get)
+    spec_dirs = tuple(named) or (state.spec_dirs if state else ()) or paths.CDI_SPEC_DIRS
+    return Daemon(
+        engine=engine,
+        started=started(proc, process.pid),
+        path=path,
+        programs=_on_path(":".join(paths.DEFAULT_PATH_DIRS) if path is None else path, root),
+        state=state,
+        problem=problem,
+        apart=apart,
+        running=asked,
+        spec_dirs=spec_dirs,
+        specs=_specs(spec_dirs, root),
+    )
+
+
+def _root(process: Process, files: Files, proc: str) -> str:
+    """Return the daemon's own file system as we reach it; ours where that may not be seen.
+
+    A rootless one and a snap's have mounts of their own, even where the root folder is ours.
+    """
+    own = f"{proc}/{process.pid}/root"
+    return own if os.path.isdir(f"{own}/") else files.at("/")
+
+
+def _has_own_processes(pid: int, proc: str) -> bool:
+    """Tell whether a process is in another PID namespace than ours."""
+    try:
+        return os.readlink(f"{proc}/{pid}/ns/pid") != os.readlink(f"{proc}/self/ns/pid")
+    except OSError:
+        return False
+
+
+def _state(engine: Engine, root: str) -> tuple[State | None, str]:
+    """Return what the daemon's configuration says, or why that cannot be told."""
+    from nvct.engine.model import Files as Tree
+
+    wanted = Wanted(engine="docker", handlers=(), config=engine.config)
+    try:
+        return docker.state(wanted, Tree(root)), ""
+    except NvctError as error:
+        return None, error.message
+
+
+def _system_runtimes(files: Files) -> tuple[str, ...]:
+    try:
+        return tuple(docker.state(Wanted(engine="docker", handlers=()), files).handlers)
+    except NvctError:
+        return ()
+
+
+def started(proc: str, pid: int) -> float | None:
+    """Return when a process started, in seconds of the epoch; None if that cannot be told."""
+    boot = next(
+        (
+            int(line.split()[1])
+            for line in (procfs.read_text(f"{proc}/stat") or "").splitlines()
+            if line.startswith("btime ")
+        ),
+        None,
+    )
+    # proc_pid_stat(5): field 22, counted behind the name, which may hold spaces and brackets.
+    fields = (procfs.read_text(f"{proc}/{pid}/stat") or "").rpartition(")")[2].split()
+    if boot is None or len(fields) < 20 or not fields[19].isdecimal():
+        return None
+    return boot + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def _on_path(path: str, root: str) -> dict[str, Program]:
+    """Return the programs of HOOKS that a PATH leads to in a file system."""
+    found = {}
+    for name in HOOKS:
+        for folder in path.split(":"):
+            program = _program(f"{folder}/{name}", root) if folder.startswith("/") else None
+            if program:
+                found[name] = program
+                break
+    return found
+
+
+def _program(path: str, root: str) -> Program | None:
+    """Return a program, None where no executable file is: what Go's LookPath asks for.
+
+    Moving a file into place and making a link to it set the time of its last change of status;
+    a package keeps the other times as they were when it was built.
+    """
+    place = root.rstrip("/") + path
+    try:
+        there, link = os.stat(place), os.lstat(place)
+    except OSError:
+        return None
+    if not os.path.isfile(place) or not there.st_mode & 0o111:
+        return None
+    return Program(path=path, arrived=max(there.st_ctime, link.st_ctime))
+
+
+def _which(name: str, path: str, files: Files) -> str:
+    for folder in path.split(":"):
+        if folder.startswith("/") and _program(f"{folder}/{name}", files.at("/")):
+            return f"{folder}/{name}"
+    return ""
+
+
+def _specs(spec_dirs: tuple[str, ...], root: str) -> tuple[str, ...]:
+    """Return the CDI specs that have GPUs of NVIDIA."""
+    from nvct.cdi import registry  # YAML, for whoever has specs of that format
+
+    tree = root.rstrip("/")
+    found = registry.scan([tree + folder for folder in spec_dirs])
+    return tuple(
+        file.path.removeprefix(tree)
+        for file in found.specs
+        if file.spec.get("kind") == KIND and file.spec.get("devices")
+    )
+
+
+def _gpus(roots: Roots) -> int:
+    """Return how many GPUs there are: NVIDIA's driver tells, else the PCI bus."""
+    known = len(procfs.gpus(roots))
+    if known:
+        return known
+    folder = f"{roots.sys}/bus/pci/devices"
+    count = 0
+    for name in procfs.list_directory(folder):
+        vendor, kind = (
+            (procfs.read_text(f"{folder}/{name}/{field}") or "").strip().lower()
+            for field in ("vendor", "class")
+        )
+        count += vendor == pci.NVIDIA and kind.startswith(pci.DISPLAY)
+    if not count and platform.detect(roots)[0] != "nvml":
+        return 1  # WSL and Tegra have theirs on no bus
+    return count

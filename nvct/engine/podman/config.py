@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Podman: a drop-in beside containers.conf with our runtimes, and hook folders that lose none.
+
+containers.conf(5), the same from Podman 4.3 to 5.8: every file overrides what earlier ones say,
+/usr/share/containers/containers.conf, /etc/containers/containers.conf, its `.d` folder, and for a
+user $XDG_CONFIG_HOME/containers/containers.conf and its `.d` folder. Tables are merged by name.
+Arrays replace each other, from 4.7 unless one holds {append=true}, which then holds for all later
+files. Podman has no daemon: the next `podman run` reads what is written.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+from nvct import paths
+from nvct.engine.files import syntax, toml_file
+from nvct.engine.files.toml_file import DELETE
+from nvct.engine.model import Change, FileEdit, State
+from nvct.errors import EngineConfigError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.engine.files.toml_file import Change as Edit
+    from nvct.engine.files.toml_file import Table
+    from nvct.engine.model import Files, Wanted
+
+VENDOR_CONFIG = "/usr/share/containers/containers.conf"
+CONFIG = "/etc/containers/containers.conf"
+DROP_IN = "99-nvidia.conf"
+HOOKS_DIRS = ("/usr/share/containers/oci/hooks.d",)
+"""Of Podman itself; /etc/containers/oci/hooks.d is read only where a file names it."""
+
+ENGINE, RUNTIMES = ("engine",), ("engine", "runtimes")
+DEFAULT, HOOKS, SPEC_DIRS = "runtime", "hooks_dir", "cdi_spec_dirs"
+WITH_SPEC_DIRS = (5, 5)
+"""cdi_spec_dirs is parsed from 5.1 on; what it says counts from here (podman PR 25717)."""
+STATIC_ALONE = ((5, 5), (5, 6))
+"""Releases between these look into /etc/cdi alone where no file says more (issue 26569)."""
+HEADER = "# Made by nvct; `nvct runtime undo --runtime podman` takes it away.\n"
+SYNTAX = syntax.toml(ENGINE, DEFAULT, HEADER)
+
+
+class Merged:
+    """What files say together, read one after the other.
+
+    Attributes:
+        files: that are there.
+        said: where a key was said last: key → file.
+        append: whether later hook folders are added to the earlier ones.
+    """
+
+    __slots__ = ("append", "default", "files", "handlers", "hooks_dirs", "said", "spec_dirs")
+
+    def __init__(self) -> None:
+        """Start with what Podman has without a file."""
+        self.files: list[str] = []
+        self.handlers: dict[str, str] = {}
+        self.default = ""
+        self.hooks_dirs: list[str] = list(HOOKS_DIRS)
+        self.spec_dirs: list[str] = []
+        self.append = False
+        self.said: dict[str, str] = {}
+
+    def add(self, document: Table, path: str) -> None:
+        """Take in the next file.
+
+        Raises:
+            EngineConfigError: something in it is of the wrong type.
+        """
+        self.files.append(path)
+        for name, places in _table(document, RUNTIMES, path).items():
+            found, _ = _strings(places, f"engine.runtimes.{name}", path)
+            self.handlers[name] = found[0] if found else ""
+            self.said[name] = path
+        engine = _table(document, ENGINE, path)
+        default = engine.get(DEFAULT, "")
+        if not isinstance(default, str):
+            raise EngineConfigError(f"{path}: engine.{DEFAULT} is no string")
+        if default:
+            self.default = default
+            self.said[DEFAULT] = path
+        if HOOKS in engine:
+            found, append = _strings(engine[HOOKS], f"engine.{HOOKS}", path)
+            self.append = self.append if append is None else append
+            self.hooks_dirs = [*self.hooks_dirs, *found] if self.append else found
+            self.said[HOOKS] = path
+        if SPEC_DIRS in engine:
+            self.spec_dirs, _ = _strings(engine[SPEC_DIRS], f"engine.{SPEC_DIRS}", path)
+            self.said[SPEC_DIRS] = path
+
+
+def state(wanted: Wanted, files: Files) -> State:
+    """Return what the files say together.
+
+    Raises:
+        DocumentError: one cannot be read.
+        EngineConfigError: one is malformed.
+    """
+    merged = _merged(_order(wanted, files), files)
+    return State(
+        files=tuple(merged.files),
+        handlers=merged.handlers,
+        default=merged.default,
+        cdi=True,  # Podman has no switch for it
+        spec_dirs=tuple(merged.spec_dirs),
+    )
+
+
+def plan(wanted: Wanted, files: Files) -> Change:
+    """Return the smallest edit after which Podman knows what is wanted.
+
+    Raises:
+        UsageError: Podman can have no such thing.
+        DocumentError: a file cannot be read.
+        EngineConfigError: one is malformed.
+    """
+    target = _target(wanted)
+    order = _order(wanted, files)
+    at = order.index(target) + 1
+    now = _merged(order, files)
+    before = files.read(target)
+    text = HEADER if before is None else toml_file.decode(before, target)
+    edits = _edits(wanted, now)
+    if wanted.hooks_dir and wanted.hooks_dir not in now.hooks_dirs:
+        there = toml_file.find(toml_file.parse(text, target), (*ENGINE, HOOKS))
+        edits.append((ENGINE, HOOKS, _with_folder(wanted, there, _merged(order[:at], files))))
+    if not edits:
+        return Change(engine=wanted.engine, notes=_notes(wanted, now))
+    after = toml_file.edit(text, edits, target).encode()
+    changed = {key for _table, key, _value in edits}
+    notes = tuple(
+        f"{file} is read later and says {key} too: it wins"
+        for key, file in now.said.items()
+        if key in changed and file in order[at:]
+    )
+    notes += _notes(wanted, now)
+    edit = FileEdit(path=target, before=before, after=after)
+    return Change(engine=wanted.engine, edits=(edit,) if after != before else (), notes=notes)
+
+
+def removal(wanted: Wanted, files: Files) -> Change:
+    """Return the smallest edit that takes out what `plan` puts into its file.
+
+    A file of ours that then says nothing goes.
+
+    Raises:
+        DocumentError: the file cannot be read.
+        EngineConfigError: it is malformed.
+    """
+    target = _target(wanted)
+    before = files.read(target)
+    if before is None:
+        return Change(engine=wanted.engine)
+    text = toml_file.decode(before, target)
+    document = toml_file.parse(text, target)
+    here = Merged()
+    here.add(document, target)
+    edits: list[Edit] = [
+        (RUNTIMES, handler.name, DELETE)
+        for handler in wanted.handlers
+        if here.handlers.get(handler.name) == handler.path
+    ]
+    if here.default in {name for _, name, _ in edits}:
+        edits.append((ENGINE, DEFAULT, DELETE))
+    is_drop_in = target != _config(wanted)
+    others = _merged(_order(wanted, files, target), files) if is_drop_in else None
+    edits += _without_folders(wanted, document, others)
+    after = toml_file.edit(text, edits, target)
+    rest = "".join(line for line in after.splitlines(keepends=True) if line != HEADER)
+    if not rest.strip() and is_drop_in:
+        edit = FileEdit(path=target, before=before, after=None)
+    else:
+        edit = FileEdit(path=target, before=before, after=after.encode())
+    return Change(engine=wanted.engine, edits=(edit,) if edit.after != before else ())
+
+
+def _edits(wanted: Wanted, now: Merged) -> list[Edit]:
+    """Return what the target must say: nothing of what already holds."""
+    edits: list[Edit] = []
+    for handler in wanted.handlers:
+        if not handler.path.startswith("/"):
+            text = f"podman takes no runtime by its name alone: {handler.path}"
+            raise UsageError(text, hint="give the absolute path of the program")
+        if now.handlers.get(handler.name) != handler.path:
+            edits.append((RUNTIMES, handler.name, [handler.path]))
+    if wanted.default and now.default != wanted.default:
+        edits.append((ENGINE, DEFAULT, wanted.default))
+    if wanted.spec_dirs and _spec_dirs(wanted, now) != wanted.spec_dirs:
+        if wanted.engine_version and wanted.engine_version < WITH_SPEC_DIRS:
+            text = "Podman before 5.5 looks for CDI specs in /etc/cdi and /var/run/cdi only"
+            raise UsageError(text, hint="leave the folders as they are")
+        edits.append((ENGINE, SPEC_DIRS, list(wanted.spec_dirs)))
+    return edits
+
+
+def _spec_dirs(wanted: Wanted, now: Merged) -> tuple[str, ...]:
+    """Return where Podman looks for CDI specs now."""
+    first, behind = STATIC_ALONE
+    if now.spec_dirs and not (wanted.engine_version and wanted.engine_version < first):
+        return tuple(now.spec_dirs)
+    if first <= wanted.engine_version < behind:
+        return (paths.CDI_STATIC_DIR,)
+    return paths.CDI_SPEC_DIRS
+
+
+def _notes(wanted: Wanted, now: Merged) -> tuple[str, ...]:
+    if wanted.spec_dirs or paths.CDI_DYNAMIC_DIR in _spec_dirs(wanted, now) or now.spec_dirs:
+        return ()
+    return (
+        (
+            f"this Podman looks for CDI specs in {paths.CDI_STATIC_DIR} alone: write them there, "
+            f"or name {paths.CDI_DYNAMIC_DIR} too in {SPEC_DIRS}"
+        ),
+    )
+
+
+def _with_folder(wanted: Wanted, there: object, before: Merged) -> list[object]:
+    """Return the hook folders that the target must name: its own, or those it replaces, and ours.
+
+    `there` is what it names now. An array without {append=true} replaces what was said before.
+    """
+    if isinstance(there, list):
+        return there if wanted.hooks_dir in there else [*there, wanted.hooks_dir]
+    return [*([] if before.append else before.hooks_dirs), wanted.hooks_dir]
+
+
+def _without_folders(wanted: Wanted, document: Table, others: Merged | None) -> list[Edit]:
+    """Return the edits that take out hook and spec folders that the target names for us.
+
+    `others` is what the other files say, where the target is a file of ours: an array that says
+    no more than they do then goes whole.
+    """
+    edits: list[Edit] = []
+    there = toml_file.find(document, (*ENGINE, HOOKS))
+    if isinstance(there, list) and wanted.hooks_dir in there:
+        rest = [item for item in there if item != wanted.hooks_dir]
+        needless = not rest or (others is not None and rest == others.hooks_dirs)
+        edits.append((ENGINE, HOOKS, DELETE if needless else rest))
+    spec_dirs = toml_file.find(document, (*ENGINE, SPEC_DIRS))
+    if wanted.spec_dirs and spec_dirs == list(wanted.spec_dirs):
+        edits.append((ENGINE, SPEC_DIRS, DELETE))
+    return edits
+
+
+def _config(wanted: Wanted) -> str:
+    return wanted.config or CONFIG
+
+
+def _target(wanted: Wanted) -> str:
+    """Return the file that is ours to write."""
+    if wanted.drop_in == "":
+        return _config(wanted)
+    folder = f"{_config(wanted)}.d"
+    target = wanted.drop_in or f"{folder}/{DROP_IN}"
+    if posixpath.dirname(target) != folder or not target.endswith(".conf"):
+        raise UsageError(f"podman does not read {target}", hint=f"name a .conf file in {folder}")
+    return target
+
+
+def _order(wanted: Wanted, files: Files, without: str = "") -> list[str]:
+    """Return the files in Podman's order, whether they are there or not."""
+    order = [VENDOR_CONFIG]
+    for config in dict.fromkeys((CONFIG, _config(wanted))):
+        names = files.names(f"{config}.d", ".conf")
+        if config == _config(wanted):
+            names = sorted({*names, _target(wanted)} - {config})
+        order += [config, *names]
+    return [path for path in order if path != without]
+
+
+def _merged(order: list[str], files: Files) -> Merged:
+    merged = Merged()
+    for path in order:
+        data = files.read(path)
+        if data is not None:
+            merged.add(toml_file.parse(data, path), path)
+    return merged
+
+
+def _table(document: Table, where: tuple[str, ...], path: str) -> Table:
+    """Return a table of a file, {} where it has none."""
+    found: object = document
+    for depth, name in enumerate(where):
+        found = found.get(name, {}) if isinstance(found, dict) else found
+        if not isinstance(found, dict):
+            name = ".".join(where[: depth + 1])
+            raise EngineConfigError(f"{path}: {name} is no table", hint="correct the file")
+    return found if isinstance(found, dict) else {}
+
+
+def _strings(value: object, name: str, path: str) -> tuple[list[str], bool | None]:
+    """Return the strings of an array, and what its {append=...} says."""
+    items = value if isinstance(value, list) else [value]
+    append = None
+    for item in items:
+        if isinstance(item, dict) and isinstance(item.get("append"), bool):
+            append = item["append"]
+        elif not isinstance(item, str) or not isinstance(value, list):
+            text = f"{path}: {name} is no array of strings"
+            raise EngineConfigError(text, hint="correct the file")
+    return [item for item in items if isinstance(item, str)], append

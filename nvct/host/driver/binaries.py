@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of the driver that containers get.
+
+Contract: a program is taken from the driver root alone, never from the PATH of the host beside
+it (nvidia-container-toolkit v1.20 does that, and may mix two drivers). No setuid program is in
+the list, and one that is setuid all the same is left out.
+"""
+
+from __future__ import annotations
+
+from nvct.host.driver import names as driver_names
+from nvct.host.model import DriverFile
+from nvct.host.roots import join
+from nvct.paths import DEFAULT_PATH_DIRS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.host.driver.tree import Found, Tree
+    from nvct.host.model import Capability, Findings
+    from nvct.host.roots import Roots
+
+PROGRAMS: tuple[tuple[str, Capability], ...] = (
+    ("nvidia-smi", "utility"),
+    ("nvidia-debugdump", "utility"),
+    ("nvidia-persistenced", "utility"),
+    # Of libnvidia-container's list, not of the CDI specs of nvidia-container-toolkit v1.20.
+    ("nv-fabricmanager", "utility"),
+    ("nvidia-imex", "utility"),
+    ("nvidia-imex-ctl", "utility"),
+    ("nvidia-cuda-mps-control", "compute"),
+    ("nvidia-cuda-mps-server", "compute"),
+    ("nvidia-xconfig", "graphics"),
+)
+LEFT_OUT = {
+    "nvidia-modprobe": "setuid: it loads modules and makes device nodes on the host",
+    "nvidia-settings": "a program for the host's desktop",
+    "nvidia-powerd": "a daemon of the host",
+    "nvidia-gridd": "a daemon of the host",
+    "nvidia-sleep.sh": "it suspends the host",
+    "nvidia-ngx-updater": "it changes the host's files",
+    "nvidia-pcc": "a compiler for Vulkan SC, which no container asks for",
+    "nvidia-bug-report.sh": "it describes the host",
+    "nvidia-installer": "it changes the host's files",
+    "nvidia-uninstall": "it changes the host's files",
+    "nvidia-fabricmanager-start.sh": "it starts a daemon of the host",
+    "nvswitch-audit": "a tool for the fabric's administrator",
+}
+# Not of the default PATH: where Bottlerocket, Google's installer and Flatcar have the programs if
+# the driver root is /.
+MORE_DIRS = ("/usr/libexec/nvidia/tesla/bin", "/usr/local/nvidia/bin", "/opt/bin")
+S_IXANY, S_ISUID = 0o111, 0o6000
+
+
+def find(tree: Tree, roots: Roots, findings: Findings) -> list[DriverFile]:
+    """Return the programs, each from the first directory of the usual PATH that has it."""
+    real = {path: tree.directory(path) for path in (*DEFAULT_PATH_DIRS, *MORE_DIRS)}
+    directories = {path: folder for path, folder in real.items() if folder is not None}
+    files = []
+    for name, capability in PROGRAMS:
+        found = _first(tree, directories, name, findings)
+        if found is None:
+            continue
+        # A link (Debian's alternatives) is mounted under its own name.
+        files.append(
+            DriverFile(
+                host_path=tree.host_path(found.real),
+                container_path=roots.container_path(tree.host_path(found.path)),
+                reason="program of the driver",
+                kind="binary",
+                capability=capability,
+            )
+        )
+    for directory in dict.fromkeys(directories.values()):
+        present = tree.name_set(directory)
+        for name, reason in LEFT_OUT.items():
+            if name in present:
+                findings.leave_out(tree.host_path(join(directory, name)), reason)
+    if not any(file.container_path.endswith("/nvidia-smi") for file in files):
+        findings.note(f"{tree.host_root} has no nvidia-smi")
+    return files
+
+
+def _first(tree: Tree, directories: dict[str, str], name: str, findings: Findings) -> Found | None:
+    """Return a program under the name by which the PATH has it."""
+    for directory, real in directories.items():
+        found = tree.find_in(real, name)
+        if found is None:
+            continue
+        path = tree.host_path(found.real)
+        if not found.mode & S_IXANY:
+            findings.leave_out(path, "not executable")
+        elif found.mode & S_ISUID:
+            findings.leave_out(path, "setuid or setgid")
+        elif not driver_names.is_safe(path):
+            continue
+        else:
+            return found._replace(path=join(directory, name))
+    return None

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configuration files by which loaders find the driver: Vulkan, EGL, OpenCL, Xorg, OptiX.
+
+Contract: a file is looked for in /etc and the data directories of the driver root, the first
+directory that has its name wins, and it is mounted where the loaders of any image look. Files for
+another machine are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import NamedTuple
+
+from nvct.errors import NvctError, printable
+from nvct.host.driver.tree import Tree
+from nvct.host.model import DriverFile
+from nvct.host.roots import join
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import TypeAlias
+
+    from nvct.host.driver.libraries import Search
+    from nvct.host.driver.tree import Found
+    from nvct.host.model import Capability
+
+    Place: TypeAlias = tuple[Tree, str]
+
+# Where NixOS has them, whatever $XDG_DATA_DIRS says.
+NIXOS_DATA = "/run/opengl-driver/share"
+# XDG base directory specification: the default of $XDG_DATA_DIRS.
+DATA_DIRS = ("/usr/local/share", "/usr/share", NIXOS_DATA)
+MACHINES = frozenset({"x86_64", "aarch64", "i686", "i386", "ppc64le", "armv7l", "armhf"})
+TEXT_LIMIT = 1 << 16
+NAME_LIMIT = 255
+
+
+class Kind(NamedTuple):
+    """Files of one loader: their folder, the pattern of their names, the folder in containers.
+
+    Attributes:
+        at_root: whether the driver root itself may hold the folder, as on GKE.
+    """
+
+    folder: str
+    name: re.Pattern[str]
+    container_root: str
+    capability: Capability
+    reason: str
+    at_root: bool = False
+
+
+def _kind(
+    folder: str,
+    name: str,
+    root: str,
+    reason: str,
+    *,
+    capability: Capability = "graphics",
+    at_root: bool = False,
+) -> Kind:
+    return Kind(folder, re.compile(name), root, capability, reason, at_root)
+
+
+# Rules where nvidia-container-toolkit v1.20 has a list of names; all of its names fit. Container
+# folders are its own, too. Group 1 is the machine in a name.
+_MACHINE = r"(?:\.([a-z0-9_]+))?\.json"
+KINDS = (
+    _kind("glvnd/egl_vendor.d", r"\d+_nvidia\.json", "/usr/share", "EGL vendor of GLVND"),
+    _kind(
+        "egl/egl_external_platform.d", r"\d+_nvidia_[a-z0-9]+\.json", "/usr/share", "EGL platform"
+    ),
+    _kind("nvidia", r"nvoptix\.bin", "/usr/share", "data of OptiX"),
+    _kind(
+        "X11/xorg.conf.d",
+        r"(?:\d+-)?nvidia(?:-drm-outputclass)?\.conf",
+        "/usr/share",
+        "configuration of Xorg",
+    ),
+    _kind("OpenCL/vendors", r"nvidia\.icd", "/etc", "OpenCL driver", capability="compute"),
+    _kind("vulkan/icd.d", r"nvidia_(?:icd|layers)" + _MACHINE, "/etc", "Vulkan driver",
+          at_root=True),
+    _kind("vulkan/implicit_layer.d", "nvidia_layers" + _MACHINE, "/etc", "Vulkan layer",
+          at_root=True),
+    # Not in nvidia-container-toolkit v1.20, which mounts the library without its configuration.
+    _kind("vulkansc/icd.d", "nvidia_icd(?:_vksc)?" + _MACHINE, "/etc", "Vulkan SC driver"),
+)  # fmt: skip
+
+
+def find(
+    search: Search, search_paths: Sequence[str], *, data_dirs: Sequence[str] = DATA_DIRS
+) -> list[DriverFile]:
+    """Return the configuration files, sorted by container path.
+
+    Args:
+        search: of the driver root.
+        search_paths: absolute directories of the host, instead of /etc and the data directories.
+        data_dirs: of the driver root, as XDG_DATA_DIRS names them.
+
+    Raises:
+        HostError: the host's root can't be read.
+    """
+    files: dict[str, DriverFile] = {}
+    if search_paths:
+        with Tree("/") as host:
+            _search(search, [(host, path) for path in search_paths], files)
+    else:
+        _search(search, [(search.tree, path) for path in ("/etc", *data_dirs)], files)
+    return sorted(files.values(), key=lambda file: file.container_path)
+
+
+def _search(search: Search, places: Sequence[Place], files: dict[str, DriverFile]) -> None:
+    for kind in KINDS:
+        wanted = [*places, (search.tree, "/")] if kind.at_root else places
+        for tree, directory in wanted:
+            if kind.folder.partition("/")[0] not in tree.name_set(directory):
+                continue
+            folder = join(directory, kind.folder)
+            for name in tree.names(folder):
+                match = kind.name.fullmatch(name)
+                found = tree.find(join(folder, name)) if match else None
+                if match and found and _is_ours(search, tree.host_path(found.path), match):
+                    file = _file(tree, kind, name, found)
+                    files.setdefault(file.container_path, file)
+
+
+def _is_ours(search: Search, host_path: str, match: re.Match[str]) -> bool:
+    machine = match[1] if match.re.groups else None
+    if machine in (None, search.machine):
+        return True
+    if machine in MACHINES:
+        search.findings.leave_out(host_path, f"for {machine}")
+    return False
+
+
+def _file(tree: Tree, kind: Kind, name: str, found: Found) -> DriverFile:
+    return DriverFile(
+        host_path=tree.host_path(found.real),
+        container_path=join(kind.container_root, f"{kind.folder}/{name}"),
+        reason=kind.reason,
+        kind="config",
+        capability=kind.capability,
+    )
+
+
+def check(search: Search, files: Sequence[DriverFile]) -> None:
+    """Warn of every library that a configuration file names and that containers do not get.
+
+    Raises:
+        HostError: the host's root can't be read.
+    """
+    have = {file.container_path for file in files if file.kind == "library"}
+    have |= {link.path for file in files if file.kind == "library" for link in file.links}
+    names = {os.path.basename(path) for path in have}
+    configs = [f for f in files if f.kind == "config" and f.host_path.endswith((".json", ".icd"))]
+    # Host paths have no links below the driver root, so that no link is followed out of it.
+    with Tree("/") as host:
+        for file in configs:
+            for library in sorted(_named_libraries(search, host, file)):
+                # A path with a slash is relative to the file: Vulkan loader, "driver discovery".
+                directory = os.path.dirname(file.container_path)
+                path = os.path.normpath(os.path.join(directory, library))
+                if library not in names and ("/" not in library or path not in have):
+                    search.findings.warn(
+                        f"{file.host_path} names {printable(library[:NAME_LIMIT])}, which is not "
+                        "among the driver's libraries"
+                    )
+
+
+def _named_libraries(search: Search, host: Tree, file: DriverFile) -> set[str]:
+    try:
+        data = host.root.read_file(file.host_path, TEXT_LIMIT)
+    except (OSError, NvctError) as error:
+        search.findings.warn(f"{file.host_path} can't be read: {error}")
+        return set()
+    text = (data or b"").decode("utf-8", "replace")
+    if file.host_path.endswith(".icd"):
+        return {line.strip() for line in text.splitlines()[:1] if line.strip()}
+    try:
+        return {path for path in _library_paths(json.loads(text)) if path}
+    except (ValueError, RecursionError) as error:
+        search.findings.warn(f"{file.host_path} is no JSON: {error}")
+        return set()
+
+
+def _library_paths(document: object) -> Iterator[str]:
+    """Yield every library_path: of an ICD, of a layer, of each of several layers."""
+    entries: Iterable[object] = ()
+    if isinstance(document, dict):
+        path = document.get("library_path")
+        if isinstance(path, str):
+            yield path
+        entries = document.values()
+    elif isinstance(document, list):
+        entries = document
+    for entry in entries:
+        yield from _library_paths(entry)

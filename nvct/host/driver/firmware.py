@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Firmware of the GPU's system processor (GSP), in the places where the kernel looks for it."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+
+from nvct.errors import printable
+from nvct.host import procfs
+from nvct.host.driver import names as driver_names
+from nvct.host.model import DriverFile
+from nvct.host.roots import below, join
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.host.driver.tree import Tree
+    from nvct.host.model import Findings
+    from nvct.host.roots import Roots
+
+VERSION = re.compile(r"\d{3,}\.\d+(?:\.\d+)*")
+# Of 615 and later, the second: what is loaded into the GPU's other processors, once in gsp_*.bin.
+NAMES = ("gsp*.bin", "ucodes_*.bin")
+
+
+def directories(roots: Roots) -> list[str]:
+    """Return the kernel's firmware directories in its order (admin-guide/kernel firmware API)."""
+    custom = (procfs.read_text(f"{roots.sys}/module/firmware_class/parameters/path") or "").strip()
+    release = (procfs.read_text(f"{roots.proc}/sys/kernel/osrelease") or "").strip()
+    # A driver container's is named as the host sees it: NVIDIA's GPU operator, driver manager.
+    places = [below(roots.driver_root, custom), custom] if custom.startswith("/") else []
+    if release:
+        places.append(f"/lib/firmware/updates/{release}")
+    places.append("/lib/firmware/updates")
+    if release:
+        places.append(f"/lib/firmware/{release}")
+    places.append("/lib/firmware")
+    return list(dict.fromkeys(places))
+
+
+def find(tree: Tree, roots: Roots, version: str, findings: Findings) -> list[DriverFile]:
+    """Return the files of a driver version; one that two directories share is taken once."""
+    files: dict[str, DriverFile] = {}
+    for place in directories(roots):
+        for other in tree.names(join(place, "nvidia")):
+            if other != version and VERSION.fullmatch(other):
+                path = tree.host_path(join(place, f"nvidia/{other}"))
+                findings.leave_out(path, f"firmware of driver {other}, not {version}")
+        directory = join(place, f"nvidia/{version}")
+        for name in tree.names(directory):
+            path = tree.host_path(join(directory, name))
+            named = any(fnmatch.fnmatch(name, pattern) for pattern in NAMES)
+            found = tree.find(join(directory, name)) if named else None
+            if found is None or not driver_names.is_safe(tree.host_path(found.real)):
+                findings.leave_out(printable(path), "no GSP firmware")
+                continue
+            if found.real in files:
+                continue
+            files[found.real] = DriverFile(
+                host_path=tree.host_path(found.real),
+                container_path=roots.container_path(tree.host_path(found.path)),
+                reason="GSP firmware",
+                kind="firmware",
+                capability="",
+            )
+    return list(files.values())

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphics: libraries with versions of their own, and modules that Xorg and gbm load by path.
+
+Contract: what has the driver's version is `nvct.host.driver.libraries`' business, but for Xorg's
+modules, which are in folders of their own and keep the host's path: an xorg.conf may name it. A
+library that the linker finds under one name comes once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from itertools import groupby, product
+
+from nvct.host import flags
+from nvct.host.driver import libraries
+from nvct.host.driver import names as driver_names
+from nvct.host.model import DriverFile, Link
+from nvct.host.roots import join
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from nvct.host.driver.libraries import Search
+    from nvct.host.driver.tree import Found
+
+# NVIDIA's EGL platform libraries are open source, each with its own version: egl-gbm,
+# egl-wayland, egl-wayland2, egl-x11 (xcb and xlib). Distributions may package them apart.
+PREFIX = "libnvidia-egl-"
+PLATFORM = re.compile(r"(libnvidia-egl-(?:gbm|wayland2?|xcb|xlib)\.so)\.(\d+(?:\.\d+)*)")
+
+# Libraries that a loader looks for by a path beside itself.
+PLUGINS = {
+    "libnvidia-allocator": "gbm/nvidia-drm_gbm.so",
+    "libvdpau_nvidia": "vdpau/libvdpau_nvidia.so.1",
+}
+
+# As nvidia-container-toolkit v1.20, its order as well; "extensions/nvidia" is openSUSE's.
+BESIDE_LIBRARIES = (
+    "nvidia/xorg",
+    "xorg/modules/drivers",
+    "xorg/modules/extensions",
+    "xorg/modules/extensions/nvidia",
+    "xorg/modules/updates/drivers",
+    "xorg/modules/updates/extensions",
+)
+XORG_PREFIXES = (
+    ("/usr/lib", "xorg"), ("/usr/lib64", "xorg"), ("/usr", "X11R6/lib"), ("/usr", "X11R6/lib64"),
+)  # fmt: skip
+XORG_SUFFIXES = tuple(path.removeprefix("xorg/") for path in BESIDE_LIBRARIES[1:])
+
+# Loaders of GLVND and OpenCL: images have them as a rule, and no driver package owns them. Those
+# of nvidia-container-toolkit v1.20, which looks for their names without a number: hosts have
+# these only with development packages.
+EXPLICIT = (
+    "libEGL.so.1", "libGL.so.1", "libGLESv1_CM.so.1", "libGLESv2.so.2", "libGLX.so.0",
+    "libGLdispatch.so.0", "libOpenCL.so.1", "libOpenGL.so.0", "libnvidia-api.so.1",
+)  # fmt: skip
+
+
+def find(search: Search, version: str, dirs: Sequence[str]) -> list[DriverFile]:
+    """Return EGL platform libraries and Xorg's modules, sorted by container path."""
+    files = [*platform_libraries(search, dirs), *_xorg_modules(search, version, dirs)]
+    return sorted(files, key=lambda file: file.container_path)
+
+
+def find_explicit(
+    search: Search, dirs: Sequence[str], known: Iterable[DriverFile] = ()
+) -> list[DriverFile]:
+    """Return the loaders of GLVND and OpenCL that a host has, but for those known already."""
+    files: dict[str, DriverFile] = {}
+    seen = {file.host_path for file in known}
+    for directory, name in product(dirs, EXPLICIT):
+        found = search.tree.find(join(directory, name))
+        if found is None or search.tree.host_path(found.real) in seen:
+            continue
+        seen.add(search.tree.host_path(found.real))
+        file = _library(search, found, f"asked for by the feature flag {flags.EXPLICIT_LIBRARIES}")
+        if file is None:
+            continue
+        files[found.real] = file
+    return sorted(files.values(), key=lambda file: file.container_path)
+
+
+def link(search: Search, dirs: Sequence[str], files: Iterable[DriverFile]) -> list[DriverFile]:
+    """Return the files with the links that graphics needs of libraries with the driver's version.
+
+    libgbm loads gbm/<name of the kernel's driver>_gbm.so and libvdpau loads
+    vdpau/libvdpau_nvidia.so.1 beside themselves; GL loads libnvidia-vulkan-producer.so without a
+    version.
+    """
+    made = []
+    for file in files:
+        directory, name = os.path.split(file.container_path)
+        stem = driver_names.stem(name)
+        new = None
+        if file.kind == "library" and stem in PLUGINS:
+            new = _plugin(search, dirs, file, PLUGINS[stem])
+        elif file.kind == "library" and stem == "libnvidia-vulkan-producer":
+            new = Link(target=name, path=join(directory, f"{stem}.so"))
+        if new is not None and new.path not in (known.path for known in file.links):
+            file = replace(file, links=(*file.links, new))
+        made.append(file)
+    return made
+
+
+def _plugin(search: Search, dirs: Sequence[str], file: DriverFile, plugin: str) -> Link | None:
+    """Return the link by which a loader finds a library, where the host has it.
+
+    Debian keeps the libraries in a folder of their own, and its links lead there by way of
+    /etc/alternatives, which is not the containers'.
+    """
+    directory, name = os.path.split(file.container_path)
+    target = join(directory, file.soname or name)
+    path = join(directory, plugin) if plugin.startswith("gbm/") else ""
+    for place in dirs:
+        found = search.tree.find(join(place, plugin))
+        if found is not None and search.tree.host_path(found.real) == file.host_path:
+            path = search.roots.container_path(search.tree.host_path(found.path))
+            break
+    if os.path.dirname(path) in ("", directory):
+        return None  # the library is where its loader looks
+    return Link(target=os.path.relpath(target, os.path.dirname(path)), path=path)
+
+
+def platform_libraries(search: Search, dirs: Sequence[str]) -> Iterator[DriverFile]:
+    """Yield EGL's platform libraries for the machine of a search, one of each SONAME."""
+    known: dict[str, DriverFile] = {}
+    for directory in dirs:
+        for name in search.tree.names(directory):
+            if not (name.startswith(PREFIX) and PLATFORM.fullmatch(name)):
+                continue
+            found = search.tree.find_in(directory, name)
+            if found is None or found.real in known:
+                continue
+            file = _library(search, found, "platform library of EGL")
+            if file is not None:
+                known[found.real] = file
+
+    # In the order in which the folders are searched: the linker takes the first of a SONAME.
+    folders = list(dict.fromkeys(os.path.dirname(real) for real in known))
+
+    def place(real: str) -> tuple[int, str]:
+        return folders.index(os.path.dirname(real)), known[real].soname
+
+    firsts: dict[str, str] = {}
+    for (folder, soname), group in groupby(sorted(known, key=place), key=place):
+        reals = list(group)
+        chosen = reals[0] if len(reals) == 1 else _chosen(search, folders[folder], soname, reals)
+        first = firsts.setdefault(soname or os.path.basename(chosen), chosen)
+        for real in reals:
+            if real == first:
+                yield known[real]
+            else:
+                reason = f"{soname} is {os.path.basename(chosen)}"
+                if first != chosen:
+                    reason = f"{search.tree.host_path(first)} is found before it"
+                search.findings.leave_out(search.tree.host_path(real), reason)
+
+
+def _chosen(search: Search, directory: str, soname: str, reals: Sequence[str]) -> str:
+    """Return the library that the linker would take: the SONAME's link tells, or the newest."""
+    found = search.tree.find(join(directory, soname))
+    return found.real if found and found.real in reals else max(reals, key=_version_of)
+
+
+def _version_of(path: str) -> tuple[int, ...]:
+    match = PLATFORM.fullmatch(os.path.basename(path))
+    return tuple(int(part) for part in match[2].split(".")) if match else ()
+
+
+def _library(search: Search, found: Found, reason: str) -> DriverFile | None:
+    """Return a library with its SONAME link, None where it is another machine's."""
+    is_opencl = os.path.basename(found.real).startswith("libOpenCL.")
+    return libraries.make(search, found, reason, "compute" if is_opencl else "graphics")
+
+
+def _fits(search: Search, found: Found) -> bool:
+    """Tell whether a file is for this machine, or cannot be read to find out."""
+    headers = libraries.read_headers(search, found)
+    if headers is None or headers.machine == search.machine:
+        return True
+    search.findings.leave_out(search.tree.host_path(found.real), f"for {headers.machine}")
+    return False
+
+
+def _xorg_modules(search: Search, version: str, dirs: Sequence[str]) -> Iterator[DriverFile]:
+    server = "libglxserver_nvidia.so"
+    # negativo17's packages for Fedora and RHEL install the second one without its version.
+    directories = _xorg_directories(search, dirs)
+    for names in (("nvidia_drv.so",), (f"{server}.{version}", server)):
+        found = _first_module(search, directories, names)
+        if found is None:
+            continue
+        # A link (Debian's alternatives) is mounted under its own name.
+        path = search.roots.container_path(search.tree.host_path(found.path))
+        directory, name = os.path.split(path)
+        bare = join(directory, server)
+        yield DriverFile(
+            host_path=search.tree.host_path(found.real),
+            container_path=path,
+            reason="module of Xorg",
+            kind="module",
+            capability="graphics",
+            links=(Link(target=name, path=bare),) if name == names[0] != "nvidia_drv.so" else (),
+        )
+
+
+def _xorg_directories(search: Search, dirs: Sequence[str]) -> list[str]:
+    """Return where Xorg's modules may be, in order: few, where a machine has no Xorg."""
+    pairs = [(directory, sub) for directory in dirs for sub in BESIDE_LIBRARIES]
+    pairs += [(base, f"{folder}/{sub}") for base, folder in XORG_PREFIXES for sub in XORG_SUFFIXES]
+    found = (
+        join(base, sub)
+        for base, sub in pairs
+        if sub.partition("/")[0] in search.tree.name_set(base)
+    )
+    return list(dict.fromkeys(found))
+
+
+def _first_module(
+    search: Search, directories: Sequence[str], names: Sequence[str]
+) -> Found | None:
+    """Return the first module that has one of the names and is this machine's."""
+    version = names[0].removeprefix("libglxserver_nvidia.so.")
+    for directory in directories:
+        for name in names:
+            if name not in search.tree.name_set(directory):
+                continue
+            found = search.tree.find(join(directory, name))
+            if found is None or not _fits(search, found):
+                continue
+            suffix = os.path.basename(found.real).partition(".so.")[2]
+            if len(names) > 1 and suffix not in ("", version):
+                host_path = search.tree.host_path(found.real)
+                search.findings.leave_out(host_path, f"of driver {suffix}")
+                continue
+            return found
+    return None

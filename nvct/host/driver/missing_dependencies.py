@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check that what the driver's libraries are linked to is there: their DT_NEEDED closure.
+
+Contract: nothing is added, and nothing is opened; one warning for each library that lacks
+something. What an image brings itself is not looked for.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nvct.errors import LdCacheError, printable
+from nvct.host.driver import names as driver_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvct.host.driver.libraries import Search
+    from nvct.host.model import DriverFile
+
+# Libraries of images, up to ".so": a container has its own or does not use what needs them.
+IMAGE = frozenset({
+    # glibc, and the compiler's run time
+    "libc", "libm", "libdl", "libpthread", "librt", "libutil", "libresolv", "libanl", "libnsl",
+    "libmvec", "libgcc_s", "libstdc++", "libatomic",
+    # X11, DRM, Wayland and GLVND: for programs that draw
+    "libX11", "libX11-xcb", "libXext", "libXrandr", "libXv", "libXrender", "libXi", "libXfixes",
+    "libdrm", "libgbm", "libwayland-client", "libwayland-server", "libwayland-egl",
+    "libwayland-cursor", "libxkbcommon", "libGL", "libGLX", "libEGL", "libGLESv1_CM", "libGLESv2",
+    "libGLdispatch", "libOpenGL", "libOpenCL", "libvdpau", "libvulkan", "libpixman-1",
+    # OpenSSL, of which libnvidia-pkcs11 exists in two builds
+    "libcrypto", "libssl",
+    # GTK and what comes with it: libnvidia-gtk2 and libnvidia-gtk3 are nvidia-settings'
+    "libz", "libjansson", "libfontconfig", "libfreetype",
+})  # fmt: skip
+IMAGE_PREFIXES = (
+    "ld-linux", "ld64", "libxcb", "libgtk-", "libgdk", "libgio-", "libglib-", "libgobject-",
+    "libgmodule-", "libgthread-", "libpango", "libcairo", "libatk", "libharfbuzz",
+)  # fmt: skip
+SHOWN = 3
+
+
+def check(search: Search, files: Sequence[DriverFile], dirs: Sequence[str]) -> None:
+    """Warn of every library of which a member is missing.
+
+    A member has to be among the libraries that containers get, or on the host, or an image's own;
+    one that looks like the driver's has to be among the first.
+    """
+    for compat in (False, True):
+        group = [
+            file
+            for file in files
+            if file.kind == "library" and (file.capability == "compat32") is compat
+        ]
+        given = _names(group)
+        for file in group:
+            missing = [
+                name
+                for name in dict.fromkeys(file.needed)
+                if name not in given
+                and not _is_of_images(name)
+                and (driver_names.is_of_driver(name) or not _is_on_host(search, dirs, name))
+            ]
+            if missing:
+                search.findings.warn(_sentence(search, file, missing, dirs))
+
+
+def _names(files: Sequence[DriverFile]) -> set[str]:
+    """Return every name by which the linker finds one of the libraries in a container."""
+    given = {os.path.basename(file.container_path) for file in files}
+    given |= {file.soname for file in files}
+    return given | {os.path.basename(link.path) for file in files for link in file.links}
+
+
+def _is_of_images(name: str) -> bool:
+    return driver_names.stem(name) in IMAGE or name.startswith(IMAGE_PREFIXES)
+
+
+def _is_on_host(search: Search, dirs: Sequence[str], name: str) -> bool:
+    if any(name in search.tree.name_set(directory) for directory in dirs):
+        return True
+    try:
+        cache = search.tree.linker_cache()
+        return bool(cache and cache.find(name))
+    except LdCacheError:  # it cannot be used, which is known by now, or the name holds a NUL
+        return False
+
+
+def _sentence(
+    search: Search, file: DriverFile, missing: Sequence[str], dirs: Sequence[str]
+) -> str:
+    names = " and ".join(printable(name) for name in missing[:SHOWN])
+    if len(missing) > SHOWN:
+        names += f" and {len(missing) - SHOWN} more"
+    verb = "is" if len(missing) == 1 else "are"
+    place = f"not in {search.tree.host_root}"
+    if all(_is_on_host(search, dirs, name) for name in missing):
+        place = f"in {search.tree.host_root} but not what containers get"
+    return f"{os.path.basename(file.host_path)} needs {names}, which {verb} {place}"

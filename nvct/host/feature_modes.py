@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modes of what stands beside the GPUs: GDRCopy, GPUDirect Storage, RDMA cards, NVSwitches.
+
+Contract: each gives one device "all" with the nodes of a kernel module. Nothing of the driver's
+user space is looked at. A mode that finds no node says which module would make it; nvidia-
+container-toolkit v1.20 writes a spec that no engine loads.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from nvct.errors import HostError
+from nvct.host import procfs
+from nvct.host.discovery_options import Wanted
+from nvct.host.gpu import nodes
+from nvct.host.model import DriverFile, Findings, Inventory, NamedDevice
+from nvct.host.roots import join
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nvct.host.model import DeviceNode, FileKind, Mode
+    from nvct.host.roots import Roots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """What one mode gives.
+
+    Attributes:
+        folder: of the nodes, below /dev.
+        names: pattern of the nodes' names.
+        example: a node's path below /dev, for messages.
+        modules: the kernel modules that make the nodes, as /sys/module names them.
+        hint: what to do where there is none.
+        reason: why a node is in.
+        expected: nodes below /dev that should not be missing, and what that costs.
+        files: kind, absolute path and reason of what containers get besides, if it is there.
+    """
+
+    folder: str = ""
+    names: str
+    example: str
+    modules: tuple[str, ...]
+    hint: str
+    reason: str
+    expected: tuple[tuple[str, str], ...] = ()
+    files: tuple[tuple[FileKind, str, str], ...] = ()
+
+
+# Nodes and files as nvidia-container-toolkit v1.20: gdrcopy, gds, mofed, nvswitch in
+# internal/discover.
+GATES: dict[Mode, Gate] = {
+    "gdrcopy": Gate(
+        names="gdrdrv",
+        example="gdrdrv",
+        modules=("gdrdrv",),
+        hint="install gdrdrv-dkms and load it: modprobe gdrdrv",
+        reason="GDRCopy maps GPU memory through it",
+    ),
+    "gds": Gate(
+        names=r"nvidia-fs\d*",
+        example="nvidia-fs0",
+        modules=("nvidia_fs",),
+        hint="install nvidia-fs-dkms and load it: modprobe nvidia-fs",
+        reason="cuFile reads storage into GPU memory through it",
+        files=(
+            ("directory", "/run/udev", "cuFile asks it for the kind of a disk"),
+            ("config", "/etc/cufile.json", "configuration of cuFile"),
+        ),
+    ),
+    "mofed": Gate(
+        folder="infiniband",
+        names=r"uverbs\d+|rdma_cm",
+        example="infiniband/uverbs0",
+        modules=("ib_uverbs", "rdma_ucm"),
+        hint="load them: modprobe -a ib_uverbs rdma_ucm, and the card's own driver",
+        reason="RDMA verbs go through it",
+        expected=(
+            ("infiniband/uverbs0", "no RDMA card can be used"),
+            ("infiniband/rdma_cm", "connections by IP address cannot be made"),
+        ),
+    ),
+    "nvswitch": Gate(
+        names=r"nvidia-nvswitch(ctl|\d+)",
+        example="nvidia-nvswitchctl",
+        modules=("nvidia",),
+        hint="is this an HGX board, and does nvidia-fabricmanager run?",
+        reason="the fabric manager sets NVSwitches up through it",
+        expected=(("nvidia-nvswitchctl", "NVSwitches cannot be listed"),),
+    ),
+}
+
+
+def find(mode: Mode, roots: Roots, wanted: Wanted | None = None) -> Inventory:
+    """Return the nodes of a gated mode, as one device "all".
+
+    Raises:
+        HostError: there is none.
+    """
+    gate, findings = GATES[mode], Findings()
+    stat_node = (wanted or Wanted()).stat_node
+    folder = f"{gate.folder}/" if gate.folder else ""
+    found: list[DeviceNode] = []
+    for name in procfs.list_directory(join(roots.dev, gate.folder)):
+        if re.fullmatch(gate.names, name):
+            node = nodes.make_node(roots, stat_node, folder + name, gate.reason)
+            if node is None:
+                findings.leave_out(f"{roots.dev}/{folder}{name}", "it is no character device")
+            else:
+                found.append(node)
+    if not found:
+        raise _nothing(mode, gate, roots)
+    paths = {node.path for node in found}
+    for name, cost in gate.expected:
+        pattern = re.sub(r"\d+$", "[0-9]+", name)
+        if not any(re.fullmatch(f"/dev/{pattern}", path) for path in paths):
+            findings.warn(f"{roots.dev}/{name} is no device node: {cost}")
+    device = NamedDevice(
+        name="all", nodes=tuple(found), files=tuple(_files(gate, roots, findings))
+    )
+    return Inventory(
+        driver_version="",
+        mode=mode,
+        devices=(device,),
+        left_out=tuple(findings.left_out.values()),
+        warnings=tuple(findings.warnings),
+        notes=tuple(findings.notes),
+    )
+
+
+def _files(gate: Gate, roots: Roots, findings: Findings) -> Iterator[DriverFile]:
+    """Yield what a mode mounts, from the driver root or, if it is not there, from the host."""
+    for kind, path, reason in gate.files:
+        candidates = places(roots, path)
+        is_there = os.path.isdir if kind == "directory" else os.path.isfile
+        for place in candidates:
+            if is_there(place):
+                yield DriverFile(host_path=place, container_path=path, reason=reason, kind=kind)
+                break
+        else:
+            findings.note(f"there is no {candidates[0]}: {reason}")
+
+
+def places(roots: Roots, path: str) -> list[str]:
+    """Return where a file of a mode may be: in the driver root, else on the host."""
+    return list(dict.fromkeys((join(roots.driver_root, path), _on_host(roots, path))))
+
+
+def _on_host(roots: Roots, path: str) -> str:
+    _, top, rest = path.split("/", 2)
+    return join({"run": roots.run, "etc": roots.etc}[top], rest)
+
+
+def _nothing(mode: Mode, gate: Gate, roots: Roots) -> HostError:
+    place = f"mode {mode} finds no {roots.dev}/{gate.example}"
+    missing = [name for name in gate.modules if not os.path.isdir(f"{roots.sys}/module/{name}")]
+    if missing:
+        return HostError(f"{place}: {_are(missing)} not loaded", hint=gate.hint)
+    return HostError(
+        f"{place}, though {_are(gate.modules)} loaded",
+        hint=gate.hint if mode == "nvswitch" else "is there such hardware, and does udev run?",
+    )
+
+
+def _are(modules: Sequence[str]) -> str:
+    names = " and ".join(modules)
+    return f"module {names} is" if len(modules) == 1 else f"modules {names} are"

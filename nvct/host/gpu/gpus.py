@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPUs of a machine and their MIG devices, from procfs, from NVML where it does not tell.
+
+Contract: NVML is loaded only where a GPU has MIG instances (their UUIDs are NVML's secret), where
+procfs is incomplete, or for what only NVML knows. Whatever is wrong with one GPU costs that GPU,
+NVML failing costs what it alone knows, each with a warning. Tables are read once, not per GPU.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nvct.errors import NvmlError
+from nvct.host import procfs
+from nvct.host.gpu import mig, nodes, pci
+from nvct.host.model import Gpu, MigDevice
+from nvct.host.nvml.model import NvmlGpu
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvct.host.gpu.nodes import StatNode
+    from nvct.host.model import Findings
+    from nvct.host.nvml.model import Nvml, NvmlMig, NvmlReport
+    from nvct.host.roots import Roots
+
+
+COHERENT = "which GPUs share one address space with the CPU"
+
+
+class Host(NamedTuple):
+    """Where GPUs are looked for, and who hears of oddities."""
+
+    roots: Roots
+    stat_node: StatNode
+    findings: Findings
+
+
+class _Known(NamedTuple):
+    """What is read once for all GPUs: MIG instances by minor, minors of nvidia-caps, NVML's."""
+
+    host: Host
+    instances: dict[int, dict[int, list[int]]]
+    cap_minors: dict[str, int]
+    by_bus: dict[str, NvmlGpu]
+    coherent: bool
+
+
+def find(
+    host: Host,
+    nvml: Nvml | None,
+    *,
+    coherent: bool = False,
+    unknown: Sequence[str] = (),
+) -> tuple[tuple[Gpu, ...], NvmlReport | None]:
+    """Return the GPUs in the order of the PCI bus, and NVML's report if it was asked.
+
+    Args:
+        host: where to look.
+        nvml: asked if there is need to.
+        coherent: ask NVML which GPUs are coherent; else that is left open even if it tells.
+        unknown: what it would tell, too, but is not asked for by itself, in words that follow
+            "it is not known".
+    """
+    roots, findings = host.roots, host.findings
+    listed = procfs.gpus(roots)
+    _warn_of_other_drivers(host)
+    minors = [gpu.minor for gpu in listed if gpu.minor is not None]
+    complete = bool(listed) and len(minors) == len(listed) and all(gpu.uuid for gpu in listed)
+    instances = {minor: mig.instances(roots, minor) for minor in minors}
+    has_mig = any(instances.values())
+    report = None
+    if not complete or has_mig or coherent:
+        wanted = (*((COHERENT,) if coherent else ()), *unknown)
+        costs = [f"it is not known {what}" for what in wanted]
+        if not complete:
+            costs.insert(0, "GPUs that procfs does not describe are left out")
+        elif has_mig:
+            costs.insert(0, "MIG devices are left out")
+        report = _ask(nvml, findings, ", ".join(costs))
+    in_report = report.gpus if report else ()
+    table = mig.minors(roots) if any(gpu.mig for gpu in in_report) else {}
+    by_bus = {gpu.bus_id: gpu for gpu in in_report}
+    known = _Known(host, instances, table, by_bus, coherent)
+    if report and not listed:
+        findings.note("procfs lists no GPU: they are NVML's")
+        return tuple(_make(known, gpu) for gpu in in_report), report
+    found = (_combine(known, i, gpu, report) for i, gpu in enumerate(listed))
+    return tuple(_make(known, gpu) for gpu in found if gpu), report
+
+
+def _warn_of_other_drivers(host: Host) -> None:
+    """Tell which GPUs are no GPUs for containers, as another kernel driver has them."""
+    for bound in pci.elsewhere(host.roots):
+        if bound.driver in pci.NATIVE:
+            host.findings.warn(
+                f"GPU at {bound.bus_id} is bound to {bound.driver}, not to nvidia: left out"
+            )
+        host.findings.leave_out(bound.path, f"bound to {bound.driver}, not to nvidia")
+
+
+def _ask(nvml: Nvml | None, findings: Findings, cost: str) -> NvmlReport | None:
+    if nvml is None:
+        findings.warn(f"NVML is needed and not at hand: {cost}")
+        return None
+    try:
+        report = nvml.report()
+    except NvmlError as error:
+        findings.warn(f"{error.message}: {cost}")
+        return None
+    for warning in report.warnings:
+        findings.warn(warning)
+    return report
+
+
+def _combine(
+    known: _Known, index: int, gpu: procfs.ProcGpu, report: NvmlReport | None
+) -> NvmlGpu | None:
+    """Return what procfs and NVML tell of a GPU together, None if it can't be used."""
+    findings = known.host.findings
+    seen = known.by_bus.get(gpu.bus_id)
+    if report and seen is None and (report.gpus or report.warnings):
+        # A GPU that fell off the bus is in procfs still (Xid 79); NVML refuses it.
+        findings.warn(f"GPU {index} at {gpu.bus_id} is not among NVML's: left out")
+        return None
+    minor = gpu.minor if gpu.minor is not None else seen.minor if seen else None
+    uuid = gpu.uuid or (seen.uuid if seen else "")
+    if minor is None or not uuid:
+        what = "device minor" if minor is None else "UUID"
+        findings.warn(f"GPU {index} at {gpu.bus_id} has no {what} yet: left out")
+        return None
+    # MIG mode without any instance is NVML's secret: asking it on every node costs seconds.
+    in_mig = seen.mig_enabled if seen else bool(known.instances.get(minor))
+    return NvmlGpu(
+        index=index,
+        minor=minor,
+        uuid=uuid,
+        bus_id=gpu.bus_id,
+        name=gpu.model,
+        mig_enabled=in_mig,
+        mig=seen.mig if seen else (),
+        coherent=seen.coherent if seen else None,
+    )
+
+
+def _make(known: _Known, gpu: NvmlGpu) -> Gpu:
+    roots, stat_node, findings = known.host
+    drm, by_path = nodes.drm_nodes(roots, stat_node, gpu.bus_id, gpu.index)
+    return Gpu(
+        index=gpu.index,
+        minor=gpu.minor,
+        uuid=gpu.uuid,
+        bus_id=gpu.bus_id,
+        model=gpu.name,
+        node=nodes.gpu_node(roots, stat_node, findings, gpu.minor, gpu.index),
+        drm_nodes=drm,
+        by_path=by_path,
+        mig_enabled=gpu.mig_enabled,
+        mig=_mig_devices(known, gpu),
+        coherent=gpu.coherent if known.coherent else None,
+    )
+
+
+def _mig_devices(known: _Known, gpu: NvmlGpu) -> tuple[MigDevice, ...]:
+    found = (_mig_device(known, gpu, device) for device in gpu.mig)
+    return tuple(device for device in found if device)
+
+
+def _mig_device(known: _Known, gpu: NvmlGpu, device: NvmlMig) -> MigDevice | None:
+    roots, stat_node, findings = known.host
+    name = f"{gpu.index}:{device.index}"
+    minors = mig.cap_minors(roots, known.cap_minors, gpu.minor, device.gi, device.ci)
+    if minors is None:
+        findings.warn(f"no nvidia-caps minor for MIG device {name}: left out")
+        return None
+    cap_nodes = nodes.cap_nodes(roots, stat_node, minors, name)
+    if cap_nodes is None:
+        findings.warn(
+            f"MIG device {name} lacks {roots.dev}/nvidia-caps/nvidia-cap{minors[0]} or "
+            f"{minors[1]}: left out"
+        )
+        return None
+    return MigDevice(
+        index=device.index,
+        uuid=device.uuid,
+        gi=device.gi,
+        ci=device.ci,
+        profile=device.profile,
+        cap_minors=minors,
+        nodes=cap_nodes,
+    )

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Containers that run the driver's own services, e.g. the GPU operator's: mode management.
+
+Contract: every node that the driver has, as one device "all", and its files less graphics and
+configuration. NVML is not asked: it may be what such a container is to repair.
+"""
+
+from __future__ import annotations
+
+import posix
+import re
+
+from nvct.errors import HostError
+from nvct.host import discover, procfs
+from nvct.host.discovery_options import Wanted
+from nvct.host.driver.cuda_version import of_driver
+from nvct.host.gpu import imex, nodes
+from nvct.host.model import Findings, Inventory, NamedDevice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.host.gpu.nodes import StatNode
+    from nvct.host.model import DeviceNode, DriverFile
+    from nvct.host.roots import Roots
+
+# As nvidia-container-toolkit v1.20, pkg/nvcdi/management.go; it blocks these by the same rule.
+OTHERS = {
+    "nvidia-fs": "mode gds gives it",
+    "nvidia-nvswitch": "mode nvswitch gives it",
+    "nvidia-nvlink": "only the fabric manager on the host uses it",
+}
+CAPS = "nvidia-caps"
+CAP = re.compile(r"nvidia-cap\d+")
+
+
+def find(roots: Roots, wanted: Wanted | None = None) -> Inventory:
+    """Return all nodes of a machine's driver, as one device, and the driver's files.
+
+    Raises:
+        DriverNotFoundError: no driver, or no library that fits the loaded one.
+        HostError: the driver has no node.
+    """
+    wanted = wanted or Wanted()
+    findings = Findings()
+    machine = wanted.machine or posix.uname().machine
+    version, files = discover.find_files(roots, wanted, machine, findings, graphical=False)
+    files = [file for file in files if not _is_for_desktops(file, findings)]
+    found = _nodes(roots, wanted.stat_node, findings)
+    if not found:
+        raise HostError(
+            f"the driver has no node in {roots.dev}",
+            hint="load the nvidia module and run nvidia-modprobe, or name the place: --dev-root",
+        )
+    return Inventory(
+        driver_version=version,
+        mode="management",
+        cuda_version=of_driver(version),
+        devices=(NamedDevice(name="all", nodes=tuple(found)),),
+        files=tuple(files),
+        left_out=discover.left_out(findings, files),
+        warnings=tuple(findings.warnings),
+        notes=tuple(findings.notes),
+    )
+
+
+def _is_for_desktops(file: DriverFile, findings: Findings) -> bool:
+    if file.kind == "binary" and file.capability == "graphics":
+        findings.leave_out(file.host_path, "a program of desktops, which manages no GPU")
+        return True
+    return False
+
+
+def _nodes(roots: Roots, stat_node: StatNode, findings: Findings) -> list[DeviceNode]:
+    found = []
+    for name in procfs.list_directory(roots.dev):
+        if not name.startswith("nvidia"):
+            continue
+        node = nodes.make_node(roots, stat_node, name, "the driver's node")
+        blocked = [why for prefix, why in OTHERS.items() if name.startswith(prefix)]
+        if node and blocked:
+            findings.leave_out(f"{roots.dev}/{name}", blocked[0])
+        elif node:
+            found.append(node)
+    for name in procfs.list_directory(f"{roots.dev}/{CAPS}"):
+        if CAP.fullmatch(name):
+            node = nodes.make_node(
+                roots, stat_node, f"{CAPS}/{name}", "a capability of the driver"
+            )
+            found += [node] if node else []
+    return found + list(imex.channels(roots, stat_node, findings).values())

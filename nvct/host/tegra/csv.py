@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JetPack's lists of what a container gets: one `TYPE, PATH` a line, as the board's packages say.
+
+Contract: lists and patterns only; nothing here looks at what a path leads to. Patterns are those
+of Go's filepath.Match, which the lists are written for: `*` and `?` stop at a slash, a class is
+negated by `^`, and a malformed pattern matches nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, cast
+
+from nvct.host.procfs import list_directory, read_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from nvct.host.discovery_options import Wanted
+    from nvct.host.model import Findings
+    from nvct.host.roots import Roots
+
+Kind: TypeAlias = Literal["dev", "dir", "lib", "sym"]
+
+KINDS = ("dev", "dir", "lib", "sym")
+FOLDER = "nvidia-container-runtime/host-files-for-container.d"
+# JetPack 5 has l4t.csv, JetPack 6 the other two: nvidia-container-toolkit v1.20 takes all three.
+BASE_FILES = ("devices.csv", "drivers.csv", "l4t.csv")
+MAGIC = re.compile(r"[*?\[\\]")
+ITEM = r"(?:\\.|[^\\\-\]])"
+TOKEN = re.compile(
+    rf"(?P<wild>[*?])|\[(?:(?P<negated>\^)|(?!\^))(?P<items>(?:{ITEM}(?:-{ITEM})?)+)\]"
+    r"|\\(?P<literal>.)|(?P<plain>[^\\\[])",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line of a list.
+
+    Attributes:
+        kind: a device node, a directory, a file or a symbolic link.
+        path: as it is written; a pattern perhaps.
+        source: the list's own path.
+    """
+
+    kind: Kind
+    path: str
+    source: str
+
+
+def list_paths(roots: Roots, wanted: Wanted) -> list[str]:
+    """Return the host paths of the lists to read, whether they exist or not."""
+    if wanted.csv_files is not None:
+        return list(dict.fromkeys(wanted.csv_files))
+    folder = wanted.csv_folder or f"{roots.etc}/{FOLDER}"
+    if not wanted.csv_all:
+        return [f"{folder}/{name}" for name in BASE_FILES]
+    paths = (f"{folder}/{name}" for name in list_directory(folder) if _is_list(name))
+    return [path for path in paths if not os.path.isdir(path)]
+
+
+def read(roots: Roots, wanted: Wanted, findings: Findings) -> list[Entry]:
+    """Return the lines of every list, each kind and path once.
+
+    A list that was named and is missing or empty is warned about; of JetPack's own ones, no board
+    has all. Symbolic links that an ignore pattern names are left out.
+    """
+    unique: dict[tuple[Kind, str], Entry] = {}
+    ignored = [ignore_rule(pattern) for pattern in wanted.csv_ignore]
+    for source in list_paths(roots, wanted):
+        text = read_text(source)
+        entries = [] if text is None else parse(text, source, findings)
+        if not entries and (text is not None or wanted.csv_files is not None):
+            fault = "cannot be read" if text is None else "names nothing"
+            findings.warn(f"the CSV file {source} {fault}")
+        for entry in entries:
+            if entry.kind == "sym" and any(matches(entry.path) for matches in ignored):
+                findings.leave_out(entry.path, "an ignore pattern names it")
+            else:
+                unique.setdefault((entry.kind, entry.path), entry)
+    return list(unique.values())
+
+
+def parse(text: str, source: str, findings: Findings) -> list[Entry]:
+    """Return the lines of one list; those that say nothing are noted and skipped."""
+    found = []
+    # Only newlines end a line: a path may hold what str.splitlines() takes for one.
+    for number, line in enumerate(text.split("\n"), 1):
+        kind, _, path = (part.strip() for part in line.partition(","))
+        if kind in KINDS and path and "\0" not in path:
+            found.append(Entry(kind=cast("Kind", kind), path=path, source=source))
+        elif kind and not kind.startswith("#"):
+            findings.note(f"line {number} of {source} is no TYPE, PATH: {line.strip()[:60]!r}")
+    return found
+
+
+def ignore_rule(pattern: str) -> Callable[[str], bool]:
+    """Return whether a path is to be ignored: `**/X` is about its last part, else all of it."""
+    last_part = pattern.startswith("**/")
+    compiled = compile_pattern(pattern.removeprefix("**/"))
+
+    def matches(path: str) -> bool:
+        name = os.path.basename(path) if last_part else path
+        return compiled is not None and compiled.fullmatch(name) is not None
+
+    return matches
+
+
+def expand(pattern: str, names: Callable[[str], Sequence[str]]) -> Iterator[str]:
+    """Yield the paths that a pattern stands for, sorted; one without magic stands for itself.
+
+    Args:
+        pattern: an absolute path.
+        names: the sorted names in a directory, [] where there is none.
+    """
+    if not MAGIC.search(pattern):
+        yield pattern
+        return
+    bases = [""]
+    for part in pattern.strip("/").split("/"):
+        if not MAGIC.search(part):
+            bases = [f"{base}/{part}" for base in bases]
+        elif compiled := compile_pattern(part):
+            bases = [
+                f"{base}/{name}"
+                for base in bases
+                for name in names(base or "/")
+                if compiled.fullmatch(name)
+            ]
+        else:
+            return
+    yield from bases
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str] | None:
+    """Return a pattern of Go's filepath.Match, None if it is malformed."""
+    out, at = [], 0
+    while at < len(pattern):
+        token = TOKEN.match(pattern, at)
+        if token is None:
+            return None
+        out.append(_translate(token))
+        at = token.end()
+    try:
+        return re.compile("".join(out), re.DOTALL)
+    except re.error:  # a range whose end is before its start
+        return None
+
+
+def _translate(token: re.Match[str]) -> str:
+    if token["wild"]:
+        return "[^/]*" if token["wild"] == "*" else "[^/]"
+    if not token["items"]:
+        return re.escape(token["literal"] or token["plain"])
+    parts = re.findall(r"\\.|.", token["items"], re.DOTALL)
+    # A bare hyphen is a range's: TOKEN lets it stand nowhere else.
+    inner = "".join(part if part == "-" else re.escape(part[-1]) for part in parts)
+    return f"[{token['negated'] or ''}{inner}]"
+
+
+def _is_list(name: str) -> bool:
+    return name != ".csv" and name.lower().endswith(".csv")

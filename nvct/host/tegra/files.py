@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files, directories and links that JetPack's lists name.
+
+Contract: a file is mounted where it really is; every link that leads to it from the listed name is
+made again with the text it has on the host. Links are resolved inside the driver root.
+nvidia-container-toolkit v1.20 resolves them against the host and gives its hook host paths, which
+are wrong in a container where the driver root is not /.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from nvct.errors import ElfError, NvctError, UnsafePathError
+from nvct.host.model import DriverFile, Link
+from nvct.host.roots import join
+from nvct.host.tegra import csv
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nvct.host.driver.tree import Found, Tree
+    from nvct.host.model import FileKind, Findings
+    from nvct.host.roots import Roots
+    from nvct.host.tegra.csv import Entry
+
+LIBRARY = re.compile(r"(lib.+?\.so)(?:\..*)?", re.DOTALL)
+LINK_LIMIT = 40  # as many as the kernel follows
+RELEASE = "nv_tegra_release"
+
+
+class Mounts:
+    """Collects what the lists name; `files` and `links` tell it, sorted by container path."""
+
+    def __init__(self, tree: Tree, roots: Roots, findings: Findings) -> None:
+        """Start with nothing."""
+        self._tree = tree
+        self._roots = roots
+        self._findings = findings
+        self._files: dict[str, DriverFile] = {}
+        # Container path of a link -> (its text, the file that it leads to, "" for a directory).
+        self._links: dict[str, tuple[str, str]] = {}
+
+    def take(self, entry: Entry, search_paths: Sequence[str]) -> None:
+        """Take what one line names; what is not there is left out with a reason."""
+        bases = ["/"] if entry.kind == "dir" else [*search_paths, "/"]
+        taken = [
+            self._take_path(entry, path)
+            for base in dict.fromkeys(bases)
+            for path in csv.expand(join(base, entry.path), self._tree.names)
+        ]
+        if not any(taken):
+            self._findings.leave_out(entry.path, f"{_name(entry)} names it, the host has none")
+
+    def take_release(self) -> None:
+        """Take the file that tells programs which board and release they are on."""
+        path = f"{self._roots.etc}/{RELEASE}"
+        if os.path.isfile(path):
+            self._files[f"/etc/{RELEASE}"] = DriverFile(
+                host_path=path,
+                container_path=f"/etc/{RELEASE}",
+                reason="programs read the release of Jetson Linux from it",
+                kind="config",
+            )
+
+    def files(self) -> list[DriverFile]:
+        """Return the files, each with the links that lead to it."""
+        self._add_library_links()
+        links: dict[str, list[Link]] = {}
+        for path, (text, target) in sorted(self._links.items()):
+            links.setdefault(target, []).append(Link(target=text, path=path))
+        return [
+            DriverFile(
+                host_path=file.host_path,
+                container_path=path,
+                reason=file.reason,
+                kind=file.kind,
+                machine=file.machine,
+                soname=file.soname,
+                links=tuple(links.get(path, ())),
+            )
+            for path, file in sorted(self._files.items())
+        ]
+
+    def links(self) -> tuple[Link, ...]:
+        """Return the links that lead to directories."""
+        found = ((path, text) for path, (text, target) in self._links.items() if not target)
+        return tuple(Link(target=text, path=path) for path, text in sorted(found))
+
+    def _take_path(self, entry: Entry, path: str) -> bool:
+        if entry.kind == "dir":
+            return self._take_directory(entry, path)
+        found = self._tree.find(path)
+        chain = list(self._chain(path))
+        if found is None and not (chain and self._tree.directory(path)):
+            return False
+        for link, text in chain:
+            self._links.setdefault(link, (text, found.real if found else ""))
+        if found is not None and found.real not in self._files:
+            self._files[found.real] = self._file(entry, found)
+        return True
+
+    def _take_directory(self, entry: Entry, path: str) -> bool:
+        # A directory of /dev is beside the nodes, wherever the rest of the driver is.
+        in_dev = path.startswith("/dev/")
+        host_path = join(self._roots.dev_root or "/", path) if in_dev else self._host_path(path)
+        if not os.path.isdir(host_path):
+            return False
+        self._files[path] = DriverFile(
+            host_path=host_path,
+            container_path=path,
+            reason=f"{_name(entry)} names it",
+            kind="directory",
+        )
+        return True
+
+    def _host_path(self, path: str) -> str:
+        real = self._tree.directory(path)
+        return self._tree.host_path(path if real is None else real)
+
+    def _chain(self, path: str) -> Iterator[tuple[str, str]]:
+        """Yield (place, text) of each link on the way from a name to its file."""
+        for _ in range(LINK_LIMIT):
+            folder = self._tree.directory(os.path.dirname(path))
+            if folder is None:
+                return
+            path = join(folder, os.path.basename(path))
+            text = self._readlink(path)
+            if text is None:
+                return
+            yield path, text
+            path = join("/", text if text.startswith("/") else f"{folder}/{text}")
+
+    def _readlink(self, path: str) -> str | None:
+        try:
+            return self._tree.root.readlink(path)
+        except (OSError, NvctError):
+            return None
+
+    def _file(self, entry: Entry, found: Found) -> DriverFile:
+        name = os.path.basename(found.real)
+        kind = _kind(found, name)
+        machine, soname = self._machine_and_soname(found.real) if kind == "library" else ("", "")
+        return DriverFile(
+            host_path=self._tree.host_path(found.real),
+            container_path=found.real,
+            reason=f"{_name(entry)} names it",
+            kind=kind,
+            machine=machine,
+            soname=soname,
+        )
+
+    def _machine_and_soname(self, path: str) -> tuple[str, str]:
+        try:
+            machine, soname, _ = self._tree.headers(path)
+        except (ElfError, UnsafePathError, OSError) as error:
+            host_path = self._tree.host_path(path)
+            self._findings.warn(f"{host_path} has no readable SONAME: {error}")
+            return "", ""
+        return machine, "" if "/" in soname else soname
+
+    def _add_library_links(self) -> None:
+        """Add the names that the dynamic linker and programs look for, where they are free.
+
+        nvidia-container-toolkit v1.20 does so for names like libx.so.1.2 only, and adds those
+        links only that the host has.
+        """
+        for real, file in list(self._files.items()):
+            match = LIBRARY.fullmatch(os.path.basename(real))
+            if file.kind != "library" or match is None:
+                continue
+            if file.soname:
+                self._add_link(real, file.soname, os.path.basename(real))
+            stem = match[1]
+            # Programs dlopen libcuda.so without a version.
+            if stem == "libcuda.so" or self._tree.is_link(join(os.path.dirname(real), stem)):
+                self._add_link(real, stem, file.soname or os.path.basename(real))
+
+    def _add_link(self, real: str, name: str, text: str) -> None:
+        """Add a link beside a file unless the host has something else of this name."""
+        path = join(os.path.dirname(real), name)
+        there = self._tree.find(path)
+        is_free = there is None or there.real == real
+        if path != real and name != text and is_free and path not in self._files:
+            self._links.setdefault(path, (text, real))
+
+
+def _kind(found: Found, name: str) -> FileKind:
+    if LIBRARY.fullmatch(name):
+        return "library"
+    if "/firmware/" in found.real:
+        return "firmware"
+    if name.endswith(".so"):
+        return "module"
+    return "binary" if found.mode & 0o111 else "config"
+
+
+def _name(entry: Entry) -> str:
+    return os.path.basename(entry.source)

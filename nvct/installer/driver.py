@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the driver works, and where it is: what `nvct validate driver` finds.
+
+The host's own driver first, as gpu-operator's nvidia-validator does it, else the one that a
+driver container has put into its root. A driver works where its nvidia-smi does, run in its own
+root: the image of this container need not fit it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from nvct.engine.control import command
+from nvct.errors import DriverNotFoundError, HostError
+from nvct.host.driver.libraries import machine_directories
+from nvct.installer.host import HostPrograms
+from nvct.linux.files import read_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.engine.control.command import Done
+
+TIMEOUT_S = 60.0
+PLACES = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/run/opengl-driver/bin", "/opt/bin",
+          "/run/current-system/sw/bin", "/home/kubernetes/bin/nvidia/bin")  # fmt: skip
+WSL = "/usr/lib/wsl/lib/nvidia-smi"
+# Names in .driver-ctr-ready, with the module that has to be loaded and the status file.
+COMPONENTS = {
+    "GDS_ENABLED": ("nvidia_fs", "nvidia-fs-ready"),
+    "GDRCOPY_ENABLED": ("gdrdrv", "gdrcopy-ready"),
+    "GPU_DIRECT_RDMA_ENABLED": ("nvidia_peermem", "nvidia-peermem-ready"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where to look.
+
+    Attributes:
+        host: the host's root on the host, and host_here where it is for this process.
+        driver: the root of a driver container on the host, and driver_here as before.
+        sys: where sysfs is.
+        init: whether nvidia-smi may initialize the GPUs; else only its version is asked.
+    """
+
+    host: str = "/"
+    host_here: str = "/host"
+    driver: str = "/run/nvidia/driver"
+    driver_here: str = "/run/nvidia/driver"
+    sys: str = "/sys"
+    init: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """A driver that works: its roots on the host, and where operands find them mounted."""
+
+    is_host: bool
+    root: str
+    root_here: str
+    dev_root: str
+    dev_root_here: str
+    wsl: bool = False
+
+    def values(self) -> dict[str, str]:
+        """Return the content of driver-ready."""
+        return {
+            "IS_HOST_DRIVER": "true" if self.is_host else "false",
+            "NVIDIA_DRIVER_ROOT": self.root,
+            "DRIVER_ROOT_CTR_PATH": self.root_here,
+            "NVIDIA_DEV_ROOT": self.dev_root,
+            "DEV_ROOT_CTR_PATH": self.dev_root_here,
+        }
+
+
+def find(places: Places, ready: str) -> Driver:
+    """Return the driver of this host.
+
+    Args:
+        places: where to look.
+        ready: a file that a driver container must have written; "" for none.
+
+    Raises:
+        DriverNotFoundError: neither the host nor a driver container has one.
+        HostError: one is there, and does not work.
+    """
+    wsl = _size(f"{places.host_here.rstrip('/')}{WSL}") > 0
+    said = "" if wsl else _said(places.host_here, places)
+    if not said:
+        return Driver(is_host=True, root=places.host, root_here="/host", dev_root=places.host,
+                      dev_root_here="/host", wsl=wsl)  # fmt: skip
+    if ready and not os.path.exists(ready):
+        raise HostError(
+            f"the driver container is not ready: {ready} does not exist",
+            hint=f"and the host itself: {said}",
+        )
+    if not os.path.isdir(places.driver_here):
+        raise DriverNotFoundError(
+            f"no working driver on the host: {said}",
+            hint=f"and no driver container: {places.driver_here} does not exist",
+        )
+    of_container = _said(places.driver_here, places)
+    if of_container:
+        raise HostError(
+            f"no working driver in {places.driver_here}: {of_container}",
+            hint=f"and none on the host: {said}",
+        )
+    # Not any dev/, as the incumbent's: a root may have an empty one, and the nodes be the host's.
+    own_dev = os.path.lexists(f"{places.driver_here}/dev/nvidiactl")
+    return Driver(
+        is_host=False,
+        root=places.driver,
+        root_here="/driver-root",
+        dev_root=places.driver if own_dev else places.host,
+        dev_root_here="/driver-root" if own_dev else "/host",
+    )
+
+
+def components(ready: str, sys: str) -> dict[str, bool]:
+    """Return the status files of what a driver container has besides, and whether it is loaded.
+
+    Raises:
+        HostError: the driver container's file cannot be read.
+    """
+    try:
+        text = read_bytes(ready, 64 << 10).decode(errors="replace")
+    except OSError as error:
+        raise HostError(f"{ready} cannot be read: {error.strerror}") from error
+    found = {}
+    for line in text.splitlines():
+        key, _, value = line.partition(":" if ":" in line else "=")
+        if key.strip() in COMPONENTS and value.strip().strip("\"'").lower() == "true":
+            module, name = COMPONENTS[key.strip()]
+            found[name] = os.path.exists(f"{sys}/module/{module}")
+    return found
+
+
+def _said(root: str, places: Places) -> str:
+    """Return why nvidia-smi does not work in a root, "" where it does."""
+    words = [] if places.init else ["--version"]
+    if not os.path.isdir(root):
+        return f"{root} does not exist"
+    for folder in PLACES:
+        program = f"{folder}/nvidia-smi"
+        if not os.path.lexists(root.rstrip("/") + program):
+            continue
+        done = HostPrograms(root)([program, *words], TIMEOUT_S)
+        if done.status == command.NOT_FOUND:
+            done = _run_beside(root, program, words, places)
+        return "" if done.status == 0 else f"{program}: {done.reason}"
+    return f"{root} has no nvidia-smi"
+
+
+def _run_beside(root: str, program: str, words: list[str], places: Places) -> Done:
+    """Run the nvidia-smi of a root that has no C library of its own, with the host's.
+
+    So it is on Google's COS, and where the driver's files alone are mounted.
+    """
+    usual = ("/lib64", "/usr/lib64", *machine_directories(os.uname().machine))
+    folders = [folder for folder in usual if os.path.isdir(root + folder)]
+    done = command.Done(status=command.NOT_FOUND, err=f"{root}{program} cannot be run")
+    for base, below in ((places.host_here, places.driver), ("/", root)):
+        env = {**command.ENV, "LD_LIBRARY_PATH": ":".join(below + name for name in folders)}
+        if root == places.driver_here and os.path.isdir(base):
+            done = HostPrograms(base)([below + program, *words], TIMEOUT_S, env)
+        if done.status != command.NOT_FOUND:
+            break
+    return done
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Register the installed runtimes with the host's engine, and take that back."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+from nvct.engine import modules, oci_hook
+from nvct.engine.change.journal import Journal
+from nvct.engine.change.transaction import Transaction
+from nvct.engine.control import command
+from nvct.engine.control.status import is_nvidia
+from nvct.engine.files import writing
+from nvct.engine.model import Files, Handler, Wanted
+from nvct.errors import EngineError, HostError, NvctError
+from nvct.installer import host
+from nvct.installer.engine_control import ContainerHands
+from nvct.installer.request import FIXED_NAMES, LOW_LEVEL
+from nvct.linux.files import write_atomic
+from nvct.linux.kernel import KERNEL
+from nvct.paths import SHIM_PROGRAM
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvct.engine.change.transaction import Hands
+    from nvct.engine.model import State
+    from nvct.installer.request import Request
+
+    Say = Callable[[str], None]
+
+HOOK = "nvidia-container-runtime-hook"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """An engine of the host, with what it takes to change it."""
+
+    wanted: Wanted
+    files: host.HostFiles
+    journal: Journal
+    hands: Hands
+    silent: bool = False
+
+    def transaction(self, *, leaving: bool = False, quiet: bool = False) -> Transaction:
+        """Return what changes its files; `quiet` does not tell it."""
+        hands: Hands | None = None if quiet else self.hands
+        if leaving and isinstance(hands, ContainerHands):
+            hands = replace(hands, leaving=True)
+        return Transaction(modules.of(self.wanted.engine), self.files, self.journal, hands)
+
+
+def setup(request: Request) -> Setup:
+    """Return the engine that a request names.
+
+    Raises:
+        EngineError: it is to be asked for its configuration, and does not tell it.
+        DocumentError: the file to read instead cannot be read.
+    """
+    run = host.programs_of(request)
+    files = host.files_of(request)
+    wanted = wanted_of(request, run)
+    socket = host.socket_of(request)
+    hands = ContainerHands(
+        wanted=wanted, files=files, run=run, socket=socket, restart=request.restart
+    )
+    return Setup(wanted=wanted, files=files, journal=Journal(request.state_dir), hands=hands)
+
+
+def handlers(request: Request) -> tuple[tuple[Handler, ...], str]:
+    """Return the runtimes to register, and the default one's name, "" for none.
+
+    As the incumbent's: a name that is one of the two fixed ones leaves the first its own.
+    """
+    first = "nvidia" if request.name in FIXED_NAMES else request.name
+    program = request.program(SHIM_PROGRAM)
+    names = [(first, ""), *((name, f".{name.removeprefix('nvidia-')}") for name in FIXED_NAMES)]
+    made = tuple(Handler(name=name, path=program + suffix) for name, suffix in names)
+    return made, request.name if request.default else ""
+
+
+def wanted_of(request: Request, run: host.HostPrograms) -> Wanted:
+    """Return what the engine is to be told; see `setup`."""
+    made, default = handlers(request)
+    program = request.executable or modules.PROGRAM[request.engine]
+    dump = _dump(request, program, run)
+    return Wanted(
+        engine=request.engine,
+        handlers=made,
+        default=default,
+        cdi=request.cdi and request.engine != "crio",
+        config=request.config,
+        drop_in=host.drop_in_of(request),
+        source="command" if dump else "file",
+        executable=request.executable,
+        dump=dump,
+        runtime_type=request.runtime_type,
+        engine_version=command.version(program, run),
+        container_annotations=request.annotations if request.engine == "containerd" else (),
+    )
+
+
+def low_level(state: State) -> tuple[str, ...]:
+    """Return the low-level runtimes that an engine names, and the usual ones after them.
+
+    One of NVIDIA's is none: from a run that was killed, the shim may stand there itself.
+    """
+    found = [
+        path
+        for name in (state.default, *LOW_LEVEL)
+        if (path := state.handlers.get(name, "")) and not is_nvidia(name, path)
+    ]
+    return tuple(dict.fromkeys([*found, *LOW_LEVEL]))
+
+
+def find_low_level(made: Setup) -> tuple[str, ...]:
+    """Return the low-level runtimes of an engine; see `low_level`.
+
+    Raises:
+        DocumentError: its files cannot be understood.
+    """
+    wanted = made.wanted
+    files: Files = made.files
+    if wanted.dump and wanted.engine == "containerd":  # whose module reads its files
+        files = _Dumped(wanted)
+    return low_level(modules.of(wanted.engine).state(wanted, files))
+
+
+class _Dumped(Files):
+    """Files of an engine whose main one is what it has told us."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        super().__init__()
+        self._wanted = wanted
+
+    def read(self, path: str) -> bytes | None:
+        return self._wanted.dump.encode() if path == self._wanted.config else None
+
+    def names(self, folder: str, suffix: str) -> list[str]:
+        del folder, suffix
+        return []
+
+
+def configure(request: Request, made: Setup, say: Say) -> None:
+    """Register the runtimes, or with CRI-O's deprecated way the hook.
+
+    Raises:
+        as Transaction.configure.
+    """
+    if request.hook_file:
+        write_hook(request)
+        say(f"wrote {request.hook_file}")
+        return
+    done = made.transaction().configure(made.wanted)
+    for edit in done.edits:
+        say(f"wrote {made.files.at(edit.path)}")
+    for note in done.notes:
+        say(note)
+    if not done.edits:
+        say(f"{made.wanted.engine} is configured already")
+
+
+def undo(request: Request, made: Setup, say: Say) -> None:
+    """Take the runtimes out again.
+
+    CRI-O keeps them, and is only given its default back: it forgets pods whose runtime is gone.
+
+    Raises:
+        as Transaction.undo.
+    """
+    if request.hook_file:
+        _remove_hook(request)
+        say(f"removed {request.hook_file}")
+        return
+    if made.wanted.engine == "crio":
+        _give_default_back(made, say)
+        return
+    if made.wanted.engine == "docker" and made.wanted.default:
+        _free_default(made)
+    done = made.transaction(leaving=True).undo(made.wanted)
+    for edit in done.edits:
+        say(f"{'removed' if edit.after is None else 'wrote'} {made.files.at(edit.path)}")
+    for note in done.notes:
+        say(note)
+
+
+def _free_default(made: Setup) -> None:
+    """Make Docker's own runtime its default, by name.
+
+    It keeps a default that its file no longer names, and refuses a file without that runtime
+    (daemon/reload_unix.go): only a restart, or another default, makes it let go.
+    """
+    runc = replace(made.wanted, default=LOW_LEVEL[0])
+    if modules.of("docker").state(made.wanted, made.files).default == made.wanted.default:
+        made.transaction(leaving=True).configure(runc)
+
+
+def _give_default_back(made: Setup, say: Say) -> None:
+    if not made.wanted.default:
+        return
+    quiet = made.transaction(quiet=True)
+    quiet.undo(made.wanted)
+    without = replace(made, wanted=replace(made.wanted, default=""))
+    done = without.transaction().configure(without.wanted)
+    for edit in done.edits:
+        say(f"wrote {made.files.at(edit.path)}: the default runtime is its own again")
+
+
+def write_hook(request: Request) -> None:
+    """Write CRI-O's hook file.
+
+    Raises:
+        EngineError: it cannot be written.
+    """
+    path = request.hook_file
+    try:
+        writing.make_folders(writing.missing_folders(path), KERNEL)
+        write_atomic(path, oci_hook.document(request.program(HOOK)), mode=0o644, sync=True)
+    except OSError as error:
+        raise writing.refused(error, path) from error
+
+
+def _remove_hook(request: Request) -> None:
+    try:
+        os.unlink(request.hook_file)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise HostError(f"{request.hook_file} cannot be removed: {error.strerror}") from error
+
+
+def _dump(request: Request, program: str, run: host.HostPrograms) -> str:
+    """Return what the engine has in force, "" where its own files are to say so.
+
+    Raises:
+        EngineError, DocumentError: of the last source, where none can be had.
+    """
+    trouble: NvctError | None = None
+    for source in request.sources:
+        try:
+            if source == "file":
+                return ""
+            if source == "command":
+                return command.dump(request.engine, program, run)
+            return _read(source)
+        except NvctError as error:
+            trouble = error
+    if trouble is not None:
+        raise trouble
+    return ""
+
+
+def _read(path: str) -> str:
+    data = host.HostFiles().read(path)
+    if data is None:
+        raise EngineError(f"{path} does not exist", hint="see --config-source")
+    return data.decode(errors="replace")
+
+
+def errors_of(error: NvctError) -> str:
+    """Return an error as one sentence with its hint."""
+    return f"{error.message} ({error.hint})" if error.hint else error.message

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host as a container sees it: its files at other paths, its programs run in its root.
+
+The engine's main file and drop-in are mounted somewhere, the rest of the host below one folder.
+What the engine's configuration names are the host's paths.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+
+from nvct.engine import modules
+from nvct.engine.control import command
+from nvct.engine.model import Files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvct.engine.control.command import Done
+    from nvct.installer.request import Request
+
+
+class HostFiles(Files):
+    """The host's files; a path that is already one of ours stays as it is.
+
+    Args:
+        host_root: where the host's root is for us; "/" where we are on the host.
+        own: folders that are mounted here at their host's path, or are ours.
+        moved: (folder of the host, where it is mounted here) pairs.
+    """
+
+    def __init__(
+        self,
+        host_root: str = "/",
+        own: Sequence[str] = (),
+        moved: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        super().__init__("/")
+        self._host_root = "/" if host_root == "/" else host_root.rstrip("/")
+        self._own = tuple(own)
+        self._moved = tuple(moved)
+
+    def at(self, path: str) -> str:
+        """Return where a path of the engine's lies for us."""
+        for _, here in self._moved:
+            if _is_in(path, here):
+                return path
+        for host, here in self._moved:
+            if _is_in(path, host):
+                return here + path[len(host) :]
+        if self._host_root == "/" or _is_in(path, self._host_root):
+            return path
+        if any(_is_in(path, folder) for folder in self._own):
+            return path
+        return self._host_root + path
+
+
+def files_of(request: Request) -> HostFiles:
+    """Return the host's files as the request says that they are mounted.
+
+    Files that are named are this container's; the usual ones may be below the host's root only.
+    """
+    config = posixpath.dirname(request.config)
+    usual = request.config == modules.CONFIG.get(request.engine)
+    own = [config] if os.path.isdir(config) or not usual else []
+    moved = []
+    if request.drop_in:
+        here = posixpath.dirname(request.drop_in)
+        if request.drop_in_host:
+            moved.append((posixpath.dirname(request.drop_in_host), here))
+        else:
+            own.append(here)
+    return HostFiles(_root(request), own, moved)
+
+
+def drop_in_of(request: Request) -> str | None:
+    """Return the drop-in as the engine knows it."""
+    return request.drop_in_host or request.drop_in if request.drop_in else request.drop_in
+
+
+def socket_of(request: Request) -> str:
+    """Return where the engine's socket is for us: mounted, or below the host's root."""
+    path = request.socket
+    if not path or os.path.exists(path):
+        return path
+    below = HostFiles(_root(request)).at(path)
+    return below if os.path.exists(below) else path
+
+
+def _root(request: Request) -> str:
+    """Return the host's root, "/" where there is none apart: this is no container."""
+    return request.host_root if os.path.isdir(request.host_root) else "/"
+
+
+class HostPrograms:
+    """Runs the host's programs in the host's root.
+
+    Args:
+        root: where the host's root is; "/" runs them as they are.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        timeout_s: float = command.TIMEOUT_S,
+        env: dict[str, str] | None = None,
+    ) -> Done:
+        """Run a program to its end; see `command.run`."""
+        if self.root == "/":
+            return command.run(argv, timeout_s, env=env)
+        try:
+            return command.run(argv, timeout_s, env=env, enter=self.enter)
+        except OSError as error:
+            reason = f"{self.root} cannot be entered: {error.strerror}"
+            return command.Done(status=command.NOT_ENTERED, err=reason)
+
+    def enter(self) -> None:
+        """Make the host's root this process's.
+
+        Raises:
+            OSError: that may not be done.
+        """
+        os.chroot(self.root)
+        os.chdir("/")
+
+
+def programs_of(request: Request) -> HostPrograms:
+    """Return what runs the host's programs."""
+    return HostPrograms(_root(request))
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")

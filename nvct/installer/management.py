@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For containers that manage the driver: its control nodes, and the CDI specification for them.
+
+Both are made of the driver as it is mounted here; the specification names the host's paths.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nvct import paths
+from nvct.cdi import store
+from nvct.host.device_nodes import create as device_nodes
+from nvct.host.discovery_options import Wanted
+from nvct.host.gpu import management
+from nvct.host.model import Findings
+from nvct.host.roots import Roots
+from nvct.spec import generate, provenance
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.cdi.types import Spec
+    from nvct.host.model import Inventory
+    from nvct.installer.request import Request
+    from nvct.linux.kernel import Kernel
+
+
+def make_control_nodes(roots: Roots, kernel: Kernel) -> list[str]:
+    """Make or correct the driver's control nodes; return what was done.
+
+    Raises:
+        HostError: the kernel has no driver loaded, or a node cannot be made.
+    """
+    findings = Findings()
+    planned = device_nodes.plan(roots, ["control"], findings)
+    device_nodes.carry_out(planned, kernel)
+    if planned.missing:
+        raise device_nodes.lack(planned.missing, roots)
+    said = [device_nodes.say(step) for step in planned.steps]
+    return [*findings.warnings, *(sentence for sentence in said if sentence)]
+
+
+def roots_of(request: Request, proc: str = "/proc", sys: str = "/sys") -> Roots:
+    """Return where the driver's parts are for this process."""
+    return Roots(
+        driver_root=request.driver_root_here,
+        dev_root=request.dev_root_here or None,
+        proc=proc,
+        sys=sys,
+    )
+
+
+def make_spec(request: Request, roots: Roots, wanted: Wanted | None = None) -> str:
+    """Write the specification; return its path.
+
+    Raises:
+        HostError: there is no driver, it has no node, or the file cannot be written.
+    """
+    inventory = management.find(roots, wanted or Wanted())
+    spec = provenance.add(spec_of(request, roots, inventory), inventory)
+    comment = provenance.head_comment(spec, inventory)
+    return store.save(spec, request.cdi_spec, None, comment)
+
+
+def spec_of(request: Request, roots: Roots, inventory: Inventory) -> Spec:
+    """Return the specification with the host's paths."""
+    vendor, _, cls = request.cdi_kind.partition("/")
+    options = generate.Options(
+        vendor=vendor,
+        cls=cls,
+        hook_path=request.program(paths.HOOK_PROGRAM),
+        host_roots=_moves(request, roots),
+    )
+    return generate.generate(inventory, options)
+
+
+def _moves(request: Request, roots: Roots) -> list[tuple[str, str]]:
+    """Return (root here, root of the host) pairs; the longer one first, as it is more exact."""
+    here = os.path.normpath(roots.driver_root)
+    pairs = {here: request.driver_root}
+    dev_here = os.path.normpath(roots.dev_root or "/")
+    if dev_here != here:
+        pairs[dev_here] = request.dev_root or ("/" if dev_here == "/" else request.driver_root)
+    moves = [(source, target) for source, target in pairs.items() if source != target]
+    return sorted(moves, key=lambda pair: -len(pair[0]))

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The installed programs: a tree of them, and beside it what engines and people call.
+
+::
+
+    TOOLKIT/nvidia-container-runtime{,.cdi,.legacy}   wrappers: see `wrapper`
+    TOOLKIT/nvidia-container-runtime-hook, nvidia-container-toolkit, nvidia-ctk, ...
+    TOOLKIT/nvidia-cdi-hook                           a link: hooks run with strange environments
+    TOOLKIT/.nvct/HASH/                               the tree, as it was when it was installed
+    TOOLKIT/.config/nvidia-container-runtime/config.toml
+
+A new tree comes beside the old one, and the wrappers are replaced one by one, each by rename: a
+container that starts meanwhile finds a whole program. The tree before is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from dataclasses import dataclass
+
+from nvct import paths
+from nvct.errors import HostError, UsageError
+from nvct.installer import tree
+from nvct.launcher.install import is_static
+from nvct.linux.files import temporary_name, write_atomic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvct.installer.request import Request
+
+TREES = ".nvct"
+RUNTIMES = tuple(f"{paths.SHIM_PROGRAM}{suffix}" for suffix in ("", ".cdi", ".legacy"))
+HOOK = "nvidia-container-runtime-hook"
+OTHERS = ("nvidia-ctk", "nvidia-container-cli", "nvct")
+OPTIONAL = ("nvidia-container-cli", "nvct")
+LINKS = (("nvidia-container-toolkit", HOOK),)
+FOLDERS = ("bin", "usr/bin")
+MODULES = ("/sys/module/nvidia", "/sys/module/nvgpu", "/dev/dxg")
+"""What is there where some driver is loaded: of PCI cards, of Tegra boards, in WSL."""
+
+OF_THE_INCUMBENT = re.compile(r"nvidia-.*\.real|libnvidia-container.*\.so[.\d]*")
+"""What its installer leaves in this folder, which is the installer's own."""
+
+WRAPPER = "libexec/nvct-wrapper"
+"""Of a tree: the static program that is made a wrapper (packaging/bundle/wrapper.c). No shell
+script: engines may start hooks with an image's environment, and a shell loads LD_PRELOAD."""
+MARK = b"@nvct wrapper@"
+ROOM = 8192
+"""Stands in it before the room for what it has to know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """What was installed: the tree, and whether anything is new."""
+
+    tree: str
+    changed: bool
+
+
+def source_root(given: str, package: str) -> str:
+    """Return the tree to install.
+
+    Args:
+        given: --toolkit-source-root, "" for the tree that this program is of.
+        package: a file of the package nvct.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if given:
+        if not _folder(given):
+            raise UsageError(
+                f"{given} has no bin/{paths.SHIM_PROGRAM}",
+                hint="--toolkit-source-root names a tree as make bundle makes it",
+            )
+        return given
+    place = os.path.dirname(os.path.realpath(package))
+    while place not in ("/", "/usr", "/usr/local"):
+        if _folder(place) and not os.path.exists(f"{place}/pyvenv.cfg"):
+            return place
+        place = os.path.dirname(place)
+    raise UsageError(
+        "this nvct is in no relocatable tree, so it cannot be copied to a host",
+        hint="use the bundle's nvct, or name its folder by --toolkit-source-root",
+    )
+
+
+def install(
+    request: Request, runtimes: Sequence[str], modules: Sequence[str] = MODULES
+) -> Installed:
+    """Copy the tree, and write or replace what is called.
+
+    Args:
+        request: where to, and from where.
+        runtimes: low-level ones for the time without a driver.
+        modules: paths of which one is there where a driver is loaded.
+
+    Raises:
+        UsageError: the source is no such tree, or has no wrapper.
+        HostError: a file cannot be written.
+    """
+    trees = f"{request.toolkit}/{TREES}"
+    before = _used(request)
+    folder = _folder(request.source)
+    names = _names(f"{request.source}/{folder}")
+    template = _template(f"{request.source}/{WRAPPER}")
+    place = tree.copy(request.source, trees)
+    changed = before != place
+    try:
+        for name in names:
+            program = f"{place}/{folder}/{name}"
+            instead = runtimes if name in RUNTIMES else ()
+            data = wrapper(template, request, program, instead, modules)
+            changed |= _put(request, name, program, data)
+        for name, target in LINKS:
+            changed |= _link(request.program(name), target)
+        _remove_the_incumbents(request.toolkit)
+        tree.prune(trees, {place, before})
+    except OSError as error:
+        path = error.filename or request.toolkit
+        raise HostError(f"{path} cannot be written: {error.strerror}") from error
+    return Installed(tree=place, changed=changed)
+
+
+def _names(folder: str) -> list[str]:
+    """Return the programs of a tree."""
+    names = []
+    for name in (*RUNTIMES, HOOK, paths.HOOK_PROGRAM, *OTHERS):
+        if os.access(f"{folder}/{name}", os.X_OK):
+            names.append(name)
+        elif name not in OPTIONAL:
+            raise UsageError(
+                f"{folder} has no {name}", hint="--toolkit-source-root must name a whole bundle"
+            )
+    return names
+
+
+def _template(path: str) -> bytes:
+    """Return a tree's wrapper before anything is written into it.
+
+    Raises:
+        UsageError: there is none, or it is no static program of ours.
+    """
+    data = _content(path) or b""
+    at = data.find(MARK) + len(MARK)
+    if data.count(MARK) == 1 and len(data) >= at + ROOM and is_static(data):
+        return data
+    raise UsageError(
+        f"{path} is no wrapper that hooks can be started by",
+        hint="--toolkit-source-root must name a whole bundle, as make bundle makes it",
+    )
+
+
+def wrapper(
+    template: bytes,
+    request: Request,
+    program: str,
+    runtimes: Sequence[str],
+    modules: Sequence[str],
+) -> bytes:
+    """Return the wrapper of a program.
+
+    Args:
+        template: the tree's.
+        request: for the paths.
+        program: to start.
+        runtimes: low-level ones to call instead where no driver is loaded; () always starts it.
+        modules: paths of which one is there where a driver is loaded.
+
+    Raises:
+        UsageError: the names have no room in it.
+    """
+    words = [program, request.toolkit, request.config_toml, *modules, "", *runtimes, ""]
+    data = b"".join(os.fsencode(word) + b"\0" for word in words)
+    if len(data) > ROOM:
+        raise UsageError(
+            f"the paths of {os.path.basename(program)} and of low-level runtimes are longer than"
+            f" {ROOM} bytes together"
+        )
+    at = template.find(MARK) + len(MARK)
+    return template[:at] + data.ljust(ROOM, b"\0") + template[at + ROOM :]
+
+
+def _put(request: Request, name: str, program: str, data: bytes) -> bool:
+    """Put a program where it is called; return whether it was not like this before."""
+    path = request.program(name)
+    if name == paths.HOOK_PROGRAM and is_static(_content(program) or b""):
+        return _link(path, os.path.relpath(program, request.toolkit))
+    if os.path.islink(path) or os.path.isdir(path):
+        _remove(path)
+    elif _content(path) == data and os.access(path, os.X_OK):
+        return False
+    write_atomic(path, data, mode=0o755, sync=True)
+    return True
+
+
+def _link(path: str, target: str) -> bool:
+    if os.path.islink(path) and os.readlink(path) == target:
+        return False
+    made = f"{posixpath.dirname(path)}/{temporary_name()}"
+    os.symlink(target, made)
+    os.rename(made, path)
+    return True
+
+
+def _used(request: Request) -> str:
+    """Return the tree that the installed runtime starts, "" for none."""
+    data = _content(request.program(paths.SHIM_PROGRAM)) or b""
+    place = f"{request.toolkit}/{TREES}/"
+    found = re.search(re.escape(place).encode() + rb"([0-9a-f]+)/", data)
+    return place + found[1].decode() if found else ""
+
+
+def _remove_the_incumbents(toolkit: str) -> None:
+    for name in os.listdir(toolkit):
+        if OF_THE_INCUMBENT.fullmatch(name):
+            _remove(f"{toolkit}/{name}")
+
+
+def _folder(root: str) -> str:
+    """Return where a tree has its programs, "" where it has none."""
+    for folder in FOLDERS:
+        if os.access(f"{root}/{folder}/{paths.SHIM_PROGRAM}", os.X_OK):
+            return folder
+    return ""
+
+
+def _content(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read(1 << 20)
+    except OSError:
+        return None
+
+
+def _remove(path: str) -> None:
+    import shutil
+
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)

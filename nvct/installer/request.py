@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Value: what `nvct install` is asked for. Names and defaults are the incumbent's installer's."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+
+from nvct.cdi.names import check_class, check_vendor
+from nvct.engine.containerd.config import RUNC_TYPES
+from nvct.engine.containerd.load import RUNC_TYPE
+from nvct.errors import NvctError, UsageError
+
+ENGINES = ("containerd", "crio", "docker")
+RESTART_MODES = ("signal", "systemd", "none")
+RESTART = {"containerd": "signal", "docker": "signal", "crio": "systemd"}
+SOCKETS = {
+    "containerd": "/run/containerd/containerd.sock",
+    "crio": "/var/run/crio/crio.sock",
+    "docker": "/var/run/docker.sock",
+}
+PID_NAME = "toolkit.pid"
+LOW_LEVEL = ("runc", "crun")
+FIXED_NAMES = ("nvidia-cdi", "nvidia-legacy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to install and which engine to tell.
+
+    Attributes:
+        toolkit: the folder for the programs; the same path here and on the host.
+        source: a relocatable tree of the programs.
+        pid_file: held while this runs.
+        state_dir: where the engine's former files are kept.
+        driver_root: of the host; driver_root_here is where it is for this process.
+        dev_root: of the host, "" for the driver root's; dev_root_here as before.
+        settings: keys of config.toml and their values, in order.
+        runtimes: low-level ones; () looks them up in the engine's configuration.
+        cdi_spec: file for the specification of management containers, "" for none.
+        cdi_kind: vendor and class of its devices.
+        control_nodes: make the driver's control nodes.
+        engine: docker, containerd or crio; "" leaves all engines alone.
+        config: the engine's main file, for this process; drop_in as well: "" is none, None is what
+            suits the engine.
+        drop_in_host: the drop-in's path on the host, "" where it is the same.
+        executable: the engine's program on the host.
+        socket: the engine's, for this process.
+        restart: how it is told: signal, systemd or none.
+        cdi: switch the engine's own CDI on.
+        host_root: where the host's root file system is for this process.
+        name: of the runtime nvidia; default: make the runtime of that name the engine's default.
+        sources: where to read what the engine has in force, the first that can be had: "file" is
+            its own files, "command" asks it, a path is that file; () as "file".
+        runtime_type: of containerd's handlers where its own runtime names none.
+        annotations: patterns of container annotations that containerd is to hand over.
+        hook_file: with CRI-O, write a hook there instead of registering runtimes.
+        ignore_errors: warn where the programs' part fails, and go on.
+    """
+
+    toolkit: str
+    source: str
+    pid_file: str
+    state_dir: str
+    driver_root: str
+    driver_root_here: str
+    dev_root: str = ""
+    dev_root_here: str = ""
+    settings: tuple[tuple[str, bool | str | tuple[str, ...]], ...] = ()
+    runtimes: tuple[str, ...] = ()
+    cdi_spec: str = ""
+    cdi_kind: str = ""
+    control_nodes: bool = False
+    engine: str = ""
+    config: str = ""
+    drop_in: str | None = None
+    drop_in_host: str = ""
+    executable: str = ""
+    socket: str = ""
+    restart: str = "none"
+    cdi: bool = False
+    host_root: str = "/"
+    name: str = "nvidia"
+    default: bool = True
+    sources: tuple[str, ...] = ()
+    runtime_type: str = RUNC_TYPE
+    annotations: tuple[str, ...] = ()
+    hook_file: str = ""
+    ignore_errors: bool = False
+
+    @property
+    def config_toml(self) -> str:
+        """The path of the installed configuration."""
+        return f"{self.toolkit}/.config/nvidia-container-runtime/config.toml"
+
+    def program(self, name: str) -> str:
+        """Return the path of an installed program."""
+        return f"{self.toolkit}/{name}"
+
+    def check(self) -> None:
+        """Refuse what cannot be done.
+
+        Raises:
+            UsageError: a value does not exist, or does not go with another.
+        """
+        _check_absolute("--toolkit-install-dir", posixpath.dirname(self.toolkit))
+        if any(c in self.toolkit for c in "'\"\\$`\n :"):
+            raise UsageError(
+                f"--toolkit-install-dir {self.toolkit!r} has a character that PATH or a shell "
+                "takes for its own",
+                hint="use letters, digits, / . - and _",
+            )
+        if posixpath.basename(self.pid_file) != PID_NAME:
+            raise UsageError(
+                f"--pid-file {self.pid_file!r} is not named {PID_NAME}",
+                hint="it is removed at the end, so its name is fixed",
+            )
+        if self.cdi_kind:
+            _check_kind(self.cdi_kind)
+        if self.engine:
+            self._check_engine()
+
+    def _check_engine(self) -> None:
+        if self.engine not in ENGINES:
+            raise UsageError(
+                f"unknown runtime {self.engine!r}", hint=f"--runtime: one of {', '.join(ENGINES)}"
+            )
+        if self.restart not in RESTART_MODES:
+            raise UsageError(
+                f"unknown restart mode {self.restart!r}",
+                hint=f"--restart-mode: one of {', '.join(RESTART_MODES)}",
+            )
+        if (self.engine, self.restart) == ("crio", "signal"):
+            raise UsageError(
+                "CRI-O does not read its files again on a signal", hint="--restart-mode=systemd"
+            )
+        for option, path in (("--config", self.config), ("--host-root", self.host_root)):
+            _check_absolute(option, path)
+        for option, value in (
+            ("--drop-in-config", self.drop_in), ("--drop-in-config-host-path", self.drop_in_host)
+        ):  # fmt: skip
+            if value:
+                _check_absolute(option, value)
+        names = {posixpath.basename(path) for path in (self.drop_in, self.drop_in_host) if path}
+        if len(names) > 1:
+            raise UsageError(
+                f"the drop-in has two names: {self.drop_in} here, {self.drop_in_host} on the host",
+                hint="mount its folder, and give it one name",
+            )
+        if self.engine == "docker" and self.drop_in:
+            raise UsageError("docker does not support drop-in configs", hint="use --config")
+        if not self.name:
+            raise UsageError("the runtime's name is empty", hint="--runtime-name=nvidia")
+        if self.engine == "containerd" and self.runtime_type not in RUNC_TYPES:
+            raise UsageError(
+                f"--runtime-type {self.runtime_type!r} runs no program of ours",
+                hint=f"one of {', '.join(filter(None, RUNC_TYPES))}",
+            )
+
+
+def _check_absolute(option: str, path: str) -> None:
+    if not path.startswith("/"):
+        raise UsageError(f"{option} {path!r} is not an absolute path", hint="begin it with /")
+
+
+def _check_kind(kind: str) -> None:
+    vendor, slash, cls = kind.partition("/")
+    try:
+        check_vendor(vendor)
+        check_class(cls)
+    except NvctError as error:
+        raise UsageError(f"--cdi-kind {kind!r}: {error.message}", hint="VENDOR/CLASS") from error
+    if not slash:
+        raise UsageError(f"--cdi-kind {kind!r} has no class", hint="VENDOR/CLASS")

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The installed config.toml: the defaults, where things are, and what is asked for."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from nvct import paths
+from nvct.config import default, editing
+from nvct.config.editing import Setting
+from nvct.config.load import KEYS
+from nvct.errors import HostError, UsageError
+from nvct.linux.files import write_atomic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvct.installer.request import Request
+
+LDCONFIG = "sbin/ldconfig"
+FEATURE = re.compile(r"[a-z][a-z0-9-]*")
+
+
+def text(request: Request, runtimes: Sequence[str]) -> str:
+    """Return the config.toml.
+
+    Raises:
+        UsageError: a feature's name is none.
+        ConfigError: no container could be created with it.
+    """
+    settings: list[tuple[str, bool | str | Sequence[str]]] = [
+        ("nvidia-container-cli.root", request.driver_root),
+        ("nvidia-container-cli.path", request.program("nvidia-container-cli")),
+        ("nvidia-container-cli.ldconfig", _ldconfig(request)),
+        ("nvidia-ctk.path", request.program("nvidia-ctk")),
+        ("nvidia-container-runtime-hook.path", request.program("nvidia-container-runtime-hook")),
+        ("nvidia-container-runtime.runtimes", list(runtimes)),
+        ("nvct.hook-path", request.program(paths.HOOK_PROGRAM)),
+    ]
+    if request.dev_root:
+        settings.append(("nvct.dev-root", request.dev_root))
+    settings += request.settings
+    made = [
+        Setting(key=key, value=value if isinstance(value, bool | str) else list(value))
+        for key, value in settings
+    ]
+    return editing.change(default.TEXT, made, request.config_toml)
+
+
+def features(names: Sequence[str]) -> tuple[list[tuple[str, bool]], list[str]]:
+    """Return settings that switch features on, and what to say of those that nobody knows.
+
+    Raises:
+        UsageError: a name cannot be a key.
+    """
+    made, warnings = [], []
+    for name in names:
+        if not FEATURE.fullmatch(name):
+            raise UsageError(f"{name!r:.60} is no name of a feature", hint="--opt-in-features")
+        key = f"features.{name}"
+        if key not in KEYS:
+            warnings.append(f"the feature {name} is unknown; it is set, and has no effect")
+        made.append((key, True))
+    return made, warnings
+
+
+def write(request: Request, data: str) -> None:
+    """Write the file.
+
+    Raises:
+        HostError: it cannot be written.
+    """
+    path = request.config_toml
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_atomic(path, data.encode(), mode=0o644, sync=True)
+    except OSError as error:
+        raise HostError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _ldconfig(request: Request) -> str:
+    """Return the driver root's ldconfig; on Ubuntu that is a script, and the program .real."""
+    real = os.path.exists(f"{request.driver_root_here.rstrip('/')}/{LDCONFIG}.real")
+    root = request.driver_root.rstrip("/")
+    return f"@{root}/{LDCONFIG}{'.real' if real else ''}"

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `nvct install` does, in order, and what it takes back at its end."""
+
+from __future__ import annotations
+
+from nvct.errors import NvctError
+from nvct.installer import engine, instance, management, programs, settings
+from nvct.installer.request import LOW_LEVEL
+from nvct.linux.kernel import KERNEL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    from nvct.installer.engine import Setup
+    from nvct.installer.request import Request
+
+    Say: TypeAlias = Callable[[str], None]
+    Show: TypeAlias = Callable[[str], None]
+
+
+def run(request: Request, say: Say, show: Show, *, daemon: bool) -> None:
+    """Install, tell the engine, and, as a daemon, wait for a signal and take that back.
+
+    A signal that comes earlier ends it as well, with the engine as it was before.
+
+    Args:
+        request: checked.
+        say: tells of a step.
+        show: prints the configuration that is used.
+        daemon: stay; else what was set up stays.
+
+    Raises:
+        NvctError: a step failed; the engine is as it was, or as it was left set up before.
+    """
+    with instance.Instance(request.pid_file):
+        made: Setup | None = None
+        try:
+            made = engine.setup(request) if request.engine else None
+            install(request, made, say, show)
+            if made:
+                engine.configure(request, made, say)
+            if not daemon:
+                return
+            say("waiting for a signal")
+            instance.wait()
+        except instance.Stopped:
+            say("told to end")
+        if made and daemon:
+            engine.undo(request, made, say)
+
+
+def install(request: Request, made: Setup | None, say: Say, show: Show) -> None:
+    """Install the programs, their configuration, and what management containers need.
+
+    Raises:
+        NvctError: a step failed, and errors are not ignored.
+    """
+    runtimes = request.runtimes or (engine.find_low_level(made) if made else LOW_LEVEL)
+
+    def copy() -> None:
+        installed = programs.install(request, runtimes)
+        state = "installed" if installed.changed else "is installed already"
+        say(f"{request.toolkit}: {state}, from {request.source}")
+
+    def configure() -> None:
+        text = settings.text(request, runtimes)
+        settings.write(request, text)
+        show(text)
+
+    def nodes() -> None:
+        if request.control_nodes:
+            for sentence in management.make_control_nodes(management.roots_of(request), KERNEL):
+                say(sentence)
+
+    def spec() -> None:
+        if request.cdi_spec:
+            say(f"wrote {management.make_spec(request, management.roots_of(request))}")
+
+    for step in (copy, configure, nodes, spec):
+        try:
+            step()
+        except NvctError as error:
+            if not request.ignore_errors:
+                raise
+            say(f"warning: ignored: {engine.errors_of(error)}")

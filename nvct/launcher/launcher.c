@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The launcher: hands a low-level runtime's command line over without starting Python, unless a
+ * container is created whose config.json holds a word that a GPU request needs.
+ *
+ * It decides nothing about GPUs. It reads launcher.conf, which nvct compiles from config.toml; where
+ * that is missing, stale or not ours, or anything is unusual, Python takes over. The command line is
+ * read as nvct/oci/argv.py reads it; the same table of cases is run against both.
+ *
+ * Compiled with -DNVCT_PYTHON="/usr/bin/python3" -DNVCT_COLD="/venv/bin/python" and -DNVCT_BOOT, the
+ * Python that makes nvct importable (install.py has it); and with -DNVCT_HOT="/usr/lib/nvct/nvct-hot"
+ * where that static executable is to be used if it is there, and its digest (NVCT_HOT_DIGEST).
+ * packaging/static/main.c includes this file, with an interpreter of its own (NVCT_EMBEDDED).
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#define CONF_LIMIT 65536
+#define MAX_WORDS 64
+
+#include "hook.h"
+
+static char *words[MAX_WORDS];
+static size_t word_sizes[MAX_WORDS];
+static int word_count;
+static char *runtimes[16];
+static int runtime_count;
+static char conf[CONF_LIMIT + 1];
+
+/* --- the way to Python ------------------------------------------------------------------------- */
+
+#ifdef NVCT_EMBEDDED
+#define BOOT(module) module
+#define NVCT_COLD_PATH cold
+#else
+#ifndef NVCT_COLD_PATH
+#define NVCT_COLD_PATH NVCT_COLD /* packaging/bundle/start.c finds it at run time */
+#endif
+#define BOOT(module) NVCT_BOOT "from " module " import main;main('" NVCT_COLD "')"
+
+#ifdef NVCT_HOT
+#ifdef NVCT_HOT_DIGEST
+/* Whether it was built from the sources that this launcher is of: its last bytes say so. */
+static int is_of_our_sources(void)
+{
+	char said[sizeof NVCT_HOT_DIGEST - 1];
+	int same, fd = open(NVCT_HOT, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return 0;
+	same = lseek(fd, -(off_t)sizeof said, SEEK_END) >= 0 && read(fd, said, sizeof said) == (ssize_t)sizeof said &&
+	       !memcmp(said, NVCT_HOT_DIGEST, sizeof said);
+	close(fd);
+	return same;
+}
+#else
+#define is_of_our_sources() 1
+#endif
+
+/* It reads no file but the job's and needs no Python; where it is not, or not for this machine, or
+ * another nvct's, the interpreter has the same modules. */
+static void try_hot(const char *name, char **args, int count, char **env)
+{
+	char **argv = calloc((size_t)count + 5, sizeof *argv);
+	int n = 0;
+	if (!argv || !is_of_our_sources())
+		return;
+	argv[n++] = (char *)NVCT_HOT;
+	argv[n++] = (char *)"--cold";
+	argv[n++] = (char *)NVCT_COLD_PATH;
+	argv[n++] = (char *)name;
+	for (int i = 0; i < count; i++)
+		argv[n++] = args[i];
+	execve(NVCT_HOT, argv, env);
+	free(argv);
+}
+#endif
+
+static _Noreturn void start_python(const char *boot, const char *name, char **args, int count, char **env)
+{
+	char **argv = calloc((size_t)count + 7, sizeof *argv);
+	int n = 0;
+#ifdef NVCT_HOT
+	try_hot(name, args, count, env);
+#endif
+	if (!argv)
+		_exit(1);
+	argv[n++] = (char *)NVCT_PYTHON;
+	argv[n++] = (char *)"-I";
+	argv[n++] = (char *)"-S";
+	argv[n++] = (char *)"-c";
+	argv[n++] = (char *)boot;
+	argv[n++] = (char *)name;
+	for (int i = 0; i < count; i++)
+		argv[n++] = args[i];
+	execve(NVCT_PYTHON, argv, env);
+	fprintf(stderr, "%s: cannot start %s: %s; run nvct launchers install again [host]\n", name, NVCT_PYTHON,
+		strerror(errno));
+	_exit(1);
+}
+#endif
+
+/* Become the command line nvct or nvidia-ctk, for which nothing has to be fast. */
+static _Noreturn void start_cold(const char *name, int argc, char **argv)
+{
+	char **args = calloc((size_t)argc + 5, sizeof *args);
+	int n = 0;
+	if (!args)
+		_exit(1);
+	args[n++] = (char *)NVCT_COLD_PATH;
+	args[n++] = (char *)"-I";
+	args[n++] = (char *)"-m";
+	args[n++] = (char *)"nvct.cli";
+	args[n++] = (char *)name;
+	for (int i = 1; i < argc; i++)
+		args[n++] = argv[i];
+	execv(NVCT_COLD_PATH, args);
+	fprintf(stderr, "%s: cannot start %s: %s; run nvct launchers install again [host]\n", name, NVCT_COLD_PATH,
+		strerror(errno));
+	_exit(1);
+}
+
+/* --- the command line: nvct/oci/argv.py says why ------------------------------------------------- */
+
+struct invocation {
+	const char *command, *bundle, *config;
+	int sure, version, help;
+};
+
+static const char GLOBAL_VALUE[] = "log\0log-format\0root\0criu\0rootless\0cgroup-manager\0log-level\0";
+static const char GLOBAL_SWITCH[] = "debug\0systemd-cgroup\0help\0h\0version\0v\0";
+static const char CREATE_VALUE[] =
+	"bundle\0b\0config\0f\0console-socket\0pidfd-socket\0pid-file\0preserve-fds\0";
+static const char OFF[] = "0\0f\0F\0false\0False\0FALSE\0";
+
+static int is_create(const char *command)
+{
+	return command && (!strcmp(command, "create") || !strcmp(command, "run"));
+}
+
+/* Whether a switch is on: there, and not =false. */
+static int on(const char *value)
+{
+	return !value || !listed(OFF, value, strlen(value));
+}
+
+static void parse_create(int argc, char **argv, int i, struct invocation *said)
+{
+	while (i < argc) {
+		const char *arg = argv[i++], *name, *value;
+		size_t size;
+		if (!strcmp(arg, "--"))
+			return;
+		if (arg[0] != '-' || !arg[1])
+			continue;
+		name = arg[1] == '-' ? arg + 2 : arg + 1;
+		value = strchr(name, '=');
+		size = value ? (size_t)(value - name) : strlen(name);
+		if (value)
+			value++;
+		if (!listed(CREATE_VALUE, name, size)) {
+			if (listed("help\0h\0", name, size))
+				said->help = on(value);
+			if ((arg[1] != 'b' && arg[1] != 'f') || !arg[2])
+				continue;
+			size = 1; /* crun takes -bDIR; runc -bundle DIR */
+			value = arg + 2;
+		}
+		if (!value) {
+			if (i >= argc)
+				return;
+			value = argv[i++];
+		}
+		if ((size == 6 && !memcmp(name, "bundle", 6)) || (size == 1 && *name == 'b'))
+			said->bundle = value;
+		else if ((size == 6 && !memcmp(name, "config", 6)) || (size == 1 && *name == 'f'))
+			said->config = value;
+	}
+}
+
+static void parse(int argc, char **argv, struct invocation *said)
+{
+	int i = 1;
+	said->sure = 1;
+	while (i < argc) {
+		const char *arg = argv[i++], *name, *value;
+		size_t size;
+		if (!strcmp(arg, "--"))
+			break;
+		if (arg[0] != '-' || !arg[1]) {
+			i--;
+			break;
+		}
+		name = arg[1] == '-' ? arg + 2 : arg + 1;
+		value = strchr(name, '=');
+		size = value ? (size_t)(value - name) : strlen(name);
+		if (value)
+			value++;
+		if (listed(GLOBAL_SWITCH, name, size)) {
+			if (*name == 'v')
+				said->version = on(value);
+			else if (*name == 'h')
+				said->help = on(value);
+		} else if (!listed(GLOBAL_VALUE, name, size)) {
+			said->sure = 0; /* Python guesses, not we */
+			return;
+		} else if (!value) {
+			i++;
+		}
+	}
+	if (i < argc)
+		said->command = argv[i];
+	if (is_create(said->command))
+		parse_create(argc, argv, i + 1, said);
+}
+
+/* --- launcher.conf ------------------------------------------------------------------------------- */
+
+static int config_is(const char *path, const char *signature)
+{
+	const char *named = getenv("NVIDIA_CTK_CONFIG_FILE_PATH"), *xdg = getenv("XDG_CONFIG_HOME");
+	char expected[4096], now[128];
+	struct stat s;
+	int n;
+	if (named && *named)
+		n = snprintf(expected, sizeof expected, "%s", named);
+	else
+		n = snprintf(expected, sizeof expected, "%s/nvidia-container-runtime/config.toml",
+			     xdg && *xdg == '/' ? xdg : "/etc"); /* the XDG specification wants it absolute */
+	if (!(named && *named) && stat(expected, &s)) /* Podman 5 names a folder that has none */
+		n = snprintf(expected, sizeof expected, "/etc/nvidia-container-runtime/config.toml");
+	if (n < 0 || (size_t)n >= sizeof expected || strcmp(path, expected))
+		return 0;
+	if (stat(expected, &s))
+		return !strcmp(signature, "absent");
+	snprintf(now, sizeof now, "%llu %llu %lld %lld %u", (unsigned long long)s.st_dev,
+		 (unsigned long long)s.st_ino, (long long)s.st_size,
+		 (long long)s.st_mtim.tv_sec * 1000000000LL + s.st_mtim.tv_nsec, (unsigned)s.st_uid);
+	return !strcmp(signature, now);
+}
+
+static int read_conf(void)
+{
+	const char *dir = getenv("NVCT_RUN_DIR"), *xdg = getenv("XDG_RUNTIME_DIR");
+	char path[4096];
+	struct stat s;
+	ssize_t size;
+	int fd, conf_fd;
+	if (!dir || !*dir) {
+		dir = "/run/nvct";
+		/* Who does not own /, as the root of a rootless engine's user namespace. */
+		if (xdg && *xdg && !stat("/", &s) && s.st_uid != geteuid()) {
+			if ((size_t)snprintf(path, sizeof path, "%s/nvct", xdg) >= sizeof path)
+				return 0;
+			dir = path;
+		}
+	}
+	fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return 0;
+	if (fstat(fd, &s) || s.st_uid != geteuid() || (s.st_mode & 077))
+		return 0;
+	conf_fd = openat(fd, "launcher.conf", O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+	close(fd);
+	if (conf_fd < 0)
+		return 0;
+	if (fstat(conf_fd, &s) || s.st_uid != geteuid() || (s.st_mode & 022) || !S_ISREG(s.st_mode) ||
+	    s.st_size > CONF_LIMIT)
+		return 0;
+	size = read(conf_fd, conf, CONF_LIMIT);
+	close(conf_fd);
+	return size > 0 && size == s.st_size;
+}
+
+static int parse_conf(void)
+{
+	int first = 1, fresh = 0, whole = 0;
+	for (char *line = conf, *next; *line; line = next) {
+		char *value, *rest;
+		next = strchr(line, '\n');
+		if (!next)
+			return 0;
+		*next++ = 0;
+		if (first) {
+			if (strcmp(line, "nvct-launcher 1"))
+				return 0;
+			first = 0;
+			continue;
+		}
+		if (!strcmp(line, "end")) {
+			whole = 1;
+			break;
+		}
+		value = strchr(line, '\t');
+		if (!value)
+			return 0;
+		*value++ = 0;
+		if (!strcmp(line, "config")) {
+			rest = strchr(value, '\t');
+			if (!rest)
+				return 0;
+			*rest++ = 0;
+			fresh = config_is(value, rest);
+			if (!fresh)
+				return 0;
+		} else if (!strcmp(line, "runtime") && runtime_count < 16) {
+			runtimes[runtime_count++] = value;
+		} else if (!strcmp(line, "word") && word_count < MAX_WORDS && *value) {
+			word_sizes[word_count] = strlen(value);
+			words[word_count++] = value;
+		} else {
+			return 0;
+		}
+	}
+	return whole && fresh && runtime_count && word_count;
+}
+
+/* --- the low-level runtime ------------------------------------------------------------------------- */
+
+static int executable(const char *path)
+{
+	struct stat s;
+	return !stat(path, &s) && S_ISREG(s.st_mode) && !access(path, X_OK);
+}
+
+static int in_dirs(const char *dirs, const char *name, char *found, size_t room)
+{
+	while (*dirs) {
+		size_t size = strcspn(dirs, ":");
+		if (size && (size_t)snprintf(found, room, "%.*s/%s", (int)size, dirs, name) < room &&
+		    executable(found))
+			return 1;
+		dirs += size;
+		if (*dirs)
+			dirs++;
+	}
+	return 0;
+}
+
+static void hand_over(char **argv)
+{
+	static char found[4096];
+	const char *path = getenv("PATH");
+	for (int i = 0; i < runtime_count; i++) {
+		const char *name = runtimes[i];
+		if (strchr(name, '/')) {
+			if (!executable(name))
+				continue;
+			snprintf(found, sizeof found, "%s", name);
+		} else if (!(path && in_dirs(path, name, found, sizeof found)) &&
+			   !in_dirs("/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", name, found,
+				    sizeof found)) {
+			continue;
+		}
+		argv[0] = found;
+		execv(found, argv);
+		return; /* Python tries again and says why */
+	}
+}
+
+/* --- the scan of config.json ------------------------------------------------------------------------- */
+
+/* Whether the text may hold a request: one of the words, or an escape that could hide one. */
+static int may_request(const char *text, size_t size)
+{
+	unsigned char first[256] = { 0 };
+	const char *end = text + size;
+	for (int i = 0; i < word_count; i++)
+		first[(unsigned char)*words[i]] = 1;
+	first['\\'] = 1;
+	for (const char *p = text; p < end; p++) {
+		size_t left = (size_t)(end - p);
+		if (!first[(unsigned char)*p])
+			continue;
+		if (*p == '\\') {
+			if (left > 5 && p[1] == 'u' && p[2] == '0' && p[3] == '0' && strncasecmp(p + 4, "3c", 2) &&
+			    strncasecmp(p + 4, "3e", 2) && strncmp(p + 4, "26", 2))
+				return 1;
+			continue;
+		}
+		for (int i = 0; i < word_count; i++)
+			if (word_sizes[i] <= left && *words[i] == *p && !memcmp(p, words[i], word_sizes[i]))
+				return 1;
+	}
+	return 0;
+}
+
+static int file_may_request(const struct invocation *said)
+{
+	char path[4096];
+	struct stat s;
+	char *text;
+	off_t size = 0;
+	ssize_t part;
+	int fd;
+	if (said->config && *said->config && strcmp(said->config, "config.json"))
+		fd = snprintf(path, sizeof path, "%s", said->config);
+	else
+		fd = snprintf(path, sizeof path, "%s%sconfig.json", said->bundle && *said->bundle ? said->bundle : "",
+			      said->bundle && *said->bundle ? "/" : "");
+	if (fd < 0 || (size_t)fd >= sizeof path)
+		return 1;
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return 1;
+	if (fstat(fd, &s) || !S_ISREG(s.st_mode) || s.st_size <= 0 || s.st_size > (64 << 20))
+		return 1;
+	/* read: cheaper than a mapping, and a file that is cut short meanwhile raises no SIGBUS */
+	text = malloc((size_t)s.st_size);
+	while (text && size < s.st_size && (part = read(fd, text + size, (size_t)(s.st_size - size))) > 0)
+		size += part;
+	close(fd);
+	return !text || size != s.st_size || may_request(text, (size_t)size);
+}
+
+#ifdef NVCT_EMBEDDED
+static int launch(int argc, char **argv)
+#else
+int main(int argc, char **argv)
+#endif
+{
+	struct invocation said = { 0 };
+	const char *name = program_name(argc, argv);
+	int command;
+	open_standard_streams();
+	/* Whoever started us may ignore them, as Python does; the container must not inherit that. */
+	signal(SIGPIPE, SIG_DFL);
+	signal(SIGXFSZ, SIG_DFL);
+	command = hook_command(name, argc, argv);
+	if (command)
+		argc = as_cdi_hook(argc, argv, command);
+	else if (is_command_line(name))
+		start_cold(name, argc, argv);
+	if (command || !strcmp(name, "nvidia-cdi-hook")) {
+		keep_only(CDI_HOOK_KEEPS);
+		start_python(BOOT("nvct.container.cdi_hook.launch"), "nvidia-cdi-hook", argv + 1, argc - 1, environ);
+	}
+	if (is_prestart(name)) {
+		keep_only(PRESTART_KEEPS);
+		start_python(BOOT("nvct.container.prestart.launch"), name, argv + 1, argc - 1, environ);
+	}
+	parse(argc, argv, &said);
+#ifdef NVCT_SHOW_ARGV /* for the tests: what was understood */
+	printf("%d|%s|%s|%s|%d|%d\n", said.sure, said.command ? said.command : "", said.bundle ? said.bundle : "",
+	       said.config ? said.config : "", said.version, said.help);
+	return 0;
+#endif
+	if (said.sure && !said.version && said.command && read_conf() && parse_conf() &&
+	    !(is_create(said.command) && !said.help && file_may_request(&said)))
+		hand_over(argv);
+	if (!*name)
+		name = "nvidia-container-runtime";
+	start_python(BOOT("nvct.container.shim.main"), name, argv + 1, argc > 0 ? argc - 1 : 0, environ);
+}

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the cases: real containers by the real shim and a real low-level runtime, timed.
+
+Runs inside a simulated node's mount namespace. Nothing here knows how a case is shown.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import time
+from dataclasses import dataclass
+
+from nvct.sim import bundle, remove
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from nvct.sim.demo.cases import Case
+
+UUID = re.compile(r"UUID: ((?:GPU|MIG)-[0-9a-f-]+)\)")
+SCRIPT = "command -v nvidia-smi >/dev/null && exec nvidia-smi -L; echo no GPU, no driver in here"
+TIMEOUT_S = 60
+GRACE_S = 5
+TURNS = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of a case.
+
+    Attributes:
+        lines: the container's output, or the sentence of a create that failed.
+        seconds: wall time of `run`: create, start, nvidia-smi, delete.
+        nodes, mounts, hooks: how many were injected.
+        right: whether exactly the expected GPUs were seen, or the create failed as it should.
+    """
+
+    case: Case
+    lines: list[str]
+    seconds: float
+    nodes: int
+    mounts: int
+    hooks: int
+    right: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Seconds of a container that asks for nothing: the fastest of some runs, taken in turns."""
+
+    bare: float
+    shim: float
+    turns: int
+
+
+class Runner:
+    """Runs containers with one shim, one low-level runtime and one rootfs."""
+
+    def __init__(self, work: Path, rootfs: Path, shim: Path, bare: Path) -> None:
+        """Work in a folder; `shim` is nvidia-container-runtime, `bare` runc or crun."""
+        self.work = work
+        self.rootfs = rootfs
+        self.shim = shim
+        self.bare = bare
+        self._count = 0
+
+    def run(self, case: Case) -> Outcome:
+        """Run a case through the shim and judge it."""
+        folder = self._bundle(case)
+        before = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        status, seconds, lines = self._start(self.shim, folder)
+        after = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        remove.remove(folder)
+        return Outcome(
+            case=case,
+            lines=lines,
+            seconds=seconds,
+            nodes=_count(after, "linux", "devices") - _count(before, "linux", "devices"),
+            mounts=_count(after, "mounts") - _count(before, "mounts"),
+            hooks=_count(after, "hooks", "createContainer"),
+            right=judge(case, status, lines),
+        )
+
+    def compare(self, case: Case) -> Comparison:
+        """Time a case's bundle by the bare runtime and through the shim."""
+        bare, shim = [], []
+        for _ in range(TURNS):
+            bare.append(self._timed(self.bare, case))
+            shim.append(self._timed(self.shim, case))
+        return Comparison(bare=min(bare), shim=min(shim), turns=TURNS)
+
+    def _timed(self, program: Path, case: Case) -> float:
+        folder = self._bundle(case)
+        _status, seconds, _lines = self._start(program, folder)
+        remove.remove(folder)
+        return seconds
+
+    def _bundle(self, case: Case) -> Path:
+        self._count += 1
+        return bundle.make_bundle(
+            self.work / f"bundle-{self._count}",
+            self.rootfs,
+            ["/bin/sh", "-c", SCRIPT],
+            env=case.env,
+            mounts=case.mounts,
+            annotations=case.annotations,
+        )
+
+    def _start(self, program: Path, folder: Path) -> tuple[int, float, list[str]]:
+        """Run a bundle to its end; return status, seconds and lines of output."""
+        name = f"nvct-demo-{os.getpid()}-{folder.name}"
+        root = str(self.work / "runc")
+        command = [str(program), "--root", root, "run", "--bundle", str(folder), name]
+        started = time.perf_counter()
+        # In a session of its own: a Ctrl-C must not end a runtime half way through its work.
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, start_new_session=True,
+        )  # fmt: skip
+        try:
+            said, _ = process.communicate(timeout=TIMEOUT_S)
+        except BaseException as error:
+            self._end(process, root, name)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            return 1, TIMEOUT_S, [f"it did not end within {TIMEOUT_S} s"]
+        return process.returncode, time.perf_counter() - started, said.splitlines()
+
+    def _end(self, process: subprocess.Popen[str], root: str, name: str) -> None:
+        """Let a container end, by force where it does not, so that nothing of it is left."""
+        try:
+            process.communicate(timeout=GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+        subprocess.run(
+            [str(self.bare), "--root", root, "delete", "--force", name], check=False,
+            capture_output=True, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+
+def _count(document: object, *keys: str) -> int:
+    for key in keys:
+        document = document.get(key) if isinstance(document, dict) else None
+    return len(document) if isinstance(document, list) else 0
+
+
+def judge(case: Case, status: int, lines: Sequence[str]) -> bool:
+    """Tell whether a container's end and its output are what its request must lead to."""
+    text = "\n".join(lines)
+    if case.error:
+        return status != 0 and len(lines) == 1 and case.error in text
+    if case.expected is None:
+        return status == 0 and not UUID.search(text) and "no driver" in text
+    seen = [uuid for uuid in UUID.findall(text) if uuid not in _parents(lines)]
+    return status == 0 and sorted(seen) == sorted(case.expected)
+
+
+def _parents(lines: Sequence[str]) -> set[str]:
+    """Return the GPUs that are listed only because a MIG device below them is."""
+    found = set()
+    for line, following in itertools.pairwise(lines):
+        match = UUID.search(line)
+        if match and line.startswith("GPU ") and following.lstrip().startswith("MIG "):
+            found.add(match[1])
+    return found

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the demonstration looks: tables for the node and its spec, a block for each container.
+
+Readable without color, where every mark is also a word, and on 80 columns. What programs wrote
+is shown as they wrote it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+
+    from nvct.cdi.types import Spec
+    from nvct.host.model import Inventory
+    from nvct.sim.demo.cases import Case
+    from nvct.sim.demo.run import Comparison, Outcome
+
+WIDTH = 100
+UUID_NAME = re.compile(r"(?:GPU|MIG)-[0-9a-f-]{36}")
+FEW = 2
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console as wide as the terminal (or $COLUMNS, or 80), at most WIDTH columns."""
+    # No emoji: they would be found in PCI addresses, of which ":ab:" is one.
+    made = Console(highlight=False, emoji=False, stderr=stderr)
+    made.width = min(made.width, WIDTH)
+    return made
+
+
+@contextlib.contextmanager
+def working(what: str) -> Iterator[None]:
+    """Say what takes a while, on terminals only, and take it back."""
+    out = console(stderr=True)
+    if not out.is_terminal:
+        yield
+        return
+    with out.status(f"{what} ..."):
+        yield
+
+
+def banner(out: Console, driver: str, runtime: str) -> None:
+    """Say what this is, and that its GPUs are not real."""
+    _panel(
+        out,
+        "[bold]nvct[/] on a [bold yellow]simulated[/] node: no GPU is used, none is needed.\n"
+        f"Driver {driver}, its files, /proc, /sys, device nodes and NVML are\n"
+        f"simulated; {runtime}, the containers, mounts and device rules are real.",
+    )
+
+
+def banner_without(out: Console, driver: str, reasons: Sequence[str]) -> None:
+    """Say what this is where no container can run, and why none can."""
+    _panel(
+        out,
+        "[bold]nvct[/] on a [bold yellow]simulated[/] node: no GPU is used, none is needed.\n"
+        f"Driver {driver}, its files, /proc, /sys, device nodes and NVML are\n"
+        "simulated. [bold yellow]No container is started here[/]; you see what each would get.",
+    )
+    out.print()
+    for reason in reasons:
+        out.print(Padding(Text(f"- {reason}"), (0, 0, 0, 3), expand=False))
+
+
+def _panel(out: Console, text: str) -> None:
+    out.print(Panel(text, box=box.ROUNDED, expand=False))
+
+
+def _table(*columns: str) -> Table:
+    return Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+
+
+def _indented(out: Console, table: Table) -> None:
+    out.print(Padding(table, (0, 0, 0, 2), expand=False))
+
+
+def node(out: Console, inventory: Inventory) -> None:
+    """Show the GPUs of the node."""
+    models = sorted({gpu.model for gpu in inventory.gpus})
+    table = _table("GPU", "UUID", "bus", "MIG devices")
+    for gpu in inventory.gpus:
+        mig = f"{len(gpu.mig)} x {gpu.mig[0].profile}" if gpu.mig else "-"
+        table.add_row(str(gpu.index), gpu.uuid, gpu.bus_id, mig)
+    heading(out, "1", f"The node: {len(inventory.gpus)} x {', '.join(models)}")
+    _indented(out, table)
+
+
+def heading(out: Console, number: str, text: str) -> None:
+    """Start a part."""
+    out.print(f"\n[bold cyan]{number}[/]  [bold]{text}[/]")
+
+
+def command(out: Console, words: str) -> None:
+    """Show a command line as one would type it."""
+    out.print(Text.assemble("   ", ("$", "dim"), f" {words}"), soft_wrap=True)
+
+
+def nodes(paths: Iterable[str]) -> str:
+    """Return device nodes in few words: names without /dev, counted where there are many."""
+    folders: dict[str, list[str]] = {}
+    for path in sorted(paths, key=_natural):
+        folder, _, name = path.removeprefix("/dev/").rpartition("/")
+        folders.setdefault(folder, []).append(name)
+    words = _ranges(folders.pop("", []))
+    for folder, names in folders.items():
+        if len(names) > FEW or "by-path" in folder:
+            words.append(f"{len(names)} in {folder}/")
+        else:
+            words += [f"{folder}/{name}" for name in names]
+    return ", ".join(words)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part or 0), "") if part.isdigit() else (-1, part)
+            for part in re.split(r"(\d+)", name)]  # fmt: skip
+
+
+def _ranges(names: Sequence[str]) -> list[str]:
+    """Fold nvidia0, nvidia1, nvidia2 into one word."""
+    found: list[tuple[str, int, int]] = []
+    others = []
+    for name in names:
+        match = re.fullmatch(r"(\D+)(\d+)", name)
+        if match is None:
+            others.append(name)
+            continue
+        stem, number = match[1], int(match[2])
+        if found and found[-1][0] == stem and found[-1][2] == number - 1:
+            found[-1] = (stem, found[-1][1], number)
+        else:
+            found.append((stem, number, number))
+    folded = [
+        f"{stem}{first}" if first == last else f"{stem}[{first}-{last}]"
+        for stem, first, last in found
+    ]
+    return folded + others
+
+
+def spec(out: Console, found: Spec) -> None:
+    """Show what a CDI spec has for every container and for each device."""
+    common = found.get("containerEdits") or {}
+    table = _table("device", "device nodes")
+    for device in found["devices"]:
+        if not UUID_NAME.fullmatch(device["name"]):
+            own = device["containerEdits"].get("deviceNodes") or []
+            table.add_row(device["name"], nodes(n["path"] for n in own))
+    _indented(out, table)
+    counted = {
+        "control node": len(common.get("deviceNodes") or []),
+        "driver file": len(common.get("mounts") or []),
+        "hook": len(common.get("hooks") or []),
+    }
+    uuids = sum(UUID_NAME.fullmatch(device["name"]) is not None for device in found["devices"])
+    _lines(
+        out,
+        f"{found['kind']}, CDI {found['cdiVersion']}; {uuids} of the devices have a second name:"
+        " their UUID.",
+        f"In every GPU container: {_counted(counted)}.",
+    )
+
+
+def _lines(out: Console, *texts: str) -> None:
+    for text in texts:
+        out.print(Padding(Text(text), (0, 0, 0, 3), expand=False))
+
+
+def _counted(numbers: Mapping[str, int]) -> str:
+    return ", ".join(several(number, word) for word, number in numbers.items())
+
+
+def several(number: int, word: str) -> str:
+    """Return a number of things in words."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _mark(*, right: bool) -> tuple[str, str]:
+    return ("ok", "bold green") if right else ("WRONG", "bold red")
+
+
+def _title(number: int, case: Case, *, right: bool) -> Text:
+    return Text.assemble(
+        f"{number}. {case.title}: ", (case.request, "bold"), "  ", _mark(right=right)
+    )
+
+
+def outcome(out: Console, number: int, done: Outcome) -> None:
+    """Show one container: how it asked and what it saw."""
+    out.print(_title(number, done.case, right=done.right), soft_wrap=True)
+    for text in done.lines:
+        if done.case.error:
+            out.print(Padding(Text(text, "red"), (0, 0, 0, 3), expand=False))
+        else:
+            out.print(Text(f"   {text}"), soft_wrap=True)
+    out.print()
+
+
+def would_get(
+    out: Console, number: int, case: Case, parts: Mapping[str, str], *, right: bool
+) -> None:
+    """Show what one container would get, part by part; or the error, under the name ""."""
+    out.print(_title(number, case, right=right), soft_wrap=True)
+    table = Table.grid(padding=(0, 2))
+    for name, text in parts.items():
+        if name:
+            table.add_row(Text(name, "dim"), Text(text))
+    if "" in parts:
+        table = Table.grid()
+        table.add_row(Text(parts[""], "red" if case.error else ""))
+    out.print(Padding(table, (0, 0, 0, 3), expand=False))
+    out.print()
+
+
+def counts(last: str) -> Table:
+    """Return an empty table of what containers were given; `last` names its last number."""
+    table = _table("container", "GPUs", "nodes", "mounts", "hooks", last, "")
+    for column in table.columns[2:6]:
+        column.justify = "right"
+    return table
+
+
+def count(table: Table, case: Case, numbers: Sequence[Sized | int | str], *, right: bool) -> None:
+    """Add a container to a table of counts."""
+    words = [str(n if isinstance(n, (int, str)) else len(n)) for n in numbers]
+    table.add_row(case.title, asked(case), *words, Text(*_mark(right=right)))
+
+
+def summary(out: Console, outcomes: Sequence[Outcome], compared: Comparison) -> None:
+    """Show what was injected, and how long it took beside the bare runtime."""
+    table = counts("time")
+    for done in outcomes:
+        time = f"{done.seconds * 1000:.0f} ms"
+        count(table, done.case, (done.nodes, done.mounts, done.hooks, time), right=done.right)
+    verdict(out, table, sum(done.right for done in outcomes), "containers")
+    _lines(
+        out,
+        f"A container without GPU took {compared.bare * 1000:.0f} ms by the runtime alone and "
+        f"{compared.shim * 1000:.0f} ms through nvct, "
+        f"the fastest of {compared.turns} runs each, in turns. A time is that of one run: create, "
+        "start, output, delete.",
+    )
+
+
+def asked(case: Case) -> str:
+    """Return how many devices a case asks for, in words."""
+    if case.error:
+        return "refused"
+    expected = case.expected or ()
+    mig = sum(uuid.startswith("MIG-") for uuid in expected)
+    words = [str(len(expected) - mig)] if len(expected) > mig or not mig else []
+    return " + ".join([*words, *([f"{mig} MIG"] if mig else [])])
+
+
+def verdict(out: Console, table: Table, right: int, what: str) -> None:
+    """Show a table of counts, and say how many were as expected."""
+    _indented(out, table)
+    color = "green" if right == table.row_count else "red"
+    out.print(f"   [bold {color}]{right} of {table.row_count} {what} were as expected.[/]")

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cut an inventory down to driver capabilities, as NVIDIA_DRIVER_CAPABILITIES names them.
+
+Contract: pure functions. What has no capability stays; whatever a library that stays is linked
+to stays, too, so that no program breaks at its start. What goes is left out with a reason.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import NamedTuple, cast
+
+from nvct.errors import UsageError
+from nvct.host.driver import names as driver_names
+from nvct.host.model import LeftOut
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from nvct.host.model import (
+        Capability,
+        DeviceNode,
+        DriverFile,
+        Gpu,
+        Inventory,
+        NamedDevice,
+    )
+
+NAMES: tuple[Capability, ...] = (
+    "compute", "utility", "graphics", "video", "display", "ngx", "compat32",
+)  # fmt: skip
+# CDI specs of nvidia-container-toolkit v1.20 have everything but 32-bit libraries.
+DEFAULT: frozenset[Capability] = frozenset(NAMES) - {"compat32"}
+# As libnvidia-container: video is decoded by CUDA's libraries, a display shows graphics.
+IMPLIED: dict[Capability, Capability] = {"video": "compute", "display": "graphics"}
+# Implied is what programs of the container load or open. Programs and daemons' sockets of the
+# host are another matter.
+OWN_RIGHT = ("binary", "socket")
+
+
+class _Wanted(NamedTuple):
+    """Capabilities that were asked for, and those with what they imply."""
+
+    named: frozenset[Capability]
+    all: frozenset[Capability]
+
+    def reason(self, capability: str) -> str:
+        return f"for {capability}, and only {', '.join(sorted(self.named)) or 'none'} is wanted"
+
+
+def parse(words: Iterable[str]) -> frozenset[Capability]:
+    """Return the capabilities of words or comma lists; none means the default, as "all" does.
+
+    "all" is everything but compat32, which has to be named.
+
+    Raises:
+        UsageError: a word is no capability.
+    """
+    found = [word.strip() for part in words for word in part.split(",") if word.strip()]
+    for word in found:
+        if word != "all" and word not in NAMES:
+            raise UsageError(
+                f"capability {word!r} is unknown", hint=f"use all, or of {' '.join(NAMES)}"
+            )
+    named = frozenset(cast("Capability", word) for word in found if word != "all")
+    return named | DEFAULT if "all" in found or not found else named
+
+
+def filter(inventory: Inventory, wanted: Iterable[Capability]) -> Inventory:  # noqa: A001
+    """Return an inventory with what belongs to some capabilities, or to none in particular."""
+    rule = _rule(wanted)
+    gone: dict[str, LeftOut] = {}
+    files = _files(inventory.files, rule, gone)
+    control = _nodes(inventory.control_nodes, rule, gone)
+    devices = tuple(_device(device, rule, gone) for device in inventory.devices)
+    gpus = tuple(_gpu(gpu, rule, gone) for gpu in inventory.gpus)
+    left_out = {entry.path: entry for entry in inventory.left_out} | gone
+    return replace(
+        inventory,
+        files=files,
+        control_nodes=control,
+        devices=devices,
+        gpus=gpus,
+        left_out=tuple(entry for _, entry in sorted(left_out.items())),
+    )
+
+
+def files_by_capability(
+    files: Sequence[DriverFile], also: tuple[Capability, ...] = ()
+) -> dict[Capability, tuple[DriverFile, ...]]:
+    """Return what each capability but compat32 needs beyond what is under "": everybody's.
+
+    A file may be under several. `also` names what is wanted together with each of them.
+    """
+    base = files_of(files, also)
+    shares: dict[Capability, tuple[DriverFile, ...]] = {"": base}
+    for name in sorted(DEFAULT):
+        shares[name] = tuple(f for f in files_of(files, (name, *also)) if f not in base)
+    return shares
+
+
+def files_of(files: Sequence[DriverFile], wanted: Iterable[Capability]) -> tuple[DriverFile, ...]:
+    """Return the files that some capabilities need, and what every container gets."""
+    return _files(files, _rule(wanted), {})
+
+
+def nodes_by_capability(
+    nodes: Sequence[DeviceNode],
+) -> dict[Capability, tuple[DeviceNode, ...]]:
+    """Return the nodes of each capability, and under "" those that every container gets."""
+    shares: dict[Capability, tuple[DeviceNode, ...]] = {}
+    for name in ("", *NAMES):
+        wanted = {name, IMPLIED.get(name, name)}
+        shares[name] = tuple(node for node in nodes if node.capability in wanted)
+    return shares
+
+
+def _rule(wanted: Iterable[Capability]) -> _Wanted:
+    named = frozenset(wanted)
+    return _Wanted(named, named | {IMPLIED[name] for name in named if name in IMPLIED})
+
+
+def _files(
+    files: Sequence[DriverFile], wanted: _Wanted, gone: dict[str, LeftOut]
+) -> tuple[DriverFile, ...]:
+    stays = {file.host_path for file in files if _is_wanted(file, wanted)}
+    for compat in (False, True):
+        stays |= _linked([f for f in files if (f.capability == "compat32") is compat], stays)
+    for file in files:
+        if file.host_path not in stays:
+            reason = wanted.reason(file.capability)
+            gone[file.host_path] = LeftOut(path=file.host_path, reason=reason)
+    return tuple(file for file in files if file.host_path in stays)
+
+
+def _is_wanted(file: DriverFile, wanted: _Wanted) -> bool:
+    capability = file.capability
+    if capability == "" or capability in wanted.named:
+        # A 32-bit library is one of its own capability as well.
+        own = driver_names.class_of(os.path.basename(file.host_path))
+        return capability != "compat32" or own == "" or _serves(file, wanted)
+    if capability == "compat32" or file.kind in OWN_RIGHT:
+        return False
+    return capability in wanted.all or (file.kind == "library" and _serves(file, wanted))
+
+
+def _serves(file: DriverFile, wanted: _Wanted) -> bool:
+    name = os.path.basename(file.host_path)
+    also = driver_names.ALSO.get(driver_names.stem(name), ())
+    return not wanted.all.isdisjoint({driver_names.class_of(name), *also})
+
+
+def _linked(files: Sequence[DriverFile], stays: set[str]) -> set[str]:
+    """Return the libraries that those which stay are linked to, and so on."""
+    by_name = {name: file for file in files for name in (file.soname, *_link_names(file)) if name}
+    found: set[str] = set()
+    queue = [file for file in files if file.host_path in stays]
+    while queue:
+        for name in queue.pop().needed:
+            member = by_name.get(name)
+            if member and member.host_path not in found | stays:
+                found.add(member.host_path)
+                queue.append(member)
+    return found
+
+
+def _link_names(file: DriverFile) -> list[str]:
+    if file.kind != "library":
+        return []
+    paths = (file.container_path, *(link.path for link in file.links))
+    return [os.path.basename(path) for path in paths]
+
+
+def _nodes(
+    nodes: Sequence[DeviceNode], wanted: _Wanted, gone: dict[str, LeftOut]
+) -> tuple[DeviceNode, ...]:
+    """Return the nodes that stay; CUDA's, too, where only video is wanted: it runs on CUDA."""
+    for node in nodes:
+        if node.capability and node.capability not in wanted.all:
+            reason = wanted.reason(node.capability)
+            gone[node.host_path] = LeftOut(path=node.host_path, reason=reason)
+    return tuple(node for node in nodes if not node.capability or node.capability in wanted.all)
+
+
+def _gpu(gpu: Gpu, wanted: _Wanted, gone: dict[str, LeftOut]) -> Gpu:
+    drm = _nodes(gpu.drm_nodes, wanted, gone)
+    names = {os.path.basename(node.path) for node in drm}
+    links = tuple(link for link in gpu.by_path if os.path.basename(link.target) in names)
+    return replace(gpu, drm_nodes=drm, by_path=links)
+
+
+def _device(device: NamedDevice, wanted: _Wanted, gone: dict[str, LeftOut]) -> NamedDevice:
+    nodes = _nodes(device.nodes, wanted, gone)
+    return replace(device, nodes=nodes, files=_files(device.files, wanted, gone))

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One spec as up to three: all devices, the coherent GPUs, the other GPUs. No I/O.
+
+As nvidia-container-toolkit does for the flag enable-coherent-annotations, so that schedulers on
+Grace systems can ask for one class of GPUs. MIG devices are in the whole spec alone, as there.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from nvct.cdi.versions import minimum_version
+from nvct.spec import transform
+from nvct.spec.generate import COHERENT_KEY, merge
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvct.cdi.types import Device, Spec
+
+PARTS = {"true": "coherent", "false": "noncoherent"}
+
+
+def split(spec: Spec) -> dict[str, Spec]:
+    """Return specs by what stands before their files' ending: "", "coherent", "noncoherent".
+
+    The annotation that tells them apart is in none of them; a part without devices is left out.
+    Each part has a device `all` if the spec has one.
+    """
+    found = {"": _spec(spec, spec["kind"], [_plain(device) for device in spec["devices"]])}
+    has_all = any(device["name"] == "all" for device in spec["devices"])
+    for value, suffix in PARTS.items():
+        devices = [
+            _plain(device)
+            for device in spec["devices"]
+            if device.get("annotations", {}).get(COHERENT_KEY) == value
+        ]
+        if devices and has_all:
+            devices.append(_all(devices))
+        if devices:
+            found[suffix] = _spec(spec, f"{spec['kind']}.{suffix}", devices)
+    return found
+
+
+def _plain(device: Device) -> Device:
+    """Return a device without the annotation."""
+    kept = {k: v for k, v in device.get("annotations", {}).items() if k != COHERENT_KEY}
+    rest = {key: value for key, value in device.items() if key != "annotations"}
+    return cast("Device", {**rest, **({"annotations": kept} if kept else {})})
+
+
+def _all(devices: Sequence[Device]) -> Device:
+    edits = merge(cast("dict[str, object]", device["containerEdits"]) for device in devices)
+    return cast("Device", {"name": "all", "containerEdits": transform.tidy(edits, {})})
+
+
+def _spec(whole: Spec, kind: str, devices: list[Device]) -> Spec:
+    spec = cast("Spec", {**whole, "kind": kind, "devices": devices})
+    spec["cdiVersion"] = minimum_version(spec)
+    return spec

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPUs that CDI specs give, compared with those that a machine has.
+
+Contract: values only, no I/O. A GPU is known by its nodes' paths in a container, which say its
+minor; the names by index and UUID say which one a spec takes it for. Specs that give no GPU
+(IMEX channels, other vendors) and whole-machine ones (management) are not looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from nvct.cdi.conflicts import Drift
+from nvct.spec import naming
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import TypeAlias
+
+    from nvct.cdi.conflicts import EffectiveSpec, Kind
+    from nvct.cdi.types import ContainerEdits, Device
+    from nvct.host.model import Inventory
+    from nvct.spec.naming import Selected
+
+    Paths: TypeAlias = frozenset[str]
+
+GPU_NODE = re.compile(r"/dev/nvidia\d+")
+NODE = re.compile(r"/dev/nvidia\d+|/dev/nvidia-caps/nvidia-cap\d+")
+MIG_NAME = re.compile(r"MIG-.*|(?:mig)?\d+:\d+")
+NAME = re.compile(rf"{naming.UUID_WORD.pattern}|{naming.INDEX.pattern}|gpu\d+|mig\d+:\d+")
+NOT_GIVEN = "no CDI spec gives "
+# What the driver needs in every container, where CUDA is given:
+# `nvct.host.gpu.nodes.CONTROL_NODES`.
+NEEDED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Machine:
+    """What a machine has, by the names that specs use.
+
+    Attributes:
+        pairs: each GPU and MIG device that containers can get, and its nodes.
+        nodes: name -> nodes, by all naming strategies.
+        without: name -> why no container can get what is there all the same.
+        no_mig: whether there may be MIG devices that could not be listed.
+    """
+
+    pairs: tuple[tuple[Selected, Paths], ...]
+    nodes: dict[str, Paths]
+    without: dict[str, str]
+    no_mig: bool
+
+
+def compare(specs: Sequence[EffectiveSpec], live: Inventory) -> list[Drift]:
+    """Return how the GPUs and MIG devices of specs differ from those of a machine."""
+    machine = _machine(live)
+    gpu_specs = [spec for spec in specs if _is_of_gpus(spec)]
+    found: list[Drift] = []
+    for spec in gpu_specs:
+        found += _control_nodes(spec, live)
+        found += _devices(spec, machine)
+    given = {_nodes(device.get("containerEdits")) for spec in gpu_specs for device in spec.devices}
+    for pair, nodes in machine.pairs:
+        if not any(nodes <= one for one in given):
+            found.append(_unlisted(pair))
+    return found
+
+
+def gives_cuda(edits: ContainerEdits) -> bool:
+    """Tell whether edits mount libcuda."""
+    return any("/libcuda.so." in mount["hostPath"] for mount in edits.get("mounts", ()))
+
+
+def _machine(live: Inventory) -> _Machine:
+    pairs = tuple((pair, _paths_of(pair)) for pair in naming.select(live, ("all",)))
+    return _Machine(
+        pairs=pairs,
+        nodes={
+            name: nodes for pair, nodes in pairs for name in naming.names(*pair, naming.STRATEGIES)
+        },
+        without={
+            name: "is in MIG mode now" if gpu.mig_enabled and gpu.node else ""
+            for gpu in live.gpus
+            if gpu.mig_enabled or gpu.node is None
+            for name in naming.names(gpu, None, naming.STRATEGIES)
+        },
+        # Without a warning NVML was asked, and there are none.
+        no_mig=bool(live.warnings) and any(gpu.mig_enabled and not gpu.mig for gpu in live.gpus),
+    )
+
+
+def _paths_of(pair: Selected) -> Paths:
+    gpu, mig = pair
+    nodes = [gpu.node] if gpu.node else []
+    return frozenset(node.path for node in (*nodes, *(mig.nodes if mig else ())))
+
+
+def _nodes(edits: ContainerEdits | None) -> Paths:
+    paths = (node["path"] for node in (edits or {}).get("deviceNodes", ()))
+    return frozenset(path for path in paths if NODE.fullmatch(path))
+
+
+def _is_of_gpus(spec: EffectiveSpec) -> bool:
+    if spec.kind.startswith("management."):
+        return False
+    return any(
+        GPU_NODE.fullmatch(path)
+        for device in spec.devices
+        for path in _nodes(device.get("containerEdits"))
+    )
+
+
+def _control_nodes(spec: EffectiveSpec, live: Inventory) -> Iterable[Drift]:
+    """Return the nodes that were not there when the spec was made: nvidia-uvm loads late."""
+    common = spec.file.spec.get("containerEdits") or {}
+    if not gives_cuda(common):
+        return
+    every = (common, *(device.get("containerEdits") or {} for device in spec.devices))
+    given = {node["path"] for edits in every for node in edits.get("deviceNodes", ())}
+    for node in live.control_nodes:
+        if node.path in NEEDED and node.path not in given:
+            yield Drift(
+                kind="node-missing",
+                source=spec.file.path,
+                path=node.host_path,
+                sentence=f"{node.host_path} is there now and the spec does not give it",
+            )
+
+
+def _devices(spec: EffectiveSpec, machine: _Machine) -> list[Drift]:
+    """Return the devices that are not there or are others now, those of one GPU together."""
+    problems: dict[tuple[Kind, str], list[Device]] = {}
+    for device in spec.devices:
+        if problem := _problem(device, machine):
+            problems.setdefault(problem, []).append(device)
+    return [
+        Drift(
+            kind=kind,
+            source=spec.file.path,
+            devices=tuple(spec.name(device) for device in devices),
+            sentence=f"{' and '.join(spec.name(device) for device in devices)}: {sentence}",
+        )
+        for (kind, sentence), devices in problems.items()
+    ]
+
+
+def _problem(device: Device, machine: _Machine) -> tuple[Kind, str] | None:
+    name, given = device["name"], _nodes(device.get("containerEdits"))
+    is_mig = bool(MIG_NAME.fullmatch(name))
+    if not NAME.fullmatch(name):
+        return None
+    if name in machine.nodes:
+        now = machine.nodes[name]
+        if given == now:
+            return None
+        text = f"the spec gives {_shown(given)}, it has {_shown(now)} now"
+        return ("mig-moved" if is_mig else "gpu-moved"), text
+    if name in machine.without:
+        # A node that is missing is told by itself.
+        return ("gpu-gone", machine.without[name]) if machine.without[name] else None
+    if is_mig:
+        return None if machine.no_mig else ("mig-gone", "the host has no such MIG device")
+    return "gpu-gone", "the host has no such GPU"
+
+
+def _unlisted(pair: Selected) -> Drift:
+    gpu, mig = pair
+    if mig is None:
+        return Drift(
+            kind="gpu-missing",
+            source="",
+            path=gpu.node.host_path if gpu.node else "",
+            sentence=f"{NOT_GIVEN}GPU {gpu.index} ({gpu.uuid})",
+        )
+    return Drift(
+        kind="mig-missing",
+        source="",
+        sentence=f"{NOT_GIVEN}MIG device {gpu.index}:{mig.index} ({mig.uuid})",
+    )
+
+
+def _shown(paths: Paths) -> str:
+    return " ".join(sorted(paths)) or "no GPU"

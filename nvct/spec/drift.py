@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether CDI specs still describe the host, and exactly what does not.
+
+Contract: looks at what the specs name (stat only, nothing is opened but a spec's head for its
+provenance) and changes nothing. What holds for any vendor's spec is checked of every spec in
+force; the driver's version and the GPUs only of those that give an NVIDIA driver. Each thing is
+told once for a spec, however many devices it concerns.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass, replace
+
+from nvct.cdi import conflicts
+from nvct.cdi.conflicts import Drift
+from nvct.host import procfs
+from nvct.linux import device_nodes
+from nvct.spec import coverage, provenance
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from nvct.cdi import types as cdi
+    from nvct.cdi.conflicts import EffectiveSpec, Kind
+    from nvct.cdi.registry import Registry
+    from nvct.host.gpu.nodes import StatNode
+    from nvct.host.model import Inventory
+    from nvct.spec.provenance import Identity
+
+# Branches of the driver have three digits; WSL's libcuda.so.1.1 tells none.
+DRIVER_LIBRARY = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d{3,}\.\d+(?:\.\d+)*)$")
+BIND = {"bind", "rbind"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The host as it is now.
+
+    Attributes:
+        live: what it has, None where no driver was found.
+        loaded: version of the loaded kernel module, "" if none is.
+        stat_node: tells a device node's numbers.
+    """
+
+    live: Inventory | None
+    loaded: str
+    stat_node: StatNode = device_nodes.node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a check found.
+
+    Attributes:
+        specs: how many files are in force.
+        devices: how many devices they define.
+        gives_driver: whether one of them is of an NVIDIA driver.
+    """
+
+    specs: int
+    devices: int
+    gives_driver: bool
+    drift: tuple[Drift, ...]
+
+
+def check(registry: Registry, host: Host) -> Report:
+    """Compare the specs of a registry with the host; nothing is raised."""
+    specs = conflicts.in_force(registry)
+    found = conflicts.overlaps(registry)
+    for spec in specs:
+        found += _spec(spec, host)
+    if host.live and host.live.mode == "nvml":
+        found += coverage.compare(specs, host.live)
+    return Report(
+        specs=len(specs),
+        devices=len(registry.devices),
+        gives_driver=any(driver_version(spec) for spec in specs),
+        drift=tuple(found),
+    )
+
+
+def driver_version(spec: EffectiveSpec) -> str:
+    """Return the version of the driver that a spec gives, "" where it gives none or hides it."""
+    for edits, _ in spec.edits():
+        for mount in edits.get("mounts", ()):
+            if match := DRIVER_LIBRARY.search(mount["hostPath"]):
+                return match[1]
+    known = provenance.read(spec.file.spec, spec.file.path)
+    return known.driver if known else ""
+
+
+def _spec(spec: EffectiveSpec, host: Host) -> list[Drift]:
+    """Return what one spec says and is not so, in the order of the file."""
+    found: dict[tuple[Kind, str], Drift] = {}
+    for drift in (*_version(spec, host), *_parts(spec, host)):
+        key = drift.kind, drift.path
+        before = found.get(key)
+        # What the common edits have concerns all devices.
+        if before and before.devices and drift.devices[-1:] != before.devices[-1:]:
+            found[key] = replace(before, devices=(*before.devices, *drift.devices))
+        elif not before:
+            found[key] = drift
+    return list(found.values())
+
+
+def _version(spec: EffectiveSpec, host: Host) -> Iterator[Drift]:
+    version = driver_version(spec)
+    if not version or version == host.loaded:
+        return
+    if not host.loaded and host.live and host.live.mode != "nvml":
+        return  # WSL has no module of its own
+    now = (
+        f"but {host.loaded} is loaded"
+        if host.loaded
+        else f"and {procfs.NOT_LOADED}: modprobe nvidia"
+    )
+    sentence = f"it is for driver {version}, {now}"
+    yield Drift(kind="driver-version", source=spec.file.path, sentence=sentence)
+
+
+def _parts(spec: EffectiveSpec, host: Host) -> Iterator[Drift]:
+    known = provenance.read(spec.file.spec, spec.file.path)
+    identities = known.files if known else {}
+    for edits, devices in spec.edits():
+        parts = (
+            *((_mount(one, identities), one["hostPath"]) for one in edits.get("mounts", ())),
+            *((_node(one, host.stat_node), _host(one)) for one in edits.get("deviceNodes", ())),
+            *((_hook(one), one["path"]) for one in edits.get("hooks", ())),
+        )
+        for problem, path in parts:
+            if problem:
+                kind, sentence = problem
+                source = spec.file.path
+                yield Drift(
+                    kind=kind, source=source, path=path, devices=devices, sentence=sentence
+                )
+
+
+def _mount(mount: cdi.Mount, identities: Mapping[str, Identity]) -> tuple[Kind, str] | None:
+    path = mount["hostPath"]
+    is_bind = mount.get("type", "") in {"", "none", "bind"} or BIND & set(mount.get("options", ()))
+    if not is_bind or not path.startswith("/"):
+        return None  # a tmpfs, say
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return "file-gone", f"{path} is gone"
+    except OSError as error:
+        return "file-gone", f"{path} cannot be used: {error.strerror}"
+    before, now = identities.get(mount["containerPath"]), provenance.identity(path)
+    if before is None or now is None or provenance.is_same(before, now):
+        return None
+    return (
+        "file-changed",
+        f"{path} is not the file that the spec was made of: {_changed(before, now)}",
+    )
+
+
+def _changed(before: Identity, now: Identity) -> str:
+    if before[2] != now[2]:
+        return f"it has {now[2]} bytes, not {before[2]}"
+    return "it is another inode" if before[1] != now[1] else "it has been written since"
+
+
+def _host(node: cdi.DeviceNode) -> str:
+    return node.get("hostPath") or node["path"]
+
+
+def _node(node: cdi.DeviceNode, stat_node: StatNode) -> tuple[Kind, str] | None:
+    path = _host(node)
+    kind = node.get("type", "")
+    try:
+        found = stat_node(path)
+        numbers = found[:2] if found else None
+        if not found:
+            status = os.lstat(path)
+            if stat.S_ISFIFO(status.st_mode):
+                return None if kind in {"", "p"} else ("node-changed", f"{path} is a FIFO")
+            if not stat.S_ISBLK(status.st_mode):
+                return "node-changed", f"{path} is no device node"
+            numbers = os.major(status.st_rdev), os.minor(status.st_rdev)
+    except (FileNotFoundError, NotADirectoryError):
+        return "node-gone", f"device node {path} is gone"
+    except OSError as error:
+        return "node-gone", f"device node {path} cannot be used: {error.strerror}"
+    said = node.get("major", 0), node.get("minor", 0)
+    if numbers and said[0] and said != numbers:
+        return (
+            "node-changed",
+            f"{path} is device {numbers[0]}:{numbers[1]}, the spec says {said[0]}:{said[1]}",
+        )
+    return None
+
+
+def _hook(hook: cdi.Hook) -> tuple[Kind, str] | None:
+    path = hook["path"]
+    if not os.path.exists(path):
+        return "hook-gone", f"its hook {path} is missing"
+    if not os.path.isfile(path) or not os.access(path, os.X_OK):
+        return "hook-no-program", f"its hook {path} is no program"
+    if not hook.get("env"):
+        # runc would start it with the container's environment (CVE-2025-23266).
+        return "hook-no-env", f"hook {path} has no env, so an image could run code in it"
+    return None

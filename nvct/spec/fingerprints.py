@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cheap facts about a driver that a generated spec, and the plan made of it, stand on.
+
+Contract: they are read, not asked of NVML, and cost microseconds to check on every create. Files
+of procfs are compared by content: their times move by themselves.
+"""
+
+from __future__ import annotations
+
+import time
+
+from nvct.container.plan import fingerprints
+from nvct.errors import HostError
+from nvct.host import procfs
+from nvct.host.driver import libraries
+from nvct.host.gpu import mig
+from nvct.host.gpu.nodes import CONTROL_NODES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvct.host.model import Inventory
+    from nvct.host.roots import Roots
+
+ATTEMPTS = 3
+
+
+def driver_facts(
+    roots: Roots, inventory: Inventory, *, now_ns: int | None = None
+) -> list[fingerprints.Fact]:
+    """Return what must stay true for a spec of this inventory to describe the machine.
+
+    They are true now, which may be later than the inventory: `discover_with_facts` sees to that.
+    """
+    now_ns = time.time_ns() if now_ns is None else now_ns
+    found = kernel_facts(roots)
+    for stem in ("libcuda.so", "libnvidia-ml.so"):
+        library = libraries.host_path_of(inventory.files, stem)
+        if library:
+            found.append(fingerprints.take_file(library, now_ns))
+            break
+    return found
+
+
+def kernel_facts(roots: Roots) -> list[fingerprints.Fact]:
+    """Return the facts that need no inventory: loaded driver, GPUs, nodes, MIG instances."""
+    found = [
+        fingerprints.take("text", f"{roots.proc}/driver/nvidia/version"),
+        fingerprints.take("text", f"{roots.proc}/sys/kernel/random/boot_id"),
+        fingerprints.take("text", f"{roots.proc}/devices"),
+        fingerprints.take("list", f"{roots.proc}/driver/nvidia/gpus"),
+    ]
+    # A control node that appears later, nvidia-uvm's at its first use, has to get into the spec.
+    found += [fingerprints.take("rdev", f"{roots.dev}/{node[0]}") for node in CONTROL_NODES]
+    for gpu in procfs.gpus(roots):
+        if gpu.minor is not None:
+            found += gpu_facts(roots, gpu.minor)
+    return found
+
+
+def gpu_facts(roots: Roots, minor: int) -> list[fingerprints.Fact]:
+    """Return the facts of one GPU: its node and which MIG instances it has."""
+    directory = mig.capability_directory(roots, minor)
+    instances = mig.instances(roots, minor)
+    return [
+        fingerprints.take("rdev", f"{roots.dev}/nvidia{minor}"),
+        fingerprints.take("list", directory),
+        *(fingerprints.take("list", f"{directory}/gi{gi}") for gi in instances),
+    ]
+
+
+def discover_with_facts(
+    roots: Roots, find: Callable[[], Inventory], *, now_ns: int | None = None
+) -> tuple[Inventory, list[fingerprints.Fact]]:
+    """Return an inventory and facts that were true all the while it was made.
+
+    Raises:
+        HostError: the machine changed again and again meanwhile, and whatever `find` raises.
+    """
+    for _ in range(ATTEMPTS):
+        before = kernel_facts(roots)
+        inventory = find()
+        after = driver_facts(roots, inventory, now_ns=now_ns)
+        if after[: len(before)] == before:
+            return inventory, after
+    raise HostError(
+        f"GPUs or MIG devices changed {ATTEMPTS} times while they were listed",
+        hint="try again when whatever changes them is done",
+    )

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write an inventory as a CDI spec.
+
+Contract: the same inventory and options give the same document; everything that has no order of
+its own is sorted. No I/O. The majors and minors of nodes are left to whoever injects them, because
+most are given out anew at each boot; `node_numbers` writes them.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+from nvct import paths
+from nvct.cdi.names import check_class, check_vendor
+from nvct.cdi.versions import minimum_version
+from nvct.errors import RequestError, UsageError
+from nvct.host.driver import libraries
+from nvct.spec import edits as cdi_edits
+from nvct.spec import hooks, injection, modes, naming, transform
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any, TypeAlias
+
+    from nvct.cdi.types import Spec
+    from nvct.host.model import DriverFile, Inventory
+    from nvct.spec.injection import Device, Injection
+
+    Json: TypeAlias = dict[str, Any]
+
+VOID_ENV = "NVIDIA_VISIBLE_DEVICES=void"
+COHERENT_KEY = "gpu.nvidia.com/coherent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a spec is to look.
+
+    Attributes:
+        vendor, cls: the spec's kind; the mode's own where they are empty.
+        device_ids: what gets a device: indices, UUIDs, names, "all" or "none".
+        all_device: whether there is a device "all" that holds the others.
+        hook_path: of nvidia-cdi-hook on the host.
+        disabled_hooks: names of the single hooks that `apply` is not to do, or "all".
+        enabled_hooks: names that win over disabled_hooks; chmod is off unless named here.
+        node_numbers: write type, major and minor of device nodes. For engines that cannot look
+            at the host's nodes; such a spec is wrong after the next boot.
+        gid_groups: give containers the groups of nodes that are not everybody's.
+        host_roots: (from, to) pairs that replace roots of host paths, for a spec that is made
+            inside a container and used on its host.
+    """
+
+    vendor: str = ""
+    cls: str = ""
+    device_name_strategies: Sequence[str] = ("index", "uuid")
+    device_ids: Sequence[str] = ("all",)
+    all_device: bool = True
+    hook_path: str = paths.HOOK_PATH
+    disabled_hooks: Sequence[str] = ()
+    enabled_hooks: Sequence[str] = ()
+    node_numbers: bool = False
+    gid_groups: bool = True
+    host_roots: Sequence[tuple[str, str]] = ()
+
+
+class Job(NamedTuple):
+    """One generation: what was found, how the spec is to look, and which hooks it may have."""
+
+    inventory: Inventory
+    options: Options
+    kind: str
+    devices: Sequence[Device]
+    hooks: frozenset[str]
+
+
+def prepare(inventory: Inventory, options: Options) -> Job:
+    """Return what is to be written.
+
+    Raises:
+        UsageError: an option has a value that does not exist.
+        UnknownDeviceError: a device id names nothing.
+        HostError: there is no device to give to a container.
+    """
+    kind = _kind(inventory, options)
+    strategies = naming.check_strategies(options.device_name_strategies)
+    enabled = hooks.enabled_names(options.disabled_hooks, options.enabled_hooks)
+    devices = injection.devices(
+        inventory, options.device_ids, strategies, all_device=options.all_device
+    )
+    return Job(inventory, options, kind, devices, enabled & modes.RULES[inventory.mode].hooks)
+
+
+def generate(inventory: Inventory, options: Options | None = None) -> Spec:
+    """Return the CDI spec of a machine.
+
+    A GPU whose address space is known has the annotation `COHERENT_KEY`, which `coherent.split`
+    takes away again.
+
+    Raises:
+        UsageError: an option has a value that does not exist.
+        UnknownDeviceError: a device id names nothing.
+        HostError: there is no device to give to a container.
+    """
+    options = options or Options()
+    job = prepare(inventory, options)
+    common = _common_edits(job)
+    entries = [
+        _entry(name, edits, device)
+        for device in job.devices
+        for edits in (transform.tidy(_device_edits(device, job), common),)
+        for name in device.names
+    ]
+    spec: Json = {
+        "cdiVersion": "",
+        "kind": job.kind,
+        "devices": sorted(entries, key=lambda entry: str(entry["name"])),
+        "containerEdits": transform.tidy(common, {}),
+    }
+    for source, target in options.host_roots:
+        spec = transform.move_host_root(spec, source, target)
+    made = cast("Spec", spec)  # edits are plain dicts until here: they are moved and compared
+    made["cdiVersion"] = minimum_version(made)
+    return made
+
+
+def _kind(inventory: Inventory, options: Options) -> str:
+    vendor, cls = modes.kind(inventory.mode, options.vendor, options.cls)
+    try:
+        check_vendor(vendor)
+        check_class(cls)
+    except RequestError as error:
+        raise UsageError(error.message, hint=error.hint) from error
+    return f"{vendor}/{cls}"
+
+
+def _entry(name: str, edits: Json, device: Device) -> Json:
+    entry: Json = {"name": name, "containerEdits": edits}
+    if device.coherent is not None:
+        entry["annotations"] = {COHERENT_KEY: str(device.coherent).lower()}
+    return entry
+
+
+def _device_edits(device: Device, job: Job) -> Json:
+    # CDI refuses a device without any edit; this one changes nothing, the common edits have it.
+    return merge(_injected(one, job) for one in device.injections) or {"env": [VOID_ENV]}
+
+
+def _injected(one: Injection, job: Job) -> Json:
+    """Return the edits of one device, its hooks with them."""
+    directories = sorted({os.path.dirname(node.path) for node in one.nodes} - {"/dev"})
+    work = hooks.work_of(job.hooks, one.files, one.links)
+    entries = [
+        hooks.chmod_hook(job.options.hook_path, job.hooks, directories),
+        hooks.apply_hook(job.options.hook_path, work),
+    ]
+    return edits(job, one, hooks=[entry for entry in entries if entry])
+
+
+def merge(several: Iterable[Json]) -> Json:
+    """Return container edits that do what several do."""
+    merged: Json = {}
+    for one in several:
+        for key, entries in one.items():
+            merged.setdefault(key, []).extend(entries)
+    return merged
+
+
+def _common_edits(job: Job) -> Json:
+    found = injection.common(job.inventory)
+    work = hooks.common_work(job.inventory, job.hooks, found.files)
+    entry = hooks.apply_hook(job.options.hook_path, work)
+    env = [*libcuda_env(job, found.files), VOID_ENV]
+    return edits(job, found, env=env, hooks=[entry] if entry else [])
+
+
+def libcuda_env(job: Job, files: Sequence[DriverFile]) -> list[str]:
+    """Return the variable that says where libcuda is, if it is among some files."""
+    dirs = libraries.libcuda_directories(files)
+    has_env = dirs and modes.RULES[job.inventory.mode].has_libcuda_env
+    return [f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(dirs)}"] if has_env else []
+
+
+def edits(
+    job: Job, found: Injection, *, env: Sequence[str] = (), hooks: Sequence[Json] = ()
+) -> Json:
+    """Return container edits for nodes and files."""
+    return cdi_edits.make(
+        found.nodes,
+        found.files,
+        env=env,
+        hooks=hooks,
+        node_numbers=job.options.node_numbers,
+        gid_groups=job.options.gid_groups,
+    )

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hook entries of a CDI spec.
+
+Contract: one entry does all of a container's work; every entry has an environment of its own.
+A hook with an empty environment gets the container's from the runtime, LD_PRELOAD included
+(CVE-2025-23266 and its like).
+"""
+
+from __future__ import annotations
+
+import os
+from operator import itemgetter
+
+from nvct.container.plan import hook_command
+from nvct.container.plan.model import no_work
+from nvct.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any, TypeAlias
+
+    from nvct.container.plan.model import Compat, Program, Work
+    from nvct.host.model import DriverFile, Inventory, Link
+
+    Hook: TypeAlias = dict[str, Any]
+
+ENV = ("NVIDIA_CTK_DEBUG=false",)
+NAMES = (
+    "create-symlinks",
+    "enable-cuda-compat",
+    "update-ldcache",
+    "disable-device-node-modification",
+    "update-application-profile",
+    "chmod",
+)
+OFF_BY_DEFAULT = ("chmod",)
+APPLY = "apply"
+"""The hook that does all of a container's work in one process (nvct.container.cdi_hook.apply)."""
+
+
+def enabled_names(disabled: Sequence[str], enabled: Sequence[str]) -> frozenset[str]:
+    """Return the hooks to emit; one that is enabled by name wins over `disabled`.
+
+    Raises:
+        UsageError: a name is unknown, or "all" is to be enabled.
+    """
+    for name in (*disabled, *enabled):
+        if name not in NAMES and not (name == "all" and name not in enabled):
+            raise UsageError(
+                f"hook {name!r} is unknown", hint="see nvidia-cdi-hook --help for their names"
+            )
+    off = set(NAMES) if "all" in disabled else {*OFF_BY_DEFAULT, *disabled}
+    return frozenset(name for name in NAMES if name not in off or name in enabled)
+
+
+def common_work(inventory: Inventory, wanted: frozenset[str], files: Iterable[DriverFile]) -> Work:
+    """Return what is to be done in the root of every container that gets some files."""
+    work = work_of(wanted, files, inventory.links)
+    if "enable-cuda-compat" in wanted:
+        work["compat"] = _compat(inventory)
+    work["params"] = "disable-device-node-modification" in wanted
+    work["profile"] = "update-application-profile" in wanted
+    return work
+
+
+def work_of(
+    wanted: frozenset[str], files: Iterable[DriverFile], links: Iterable[Link] = ()
+) -> Work:
+    """Return what files, and links of no file in particular, need in a container's root."""
+    files = list(files)
+    work = no_work()
+    if "create-symlinks" in wanted:
+        every = {*links, *(link for file in files for link in file.links)}
+        work["links"] = sorted([[link.target, link.path] for link in every], key=itemgetter(1, 0))
+    if "update-ldcache" in wanted:
+        folders = {os.path.dirname(f.container_path) for f in files if f.kind == "library"}
+        work["folders"] = sorted(folders)
+    return work
+
+
+def _compat(inventory: Inventory) -> Compat:
+    """Return what the choice between driver and image's CUDA compatibility libraries needs.
+
+    A Tegra has no driver version to compare with, so that the CUDA version says what the driver
+    can do; where it is not known there is nothing to choose by.
+    """
+    if inventory.mode != "csv":
+        version = inventory.driver_version
+        return {"driver": version} if version else {}
+    if not inventory.cuda_version:
+        return {}
+    return {"cuda": inventory.cuda_version, "folder": inventory.compat_container_root}
+
+
+def program(hook_path: str) -> Program:
+    """Return the hook program that does work in a container's root."""
+    return {"path": hook_path, "args": [*_head(hook_path), APPLY], "env": list(ENV)}
+
+
+def apply_hook(hook_path: str, work: Work) -> Hook | None:
+    """Return the one entry for some work, None where there is nothing to do."""
+    args = hook_command.options(work)
+    return _entry(hook_path, APPLY, args) if args else None
+
+
+def chmod_hook(hook_path: str, wanted: frozenset[str], directories: Sequence[str]) -> Hook | None:
+    """Return the entry that opens the directories of a device's nodes to everyone."""
+    if not directories or "chmod" not in wanted:
+        return None
+    args = ["--mode", "755", *(part for path in directories for part in ("--path", path))]
+    return _entry(hook_path, "chmod", args)
+
+
+def _entry(hook_path: str, name: str, args: list[str]) -> Hook:
+    return {
+        "hookName": hook_command.POINT,
+        "path": hook_path,
+        "args": [*_head(hook_path), name, *args],
+        "env": list(ENV),
+    }
+
+
+def _head(hook_path: str) -> list[str]:
+    """Return argv up to a hook's name: hooks are subcommands of nvidia-ctk as well."""
+    name = os.path.basename(hook_path)
+    return [name, "hook"] if name == "nvidia-ctk" else [name]

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the dynamic linker of a container finds the driver's libraries.
+
+The names are those that the hook finds in a container (nvct.container.rootfs.libraries): the
+SONAME, and `libX.so` where such a link is made. Known beforehand, they need no look at the mounted
+files.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nvct.container.rootfs.libraries import is_library, order
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nvct.container.plan.model import Work
+    from nvct.host.model import DriverFile
+
+
+def entries(files: Iterable[DriverFile], work: Work) -> list[list[str]]:
+    """Return (machine, name, path in the container) of each library for the linker to find.
+
+    Args:
+        files: of the driver, mounted one by one.
+        work: which folders the linker is told of, and the links in them.
+    """
+    links: dict[str, dict[str, str]] = {}
+    for target, path in work["links"]:
+        folder, name = os.path.split(path)
+        links.setdefault(folder, {})[name] = target
+    found: dict[tuple[str, str, str], str] = {}
+    for file in files:
+        folder, name = os.path.split(file.container_path)
+        if not file.machine or folder not in work["folders"] or not is_library(name):
+            continue
+        soname = os.path.basename(file.soname) or name
+        beside = _leading_to(name, links.get(folder, {}))
+        key = file.machine, folder, soname
+        if soname == name or soname in beside:
+            found[key] = soname
+        elif key not in found or order(found[key]) <= order(name):
+            found[key] = name
+        for link in beside:
+            if link.endswith(".so") and soname.startswith(link):
+                found[file.machine, folder, link] = link
+    return [
+        [machine, name, f"{folder}/{file}"]
+        for (machine, folder, name), file in sorted(found.items())
+    ]
+
+
+def _leading_to(name: str, links: dict[str, str]) -> list[str]:
+    """Return the links beside a file that lead to it, those to links as well."""
+    found: list[str] = []
+    wanted = [name]
+    while wanted:
+        target = wanted.pop()
+        new = [link for link, text in links.items() if text == target and link not in found]
+        wanted += new
+        found += new
+    return found

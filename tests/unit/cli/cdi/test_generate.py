@@ -1,0 +1,689 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command nvidia-ctk cdi generate, on hosts of plain files."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from nvct.cdi import load
+from nvct.cli.cdi.generate import generate as command
+from nvct.cli.cdi.generate import write_specs
+from nvct.cli.main import program
+from nvct.compile import live_host
+from nvct.errors import NvctError
+from nvct.host import modes
+from nvct.host.discovery_options import Wanted
+from nvct.paths import CONFIG_ENV
+from nvct.spec import generate as specgen
+from tests.support.shim_lab import Lab
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+    from typing import Any
+
+    from click.testing import Result
+
+ENV = "NVIDIA_CTK_CDI_GENERATE_"
+
+
+@pytest.fixture
+def lab() -> Generator[Lab]:
+    made = Lab()
+    made.driver(gpus=2)
+    yield made
+    made.remove()
+
+
+def run(*args: str | Path, env: Mapping[str, str] | None = None) -> Result:
+    runner = CliRunner()
+    return runner.invoke(
+        program("nvidia-ctk"), [str(arg) for arg in args], prog_name="nvidia-ctk", env=env
+    )
+
+
+def generate(lab: Lab, *args: str | Path, env: Mapping[str, str] | None = None) -> Result:
+    return run("cdi", "generate", *args, env={CONFIG_ENV: str(lab.config_toml), **(env or {})})
+
+
+def spec_of(result: Result) -> dict[str, Any]:
+    assert result.exit_code == 0, result.output + str(result.exception)
+    found: dict[str, Any] = yaml.safe_load(result.stdout)
+    return found
+
+
+def names(result: Result) -> list[str]:
+    return [device["name"] for device in spec_of(result)["devices"]]
+
+
+YAML, JSON = "# nvct: {", "{\n"
+UUIDS = [f"GPU-{n:08d}-aaaa-bbbb-cccc-000000000000" for n in range(2)]
+
+
+def test_a_spec_goes_to_stdout_as_yaml(lab: Lab) -> None:
+    result = generate(lab)
+
+    assert spec_of(result)["kind"] == "nvidia.com/gpu"
+    assert names(result) == ["0", "1", *UUIDS, "all"]
+    assert [line[:8] for line in result.stdout.splitlines()[:2]] == ["# nvct: ", "---"]
+
+
+@pytest.mark.parametrize("form", ["json", "JSON", "yaml", "YAML"])
+def test_the_format_of_stdout_can_be_chosen(form: str, lab: Lab) -> None:
+    result = generate(lab, "--format", form)
+
+    assert result.stdout.startswith(JSON if form.lower() == "json" else YAML)
+
+
+OPTIONS: list[tuple[list[str], dict[str, str], list[str]]] = [
+    (["--device-name-strategy", "index"], {f"{ENV}DEVICE_NAME_STRATEGIES": "index"}, ["0", "1", "all"]),
+    (
+        ["--device-name-strategy", "type-index, index"],
+        {f"{ENV}DEVICE_NAME_STRATEGIES": "type-index,index"},
+        ["0", "1", "all", "gpu0", "gpu1"],
+    ),
+    (["--no-all-device"], {f"{ENV}NO_ALL_DEVICE": "true"}, ["0", "1", *UUIDS]),
+    (["--device-id", "1"], {f"{ENV}DEVICE_IDS": "1"}, ["1", UUIDS[1], "all"]),
+    (
+        ["--device-ids", f"{UUIDS[0]},1", "--no-all-device"],
+        {f"{ENV}DEVICE_IDS": f"{UUIDS[0]},1", f"{ENV}NO_ALL_DEVICE": "1"},
+        ["0", "1", *UUIDS],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flags", "env", "expected"), OPTIONS, ids=lambda o: str(o)[:30])
+def test_flags_and_their_variables_say_which_devices_there_are(
+    flags: list[str], env: dict[str, str], expected: list[str], lab: Lab
+) -> None:
+    assert names(generate(lab, *flags)) == expected
+    assert names(generate(lab, env=env)) == expected
+
+
+def test_an_option_may_be_given_more_than_once_or_with_commas(lab: Lab) -> None:
+    once = generate(lab, "--device-name-strategy", "index,uuid")
+    twice = generate(lab, "--device-name-strategy=index", "--device-name-strategy=uuid")
+
+    assert once.stdout == twice.stdout
+
+
+def test_a_flag_wins_over_its_variable(lab: Lab) -> None:
+    result = generate(lab, "--vendor", "a.com", env={f"{ENV}VENDOR": "b.com", f"{ENV}CLASS": "c0"})
+
+    assert spec_of(result)["kind"] == "a.com/c0"
+
+
+@pytest.mark.parametrize(("flags", "kind"), [
+    (["--vendor", "acme.com", "--class", "chip"], "acme.com/chip"),
+    (["--cdi-vendor", "acme.com", "--cdi-class", "chip"], "acme.com/chip"),
+])  # fmt: skip
+def test_vendor_and_class_have_two_names(flags: list[str], kind: str, lab: Lab) -> None:
+    assert spec_of(generate(lab, *flags))["kind"] == kind
+
+
+@pytest.mark.parametrize("flag", ["--nvidia-cdi-hook-path", "--nvidia-ctk-path", "env", "config"])
+def test_the_hook_program_can_be_named(flag: str, lab: Lab) -> None:
+    if flag == "env":
+        result = generate(lab, env={"NVIDIA_CTK_CDI_HOOK_PATH": "/opt/hook"})
+    elif flag == "config":
+        result = generate(lab)
+    else:
+        result = generate(lab, flag, "/opt/hook")
+
+    (hook,) = spec_of(result)["containerEdits"]["hooks"]
+    assert hook["path"] == (str(lab.hook) if flag == "config" else "/opt/hook")
+    assert hook["env"]
+
+
+def test_hooks_can_be_disabled_and_enabled(lab: Lab) -> None:
+    none = generate(lab, "--disable-hook", "all")
+    some = generate(
+        lab, env={f"{ENV}DISABLED_HOOKS": "all", f"{ENV}ENABLED_HOOKS": "update-ldcache"}
+    )
+    wrong = generate(lab, "--disable-hooks", "nosuch")
+
+    assert "hooks" not in spec_of(none)["containerEdits"]
+    args = spec_of(some)["containerEdits"]["hooks"][0]["args"]
+    assert "--folder" in args
+    assert "--mask-params" not in args
+    assert isinstance(wrong.exception, NvctError)
+
+
+def test_the_driver_root_can_be_named(lab: Lab) -> None:
+    moved = lab.home / "elsewhere"
+    (lab.home / "driver").rename(moved)
+
+    for result in (
+        generate(lab, "--driver-root", moved),
+        generate(lab, env={"NVIDIA_CTK_DRIVER_ROOT": str(moved)}),
+    ):
+        sources = [mount["hostPath"] for mount in spec_of(result)["containerEdits"]["mounts"]]
+        assert [path for path in sources if path.startswith(f"{moved}/")]
+        assert not [path for path in sources if path.startswith(f"{lab.home}/driver/")]
+
+
+def test_the_dev_root_can_be_named(lab: Lab) -> None:
+    (lab.home / "devroot").mkdir()
+    (lab.home / "dev").rename(lab.home / "devroot/dev")
+
+    for result in (
+        generate(lab, "--dev-root", lab.home / "devroot"),
+        generate(lab, env={"NVIDIA_CTK_DEV_ROOT": str(lab.home / "devroot")}),
+    ):
+        assert names(result)[:2] == ["0", "1"]
+
+
+def test_another_config_toml_can_be_named(lab: Lab) -> None:
+    lab.keys["nvct"]["hook-path"] = "/opt/other"
+    other = lab.home / "other.toml"
+    first = lab.config_toml.read_bytes()
+    lab.configure()
+    lab.config_toml.rename(other)
+    lab.config_toml.write_bytes(first)
+
+    for result in (
+        generate(lab, "--config", other),
+        generate(lab, env={"NVIDIA_CTK_CONFIG": str(other)}),
+        run("--config", other, "cdi", "generate", env={CONFIG_ENV: str(lab.config_toml)}),
+    ):
+        assert spec_of(result)["containerEdits"]["hooks"][0]["path"] == "/opt/other"
+    assert isinstance(generate(lab, "--config", "/no/such.toml").exception, NvctError)
+
+
+@pytest.mark.parametrize("mode", ["auto", "nvml", "NVML"])
+def test_modes_that_are_there_are_one(mode: str, lab: Lab) -> None:
+    assert generate(lab, "--mode", mode).stdout == generate(lab).stdout
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--nosuch"], ["--vendor"]],
+    ids=" ".join,
+)
+def test_what_does_not_exist_is_a_usage_error(flags: list[str], lab: Lab) -> None:
+    result = generate(lab, *flags)
+
+    assert result.exit_code == 2
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [
+        (["--mode", "nosuch"], "usage"),
+        (["--format", "toml"], "usage"),
+        (["--cdi-version-max", "0.2.0"], "usage"),
+        (["--capabilities", "nosuch"], "usage"),
+        (["--cdi-version-max", "0.4.0"], "bad-cdi-spec"),
+        (["--device-name-strategy", "name"], "usage"),
+        (["--vendor", "a b"], "usage"),
+        (["--library-search-path", "relative"], "usage"),
+        (["--device-id", "7"], "unknown-device"),
+        (["--driver-root", "/no/such/root"], "host"),
+    ],
+)
+def test_a_value_that_cannot_be_is_an_error(flags: list[str], code: str, lab: Lab) -> None:
+    result = generate(lab, *flags)
+
+    assert isinstance(result.exception, NvctError)
+    assert result.exception.code == code
+    assert result.stdout == ""
+
+
+# The incumbent's flags with their other names, and their variables; v1.20, `cdi generate --help`.
+FLAGS = {
+    "--config-search-path": f"{ENV}CONFIG_SEARCH_PATHS",
+    "--output": "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH",
+    "--format": f"{ENV}OUTPUT_FORMAT",
+    "--mode --discovery-mode": f"{ENV}MODE",
+    "--dev-root": "NVIDIA_CTK_DEV_ROOT",
+    "--device-name-strategy": f"{ENV}DEVICE_NAME_STRATEGIES",
+    "--driver-root": "NVIDIA_CTK_DRIVER_ROOT",
+    "--library-search-path": f"{ENV}LIBRARY_SEARCH_PATHS",
+    "--nvidia-cdi-hook-path --nvidia-ctk-path": "NVIDIA_CTK_CDI_HOOK_PATH",
+    "--ldconfig-path": f"{ENV}LDCONFIG_PATH",
+    "--vendor --cdi-vendor": f"{ENV}VENDOR",
+    "--class --cdi-class": f"{ENV}CLASS",
+    "--csv.file": f"{ENV}CSV_FILES",
+    "--csv.ignore-pattern": f"{ENV}CSV_IGNORE_PATTERNS",
+    "--csv.compat-container-root": f"{ENV}CSV_CONTAINER_COMPAT_ROOT",
+    "--disable-hook --disable-hooks": f"{ENV}DISABLED_HOOKS",
+    "--enable-hook --enable-hooks": f"{ENV}ENABLED_HOOKS",
+    "--feature-flag --feature-flags": f"{ENV}FEATURE_FLAGS",
+    "--no-all-device": f"{ENV}NO_ALL_DEVICE",
+    "--device-id --device-ids --device --devices": f"{ENV}DEVICE_IDS",
+}
+
+
+def test_every_flag_of_the_incumbent_is_there_with_its_variable() -> None:
+    found = {" ".join(param.opts): param.envvar for param in command.params}
+
+    assert {flags: found.get(flags) for flags in FLAGS} == FLAGS
+
+
+# --- files ---
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "path", "start"),
+    [
+        ("x.json", "", "x.json", JSON),
+        ("x.yaml", "", "x.yaml", YAML),
+        ("x.yml", "", "x.yml", YAML),
+        ("x", "", "x.yaml", YAML),
+        ("x", "json", "x.json", JSON),
+        ("x.d", "json", "x.d.json", JSON),
+        ("x.yaml", "json", "x.yaml", JSON),
+        ("x.json", "yaml", "x.json", YAML),
+    ],
+)
+def test_the_file_that_is_written_is_the_one_that_is_named(
+    name: str, form: str, path: str, start: str, lab: Lab
+) -> None:
+    out = lab.home / "out"
+
+    result = generate(lab, "--output", out / name, *(["--format", form] if form else []))
+
+    assert result.exit_code == 0, result.output
+    assert os.listdir(out) == [path]
+    assert (out / path).read_text().startswith(start)
+    assert (out / path).stat().st_mode & 0o777 == 0o644
+    assert result.stdout == ""
+    said = "Generated CDI spec with version 0.5.0\n"
+    assert said in result.stderr
+    assert result.stderr.endswith(f"wrote 5 devices to {out / path}\n")
+    assert len(load.load_file(str(out / path))["devices"]) == 5
+
+
+def test_output_and_format_have_variables(lab: Lab) -> None:
+    env = {"NVIDIA_CTK_CDI_OUTPUT_FILE_PATH": f"{lab.home}/out/x", f"{ENV}OUTPUT_FORMAT": "json"}
+
+    generate(lab, env=env)
+
+    assert os.listdir(lab.home / "out") == ["x.json"]
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.yaml"])
+def test_generating_again_gives_the_same_bytes(name: str, lab: Lab) -> None:
+    path = lab.home / "out" / name
+    generate(lab, "--output", path)
+    first = path.read_bytes()
+
+    generate(lab, "--output", path)
+
+    assert path.read_bytes() == first
+
+
+def test_json_and_yaml_say_the_same(lab: Lab) -> None:
+    assert json.loads(generate(lab, "--format=json").stdout) == spec_of(generate(lab))
+
+
+def test_a_file_that_cannot_be_written_is_an_error_and_leaves_nothing(lab: Lab) -> None:
+    (lab.home / "file").touch()
+
+    result = generate(lab, "--output", lab.home / "file" / "x.yaml")
+
+    assert isinstance(result.exception, NvctError)
+    assert result.exception.code == "host"
+    assert str(lab.home / "file" / "x.yaml") in result.exception.message
+
+
+def test_a_driver_without_libcuda_gets_no_spec(lab: Lab, tmp_path: Path) -> None:
+    for path in lab.home.rglob("libcuda.so*"):
+        path.unlink()
+    output = tmp_path / "nvidia.yaml"
+
+    result = generate(lab, "--output", output)
+
+    assert (result.exit_code, output.exists()) == (1, False), result.output
+    assert "has no libcuda.so" in str(result.exception) + result.stderr
+    graphics = generate(lab, "--output", output, "--capabilities", "utility,graphics")
+    assert (graphics.exit_code, output.exists()) == (0, True), graphics.output
+
+
+def test_warnings_go_to_stderr_and_cost_only_what_they_name(lab: Lab) -> None:
+    (lab.home / "dev/nvidia1").unlink()
+
+    result = generate(lab)
+
+    assert names(result) == ["0", UUIDS[0], "all"]
+    assert "warning: " in result.stderr
+    assert "nvidia1" in result.stderr
+
+
+@pytest.mark.parametrize("how", ["flag", "variable"])
+def test_quiet_says_nothing_but_errors(how: str, lab: Lab, tmp_path: Path) -> None:
+    flags = ["--quiet"] if how == "flag" else []
+    env = {CONFIG_ENV: str(lab.config_toml), "NVIDIA_CTK_QUIET": str(how == "variable")}
+
+    done = run(*flags, "cdi", "generate", "--output", tmp_path / "x.yaml", env=env)
+
+    assert (done.exit_code, done.output) == (0, "")
+
+
+# --- what is said beside the result ---
+
+
+WARNINGS: list[tuple[list[str], dict[str, str], str]] = [
+    (
+        ["--ldconfig-path", "/sbin/ldconfig"],
+        {f"{ENV}LDCONFIG_PATH": "/sbin/ldconfig"},
+        "warning: --ldconfig-path has no effect: the hook writes ld.so.cache itself",
+    ),
+    (
+        ["--device-id", "none"],
+        {f"{ENV}DEVICE_IDS": "none"},
+        "warning: --device-id none leaves out the device all",
+    ),
+    (
+        ["--nvidia-cdi-hook-path", "no-such-hook"],
+        {"NVIDIA_CTK_CDI_HOOK_PATH": "no-such-hook"},
+        "warning: no-such-hook is not on PATH: the spec names /usr/bin/nvidia-cdi-hook",
+    ),
+]
+
+
+@pytest.mark.parametrize(("flags", "env", "text"), WARNINGS, ids=lambda o: str(o)[:30])
+def test_what_has_no_effect_is_said_and_costs_nothing(
+    flags: list[str], env: dict[str, str], text: str, lab: Lab
+) -> None:
+    for result in (generate(lab, *flags), generate(lab, env=env)):
+        assert result.exit_code == 0
+        assert text in result.stderr.splitlines()
+    assert text not in generate(lab).stderr
+
+
+def test_an_unknown_feature_flag_is_named(lab: Lab) -> None:
+    for result in (
+        generate(lab, "--feature-flag", "nosuch,disable-ipc-discoverer"),
+        generate(lab, "--feature-flags", "nosuch"),
+        generate(lab, env={f"{ENV}FEATURE_FLAGS": "nosuch"}),
+    ):
+        assert result.exit_code == 0
+        assert len([line for line in result.stderr.splitlines() if "feature flag" in line]) == 1
+        assert "'nosuch'" in result.stderr
+
+
+def test_no_device_is_one_device_that_gives_nothing(lab: Lab) -> None:
+    spec = spec_of(generate(lab, "--device-id", "none"))
+
+    (device,) = spec["devices"]
+    assert device["name"] == "none"
+    assert list(device["containerEdits"]) == ["env"]
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "text"),
+    [
+        ("x.json", "yaml", "{path} gets yaml, as --format says"),
+        ("x.yaml", "json", "{path} gets json, as --format says"),
+        ("x.yml", "", "{path}: engines read .yaml and .json only"),
+        ("x.json", "json", ""),
+        ("x.yaml", "", ""),
+    ],
+)
+def test_a_name_that_misleads_is_said(name: str, form: str, text: str, lab: Lab) -> None:
+    path = lab.home / name
+
+    result = generate(lab, "--output", path, *(["--format", form] if form else []))
+
+    about = [line for line in result.stderr.splitlines() if f"warning: {path}" in line]
+    assert about == ([f"warning: {text.format(path=path)}"] if text else [])
+
+
+# --- more options ---
+
+
+def test_a_hook_program_without_a_folder_is_looked_for_on_path(lab: Lab) -> None:
+    found = generate(
+        lab, "--nvidia-cdi-hook-path", "nvidia-cdi-hook", env={"PATH": f"{lab.home}/bin"}
+    )
+    ctk = generate(lab, "--nvidia-ctk-path", "nvidia-ctk", env={"PATH": f"{lab.home}/bin"})
+
+    assert spec_of(found)["containerEdits"]["hooks"][0]["path"] == str(lab.hook)
+    (hook,) = spec_of(ctk)["containerEdits"]["hooks"]
+    assert hook["path"] == "/usr/bin/nvidia-ctk"
+    assert hook["args"][:3] == ["nvidia-ctk", "hook", "apply"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: real device nodes")
+def test_node_numbers_can_be_asked_for(lab: Lab) -> None:
+    # Of nodes that are plain files the spec has numbers anyway: nobody could look them up.
+    lab.keys["nvct"]["plain-nodes"] = False
+    lab.configure()
+    for name, numbers in (
+        ("nvidiactl", (195, 255)),
+        ("nvidia-uvm", (508, 0)),
+        ("nvidia0", (195, 0)),
+    ):
+        (lab.home / "dev" / name).unlink()
+        os.mknod(lab.home / "dev" / name, 0o020666, os.makedev(*numbers))
+
+    def majors(result: Result) -> set[int | None]:
+        return {
+            node.get("major")
+            for edits in [spec_of(result), *spec_of(result)["devices"]]
+            for node in edits["containerEdits"].get("deviceNodes", [])
+        }
+
+    assert majors(generate(lab)) == {None}
+    assert majors(generate(lab, "--node-numbers")) == {195, 508}
+    assert majors(generate(lab, env={f"{ENV}NODE_NUMBERS": "true"})) == {195, 508}
+
+
+def test_capabilities_leave_out_what_they_do_not_need(lab: Lab) -> None:
+    def sources(result: Result) -> set[str]:
+        mounts = spec_of(result)["containerEdits"]["mounts"]
+        return {os.path.basename(mount["containerPath"]).split(".so")[0] for mount in mounts}
+
+    everything = sources(generate(lab))
+    utility = sources(generate(lab, "--capabilities", "utility"))
+    by_variable = sources(generate(lab, env={f"{ENV}CAPABILITIES": "utility"}))
+
+    assert {"libcuda", "libnvidia-ml", "libGLX_nvidia"} <= everything
+    assert "libnvidia-ml" in utility
+    assert not {"libcuda", "libGLX_nvidia"} & utility
+    assert utility == by_variable
+    assert sources(generate(lab, "--capabilities", "all")) == everything
+
+
+def test_configuration_files_can_be_looked_for_elsewhere(lab: Lab) -> None:
+    icd = lab.home / "my/vulkan/icd.d/nvidia_icd.json"
+    icd.parent.mkdir(parents=True)
+    icd.write_text("{}")
+
+    for result in (
+        generate(lab, "--config-search-path", lab.home / "my"),
+        generate(lab, env={f"{ENV}CONFIG_SEARCH_PATHS": f"{lab.home}/my"}),
+    ):
+        mounts = spec_of(result)["containerEdits"]["mounts"]
+        assert str(icd) in [mount["hostPath"] for mount in mounts]
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("", ["driver/usr/share"]),
+        ("relative", ["driver/usr/share"]),
+        ("/my/share", ["driver/my/share"]),
+        ("/my/share:/usr/share", ["driver/my/share"]),
+        ("/elsewhere", []),
+    ],
+)
+def test_data_directories_are_those_of_their_variable(
+    value: str, found: list[str], lab: Lab
+) -> None:
+    for folder in ("my/share", "usr/share"):
+        icd = lab.home / "driver" / folder / "vulkan/icd.d/nvidia_icd.json"
+        icd.parent.mkdir(parents=True, exist_ok=True)
+        icd.write_text("{}")
+
+    spec = spec_of(generate(lab, env={"XDG_DATA_DIRS": value}))
+
+    mounts = [mount["hostPath"] for mount in spec["containerEdits"]["mounts"]]
+    suffix = "/vulkan/icd.d/nvidia_icd.json"
+    icds = [path.removesuffix(suffix) for path in mounts if path.endswith(suffix)]
+    assert icds == [f"{lab.home}/{folder}" for folder in found]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a node of another group")
+def test_groups_can_be_left_out_by_a_flag_or_for_old_engines(lab: Lab) -> None:
+    node = lab.home / "dev/nvidia0"
+    os.chown(node, 0, 44)
+    node.chmod(0o660)
+
+    whole = generate(lab)
+    flag = generate(lab, "--feature-flag", "no-additional-gids-for-device-nodes")
+    old = generate(lab, "--cdi-version-max", "0.5.0")
+
+    assert spec_of(whole)["cdiVersion"] == "0.7.0"
+    assert "annotations" in spec_of(whole)
+    assert "additionalGids" in whole.stdout
+    for result in (flag, old):
+        assert spec_of(result)["cdiVersion"] == "0.5.0"
+        assert "additionalGids" not in result.stdout
+        assert "annotations" not in spec_of(result)
+    assert "warning: CDI 0.5.0: containers do not get the groups 44" in old.stderr
+    assert "groups" not in flag.stderr
+
+
+def several(lab: Lab, output: str, form: str | None = None) -> list[str]:
+    """Write a spec as two."""
+    settings = Wanted(nvml=None, stat_node=lab.host.stat_node, machine="x86_64")
+    inventory = modes.find("nvml", lab.host.roots, settings)
+    spec = specgen.generate(inventory, specgen.Options(all_device=False))
+    coherent = specgen.generate(
+        inventory, specgen.Options(cls="gpu.coherent", device_ids=["1"], all_device=False)
+    )
+    with click.Context(program("nvidia-ctk")):
+        write_specs({"": spec, "coherent": coherent}, inventory, output, form, None)
+    return [spec["kind"], coherent["kind"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "files"),
+    [
+        ("x.yaml", None, ["x.coherent.yaml", "x.yaml"]),
+        ("x.json", None, ["x.coherent.json", "x.json"]),
+        ("x", "json", ["x.coherent.json", "x.json"]),
+        ("x.d", None, ["x.coherent.d.yaml", "x.d.yaml"]),
+    ],
+)
+def test_several_specs_go_to_files_beside_each_other(
+    name: str, form: str | None, files: list[str], lab: Lab
+) -> None:
+    out = lab.home / "out"
+
+    kinds = several(lab, str(out / name), form)
+
+    assert sorted(os.listdir(out)) == files
+    assert [load.load_file(str(out / file))["kind"] for file in files] == kinds[::-1]
+
+
+def test_several_specs_go_to_stdout_as_documents(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = several(lab, "-")
+
+    documents = list(yaml.safe_load_all(capsys.readouterr().out))
+
+    assert [document["kind"] for document in documents] == kinds
+    assert documents[1]["cdiVersion"] == "0.6.0"
+    assert any(key.startswith("nvct/") for key in documents[1]["annotations"])
+
+
+# --- modes ---
+
+
+def test_a_mode_has_a_kind_of_its_own(lab: Lab) -> None:
+    lab.host.write("dev/gdrdrv", mode=0o666)
+    devices = lab.home / "proc/devices"
+    devices.write_text(devices.read_text().replace("195 nvidia\n", "195 nvidia\n240 gdrdrv\n"))
+
+    own = spec_of(generate(lab, "--mode", "gdrcopy"))
+    asked = spec_of(generate(lab, "--mode", "gdrcopy", "--vendor", "a.com", "--class", "b0"))
+
+    assert own["kind"] == "nvidia.com/gdrcopy"
+    assert asked["kind"] == "a.com/b0"
+    assert [device["name"] for device in own["devices"]] == ["all"]
+
+
+def test_the_options_of_a_tegra_reach_it(lab: Lab) -> None:
+    lab.host.write("driver/usr/lib/a.so", "x")
+    lab.host.write("driver/usr/lib/b.so", "x")
+    lab.host.link("driver/usr/lib/c.so", "b.so")
+    table = lab.host.write("my.csv", "dev, /dev/nvidia0\nlib, /usr/lib/a.so\nsym, /usr/lib/c.so\n")
+
+    flags = generate(
+        lab, "--mode", "csv", "--csv.file", table, "--csv.ignore-pattern", "**/c.*",
+        "--csv.compat-container-root", "/opt/compat",
+    )  # fmt: skip
+    variables = generate(
+        lab,
+        env={
+            f"{ENV}MODE": "csv",
+            f"{ENV}CSV_FILES": str(table),
+            f"{ENV}CSV_IGNORE_PATTERNS": "**/c.*",
+            f"{ENV}CSV_CONTAINER_COMPAT_ROOT": "/opt/compat",
+        },
+    )
+
+    for result in (flags, variables):
+        mounts = spec_of(result)["containerEdits"].get("mounts", [])
+        mounts += spec_of(result)["devices"][0]["containerEdits"].get("mounts", [])
+        assert "/usr/lib/a.so" in [mount["containerPath"] for mount in mounts]
+        assert "/usr/lib/b.so" not in [mount["containerPath"] for mount in mounts]
+
+
+# the hook program
+
+
+def no_hook(monkeypatch: pytest.MonkeyPatch, lab: Lab, path: Path) -> None:
+    lab.keys["nvct"].pop("hook-path", None)
+    lab.configure()
+    monkeypatch.setattr(live_host, "hook_path", lambda _settings: str(path))
+
+
+def test_a_spec_does_not_name_a_hook_that_does_not_exist(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    no_hook(monkeypatch, lab, tmp_path / "none")
+
+    result = generate(lab, "--output", tmp_path / "out.yaml")
+
+    assert isinstance(result.exception, NvctError)
+    assert f"{tmp_path}/none is not installed" in str(result.exception)
+    assert "nvct launchers install --bin-dir=" in result.exception.hint
+    assert not (tmp_path / "out.yaml").exists()
+    assert generate(lab, "--disable-hook=all").exit_code == 0
+
+
+def test_a_hook_that_is_named_may_be_another_hosts(lab: Lab, tmp_path: Path) -> None:
+    result = generate(lab, f"--nvidia-cdi-hook-path={tmp_path}/none")
+
+    assert result.exit_code == 0
+    assert f"warning: {tmp_path}/none is no program here" in result.stderr
+
+
+def test_a_hook_in_a_checkout_is_warned_of(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hook = Path(live_host.__file__).parents[2] / ".venv/bin/nvidia-cdi-hook"
+    if not hook.exists():
+        pytest.skip("no hook in .venv: it takes a C compiler and make setup")
+    no_hook(monkeypatch, lab, hook)
+
+    assert f"warning: {hook} is in a checkout" in generate(lab).stderr
+    assert "checkout" not in generate(lab, f"--nvidia-cdi-hook-path={hook}").stderr
+    elsewhere = tmp_path / "hook"
+    elsewhere.write_text("")
+    elsewhere.chmod(0o755)
+    monkeypatch.setattr(live_host, "hook_path", lambda _settings: str(elsewhere))
+    assert "checkout" not in generate(lab).stderr

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command: nvct runtime explain."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+
+from click.testing import CliRunner
+
+from nvct.cli.runtime import explain as runtime_explain
+from nvct.engine.docker.explain import Finding
+
+CAUSE = Finding(cause="not-restarted", holds=True, seen="it came later", advice="restart it")
+NO = Finding(cause="snap", holds=False, seen="no snap's")
+OPEN = Finding(cause="cdi", holds=None, seen="it may not be read", advice="run this as root")
+
+
+def test_the_cause_comes_first_and_then_what_was_checked() -> None:
+    assert runtime_explain.text([NO, CAUSE], CAUSE) == (
+        "docker run --gpus fails here: it came later\n"
+        "  do: restart it\n"
+        "\n"
+        "checked:\n"
+        "  no      snap           no snap's\n"
+        "  yes     not-restarted  it came later\n"
+    )
+
+
+def test_what_could_not_be_judged_is_said_where_nothing_is_found() -> None:
+    assert runtime_explain.text([NO, OPEN], None) == (
+        "docker run --gpus: nothing is in its way that can be seen\n"
+        "  unknown: it may not be read (run this as root)\n"
+        "\n"
+        "checked:\n"
+        "  no      snap  no snap's\n"
+        "  unknown cdi   it may not be read\n"
+    )
+    first = runtime_explain.text([NO], None).splitlines()[0]
+    assert first == "docker run --gpus: nothing is in its way"
+
+
+def test_control_characters_are_shown_as_escapes() -> None:
+    odd = Finding(cause="desktop", holds=True, seen="docker talks to \x1b[2J", advice="x")
+    assert "\x1b" not in runtime_explain.text([odd], odd)
+
+
+def test_sudo_looks_at_the_users_own_docker() -> None:
+    user = pwd.getpwuid(os.getuid())
+    given = {"HOME": "/root", "SUDO_USER": user.pw_name}
+    assert runtime_explain.environ_of_user(given)["HOME"] == user.pw_dir
+    for same in ({"HOME": "/x"}, {"HOME": "/x", "SUDO_USER": "no such user"},
+                 {**given, "DOCKER_CONFIG": "/y"}):  # fmt: skip
+        assert runtime_explain.environ_of_user(same) == same
+
+
+def test_this_host_is_judged_and_the_exit_status_tells() -> None:
+    done = CliRunner().invoke(runtime_explain.explain, ["--format=json"])
+    found = json.loads(done.stdout)
+    holding = [finding["cause"] for finding in found["findings"] if finding["holds"]]
+    assert found["cause"] == (holding[0] if holding else "")
+    assert done.exit_code == (1 if holding else 0)

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command nvct list, on hosts of plain files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from nvct.cli.main import program
+from nvct.compile import live_host
+from nvct.config import load
+from nvct.errors import NvctError, UsageError
+from nvct.host import listing
+from nvct.paths import CONFIG_ENV
+from tests.support.host_tree import LIB, VERSION
+from tests.support.shim_lab import Lab
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from click.testing import Result
+
+
+@pytest.fixture
+def lab() -> Generator[Lab]:
+    made = Lab()
+    made.driver(gpus=1)
+    yield made
+    made.remove()
+
+
+def run(lab: Lab, *args: str | Path, env: Mapping[str, str] | None = None) -> Result:
+    return CliRunner().invoke(
+        program("nvct"),
+        ["list", *map(str, args)],
+        prog_name="nvct",
+        env={CONFIG_ENV: str(lab.config_toml), **(env or {})},
+    )
+
+
+def shown(result: Result) -> dict[str, Any]:
+    assert result.exit_code == 0, result.output + str(result.exception)
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_the_default_is_a_table_with_reasons(lab: Lab) -> None:
+    lines = run(lab).stdout.splitlines()
+
+    assert lines[0].split() == ["KIND", "CAPABILITY", "PATH", "REASON"]
+    assert lines[1].split()[:3] == ["gpu", "0", lab.host.uuid(0)]
+    (smi,) = [line for line in lines if line.startswith("binary ") and "nvidia-smi" in line]
+    assert smi.split()[:3] == ["binary", "utility", f"{lab.home}/driver/usr/bin/nvidia-smi"]
+    assert not [line for line in lines if line.startswith("left out")]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_terminal_is_as_wide_as_the_table(lab: Lab, width: int) -> None:
+    found = live_host.look(load.load(str(lab.config_toml), required=True))
+    folded = listing.as_table(found, width=width)
+
+    assert max(map(len, folded.splitlines())) <= width
+    squeezed = "".join(folded.split())
+    assert found.files
+    assert [file.host_path for file in found.files if file.host_path not in squeezed] == []
+    assert listing.as_table(found, width=10_000) == listing.as_table(found)
+
+
+def test_what_is_left_out_is_listed_with_all(lab: Lab) -> None:
+    plain, whole = run(lab, "--format", "json"), run(lab, "--format", "json", "--all")
+
+    assert "left_out" not in shown(plain)
+    left_out = {entry["path"]: entry["reason"] for entry in shown(whole)["left_out"]}
+    assert left_out[f"{lab.home}/driver/usr/bin/nvidia-settings"]
+    assert [x for x in run(lab, "--all").stdout.splitlines() if x.startswith("left out")]
+
+
+def test_json_names_files_with_capability_and_reason(lab: Lab) -> None:
+    found = shown(run(lab, "--format", "json"))
+
+    assert (found["version"], found["driver_version"], found["mode"]) == (1, VERSION, "nvml")
+    files = {file["container_path"]: file for file in found["files"]}
+    assert files[f"/{LIB}/libcuda.so.{VERSION}"]["capability"] == "compute"
+    assert all(file["reason"] for file in found["files"])
+
+
+def test_capabilities_filter(lab: Lab) -> None:
+    flag = shown(run(lab, "--format", "json", "--capabilities", "utility", "--all"))
+    variable = run(lab, "--format", "json", "--all", env={"NVCT_LIST_CAPABILITIES": "utility"})
+    unknown = run(lab, "--capabilities", "fast")
+
+    paths = [file["container_path"] for file in flag["files"]]
+    assert "/usr/bin/nvidia-smi" in paths
+    assert f"/{LIB}/libcuda.so.{VERSION}" not in paths
+    gone = f"{lab.home}/driver/{LIB}/libcuda.so.{VERSION}"
+    assert [entry["path"] for entry in flag["left_out"] if entry["path"] == gone] == [gone]
+    assert shown(variable) == flag
+    assert isinstance(unknown.exception, UsageError)
+
+
+def test_bind_has_a_line_for_each_file_node_and_link(lab: Lab) -> None:
+    result = run(lab, "--format", "bind")
+
+    lines = result.stdout.splitlines()
+    driver = lab.home / "driver"
+    assert f"{lab.home}/dev/nvidia0:/dev/nvidia0:rwm" in lines
+    assert f"{driver}/usr/bin/nvidia-smi:/usr/bin/nvidia-smi:ro" in lines
+    assert f"{driver}/{LIB}/libcuda.so.{VERSION}:/{LIB}/libcuda.so.1:ro" in lines
+    assert all(line.count(":") == 2 for line in lines)
+
+
+def test_warnings_go_to_stderr(lab: Lab) -> None:
+    (lab.home / "dev/nvidia-uvm").unlink()
+
+    result = run(lab, "--format", "bind")
+
+    assert "warning: " in result.stderr
+    assert "warning" not in result.stdout
+
+
+def test_the_roots_can_be_named(lab: Lab) -> None:
+    (lab.home / "driver").rename(lab.home / "moved")
+    (lab.home / "devroot").mkdir()
+    (lab.home / "dev").rename(lab.home / "devroot/dev")
+
+    found = shown(
+        run(
+            lab, "--format", "json", "--driver-root", lab.home / "moved",
+            "--dev-root", lab.home / "devroot",
+        )
+    )  # fmt: skip
+
+    assert found["gpus"][0]["node"]["host_path"] == f"{lab.home}/devroot/dev/nvidia0"
+    assert all(file["host_path"].startswith(f"{lab.home}/moved/") for file in found["files"])
+
+
+def test_modes_and_config_files_that_are_not_there_are_errors(lab: Lab) -> None:
+    assert isinstance(run(lab, "--mode", "nosuch").exception, UsageError)
+    assert isinstance(run(lab, "--config", "/no/such.toml").exception, NvctError)
+    assert run(lab, "--format", "xml").exit_code == 2
+
+
+def test_what_has_no_bind_argument_is_told_on_stderr(lab: Lab) -> None:
+    (lab.home / "driver").rename(lab.home / "a:b")
+
+    result = run(lab, "--format", "bind", "--driver-root", lab.home / "a:b")
+
+    assert "warning: '/usr/bin/nvidia-smi' cannot be written as SRC:DST:OPTIONS" in result.stderr
+    assert "nvidia-smi" not in result.stdout
+    assert "/dev/nvidia0:rwm" in result.stdout

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The own plan with layout = "farm": its table, and how it outlives an upgrade of the driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from nvct import paths
+from nvct.cli.main import program
+from nvct.compile import refresh as compiled
+from nvct.container.plan import fingerprints, model
+from tests.support.host_tree import VERSION, WORKING_NVML
+from tests.support.shim_lab import REPOSITORY, Lab
+from tests.unit.farm.lab import NEWER, FarmLab
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from click.testing import Result
+
+
+@pytest.fixture
+def node() -> Generator[Lab]:
+    made = Lab()
+    made.keys["nvct"] |= {"layout": "farm", "farm-dir": f"{made.home}/farm"}
+    made.configure()
+    made.driver()
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def elsewhere(node: Lab) -> Generator[Path]:
+    """A folder on another file system than the driver's."""
+    path = Path(tempfile.mkdtemp(prefix="nvct-", dir="/dev/shm"))
+    if path.stat().st_dev == node.home.stat().st_dev:
+        pytest.skip("/dev/shm and /tmp are one file system")
+    yield path
+    shutil.rmtree(path)
+
+
+def generated(node: Lab, *args: str) -> Result:
+    """Run nvidia-ctk cdi generate."""
+    return CliRunner().invoke(
+        program("nvidia-ctk"),
+        ["cdi", "generate", "--format", "json", *args],
+        env={paths.CONFIG_ENV: str(node.config_toml)},
+    )
+
+
+def ask(node: Lab, *argv: str) -> subprocess.CompletedProcess[str]:
+    """Run nvidia-container-cli."""
+    code = f"{WORKING_NVML}from nvct.cli.container.main import nvidia_container_cli as f; f()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *argv], env=node.env, cwd=REPOSITORY,
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+
+def own_plan(node: Lab) -> model.Plan:
+    return compiled.own_plan(str(node.config_toml), str(node.run_dir))
+
+
+def driver(node: Lab) -> FarmLab:
+    """Return the driver of a node, to install and load others."""
+    made = FarmLab.__new__(FarmLab)
+    made.host, made.path = node.host, node.home / "farm"
+    return made
+
+
+def mounts(plan: model.Plan) -> set[str]:
+    edits = plan["specs"][0]["edits"]
+    return {m[1] for part in (edits, *edits["parts"].values()) for m in part["mounts"]}
+
+
+def test_with_the_classic_layout_there_is_no_table_and_no_farm(node: Lab) -> None:
+    node.keys["nvct"]["layout"] = "classic"
+    node.configure()
+
+    plan = own_plan(node)
+
+    assert "farm" not in plan
+    assert not (node.home / "farm").exists()
+
+
+def test_the_plan_names_the_view_and_its_facts_hold(node: Lab) -> None:
+    plan = own_plan(node)
+
+    farm = plan["farm"]
+    assert farm["why"] == ""
+    assert farm["view"].startswith(f"{node.home}/farm/{VERSION}-")
+    assert fingerprints.broken(farm["facts"]) is None
+    assert model.is_current(plan)
+    assert plan["specs"][0]["edits"]["work"]["compat"] == {"driver": VERSION}
+
+
+def test_a_view_that_goes_breaks_the_tables_facts(node: Lab) -> None:
+    farm = own_plan(node)["farm"]
+
+    shutil.rmtree(farm["view"])
+
+    assert fingerprints.broken(farm["facts"]) is not None
+    assert fingerprints.broken(own_plan(node)["farm"]["facts"]) is None
+
+
+def test_where_no_view_can_be_made_the_plan_says_why_and_stands(node: Lab) -> None:
+    (node.home / "farm").mkdir()
+    (node.home / "farm").chmod(0o777)
+
+    plan = own_plan(node)
+
+    assert plan["farm"]["view"] == ""
+    assert "somebody else may write to it" in plan["farm"]["why"]
+    assert "nvidia.com/gpu=0" in plan["devices"]
+
+
+def test_by_default_a_view_of_links_is_made(node: Lab) -> None:
+    del node.keys["nvct"]["layout"]
+    node.configure()
+
+    plan = own_plan(node)
+
+    assert plan["farm"]["view"].startswith(f"{node.home}/farm/{VERSION}-")
+    assert not plan["farm"]["staged"]
+
+
+def test_by_default_there_is_no_view_where_every_file_would_be_a_mount(
+    node: Lab, elsewhere: Path
+) -> None:
+    node.keys["nvct"] |= {"layout": "auto", "farm-dir": f"{elsewhere}/farm"}
+    node.configure()
+
+    plan = own_plan(node)
+
+    assert plan["farm"]["view"] == ""
+    assert "links: " in plan["farm"]["why"]
+    assert "binds: " not in plan["farm"]["why"]
+    assert not [name for name in os.listdir(f"{elsewhere}/farm") if name != ".lock"]
+    assert "nvidia.com/gpu=0" in plan["devices"]
+
+
+@pytest.mark.parametrize("hook", ["update-ldcache", "create-symlinks", "all"])
+def test_who_disables_the_hooks_whose_work_a_view_needs_gets_none(node: Lab, hook: str) -> None:
+    node.keys["nvidia-container-runtime.modes.jit-cdi"] = {"nvcdi-disable-hooks": [hook]}
+    node.configure()
+
+    farm = own_plan(node)["farm"]
+
+    assert farm["view"] == ""
+    assert farm["why"].startswith("config.toml disables the hook ")
+
+
+def test_the_images_cuda_is_left_alone_where_its_hook_is_disabled(node: Lab) -> None:
+    node.keys["nvidia-container-runtime.modes.jit-cdi"] = {
+        "nvcdi-disable-hooks": ["enable-cuda-compat"]
+    }
+    node.configure()
+
+    plan = own_plan(node)
+
+    assert plan["farm"]["view"]
+    assert plan["specs"][0]["edits"]["work"]["compat"] == {}
+
+
+@pytest.mark.parametrize("way", ["by rename", "in place"])
+def test_an_upgrade_on_the_disk_leaves_both_layouts_with_the_loaded_driver(
+    node: Lab, way: str
+) -> None:
+    before = own_plan(node)
+    driver(node).install(NEWER, in_place=way == "in place")
+    assert not model.is_current(before)
+
+    plan = own_plan(node)
+
+    assert plan["host"]["driver"] == VERSION
+    assert plan["farm"]["version"] == VERSION
+    assert fingerprints.broken(plan["farm"]["facts"]) is None
+    assert plan["specs"][0]["refuse"] == ""
+    assert [d["refuse"] for d in plan["devices"].values() if d["refuse"]] == []
+    # The classic layout mounts the view's files at the driver's old places.
+    libcuda = [text for text in mounts(plan) if f"libcuda.so.{VERSION}" in text]
+    assert len(libcuda) == 1
+    assert f'"source":"{node.home}/farm/' in libcuda[0]
+    assert f'"destination":"/usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}"' in libcuda[0]
+    assert model.is_current(plan)
+    assert {**own_plan(node), "made": plan["made"]} == plan
+
+
+@pytest.mark.parametrize("layout", ["auto", "farm", "classic"])
+def test_a_spec_is_made_of_the_loaded_drivers_view_where_the_disk_has_another(
+    node: Lab, layout: str
+) -> None:
+    own_plan(node)
+    driver(node).install(NEWER)
+    node.keys["nvct"]["layout"] = layout
+    node.configure()
+
+    done = generated(node)
+
+    if layout == "classic":
+        assert done.exit_code == 1
+        return
+    assert done.exit_code == 0, done.output
+    assert f"warning: another driver is on the disk, and {VERSION} is loaded" in done.stderr
+    mounted = json.loads(done.stdout)["containerEdits"]["mounts"]
+    (libcuda,) = [one for one in mounted if f"libcuda.so.{VERSION}" in one["hostPath"]]
+    assert libcuda["hostPath"].startswith(f"{node.home}/farm/{VERSION}-")
+    assert libcuda["containerPath"] == f"/usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}"
+    assert NEWER not in done.stdout
+
+
+def test_what_is_listed_is_what_containers_get_where_the_disk_has_another(node: Lab) -> None:
+    own_plan(node)
+    driver(node).install(NEWER)
+
+    done = CliRunner().invoke(
+        program("nvct"),
+        ["list", "--format", "bind"],
+        env={paths.CONFIG_ENV: str(node.config_toml)},
+    )
+
+    assert done.exit_code == 0, done.output
+    assert f"warning: another driver is on the disk, and {VERSION} is loaded" in done.stderr
+    libcuda = [line for line in done.stdout.splitlines() if f"/libcuda.so.{VERSION}:" in line]
+    assert libcuda
+    assert [line for line in libcuda if not line.startswith(f"{node.home}/farm/{VERSION}-")] == []
+    assert NEWER not in done.stdout
+
+
+def test_nvidia_container_cli_tells_of_what_containers_get(node: Lab) -> None:
+    own_plan(node)
+    driver(node).install(NEWER)
+
+    info, listed = ask(node, "info"), ask(node, "list", "-l")
+
+    assert f"NVRM version:   {VERSION}\n" in info.stdout, info
+    assert f"/libcuda.so.{VERSION}\n" in listed.stdout, listed
+    assert NEWER not in listed.stdout
+    assert [path for path in listed.stdout.splitlines() if not os.path.exists(path)] == []
+
+
+def test_a_root_that_is_named_is_looked_at_whatever_a_view_has(node: Lab) -> None:
+    own_plan(node)
+    driver(node).install(NEWER)
+    node.keys["nvidia-container-cli"]["root"] = "/nvct-none"
+    node.configure()
+
+    done = ask(node, "-r", f"{node.home}/driver", "info")
+
+    assert done.returncode == 1
+    assert NEWER in done.stderr
+
+
+def test_who_names_the_drivers_root_gets_no_view(node: Lab) -> None:
+    own_plan(node)
+    driver(node).install(NEWER)
+
+    assert generated(node, "--driver-root", f"{node.home}/driver").exit_code == 1
+
+
+def test_after_the_boot_the_plan_is_made_anew_for_the_new_driver(node: Lab) -> None:
+    own_plan(node)
+    driver(node).install(NEWER)
+    between = own_plan(node)
+
+    driver(node).load(NEWER)
+    plan = own_plan(node)
+
+    assert not model.is_current(between)
+    assert plan["host"]["driver"] == plan["farm"]["version"] == NEWER
+    assert not [text for text in mounts(plan) if "/farm/" in text]
+
+
+def test_cdi_check_says_that_the_disk_has_another_driver(node: Lab) -> None:
+    def run(*args: str) -> tuple[int, str]:
+        done = CliRunner().invoke(
+            program("nvidia-ctk"), ["cdi", *args], env={paths.CONFIG_ENV: str(node.config_toml)}
+        )
+        return done.exit_code, done.output
+
+    assert run("generate", "--output", f"{node.home}/cdi/nvidia.yaml")[0] == 0
+    own_plan(node)
+    driver(node).install(NEWER)
+    own_plan(node)
+
+    status, said = run("check")
+
+    assert status == 1
+    assert f"kernel module is {VERSION}" in said
+    assert f"libraries of {NEWER}" in said
+    assert f"containers get its view {node.home}/farm/{VERSION}-" in said
+    assert " files are gone: " in said
+
+
+def test_the_shim_makes_containers_while_the_driver_on_the_disk_is_another(node: Lab) -> None:
+    node.asks("NVIDIA_VISIBLE_DEVICES=0")
+    assert node.create().status == 0
+    driver(node).install(NEWER)
+
+    node.asks("NVIDIA_VISIBLE_DEVICES=0")
+    said = node.create()
+
+    assert (said.status, said.stderr) == (0, "")
+    text = node.config_json.read_text()
+    assert "/farm/" in text
+    assert NEWER not in text
+
+
+@pytest.mark.parametrize("value", ["true", "false", '"auto"'])
+def test_the_mask_of_the_params_is_what_config_toml_says(node: Lab, value: str) -> None:
+    text = node.config_toml.read_text().replace("[nvct]\n", f"[nvct]\nparams-mask = {value}\n")
+    node.configure(text)
+
+    assert own_plan(node)["farm"]["params"] is (value == "true")
+
+
+def test_the_profile_needs_its_hook(node: Lab) -> None:
+    assert own_plan(node)["specs"][0]["edits"]["work"]["profile"] is True
+    node.keys["nvidia-container-runtime.modes.jit-cdi"] = {
+        "nvcdi-disable-hooks": ["update-application-profile"]
+    }
+    node.configure()
+
+    assert own_plan(node)["specs"][0]["edits"]["work"]["profile"] is False
+
+
+def test_the_refresh_command_prints_what_a_view_lacks(node: Lab) -> None:
+    env = {paths.CONFIG_ENV: str(node.config_toml), paths.RUN_DIR_ENV: str(node.run_dir)}
+    first = own_plan(node)["farm"]["view"]
+    os.unlink(f"{first}/lib64/libcuda.so.1")
+
+    done = CliRunner().invoke(program("nvct"), ["refresh", "own"], env=env)
+
+    assert done.exit_code == 0, done.output
+    assert f"warning: {first}/lib64/libcuda.so.1: the link is missing" in done.output
+    assert os.path.islink(f"{first}/lib64/libcuda.so.1")

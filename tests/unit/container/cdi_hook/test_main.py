@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program's contract: what fails, what doesn't, and what it says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from nvct.container.cdi_hook.main import HOOKS, main
+from nvct.errors import LINE_LIMIT
+from nvct.version import TOOLKIT_VERSION, __version__
+from tests.support.containers import Container, run_hook
+
+
+@pytest.mark.parametrize(
+    ("arguments", "warning"),
+    [
+        ([], "no CDI hook specified"),
+        (["--debug"], "no CDI hook specified"),
+        (["--unheard-of"], "no CDI hook specified"),
+        (["new-hook"], "unsupported CDI hook: new-hook"),
+        (["--unheard-of", "new-hook", "--flag", "x"], "unsupported CDI hook: new-hook"),
+        (["new\nhook"], "unsupported CDI hook: new\\nhook"),
+    ],
+)
+def test_a_hook_of_another_version_is_a_warning(
+    arguments: list[str], warning: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 0
+
+    assert capsys.readouterr().err == f"nvidia-cdi-hook: warning: {warning}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["create-symlinks", "--nonsense"], "unknown flag --nonsense [usage]"),
+        (["--nonsense", "create-symlinks"], "unknown flag --nonsense [usage]"),
+        (["update-ldcache", "--folder"], "flag --folder needs a value [usage]"),
+        (["apply", "--mask-params=maybe"], "--mask-params is 'maybe', want true or false [usage]"),
+        (["chmod", "--mode", "9"], "--mode is '9', want an octal number such as 755 [usage]"),
+        (["chmod", "--path", "/x"], "--mode is '', want an octal number such as 755 [usage]"),
+        (["create-symlinks", "--link", "a:b"], "link 'a:b' is not written TARGET::LINK [usage]"),
+    ],
+)
+def test_a_wrong_command_line_of_a_known_hook_fails(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 1
+
+    assert capsys.readouterr().err == f"nvidia-cdi-hook: {message}\n"
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (b"", "the container's state is not JSON: a value is missing at 0"),
+        (b"[]", "the container's state is no JSON object"),
+        (b"{}", "the container's state names no bundle"),
+        (b'{"bundle":"x"}', "the container's state has the relative path 'x'"),
+        (b'{"root":"."}', "the container's state names no bundle"),
+        (b'{"bundle":7}', "the container's state has a bundle that is no string"),
+        (b'{"bundle":"/nonexistent"}', "cannot read /nonexistent/config.json: No such file or"),
+        (b'{"bundle":"/x"} {}', "the container's state is not JSON: something follows its end"),
+    ],
+)
+def test_a_state_that_names_no_root_fails(
+    state: bytes, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_hook("update-application-profile", state=state) == 1
+
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"nvidia-cdi-hook: {message}")
+    assert shown.endswith("[bad-bundle]\n")
+    assert len(shown) <= LINE_LIMIT + 1
+
+
+@pytest.mark.parametrize("config", [{}, {"root": {}}, {"root": {"path": ""}}, {"root": None}])
+def test_a_config_without_root_path_fails(
+    container: Container, config: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    container.write_config(config)
+
+    assert container.hook("update-application-profile") == 1
+    assert "config.json has no root.path" in capsys.readouterr().err
+
+
+def test_the_hosts_root_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_hook("update-application-profile", state=b'{"root":"/../"}') == 1
+
+    assert "the container's root is the host's" in capsys.readouterr().err
+
+
+def test_an_absolute_root_path_is_taken_as_it_is(container: Container) -> None:
+    container.write_config({"root": {"path": str(container.root)}})
+
+    assert container.hook("create-symlinks", "--link", "a::/b") == 0
+    assert container.tree() == {"b": "-> a"}
+
+
+def test_a_root_in_the_state_needs_no_config(container: Container) -> None:
+    (container.bundle / "config.json").unlink()
+
+    state = {"root": str(container.root), "bundle": "/nonexistent"}
+    assert container.hook("create-symlinks", "--link", "a::/b", state=state) == 0
+    assert container.tree() == {"b": "-> a"}
+
+
+def test_a_relative_root_in_the_state_is_below_the_bundle(container: Container) -> None:
+    (container.bundle / "config.json").unlink()
+
+    state = {"root": "rootfs", "bundle": str(container.bundle)}  # as crun 1.8 writes it
+    assert container.hook("create-symlinks", "--link", "a::/b", state=state) == 0
+    assert container.tree() == {"b": "-> a"}
+
+
+def test_the_state_may_stand_in_a_file(container: Container) -> None:
+    state = container.bundle / "state.json"
+    state.write_text(f'{{"bundle": "{container.bundle}"}}')
+
+    assert run_hook("create-symlinks", "--link=a::/b", f"--container-spec={state}") == 0
+    assert container.tree() == {"b": "-> a"}
+
+
+def test_an_endless_state_is_refused(
+    container: Container, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = container.bundle / "state.json"
+    state.write_bytes(b" " * (2 << 20))
+
+    with state.open("rb") as file:
+        assert main(["update-application-profile"], file.fileno()) == 1
+    assert "longer than 1048576 bytes" in capsys.readouterr().err
+
+
+def test_noop_reads_nothing() -> None:
+    assert main(["noop"], -1) == 0
+
+
+@pytest.mark.parametrize("name", sorted(HOOKS))
+def test_every_hook_has_help_with_its_flags(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"], -1) == 0
+
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: nvidia-cdi-hook {name}")
+    assert all(f"--{flag}" in shown for flag in HOOKS[name])
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["help"], ["-h"], ["-h", "noop"]])
+def test_help_lists_the_hooks(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments, -1) == 0
+
+    assert "update-ldcache" in capsys.readouterr().out
+
+
+def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"], -1) == 0
+
+    said = f"NVIDIA CDI Hook version {TOOLKIT_VERSION}\nnvct: {__version__}\n"
+    assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--debug", "noop"], ["noop", "--debug"], ["noop", "-d", "--quiet=true"],
+        ["noop", "extra", "--quiet"], ["--quiet=false", "noop", "x", "y"], ["--", "noop"],
+        ["noop", "--", "--nosuch"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_the_incumbent_ignores_is_ignored(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_help_of_a_hook_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("help", "h", "--help"):
+        assert main(["chmod", word], -1) == 0
+        assert capsys.readouterr().out.startswith("usage: nvidia-cdi-hook chmod ")
+
+
+def test_a_flag_behind_a_word_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["create-symlinks", "word", "--link=a::/b", "--container-spec=/nonexistent"]
+    assert main(words, -1) == 1
+    assert "/nonexistent" in capsys.readouterr().err
+
+
+def test_applying_imports_nothing_slow(container: Container) -> None:
+    container.file("/lib64/ld-linux-x86-64.so.2")
+    container.library("/drv/libcuda.so.1", "libcuda.so.1")
+    program = (
+        "import sys; sys.path.append(sys.argv.pop(1)); from nvct.container.cdi_hook.main import main; "
+        "status = main(sys.argv[1:]); print(*sys.modules); sys.exit(status)"
+    )
+    arguments = ["--folder", "/drv", "--link", "a::/b", "--application-profile", "--mask-params"]
+    command = [sys.executable, "-I", "-S", "-c", program, sys.path[0] or ".", "apply", *arguments]
+
+    done = subprocess.run(
+        command,
+        input=f'{{"bundle": "{container.bundle}"}}',
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+
+    loaded = set(done.stdout.split())
+    assert "nvct.container.cdi_hook.update_ldcache" in loaded
+    assert not loaded & {"os", "re", "json", "typing", "struct", "ctypes", "enum", "functools"}

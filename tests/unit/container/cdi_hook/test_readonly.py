@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A root that is read-only before the hook runs, as crun makes it, and what stays closed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from nvct.container.cdi_hook.context import Context
+from nvct.container.cdi_hook.options import Options
+from nvct.errors import HostError
+from nvct.linux import constants as c
+from nvct.linux.kernel import KERNEL, Kernel
+from tests.support.forked import in_mount_namespace
+from tests.support.hot import HOT_ENV
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.support.containers import Container
+
+LINK = "libcuda.so.580::/usr/lib/libcuda.so.1"
+FLAGS = c.MS_REMOUNT | c.MS_BIND | c.MS_NOSUID | c.MS_NODEV
+
+
+def read_only(container: Container, *, readonly: object = True) -> None:
+    """Mount the root over itself and close it, as crun does; config.json asks for it."""
+    container.write_config({"root": {"path": "rootfs", "readonly": readonly}})
+    root = str(container.root)
+    KERNEL.mount(root, root, None, c.MS_BIND)
+    KERNEL.mount(None, root, None, FLAGS | c.MS_RDONLY)
+
+
+def cannot_write(container: Container) -> bool:
+    with pytest.raises(OSError) as refused:
+        container.file("/new")
+    return refused.value.errno == errno.EROFS
+
+
+def test_files_are_written_and_the_container_still_cannot(container: Container) -> None:
+    container.file("/usr/lib/libcuda.so.580")
+
+    def hooked() -> None:
+        read_only(container)
+        mounts = Path("/proc/thread-self/mountinfo").read_text()
+        pid = os.fork()  # the hook is a process of its own, in the container's mount namespace
+        if pid == 0:
+            os._exit(container.hook("apply", "--link", LINK))
+        assert os.waitpid(pid, 0)[1] == 0
+        assert (container.root / "usr/lib/libcuda.so.1").readlink() == Path("libcuda.so.580")
+        assert Path("/proc/thread-self/mountinfo").read_text() == mounts
+        assert cannot_write(container)
+
+    in_mount_namespace(hooked)
+
+
+def test_what_the_mount_forbids_stays_forbidden_while_files_are_written(
+    container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(HOT_ENV, raising=False)
+
+    def hooked() -> None:
+        read_only(container)
+        assert container.hook("apply", "--link", LINK) == 0
+        # This process has been the hook, so it sees what the hook saw.
+        flags = os.statvfs(".").f_flag
+        assert not flags & os.ST_RDONLY
+        assert flags & os.ST_NOSUID
+        assert flags & os.ST_NODEV
+
+    in_mount_namespace(hooked)
+
+
+def test_the_params_mask_is_mounted_where_the_container_sees_it(container: Container) -> None:
+    params = container.file("/proc/driver/nvidia/params", "ModifyDeviceFiles: 1\n")
+    (container.root / "dev").mkdir()
+    proc = container.proc
+    container.params("ModifyDeviceFiles: 1\n")
+    (proc / "self").rename(proc / "gone")
+    (proc / "self").symlink_to("/proc/self")
+
+    def hooked() -> None:
+        read_only(container)
+        KERNEL.mount("none", str(container.root / "dev"), "tmpfs")
+        pid = os.fork()
+        if pid == 0:
+            flags = ("--mask-params", "--link", LINK, "--proc-root", str(proc))
+            os._exit(container.hook("apply", *flags))
+        assert os.waitpid(pid, 0)[1] == 0
+        assert params.read_text() == "ModifyDeviceFiles: 0\n"
+        assert (container.root / "usr/lib/libcuda.so.1").is_symlink()
+
+    in_mount_namespace(hooked)
+
+
+@pytest.mark.parametrize("readonly", [False, None, "yes"])
+def test_a_root_that_config_json_does_not_close_stays_closed(
+    container: Container, capfd: pytest.CaptureFixture[str], readonly: object
+) -> None:
+    def hooked() -> None:
+        read_only(container, readonly=readonly)
+        assert container.hook("apply", "--link", LINK) == 1
+        assert cannot_write(container)
+
+    in_mount_namespace(hooked)
+    assert "Read-only file system" in capfd.readouterr().err
+
+
+def test_a_root_that_was_closed_on_the_host_stays_closed(
+    container: Container, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def hooked() -> None:
+        read_only(container)
+        read_only(container)  # the runtime's own mount of what is closed
+        assert container.hook("apply", "--link", LINK) == 1
+
+    in_mount_namespace(hooked)
+    assert "Read-only file system" in capfd.readouterr().err
+
+
+def test_a_root_that_is_no_mount_is_not_opened(
+    container: Container, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def hooked() -> None:
+        read_only(container)
+        inner = container.root / "inner"
+        container.write_config({"root": {"path": str(inner), "readonly": True}})
+        assert container.hook("apply", "--link", LINK) == 1
+
+    (container.root / "inner").mkdir()
+    in_mount_namespace(hooked)
+    assert "Read-only file system" in capfd.readouterr().err
+
+
+class RefusingKernel(Kernel):
+    """A kernel that lets this process have no namespace."""
+
+    def unshare(self, *_args: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+def test_without_the_right_to_it_one_sentence_says_so(container: Container) -> None:
+    def hooked() -> None:
+        read_only(container)
+        state = container.bundle.parent / "state"
+        state.write_text(json.dumps({"bundle": str(container.bundle)}))
+        options = Options()
+        options.texts = {"container-spec": str(state)}
+        context = Context(options, -1, pytest.fail, kernel=RefusingKernel())
+        with pytest.raises(HostError, match="read-only root cannot be written to by a hook"):
+            context.root()
+        context.close()
+
+    in_mount_namespace(hooked)

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cache, the drop-in and musl's path file of a container."""
+
+from __future__ import annotations
+
+import posix
+
+import pytest
+
+from nvct.container.rootfs import linker_conf
+from nvct.linux import ldcache
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.support.containers import Container
+
+CACHE = "/etc/ld.so.cache"
+DROPIN = "/etc/ld.so.conf.d/00-nvct.conf"
+LOADER = "/lib64/ld-linux-x86-64.so.2"
+
+
+@pytest.fixture
+def glibc(container: Container) -> Container:
+    """An image with a merged /usr whose cache says /lib, as Debian's does."""
+    container.library("/usr/lib/x86_64-linux-gnu/libc.so.6", "libc.so.6")
+    container.link("/lib", "usr/lib")
+    container.file(LOADER)
+    container.file("/etc/ld.so.conf", "include /etc/ld.so.conf.d/*.conf\n")
+    entries = [("libc.so.6", "/lib/x86_64-linux-gnu/libc.so.6")]
+    container.file(CACHE, ldcache.merge(None, entries, machine="x86_64")).chmod(0o640)
+    return container
+
+
+def entries_of(container: Container) -> list[tuple[str, str]]:
+    data = (container.root / CACHE[1:]).read_bytes()
+    return [(e[0], e[1]) for e in ldcache.parse(data).entries]
+
+
+def test_libraries_of_a_folder_go_into_the_cache_and_the_folder_into_a_drop_in(
+    glibc: Container,
+) -> None:
+    glibc.library("/drv/libcuda.so.1", "libcuda.so.1")
+
+    assert glibc.hook("update-ldcache", "--folder", "/drv/") == 0
+
+    assert entries_of(glibc) == [
+        ("libcuda.so.1", "/drv/libcuda.so.1"),
+        ("libc.so.6", "/lib/x86_64-linux-gnu/libc.so.6"),
+    ]
+    assert glibc.read(DROPIN) == "# driver\n/drv\n"
+    assert (glibc.root / CACHE[1:]).stat().st_mode & 0o777 == 0o640
+
+
+def test_running_twice_changes_nothing(glibc: Container) -> None:
+    glibc.library("/drv/libcuda.so.1", "libcuda.so.1")
+    glibc.hook("update-ldcache", "--folder", "/drv")
+    before = glibc.tree()
+    inodes = [(glibc.root / p[1:]).stat().st_ino for p in (CACHE, DROPIN)]
+
+    assert glibc.hook("update-ldcache", "--folder", "/drv") == 0
+
+    assert glibc.tree() == before
+    assert inodes == [(glibc.root / p[1:]).stat().st_ino for p in (CACHE, DROPIN)]
+
+
+def test_the_images_own_folder_is_named_as_its_cache_does_and_needs_no_drop_in(
+    glibc: Container,
+) -> None:
+    glibc.library("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "libcuda.so.1")
+
+    assert glibc.hook("update-ldcache", "--folder", "/usr/lib/x86_64-linux-gnu") == 0
+
+    assert ("libcuda.so.1", "/lib/x86_64-linux-gnu/libcuda.so.1") in entries_of(glibc)
+    assert len(entries_of(glibc)) == 2
+    assert not (glibc.root / DROPIN[1:]).exists()
+
+
+def test_a_folder_that_the_images_ldconfig_knows_needs_no_drop_in(glibc: Container) -> None:
+    glibc.library("/opt/known/libcuda.so.1", "libcuda.so.1")
+    old = (glibc.root / CACHE[1:]).read_bytes()
+    known = [("libold.so", "/opt/known/libold.so")]
+    glibc.file(CACHE, ldcache.merge(old, known, machine="x86_64"))
+
+    for _ in range(2):
+        assert glibc.hook("update-ldcache", "--folder", "/opt/known") == 0
+        assert not (glibc.root / DROPIN[1:]).exists()
+
+
+def test_ours_comes_before_the_images_own(glibc: Container) -> None:
+    old = (glibc.root / CACHE[1:]).read_bytes()
+    stub = [("libcuda.so.1", "/opt/stubs/libcuda.so.1")]
+    glibc.file(CACHE, ldcache.merge(old, stub, machine="x86_64"))
+    glibc.library("/drv/libcuda.so.1", "libcuda.so.1")
+
+    glibc.hook("update-ldcache", "--folder", "/drv")
+
+    assert [path for name, path in entries_of(glibc) if name == "libcuda.so.1"] == [
+        "/drv/libcuda.so.1",
+        "/opt/stubs/libcuda.so.1",
+    ]
+
+
+def test_a_folder_of_an_earlier_start_is_forgotten(glibc: Container) -> None:
+    before = glibc.tree()
+    glibc.library("/old/libcuda.so.1", "libcuda.so.1")
+    glibc.hook("update-ldcache", "--folder", "/old")
+    assert len(entries_of(glibc)) == 2
+
+    assert glibc.hook("update-ldcache", "--folder", "/gone") == 0
+
+    assert len(entries_of(glibc)) == 1
+    assert not (glibc.root / DROPIN[1:]).exists()
+    assert set(glibc.tree()) - set(before) == {"old", "old/libcuda.so.1", "etc/ld.so.conf.d"}
+
+
+def test_an_image_without_cache_gets_a_new_one(container: Container) -> None:
+    container.file(LOADER)
+    container.library("/drv/libcuda.so.1", "libcuda.so.1")
+
+    assert container.hook("update-ldcache", "--folder", "/drv") == 0
+
+    assert entries_of(container) == [("libcuda.so.1", "/drv/libcuda.so.1")]
+    assert container.read("/etc/ld.so.conf") == "include /etc/ld.so.conf.d/*.conf\n"
+    assert (container.root / CACHE[1:]).stat().st_mode & 0o777 == 0o644
+
+
+def test_libraries_of_32_bits_are_for_the_linker_of_32_bits(glibc: Container) -> None:
+    glibc.library("/drv/libcuda.so.1", "libcuda.so.1")
+    glibc.library("/drv32/libcuda.so.1", "libcuda.so.1", "i386")
+
+    glibc.hook("update-ldcache", "--folder", "/drv", "--folder", "/drv32")
+
+    data = (glibc.root / CACHE[1:]).read_bytes()
+    assert {(e[1], e[2]) for e in ldcache.parse(data).entries[:2]} == {
+        ("/drv/libcuda.so.1", 0x303), ("/drv32/libcuda.so.1", 3),
+    }  # fmt: skip
+
+
+def test_a_cache_of_unknown_format_stays_and_a_warning_says_so(
+    glibc: Container, capsys: pytest.CaptureFixture[str]
+) -> None:
+    glibc.file(CACHE, "glibc-ld.so.cache9.9")
+    glibc.library("/drv/libcuda.so.1", "libcuda.so.1")
+
+    assert glibc.hook("update-ldcache", "--folder", "/drv") == 0
+
+    assert glibc.read(CACHE) == "glibc-ld.so.cache9.9"
+    assert glibc.read(DROPIN) == "# driver\n/drv\n"
+    assert capsys.readouterr().err == (
+        "nvidia-cdi-hook: warning: ld.so.cache has an unknown format, want glibc-ld.so.cache1.1; "
+        "it is left as it is, run ldconfig in the container\n"
+    )
+
+
+@pytest.mark.parametrize("path", ["liba.so", "etc/nothing"])
+def test_an_image_without_a_dynamic_linker_stays_as_it_is(container: Container, path: str) -> None:
+    container.library("/drv/libcuda.so.1", "libcuda.so.1")
+    container.file(path)
+    before = container.tree()
+
+    assert container.hook("update-ldcache", "--folder", "/drv") == 0
+    assert container.tree() == before
+
+
+def test_musl_gets_its_path_file(container: Container) -> None:
+    machine = posix.uname().machine
+    container.file(f"/lib/ld-musl-{machine}.so.1")
+    container.library("/drv/libcuda.so.1", "libcuda.so.1")
+
+    for _ in range(2):
+        assert container.hook("update-ldcache", "--folder", "/drv") == 0
+
+    path = f"/etc/ld-musl-{machine}.path"
+    assert container.read(path) == "/lib\n/usr/local/lib\n/usr/lib\n/drv\n"
+    assert not (container.root / CACHE[1:]).exists()
+
+
+def test_musls_own_path_file_is_kept(container: Container) -> None:
+    machine = posix.uname().machine
+    container.file(f"/lib/ld-musl-{machine}.so.1")
+    path = f"/etc/ld-musl-{machine}.path"
+    container.file(path, "/opt/lib:/lib\n/x\n")
+
+    container.hook("update-ldcache", "--folder", "/drv", "--folder", "/x")
+
+    assert container.read(path) == "/opt/lib\n/lib\n/x\n/drv\n"
+
+
+@pytest.mark.parametrize("place", [CACHE, DROPIN, "/etc"])
+def test_hostile_links_do_not_lead_out(glibc: Container, place: str) -> None:
+    outside = glibc.bundle / "outside"
+    outside.mkdir()
+    (outside / "ld.so.cache").write_text("host")
+    glibc.library("/drv/libcuda.so.1", "libcuda.so.1")
+    where = glibc.root / place[1:]
+    if where.is_dir():
+        where.rename(glibc.root / "etc.old")
+    else:
+        where.unlink(missing_ok=True)
+    glibc.link(place, str(outside) if place == "/etc" else str(outside / "ld.so.cache"))
+
+    glibc.hook("update-ldcache", "--folder", "/drv")
+
+    assert [p.name for p in outside.iterdir()] == ["ld.so.cache"]
+    assert (outside / "ld.so.cache").read_text() == "host"
+
+
+def test_a_cache_that_is_a_folder_fails(
+    glibc: Container, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (glibc.root / CACHE[1:]).unlink()
+    (glibc.root / CACHE[1:]).mkdir()
+
+    assert glibc.hook("update-ldcache", "--folder", "/drv") == 1
+    assert "/etc/ld.so.cache in the container is no regular file" in capsys.readouterr().err
+
+
+def test_a_folder_whose_name_a_linker_would_misread_fails(
+    glibc: Container, capsys: pytest.CaptureFixture[str]
+) -> None:
+    glibc.library("/a b/libcuda.so.1", "libcuda.so.1")
+
+    assert glibc.hook("update-ldcache", "--folder", "/a b") == 1
+    assert "folder '/a b' cannot stand in /etc/ld.so.conf.d" in capsys.readouterr().err
+
+
+def viewed(glibc: Container) -> None:
+    """Leave what the shim leaves: entries and a drop-in of a view, and of compatibility."""
+    ours = [("libcuda.so.1", "/compat/libcuda.so.1"), ("libcuda.so.1", "/view/libcuda.so.1")]
+    data = (glibc.root / CACHE[1:]).read_bytes()
+    glibc.file(CACHE, ldcache.merge(data, ours, machine="x86_64"))
+    glibc.file(DROPIN, linker_conf.LinkerConf(["/compat"], [], ["/view"]).render())
+
+
+def test_the_view_that_the_shim_has_mounted_stays(glibc: Container) -> None:
+    viewed(glibc)
+    glibc.library("/view/libcuda.so.1", "libcuda.so.1")
+    glibc.library("/more/libmore.so.1", "libmore.so.1")
+
+    assert glibc.hook("update-ldcache", "--folder", "/more") == 0
+    assert glibc.hook("apply", "--folder", "/more") == 0
+
+    names = [path for name, path in entries_of(glibc) if name == "libcuda.so.1"]
+    assert names == ["/compat/libcuda.so.1", "/view/libcuda.so.1"]
+    assert ("libmore.so.1", "/more/libmore.so.1") in entries_of(glibc)
+    text = glibc.read(DROPIN)
+    assert (
+        text
+        == "# CUDA forward compatibility\n/compat\n# view of the driver\n/view\n# driver\n/more\n"
+    )
+
+
+def test_a_view_of_an_earlier_start_that_is_no_longer_mounted_goes(glibc: Container) -> None:
+    viewed(glibc)
+    glibc.library("/more/libmore.so.1", "libmore.so.1")
+
+    assert glibc.hook("apply", "--folder", "/more") == 0
+
+    assert "libcuda.so.1" not in [name for name, _ in entries_of(glibc)]
+    assert glibc.read(DROPIN) == "# driver\n/more\n"
+
+
+def test_links_that_take_too_many_steps_are_refused(
+    container: Container, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nine hundred libraries, each a link to a chain of links through deep folders."""
+    container.file("/lib64/ld-linux-x86-64.so.2")
+    deep = "/d" * 30
+    container.library(f"{deep}/l12/libx.so", "libx.so")
+    for number in range(12):
+        container.link(f"{deep}/l{number}", f"{deep}/l{number + 1}")
+    for number in range(900):
+        container.link(f"/drv/libz{number}.so", f"{deep}/l0/libx.so")
+    before = container.tree()
+
+    assert container.hook("update-ldcache", "--folder", "/drv") == 1
+
+    said = capfd.readouterr().err
+    assert "the paths in the container take too many steps to follow" in said
+    assert container.tree() == before

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts about the host: taken, kept as JSON, and found broken when they no longer hold."""
+
+from __future__ import annotations
+
+import os
+import time
+from hashlib import blake2b
+from typing import Any
+
+import pytest
+
+from nvct.container.plan import fingerprints
+from nvct.oci import jsontext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OLD = 1_000_000_000 * 10**9
+
+
+def aged(path: Path, ns: int = OLD) -> Path:
+    os.utime(path, ns=(ns, ns))
+    return path
+
+
+def holds(fact: Any) -> bool:
+    """Tell whether a fact holds after it has been kept as JSON, as plans are."""
+    kept = jsontext.parse(jsontext.dumps(fact), "x")
+    return fingerprints.broken([kept]) is None  # type: ignore[list-item]  # what a file holds
+
+
+def test_stat_breaks_on_whatever_a_file_is_told_by(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_text("12345")
+    fact = fingerprints.take("stat", str(aged(path)))
+    s = path.stat()
+    assert fact == ["stat", str(path), [s.st_dev, s.st_ino, 5, OLD, os.geteuid()]]
+    assert holds(fact)
+    aged(path, OLD + 1)
+    assert not holds(fact)  # by a nanosecond
+    path.write_text("123456")
+    aged(path)
+    assert not holds(fact)  # size
+    other = tmp_path / "g"
+    other.write_text("12345")
+    aged(other).rename(path)
+    assert not holds(fact)  # inode
+    path.unlink()
+    assert not holds(fact)
+
+
+def test_stat_follows_links_and_ignores_their_number(tmp_path: Path) -> None:
+    real, path = tmp_path / "real", tmp_path / "f"
+    real.write_text("1")
+    path.symlink_to(real)
+    fact = fingerprints.take("stat", str(path))
+    os.link(real, tmp_path / "hard")  # moves ctime only
+    real.chmod(0o600)
+    assert holds(fact)
+    path.unlink()
+    path.symlink_to(tmp_path / "nowhere")
+    assert not holds(fact)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_stat_breaks_on_another_owner(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_text("1")
+    fact = fingerprints.take("stat", str(path))
+    os.chown(path, 12345, -1)
+    assert not holds(fact)
+
+
+def test_absent_breaks_when_something_appears(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    fact = fingerprints.take_file(str(path), OLD)
+    assert fact == ["absent", str(path), None]
+    assert holds(fact)
+    path.symlink_to("nowhere")
+    assert holds(fact)  # a dangling link leads nowhere
+    path.unlink()
+    path.mkdir()
+    assert not holds(fact)
+
+
+def test_absent_holds_below_what_is_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "f").touch()
+    assert holds(fingerprints.take_file(f"{tmp_path}/f/below", OLD))
+
+
+def test_text_breaks_on_content_and_not_on_times(tmp_path: Path) -> None:
+    path = tmp_path / "version"
+    path.write_bytes(b"NVRM version: \xff 580\n")
+    fact = fingerprints.take("text", str(path))
+    aged(path)
+    assert holds(fact)
+    path.write_bytes(b"NVRM version: \xff 581\n")
+    assert not holds(fact)
+    path.unlink()
+    assert not holds(fact)
+    assert holds(fingerprints.take("text", str(path)))
+
+
+def test_text_reads_procfs_and_no_more_than_its_limit(tmp_path: Path) -> None:
+    assert str(fingerprints.observe("text", "/proc/self/comm")).strip()
+    path = tmp_path / "long"
+    path.write_bytes(b"x" * (fingerprints.TEXT_LIMIT + 10))
+    assert fingerprints.observe("text", str(path)) == "x" * fingerprints.TEXT_LIMIT
+
+
+def test_list_breaks_on_names_and_not_on_content(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        (tmp_path / name).touch()
+    fact = fingerprints.take("list", str(tmp_path))
+    assert fact == ["list", str(tmp_path), ["a", "b"]]
+    (tmp_path / "a").write_text("x")
+    assert holds(fact)
+    (tmp_path / "c").touch()
+    assert not holds(fact)
+
+
+def test_list_of_nothing_is_the_list_of_a_missing_directory(tmp_path: Path) -> None:
+    fact = fingerprints.take("list", f"{tmp_path}/gone")
+    assert fact[2] == []
+    (tmp_path / "gone").mkdir()
+    assert holds(fact)
+    (tmp_path / "gone" / "x").touch()
+    assert not holds(fact)
+
+
+def test_prefix_breaks_on_names_that_start_so_and_on_no_others(tmp_path: Path) -> None:
+    (tmp_path / "fs0").touch()
+    fact = fingerprints.take("prefix", f"{tmp_path}/fs")
+    assert fact[2] == ["fs0"]
+
+    (tmp_path / "other").touch()
+    assert holds(fact)
+    (tmp_path / "fs1").touch()
+    assert not holds(fact)
+    assert fingerprints.take("prefix", f"{tmp_path}/nowhere/fs")[2] == []
+
+
+def test_rdev_is_of_character_nodes_only_and_follows_no_link(tmp_path: Path) -> None:
+    assert fingerprints.take("rdev", "/dev/null")[2] == os.lstat("/dev/null").st_rdev
+    assert holds(fingerprints.take("rdev", "/dev/null"))
+    (tmp_path / "null").symlink_to("/dev/null")
+    for path in (tmp_path / "null", tmp_path, tmp_path / "gone"):
+        assert fingerprints.observe("rdev", str(path)) is None
+    assert not holds(["rdev", str(tmp_path / "null"), os.lstat("/dev/null").st_rdev])
+
+
+def test_hash_breaks_on_content_only(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    data = os.urandom(3 << 20)
+    path.write_bytes(data)
+    fact = fingerprints.take("hash", str(path))
+    first = blake2b(data[: fingerprints.HASH_LIMIT], digest_size=16).hexdigest()
+    assert fact[2] == f"{len(data)} {first}"
+    aged(path)
+    assert holds(fact)
+    with path.open("r+b") as file:
+        file.seek(fingerprints.HASH_LIMIT - 1)
+        file.write(bytes([data[fingerprints.HASH_LIMIT - 1] ^ 1]))
+    assert not holds(fact)
+
+
+def test_a_young_file_is_hashed_so_that_a_second_change_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_text("one")
+    aged(path)
+    before = path.stat()
+    fact = fingerprints.take_file(str(path), OLD + fingerprints.YOUNG_NS - 1)
+    assert fact[0] == "hash"
+    path.write_text("two")
+    aged(path)
+    after = path.stat()
+    assert (before.st_ino, before.st_size, before.st_mtime_ns) == (
+        after.st_ino, after.st_size, after.st_mtime_ns,
+    )  # fmt: skip
+    assert not holds(fact)
+
+
+@pytest.mark.parametrize(
+    ("age", "kind"),
+    [
+        (fingerprints.YOUNG_NS, "stat"),
+        (fingerprints.YOUNG_NS - 1, "hash"),
+        (0, "hash"),
+        (-(10**18), "hash"),
+    ],
+)
+def test_a_file_is_young_for_two_seconds_and_if_it_is_of_the_future(
+    tmp_path: Path, age: int, kind: str
+) -> None:
+    path = tmp_path / "f"
+    path.touch()
+    assert fingerprints.take_file(str(aged(path)), OLD + age)[0] == kind
+
+
+def test_a_young_directory_is_listed_and_an_old_one_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    assert fingerprints.take_file(str(tmp_path), time.time_ns()) == ["list", str(tmp_path), ["a"]]
+    assert fingerprints.take_file(str(aged(tmp_path)), time.time_ns())[0] == "stat"
+
+
+def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    assert fingerprints.observe("text", str(tmp_path / "fifo")) == ""
+    assert fingerprints.observe("hash", str(tmp_path / "fifo"))
+
+
+def test_the_first_broken_fact_is_shown(tmp_path: Path) -> None:
+    good = fingerprints.take("list", str(tmp_path))
+    bad, worse = ["text", "/gone", "x"], ["absent", str(tmp_path), None]
+    assert fingerprints.broken([]) is None
+    assert fingerprints.broken([good, good]) is None
+    assert fingerprints.broken([good, bad, worse]) == bad  # type: ignore[list-item]  # plain lists
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        None, 5, "stat", [], {}, ["stat"], ["stat", "/"], ["stat", "/", None, 1], [None, "/", None],
+        ["stat", None, None], ["stat", 5, None], [["stat"], "/", None], ["", "/", None],
+        ["unheard-of", "/", None], ["absent", "/\0", None], ["stat", "/\ud800", None],
+        ["list", "\0", []], {"stat": 1, "/": 2, "x": 3},
+    ],
+)  # fmt: skip
+def test_what_is_no_fact_never_holds(fact: Any) -> None:
+    assert fingerprints.broken([fact])  # and is no empty list, which would read as "all hold"
+
+
+def test_an_unknown_kind_cannot_be_taken() -> None:
+    with pytest.raises(ValueError, match="unheard-of"):
+        fingerprints.take("unheard-of", "/")
+
+
+def test_a_hash_becomes_a_stat_when_its_file_is_old_enough(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"1")
+    now = path.stat().st_mtime_ns
+    taken = [fingerprints.take_file(str(path), now)]
+    assert taken[0][0] == "hash"
+
+    assert not fingerprints.settle(taken, now)
+    assert fingerprints.settle(taken, now + 3 * fingerprints.YOUNG_NS)
+
+    assert taken[0][0] == "stat"
+    assert fingerprints.broken(taken) is None
+    assert not fingerprints.settle(taken, now + 3 * fingerprints.YOUNG_NS)
+
+
+def test_a_hash_that_no_longer_holds_is_never_settled(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"1")
+    now = path.stat().st_mtime_ns
+    taken = [fingerprints.take_file(str(path), now)]
+    path.write_bytes(b"2")
+    os.utime(path, ns=(now, now))
+
+    assert not fingerprints.settle(taken, now + 3 * fingerprints.YOUNG_NS)
+    assert fingerprints.broken(taken) is not None

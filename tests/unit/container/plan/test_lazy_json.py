@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans in rows: the same document again, and nothing parsed that is not asked for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvct.container.plan import lazy_json
+from nvct.errors import DocumentError
+from nvct.oci import jsontext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MOUNT = ["/usr/lib/liba.so", '{"destination":"/usr/lib/liba.so"}']
+OTHER = ["/x\ny", '{"destination":"/x\\ny"}']
+ENTRY = ["x86_64", "libcuda.so.1", "/lib64/libcuda.so.1"]
+
+
+def edits(**more: Any) -> dict[str, Any]:
+    return {"env": [], "nodes": [], "mounts": [], **more}
+
+
+def plan() -> dict[str, Any]:
+    compute = edits(mounts=[OTHER, MOUNT], cache=[ENTRY])
+    common = edits(mounts=[MOUNT], cache=[], parts={"compute": compute, "utility": edits()})
+    device = {"spec": 0, "edits": 0, "facts": [], "refuse": ""}
+    return {
+        "nvct-plan": 2,
+        "facts": [["absent", "/x", None]],
+        "specs": [{"path": "/etc/cdi/a.json", "facts": [], "edits": common, "refuse": ""}],
+        "edits": [edits(nodes=[{"path": "/dev/nvidia0"}]), edits(mounts=[MOUNT])],
+        "devices": {"k=0": device, "k=GPU-1": dict(device), "k=1": {**device, "edits": 1}},
+        "farm": {"view": "/farm/1"},
+    }  # fmt: skip
+
+
+def text(document: dict[str, Any]) -> str:
+    head, lines = lazy_json.split(document)
+    return "\n".join([jsontext.dumps(head), *lines])
+
+
+def kept(document: dict[str, Any] | None = None) -> dict[str, Any]:
+    return lazy_json.read(text(document or plan()))
+
+
+def test_a_plan_comes_back_whole() -> None:
+    assert lazy_json.join(kept()) == plan()
+    assert text(lazy_json.join(kept())) == text(plan())
+
+
+def test_what_was_read_can_be_split_again_used_or_not() -> None:
+    found = kept()
+    assert list(found["specs"][0]["edits"]["mounts"]) == [MOUNT]
+    assert text(found) == text(kept()) == text(plan())
+
+
+def test_splitting_changes_nothing_of_the_document() -> None:
+    document = plan()
+    lazy_json.split(document)
+    assert document == plan()
+
+
+def test_a_document_without_such_members_is_one_line() -> None:
+    assert "\n" not in text({"nvct-config": 2, "devices": {}, "specs": []})
+    assert kept({"a": 1}) == {"a": 1}
+
+
+def test_devices_behave_as_a_dict() -> None:
+    devices = kept()["devices"]
+    assert "k=0" in devices
+    assert "k=9" not in devices
+    assert list(devices) == ["k=0", "k=GPU-1", "k=1"]
+    assert len(devices) == 3
+    assert dict(devices.items()) == plan()["devices"]
+    assert devices["k=1"]["edits"] == devices.get("k=1")["edits"] == 1
+    assert devices.get("k=9") is None
+    with pytest.raises(KeyError):
+        devices["k=9"]
+
+
+def test_names_of_one_device_share_a_row() -> None:
+    devices = kept()["devices"]
+    assert devices["k=0"] is devices["k=GPU-1"]
+    assert text(plan()).count('"refuse":"","') + text(plan()).count('"refuse":""}') == 3
+
+
+def test_edits_behave_as_a_list() -> None:
+    found = kept()["edits"]
+    assert len(found) == 2
+    assert list(found) == plan()["edits"]
+    assert found[1] is found[1]
+    for index in (2, -1):
+        with pytest.raises(IndexError):
+            found[index]
+
+
+def test_mounts_of_a_spec_behave_as_a_list() -> None:
+    common = kept()["specs"][0]["edits"]
+    mounts = common["parts"]["compute"]["mounts"]
+    assert len(mounts) == 2
+    assert mounts[0] == OTHER
+    assert [*mounts] == [OTHER, MOUNT]
+    assert common["parts"]["utility"]["mounts"] == []
+
+
+def test_entries_of_the_linkers_cache_are_rows_of_their_own() -> None:
+    common = kept()["specs"][0]["edits"]
+    assert [*common["parts"]["compute"]["cache"]] == [ENTRY]
+    assert common["cache"] == []
+    assert "libcuda.so.1" not in "".join(text(plan()).split("\n")[:-1])
+
+
+def test_a_row_that_nobody_asks_for_is_not_parsed() -> None:
+    lines = text(plan()).split("\n")
+    lines[2:] = ["?"] * len(lines[2:])  # all but the spec: its mounts, edits and devices
+    found = lazy_json.read("\n".join(lines))
+    assert found["specs"][0]["path"] == "/etc/cdi/a.json"  # type: ignore[index]  # rows
+    with pytest.raises(DocumentError, match="a row is not JSON"):
+        list(found["specs"][0]["edits"]["mounts"])  # type: ignore[index]  # rows
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    ["", "[]", '{"rows":1}', '{"rows":{"specs":[0,1]}}', '{"rows":{"mounts":0,"specs":[1]}}',
+     '{"rows":{"mounts":0,"devices":[0,1]}}', '{"rows":[]}'],
+)  # fmt: skip
+def test_a_damaged_head_is_told(damaged: str) -> None:
+    with pytest.raises(DocumentError):
+        lazy_json.read(damaged)
+
+
+def test_a_row_that_is_missing_is_a_lookup_that_fails() -> None:
+    found = lazy_json.read('{"rows":{"mounts":1,"specs":[0,1]}}')
+    with pytest.raises(LookupError):
+        found["specs"][0]  # type: ignore[index]  # rows
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["specs", "edits", "devices", "facts", "x"]), JSON, min_size=1)
+)
+def test_any_document_comes_back(document: dict[str, Any]) -> None:
+    assert lazy_json.join(lazy_json.read(text(document))) == json.loads(json.dumps(document))

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How names are looked up in a plan, and which plan is used at all."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from nvct import paths
+from nvct.container.plan import model
+from nvct.errors import CdiSpecError, StaleSpecError, UnknownDeviceError, line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.container.plan.model import Edits, Plan
+
+BROKEN: Any = ["text", "/no/such/file", "x"]
+
+
+def edits(mark: str) -> Edits:
+    return {
+        "env": [mark],
+        "nodes": [],
+        "mounts": [],
+        "hooks": {},
+        "gids": [],
+        "net": {},
+        "rdt": "",
+    }
+
+
+def spec(path: str, **more: Any) -> dict[str, Any]:
+    return {"path": path, "facts": [], "edits": edits(f"common of {path}"), "refuse": ""} | more
+
+
+def device(at: int, mine: int, **more: Any) -> dict[str, Any]:
+    return {"spec": at, "edits": mine, "facts": [], "refuse": ""} | more
+
+
+def plan(**more: Any) -> Plan:
+    made = {
+        "nvct-plan": model.FORMAT,
+        "facts": [],
+        "specs": [spec("/a"), spec("/b")],
+        "edits": [edits("zero"), edits("one"), edits("two")],
+        "devices": {
+            "x.org/gpu=0": device(0, 0),
+            "x.org/gpu=GPU-aaaaaaaa": device(0, 0),
+            "x.org/gpu=1": device(0, 1),
+            "y.org/nic=0": device(1, 2),
+        },
+        "kinds": ["x.org/gpu", "y.org/nic"],
+        "problems": [],
+    }
+    return cast("Plan", made | more)
+
+
+def marks(found: list[Edits]) -> list[str]:
+    return [one["env"][0] for one in found]
+
+
+def test_common_edits_come_first_and_once() -> None:
+    found = model.collect(plan(), ["x.org/gpu=1", "y.org/nic=0", "x.org/gpu=0"])
+    assert marks(found) == ["common of /a", "one", "common of /b", "two", "zero"]
+
+
+def test_two_names_of_one_device_count_once() -> None:
+    found = model.collect(plan(), ["x.org/gpu=0", "x.org/gpu=GPU-aaaaaaaa", "x.org/gpu=0"])
+    assert marks(found) == ["common of /a", "zero"]
+
+
+def test_no_names_give_no_edits() -> None:
+    assert model.collect(plan(), []) == []
+
+
+def test_an_unknown_device_is_refused_with_what_there_is() -> None:
+    with pytest.raises(UnknownDeviceError) as caught:
+        model.collect(plan(), ["x.org/gpu=0", "x.org/gpu=9"])
+    assert caught.value.message == "x.org/gpu has no device '9'; it has 0, 1"
+
+
+def test_an_unknown_kind_is_refused_with_the_first_problem() -> None:
+    with pytest.raises(UnknownDeviceError, match=r"^no CDI spec defines 'z.org/gpu=0'$"):
+        model.collect(plan(), ["z.org/gpu=0"])
+    with pytest.raises(UnknownDeviceError, match=r"\(/etc/cdi/z.json is broken\)$"):
+        model.collect(plan(problems=["/etc/cdi/z.json is broken"]), ["z.org/gpu=0"])
+
+
+def test_a_refusal_fits_into_one_line_however_long_the_name() -> None:
+    many = {f"x.org/gpu={'long' * 9}{i}": device(0, 0) for i in range(100)}
+    for name in ("x.org/gpu=" + "9" * 500, "x.org/gpu=\n\x1b[2J"):
+        with pytest.raises(UnknownDeviceError) as caught:
+            model.collect(plan(devices=many), [name])
+        shown = line("nvidia-container-runtime", caught.value)
+        assert len(shown) <= 200
+        assert shown.isprintable()
+        assert shown.endswith("; nvidia-ctk cdi list shows all [unknown-device]")
+
+
+@pytest.mark.parametrize("where", ["spec", "device"])
+def test_a_broken_fact_asks_for_a_new_plan_before_anything_is_refused(where: str) -> None:
+    made = plan()
+    if where == "spec":
+        made["specs"][0].update({"facts": [BROKEN], "refuse": "it is old"})
+    else:
+        made["devices"]["x.org/gpu=0"].update({"facts": [BROKEN], "refuse": "it is old"})
+    with pytest.raises(model.StalePlanError):
+        model.collect(made, ["x.org/gpu=0"])
+    assert marks(model.collect(made, ["y.org/nic=0"])) == ["common of /b", "two"]
+
+
+def test_a_damaged_fact_asks_for_a_new_plan() -> None:
+    made = plan(specs=[spec("/a", facts=[[]]), spec("/b")])
+    with pytest.raises(model.StalePlanError):
+        model.collect(made, ["x.org/gpu=0"])
+    with pytest.raises(model.StalePlanError):
+        model.common(made, "x.org/gpu")
+
+
+@pytest.mark.parametrize("where", ["spec", "device"])
+def test_what_no_longer_fits_the_host_is_refused_with_the_reason(where: str) -> None:
+    made = plan()
+    if where == "spec":
+        made["specs"][0]["refuse"] = "it is for driver 1, but 2 is loaded"
+    else:
+        made["devices"]["x.org/gpu=0"]["refuse"] = "it is for driver 1, but 2 is loaded"
+    with pytest.raises(StaleSpecError) as caught:
+        model.collect(made, ["x.org/gpu=0"])
+    assert caught.value.message == ("x.org/gpu=0 of /a: it is for driver 1, but 2 is loaded")
+
+
+def test_common_edits_are_those_of_the_kinds_first_spec() -> None:
+    assert marks(model.common(plan(), "y.org/nic")) == ["common of /b"]
+    with pytest.raises(CdiSpecError, match=r"^no CDI spec of kind z.org/gpu$"):
+        model.common(plan(), "z.org/gpu")
+    with pytest.raises(StaleSpecError, match=r"^x.org/gpu of /a: gone$"):
+        model.common(plan(specs=[spec("/a", refuse="gone")]), "x.org/gpu")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        None, [], "plan", {}, {"nvct-plan": 1}, {"nvct-plan": 1, "facts": None},
+        {"nvct-plan": 1, "facts": {}}, {"nvct-plan": 0, "facts": []}, {"nvct-plan": "1", "facts": []},
+        {"facts": []}, {"nvct-plan": 1, "facts": [[]]}, {"nvct-plan": 1, "facts": [None]},
+        {"nvct-plan": 1, "facts": [BROKEN]}, {"nvct-plan": 1, "facts": [["new-kind", "/", None]]},
+    ],
+)  # fmt: skip
+def test_what_is_no_plan_or_no_longer_true_is_not_current(made: object) -> None:
+    assert model.is_current(made) is False
+
+
+def test_a_plan_whose_facts_hold_is_current() -> None:
+    assert model.is_current(plan(facts=[["absent", "/no/such/file", None]]))
+
+
+def test_common_edits_are_checked_as_a_devices_are() -> None:
+    made = plan()
+    made["specs"][0]["refuse"] = "it is for driver 1.2"
+
+    with pytest.raises(StaleSpecError, match=r"^x\.org/gpu of /a: it is for driver 1\.2$"):
+        model.common(made, "x.org/gpu")
+    made["specs"][0]["facts"] = [BROKEN]
+    with pytest.raises(model.StalePlanError):
+        model.common(made, "x.org/gpu")
+
+
+def farm(**more: Any) -> Any:
+    return {"view": "/farm", "facts": [], **more}
+
+
+def parted() -> Plan:
+    made = spec("/a")
+    made["edits"]["parts"] = {"compute": edits("compute"), "compat32": edits("32")}
+    return plan(specs=[made, spec("/b")], farm=farm())
+
+
+def test_a_view_comes_with_the_edits_that_it_can_take_the_place_of() -> None:
+    found = model.collect(parted(), ["x.org/gpu=0"], ["compute"])
+
+    (mark,) = [one for one in found if "farm" in one]
+    assert {**mark, "farm": None} == {**model.no_edits(), "farm": None}
+    assert mark["farm"]["table"] == farm()
+    assert mark["farm"]["capabilities"] == ["compute"]
+    assert marks(mark["farm"]["common"]) == ["common of /a", "compute"]
+    assert all(any(one is other for other in found) for one in mark["farm"]["common"])
+
+
+def test_a_view_comes_with_the_driver_alone_too() -> None:
+    (mark,) = [one for one in model.common(parted(), "x.org/gpu") if "farm" in one]
+
+    assert marks(mark["farm"]["common"]) == ["common of /a", "compute"]
+
+
+def test_without_a_table_there_is_no_view() -> None:
+    assert not [one for one in model.collect(plan(), ["x.org/gpu=0"]) if "farm" in one]
+
+
+def test_a_plan_is_as_current_as_its_view() -> None:
+    assert model.is_current(plan(farm=farm()))
+    assert not model.is_current(plan(farm=farm(facts=[BROKEN])))
+
+
+@pytest.mark.parametrize(
+    ("reason", "hint"),
+    [
+        ("its hook /h is missing", "nvct launchers install puts the hook in place"),
+        ("/lib/libcuda.so.1 is gone", "is the driver being installed? try again"),
+    ],
+)
+def test_what_is_wrong_with_our_own_spec_has_a_hint_that_helps(reason: str, hint: str) -> None:
+    made = plan(specs=[spec(f"/run/x/{paths.OWN_SPEC}", refuse=reason), spec("/b")])
+
+    with pytest.raises(StaleSpecError, match=reason) as caught:
+        model.collect(made, ["x.org/gpu=0"])
+
+    assert caught.value.hint == hint
+
+
+def worked(**work: Any) -> Plan:
+    """Return a plan whose common edits have work, and so have those of a capability."""
+    common = spec("/a")
+    common["edits"]["work"] = model.no_work() | {"folders": ["/lib"], "links": [["a", "/lib/b"]]}
+    common["edits"]["work"] |= work
+    part = edits("compute")
+    part["work"] = {**model.no_work(), "folders": ["/lib", "/lib64"], "links": [["a", "/lib/b"]]}
+    common["edits"]["parts"] = {"compute": part}
+    return plan(specs=[common, spec("/b")], hook=PROGRAM)
+
+
+PROGRAM = {"path": "/h", "args": ["h", "apply"], "env": ["A=B"]}
+COMPAT = {"driver": "580.65.06", "folder": "/compat"}
+
+
+def hooks(found: list[Edits]) -> list[Any]:
+    return [one["hook"] for one in found if "hook" in one]
+
+
+def test_the_work_of_all_parts_is_one_hooks() -> None:
+    found = model.collect(worked(params=True), ["x.org/gpu=0"], ["compute"])
+
+    (hook,) = hooks(found)
+    assert hook["program"] == PROGRAM
+    assert hook["work"] == {
+        "links": [["a", "/lib/b"]], "folders": ["/lib", "/lib64"], "compat": {},
+        "params": True, "profile": False,
+    }  # fmt: skip
+
+
+def test_what_is_not_asked_for_is_no_work() -> None:
+    (hook,) = hooks(model.collect(worked(), ["x.org/gpu=0"], []))
+
+    assert hook["work"]["folders"] == ["/lib"]
+
+
+def test_without_compat_neither_the_hook_nor_the_view_chooses() -> None:
+    made = worked(compat=COMPAT)
+    made["farm"] = farm()
+
+    with_compat = model.collect(made, ["x.org/gpu=0"])
+    without = model.collect(made, ["x.org/gpu=0"], compat=False)
+
+    for found, expected in ((with_compat, COMPAT), (without, {})):
+        (mark,) = [one["farm"] for one in found if "farm" in one]
+        for hook in (*hooks(found), *hooks(mark["common"])):
+            assert hook["work"]["compat"] == expected
+    assert hooks(model.common(made, "x.org/gpu", compat=False))[0]["work"]["compat"] == {}
+    assert made["specs"][0]["edits"]["work"]["compat"] == COMPAT  # a plan is not changed
+
+
+def test_without_compat_a_hook_with_nothing_else_to_do_is_gone() -> None:
+    made = worked(compat=COMPAT, folders=[], links=[])
+
+    assert hooks(model.collect(made, ["x.org/gpu=0"], [], compat=False)) == []
+
+
+def test_without_compat_hooks_of_other_specs_stay() -> None:
+    made = plan()
+    made["specs"][0]["edits"]["hooks"] = {"prestart": ['{"args":["--host-driver-version=1"]}']}
+
+    (common, _) = model.collect(made, ["x.org/gpu=0"], compat=False)
+
+    assert common["hooks"] == made["specs"][0]["edits"]["hooks"]

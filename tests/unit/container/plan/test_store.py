@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run directory: what lies there is used only if nobody else could have put it there."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from nvct.container.plan import store as stores
+from nvct.container.plan.store import Store, run_dir
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+PLAN = b'{"nvct-plan":1,"facts":[]}'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "run"
+    made.mkdir(0o700)
+    return made
+
+
+@pytest.fixture
+def store(folder: Path) -> Iterator[Store]:
+    made = Store(str(folder))
+    yield made
+    made.close()
+
+
+def test_what_is_written_is_read(store: Store, folder: Path) -> None:
+    assert store.write("own.plan", PLAN)
+    assert store.read("own.plan") == PLAN.decode()
+    assert (folder / "own.plan").stat().st_mode & 0o7777 == 0o600
+    assert os.listdir(folder) == ["own.plan"]
+
+
+def test_a_document_comes_back_and_is_plain_json(store: Store, folder: Path) -> None:
+    document = {"nvct-plan": 1, "facts": [], "a": "\u20ac\udcff"}
+    assert store.write_json("own.plan", document)
+    assert store.read_json("own.plan") == document
+    sealed = json.loads((folder / "own.plan").read_bytes())
+    assert sealed.pop("sum")
+    assert sealed == document
+
+
+def test_of_a_document_no_byte_can_change(store: Store, folder: Path) -> None:
+    assert store.write_json("own.plan", {"devices": {"a": {"refuse": "no", "edits": 1}}})
+    path = folder / "own.plan"
+    good = path.read_bytes()
+    for at in range(len(good)):
+        for byte in (good[at] ^ 1, 0x20, 0x30):
+            if byte == good[at]:
+                continue
+            path.write_bytes(good[:at] + bytes([byte]) + good[at + 1 :])
+            assert store.read_json("own.plan") is None, at
+        path.write_bytes(good[:at] + good[at + 1 :])
+        assert store.read_json("own.plan") is None, at
+    path.write_bytes(good)
+    assert store.read_json("own.plan") is not None
+
+
+def test_a_document_without_its_seal_is_not_used(store: Store) -> None:
+    assert store.write("own.plan", PLAN)
+    assert store.read_json("own.plan") is None
+
+
+def test_a_large_file_is_written_and_read_whole(store: Store) -> None:
+    data = b"x" * (3 << 20)
+    assert store.write("large", data)
+    assert store.read("large") == data.decode()
+
+
+def test_bytes_that_are_no_utf_8_come_back(store: Store) -> None:
+    assert store.write("f", b"\xff\xc3")
+    assert (store.read("f") or "").encode("utf-8", "surrogateescape") == b"\xff\xc3"
+
+
+def test_a_file_is_replaced_in_one_step(store: Store, folder: Path) -> None:
+    store.write("f", b"old")
+    with (folder / "f").open("rb") as reader:
+        store.write("f", b"new")
+        assert reader.read() == b"old"
+    assert store.read("f") == "new"
+
+
+def test_what_a_killed_process_left_does_not_stop_the_next(store: Store, folder: Path) -> None:
+    (folder / f".f.{os.getpid()}").write_bytes(b"half of a much longer thing")
+    assert store.write("f", b"new")
+    assert store.read("f") == "new"
+    assert os.listdir(folder) == ["f"]
+
+
+def test_what_cannot_be_written_is_said_and_leaves_nothing(store: Store, folder: Path) -> None:
+    (folder / "f").mkdir()
+    assert store.write("f", b"x") is False
+    assert store.reason == f"{folder}/f: Is a directory"
+    assert os.listdir(folder) == ["f"]
+
+
+@pytest.mark.parametrize("name", ["gone", "folder", "fifo", "link", "dangling"])
+def test_only_a_regular_file_is_read(store: Store, folder: Path, name: str) -> None:
+    (folder / "folder").mkdir()
+    os.mkfifo(folder / "fifo", 0o600)
+    (folder / "real").write_bytes(PLAN)
+    (folder / "link").symlink_to("real")
+    (folder / "dangling").symlink_to("nowhere")
+    assert store.read(name) is None
+    assert store.read_json(name) is None
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666, 0o722])
+def test_a_file_that_others_may_write_is_not_read(store: Store, folder: Path, mode: int) -> None:
+    store.write("f", PLAN)
+    (folder / "f").chmod(mode)
+    assert store.read("f") is None
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o644])
+def test_a_file_that_only_we_may_write_is_read(store: Store, folder: Path, mode: int) -> None:
+    store.write("f", PLAN)
+    (folder / "f").chmod(mode)
+    assert store.read("f") == PLAN.decode()
+
+
+@as_root
+def test_a_file_of_another_user_is_not_read(store: Store, folder: Path) -> None:
+    store.write("f", PLAN)
+    os.chown(folder / "f", 12345, -1)
+    assert store.read("f") is None
+
+
+def test_a_file_that_is_too_large_is_not_read(store: Store, folder: Path) -> None:
+    (folder / "f").touch(0o600)
+    os.truncate(folder / "f", stores.LIMIT + 1)
+    assert store.read("f") is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", PLAN[:-1], PLAN[: len(PLAN) // 2], PLAN + b"}", b"[]", b"null", b"\x00" * 26, b"NaN",
+     b"\xff", b"[" * 100_000],
+)  # fmt: skip
+def test_a_half_written_or_damaged_plan_is_not_used(store: Store, data: bytes) -> None:
+    store.write("own.plan", data)
+    assert store.read_json("own.plan") is None
+    rest = data.decode("latin-1")
+    store.write("own.plan", (stores._seal(rest) + rest).encode("latin-1"))
+    assert store.read_json("own.plan") is None
+
+
+def test_a_missing_directory_is_made_for_us_alone(tmp_path: Path) -> None:
+    path = tmp_path / "user" / "nvct"
+    assert Store(str(path)).reason == f"{path}: No such file or directory"
+    store = Store(str(path), create=True)
+    assert store.reason == ""
+    assert path.stat().st_mode & 0o7777 == 0o700
+    assert path.parent.stat().st_mode & 0o022 == 0
+    assert store.write("f", b"x")
+    store.close()
+    again = Store(str(path), create=True)
+    assert again.read("f") == "x"
+    again.close()
+
+
+def test_a_directory_is_private_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store = Store(f"{tmp_path}/run", create=True)
+        store.write("f", b"x")
+    finally:
+        os.umask(before)
+    assert store.read("f") == "x"
+    assert (tmp_path / "run").stat().st_mode & 0o7777 == 0o700
+    assert (tmp_path / "run" / "f").stat().st_mode & 0o7777 == 0o600
+    store.close()
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o701, 0o710, 0o750, 0o755, 0o777, 0o1777])
+def test_a_directory_that_is_open_to_others_is_refused(folder: Path, mode: int) -> None:
+    (folder / "f").write_bytes(PLAN)
+    folder.chmod(mode)
+    assert_unusable(Store(str(folder), create=True), f"with mode {mode:o}")
+
+
+@as_root
+def test_a_directory_of_another_user_is_refused(folder: Path) -> None:
+    (folder / "f").write_bytes(PLAN)
+    os.chown(folder, 12345, -1)
+    assert_unusable(Store(str(folder), create=True), "belongs to uid 12345")
+
+
+def test_a_directory_behind_a_link_is_refused(folder: Path, tmp_path: Path) -> None:
+    (folder / "f").write_bytes(PLAN)
+    (tmp_path / "link").symlink_to(folder)
+    assert_unusable(Store(f"{tmp_path}/link", create=True), "Not a directory")
+
+
+def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").touch()
+    assert_unusable(Store(f"{tmp_path}/run", create=True), "Not a directory")
+
+
+def test_a_directory_that_cannot_be_made_is_refused() -> None:
+    assert_unusable(Store("/proc/self/nvct", create=True), "No such file or directory")
+
+
+def assert_unusable(store: Store, reason: str) -> None:
+    assert store.fd == -1
+    assert reason in store.reason
+    assert store.read("f") is None
+    assert store.read_json("f") is None
+    assert store.write("g", b"x") is False
+    store.close()
+
+
+def test_closing_twice_closes_nothing_else(folder: Path) -> None:
+    store = Store(str(folder))
+    store.close()
+    fd = os.open("/dev/null", os.O_RDONLY)
+    store.close()
+    os.fstat(fd)
+    os.close(fd)
+
+
+def test_no_descriptor_is_left_open(folder: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    folder.chmod(0o755)
+    Store(str(folder), create=True)
+    folder.chmod(0o700)
+    store = Store(str(folder))
+    store.write("f", b"x")
+    (folder / "f").chmod(0o666)
+    store.read("f")
+    store.read("gone")
+    store.close()
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_root_of_a_user_namespace_has_the_run_directory_of_its_user(tmp_path: Path) -> None:
+    private = {"XDG_RUNTIME_DIR": "/y"}
+    assert run_dir(private, root=str(tmp_path)) == "/run/nvct"
+    if os.geteuid() == 0:
+        os.chown(tmp_path, 65534, 65534)  # what / looks like where the host's root is not mapped
+        assert run_dir(private, root=str(tmp_path)) == "/y/nvct"
+        assert run_dir({}, root=str(tmp_path)) == "/run/nvct"
+
+
+def test_the_run_directory_is_named_by_the_environment() -> None:
+    assert run_dir({"NVCT_RUN_DIR": "/x", "XDG_RUNTIME_DIR": "/y"}) == "/x"
+    private = {"XDG_RUNTIME_DIR": "/y", "NVCT_RUN_DIR": ""}
+    assert run_dir(private) == ("/run/nvct" if os.geteuid() == 0 else "/y/nvct")
+    assert run_dir({}) == run_dir({"XDG_RUNTIME_DIR": ""}) == "/run/nvct"
+
+
+def test_a_store_that_nobody_closed_leaves_no_descriptor(folder: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    Store(str(folder))
+    assert os.listdir("/proc/self/fd") == before

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device program: what it decides, and that the kernel takes it and puts it in place."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvct.container.prestart import device_filter
+from nvct.container.prestart.rule import ANY, Rule
+from nvct.container.prestart.rules import DEFAULTS
+from nvct.errors import HostError
+from nvct.linux import bpf
+from tests.support.forked import run_forked
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOAD_HALF = 0x69
+RUNC_LIKE = b"".join(
+    struct.pack("<BBhi", *code)
+    for code in (
+        (LOAD_HALF, 2 | 1 << 4, 0, 0),  # the type, by its own half of the word
+        (device_filter.LOAD_WORD, 4 | 1 << 4, 4, 0),
+        (device_filter.IF_NOT_EQUAL, 2, 3, 2),
+        (device_filter.IF_NOT_EQUAL, 4, 2, 1),
+        (device_filter.MOVE_IMM, 0, 0, 1),
+        (device_filter.EXIT, 0, 0, 0),
+        (device_filter.MOVE_IMM, 0, 0, 0),
+        (device_filter.EXIT, 0, 0, 0),
+    )
+)
+"""A program that reads its context as runc's do: it allows character devices of major 1."""
+DENY_ALL = Rule("a", ANY, ANY, "rwm", allow=False)
+NUMBERS = st.sampled_from([ANY, 0, 1, 195, 509])
+RULES = st.lists(
+    st.builds(
+        Rule,
+        st.sampled_from("abcu"),
+        NUMBERS,
+        NUMBERS,
+        st.sampled_from(["r", "w", "m", "rw", "rwm", "wm"]),
+        allow=st.booleans(),
+    ),
+    max_size=8,
+)
+DEVICES = st.tuples(
+    st.sampled_from("bc"),
+    st.sampled_from([0, 1, 195, 509, 7]),
+    st.sampled_from([0, 1, 195, 509, 7]),
+)
+
+
+def decide(program: bytes, kind: str, major: int, minor: int, access: str) -> bool:
+    """Run a program as the kernel does, as far as it uses the instruction set."""
+    bits = sum(device_filter.ACCESS[letter] for letter in access)
+    context = struct.pack("III", bits << 16 | device_filter.KINDS[kind], major, minor)
+    code = list(struct.iter_unpack("<BBhi", program))
+    registers = [0] * 11
+    at = 0
+    while True:
+        operation, pair, offset, immediate = code[at]
+        to, source = pair & 15, pair >> 4
+        at += 1
+        if operation == device_filter.LOAD_WORD:
+            (registers[to],) = struct.unpack_from("I", context, offset)
+        elif operation == device_filter.MOVE:
+            registers[to] = registers[source]
+        elif operation == device_filter.MOVE_IMM:
+            registers[to] = immediate
+        elif operation == device_filter.AND:
+            registers[to] &= immediate
+        elif operation == device_filter.SHIFT_RIGHT:
+            registers[to] >>= immediate
+        elif operation == device_filter.IF_EQUAL:
+            at += offset if registers[to] == immediate else 0
+        elif operation == device_filter.IF_NOT_EQUAL:
+            at += offset if registers[to] != immediate else 0
+        elif operation == device_filter.EXIT:
+            return registers[0] == 1
+        else:
+            raise AssertionError(f"unknown instruction {operation:#x}")
+
+
+def expected(rules: list[Rule], kind: str, major: int, minor: int, access: str) -> bool:
+    """Say what cgroup v1 would: the last rule that names the access decides."""
+    for letter in access:
+        allowed = False
+        for rule in rules:
+            fits = (
+                rule.kind in ("a", kind)
+                and rule.major in (ANY, major)
+                and rule.minor in (ANY, minor)
+                and letter in rule.access
+            )
+            allowed = rule.allow if fits else allowed
+        if not allowed:
+            return False
+    return True
+
+
+@given(RULES, DEVICES, st.sampled_from(["r", "w", "m", "rw", "rm", "rwm"]))
+def test_a_program_decides_as_the_rules_do(
+    rules: list[Rule], device: tuple[str, int, int], access: str
+) -> None:
+    program = device_filter.build(rules)
+
+    assert decide(program, *device, access) == expected(rules, *device, access)
+
+
+def test_what_no_rule_names_is_denied() -> None:
+    assert not decide(device_filter.build([]), "c", 1, 3, "r")
+
+
+def test_rules_of_parts_of_an_access_add_up() -> None:
+    rules = [DENY_ALL, Rule("c", 195, 0, "r", allow=True), Rule("c", 195, ANY, "w", allow=True)]
+
+    program = device_filter.build(rules)
+
+    assert decide(program, "c", 195, 0, "rw")
+    assert not decide(program, "c", 195, 1, "rw")
+    assert not decide(program, "c", 195, 0, "rwm")
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    """Return a cgroup of v2 that device programs can be attached to, or skip."""
+    mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+    found = [line.split()[4] for line in mounts if " - cgroup2 " in line]
+    if os.geteuid() or not found:
+        pytest.skip("needs root and a cgroup v2 hierarchy")
+    folder = Path(found[0], f"nvct-test-{os.getpid()}")
+    try:
+        folder.mkdir()
+        os.close(bpf.load(device_filter.build([]), "nvct_test"))
+    except OSError as error:
+        if folder.is_dir():
+            folder.rmdir()
+        pytest.skip(f"no device programs here: {error}")
+    yield folder
+    folder.rmdir()
+
+
+def _opens(cgroup: Path, device: Path) -> str:
+    script = f"echo $$ > {cgroup}/cgroup.procs; cat {device}"
+    done = subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, check=False, env={"LC_ALL": "C"}
+    )
+    return done.stderr.strip().rpartition(": ")[2]
+
+
+@pytest.mark.parametrize("flags", [bpf.ALLOW_MULTI, 0])
+def test_the_kernel_puts_a_program_in_the_place_of_another(
+    flags: int, cgroup: Path, tmp_path: Path
+) -> None:
+    base = [DENY_ALL, *(Rule(*rule, allow=True) for rule in DEFAULTS)]
+    gpu = tmp_path / "nvidia0"
+    os.mknod(gpu, 0o20666, os.makedev(195, 77))
+    fd = os.open(cgroup, os.O_RDONLY)
+    first = bpf.load(device_filter.build(base), "first")
+    bpf.attach(fd, first, flags)
+    before = bpf.query(fd)
+    assert _opens(cgroup, gpu) == "Operation not permitted"
+
+    device_filter.replace([str(cgroup)], [*base, Rule("c", 195, 77, "rw", allow=True)])
+
+    after = bpf.query(fd)
+    os.close(fd)
+    os.close(first)
+    assert (after[0], len(after[1])) == (before[0], 1)
+    assert after[1] != before[1]
+    assert _opens(cgroup, gpu) == "No such device or address"
+    assert _opens(cgroup, Path("/dev/null")) == ""
+    assert _opens(cgroup, Path("/dev/kmsg")) == "Operation not permitted"
+
+
+def test_each_of_several_programs_is_replaced(cgroup: Path, tmp_path: Path) -> None:
+    gpu = tmp_path / "nvidia0"
+    os.mknod(gpu, 0o20666, os.makedev(195, 77))
+    fd = os.open(cgroup, os.O_RDONLY)
+    for name in ("one", "two"):
+        bpf.attach(fd, bpf.load(device_filter.build([DENY_ALL]), name), bpf.ALLOW_MULTI)
+    assert len(bpf.query(fd)[1]) == 2
+
+    device_filter.replace([str(cgroup)], [Rule("c", 195, ANY, "rw", allow=True)])
+
+    assert len(bpf.query(fd)[1]) == 2
+    os.close(fd)
+    assert _opens(cgroup, gpu) == "No such device or address"
+
+
+def test_a_program_allows_more_and_decides_the_rest_as_before(
+    cgroup: Path, tmp_path: Path
+) -> None:
+    """The rules of the programs that are there are not known: each keeps its own."""
+    gpu = tmp_path / "nvidia0"
+    os.mknod(gpu, 0o20666, os.makedev(195, 77))
+    fd = os.open(cgroup, os.O_RDONLY)
+    base = [DENY_ALL, *(Rule(*rule, allow=True) for rule in DEFAULTS)]
+    for program in (device_filter.build(base), RUNC_LIKE):
+        bpf.attach(fd, bpf.load(program, "theirs"), bpf.ALLOW_MULTI)
+    assert _opens(cgroup, gpu) == "Operation not permitted"
+
+    for _ in range(2):
+        device_filter.extend([str(cgroup)], [Rule("c", 195, 77, "rw", allow=True)])
+
+    assert len(bpf.query(fd)[1]) == 2
+    os.close(fd)
+    assert _opens(cgroup, gpu) == "No such device or address"
+    assert _opens(cgroup, Path("/dev/null")) == ""
+    assert _opens(cgroup, Path("/dev/kmsg")) == "Operation not permitted"
+    other = tmp_path / "nvidia1"
+    os.mknod(other, 0o20666, os.makedev(195, 78))
+    assert _opens(cgroup, other) == "Operation not permitted"
+
+
+@given(
+    RULES,
+    st.lists(st.tuples(NUMBERS, NUMBERS), max_size=3),
+    DEVICES,
+    st.sampled_from(["r", "rw", "m"]),
+)
+def test_rules_before_a_program_only_add(
+    theirs: list[Rule],
+    numbers: list[tuple[int, int]],
+    device: tuple[str, int, int],
+    access: str,
+) -> None:
+    ours = [Rule("c", major, minor, "rw", allow=True) for major, minor in numbers]
+    program = device_filter.build(theirs)
+
+    found = decide(device_filter.before(ours, program), *device, access)
+
+    is_ours = any(expected([rule], *device, access) for rule in ours)
+    assert found == (is_ours or decide(program, *device, access))
+
+
+def test_a_cgroup_without_programs_gets_none(cgroup: Path) -> None:
+    device_filter.replace([str(cgroup)], [DENY_ALL])
+
+    fd = os.open(cgroup, os.O_RDONLY)
+    assert bpf.query(fd)[1] == []
+    os.close(fd)
+
+
+def test_400_rules_are_no_program_too_large(cgroup: Path) -> None:
+    rules = [Rule("c", 200 + n, n, "rw", allow=bool(n % 2)) for n in range(400)]
+
+    os.close(bpf.load(device_filter.build(rules), "large"))
+
+
+def test_what_the_kernel_refuses_says_where(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match=f"cannot change the device rules of {tmp_path}/no: No "):
+        device_filter.replace([f"{tmp_path}/no"], [])
+    with pytest.raises(HostError, match=f"cannot change the device rules of {tmp_path}"):
+        device_filter.replace([str(tmp_path)], [])  # no cgroup
+
+
+def test_descriptors_of_programs_do_not_outlive_an_exec(cgroup: Path) -> None:
+    def child() -> None:
+        fd = bpf.load(device_filter.build([]), "inherit")
+        assert not os.get_inheritable(fd)
+
+    assert cgroup.is_dir()
+    assert run_forked(child) == 0

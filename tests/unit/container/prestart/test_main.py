@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hook's command line, its state, and what it decides before it touches a container."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from nvct.config.model import Config
+from nvct.container.prestart import deliver, main, state
+from nvct.container.prestart.container import Container, is_rootless, rootfs_of
+from nvct.errors import BundleError, ConfigError, HostError, RequestError
+from nvct.oci.bundle import Bundle
+from nvct.sim.bundle import config as make_config
+from nvct.version import TOOLKIT_VERSION, __version__
+from tests.support.launcher import script
+from tests.support.shim_lab import PYTHON, REPOSITORY, Lab, started
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PROGRAM = "nvidia-container-runtime-hook"
+BOOT = (
+    "import sys;sys.path.insert(0,{packages!r});"
+    "from nvct.container.prestart.launch import main;main({cold!r})"
+)
+BANNED = {
+    "os", "re", "json", "typing", "dataclasses", "pathlib", "enum", "functools", "collections",
+    "logging", "argparse", "subprocess", "shutil", "tempfile", "contextlib", "ctypes", "struct",
+    "socket", "inspect", "traceback", "site",
+}  # fmt: skip
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    made = Lab()
+    yield made
+    made.remove()
+
+
+def hook(
+    lab: Lab, *args: str, data: object = None, program: str = PROGRAM
+) -> subprocess.CompletedProcess[str]:
+    """Run the hook as the launcher starts it, with a state of this test's own process."""
+    if data is None:
+        data = {"ociVersion": "1.0.2", "id": "x", "pid": os.getpid(), "bundle": str(lab.bundle)}
+    return subprocess.run(
+        [*started(BOOT, lab.cold), program, *args], env=lab.env, cwd=lab.home,
+        input=data if isinstance(data, str) else json.dumps(data), capture_output=True, text=True,
+        check=False, timeout=60,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["poststart", "poststop"])
+def test_what_comes_after_the_start_has_nothing_to_do(command: str, lab: Lab) -> None:
+    said = hook(lab, command, data="no state at all")
+
+    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("args", [[], ["createRuntime"], ["--nonsense", "prestart"]])
+def test_anything_else_is_a_usage_error(args: list[str], lab: Lab) -> None:
+    said = hook(lab, *args)
+
+    assert said.returncode == 2
+    assert said.stderr.startswith(f"{PROGRAM}: ")
+    assert said.stderr.count("\n") == 1
+
+
+def test_the_incumbent_s_flags_are_known(lab: Lab) -> None:
+    said = f"NVIDIA Container Runtime Hook version {TOOLKIT_VERSION}\nnvct: {__version__}\n"
+    assert hook(lab, "-version").stdout == said
+    assert "prestart" in hook(lab, "--help").stdout
+    assert hook(lab, "-debug", "poststop").returncode == 0
+
+
+def test_a_message_begins_with_the_name_that_was_called(lab: Lab) -> None:
+    said = hook(lab, "what", program="nvidia-container-toolkit")
+
+    assert said.stderr.startswith("nvidia-container-toolkit: no command 'what'")
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        [],
+        ["NVIDIA_VISIBLE_DEVICES="],
+        ["NVIDIA_VISIBLE_DEVICES=void"],
+        ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_VISIBLE_DEVICES=void"],
+        ["CUDA_VERSION="],
+    ],
+)
+def test_who_asks_for_no_gpu_never_fails(env: list[str], lab: Lab) -> None:
+    lab.asks(*env)
+    lab.configure("mode = [broken")
+
+    said = hook(lab, "prestart")
+
+    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
+    assert os.listdir(lab.bundle / "rootfs") == []
+
+
+def test_who_was_served_by_volume_mounts_is_not_served_again(lab: Lab) -> None:
+    lab.keys[""] = {"accept-nvidia-visible-devices-as-volume-mounts": True}
+    mounts = [{"destination": "/var/run/nvidia-container-devices/0", "source": "/dev/null"}]
+    lab.asks("NVIDIA_VISIBLE_DEVICES=void", mounts=mounts)
+
+    assert hook(lab, "prestart").returncode == 0
+
+
+def test_annotations_are_not_for_a_hook(lab: Lab) -> None:
+    lab.asks(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=0"})
+
+    assert hook(lab, "prestart").returncode == 0
+
+
+def test_a_container_with_our_own_mounts_is_refused(lab: Lab) -> None:
+    lab.driver()
+    lab.asks("NVIDIA_VISIBLE_DEVICES=0")
+
+    said = hook(lab, "prestart")
+
+    assert said.returncode == 1
+    assert "has no mount namespace of its own" in said.stderr
+    assert said.stderr.count("\n") == 1
+    assert os.listdir(lab.bundle / "rootfs") == []
+
+
+def test_a_request_that_cannot_be_had_is_one_line(lab: Lab) -> None:
+    lab.driver()
+    lab.asks("NVIDIA_VISIBLE_DEVICES=7")
+
+    said = hook(lab, "prestart")
+
+    assert said.returncode == 1
+    assert said.stderr.startswith(f"{PROGRAM}: nvidia.com/gpu has no device '7'")
+    assert said.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("program", ["shim", "hook"])
+def test_a_fifo_as_config_toml_keeps_nobody_waiting(program: str, lab: Lab) -> None:
+    lab.config_toml.unlink()
+    os.mkfifo(lab.config_toml)
+    lab.asks("NVIDIA_VISIBLE_DEVICES=0")
+    before = time.monotonic()
+
+    said = lab.create().stderr if program == "shim" else hook(lab, "prestart").stderr
+
+    wanted = f"{lab.config_toml} is no regular file; put a file of settings there [bad-config]\n"
+    assert said.endswith(wanted)
+    assert time.monotonic() - before < 10.0  # half of what is waited for an answer
+
+
+def test_a_named_config_file_is_used(lab: Lab) -> None:
+    other = lab.home / "other.toml"
+    other.write_text("mode = [broken", encoding="utf-8")
+    lab.asks("NVIDIA_VISIBLE_DEVICES=0")
+
+    said = hook(lab, "-config", str(other), "prestart")
+
+    assert said.returncode == 1
+    assert "other.toml" in said.stderr
+
+
+def test_a_library_that_goes_again_and_again_is_named(lab: Lab) -> None:
+    """The new plan is checked as well, before anything of the container is entered."""
+    lab.driver()
+    lab.asks("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all")
+    assert lab.create().status == 0
+    (gone,) = (lab.home / "driver").rglob("libnvidia-ptxjitcompiler.so.580*")
+    lab.asks("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all")
+    body = f'touch {gone}; {lab.cold} "$@"; status=$?; rm {gone}; exit $status\n'
+    lab.cold = str(script(lab.home / "bin/python", body))
+    gone.unlink()
+
+    said = hook(lab, "prestart")
+
+    assert said.returncode == 1
+    assert f"{gone} went away meanwhile; is the driver being installed?" in said.stderr
+
+
+def _bundle(*env: str) -> Bundle:
+    return Bundle("/b/config.json", json.dumps(make_config(["true"], env=env)))
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_a_request_is_read_with_the_rules_of_mode_legacy(mode: str) -> None:
+    config = Config()
+    config.mode = mode
+
+    request = main.asked(_bundle("NVIDIA_VISIBLE_DEVICES=0,1"), config)
+
+    assert request is not None
+    assert (request.ids, request.mode) == (["0", "1"], "legacy")
+    assert request.capabilities == ["compute", "utility"]
+
+
+@pytest.mark.parametrize("mode", ["cdi", "jit-cdi", "csv"])
+def test_in_other_modes_a_request_is_refused_unless_that_is_switched_off(mode: str) -> None:
+    config = Config()
+    config.mode = mode
+    assert main.asked(_bundle(), config) is None
+    config.mode = mode
+    with pytest.raises(ConfigError, match=f"in mode {mode} a prestart hook gives no GPU"):
+        main.asked(_bundle("NVIDIA_VISIBLE_DEVICES=0"), config)
+
+    config.mode, config.skip_mode_detection = mode, True
+
+    assert main.asked(_bundle("NVIDIA_VISIBLE_DEVICES=0"), config) is not None
+
+
+def test_cdi_names_are_refused() -> None:
+    with pytest.raises(RequestError, match=r"names the CDI device acme\.com/gpu=1, which a hook"):
+        main.asked(_bundle("NVIDIA_VISIBLE_DEVICES=acme.com/gpu=1"), Config())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "{", '{"pid": 5}', '{"pid": 5, "bundle": "x"}', '{"bundle": "/b"}',
+        '{"pid": 0, "bundle": "/b"}', '{"pid": 1, "bundle": "/b"}', '{"pid": "5", "bundle": "/b"}',
+        '{"pid": true, "bundle": "/b"}', '{"pid": -1, "bundle": "/b"}', '{"pid": 2, "bundle": 3}',
+    ],
+)  # fmt: skip
+def test_what_is_no_state_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.write_text(text, encoding="utf-8")
+    with path.open() as file, pytest.raises(BundleError):
+        state.read(file.fileno())
+
+
+@pytest.mark.parametrize("key", ["bundle", "bundlePath"])
+def test_a_state_names_process_and_bundle(key: str, tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.write_text(json.dumps({"pid": 77, key: "/b", "more": [1]}), encoding="utf-8")
+    with path.open() as file:
+        found = state.read(file.fileno())
+
+    assert (found.pid, found.bundle) == (77, "/b")
+
+
+def test_a_root_may_be_relative_to_the_bundle() -> None:
+    assert rootfs_of(_bundle(), "/b") == "/b/rootfs"
+    assert rootfs_of(Bundle("c", '{"root": {"path": "/r"}}'), "/b") == "/r"
+    for text in ("{}", '{"root": {"path": ""}}', '{"root": {"path": 1}}'):
+        with pytest.raises(BundleError, match=r"c has no root.path"):
+            rootfs_of(Bundle("c", text), "/b")
+
+
+def test_a_process_that_is_gone_is_named(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="/77 cannot be opened: No such file"):
+        Container(77, "/r", str(tmp_path))
+
+
+def _namespaces(proc: Path, **mounts: str) -> None:
+    """Write a /proc; namespaces of the same name are the same file."""
+    for pid, name in mounts.items():
+        folder = proc / pid.strip("p") / "ns"
+        folder.mkdir(parents=True)
+        for kind in ("mnt", "user"):
+            place = proc / f"{kind}-{name}"
+            place.touch()
+            (folder / kind).hardlink_to(place)
+
+
+@pytest.mark.parametrize("host", ["self", "p1"])
+def test_a_process_with_the_mounts_of_the_host_is_no_container(host: str, tmp_path: Path) -> None:
+    _namespaces(tmp_path, self="unshared", p1="host", p77="itself")
+    Container(77, "/r", str(tmp_path)).close()
+    of_host = (tmp_path / host.strip("p") / "ns/mnt").stat().st_ino
+    _namespaces(tmp_path, p78="unshared" if host == "self" else "host")
+    assert (tmp_path / "78/ns/mnt").stat().st_ino == of_host
+
+    with pytest.raises(HostError, match="process 78 has no mount namespace of its own"):
+        Container(78, "/r", str(tmp_path))
+
+
+ALL_USERS = "         0          0 4294967295\n"
+
+
+def _mounts(proc: Path, users: str, **targets: list[str]) -> None:
+    """Write a /proc whose process 1 keeps its mounts to itself, with those of the others."""
+    _namespaces(proc, self="unshared", p77="another")
+    (proc / "self/uid_map").write_text(users, encoding="utf-8")
+    for pid, places in targets.items():
+        lines = [f"{n} 1 0:5 / {place} rw - tmpfs none rw\n" for n, place in enumerate(places)]
+        (proc / pid.strip("p") / "mountinfo").write_text("".join(lines), encoding="utf-8")
+
+
+def test_in_a_rootless_engine_the_mounts_of_process_1_are_nobodys_business(tmp_path: Path) -> None:
+    _mounts(tmp_path, "0 1000 1\n1 100000 65536\n")
+
+    Container(77, "/r", str(tmp_path)).close()
+
+
+def test_a_container_is_known_by_what_is_mounted_below_its_root(tmp_path: Path) -> None:
+    (tmp_path / "rootfs").mkdir()
+    (tmp_path / "link").symlink_to("rootfs")
+    root = f"{tmp_path}/rootfs"
+    _mounts(tmp_path, ALL_USERS, self=["/", root], p77=["/", root, f"{root}/proc"])
+    (tmp_path / "self/fd").symlink_to("/proc/self/fd")
+
+    Container(77, root, str(tmp_path)).close()
+    Container(77, f"{tmp_path}/link", str(tmp_path)).close()
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [["/", "/r"], ["/", "/r", "/rr/proc"], ["/", "/r", "/r/old"], ["/", "/r", "/new"]],
+    ids=["nothing", "beside it", "what we see too", "elsewhere"],
+)
+def test_a_process_whose_mounts_show_no_container_may_be_the_host_s(
+    theirs: list[str], tmp_path: Path
+) -> None:
+    _mounts(tmp_path, ALL_USERS, self=["/", "/r", "/r/old"], p77=theirs)
+
+    with pytest.raises(HostError, match="process 77 has no mount namespace of its own"):
+        Container(77, "/r", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "rootless"),
+    [("         0          0 4294967295\n", False), ("0 1000 1\n1 100000 65536\n", True)],
+)
+def test_who_has_a_part_of_the_users_is_rootless(
+    text: str, rootless: object, tmp_path: Path
+) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/uid_map").write_text(text, encoding="utf-8")
+
+    assert is_rootless(str(tmp_path)) is rootless
+
+
+def _hooks(point: str, path: str, *args: str) -> list[tuple[str, object]]:
+    edits: dict[str, object] = {
+        "env": [], "nodes": [], "mounts": [], "gids": [], "net": {}, "rdt": "",
+        "hooks": {point: [json.dumps({"path": path, "args": list(args)})]},
+    }  # fmt: skip
+    return list(deliver._actions([edits]))  # type: ignore[list-item]  # a plan's
+
+
+@pytest.mark.parametrize("before", [["nvidia-cdi-hook"], ["nvidia-ctk", "hook"], ["x", "--quiet"]])
+def test_our_own_hooks_are_run_in_here(before: list[str]) -> None:
+    ((name, options),) = _hooks("createContainer", "/x", *before, "apply", "--link", "a::/b")
+
+    assert name == "apply"
+    assert options.values("link") == ["a::/b"]  # type: ignore[attr-defined]  # Options
+
+
+@pytest.mark.parametrize(
+    ("point", "args"),
+    [("createContainer", ["acme", "setup"]), ("startContainer", ["x", "apply"]), ("prestart", [])],
+)
+def test_other_hooks_are_refused_and_not_left_out(point: str, args: list[str]) -> None:
+    with pytest.raises(RequestError, match=f"a prestart hook cannot run /opt/acme at {point}"):
+        _hooks(point, "/opt/acme", *args)
+
+
+def test_a_hook_with_an_unknown_flag_is_an_error() -> None:
+    with pytest.raises(HostError, match="a plan's hook apply: unknown flag --nonsense"):
+        _hooks("createContainer", "/x", "nvidia-cdi-hook", "apply", "--nonsense")
+
+
+def test_the_hook_file_for_engines_names_the_installed_program() -> None:
+    text = (REPOSITORY / "hooks/oci-nvidia-hook.json").read_text(encoding="utf-8")
+    document = json.loads(text)
+
+    assert document["version"] == "1.0.0"
+    assert document["stages"] == ["prestart"]
+    assert document["when"] == {"always": True, "commands": [".*"]}
+    assert document["hook"]["path"] == f"/usr/bin/{PROGRAM}"
+    assert document["hook"]["args"] == [PROGRAM, "prestart"]
+    assert all(entry.startswith("PATH=/") for entry in document["hook"]["env"])
+
+
+def test_nothing_heavy_is_loaded(lab: Lab) -> None:
+    lab.driver()
+    lab.asks("NVIDIA_VISIBLE_DEVICES=0")
+    code = f"""
+import sys
+before = set(sys.modules)
+sys.path.insert(0, {str(REPOSITORY)!r})
+import posix
+def show(status):
+    posix.write(1, "\\n".join(sorted(set(sys.modules) - before)).encode())
+    exit_now(status)
+exit_now, posix._exit = posix._exit, show
+from nvct.container.prestart.launch import main
+import nvct.container.prestart.deliver, nvct.container.prestart.rules, nvct.container.prestart.device_filter
+import nvct.container.prestart.systemd
+main({sys.executable!r})
+"""
+    data = json.dumps({"id": "x", "pid": os.getpid(), "bundle": str(lab.bundle)})
+    command = [PYTHON, "-I", "-S", "-c", code, PROGRAM, "prestart"]
+    hook(lab, "prestart")  # compiles what is missing
+    done = subprocess.run(
+        command, env=lab.env, input=data, capture_output=True, text=True, check=False
+    )
+    found = set(done.stdout.split())
+    assert "nvct.container.prestart.deliver" in found, done.stderr
+    assert not found & BANNED, found & BANNED
+    assert not [n for n in found if n.startswith(("nvct.cli", "nvct.spec", "nvct.host"))]

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of [nvct.policy] hold for containers that get their GPUs from the prestart hook."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from nvct.container.prestart import main
+from nvct.container.request.origin import Origin
+from nvct.errors import NotPermittedError, RequestError
+from nvct.oci.bundle import Bundle
+from nvct.sim.bundle import config as make_config
+from tests.support.policies import ALL, CONTAINERD, CRIO, UUID, policy
+from tests.support.shim_lab import Lab
+from tests.unit.container.prestart.test_main import hook
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from nvct.container.request.model import Request
+
+IMAGES = 'kubernetes = true\nby = ["image-env"]\nthen = "ignore"'
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    made = Lab()
+    yield made
+    made.remove()
+
+
+def with_policy(lab: Lab, text: str) -> None:
+    lab.configure(lab.config_toml.read_text(encoding="utf-8") + text)
+    lab.age(lab.config_toml)
+
+
+def asked(tmp_path: Path, text: str, env: str, annotations: Mapping[str, str]) -> Request | None:
+    """Ask what the hook makes of a container."""
+    document = make_config(["true"], env=[env], annotations=annotations)
+    bundle = Bundle(str(tmp_path / "config.json"), json.dumps(document))
+    return main.asked(bundle, policy(text), Origin(bundle, lambda _request, _kind: 8))
+
+
+def test_a_denial_fails_the_container_with_one_line(lab: Lab) -> None:
+    lab.driver(gpus=2)
+    with_policy(lab, '[[nvct.policy.rules]]\nname = "one"\nmore-gpus-than = 1\nthen = "deny"\n')
+    lab.asks(ALL)
+
+    said = hook(lab, "prestart")
+
+    assert said.returncode == 1
+    assert said.stderr == (
+        "nvidia-container-runtime-hook: policy rule 'one' denies NVIDIA_VISIBLE_DEVICES='all';"
+        " nvct explain shows why [not-permitted]\n"
+    )
+
+
+def test_what_is_ignored_starts_without_a_gpu_and_without_a_word(lab: Lab) -> None:
+    with_policy(lab, f"[[nvct.policy.rules]]\n{IMAGES}\n")
+    lab.asks(ALL, annotations=CONTAINERD)
+    nodes = sorted(os.listdir("/dev"))
+
+    said = hook(lab, "prestart")
+
+    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
+    assert sorted(os.listdir("/dev")) == nodes
+
+
+@pytest.mark.parametrize("annotations", [CONTAINERD, CRIO])
+def test_the_pods_annotations_are_seen_though_no_request_is_read_from_them(
+    annotations: dict[str, str], tmp_path: Path
+) -> None:
+    pod = {**annotations, "cdi.k8s.io/x": "nvidia.com/gpu=7"}
+
+    assert asked(tmp_path, IMAGES, ALL, pod) is None
+    plugin = asked(tmp_path, IMAGES, f"NVIDIA_VISIBLE_DEVICES={UUID}", pod)
+    outside = asked(tmp_path, IMAGES, ALL, {})
+    assert plugin is not None
+    assert plugin.ids == [UUID]
+    assert outside is not None
+    assert outside.ids == ["all"]
+
+
+def test_gpus_are_counted(tmp_path: Path) -> None:
+    with pytest.raises(NotPermittedError):
+        asked(tmp_path, 'more-gpus-than = 7\nthen = "deny"', ALL, {})
+    assert asked(tmp_path, 'more-gpus-than = 8\nthen = "deny"', ALL, {}) is not None
+
+
+def test_a_bare_name_of_a_specification_is_a_device(tmp_path: Path) -> None:
+    document = make_config(["true"], env=["NVIDIA_VISIBLE_DEVICES=gpu0"])
+    bundle = Bundle(str(tmp_path / "config.json"), json.dumps(document))
+
+    request = main.asked(bundle, policy(""), None, lambda name: name == "nvidia.com/gpu=gpu0")
+
+    assert request is not None
+    assert (request.ids, request.kind, request.mode) == (["gpu0"], "nvidia.com/gpu", "legacy")
+    with pytest.raises(RequestError, match="names no device"):
+        main.asked(bundle, policy(""), None, lambda _name: False)

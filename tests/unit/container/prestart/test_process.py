@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process is looked up by its number once; what is read later is of it, or of none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nvct.container.prestart.container import Container
+from nvct.container.prestart.process import Process
+from nvct.errors import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    started = subprocess.Popen(["/bin/sleep", "100"])
+    yield started
+    started.kill()
+    started.wait()
+
+
+def ended() -> int:
+    """Return the number of a process that has ended."""
+    done = subprocess.Popen(["/bin/true"])
+    done.wait()
+    return done.pid
+
+
+def test_a_process_is_read_by_its_descriptor(child: subprocess.Popen[bytes]) -> None:
+    process = Process(child.pid)
+    process.hold()
+
+    assert process.read("stat").startswith(f"{child.pid} (".encode())
+    fd = process.open("ns/mnt")
+    assert os.fstat(fd).st_ino == os.stat(f"/proc/{child.pid}/ns/mnt").st_ino
+    os.close(fd)
+    process.close()
+
+
+def test_a_process_that_has_ended_is_no_other_one(child: subprocess.Popen[bytes]) -> None:
+    process = Process(child.pid)
+    child.kill()
+    child.wait()
+
+    with pytest.raises(HostError, match=f"there is no process {child.pid}"):
+        process.hold()
+    with pytest.raises(HostError, match="cannot be read: No such process"):
+        process.read("cgroup")
+    with pytest.raises(HostError, match="cannot be opened: No such process"):
+        Container(child.pid, "/r", process=process)
+
+
+def another(proc: Path, pid: int, of: int) -> None:
+    """Let a process, in a /proc of links, have the number of another one."""
+    place = proc / str(pid)
+    place.unlink(missing_ok=True)
+    place.symlink_to(f"/proc/{of}")
+
+
+def test_a_number_that_is_used_again_meanwhile_leads_nowhere_else(
+    child: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    another(tmp_path, 77, child.pid)
+    process = Process(77, str(tmp_path))
+    another(tmp_path, 77, os.getpid())
+
+    assert process.read("stat").startswith(f"{child.pid} (".encode())
+    with pytest.raises(HostError, match="no mount namespace of its own"):
+        Container(77, "/r", process=process)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_the_proc_of_another_pid_namespace_is_refused(tmp_path: Path) -> None:
+    """A number of ours is another process's in there, or the host's."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import os, subprocess\n"
+        "from nvct.errors import HostError\n"
+        "from nvct.container.prestart.process import Process\n"
+        "child = subprocess.Popen(['/bin/sleep', '100'])\n"
+        "try:\n"
+        "    for pid in (child.pid, os.getpid()):\n"
+        "        try:\n"
+        "            process = Process(pid)\n"
+        "            process.hold()\n"
+        "            print('held')\n"
+        "        except HostError as error:\n"
+        "            print(error.message)\n"
+        "finally:\n"
+        "    child.kill()\n"
+    )
+    program = [sys.executable, "-I", "-c", code, str(Path(__file__).parents[3])]
+
+    def said(*flags: str) -> list[str]:
+        done = subprocess.run(
+            ["unshare", "--fork", "--pid", *flags, *program],
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        return done.stdout.splitlines()
+
+    assert said("--mount-proc") == ["held", "held"]
+    assert "held" not in said()
+    assert all("another PID namespace" in line or "cannot be opened" in line for line in said())
+
+
+@pytest.mark.parametrize(
+    "error", [None, OSError(38, "no such call"), PermissionError(1, "filter")]
+)
+def test_without_pidfds_the_process_is_still_opened_once(
+    error: OSError | None, child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_pid: int) -> int:
+        assert error is not None
+        raise error
+
+    replacement: Callable[[int], int] | None = refuse if error else None
+    monkeypatch.setattr("posix.pidfd_open", replacement)
+    process = Process(child.pid)
+    process.hold()
+
+    assert process.read("stat").startswith(f"{child.pid} (".encode())
+    process.close()
+
+
+def test_a_number_of_nobody_is_told() -> None:
+    with pytest.raises(HostError, match=r"/proc/[0-9]+ cannot be opened: No such file"):
+        Process(ended())

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests for IMEX channels."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvct.config.model import Config
+from nvct.container.request.imex import channels
+from nvct.errors import RequestError
+
+ROOT = "/var/run/nvidia-container-devices"
+
+
+def configured(*, mounts: bool = False, ignore: bool = False, env: bool = True) -> Config:
+    config = Config()
+    config.accept_volume_mounts = mounts
+    config.ignore_imex = ignore
+    config.accept_envvar_when_unprivileged = env
+    return config
+
+
+def asked(value: str, config: Config | None = None, *, privileged: bool = False) -> list[int]:
+    variables = {"NVIDIA_IMEX_CHANNELS": value}
+    return channels(variables, [], config or Config(), [], privileged=privileged)
+
+
+def mount(*words: str) -> list[dict[str, object]]:
+    return [{"source": "/dev/null", "destination": f"{ROOT}/imex/{word}"} for word in words]
+
+
+@pytest.mark.parametrize(
+    ("value", "numbers"),
+    [
+        ("0", [0]),
+        ("channel5", [5]),
+        ("1, channel1,0", [1, 0]),
+        ("1048575", [1048575]),
+        ("", []),
+        ("void", []),
+        ("0,void", []),
+        ("none", []),
+        ("0,none", []),
+        ("all", []),
+        ("0,all", []),
+    ],
+)
+def test_the_variable_names_channels(value: str, numbers: list[int]) -> None:
+    assert asked(value) == numbers
+
+
+@pytest.mark.parametrize(
+    "value", ["1048576", "-1", "x", "channel", "channel0x1", "all,x", "0:1", "01"]
+)
+def test_what_is_no_channel_is_refused(value: str) -> None:
+    with pytest.raises(RequestError, match="is no IMEX channel"):
+        asked(value)
+
+
+def test_the_variable_may_be_absent() -> None:
+    assert channels({}, [], Config(), [], privileged=True) == []
+
+
+def test_requests_can_be_ignored() -> None:
+    assert asked("x", configured(ignore=True)) == []
+
+
+def test_the_variable_of_an_unprivileged_container_can_be_refused() -> None:
+    notes: list[str] = []
+    variables = {"NVIDIA_IMEX_CHANNELS": "0"}
+    config = configured(env=False)
+
+    assert channels(variables, [], config, notes, privileged=False) == []
+    assert notes == ["NVIDIA_IMEX_CHANNELS is ignored: the container is unprivileged"]
+    assert channels(variables, [], config, [], privileged=True) == [0]
+
+
+def test_mounts_win_over_the_variable() -> None:
+    variables = {"NVIDIA_IMEX_CHANNELS": "0"}
+
+    found = channels(variables, mount("3", "channel3", "4"), configured(mounts=True), [], privileged=False)  # fmt: skip
+
+    assert found == [3, 4]
+
+
+def test_mounts_count_only_where_accepted() -> None:
+    assert channels({"NVIDIA_IMEX_CHANNELS": "0"}, mount("3"), Config(), [], privileged=False) == [
+        0
+    ]
+
+
+@pytest.mark.parametrize("word", ["all", "none", "x", "3/4"])
+def test_a_mount_has_to_name_a_channel(word: str) -> None:
+    with pytest.raises(RequestError, match=r"^volume mount"):
+        channels({}, mount(word), configured(mounts=True), [], privileged=False)

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The request is read on every create: what that may import."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import nvct
+
+PROGRAM = """
+import sys
+before = set(sys.modules)
+sys.path.append(sys.argv[1])
+from nvct.config.model import Config, check, path_from
+from nvct.container.request.resolve import resolve
+config = Config()
+config.mode = sys.argv[2]
+config.accept_volume_mounts = True
+env = ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_REQUIRE_CUDA=cuda>=12", "NVIDIA_IMEX_CHANNELS=1"]
+assert resolve(env, [], {"cdi.k8s.io/a": ""}, [], config).ids == ["0"]
+print("\\n".join(sorted(set(sys.modules) - before)))
+"""
+
+
+def modules(mode: str) -> set[str]:
+    root = os.path.dirname(next(iter(nvct.__path__)))
+    command = [sys.executable, "-I", "-S", "-c", PROGRAM, root, mode]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return set(done.stdout.split())
+
+
+def test_nothing_but_hot_modules_of_our_own_is_imported() -> None:
+    foreign = {name for name in modules("legacy") if not name.startswith("nvct")}
+
+    # What every module's first statement imports.
+    assert foreign == {"__future__"}
+
+
+def test_what_a_container_does_not_ask_for_is_not_imported() -> None:
+    # Legacy mode alone has to say what no NVIDIA_DRIVER_CAPABILITIES means.
+    assert modules("legacy") - modules("auto") == {"nvct.container.request.capabilities"}

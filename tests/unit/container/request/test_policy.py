@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of [nvct.policy]: which of them decides, and what that does to a container."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nvct.config.load import from_toml
+from nvct.container.request.conditions import matches
+from nvct.container.request.model import VISIBLE_DEVICES
+from nvct.container.request.resolve import decide
+from nvct.errors import LINE_LIMIT, DocumentError, NotPermittedError, RequestError, line
+from tests.support.policies import ALL, CONTAINERD, CRIO, MIG, UUID, Container, policy
+
+HERE = Path(__file__)
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Container:
+    return Container(tmp_path)
+
+
+def test_without_rules_everything_is_as_ever_and_nothing_is_noted(container: Container) -> None:
+    request, notes = container.decide(from_toml(b"", "/c"), ALL)
+
+    assert request is not None
+    assert request.ids == ["all"]
+    assert notes == []
+
+
+def test_without_rules_the_policy_is_not_even_loaded() -> None:
+    program = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from nvct.config.model import Config
+from nvct.container.request.resolve import decide
+config = Config()
+config.policy = sys.argv[2:]
+print(decide(["NVIDIA_VISIBLE_DEVICES=all"], [], {}, [], config)[0] is not None)
+print(*sorted(set(sys.modules) - sys.stdlib_module_names - {"__main__"}))
+"""
+
+    def modules(*rules: str) -> set[str]:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", program, str(HERE.parents[3]), *rules],
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        said, names = done.stdout.splitlines()
+        assert said == "True"
+        return set(names.split())
+
+    more = modules('{"name":"x","then":"allow"}') - modules()
+
+    assert more == {"nvct.container.request.case", "nvct.container.request.conditions", "nvct.container.request.origin",
+                    "nvct.container.request.policy", "nvct.oci", "nvct.oci.jsondepth", "nvct.oci.jsontext"}  # fmt: skip
+
+
+def test_the_first_rule_that_holds_decides(container: Container) -> None:
+    config = policy(
+        """
+        name = "not this"
+        by = ["mount"]
+        then = "deny"
+        ---
+        name = "this"
+        by = ["env"]
+        then = "allow"
+        reason = "tried"
+        ---
+        then = "deny"
+        """
+    )
+
+    request, notes = container.decide(config, ALL)
+
+    assert request is not None
+    assert notes == ["policy rule 'this' allows it: by: NVIDIA_VISIBLE_DEVICES"]
+    assert container.origin is not None
+    assert [(step.rule, step.holds, step.why) for step in container.origin.steps] == [
+        ("not this", False, "by: NVIDIA_VISIBLE_DEVICES is env and image-env"),
+        ("this", True, "by: NVIDIA_VISIBLE_DEVICES"),
+    ]
+
+
+def test_where_no_rule_holds_the_default_decides(container: Container) -> None:
+    text = 'by = ["mount"]\nthen = "allow"'
+
+    assert container.outcome(policy(text), ALL) == "allow"
+    assert container.outcome(policy(text, "ignore"), ALL) == "ignore"
+    assert container.outcome(policy(text, "deny"), ALL) == "deny"
+    assert container.decide(policy(text), ALL)[1] == ["no rule of the policy holds: allowed"]
+
+
+@pytest.mark.parametrize("default", ["ignore", "deny"])
+@pytest.mark.parametrize("env", [[], ["PATH=/bin"], [f"{VISIBLE_DEVICES}=void"]])
+def test_who_asks_for_nothing_is_never_touched(
+    default: str, env: list[str], container: Container
+) -> None:
+    assert container.decide(policy("", default), *env) == (None, [])
+
+
+def test_what_is_ignored_is_noted_with_rule_and_reason(container: Container) -> None:
+    config = policy('name = "env"\nby = ["env"]\nthen = "ignore"\nreason = "use the plugin"')
+
+    assert container.decide(config, ALL) == (
+        None,
+        [
+            (
+                "NVIDIA_VISIBLE_DEVICES asks for 'all', which is ignored by policy rule 'env': by:"
+                " NVIDIA_VISIBLE_DEVICES; use the plugin"
+            )
+        ],
+    )
+
+
+def test_a_denial_is_one_sentence_with_the_reason_as_its_hint(container: Container) -> None:
+    config = policy('name = "env"\nby = ["env"]\nthen = "deny"\nreason = "use the plugin"')
+
+    with pytest.raises(NotPermittedError) as caught:
+        container.decide(config, ALL)
+
+    assert len(line("nvidia-container-runtime.legacy", caught.value)) <= LINE_LIMIT
+    assert line("nvidia-container-runtime", caught.value) == (
+        "nvidia-container-runtime: policy rule 'env' denies NVIDIA_VISIBLE_DEVICES='all'; use the"
+        " plugin [not-permitted]"
+    )
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["all", "0", "0,1", "none", "nvidia.com/gpu=all", f"{UUID},all", "0000:18:00.0", "0:1",
+     f"{UUID},0", "foo", ",".join(["x"] * 4000)],
+    ids=lambda value: value[:40],
+)  # fmt: skip
+def test_a_pod_whose_image_asks_starts_without_a_gpu_where_that_is_denied(
+    value: str, container: Container
+) -> None:
+    container.annotations = CONTAINERD
+
+    request, notes = container.decide(policy("", "deny"), f"{VISIBLE_DEVICES}={value}")
+
+    assert request is None
+    assert "is ignored and not denied by policy rule 'default'" in notes[-1]
+
+
+def test_a_legacy_image_in_a_pod_starts_without_a_gpu_where_that_is_denied(
+    container: Container,
+) -> None:
+    container.annotations = CRIO
+
+    assert container.outcome(policy("", "deny"), "CUDA_VERSION=10.1") == "ignore"
+
+
+@pytest.mark.parametrize("value", [UUID, MIG, f"nvidia.com/gpu={UUID}", f"{UUID},{MIG}"])
+def test_a_pod_that_names_gpus_of_this_node_is_denied_with_an_error(
+    value: str, container: Container
+) -> None:
+    container.annotations = CONTAINERD
+
+    assert container.outcome(policy("", "deny"), f"{VISIBLE_DEVICES}={value}") == "deny"
+
+
+def test_a_pod_is_denied_what_an_annotation_asks_for(container: Container) -> None:
+    container.annotations = {**CONTAINERD, "cdi.k8s.io/x": "nvidia.com/gpu=0"}
+
+    assert container.outcome(policy("", "deny")) == "deny"
+
+
+@pytest.mark.parametrize("value", ["all", "0", UUID])
+def test_outside_of_kubernetes_a_denial_is_an_error(value: str, container: Container) -> None:
+    assert container.outcome(policy("", "deny"), f"{VISIBLE_DEVICES}={value}") == "deny"
+
+
+def test_a_typo_in_what_is_ignored_does_not_fail_the_create(container: Container) -> None:
+    config = policy('by = ["env"]\nthen = "ignore"')
+
+    assert container.outcome(config, f"{VISIBLE_DEVICES}=fooo") == "ignore"
+    assert container.outcome(config, ALL, "NVIDIA_DRIVER_CAPABILITIES=fooo") == "ignore"
+
+
+def test_a_typo_in_what_is_allowed_still_fails_it(container: Container) -> None:
+    for text in ('by = ["env"]\nthen = "allow"', 'by = ["mount"]\nthen = "deny"'):
+        with pytest.raises(RequestError, match="names no device"):
+            container.decide(policy(text), f"{VISIBLE_DEVICES}=fooo")
+
+
+def test_what_is_ignored_leaves_the_other_sources_ignored_too(container: Container) -> None:
+    container.annotations = {"cdi.k8s.io/x": "nvidia.com/gpu=0"}
+    config = policy('by = ["annotation"]\nthen = "ignore"')
+
+    assert container.outcome(config, ALL) == "ignore"
+
+
+def test_what_nobody_knows_counts_against_the_container() -> None:
+    """A caller that does not say where the container comes from must not open a way round."""
+    for condition in ("users = [0]", 'cgroups = ["*"]', "kubernetes = true", "kubernetes = false",
+                      "more-gpus-than = 100"):  # fmt: skip
+        refused = decide([ALL], [], {}, [], policy(f'{condition}\nthen = "ignore"'))
+        allowed = decide([ALL], [], {}, [], policy(f'{condition}\nthen = "allow"', "ignore"))
+
+        assert refused[0] is None, condition
+        assert allowed[0] is None, condition
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"name":"x"}',
+        '{"then":"deny"}',
+        '{"name":"x","then":"maybe"}',
+        '{"name":"x","then":"allow","user":[[0,0]]}',
+    ],
+)
+def test_a_damaged_compiled_rule_is_an_error_and_no_permission(
+    rule: str, container: Container
+) -> None:
+    config = policy("")
+    config.policy = [rule]
+
+    with pytest.raises(DocumentError):
+        container.decide(config, ALL)
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "fits"),
+    [
+        ("", "", True),
+        ("", "*", True),
+        ("a", "", False),
+        ("abc", "abc", True),
+        ("abc", "ab", False),
+        ("abc", "a*c", True),
+        ("abc", "*b*", True),
+        ("abc", "a*b", False),
+        ("aa", "a*a", True),
+        ("a", "a*a", False),
+        ("abab", "ab*ab", True),
+        ("aba", "ab*ba", False),
+        ("axbxc", "a*b*c", True),
+        ("axcxb", "a*b*c", False),
+        ("a.c", "a?c", False),
+        ("a/b", "*", True),
+        ("ABC", "abc", False),
+        ("a*c", "a*c", True),
+    ],
+)
+def test_a_star_stands_for_anything_and_all_else_for_itself(
+    text: str, pattern: str, *, fits: bool
+) -> None:
+    assert matches(text, pattern) is fits

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which libraries of a folder are found, under which names, at what cost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from nvct.container.rootfs import libraries
+from nvct.container.rootfs.libraries import Mounts, scan
+from nvct.linux.root import Root
+from tests.support.forked import in_mount_namespace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.container.rootfs.libraries import Found
+    from tests.support.containers import Container
+
+NOTHING_MOUNTED = Mounts([])
+
+
+def found_in(container: Container, folder: str, mounts: Mounts = NOTHING_MOUNTED) -> Found:
+    with Root.open(str(container.root)) as root:
+        return scan(root, folder, mounts, pytest.fail)
+
+
+def names_in(container: Container, folder: str, mounts: Mounts = NOTHING_MOUNTED) -> list[str]:
+    return [name for name, _ in found_in(container, folder, mounts).get("x86_64", [])]
+
+
+def test_a_library_is_found_by_its_soname_and_its_development_link(container: Container) -> None:
+    container.library("/drv/libcuda.so.580.1", "libcuda.so.1")
+    container.link("/drv/libcuda.so.1", "libcuda.so.580.1")
+    container.link("/drv/libcuda.so", "libcuda.so.1")
+
+    assert found_in(container, "/drv") == {
+        "x86_64": [("libcuda.so", "/drv/libcuda.so"), ("libcuda.so.1", "/drv/libcuda.so.1")]
+    }
+
+
+def test_without_the_soname_link_the_file_itself_is_named(container: Container) -> None:
+    container.library("/drv/libcuda.so.580.1", "libcuda.so.1")
+
+    assert found_in(container, "/drv") == {"x86_64": [("libcuda.so.1", "/drv/libcuda.so.580.1")]}
+
+
+def test_a_library_without_soname_is_found_by_its_file_name(container: Container) -> None:
+    container.library("/drv/libx.so", None)
+
+    assert names_in(container, "/drv") == ["libx.so"]
+
+
+def test_other_links_get_no_entry(container: Container) -> None:
+    container.library("/drv/libGLX_nvidia.so.580.1", "libGLX_nvidia.so.0")
+    container.link("/drv/libGLX_indirect.so.0", "libGLX_nvidia.so.580.1")
+
+    assert names_in(container, "/drv") == ["libGLX_nvidia.so.0"]
+
+
+def test_of_two_files_with_one_soname_the_later_version_wins(container: Container) -> None:
+    container.library("/drv/libcuda.so.580.9", "libcuda.so.1")
+    container.library("/drv/libcuda.so.580.10", "libcuda.so.1")
+
+    assert found_in(container, "/drv")["x86_64"] == [("libcuda.so.1", "/drv/libcuda.so.580.10")]
+
+
+def test_libraries_are_told_apart_by_machine(container: Container) -> None:
+    container.library("/drv/liba.so", "liba.so")
+    container.library("/drv/libb.so", "libb.so", "i386")
+    container.library("/drv/libc.so", "libc.so", "aarch64")
+
+    assert {m: e[0][0] for m, e in found_in(container, "/drv").items()} == {
+        "x86_64": "liba.so", "i386": "libb.so", "aarch64": "libc.so",
+    }  # fmt: skip
+
+
+def test_links_out_of_the_folder_are_followed_inside_the_container(container: Container) -> None:
+    container.library("/opt/real.so", "libx.so.1")
+    container.link("/drv/libx.so.1", "../../../opt/real.so")
+    container.link("/drv/liby.so.1", "/opt/real.so")
+
+    assert names_in(container, "/drv") == ["libx.so.1"]
+
+
+def test_hostile_files_are_passed_over(container: Container) -> None:
+    outside = container.bundle / "libout.so"
+    outside.write_bytes(container.library("/drv/libgood.so", "libgood.so").read_bytes())
+    container.file("/drv/libscript.so", "GROUP ( libc.so.6 )")
+    container.file("/drv/libempty.so", "")
+    container.file("/drv/libelf.so", b"\x7fELF\2\1")
+    os.mkfifo(container.root / "drv/libfifo.so")
+    (container.root / "drv/libdir.so").mkdir()
+    container.link("/drv/libloop.so", "libloop.so")
+    container.link("/drv/libdangling.so", "gone")
+    container.link("/drv/libout.so", str(outside))
+    container.link("/drv/libmagic.so", "/proc/self/exe")
+    container.link("/drv/libfifolink.so", "libfifo.so")
+
+    assert names_in(container, "/drv") == ["libgood.so"]
+
+
+def test_a_soname_that_is_a_path_loses_it(container: Container) -> None:
+    container.library("/drv/libx.so", "../../etc/libx.so.1")
+
+    assert found_in(container, "/drv")["x86_64"] == [("libx.so.1", "/drv/libx.so")]
+
+
+def test_only_what_is_mounted_and_named_after_it_is_read(container: Container) -> None:
+    for name in ("libz.so.1", "libcuda.so.580.1", "libssl.so.3"):
+        container.library(f"/usr/lib/{name}", name)
+    container.link("/usr/lib/libcuda.so.1", "libcuda.so.580.1")
+    mounts = Mounts(["/proc", "/usr/lib/libcuda.so.580.1", "/usr/libexec/libssl.so.3"])
+
+    assert names_in(container, "/usr/lib", mounts) == ["libcuda.so.580.1"]
+
+
+@pytest.mark.parametrize("mount", ["/opt", "/opt/drv"])
+def test_a_folder_that_is_itself_mounted_is_read_whole(container: Container, mount: str) -> None:
+    container.library("/opt/drv/liba.so", "liba.so")
+    container.library("/opt/drv/libb.so", "libb.so")
+
+    assert names_in(container, "/opt/drv", Mounts([mount, "/opt/drv/liba.so"])) == [
+        "liba.so",
+        "libb.so",
+    ]
+
+
+def test_real_mounts_are_seen(container: Container) -> None:
+    container.library("/usr/lib/libcuda.so.1", "libcuda.so.1")
+    container.library("/usr/lib/libz.so.1", "libz.so.1")
+
+    def mounted() -> None:
+        from nvct.linux.constants import MS_BIND
+        from nvct.linux.kernel import KERNEL
+
+        place = str(container.root / "usr/lib/libcuda.so.1")
+        KERNEL.mount(place, place, None, MS_BIND)
+        with Root.open(str(container.root)) as root:
+            mounts = Mounts.read(root, "/proc")
+            assert mounts.names_in("/usr/lib") == {"libcuda.so.1"}
+            assert mounts.names_in("/usr") is None
+            assert scan(root, "/usr/lib", mounts, pytest.fail)["x86_64"] == [
+                ("libcuda.so.1", "/usr/lib/libcuda.so.1")
+            ]
+
+    in_mount_namespace(mounted)
+
+
+@pytest.mark.slow  # making the entries is
+def test_a_hundred_thousand_entries_cost_no_more_than_their_listing(
+    container: Container,
+) -> None:
+    folder = container.library("/usr/lib/libcuda.so.1", "libcuda.so.1").parent
+    fd = os.open(folder, os.O_RDONLY)
+    for number in range(100_000):
+        os.symlink("/", f"x{number}", dir_fd=fd)
+    os.close(fd)
+    told: list[str] = []
+
+    with Root.open(str(container.root)) as root:
+        found = scan(root, "/usr/lib", NOTHING_MOUNTED, told.append)
+
+    shutil.rmtree(folder)
+    assert list(found) == ["x86_64"]
+    assert told == []
+
+
+def test_too_many_libraries_are_cut_short_with_a_warning(container: Container) -> None:
+    folder = container.file("/drv/libx.so").parent
+    for number in range(libraries.READ_LIMIT):
+        os.symlink("gone", folder / f"lib{number}.so")
+    told: list[str] = []
+
+    with Root.open(str(container.root)) as root:
+        scan(root, "/drv", NOTHING_MOUNTED, told.append)
+
+    assert told == ["/drv has 1025 libraries; only 1024 go into ld.so.cache"]
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        ("libcuda.so", True), ("libcuda.so.1", True), ("lib.so.1", True), ("libcuda.soup", False),
+        ("cuda.so.1", False), ("ld-linux.so.2", False), ("libcuda.a", False),
+    ],
+)  # fmt: skip
+def test_libraries_are_told_by_their_names(name: str, verdict: bool) -> None:  # noqa: FBT001  a table
+    assert libraries.is_library(name) is verdict

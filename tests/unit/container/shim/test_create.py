@@ -1,0 +1,686 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The create lane from a command line to config.json, on a host of plain files."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from nvct import paths
+from nvct.version import TOOLKIT_VERSION, __version__
+from tests.support.launcher import script
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+    from tests.support.shim_lab import Lab
+
+ALL = "NVIDIA_VISIBLE_DEVICES=all"
+NVIDIA_HOOK = {"path": "/usr/bin/nvidia-container-runtime-hook", "args": ["x", "prestart"]}
+PROGRAM = "nvidia-container-runtime"
+OTHER_HOOK = {"path": "/usr/bin/other-hook"}
+
+
+def cdi(name: str) -> dict[str, str]:
+    return {"cdi.k8s.io/x": name}
+
+
+def created(lab: Lab, *flags: str, program: str = "nvidia-container-runtime") -> None:
+    """Run a create that must succeed, by handing over to the runtime with all arguments."""
+    said = lab.create(*flags, program=program)
+    assert (said.status, said.stderr) == (0, "")
+    assert said.stdout == " ".join(["runc", *flags, "create", "--bundle", str(lab.bundle), "x\n"])
+
+
+def counting(lab: Lab) -> Path:
+    """Let the cold interpreter write down what it is asked; return the file."""
+    calls = lab.home / "calls"
+    calls.touch()
+    body = f'shift 3; echo "$1" >> {calls}; exec {lab.cold} -I -m nvct.compile "$@"\n'
+    lab.cold = str(script(lab.home / "bin/python", body))
+    return calls
+
+
+def identity(path: Path) -> tuple[int, int, bytes]:
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, path.read_bytes()
+
+
+def mounted(lab: Lab) -> str:
+    return " ".join(mount["destination"] for mount in lab.document()["mounts"])
+
+
+def test_driver_capabilities_choose_the_files(lab: Lab) -> None:
+    lab.driver()
+    lab.asks(ALL, "NVIDIA_DRIVER_CAPABILITIES=utility")
+    created(lab)
+    few = mounted(lab)
+    lab.asks(ALL)
+    created(lab)
+
+    assert "libnvidia-ml.so" in few
+    assert "libcuda.so" not in few
+    assert "libcuda.so" in mounted(lab)
+
+
+@pytest.mark.parametrize("word", ["0", "none", "all"])
+def test_a_driver_that_is_too_old_for_the_image_fails_the_create(lab: Lab, word: str) -> None:
+    lab.driver()
+    lab.asks(f"NVIDIA_VISIBLE_DEVICES={word}", "NVIDIA_REQUIRE_CUDA=cuda>=13.5 driver>=600")
+    before = identity(lab.config_json)
+
+    said = lab.create()
+
+    assert said.status == 1
+    assert "does not meet NVIDIA_REQUIRE_CUDA='cuda>=13.5 driver>=600'" in said.stderr
+    assert "the driver has CUDA 13.0" in said.stderr
+    assert identity(lab.config_json) == before
+
+
+def test_a_requirement_that_the_driver_meets_costs_nothing(lab: Lab) -> None:
+    lab.driver()
+    lab.asks(ALL, "NVIDIA_REQUIRE_CUDA=cuda>=13.5 driver>=580")
+    created(lab)
+
+
+@pytest.mark.parametrize(
+    "env",
+    [[], ["NVIDIA_VISIBLE_DEVICES="], ["NVIDIA_VISIBLE_DEVICES=void"], ["NVIDIA_GDS=enabled"]],
+    ids=["unset", "empty", "void", "only an extra"],
+)
+def test_a_container_that_asks_for_nothing_keeps_its_file(env: list[str], lab: Lab) -> None:
+    lab.driver()
+    lab.asks(*env)
+    before = identity(lab.config_json)
+
+    created(lab)
+
+    assert identity(lab.config_json) == before
+
+
+def test_an_nvidia_prestart_hook_is_removed_though_nothing_is_asked_for(lab: Lab) -> None:
+    lab.asks(hooks={"prestart": [OTHER_HOOK, NVIDIA_HOOK], "poststop": [NVIDIA_HOOK]})
+    before = lab.document()
+
+    created(lab)
+
+    before["hooks"]["prestart"] = [OTHER_HOOK]
+    assert lab.document() == before
+
+
+def test_gpus_come_from_the_driver_where_no_spec_is_there(lab: Lab) -> None:
+    lab.driver(gpus=2)
+    lab.asks("NVIDIA_VISIBLE_DEVICES=1")
+
+    created(lab)
+
+    document = lab.document()
+    nodes = [node["path"] for node in document["linux"]["devices"]]
+    assert "/dev/nvidia1" in nodes
+    assert "/dev/nvidia0" not in nodes
+    assert "/dev/nvidiactl" in nodes
+    assert lab.container_env()[0] == "NVIDIA_VISIBLE_DEVICES=void"
+    assert "hooks" not in document
+    assert sorted(os.listdir(lab.run_dir)) == [
+        paths.CONFIG_CACHE, paths.LAUNCHER_CONF, paths.LOCK_FILE, paths.OWN_SPEC, paths.OWN_PLAN,
+    ]  # fmt: skip
+
+
+def test_none_gives_driver_files_and_control_nodes_but_no_gpu(lab: Lab) -> None:
+    lab.driver(gpus=2)
+    lab.asks("NVIDIA_VISIBLE_DEVICES=none")
+
+    created(lab)
+
+    document = lab.document()
+    nodes = [node["path"] for node in document["linux"]["devices"]]
+    assert "/dev/nvidiactl" in nodes
+    assert not [node for node in nodes if node[-1].isdigit()]
+    assert [m for m in document["mounts"] if m["destination"].endswith("libcuda.so.580.159.04")]
+
+
+def test_none_in_mode_cdi_gives_what_the_admins_spec_has_in_common(lab: Lab) -> None:
+    lab.configure(mode="cdi")
+    lab.spec()
+    lab.asks("NVIDIA_VISIBLE_DEVICES=none")
+
+    created(lab)
+
+    assert lab.container_env() == ["NVIDIA_VISIBLE_DEVICES=none", "COMMON=1"]
+
+
+def test_a_cdi_name_is_answered_by_the_spec_folders(lab: Lab) -> None:
+    lab.driver()
+    lab.spec()
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+
+    created(lab)
+
+    assert lab.container_env() == ["COMMON=1", "GPU=0"]
+
+
+def test_a_cdi_name_without_any_nvidia_spec_is_answered_by_our_own(lab: Lab) -> None:
+    lab.driver()
+    lab.spec(kind="acme.com/nic")
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+
+    created(lab)
+
+    assert "/dev/nvidia0" in [node["path"] for node in lab.document()["linux"]["devices"]]
+
+
+def test_an_index_is_answered_by_our_own_spec_whatever_the_folders_hold(lab: Lab) -> None:
+    lab.driver()
+    lab.spec()
+    lab.asks("NVIDIA_VISIBLE_DEVICES=0")
+
+    created(lab)
+
+    assert "GPU=0" not in lab.container_env()
+    assert "/dev/nvidia0" in [node["path"] for node in lab.document()["linux"]["devices"]]
+
+
+@pytest.mark.parametrize("way", ["config", "program"])
+def test_in_mode_cdi_an_index_is_a_device_of_the_default_kind(way: str, lab: Lab) -> None:
+    lab.configure(mode="cdi" if way == "config" else "auto")
+    lab.spec()
+    lab.asks("NVIDIA_VISIBLE_DEVICES=1")
+    suffix = ".cdi" if way == "program" else ""
+
+    created(lab, program=f"nvidia-container-runtime{suffix}")
+
+    assert lab.container_env() == ["NVIDIA_VISIBLE_DEVICES=1", "COMMON=1", "GPU=1"]
+
+
+def test_devices_of_two_vendors_come_together(lab: Lab) -> None:
+    lab.spec()
+    lab.spec("nic.json", kind="acme.com/nic", devices={"a": {"env": ["NIC=a"]}},
+             common={"env": ["NICS=1"]})  # fmt: skip
+    lab.asks(annotations=cdi("acme.com/nic=a,nvidia.com/gpu=1"))
+
+    created(lab)
+
+    assert sorted(lab.container_env()) == ["COMMON=1", "GPU=1", "NIC=a", "NICS=1"]
+
+
+def test_two_names_of_one_device_are_one(lab: Lab) -> None:
+    node = {"deviceNodes": [{"path": "/dev/null"}]}
+    lab.spec(devices={"0": node, "GPU-aaaaaaaa": node})
+    lab.asks(annotations=cdi("nvidia.com/gpu=0,nvidia.com/gpu=GPU-aaaaaaaa"))
+
+    created(lab)
+
+    nodes = [node["path"] for node in lab.document()["linux"]["devices"]]
+    assert nodes == ["/dev/null"]
+
+
+def test_a_second_create_starts_no_cold_side(lab: Lab) -> None:
+    calls = counting(lab)
+    lab.spec()
+    for _ in range(2):
+        lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+        created(lab)
+
+    assert calls.read_text().split() == ["config", "registry"]
+
+
+def test_a_spec_that_changes_is_read_again(lab: Lab) -> None:
+    lab.spec()
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+    created(lab)
+
+    lab.spec(devices={"0": {"env": ["GPU=changed"]}})
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+    created(lab)
+
+    assert lab.container_env() == ["COMMON=1", "GPU=changed"]
+
+
+def test_a_spec_of_a_higher_folder_that_appears_wins(lab: Lab) -> None:
+    lab.spec()
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+    created(lab)
+
+    lab.spec(folder="cdi2", devices={"0": {"env": ["GPU=higher"]}})
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+    created(lab)
+
+    assert "GPU=higher" in lab.container_env()
+
+
+def test_another_config_toml_has_another_plan(lab: Lab) -> None:
+    lab.spec()
+    lab.spec(folder="cdi2", devices={"0": {"env": ["GPU=higher"]}})
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+    created(lab)
+    other = lab.home / "other.toml"
+    only = lab.config_toml.read_text().replace(f', "{lab.home}/cdi2"', "")
+    other.write_text(only)
+    lab.env[paths.CONFIG_ENV] = str(other)
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+
+    created(lab)
+
+    assert "GPU=0" in lab.container_env()
+
+
+def test_a_device_whose_node_has_changed_is_compiled_again_once(lab: Lab) -> None:
+    calls = counting(lab)
+    lab.driver(gpus=1)
+    lab.spec(devices={"0": {"deviceNodes": [{"path": "/dev/null"}]}})
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+    created(lab)
+    plan = lab.kept(paths.REGISTRY_PLAN)
+    plan["devices"]["nvidia.com/gpu=0"]["facts"] = [["rdev", "/dev/null", 1]]
+    lab.keep(paths.REGISTRY_PLAN, plan)
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+
+    created(lab)
+
+    assert calls.read_text().split() == ["config", "registry", "registry"]
+    assert [node["path"] for node in lab.document()["linux"]["devices"]] == ["/dev/null"]
+
+
+def test_a_device_that_never_stops_changing_is_an_error(lab: Lab) -> None:
+    plan = {
+        "nvct-plan": 1, "config": str(lab.config_toml), "facts": [], "kinds": ["acme.com/nic"],
+        "specs": [{"path": "/a", "facts": [], "edits": {}, "refuse": ""}], "edits": [{}],
+        "devices": {"acme.com/nic=0": {"spec": 0, "edits": 0, "refuse": "",
+                                       "facts": [["rdev", "/dev/null", 1]]}},
+        "problems": [], "conflicts": {},
+    }  # fmt: skip
+    (lab.home / "plan").write_text(json.dumps(plan))
+    body = f'case $4 in config) exec {lab.cold} "$@";; esac; cat {lab.home}/plan\n'
+    lab.cold = str(script(lab.home / "bin/python", body))
+    lab.asks(annotations=cdi("acme.com/nic=0"))
+
+    said = lab.create()
+
+    assert said.status == 1
+    assert "acme.com/nic=0 keeps changing while it is being read" in said.stderr
+
+
+def test_a_refusal_is_looked_at_again_each_time(lab: Lab) -> None:
+    gone = lab.home / "driver" / "late"
+    lab.spec(common={"mounts": [
+        {"hostPath": str(gone), "containerPath": "/late", "options": ["bind"]}]})  # fmt: skip
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+    refused = lab.create()
+
+    gone.parent.mkdir()
+    gone.touch()
+    created(lab)
+
+    assert f"{gone} is gone" in refused.stderr
+
+
+def library(lab: Lab, stem: str) -> Path:
+    (path,) = (lab.home / "driver").rglob(f"{stem}.so.580*")
+    return path
+
+
+def test_a_library_that_goes_though_the_plan_holds_is_noticed(lab: Lab) -> None:
+    calls = counting(lab)
+    lab.driver()
+    lab.asks(ALL)
+    created(lab)
+    gone = library(lab, "libnvidia-ptxjitcompiler")
+
+    gone.unlink()
+    lab.asks(ALL)
+    created(lab)
+
+    assert gone.name not in mounted(lab)
+    assert "libcuda.so" in mounted(lab)
+    assert calls.read_text().split() == ["config", "own", "own"]
+
+
+def test_a_library_that_goes_again_and_again_is_named_before_the_runtime_is_started(
+    lab: Lab,
+) -> None:
+    lab.driver()
+    lab.asks(ALL)
+    created(lab)
+    gone = library(lab, "libnvidia-ptxjitcompiler")
+    lab.asks(ALL)
+    before = identity(lab.config_json)
+    body = f'touch {gone}; {lab.cold} "$@"; status=$?; rm {gone}; exit $status\n'
+    lab.cold = str(script(lab.home / "bin/python", body))
+    gone.unlink()
+
+    said = lab.create()
+
+    assert (said.status, said.stdout) == (1, "")
+    assert f"{gone} went away meanwhile" in said.stderr
+    assert "is the driver being installed?" in said.stderr
+    assert identity(lab.config_json) == before
+
+
+def test_feature_flags_without_effect_are_told_in_the_shims_log(lab: Lab) -> None:
+    lab.driver()
+    lab.keys["nvidia-container-runtime.modes.jit-cdi"] = {
+        "nvcdi-feature-flags": ["no-such-flag", "disable-ipc-discoverer"]
+    }
+    lab.configure(debug=f"{lab.home}/log")
+    for _ in range(2):
+        lab.asks("NVIDIA_VISIBLE_DEVICES=0")
+        created(lab)
+
+    text = (lab.home / "log").read_text()
+    assert text.count("feature flag 'no-such-flag' is unknown and has no effect") == 2
+    assert "'disable-ipc" not in text
+
+
+MISSPELT = [
+    ("NVIDIA_VISIBLE_DEVICES=7", "has no device '7'", "unknown-device"),
+    ("NVIDIA_VISIBLE_DEVICES=0,GPU-00000000-0000-0000-0000-000000000000", "has no dev",
+     "unknown-device"),
+    ("NVIDIA_VISIBLE_DEVICES=al", "names no device", "bad-request"),
+    ("NVIDIA_VISIBLE_DEVICES=acme.com/gpu=0", "no CDI spec defines", "unknown-device"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("env", "said", "code"), MISSPELT, ids=[one[0][23:34] for one in MISSPELT]
+)
+def test_a_device_that_is_misspelt_is_not_told_to_be_denied(
+    env: str, said: str, code: str, lab: Lab
+) -> None:
+    lab.driver(gpus=2)
+    lab.keys["nvct.policy"] = {"default": "deny"}
+    lab.configure()
+    lab.asks(env)
+
+    found = lab.create()
+
+    assert (found.status, found.stdout) == (1, "")
+    assert said in found.stderr
+    assert f"[{code}]" in found.stderr
+    assert "denies" not in found.stderr
+
+
+def test_a_device_that_is_there_is_denied_as_such(lab: Lab) -> None:
+    lab.driver(gpus=2)
+    lab.keys["nvct.policy"] = {"default": "deny"}
+    lab.configure()
+    lab.asks("NVIDIA_VISIBLE_DEVICES=1")
+
+    found = lab.create()
+
+    assert "policy rule 'default' denies NVIDIA_VISIBLE_DEVICES='1'" in found.stderr
+
+
+@pytest.mark.parametrize("mode", ["legacy", "csv", "auto", "cdi"])
+@pytest.mark.parametrize("asked", ["acme.com/nic=0", "acme.com/nic=all"])
+def test_a_policy_takes_no_device_for_a_gpu_of_the_same_name(
+    asked: str, mode: str, lab: Lab
+) -> None:
+    lab.driver(gpus=2)
+    nodes: dict[str, object] = {"env": ["NIC=1"]}
+    lab.spec("nic.json", kind="acme.com/nic", devices={"0": nodes, "all": {"env": ["NIC=all"]}})
+    lab.keys["nvct.policy"] = {"default": "deny"}
+    lab.keys["[nvct.policy.rules]"] = {"devices": ["nvidia.com/gpu=*"], "then": "allow"}
+    lab.configure(mode=mode)
+    lab.asks(f"NVIDIA_VISIBLE_DEVICES={asked}")
+
+    assert "policy rule 'default' denies" in lab.create().stderr
+
+
+def test_without_a_driver_a_denial_is_a_denial(lab: Lab) -> None:
+    lab.keys["nvct.policy"] = {"default": "deny"}
+    lab.configure()
+    lab.asks("NVIDIA_VISIBLE_DEVICES=1")
+
+    assert "denies" in lab.create().stderr
+
+
+@pytest.mark.parametrize("key", ["devices", "specs", "edits", "facts", "farm"])
+def test_a_plan_that_somebody_emptied_is_made_again(key: str, lab: Lab) -> None:
+    lab.driver()
+    lab.asks("NVIDIA_VISIBLE_DEVICES=0")
+    created(lab)
+    good = lab.document()
+    path = lab.run_dir / paths.OWN_PLAN
+    plan = lab.kept(paths.OWN_PLAN)
+    head = json.loads(path.read_text(encoding="utf-8").partition("\n")[0])
+    emptied = {"sum": head["sum"], **plan, key: type(plan.get(key, {}))()}
+    path.write_text(json.dumps(emptied), encoding="utf-8")
+    lab.asks("NVIDIA_VISIBLE_DEVICES=0")
+
+    created(lab)
+
+    assert lab.document() == good
+
+
+@pytest.mark.parametrize("key", ["facts", "specs", "edits", "kinds", "conflicts", "host", "farm"])
+def test_a_plan_of_an_odd_shape_costs_only_time(key: str, lab: Lab) -> None:
+    lab.driver()
+    lab.asks("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_REQUIRE_CUDA=cuda>=12.0")
+    created(lab)
+    good = lab.document()
+    plan = lab.kept(paths.OWN_PLAN)
+    for text in ("{}", '"x"'):
+        lab.keep(paths.OWN_PLAN, {**plan, key: json.loads(text)})
+        lab.asks("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_REQUIRE_CUDA=cuda>=12.0")
+
+        created(lab)
+
+        assert lab.document() == good
+
+
+def test_a_run_directory_that_cannot_be_used_costs_only_time(lab: Lab) -> None:
+    lab.spec()
+    lab.run_dir.chmod(0o777)
+    for _ in range(2):
+        lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+        created(lab)
+
+    assert lab.container_env() == ["COMMON=1", "GPU=0"]
+    assert os.listdir(lab.run_dir) == []
+
+
+def test_a_run_directory_whose_files_cannot_be_made_costs_only_time(lab: Lab) -> None:
+    lab.driver()
+    lab.run_dir.rmdir()
+    lab.run_dir.write_text("a file")
+    lab.asks(ALL)
+
+    created(lab)
+
+    assert "/dev/nvidia0" in [node["path"] for node in lab.document()["linux"]["devices"]]
+
+
+# --- who asks for no GPU never fails because of us ---
+
+
+def break_config(lab: Lab) -> None:
+    lab.configure("runtimes = [")
+
+
+def break_cold(lab: Lab) -> None:
+    lab.cold = "/no/python"
+
+
+def crash_cold(lab: Lab) -> None:
+    lab.cold = "/bin/false"
+
+
+@pytest.mark.parametrize("trouble", [break_config, break_cold, crash_cold])
+def test_trouble_with_the_configuration_only_fails_who_asks_for_a_gpu(
+    trouble: Any, lab: Lab
+) -> None:
+    lab.driver()
+    trouble(lab)
+    lab.env["PATH"] = f"{lab.home}/bin:{lab.env['PATH']}"
+    lab.asks()
+    before = identity(lab.config_json)
+
+    created(lab)
+    state = lab.shim(["state", "x"])
+    untouched = identity(lab.config_json) == before
+    lab.asks(ALL)
+    asked = lab.create()
+
+    assert untouched
+    assert (state.status, state.stdout) == (0, "runc state x\n")
+    assert asked.status == 1
+    assert asked.stdout == ""
+
+
+@pytest.mark.parametrize("command", ["state", "delete", "start", "kill"])
+def test_other_commands_are_handed_over_without_looking_at_a_bundle(
+    command: str, lab: Lab
+) -> None:
+    lab.config_json.write_text("no json")
+
+    said = lab.shim([command, "--bundle", str(lab.bundle), "x"])
+
+    assert said.stdout == f"runc {command} --bundle {lab.bundle} x\n"
+
+
+def test_version_tells_both_versions(lab: Lab) -> None:
+    said = lab.shim(["--version"])
+
+    assert said.stdout.splitlines() == [
+        f"NVIDIA Container Runtime version {TOOLKIT_VERSION}",
+        f"nvct: {__version__}",
+        "",
+        "runc --version",
+    ]
+
+
+def test_help_of_create_creates_nothing(lab: Lab) -> None:
+    said = lab.shim(["create", "--help"])
+
+    assert said.stdout == "runc create --help\n"
+
+
+def test_the_bundle_is_the_working_directory_by_default(lab: Lab) -> None:
+    lab.spec()
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+    (lab.home / "config.json").write_bytes(lab.config_json.read_bytes())
+
+    said = lab.shim(["run", "x"])
+
+    assert said.status == 0
+    assert "GPU=0" in (lab.home / "config.json").read_text()
+
+
+def debug_log(lab: Lab, level: str = "info") -> Path:
+    path = lab.home / "debug.log"
+    lab.keys["nvidia-container-runtime"]["log-level"] = level
+    lab.configure(debug=str(path))
+    return path
+
+
+def test_who_wants_the_params_masked_in_any_case_keeps_the_hook(lab: Lab) -> None:
+    lab.keys["nvct"]["params-mask"] = "true"
+    lab.configure()
+    lab.driver()
+    lab.asks("NVIDIA_VISIBLE_DEVICES=1")
+
+    created(lab)
+
+    (hook,) = lab.document()["hooks"]["createContainer"]
+    assert hook["path"] == str(lab.hook)
+    assert "--mask-params" in hook["args"]
+
+
+LEGACY = "nvidia-container-runtime.modes.legacy"
+
+
+@pytest.mark.parametrize(
+    ("mode", "way", "features", "has_compat"),
+    [
+        ("auto", "ldconfig", [], True),
+        ("auto", "ldconfig", ["disable-cuda-compat-lib-hook"], False),
+        ("jit-cdi", "ldconfig", ["disable-cuda-compat-lib-hook"], False),
+        ("auto", "disabled", [], True),  # a key of mode legacy alone
+        ("legacy", "ldconfig", [], True),
+        ("legacy", "mount", [], True),
+        ("legacy", "hook", [], True),
+        ("legacy", "disabled", [], False),
+        ("legacy", "hook", ["disable-cuda-compat-lib-hook"], False),
+        ("legacy", "ldconfig", ["disable-cuda-compat-lib-hook"], True),  # no hook of that name
+        ("legacy", "", [], False),
+        ("legacy", "other", [], False),
+        ("legacy", "other", ["allow-cuda-compat-libs-from-container"], True),
+        ("legacy", "disabled", ["allow-cuda-compat-libs-from-container"], False),
+    ],
+)
+def test_config_toml_decides_about_cuda_compatibility_libraries(
+    mode: str, way: str, features: list[str], *, has_compat: bool, lab: Lab
+) -> None:
+    lab.keys["nvct"]["params-mask"] = "true"  # keeps the hook, whose arguments tell
+    lab.keys[LEGACY] = {"cuda-compat-mode": way}
+    lab.keys["features"] = dict.fromkeys(features, True)
+    lab.configure(mode=mode)
+    lab.driver()
+    lab.asks(ALL)
+
+    created(lab)
+
+    (hook,) = lab.document()["hooks"]["createContainer"]
+    found = [arg for arg in hook["args"] if arg.startswith("--host-driver-version=")]
+    assert bool(found) is has_compat
+    assert "--mask-params" in hook["args"]
+    assert "--folder" in hook["args"]
+
+
+def test_the_program_for_legacy_mode_follows_its_key(lab: Lab) -> None:
+    lab.keys["nvct"]["params-mask"] = "true"
+    lab.keys[LEGACY] = {"cuda-compat-mode": "disabled"}
+    lab.configure()
+    lab.driver()
+    lab.asks(ALL)
+
+    created(lab, program=f"{PROGRAM}.legacy")
+
+    assert "--host-driver-version" not in lab.config_json.read_text()
+
+
+def test_the_debug_file_gets_one_line_per_create_and_none_for_a_hand_over(lab: Lab) -> None:
+    log = debug_log(lab)
+    lab.spec(common={"env": ["A=1"], "mounts": [{"hostPath": "/etc", "containerPath": "/x"}]})
+    lab.asks(annotations=cdi("nvidia.com/gpu=1"))
+    lab.create()
+    lab.shim(["state", "x"])
+    lab.asks()
+
+    lab.create("--log-format=json")
+
+    first, second = log.read_text().splitlines()
+    wanted = "annotation cdi.k8s.io/x asks for nvidia.com/gpu=1; mode cdi: 0 nodes, 1 mounts, 0"
+    assert first.endswith(f'level=info msg="{PROGRAM}: create of {lab.bundle}: {wanted} hooks"')
+    assert json.loads(second)["msg"].endswith(f"{lab.bundle}: asks for no GPU")
+
+
+def test_the_debug_file_says_why_a_create_failed(lab: Lab) -> None:
+    log = debug_log(lab, "error")
+    lab.spec()
+    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+    lab.create()
+    lab.asks(annotations=cdi("nvidia.com/gpu=7"))
+
+    said = lab.create("--log", str(log))
+
+    (entry,) = log.read_text().splitlines()
+    assert "level=error" in entry
+    assert said.stderr.strip() in entry.replace('\\"', '"')
+
+
+def test_the_debug_file_says_why_a_request_was_ignored(lab: Lab) -> None:
+    log = debug_log(lab)
+    with lab.config_toml.open("r+") as file:
+        text = file.read()
+        file.seek(0)
+        file.write("accept-nvidia-visible-devices-envvar-when-unprivileged = false\n" + text)
+    lab.asks(ALL)
+
+    lab.create()
+
+    assert "asks for no GPU; NVIDIA_VISIBLE_DEVICES='all' is ignored" in log.read_text()

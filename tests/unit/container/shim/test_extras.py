@@ -1,0 +1,454 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a create gives besides GPUs, what it refuses, and when NVML is asked."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from nvct.compile import extras
+from nvct.compile import plans as compiler
+from nvct.sim.elf_writer import shared_object
+from tests.support.host_tree import LIB, VERSION, HostTree
+from tests.support.launcher import script
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.shim_lab import Lab
+
+GPU = "NVIDIA_VISIBLE_DEVICES=0"
+ALL = "NVIDIA_VISIBLE_DEVICES=all"
+NONE = "NVIDIA_VISIBLE_DEVICES=none"
+FEATURES = {
+    "NVIDIA_GDS=enabled": "nvidia-fs0",
+    "NVIDIA_GDRCOPY=enabled": "gdrdrv",
+    "NVIDIA_MOFED=enabled": "infiniband/uverbs0",
+    "NVIDIA_NVSWITCH=enabled": "nvidia-nvswitchctl",
+    "NVIDIA_IMEX_CHANNELS=0": "nvidia-caps-imex-channels/channel0",
+}
+MAJORS = {
+    "nvidia": 195, "nvidia-caps": 236, "nvidia-uvm": 508, "nvidia-fs": 240, "gdrdrv": 241,
+    "nvidia-nvswitch": 242, "nvidia-caps-imex-channels": 243, "infiniband_verbs": 231,
+}  # fmt: skip
+HOOK = {"path": "/usr/bin/nvidia-container-runtime-hook"}
+LEGACY = "nvidia-container-runtime.legacy"
+
+
+def driver(lab: Lab, gpus: int = 2) -> HostTree:
+    """Install a driver whose NVML can be loaded, but has no functions."""
+    host = lab.driver(gpus)
+    library = shared_object(os.uname().machine, soname="libnvidia-ml.so.1")
+    host.write(f"driver/{LIB}/libnvidia-ml.so.{VERSION}", library)
+    lines = "".join(f"{major} {name}\n" for name, major in MAJORS.items())
+    host.write("proc/devices", f"Character devices:\n{lines}\nBlock devices:\n  8 sd\n")
+    return host
+
+
+def board(lab: Lab) -> HostTree:
+    """A driver, and all that can be asked for besides GPUs."""
+    host = driver(lab)
+    for name in FEATURES.values():
+        host.write(f"dev/{name}", mode=0o666)
+    return host
+
+
+def mig_board(lab: Lab) -> None:
+    """GPU 1 is in MIG mode."""
+    host = driver(lab)
+    host.instance(1, 1, 0, (12, 13))
+    for minor, mode in ((1, 0o400), (2, 0o444)):
+        host.write(f"dev/nvidia-caps/nvidia-cap{minor}", mode=mode)
+
+
+def asks_with_privilege(lab: Lab, *env: str) -> None:
+    lab.asks(*env)
+    document = lab.document()
+    document["process"]["capabilities"] = {"bounding": ["CAP_SYS_ADMIN"]}
+    lab.config_json.write_text(json.dumps(document), encoding="utf-8")
+
+
+def nodes(lab: Lab) -> list[str]:
+    return [node["path"].removeprefix("/dev/") for node in lab.document()["linux"]["devices"]]
+
+
+def created(lab: Lab, program: str = "nvidia-container-runtime") -> None:
+    said = lab.create(program=program)
+    assert (said.status, said.stderr) == (0, "")
+
+
+def refused(lab: Lab, program: str = "nvidia-container-runtime") -> str:
+    """Run a create that must fail with one line and leave the file alone."""
+    before = lab.config_json.read_bytes()
+    said = lab.create(program=program)
+    assert said.status == 1
+    assert lab.config_json.read_bytes() == before
+    assert said.stderr.count("\n") == 1
+    return said.stderr
+
+
+def counting(lab: Lab) -> Path:
+    calls = lab.home / "calls"
+    calls.touch()
+    body = f'shift 3; echo "$1" >> {calls}; exec {lab.cold} -I -m nvct.compile "$@"\n'
+    lab.cold = str(script(lab.home / "bin/python", body))
+    return calls
+
+
+@pytest.mark.parametrize("asked", sorted(FEATURES))
+@pytest.mark.parametrize("program", ["nvidia-container-runtime", LEGACY])
+def test_a_feature_comes_to_who_asks_for_it(asked: str, program: str, lab: Lab) -> None:
+    board(lab)
+    lab.asks(GPU, asked)
+
+    created(lab, program)
+
+    there = set(nodes(lab))
+    assert "nvidia0" in there
+    assert there & set(FEATURES.values()) == {FEATURES[asked]}
+    rules = [rule for rule in lab.document()["linux"]["resources"]["devices"] if rule["allow"]]
+    assert len(rules) >= len(there)
+    visible = [e for e in lab.container_env() if e.startswith("NVIDIA_VISIBLE_DEVICES=")]
+    assert visible == ["NVIDIA_VISIBLE_DEVICES=void"]
+
+
+def test_features_come_without_a_gpu_too(lab: Lab) -> None:
+    board(lab)
+    lab.asks(NONE, *FEATURES)
+
+    created(lab)
+
+    assert set(FEATURES.values()) <= set(nodes(lab))
+    assert "nvidia0" not in nodes(lab)
+
+
+def test_a_plan_of_a_feature_is_made_once(lab: Lab) -> None:
+    board(lab)
+    calls = counting(lab)
+    for _ in range(3):
+        lab.asks(GPU, "NVIDIA_GDS=enabled", "NVIDIA_IMEX_CHANNELS=0")
+        created(lab)
+
+    assert sorted(calls.read_text().split()) == ["config", "mode-gds", "mode-imex", "own"]
+    lab.host.write("dev/nvidia-fs1", mode=0o666)
+    lab.asks(GPU, "NVIDIA_GDS=enabled")
+    created(lab)
+    assert "nvidia-fs1" in nodes(lab)
+
+
+@pytest.mark.parametrize("asked", sorted(FEATURES))
+def test_a_host_that_lacks_a_feature_says_so(asked: str, lab: Lab) -> None:
+    driver(lab)
+    lab.asks(GPU, asked)
+
+    said = refused(lab)
+
+    assert f"nvidia-container-runtime: {asked.partition('=')[0]}" in said
+    assert "[host]" in said
+
+
+def test_a_channel_that_is_not_there_is_refused_by_its_number(lab: Lab) -> None:
+    board(lab)
+    lab.asks(GPU, "NVIDIA_IMEX_CHANNELS=0,channel9")
+
+    assert "NVIDIA_IMEX_CHANNELS asks for channel 9, this host has 0" in refused(lab)
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["some nodes", "no nodes"])
+def test_in_mode_legacy_a_channel_needs_no_node_on_the_host(lab: Lab, *, there: bool) -> None:
+    (board if there else driver)(lab)
+    lab.asks(GPU, "NVIDIA_IMEX_CHANNELS=9,9,1048575")
+    before = sorted(map(str, (lab.home / "dev").rglob("*")))
+
+    created(lab, LEGACY)
+
+    folder = "nvidia-caps-imex-channels"
+    made = [node for node in lab.document()["linux"]["devices"] if folder in node["path"]]
+    assert [(node["path"], node["type"], node["major"], node["minor"]) for node in made] == [
+        (f"/dev/{folder}/channel{number}", "c", 243, number) for number in (9, 1048575)
+    ]
+    rules = lab.document()["linux"]["resources"]["devices"]
+    assert {"allow": True, "type": "c", "major": 243, "minor": 9, "access": "rwm"} in rules
+    assert sorted(map(str, (lab.home / "dev").rglob("*"))) == before
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value"),
+    [("features", "disable-imex-channel-creation", True),
+     ("nvidia-container-cli", "load-kmods", False)],
+)  # fmt: skip
+def test_config_toml_may_want_a_node_for_each_channel(
+    table: str, key: str, *, value: bool, lab: Lab
+) -> None:
+    board(lab)
+    lab.keys.setdefault(table, {})[key] = value
+    lab.configure()
+    lab.asks(GPU, "NVIDIA_IMEX_CHANNELS=9")
+
+    said = lab.create(program=LEGACY)
+
+    assert "asks for channel 9, this host has 0" in said.stderr
+
+
+def test_a_driver_without_channels_gives_none(lab: Lab) -> None:
+    host = driver(lab)
+    text = (lab.home / "proc/devices").read_text().replace("243 nvidia-caps-imex-channels\n", "")
+    host.write("proc/devices", text)
+    lab.asks(GPU, "NVIDIA_IMEX_CHANNELS=0")
+
+    assert (
+        " no nvidia-caps-imex-channels; load nvidia of a driver since 550"
+        in lab.create(program=LEGACY).stderr
+    )
+
+
+def test_in_mode_cdi_features_have_names_of_their_own(lab: Lab) -> None:
+    lab.configure(mode="cdi")
+    lab.spec()
+    lab.spec("gds.json", kind="nvidia.com/gds", devices={"all": {"env": ["GDS=1"]}})
+    lab.asks(GPU, "NVIDIA_GDS=enabled")
+    created(lab)
+    assert "GDS=1" not in lab.container_env()
+
+    names = "nvidia.com/gpu=0,nvidia.com/gds=all"
+    lab.asks(annotations={"cdi.k8s.io/x": names})
+    created(lab)
+
+    assert {"GPU=0", "GDS=1"} <= set(lab.container_env())
+
+
+# --- MIG ---
+
+
+@pytest.mark.parametrize(("which", "number"), [("CONFIG", 1), ("MONITOR", 2)])
+@pytest.mark.parametrize("program", ["nvidia-container-runtime", LEGACY])
+def test_a_privileged_container_gets_a_mig_capability(
+    which: str, number: int, program: str, lab: Lab
+) -> None:
+    mig_board(lab)
+    asks_with_privilege(lab, ALL, f"NVIDIA_MIG_{which}_DEVICES=all")
+
+    created(lab, program)
+
+    there = set(nodes(lab))
+    assert {"nvidia0", "nvidia1"} <= there
+    caps = {name for name in there if name.startswith("nvidia-caps/")}
+    assert f"nvidia-caps/nvidia-cap{number}" in caps
+    assert f"nvidia-caps/nvidia-cap{3 - number}" not in caps
+
+
+def test_with_a_mig_capability_a_gpu_in_mig_mode_can_be_asked_for(lab: Lab) -> None:
+    mig_board(lab)
+    asks_with_privilege(lab, "NVIDIA_VISIBLE_DEVICES=1", "NVIDIA_MIG_CONFIG_DEVICES=all")
+
+    created(lab)
+
+    assert "nvidia1" in nodes(lab)
+    assert "nvidia0" not in nodes(lab)
+    assert "nvidiactl" in nodes(lab)
+
+
+def test_where_nothing_but_gpus_in_mig_mode_is_there_a_mig_capability_gives_them(lab: Lab) -> None:
+    mig_board(lab)
+    plan = extras.mode_plan("mig", str(lab.config_toml), str(lab.run_dir))
+    plan["host"]["others"] = ""  # as if NVML showed no MIG device and no other GPU
+    lab.keep("mode-mig.plan", plan)
+    asks_with_privilege(lab, ALL, "NVIDIA_MIG_CONFIG_DEVICES=all")
+
+    created(lab)
+
+    assert {"nvidia1", "nvidiactl", "nvidia-caps/nvidia-cap1"} <= set(nodes(lab))
+    assert "nvidia0" not in nodes(lab)
+
+
+@pytest.mark.parametrize("word", ["1:0", "MIG-00000001-0001-0000-cccc-000000000000"])
+def test_a_mig_capability_is_not_about_mig_devices(word: str, lab: Lab) -> None:
+    mig_board(lab)
+    asks_with_privilege(lab, f"NVIDIA_VISIBLE_DEVICES={word}", "NVIDIA_MIG_MONITOR_DEVICES=all")
+
+    assert f"is about whole GPUs, but {word} is a MIG device" in refused(lab)
+
+
+def test_where_no_gpu_is_in_mig_mode_a_mig_capability_has_no_effect(lab: Lab) -> None:
+    driver(lab)
+    asks_with_privilege(lab, GPU, "NVIDIA_MIG_MONITOR_DEVICES=all")
+
+    created(lab)
+
+    assert not [name for name in nodes(lab) if "nvidia-cap" in name]
+
+
+def test_a_capability_that_has_no_node_says_how_to_make_it(lab: Lab) -> None:
+    mig_board(lab)
+    (lab.home / "dev/nvidia-caps/nvidia-cap2").unlink()
+    asks_with_privilege(lab, ALL, "NVIDIA_MIG_MONITOR_DEVICES=all")
+
+    said = refused(lab)
+
+    assert "NVIDIA_MIG_MONITOR_DEVICES: the host has no device node" in said
+    assert "nvidia-modprobe -f /proc/driver/nvidia/capabilities/mig/monitor" in said
+
+
+def test_without_privilege_only_legacy_mode_minds(lab: Lab) -> None:
+    mig_board(lab)
+    lab.configure(debug=str(lab.home / "log"))
+    lab.asks(GPU, "NVIDIA_MIG_CONFIG_DEVICES=all")
+    assert "[not-permitted]" in refused(lab, LEGACY)
+
+    created(lab)
+
+    assert not [name for name in nodes(lab) if "nvidia-cap" in name]
+    log = (lab.home / "log").read_text()
+    assert "NVIDIA_MIG_CONFIG_DEVICES is ignored: the container is unprivileged" in log
+
+
+# --- requirements ---
+
+
+def knows(lab: Lab, **gpus: dict[str, str]) -> None:
+    """Keep what NVML would have told."""
+    plan = {**compiler.empty(str(lab.config_toml)), "gpus": gpus}
+    lab.keep("properties.plan", plan)
+
+
+TESLA = {"brand": "Tesla", "arch": "7.5"}
+TITAN = {"brand": "Titan", "arch": "7.0"}
+OLD = "NVIDIA_REQUIRE_CUDA=cuda>=99 "
+
+
+@pytest.mark.parametrize(
+    ("word", "expression", "met"),
+    [
+        ("0", "brand=tesla,driver>=580", True),
+        ("0", "brand=titan,driver>=580", False),
+        ("0", "brand=titan,driver>=580 brand=tesla,driver>=470", True),
+        ("1", "brand=titan,driver>=580", True),
+        ("0,1", "brand=titan,driver>=580", False),
+        ("all", "brand=titan", False),
+        ("all", "arch>=7.0", True),
+        ("0", "arch>=8.0", False),
+        ("none", "brand=quadro", True),
+    ],
+)
+def test_brand_and_architecture_are_held_against_each_gpu(
+    word: str,
+    expression: str,
+    met: bool,  # noqa: FBT001  pytest passes it
+    lab: Lab,
+) -> None:
+    driver(lab)
+    knows(lab, **{"0": TESLA, "1": TITAN})
+    lab.asks(f"NVIDIA_VISIBLE_DEVICES={word}", OLD + expression)
+
+    if met:
+        created(lab)
+    else:
+        assert "does not meet NVIDIA_REQUIRE_CUDA" in refused(lab)
+
+
+@pytest.mark.parametrize(
+    "expression", ["cuda>=12 brand=titan,driver>=470,driver<471", "driver>=580", "cuda<=99"]
+)
+def test_nvml_is_not_asked_where_the_answer_does_not_depend_on_it(
+    expression: str, lab: Lab
+) -> None:
+    driver(lab)
+    calls = counting(lab)
+    lab.asks(GPU, f"NVIDIA_REQUIRE_CUDA={expression}")
+
+    created(lab)
+
+    assert "properties" not in calls.read_text()
+
+
+def test_what_nvml_does_not_tell_holds_and_is_noted(lab: Lab) -> None:
+    driver(lab)
+    lab.configure(debug=str(lab.home / "log"))
+    lab.asks(GPU, OLD + "brand=tesla")
+
+    created(lab)
+
+    assert "requirements on brand and arch count as met" in (lab.home / "log").read_text()
+
+
+# --- what images and engines of other kinds bring ---
+
+
+def test_an_old_cuda_image_gets_all_and_states_its_version(lab: Lab) -> None:
+    driver(lab)
+    lab.asks("CUDA_VERSION=11.2.0")
+    created(lab)
+    assert {"nvidia0", "nvidia1"} <= set(nodes(lab))
+
+    lab.asks("CUDA_VERSION=99.1")
+    assert "does not meet CUDA_VERSION" in refused(lab)
+
+
+def test_swarm_resources_come_before_the_images_wish(lab: Lab) -> None:
+    driver(lab)
+    lab.configure('swarm-resource = "DOCKER_RESOURCE_GPU"\n' + lab.config_toml.read_text())
+    lab.asks(ALL, f"DOCKER_RESOURCE_GPU={lab.host.uuid(1)}")
+
+    created(lab)
+
+    assert "nvidia1" in nodes(lab)
+    assert "nvidia0" not in nodes(lab)
+    assert "NVIDIA_VISIBLE_DEVICES=void" in lab.container_env()
+
+
+@pytest.mark.parametrize("mode", ["auto", "jit-cdi", "cdi", "csv", "legacy"])
+def test_an_nvidia_hook_of_a_container_that_asks_for_nothing_stays_in_legacy_mode_only(
+    mode: str, lab: Lab
+) -> None:
+    lab.configure(mode=mode)
+    lab.asks(hooks={"prestart": [HOOK]})
+
+    created(lab)
+
+    assert lab.document()["hooks"]["prestart"] == ([HOOK] if mode == "legacy" else [])
+
+
+@pytest.mark.parametrize("mode", ["auto", "jit-cdi", "legacy"])
+def test_an_nvidia_hook_of_a_container_that_gets_gpus_is_removed(mode: str, lab: Lab) -> None:
+    driver(lab)
+    lab.configure(mode=mode)
+    lab.asks(GPU, hooks={"prestart": [HOOK]})
+
+    created(lab)
+
+    assert lab.document()["hooks"]["prestart"] == []
+
+
+def test_a_variable_that_is_there_twice_is_left_once_as_it_decided(lab: Lab) -> None:
+    lab.configure(mode="cdi")
+    lab.spec()
+    lab.asks(ALL, "A=1", "NVIDIA_VISIBLE_DEVICES=1")
+
+    created(lab)
+
+    assert lab.container_env() == ["NVIDIA_VISIBLE_DEVICES=1", "A=1", "COMMON=1", "GPU=1"]
+
+
+def test_an_image_for_a_board_may_ask_for_all_of_its_files(lab: Lab) -> None:
+    driver(lab)
+    calls = counting(lab)
+    lab.asks(GPU, "NVIDIA_REQUIRE_JETPACK=csv-mounts=all")
+
+    created(lab)
+
+    assert "own-csv-all" in calls.read_text().split()
+
+
+def test_a_host_without_a_gpu_to_give_gives_its_driver_to_who_asks_for_none(lab: Lab) -> None:
+    driver(lab, gpus=1)
+    (lab.home / "dev/nvidia0").unlink()
+    lab.asks(ALL)
+    assert "none of 1 GPUs has its device node" in refused(lab)
+    lab.asks(NONE)
+
+    created(lab)
+
+    assert "nvidiactl" in nodes(lab)

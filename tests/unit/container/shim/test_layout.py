@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which layout a container gets: config.toml leaves them open, the container may choose."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from nvct.config import load
+from nvct.doctor import parts
+from nvct.linux import ldcache
+from tests.support.shim_lab import REPOSITORY, Lab
+from tests.unit.container.shim.images import CACHE, DEBIAN, LOADER, MACHINE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+ALL = "NVIDIA_VISIBLE_DEVICES=all"
+ASKS_FOR = "NVIDIA_DRIVER_LAYOUT="
+pytestmark = pytest.mark.skipif(MACHINE != "x86_64", reason="the lab's driver is for x86_64")
+
+
+@pytest.fixture
+def lab() -> Generator[Lab]:
+    made = Lab()
+    made.driver()
+    with_layout(made, "auto")
+    root = made.bundle / "rootfs"
+    for path, data in (
+        (LOADER, b"\x7fELF"), (f"{DEBIAN}/libc.so.6", b"\x7fELF"),
+        (CACHE, ldcache.merge(None, [("libc.so.6", f"{DEBIAN}/libc.so.6")], machine=MACHINE)),
+    ):  # fmt: skip
+        (root / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+        (root / path[1:]).write_bytes(data)
+    yield made
+    made.remove()
+
+
+def with_layout(lab: Lab, layout: str) -> None:
+    lab.keys["nvct"]["layout"] = layout
+    lab.configure(debug=str(lab.home / "shim.log"))
+
+
+def without_view(lab: Lab) -> None:
+    lab.keys["nvidia-container-runtime.modes.jit-cdi"] = {
+        "nvcdi-disable-hooks": ["update-ldcache"]
+    }
+    lab.configure()
+
+
+def created(lab: Lab, *env: str) -> tuple[str, str]:
+    """Create a container; return its layout and the log's last line."""
+    lab.asks(ALL, *env)
+    said = lab.create()
+    assert (said.status, said.stderr) == (0, "")
+    places = [mount["destination"] for mount in lab.document()["mounts"]]
+    last = (lab.home / "shim.log").read_text().splitlines()[-1]
+    return ("farm" if "/usr/local/nvidia" in places else "classic"), last
+
+
+def farm_part(lab: Lab) -> str:
+    return parts.farm(load.load(str(lab.config_toml)), str(lab.run_dir)).lines[0]
+
+
+def test_a_container_can_choose_the_classic_layout(lab: Lab) -> None:
+    assert created(lab)[0] == "farm"
+
+    layout, log = created(lab, ASKS_FOR + "classic")
+
+    assert layout == "classic"
+    assert "layout classic: NVIDIA_DRIVER_LAYOUT asks for it" in log
+
+
+@pytest.mark.parametrize("value", ["farm", "auto", ""])
+def test_a_container_can_name_what_it_gets_anyway(lab: Lab, value: str) -> None:
+    assert created(lab, ASKS_FOR + value)[0] == "farm"
+
+
+def test_the_last_of_several_variables_counts(lab: Lab) -> None:
+    assert created(lab, ASKS_FOR + "classic", ASKS_FOR + "farm")[0] == "farm"
+
+
+def test_what_config_toml_does_not_leave_open_cannot_be_chosen(lab: Lab) -> None:
+    with_layout(lab, "classic")
+
+    layout, log = created(lab, ASKS_FOR + "farm")
+
+    assert layout == "classic"
+    assert "layout classic: config.toml leaves no other" in log
+
+
+def test_a_view_that_this_host_does_not_have_cannot_be_chosen(lab: Lab) -> None:
+    without_view(lab)
+
+    layout, log = created(lab, ASKS_FOR + "farm")
+
+    assert layout == "classic"
+    assert "layout classic: config.toml disables the hook update-ldcache" in log
+
+
+@pytest.mark.parametrize("value", ["Classic", "farm,classic", "none", "\u202e"])
+def test_a_word_that_is_no_layout_is_refused(lab: Lab, value: str) -> None:
+    lab.asks(ALL, ASKS_FOR + value)
+
+    said = lab.create()
+
+    assert said.status != 0
+    assert "NVIDIA_DRIVER_LAYOUT cannot be" in said.stderr
+    assert "use one of: auto, classic, farm" in said.stderr
+    assert len(said.stderr.splitlines()) == 1
+
+
+def test_a_container_without_a_request_may_name_any_layout(lab: Lab) -> None:
+    lab.asks(ASKS_FOR + "nonsense")
+
+    assert lab.create().status == 0
+
+
+def test_status_says_which_layout_auto_chose_and_why(lab: Lab) -> None:
+    assert farm_part(lab).startswith("layout auto: the first container shows")
+    created(lab)
+    assert farm_part(lab).startswith(f"layout auto is farm here: the view {lab.home}/farm/")
+    assert farm_part(lab).endswith(" is made of links; 1 view of the driver")
+
+    without_view(lab)
+    created(lab)
+    why = "config.toml disables the hook update-ldcache"
+    assert farm_part(lab).startswith(f"layout auto is classic here: {why}")
+
+    with_layout(lab, "classic")
+    assert farm_part(lab).startswith("layout classic, as config.toml says")
+
+
+def test_refresh_says_which_layout_auto_chose(lab: Lab) -> None:
+    code = "from nvct.cli.main import nvct; nvct()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "refresh", "own"], env={**os.environ, **lab.env},
+        cwd=REPOSITORY, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+
+    assert "own: layout auto is farm here: the view " in done.stdout

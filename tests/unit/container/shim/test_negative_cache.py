@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What could not be compiled a moment ago: for whom it counts, and for how long."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from nvct import paths
+from nvct.container.shim.negative_cache import KEPT_NS, SLOW_NS, SUFFIX, Failures
+from nvct.errors import DriverNotFoundError, HostError, NvmlError
+from tests.support.launcher import script
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import NoReturn
+
+    from nvct.container.plan.store import Store
+    from tests.support.shim_lab import Lab
+
+SECOND = 10**9
+GPU = "NVIDIA_VISIBLE_DEVICES=0"
+
+
+def failures(lab: Lab, store: Store, config: str = "") -> Failures:
+    return Failures(store, "own", config or str(lab.config_toml), f"{lab.home}/proc")
+
+
+def fail() -> NoReturn:
+    raise NvmlError("NVML is gone", hint="dmesg")
+
+
+def remember(lab: Lab, store: Store, *, took_ns: int, ago_ns: int) -> None:
+    """Let the own plan have failed a while ago."""
+    with pytest.raises(NvmlError):
+        failures(lab, store).watch(fail)
+    found = lab.kept("own" + SUFFIX)
+    found["ended"] = time.monotonic_ns() - ago_ns
+    found["began"] = found["ended"] - took_ns
+    lab.keep("own" + SUFFIX, found)
+
+
+def failing(lab: Lab, seconds: float) -> Path:
+    """Let the cold side fail after a while; return the file in which it counts."""
+    calls = lab.home / "calls"
+    calls.touch()
+    answer = '{"error": {"class": "NvmlError", "message": "NVML hangs", "hint": "see dmesg"}}'
+    body = (
+        f'case $4 in config) exec {lab.cold} "$@";; esac\n'
+        f"echo $4 >> {calls}; sleep {seconds}; echo '{answer}'; exit 1\n"
+    )
+    lab.cold = str(script(lab.home / "bin/python", body))
+    return calls
+
+
+def test_creates_that_come_together_fail_together_with_one_sentence(lab: Lab) -> None:
+    lab.driver()
+    calls = failing(lab, 3)
+    lab.asks(GPU)
+
+    with ThreadPoolExecutor(6) as pool:
+        said = list(pool.map(lambda _: lab.create(), range(6)))
+
+    assert {one.status for one in said} == {1}
+    assert {one.stderr for one in said} == {
+        "nvidia-container-runtime: NVML hangs; see dmesg [nvml]\n"
+    }
+    assert calls.read_text().split() == ["own"]
+
+
+def test_who_asks_for_no_gpu_waits_for_no_nvml(lab: Lab) -> None:
+    lab.driver()
+    body = (
+        f'case $4 in config|own-none) exec {lab.cold} "$@";; esac\n'
+        "sleep 60\n"  # NVML hangs
+    )
+    lab.cold = str(script(lab.home / "bin/python", body))
+    lab.asks("NVIDIA_VISIBLE_DEVICES=none")
+
+    assert lab.create().status == 0
+
+
+def test_a_failure_that_was_found_fast_is_looked_at_again(lab: Lab) -> None:
+    lab.driver()
+    calls = failing(lab, 0)
+    lab.asks(GPU)
+
+    assert [lab.create().status for _ in range(2)] == [1, 1]
+
+    assert calls.read_text().split() == ["own", "own"]
+
+
+def test_what_has_been_mended_meanwhile_works_at_once(lab: Lab) -> None:
+    lab.asks(GPU)
+    assert lab.create().status == 1  # no driver
+
+    lab.driver()
+
+    assert lab.create().status == 0
+    assert "/dev/nvidia0" in [node["path"] for node in lab.document()["linux"]["devices"]]
+
+
+def test_a_slow_failure_counts_for_who_comes_right_after_it(lab: Lab, store: Store) -> None:
+    remember(lab, store, took_ns=SLOW_NS, ago_ns=SECOND)
+
+    with pytest.raises(NvmlError, match=r"^NVML is gone$") as caught:
+        failures(lab, store).check()
+
+    assert caught.value.hint == "dmesg"
+
+
+@pytest.mark.parametrize(
+    ("took_ns", "ago_ns"),
+    [(SLOW_NS - 1, SECOND), (20 * SECOND, KEPT_NS), (20 * SECOND, -60 * SECOND)],
+    ids=["fast", "long ago", "of another boot"],
+)
+def test_another_failure_does_not(took_ns: int, ago_ns: int, lab: Lab, store: Store) -> None:
+    remember(lab, store, took_ns=took_ns, ago_ns=ago_ns)
+
+    failures(lab, store).check()
+
+
+def test_who_came_while_it_was_found_out_has_it_however_fast_it_was(
+    lab: Lab, store: Store
+) -> None:
+    early = failures(lab, store)
+    with pytest.raises(NvmlError):
+        failures(lab, store).watch(fail)
+    late = failures(lab, store)
+
+    late.check()
+    with pytest.raises(NvmlError):
+        early.check()
+
+
+@pytest.mark.parametrize("change", ["config.toml", "proc/driver/nvidia/version", "proc/devices"])
+def test_a_change_of_what_it_stood_on_ends_it(change: str, lab: Lab, store: Store) -> None:
+    lab.driver()
+    early = failures(lab, store)
+    remember(lab, store, took_ns=20 * SECOND, ago_ns=0)
+    with pytest.raises(NvmlError):
+        early.check()
+
+    with (lab.home / change).open("a", encoding="utf-8") as file:
+        file.write("\n# mended\n")
+
+    early.check()
+
+
+def test_under_another_config_toml_it_says_nothing(lab: Lab, store: Store) -> None:
+    early = failures(lab, store, "/another.toml")
+    remember(lab, store, took_ns=20 * SECOND, ago_ns=0)
+
+    early.check()
+
+
+def test_what_is_made_is_not_remembered(lab: Lab, store: Store) -> None:
+    assert failures(lab, store).watch(lambda: 7) == 7
+    assert not (lab.run_dir / f"own{SUFFIX}").exists()
+
+
+def test_what_is_no_error_of_ours_is_not_remembered(lab: Lab, store: Store) -> None:
+    def bug() -> NoReturn:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failures(lab, store).watch(bug)
+    assert not (lab.run_dir / f"own{SUFFIX}").exists()
+
+
+@pytest.mark.parametrize("made", [HostError("no", hint="h"), DriverNotFoundError("none")])
+def test_the_error_is_the_same_in_the_other_process(
+    made: HostError, lab: Lab, store: Store
+) -> None:
+    early = failures(lab, store)
+
+    def break_down() -> NoReturn:
+        raise made
+
+    with pytest.raises(HostError):
+        failures(lab, store).watch(break_down)
+    with pytest.raises(HostError) as caught:
+        early.check()
+
+    again = caught.value
+    assert type(again) is type(made)
+    assert (again.message, again.hint, again.code) == (made.message, made.hint, made.code)
+
+
+def test_creates_that_are_refused_together_compile_once_more_between_them(lab: Lab) -> None:
+    calls = lab.home / "calls"
+    gone = lab.home / "driver/gone"
+    lab.spec(
+        common={"mounts": [{"hostPath": str(gone), "containerPath": "/gone", "options": ["bind"]}]}
+    )
+    lab.asks(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=0"})
+    lab.create()
+    body = f'echo $4 >> {calls}; sleep 3; exec {lab.cold} "$@"\n'
+    lab.cold = str(script(lab.home / "bin/python", body))
+
+    with ThreadPoolExecutor(6) as pool:
+        said = list(pool.map(lambda _: lab.create(), range(6)))
+
+    assert {one.status for one in said} == {1}
+    assert all(f"{gone} is gone" in one.stderr for one in said)
+    assert calls.read_text().split() == ["registry"]
+    assert paths.REGISTRY_PLAN in [entry.name for entry in lab.run_dir.iterdir()]

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""config.toml is compiled once, and again as soon as what was compiled no longer holds."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from nvct import paths
+from nvct.config.model import Config
+from nvct.container.plan import fingerprints
+from nvct.container.shim import settings
+from nvct.errors import ConfigError
+from tests.support.launcher import script
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nvct.container.plan.store import Store
+    from tests.support.shim_lab import Lab
+
+NEVER = "/no/interpreter/may/be/asked"
+
+
+def load(lab: Lab, store: Store, *, cold: str = "") -> Config:
+    return settings.load(store, lab.env, cold or lab.cold)
+
+
+def kept(lab: Lab) -> dict[str, object]:
+    return lab.kept(paths.CONFIG_CACHE)
+
+
+def rewrite(path: Path, old: str, new: str) -> None:
+    """Change a file in place, keeping its size and inode."""
+    text = path.read_text()
+    assert old in text
+    assert len(old) == len(new)
+    path.write_text(text.replace(old, new))
+
+
+def test_what_was_compiled_is_used_again(lab: Lab, store: Store) -> None:
+    lab.configure(mode="cdi")
+
+    first = load(lab, store)
+    second = load(lab, store, cold=NEVER)
+
+    assert first.mode == second.mode == "cdi"
+    assert first.to_dict() == second.to_dict()
+
+
+def test_without_a_config_toml_the_defaults_hold_and_nothing_is_started(
+    lab: Lab, store: Store
+) -> None:
+    lab.config_toml.unlink()
+
+    found = load(lab, store, cold=NEVER)
+
+    assert found.to_dict() == Config().to_dict()
+
+
+def test_a_config_toml_that_cannot_be_looked_at_is_not_taken_for_none(
+    lab: Lab, store: Store
+) -> None:
+    lab.config_toml.unlink()
+    lab.config_toml.symlink_to(lab.config_toml.name)
+
+    with pytest.raises(ConfigError, match=r"config.toml cannot be read: Too many levels"):
+        load(lab, store)
+
+
+def test_a_config_toml_that_appears_is_read(lab: Lab, store: Store) -> None:
+    lab.config_toml.unlink()
+    load(lab, store, cold=NEVER)
+
+    lab.configure(mode="cdi")
+
+    assert load(lab, store).mode == "cdi"
+
+
+def test_a_config_toml_that_vanishes_is_forgotten(lab: Lab, store: Store) -> None:
+    lab.configure(mode="cdi")
+    load(lab, store)
+
+    lab.config_toml.unlink()
+
+    assert load(lab, store, cold=NEVER).mode == "auto"
+
+
+def test_a_config_toml_that_is_replaced_is_read_again(lab: Lab, store: Store) -> None:
+    lab.configure(mode="cdi")
+    load(lab, store)
+
+    lab.configure(mode="legacy")
+
+    assert load(lab, store).mode == "legacy"
+
+
+def test_a_second_change_within_the_same_tick_is_seen(lab: Lab, store: Store) -> None:
+    lab.configure(mode="aaa")
+    os.utime(lab.config_toml)
+    before = lab.config_toml.stat()
+    assert load(lab, store).mode == "aaa"
+
+    rewrite(lab.config_toml, "aaa", "bbb")
+    os.utime(lab.config_toml, ns=(before.st_mtime_ns, before.st_mtime_ns))
+    after = lab.config_toml.stat()
+
+    assert (after.st_ino, after.st_size, after.st_mtime_ns) == (
+        before.st_ino, before.st_size, before.st_mtime_ns,
+    )  # fmt: skip
+    assert load(lab, store).mode == "bbb"
+
+
+def test_a_young_config_toml_gets_no_launcher_conf_until_it_is_old(lab: Lab, store: Store) -> None:
+    os.utime(lab.config_toml)
+    load(lab, store)
+    young = (lab.run_dir / paths.LAUNCHER_CONF).exists()
+
+    lab.age(lab.config_toml)
+    load(lab, store, cold=NEVER)
+
+    assert not young
+    assert kept(lab)["facts"] == [fingerprints.take("stat", str(lab.config_toml))]
+    assert (lab.run_dir / paths.LAUNCHER_CONF).exists()
+
+
+def test_what_was_compiled_from_another_file_is_not_used(lab: Lab, store: Store) -> None:
+    lab.configure(mode="cdi")
+    load(lab, store)
+    other = lab.home / "other.toml"
+    other.write_text('[nvidia-container-runtime]\nmode = "csv"\n')
+    lab.env[paths.CONFIG_ENV] = str(other)
+
+    assert load(lab, store).mode == "csv"
+
+
+def damage_text(lab: Lab) -> None:
+    (lab.run_dir / paths.CONFIG_CACHE).write_text("{")
+
+
+def damage_format(lab: Lab) -> None:
+    write(lab, {**kept(lab), "nvct-config": 0})
+
+
+def damage_facts(lab: Lab) -> None:
+    write(lab, {**kept(lab), "facts": []})
+
+
+def damage_fact(lab: Lab) -> None:
+    write(lab, {**kept(lab), "facts": ["stat"]})
+
+
+def damage_config(lab: Lab) -> None:
+    write(lab, {**kept(lab), "config": []})
+
+
+def damage_value(lab: Lab) -> None:
+    write(lab, {**kept(lab), "config": {"mode": ["evil"]}})
+
+
+def damage_mode(lab: Lab) -> None:
+    write(lab, {**kept(lab), "config": {"mode": "evil"}})
+    (lab.run_dir / paths.CONFIG_CACHE).chmod(0o666)
+
+
+def damage_by_link(lab: Lab) -> None:
+    write(lab, {**kept(lab), "config": {"mode": "evil"}})
+    path = lab.run_dir / paths.CONFIG_CACHE
+    path.rename(lab.home / "elsewhere")
+    path.symlink_to(lab.home / "elsewhere")
+
+
+def write(lab: Lab, document: dict[str, object]) -> None:
+    lab.keep(paths.CONFIG_CACHE, document)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [damage_text, damage_format, damage_facts, damage_fact, damage_config, damage_value,
+     damage_mode, damage_by_link],
+)  # fmt: skip
+def test_what_is_damaged_or_not_ours_alone_is_compiled_again(
+    damage: object, lab: Lab, store: Store
+) -> None:
+    lab.configure(mode="cdi")
+    load(lab, store)
+    assert callable(damage)
+    damage(lab)
+
+    assert load(lab, store).mode == "cdi"
+
+
+def test_a_run_directory_of_somebody_else_is_left_alone(lab: Lab) -> None:
+    from nvct.container.plan.store import Store
+
+    lab.configure(mode="cdi")
+    lab.run_dir.chmod(0o755)
+    store = Store(str(lab.run_dir), create=True)
+
+    assert load(lab, store).mode == "cdi"
+    assert os.listdir(lab.run_dir) == []
+
+
+def test_a_broken_config_toml_is_the_cold_sides_error(lab: Lab, store: Store) -> None:
+    lab.configure("mode = cdi")
+
+    with pytest.raises(ConfigError, match="is no TOML"):
+        load(lab, store)
+
+    assert os.listdir(lab.run_dir) == []
+
+
+def test_a_change_while_the_file_is_read_is_seen_afterwards(lab: Lab, store: Store) -> None:
+    lab.configure(mode="aaa")
+    answer = json.dumps({"mode": "aaa"})
+    slow = script(
+        lab.home / "bin/python",
+        f"sed s/aaa/bbb/ -i {lab.config_toml}; echo '{answer}'\n",
+    )
+
+    assert load(lab, store, cold=str(slow)).mode == "aaa"
+    assert load(lab, store).mode == "bbb"
+
+
+# --- launcher.conf ---
+
+
+def conf(path: str = "/etc/c.toml", **values: object) -> list[str]:
+    config = Config()
+    for name, value in values.items():
+        setattr(config, name, value)
+    text = settings.launcher_conf(config, path, ["stat", path, [1, 2, 3, 4, 5]])
+    assert text.endswith("\n")
+    return text[:-1].split("\n")
+
+
+def test_launcher_conf_holds_what_the_launcher_needs() -> None:
+    assert conf(runtimes=["runc", "/opt/crun"], swarm_resource=["DOCKER_RESOURCE_GPU"]) == [
+        "nvct-launcher 1",
+        "config\t/etc/c.toml\t1 2 3 4 5",
+        "runtime\trunc",
+        "runtime\t/opt/crun",
+        "word\tNVIDIA_",
+        "word\tCUDA_VERSION",
+        "word\tnvidia-container-devices",
+        "word\tnvidia-container-runtime-hook",
+        "word\tnvidia-container-toolkit",
+        "word\tDOCKER_RESOURCE_GPU",
+        "word\tcdi.k8s.io",
+        "end",
+    ]
+
+
+def test_launcher_conf_of_no_file_says_so() -> None:
+    lines = settings.launcher_conf(Config(), "/c", ["absent", "/c", None]).split("\n")
+
+    assert lines[1] == "config\t/c\tabsent"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"debug": "/var/log/x.log"},
+        {"annotation_prefixes": [""]},
+        {"swarm_resource": ['"']},
+        {"runtimes": ["runc\nruntime\t/evil"]},
+        {"path": "/etc/c\n.toml"},
+        {"path": "/etc/c\t.toml"},
+    ],
+    ids=["debug", "empty prefix", "nothing left", "line in a name", "line in the path", "tab"],
+)
+def test_python_decides_about_everything_where_the_launcher_could_be_wrong(
+    values: dict[str, str],
+) -> None:
+    assert conf(**values) == ["nvct-launcher 1", "end"]
+
+
+@pytest.mark.parametrize(
+    ("word", "piece"),
+    [
+        ("acme.com/devices/", "acme.com"),
+        ("a<bcd>e", "bcd"),
+        ("\u00e9-gpu", "-gpu"),
+        ('x"yz\\', "yz"),
+        ("plain", "plain"),
+    ],
+)
+def test_words_are_cut_at_what_json_writes_in_two_ways(word: str, piece: str) -> None:
+    assert f"word\t{piece}" in conf(annotation_prefixes=[word])
+
+
+def test_a_prefix_of_which_nothing_is_left_does_not_hide_the_other_keys(
+    lab: Lab, store: Store
+) -> None:
+    lab.keys["nvidia-container-runtime.modes.cdi"]["annotation-prefixes"] = [""]
+    lab.configure()
+
+    found = load(lab, store)
+
+    assert found.runtimes == [f"{lab.home}/bin/runc"]

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What nvct status says of each part: there and right, not there, to be looked at."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from nvct.compile import refresh as compiled
+from nvct.config import load
+from nvct.config.model import Config
+from nvct.container.plan.store import Store
+from nvct.doctor import parts
+from nvct.engine.control.status import Status
+from nvct.engine.detected_engine import Engine
+from tests.support.shim_lab import Lab
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+
+@pytest.fixture
+def lab() -> Generator[Lab]:
+    made = Lab()
+    made.driver(gpus=2)
+    yield made
+    made.remove()
+
+
+def settings(lab: Lab) -> Config:
+    return load.load(str(lab.config_toml))
+
+
+def test_keys_without_effect_are_told_and_alarm_nobody(lab: Lab) -> None:
+    lab.keys["nvidia-container-cli"]["debug"] = "/var/log/x"
+    lab.configure()
+
+    part = parts.configuration(settings(lab))
+
+    assert part.health == "ok"
+    assert part.lines[0] == str(lab.config_toml)
+    assert part.lines[1].startswith("nvidia-container-cli.debug has no effect: ")
+    assert len(part.lines) == 2
+
+
+def test_a_value_that_was_replaced_is_to_be_looked_at(lab: Lab) -> None:
+    lab.configure(**{"log-level": "loud"})
+
+    assert parts.configuration(settings(lab)).health == "attention"
+    assert parts.configuration(Config()).health == "absent"
+
+
+def test_a_driver_with_its_gpus(lab: Lab) -> None:
+    part, found = parts.driver(settings(lab))
+    assert found is not None
+    assert part.lines[0].endswith(", 2 GPUs")
+
+
+def test_no_driver_is_nothing_wrong(lab: Lab) -> None:
+    shutil.rmtree(lab.home / "proc/driver")
+    shutil.rmtree(lab.home / "driver/usr")
+    part, found = parts.driver(settings(lab))
+    assert (part.health, found) == ("absent", None)
+
+
+def test_a_module_without_libraries_is_something_to_look_at(lab: Lab) -> None:
+    shutil.rmtree(lab.home / "driver/usr")
+    part, _ = parts.driver(settings(lab))
+    assert part.health == "attention"
+
+
+def test_specs_absent_right_and_drifted(lab: Lab) -> None:
+    _, found = parts.driver(settings(lab))
+    assert parts.specs(settings(lab), found).health == "absent"
+    lab.spec(kind="acme.com/card")
+    assert parts.specs(settings(lab), None).health == "ok"
+    lab.spec(name="gone.json", kind="acme.com/other", devices={
+        "x": {"mounts": [{"hostPath": "/no/such/file", "containerPath": "/x"}]}
+    })  # fmt: skip
+    part = parts.specs(settings(lab), None)
+    assert part.health == "attention"
+    assert any("/no/such/file" in line for line in part.lines)
+
+
+def test_plans_are_fresh_until_the_host_changes(lab: Lab) -> None:
+    run_dir = str(lab.run_dir)
+    assert parts.plans(run_dir).health == "absent"
+    compiled.own_plan(str(lab.config_toml), run_dir)
+    assert parts.plans(run_dir).lines[-1].endswith(", fresh")
+    lab.configure("# changed\n")
+    assert "has changed" in parts.plans(run_dir).lines[-1]
+
+
+def test_what_is_no_plan_is_said_to_be_made_anew(lab: Lab) -> None:
+    Store(str(lab.run_dir)).write("own.plan", b"{}")
+    assert parts.plans(str(lab.run_dir)).lines == ("own: damaged; the next container replaces it",)
+
+
+def test_no_view_is_nothing_wrong(lab: Lab) -> None:
+    assert parts.farm(settings(lab), str(lab.run_dir)).health == "absent"
+
+
+def test_engines_that_name_a_missing_program(tmp_path: Path) -> None:
+    engine = Engine(engine="docker", version="28.5.2", config=str(tmp_path / "daemon.json"))
+    assert parts.engines([]).health == "absent"
+    fine = parts.engines([Status(engine=engine, registered=("nvidia",))])
+    assert (fine.health, fine.lines) == ("ok", ("docker 28.5.2: nvidia",))
+    bad = parts.engines([Status(engine=engine, registered=("nvidia",), missing=("nvidia",))])
+    assert bad.health == "attention"
+    assert "is not there" in bad.lines[1]
+
+
+def test_engines_of_containers_and_other_users_are_not_this_nodes(tmp_path: Path) -> None:
+    engine = Engine(engine="docker", version="28.5.2", config=str(tmp_path / "daemon.json"))
+    other = Status(engine=replace(engine, version="", leave=True, foreign=True))
+    assert parts.engines([other]).health == "absent"
+    assert parts.engines([other]).lines == ("none on this host, 1 of a container or another user",)
+    assert parts.engines([Status(engine=engine, registered=("nvidia",)), other, other]).lines == (
+        "docker 28.5.2: nvidia", "2 of a container or another user, not looked at",
+    )  # fmt: skip
+
+
+def _systemctl(folder: Path, active: str, enabled: str, load_state: str = "loaded") -> str:
+    path = folder / "systemctl"
+    path.write_text(
+        f"#!/bin/sh\necho LoadState={load_state}\necho ActiveState={active}\n"
+        f"echo UnitFileState={enabled}\necho Result=exit-code\n", encoding="utf-8",
+    )  # fmt: skip
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("active", "health"), [("active", "ok"), ("inactive", "attention"), ("failed", "attention")]
+)
+def test_units_that_run_and_that_do_not(tmp_path: Path, active: str, health: str) -> None:
+    part = parts.units(booted=True, systemctl=_systemctl(tmp_path, active, "enabled"))
+    assert part.health == health
+    assert part.lines[0].startswith(f"nvidia-cdi-refresh.path: {active}, enabled")
+
+
+def test_without_systemd_there_are_no_units(tmp_path: Path) -> None:
+    assert parts.units(booted=False).health == "absent"
+    gone = parts.units(booted=True, systemctl=_systemctl(tmp_path, "", "", "not-found"))
+    assert gone.lines[0].endswith("not installed")
+    assert "not installed" in parts.units(booted=True, systemctl="/no/such").lines[0]

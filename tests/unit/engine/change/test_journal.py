@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unit tests for nvct.engine.change.journal."""
+
+from __future__ import annotations
+
+import json
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvct.engine.change import journal as journals
+from nvct.engine.change.journal import Entry, Journal, Page, Record
+from nvct.engine.model import Handler, State, Wanted
+from nvct.errors import DocumentError, UnsafePathError
+from tests.support.memory import in_memory
+
+WANTED = Wanted(
+    engine="docker",
+    handlers=(Handler(name="nvidia", path="/usr/bin/nvidia-container-runtime"),),
+    config="/etc/docker/daemon.json",
+    engine_version=(28, 5, 2),
+    spec_dirs=("/etc/cdi",),
+)
+
+
+def page(original: bytes | None = b"{}", ours: bytes | None = b'{"a":1}') -> Page:
+    entry = Entry(
+        path="/etc/docker/daemon.json", original=original, ours=ours, mode=0o640, uid=1, gid=2,
+        folders=("/etc/docker",),
+    )  # fmt: skip
+    record = Record(wanted=WANTED, entries=(entry,), restart=True, told=True)
+    return Page(done=record, pending=record)
+
+
+@given(original=st.none() | st.binary(), ours=st.none() | st.binary())
+def test_what_is_saved_is_loaded_whatever_the_bytes(
+    original: bytes | None, ours: bytes | None
+) -> None:
+    with in_memory(Path("/tmp")) as folder:
+        journal = Journal(str(folder))
+
+        journal.save(f"{folder}/x.json", page(original, ours))
+
+        assert journal.load(f"{folder}/x.json") == page(original, ours)
+
+
+def test_nobody_else_can_read_it(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "state/engines"))
+    with journal.lock():
+        path = journal.path("docker", "/etc/docker/daemon.json")
+        journal.save(path, page())
+
+    assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "state/engines").stat().st_mode) == 0o700
+
+
+def test_each_main_file_has_its_own_page(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path))
+
+    first = journal.path("containerd", "/etc/containerd/config.toml")
+    second = journal.path("containerd", "/var/lib/rancher/k3s/agent/etc/containerd/config.toml")
+
+    assert first != second
+    assert Path(first).name.startswith("containerd-")
+
+
+def test_an_empty_page_is_no_file(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path))
+    path = journal.path("docker", "x")
+    journal.save(path, page())
+
+    journal.save(path, Page())
+
+    assert journal.load(path) == Page()
+    assert list(tmp_path.iterdir()) == []
+    journal.save(path, Page())  # the second time there is nothing to remove
+
+
+def test_keys_of_a_newer_nvct_are_passed_over(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path))
+    path = tmp_path / "docker-x.json"
+    journal.save(str(path), page())
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document["done"]["wanted"]["later"] = True
+    path.write_text(json.dumps(document), encoding="utf-8")
+
+    assert journal.load(str(path)) == page()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"format": 2}', '{"format": 1, "done": {}, "pending": null}', "\x00", "{"],
+)
+def test_a_damaged_one_is_told_with_its_path(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "docker-x.json"
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o600)
+
+    with pytest.raises(DocumentError, match=r"docker-x\.json is damaged: ") as caught:
+        Journal(str(tmp_path)).pages()
+
+    assert "move it away" in caught.value.hint
+
+
+def test_a_path_that_is_none_is_refused(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path))
+    path = tmp_path / "docker-x.json"
+    journal.save(str(path), page())
+    text = path.read_text(encoding="utf-8").replace('"/etc/docker/daemon.json"', '"daemon.json"')
+    path.write_text(text, encoding="utf-8")
+
+    with pytest.raises(DocumentError, match=r"'daemon\.json' is no path of a file"):
+        journal.load(str(path))
+
+
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+
+    with pytest.raises(UnsafePathError, match="can be written to by others"):
+        Journal(str(tmp_path)).lock()
+
+
+def test_what_others_have_set_is_not_taken_for_ours() -> None:
+    path = "/usr/bin/nvidia-container-runtime"
+    more = Handler(name="nvidia-cdi", path=f"{path}.cdi")
+    wanted = replace(WANTED, handlers=(*WANTED.handlers, more), default="nvidia", cdi=True)
+    there = State(handlers={"nvidia": path, "runc": ""}, default="nvidia", cdi=True)
+
+    found = journals.ours(wanted, there, None)
+    assert (found.handlers, found.default, found.cdi) == ((more,), "", False)
+    named = replace(there, spec_dirs=WANTED.spec_dirs)
+    assert journals.ours(wanted, named, None).spec_dirs == ()
+    assert journals.ours(wanted, named, page().done).spec_dirs == WANTED.spec_dirs
+    assert journals.ours(wanted, State(handlers={}), None) == wanted
+    assert journals.ours(wanted, there, page().done).handlers == wanted.handlers
+
+
+def test_what_we_have_set_stays_ours_and_a_handler_gets_its_new_path() -> None:
+    moved = Handler(name="nvidia", path="/opt/bin/nvidia-container-runtime")
+    record = Record(wanted=replace(WANTED, default="nvidia", cdi=True), entries=())
+    there = State(handlers={"nvidia": moved.path}, default="nvidia", cdi=True)
+    wanted = Wanted(engine="docker", handlers=(moved,))
+
+    found = journals.ours(wanted, there, record)
+    assert (found.handlers, found.cdi) == ((moved,), True)
+    assert journals.ours(replace(wanted, default="nvidia"), there, record).default == "nvidia"

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unit tests for nvct.engine.control.engine_control."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from nvct.engine.control.command import Done
+from nvct.engine.control.engine_control import EngineHands
+from nvct.engine.control.processes import Process
+from nvct.engine.detected_engine import Engine
+from nvct.engine.model import Handler, Wanted
+from nvct.errors import EngineError
+from tests.support.memory import in_memory
+from tests.unit.engine.control.test_probe import answer, info, serving
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+WANTED = Wanted(
+    engine="docker",
+    handlers=(Handler(name="nvidia", path="/usr/bin/nvidia-container-runtime"),),
+    config="/etc/docker/daemon.json",
+)
+WAITS = (
+    "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); print('up', flush=True);"
+    "signal.pause()"
+)
+RELOADED = answer('{"Type":"daemon","Action":"reload"}')
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    with in_memory(tmp_path) as folder:
+        yield folder / "sock"
+
+
+@pytest.fixture
+def pid() -> Iterator[int]:
+    with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid
+        process.kill()
+
+
+def hands(pid: int, path: Path, run: object = None, **more: object) -> EngineHands:
+    found = Engine(engine="docker", pid=pid, unit="docker.service", socket=str(path))
+
+    def look(pid: int) -> Process:
+        return Process(engine="docker", pid=pid, exe="/usr/bin/dockerd")
+
+    made = EngineHands(
+        wanted=WANTED, program="", found=found, way="auto", look=look, again=lambda: found,
+        run=run or (lambda *_: Done(status=1)),  # type: ignore[arg-type]
+    )  # fmt: skip
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def test_a_signal_and_the_runtime_is_listed(pid: int, path: Path) -> None:
+    answers = info("runc"), RELOADED, info("runc"), info("runc", "nvidia")
+    with serving(path, *answers):
+        notes = hands(pid, path).activate(restart=False)
+
+    assert notes == [
+        f"docker (process {pid}) was told to read its file again; its containers run on"
+    ]
+
+
+def test_runtimes_are_in_force_before_the_restart_that_cdi_needs(pid: int, path: Path) -> None:
+    answers = info("runc"), RELOADED, info("runc"), info("runc", "nvidia")
+    with serving(path, *answers):
+        notes = hands(pid, path).activate(restart=True)
+
+    assert "was told to read its file again" in notes[0]
+    assert "--reload=restart" in notes[1]
+
+
+def test_what_was_ill_before_is_not_blamed_on_the_change(pid: int, path: Path) -> None:
+    notes = hands(pid, path).activate(restart=False)
+
+    assert len(notes) == 2
+    assert notes[1].startswith("not seen whether docker is well: it was not before either (")
+
+
+def test_an_engine_that_falls_silent_is_told_with_its_last_words(pid: int, path: Path) -> None:
+
+    def run(argv: Sequence[str], _timeout_s: float) -> Done:
+        assert argv[0] == "journalctl"
+        return Done(status=0, out='level=error msg="no such runtime"\n')
+
+    with (
+        serving(path, info("runc"), RELOADED, info("runc")),
+        pytest.raises(EngineError, match="no such runtime"),
+    ):
+        hands(pid, path, run, timeout_s=0).activate(restart=False)
+
+
+def test_a_dockerd_that_refuses_its_files_in_silence_is_told(pid: int, path: Path) -> None:
+    with (
+        serving(path, info("runc", "nvidia"), answer("")),
+        pytest.raises(EngineError, match="dockerd does not take its files within 0 s"),
+    ):
+        hands(pid, path, timeout_s=0).activate(restart=False)
+
+
+def test_runtimes_that_dockerd_keeps_after_an_undo_are_told(pid: int, path: Path) -> None:
+    listed = info("runc", "nvidia")
+    with serving(path, listed, RELOADED, listed, listed):
+        notes = hands(pid, path, leaving=True).activate(restart=False)
+
+    assert notes[1:] == ["dockerd keeps nvidia until it is restarted"]
+
+
+def test_files_that_are_back_need_not_hold_the_runtime(pid: int, path: Path) -> None:
+    with serving(path, info("runc"), RELOADED, info("runc"), info("runc")):
+        assert hands(pid, path).activate(restart=False, back=True) == []
+
+
+def test_an_engine_that_does_not_run_after_its_restart_is_told(pid: int, path: Path) -> None:
+    made = hands(
+        pid, path, lambda *_: Done(status=0), way="restart", again=lambda: None, timeout_s=0
+    )
+
+    with (
+        serving(path, info("runc")),
+        pytest.raises(EngineError, match="does not run after its restart"),
+    ):
+        made.activate(restart=True)
+
+
+def test_nothing_is_done_to_what_does_not_run(path: Path) -> None:
+    made = hands(0, path)
+
+    assert made.activate(restart=False) == []
+    assert made.check([]) == []

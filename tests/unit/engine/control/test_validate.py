@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unit tests for nvct.engine.control.validate: an engine reads files that only it sees."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from nvct.engine.containerd import dump as containerd_dump
+from nvct.engine.control import command, validate
+from nvct.engine.control.command import Done
+from nvct.engine.model import FileEdit, Handler, Wanted
+from nvct.errors import EngineError
+from tests.support.forked import may_unshare
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+NEW = b"new\n"
+OLD = b"old\n"
+
+
+@pytest.fixture
+def private() -> None:
+    if not may_unshare():
+        pytest.skip("needs CAP_SYS_ADMIN")
+
+
+def engine(folder: Path, text: str) -> str:
+    """Make a program that stands for an engine; $CONFIG is its main file."""
+    path = folder / "engine"
+    path.write_text(f'#!/bin/sh\nCONFIG="${{1#--config=}}"\n{text}\n', encoding="utf-8")
+    path.chmod(0o755)
+    return str(path)
+
+
+def config(folder: Path) -> Path:
+    path = folder / "etc/containerd/config.toml"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(OLD)
+    return path
+
+
+def edit(path: Path, after: bytes | None = NEW) -> FileEdit:
+    before = path.read_bytes() if path.exists() else None
+    return FileEdit(path=str(path), before=before, after=after)
+
+
+def check(program: str, main: Path, *edits: FileEdit, told: bool = False) -> list[str]:
+    return validate.check(wanted("containerd", main), program, edits, command.run, told=told)
+
+
+def wanted(engine: str, main: Path) -> Wanted:
+    return Wanted(engine=engine, handlers=(), config=str(main))
+
+
+@pytest.mark.usefixtures("private")
+def test_the_engine_sees_every_edit_in_its_place_and_nobody_else_does(tmp_path: Path) -> None:
+    main = config(tmp_path)
+    drop_in = main.parent / "conf.d/99-nvidia.toml"
+    gone = main.parent / "gone.toml"
+    gone.write_bytes(OLD)
+    (tmp_path / "srv").mkdir()
+    elsewhere = tmp_path / "srv/opt/other.toml"
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    program = engine(
+        tmp_path,
+        f'cp "$CONFIG" {drop_in} {elsewhere} {seen}\n[ -e {gone} ] && touch {seen}/gone\nexit 0',
+    )
+
+    notes = check(program, main, edit(drop_in), edit(main), edit(gone, None), edit(elsewhere))
+
+    assert notes == []
+    assert sorted(path.name for path in seen.iterdir()) == [
+        "99-nvidia.toml", "config.toml", "other.toml",
+    ]  # fmt: skip
+    assert {path.read_bytes() for path in seen.iterdir()} == {NEW}
+    assert main.read_bytes() == OLD
+    assert gone.read_bytes() == OLD
+    assert not drop_in.parent.exists()
+    assert not elsewhere.parent.exists()
+
+
+@pytest.mark.usefixtures("private")
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    main = config(tmp_path)
+    link = tmp_path / "link.toml"
+    link.symlink_to(main)
+
+    check(engine(tmp_path, f'cp "$CONFIG" {tmp_path}/seen'), link, edit(link))
+
+    assert (tmp_path / "seen").read_bytes() == NEW
+    assert main.read_bytes() == OLD
+
+
+@pytest.mark.usefixtures("private")
+@pytest.mark.parametrize("name", ["a,b", "a:b", "a b", "ä\\c"])
+def test_folders_of_any_name_are_served(tmp_path: Path, name: str) -> None:
+    main = tmp_path / name / "config.toml"
+    main.parent.mkdir()
+    main.write_bytes(OLD)
+
+    check(engine(tmp_path, f'cp "$CONFIG" {shlex.quote(str(tmp_path))}/seen'), main, edit(main))
+
+    assert (tmp_path / "seen").read_bytes() == NEW
+
+
+@pytest.mark.usefixtures("private")
+def test_a_refusal_is_told_in_the_engines_words(tmp_path: Path) -> None:
+    main = config(tmp_path)
+    program = engine(tmp_path, 'grep -q old "$CONFIG" || { echo line 7: no >&2; exit 1; }')
+
+    with pytest.raises(EngineError, match="containerd refuses the new configuration: line 7: no"):
+        check(program, main, edit(main))
+
+
+@pytest.mark.usefixtures("private")
+def test_what_was_refused_before_is_no_fault_of_the_edit(tmp_path: Path) -> None:
+    main = config(tmp_path)
+
+    notes = check(engine(tmp_path, "echo bad plugin >&2; exit 1"), main, edit(main))
+
+    assert notes == ["containerd refuses its files already as they are: bad plugin"]
+
+
+@pytest.mark.usefixtures("private")
+def test_an_engine_that_runs_is_not_told_to_read_what_it_refuses(tmp_path: Path) -> None:
+    main = config(tmp_path)
+
+    with pytest.raises(EngineError, match="refuses its files already as they are: bad plugin"):
+        check(engine(tmp_path, "echo bad plugin >&2; exit 1"), main, edit(main), told=True)
+
+
+@pytest.mark.usefixtures("private")
+def test_a_new_main_file_is_checked_and_one_that_goes_is_not(tmp_path: Path) -> None:
+    main = config(tmp_path)
+    program = engine(tmp_path, "echo no such file >&2; exit 1")
+
+    assert check(program, main, edit(main, None)) == []
+    main.unlink()
+    with pytest.raises(EngineError, match="refuses the new configuration: no such file"):
+        check(program, main, edit(main))
+
+
+@pytest.mark.usefixtures("private")
+@pytest.mark.parametrize(
+    "said", ["unknown flag: --validate", "flag provided but not defined: -validate"]
+)
+def test_an_engine_that_cannot_check_is_not_asked_twice(tmp_path: Path, said: str) -> None:
+    main = config(tmp_path)
+
+    assert check(engine(tmp_path, f"echo {said} >&2; exit 125"), main, edit(main)) == []
+
+
+def test_a_missing_engine_is_a_note(tmp_path: Path) -> None:
+    main = config(tmp_path)
+
+    assert check(str(tmp_path / "containerd"), main, edit(main)) == [
+        "not checked by containerd itself: containerd is not here"
+    ]
+
+
+def test_a_host_without_private_mounts_is_a_note(tmp_path: Path) -> None:
+    main = config(tmp_path)
+
+    def run(
+        _argv: Sequence[str], _timeout_s: float = 0, *, enter: Callable[[], None] | None = None
+    ) -> Done:
+        if enter is not None:
+            raise PermissionError(1, os.strerror(1))
+        return Done(status=0)
+
+    assert validate.check(wanted("containerd", main), engine(tmp_path, ""), [edit(main)], run) == [
+        "not checked by containerd itself: no private mounts here (Operation not permitted)"
+    ]
+
+
+def test_crio_reads_its_folder_of_drop_ins_with_and_without_a_main_file(tmp_path: Path) -> None:
+    main = wanted("crio", tmp_path / "crio.conf")
+    other = replace(main, drop_in="/opt/crio.d/99-nvidia.toml")
+
+    assert validate.argv(main, "crio", has_file=True) == [
+        "crio", f"--config={tmp_path}/crio.conf", "--config-dir=/etc/crio/crio.conf.d", "config",
+    ]  # fmt: skip
+    assert validate.argv(other, "crio", has_file=False) == [
+        "crio", "--config-dir=/opt/crio.d", "config",
+    ]  # fmt: skip
+
+
+def test_podman_reads_its_files_at_every_command(tmp_path: Path) -> None:
+    assert validate.argv(wanted("podman", tmp_path), "podman", has_file=False) == [
+        "podman", "version",
+    ]  # fmt: skip
+
+
+# What has no effect
+
+DUMP = """version = 2
+[plugins."io.containerd.grpc.v1.cri".containerd]
+default_runtime_name = "runc"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
+BinaryName = "/usr/bin/nvidia-container-runtime"
+"""
+
+
+def _missing(dump: str, default: str) -> str:
+    asked = Wanted(
+        engine="containerd",
+        handlers=(Handler(name="nvidia", path="/usr/bin/nvidia-container-runtime"),),
+        default=default,
+        config="/etc/containerd/config.toml",
+    )
+    return containerd_dump.missing(asked, dump)
+
+
+@pytest.mark.parametrize(
+    ("dump", "default", "missing"),
+    [
+        (DUMP, "", ""),
+        (DUMP, "nvidia", "the default runtime nvidia"),
+        (DUMP.replace('"runc"', '"nvidia"'), "nvidia", ""),
+        (DUMP.replace("runtimes.nvidia", "runtimes.other"), "", "the runtime nvidia of /usr/bin"),
+        (DUMP.replace("/usr/bin/nv", "/opt/nv"), "", "the runtime nvidia of /usr/bin"),
+        (
+            DUMP.replace('"runc"', '"nvidia"')
+            + '[plugins."io.containerd.grpc.v1.cri".containerd.default_runtime]\n'
+            + 'runtime_type = "x"\n',
+            "nvidia",
+            "the default runtime nvidia",
+        ),
+        ("version = 2\n", "", ""),
+        ('disabled_plugins = ["io.containerd.grpc.v1.cri"]\n' + DUMP, "nvidia", ""),
+        ("no TOML", "", ""),
+    ],
+)
+def test_what_is_not_in_force_is_told(dump: str, default: str, missing: str) -> None:
+    said = _missing(dump, default)
+
+    assert said.startswith(missing)
+    assert bool(said) == bool(missing)
+
+
+@pytest.mark.usefixtures("private")
+def test_an_edit_without_effect_is_refused(tmp_path: Path) -> None:
+    main = config(tmp_path)
+    dump = tmp_path / "dump"
+    dump.write_text(DUMP)
+    program = engine(tmp_path, f"cat {dump}")
+    asked = Wanted(
+        engine="containerd", handlers=(Handler(name="other", path="/x"),), config=str(main)
+    )
+
+    with pytest.raises(EngineError, match="without the runtime other of /x") as caught:
+        validate.check(asked, program, [edit(main)], command.run)
+    assert caught.value.hint == "nothing was changed"
+    assert validate.check(asked, program, [edit(main)], command.run, leaving=True) == []
+    with pytest.raises(EngineError, match="without the runtime other of /x"):
+        validate.in_force(asked, program, command.run)

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Podman's containers.conf."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nvct.engine.files import toml_file
+from nvct.engine.model import Handler, Wanted
+from nvct.engine.podman import config as podman
+from nvct.errors import EngineConfigError, UsageError
+from tests.unit.engine.tree import Tree
+
+CORPUS = Path(__file__).parents[2] / "engineconf" / "podman"
+SHIM = "/usr/bin/nvidia-container-runtime"
+HOOKS = "/etc/containers/oci/hooks.d"
+DROP_IN = "/etc/containers/containers.conf.d/99-nvidia.conf"
+HANDLERS = (
+    Handler(name="nvidia", path=SHIM),
+    Handler(name="nvidia-cdi", path=f"{SHIM}.cdi"),
+)
+WANTED = Wanted(engine="podman", handlers=HANDLERS)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def configured(tree: Tree, wanted: Wanted) -> None:
+    """Carry the plan out; a second one must be empty."""
+    tree.apply(podman.plan(wanted, tree))
+    assert podman.plan(wanted, tree).edits == ()
+
+
+def test_a_drop_in_holds_our_runtimes_alone(tree: Tree) -> None:
+    main = '[engine]\nruntime = "crun"\n[engine.runtimes]\ncrun = ["/usr/bin/crun"]\n'
+    tree.write(podman.CONFIG, main)
+    configured(tree, WANTED)
+    assert tree.text(podman.CONFIG) == main
+    assert toml_file.parse(tree.text(DROP_IN), DROP_IN) == {
+        "engine": {"runtimes": {"nvidia": [SHIM], "nvidia-cdi": [f"{SHIM}.cdi"]}}
+    }
+    state = podman.state(WANTED, tree)
+    assert state.files == (podman.CONFIG, DROP_IN)
+    assert state.handlers == {"crun": "/usr/bin/crun", "nvidia": SHIM, "nvidia-cdi": f"{SHIM}.cdi"}
+    assert state.default == "crun"
+
+
+def test_what_another_file_says_is_not_said_again(tree: Tree) -> None:
+    tree.write(podman.VENDOR_CONFIG, f'[engine]\nruntime = "nvidia"\nhooks_dir = ["{HOOKS}"]\n')
+    runtimes = f'nvidia = ["{SHIM}"]\nnvidia-cdi = ["{SHIM}.cdi", "/x"]\n'
+    tree.write("/etc/containers/containers.conf.d/10-a.conf", f"[engine.runtimes]\n{runtimes}")
+    assert podman.plan(replace(WANTED, default="nvidia", hooks_dir=HOOKS), tree).edits == ()
+
+
+def test_a_later_file_that_says_otherwise_is_told(tree: Tree) -> None:
+    later = "/etc/containers/containers.conf.d/99-x.conf"
+    tree.write(later, '[engine]\nruntime = "runc"\n[engine.runtimes]\nnvidia = ["/old"]\n')
+    change = podman.plan(replace(WANTED, default="nvidia"), tree)
+    assert sorted(change.notes) == [
+        f"{later} is read later and says nvidia too: it wins",
+        f"{later} is read later and says runtime too: it wins",
+    ]
+    tree.apply(change)
+    assert podman.plan(replace(WANTED, default="nvidia"), tree).edits == ()
+
+
+@pytest.mark.parametrize(
+    ("main", "named"),
+    [
+        ("", ["/usr/share/containers/oci/hooks.d", HOOKS]),
+        ('[engine]\nhooks_dir = ["/opt/hooks"]\n', ["/opt/hooks", HOOKS]),
+        # From here on arrays add up, the drop-in's too.
+        ('[engine]\nhooks_dir = ["/opt/hooks", {append=true}]\n', [HOOKS]),
+        ('[engine]\nhooks_dir = ["/opt/hooks", {append=false}]\n', ["/opt/hooks", HOOKS]),
+    ],
+    ids=["default", "replaced", "appended", "not appended"],
+)
+def test_hook_folders_lose_none(tree: Tree, main: str, named: list[str]) -> None:
+    tree.write(podman.CONFIG, main)
+    wanted = replace(WANTED, handlers=(), hooks_dir=HOOKS)
+    configured(tree, wanted)
+    assert toml_file.parse(tree.text(DROP_IN), DROP_IN) == {"engine": {"hooks_dir": named}}
+    tree.apply(podman.removal(wanted, tree))
+    assert tree.read(DROP_IN) is None
+
+
+def test_hook_folders_of_the_edited_file_stay(tree: Tree) -> None:
+    text = '[engine]\nhooks_dir = ["/opt/hooks", {append=true}]\n'
+    tree.write(podman.CONFIG, text)
+    wanted = replace(WANTED, handlers=(), hooks_dir=HOOKS, drop_in="")
+    configured(tree, wanted)
+    assert tree.text(podman.CONFIG) == text.replace("]", f', "{HOOKS}"]').replace(
+        f'[engine, "{HOOKS}"]', "[engine]"
+    )
+    tree.apply(podman.removal(wanted, tree))
+    assert tree.text(podman.CONFIG) == text
+
+
+def test_a_users_own_file_gets_its_own_drop_in(tree: Tree) -> None:
+    config = "/home/me/.config/containers/containers.conf"
+    tree.write(podman.CONFIG, f'[engine.runtimes]\nnvidia = ["{SHIM}"]\n')
+    wanted = replace(WANTED, config=config)
+    configured(tree, wanted)
+    drop_in = toml_file.parse(tree.text(f"{config}.d/99-nvidia.conf"), config)
+    assert drop_in == {"engine": {"runtimes": {"nvidia-cdi": [f"{SHIM}.cdi"]}}}
+    assert podman.state(wanted, tree).files == (podman.CONFIG, f"{config}.d/99-nvidia.conf")
+
+
+def test_spec_folders_are_named_where_podman_takes_them(tree: Tree) -> None:
+    wanted = replace(WANTED, handlers=(), spec_dirs=("/x",))
+    with pytest.raises(UsageError, match=r"before 5\.5"):
+        podman.plan(replace(wanted, engine_version=(5, 4, 2)), tree)
+    usual = replace(wanted, spec_dirs=("/etc/cdi", "/var/run/cdi"))
+    for version, missing in (((), False), ((5, 4, 2), False), ((5, 5, 1), True), ((5, 6), False)):
+        change = podman.plan(replace(usual, engine_version=version), tree)
+        assert bool(change.edits) == missing
+    configured(tree, replace(wanted, engine_version=(5, 8, 6)))
+    assert podman.state(wanted, tree).spec_dirs == ("/x",)
+    tree.apply(podman.removal(wanted, tree))
+    assert tree.read(DROP_IN) is None
+
+
+def test_a_podman_that_looks_into_one_folder_alone_is_told_of(tree: Tree) -> None:
+    wanted = replace(WANTED, engine_version=(5, 5, 1))
+    for change in (podman.plan(wanted, tree), podman.plan(replace(wanted, handlers=()), tree)):
+        assert "looks for CDI specs in /etc/cdi alone" in change.notes[0]
+    tree.write(podman.CONFIG, '[engine]\ncdi_spec_dirs = ["/x"]\n')
+    assert podman.plan(wanted, tree).notes == ()
+    assert podman.plan(replace(wanted, engine_version=(5, 6)), tree).notes == ()
+
+
+def test_a_program_without_a_folder_is_refused(tree: Tree) -> None:
+    wanted = replace(WANTED, handlers=(Handler(name="nvidia", path="nvidia-container-runtime"),))
+    with pytest.raises(UsageError, match="by its name alone: nvidia-container-runtime"):
+        podman.plan(wanted, tree)
+
+
+@pytest.mark.parametrize("drop_in", ["/etc/x.conf", "/etc/containers/containers.conf.d/a.toml"])
+def test_a_drop_in_that_podman_does_not_read_is_refused(tree: Tree, drop_in: str) -> None:
+    with pytest.raises(UsageError, match=f"does not read {drop_in}"):
+        podman.plan(replace(WANTED, drop_in=drop_in), tree)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('engine = "x"\n', "engine is no table"),
+        ("[engine]\nruntimes = 1\n", r"engine\.runtimes is no table"),
+        ('[engine.runtimes]\nnvidia = "x"\n', r"engine\.runtimes\.nvidia is no array of strings"),
+        ("[engine]\nruntime = 1\n", r"engine\.runtime is no string"),
+        ('[engine]\nhooks_dir = "x"\n', r"engine\.hooks_dir is no array of strings"),
+        ("[engine]\nhooks_dir = [{x=1}]\n", r"engine\.hooks_dir is no array of strings"),
+        ("[engine]\ncdi_spec_dirs = [1]\n", r"engine\.cdi_spec_dirs is no array of strings"),
+        ("[engine\n", "no TOML: line 1"),
+    ],
+)
+def test_malformed_files_are_refused_with_their_path(tree: Tree, text: str, reason: str) -> None:
+    for path in (podman.CONFIG, DROP_IN):
+        tree.write(path, text)
+        for function in (podman.state, podman.plan):
+            with pytest.raises(EngineConfigError, match=f"{path}.* {reason}"):
+                function(WANTED, tree)
+        assert tree.text(path) == text
+        (tree.base / path.lstrip("/")).unlink()
+
+
+def test_removal_keeps_what_others_put_into_our_file(tree: Tree) -> None:
+    configured(tree, replace(WANTED, default="nvidia"))
+    text = tree.text(DROP_IN) + 'kata = ["/usr/bin/kata"]\n'
+    tree.write(DROP_IN, text)
+    tree.apply(podman.removal(replace(WANTED, default="nvidia"), tree))
+    kept = {"engine": {"runtimes": {"kata": ["/usr/bin/kata"]}}}
+    assert toml_file.parse(tree.text(DROP_IN), DROP_IN) == kept
+    assert podman.removal(WANTED, tree).edits == ()
+
+
+def test_removal_without_a_file_is_nothing(tree: Tree) -> None:
+    assert podman.removal(WANTED, tree).edits == ()
+
+
+@pytest.mark.parametrize("place", sorted(CORPUS.glob("*.conf")), ids=lambda place: place.stem)
+def test_every_kind_of_file_keeps_what_is_in_it(tree: Tree, place: Path) -> None:
+    tree.write(podman.CONFIG, place.read_bytes())
+    wanted = replace(WANTED, default="nvidia", hooks_dir=HOOKS)
+    configured(tree, wanted)
+    assert (tree.base / podman.CONFIG.lstrip("/")).read_bytes() == place.read_bytes()
+    state = podman.state(wanted, tree)
+    assert state.default == "nvidia"
+    assert {h.name: h.path for h in HANDLERS}.items() <= state.handlers.items()
+
+
+@pytest.mark.parametrize("place", sorted(CORPUS.glob("*.conf")), ids=lambda place: place.stem)
+def test_every_kind_of_file_is_edited_in_place_on_request(tree: Tree, place: Path) -> None:
+    tree.write(podman.CONFIG, place.read_bytes())
+    before = podman.state(WANTED, tree).handlers
+    wanted = replace(WANTED, default="nvidia", drop_in="")
+    configured(tree, wanted)
+    assert tree.read(DROP_IN) is None
+    ours = {handler.name: handler.path for handler in HANDLERS}
+    assert podman.state(wanted, tree).handlers == {**before, **ours}
+    kept = [line for line in place.read_text().splitlines() if line.startswith(("#", "\t#"))]
+    assert [line for line in tree.text(podman.CONFIG).splitlines() if line in kept] == kept

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""32-bit libraries of the driver."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvct.host.discover import discover
+from nvct.host.discovery_options import Wanted
+from nvct.linux import ldcache
+from nvct.sim.elf_writer import shared_object
+from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nvct.host.model import DriverFile, Inventory
+
+REASON = "32-bit, which containers get that ask for compat32"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> HostTree:
+    return HostTree(tmp_path).module().user_space().gpu(0)
+
+
+def add(host: HostTree, folder: str, stem: str = "libcuda", soname: str = "libcuda.so.1") -> str:
+    path = f"{folder}/{stem}.so.{VERSION}"
+    host.write(f"driver/{path}", shared_object("i386", soname=soname))
+    return f"/{path}"
+
+
+def look(host: HostTree, *, compat32: bool = True, machine: str = "x86_64") -> Inventory:
+    wanted = Wanted(nvml=None, stat_node=host.stat_node, machine=machine, compat32=compat32)
+    return discover(host.roots, wanted)
+
+
+def compat(found: Inventory) -> dict[str, DriverFile]:
+    return {f.container_path: f for f in found.files if f.capability == "compat32"}
+
+
+@pytest.mark.parametrize(
+    "folder", ["usr/lib/i386-linux-gnu", "usr/lib32", "usr/lib", "lib32", "lib/i386-linux-gnu"]
+)
+def test_libraries_of_every_usual_place_are_in_with_their_links(
+    host: HostTree, folder: str
+) -> None:
+    path = add(host, folder)
+
+    file = compat(look(host))[path]
+
+    assert {link.path: link.target for link in file.links} == {
+        f"/{folder}/libcuda.so.1": f"libcuda.so.{VERSION}",
+        f"/{folder}/libcuda.so": "libcuda.so.1",
+    }
+    assert file.reason.startswith("32-bit")
+
+
+def test_vdpau_and_the_linker_caches_directories_are_searched(host: HostTree) -> None:
+    inner = add(host, "usr/lib32/vdpau", "libvdpau_nvidia", "libvdpau_nvidia.so.1")
+    far = add(host, "opt/lib32")
+    cache = ldcache.merge(None, [("libcuda.so.1", "/opt/lib32/libcuda.so.1")], machine="i386")
+    host.write("driver/etc/ld.so.cache", cache)
+    host.link("driver/opt/lib32/libcuda.so.1", f"libcuda.so.{VERSION}")
+
+    assert set(compat(look(host))) == {inner, far}
+
+
+@pytest.mark.parametrize("folder", ["usr/lib/i386-linux-gnu", "usr/lib"])
+def test_libraries_are_left_out_with_a_reason_unless_asked_for(
+    host: HostTree, folder: str
+) -> None:
+    path = add(host, folder)
+
+    found = look(host, compat32=False)
+
+    assert compat(found) == {}
+    assert {entry.path: entry.reason for entry in found.left_out}[f"{host.driver}{path}"] == REASON
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_platform_libraries_of_egl_are_32_bit_libraries_too(
+    host: HostTree, *, wanted: bool
+) -> None:
+    path = "usr/lib/i386-linux-gnu/libnvidia-egl-gbm.so.1.1.3"
+    host.write(f"driver/{path}", shared_object("i386", soname="libnvidia-egl-gbm.so.1"))
+
+    found = look(host, compat32=wanted)
+
+    reasons = {entry.path: entry.reason for entry in found.left_out}
+    assert (f"/{path}" in compat(found)) is wanted
+    assert reasons.get(f"{host.driver}/{path}") == (None if wanted else REASON)
+
+
+def test_what_is_in_is_not_left_out_as_well(host: HostTree) -> None:
+    path = add(host, "usr/lib")
+
+    found = look(host)
+
+    assert path in compat(found)
+    assert f"{host.driver}{path}" not in {entry.path for entry in found.left_out}
+
+
+def test_libraries_of_this_machine_stay_what_they_are(host: HostTree) -> None:
+    add(host, "usr/lib32")
+
+    found = look(host)
+
+    cuda = [f for f in found.files if f.container_path == f"/{LIB}/libcuda.so.{VERSION}"]
+    assert [file.capability for file in cuda] == ["compute"]
+    assert [entry.path for entry in found.left_out if entry.path.endswith(VERSION)] == []
+
+
+def test_file_that_is_not_certainly_32_bit_is_not_in(host: HostTree) -> None:
+    host.write(f"driver/usr/lib32/libcuda.so.{VERSION}", "not ELF")
+    host.write(f"driver/usr/lib32/libnvidia-ml.so.{VERSION}", elf_bytes("x", "aarch64"))
+
+    assert compat(look(host)) == {}
+
+
+def test_machine_without_a_32_bit_brother_has_none(host: HostTree) -> None:
+    add(host, "usr/lib32")
+    host.write(f"driver/usr/lib64/libcuda.so.{VERSION}", elf_bytes("libcuda.so.1", "aarch64"))
+
+    assert compat(look(host, machine="aarch64")) == {}

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""EGL platform libraries, Xorg's modules, and the links of graphics."""
+
+from __future__ import annotations
+
+from nvct.host.discover import find_files
+from nvct.host.discovery_options import Wanted
+from nvct.host.driver import graphics, libraries
+from nvct.host.driver.tree import Tree
+from nvct.host.model import DriverFile, Findings, Link
+from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLATFORMS = {
+    "libnvidia-egl-gbm": "1.1.2",
+    "libnvidia-egl-wayland": "1.1.20",
+    "libnvidia-egl-wayland2": "1.0.0",
+    "libnvidia-egl-xcb": "1.0.3",
+    "libnvidia-egl-xlib": "1.0.3",
+}
+
+
+def find(host: HostTree, *, explicit: bool = False) -> tuple[dict[str, DriverFile], Findings]:
+    findings = Findings()
+    with Tree(str(host.driver)) as tree:
+        search = libraries.Search(tree, host.roots, "x86_64", findings)
+        dirs = libraries.directories(search)
+        if explicit:
+            files = graphics.find_explicit(search, dirs)
+        else:
+            files = graphics.find(search, VERSION, dirs)
+    assert len({file.container_path for file in files}) == len(files)
+    return {file.container_path: file for file in files}, findings
+
+
+def add_module(host: HostTree, folder: str, name: str, machine: str = "x86_64") -> None:
+    host.write(f"driver/{folder}/{name}", elf_bytes(name, machine))
+
+
+def left_out(findings: Findings) -> dict[str, str]:
+    return {entry.path: entry.reason for entry in findings.left_out.values()}
+
+
+def test_each_platform_library_is_in_with_its_soname_link(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    for stem, version in PLATFORMS.items():
+        host.library(stem, f"{stem}.so.1", suffix=version)
+        (host.driver / LIB / f"{stem}.so.1").unlink()
+
+    files, findings = find(host)
+
+    assert set(files) == {f"/{LIB}/{stem}.so.{version}" for stem, version in PLATFORMS.items()}
+    for stem, version in PLATFORMS.items():
+        file = files[f"/{LIB}/{stem}.so.{version}"]
+        assert file.links == (Link(target=f"{stem}.so.{version}", path=f"/{LIB}/{stem}.so.1"),)
+        assert (file.kind, file.capability) == ("library", "graphics")
+    assert not findings.warnings
+
+
+def test_of_two_versions_in_a_folder_the_linkers_is_in(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).library(
+        "libnvidia-egl-gbm", "libnvidia-egl-gbm.so.1", suffix="1.1.2"
+    )
+    name = "libnvidia-egl-gbm.so.1.1.10"
+    host.write(f"driver/{LIB}/{name}", elf_bytes("libnvidia-egl-gbm.so.1"))
+
+    files, findings = find(host)
+
+    assert set(files) == {f"/{LIB}/libnvidia-egl-gbm.so.1.1.2"}
+    assert left_out(findings) == {
+        f"{host.driver}/{LIB}/{name}": "libnvidia-egl-gbm.so.1 is libnvidia-egl-gbm.so.1.1.2"
+    }
+
+
+def test_of_two_versions_without_a_link_the_newer_is_in(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    for version in ("1.1.9", "1.1.10"):
+        name = f"libnvidia-egl-gbm.so.{version}"
+        host.write(f"driver/{LIB}/{name}", elf_bytes("libnvidia-egl-gbm.so.1"))
+
+    assert set(find(host)[0]) == {f"/{LIB}/libnvidia-egl-gbm.so.1.1.10"}
+
+
+def test_platform_library_of_another_machine_is_left_out(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    path = host.write("driver/usr/lib64/libnvidia-egl-xcb.so.1.0.3", elf_bytes("x.so.1", "i386"))
+
+    files, findings = find(host)
+
+    assert not files
+    assert left_out(findings) == {str(path): libraries.COMPAT_REASON}
+
+
+def test_platform_library_without_readable_headers_is_in_without_links(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    path = host.write(f"driver/{LIB}/libnvidia-egl-xcb.so.1.0.3", "nothing")
+
+    files, findings = find(host)
+
+    assert files[f"/{LIB}/libnvidia-egl-xcb.so.1.0.3"].links == ()
+    assert [str(path) in warning for warning in findings.warnings] == [True]
+
+
+def test_other_libraries_with_egl_in_their_name_are_not_platforms(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    host.library("libnvidia-eglcore").library("libnvidia-egl-foo", suffix="1.0.0")
+
+    assert find(host)[0] == {}
+
+
+def test_modules_of_xorg_keep_the_hosts_path(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    server = f"libglxserver_nvidia.so.{VERSION}"
+    add_module(host, "usr/lib/xorg/modules/drivers", "nvidia_drv.so")
+    add_module(host, "usr/lib64/xorg/modules/extensions", server)
+
+    files, _ = find(host)
+
+    driver = files["/usr/lib/xorg/modules/drivers/nvidia_drv.so"]
+    assert (driver.kind, driver.capability, driver.links) == ("module", "graphics", ())
+    folder = "/usr/lib64/xorg/modules/extensions"
+    assert files[f"{folder}/{server}"].links == (
+        Link(target=server, path=f"{folder}/libglxserver_nvidia.so"),
+    )
+
+
+def test_module_beside_the_libraries_wins_over_that_of_the_usual_folder(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    add_module(host, f"{LIB}/nvidia/xorg", "nvidia_drv.so")
+    add_module(host, "usr/lib/xorg/modules/drivers", "nvidia_drv.so")
+
+    assert set(find(host)[0]) == {f"/{LIB}/nvidia/xorg/nvidia_drv.so"}
+
+
+def test_module_of_another_machine_does_not_hide_the_right_one(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    add_module(host, f"{LIB}/nvidia/xorg", "nvidia_drv.so", "aarch64")
+    add_module(host, "usr/lib/xorg/modules/drivers", "nvidia_drv.so")
+
+    files, findings = find(host)
+
+    assert set(files) == {"/usr/lib/xorg/modules/drivers/nvidia_drv.so"}
+    assert list(left_out(findings).values()) == ["for aarch64"]
+
+
+def test_module_behind_alternatives_is_mounted_under_its_own_name(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    server = f"libglxserver_nvidia.so.{VERSION}"
+    add_module(host, "usr/lib/nvidia/current", server)
+    folder = "usr/lib/xorg/modules/extensions"
+    host.link(f"driver/{folder}/libglxserver_nvidia.so", "/etc/alternatives/glx")
+    host.link("driver/etc/alternatives/glx", f"/usr/lib/nvidia/current/{server}")
+
+    files, _ = find(host)
+
+    file = files[f"/{folder}/libglxserver_nvidia.so"]
+    assert file.host_path == f"{host.driver}/usr/lib/nvidia/current/{server}"
+    assert file.links == ()
+
+
+def test_module_of_another_driver_version_is_left_out(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    folder = "usr/lib/xorg/modules/extensions"
+    add_module(host, folder, "libglxserver_nvidia.so.570.10")
+    host.link(f"driver/{folder}/libglxserver_nvidia.so", "libglxserver_nvidia.so.570.10")
+
+    files, findings = find(host)
+
+    assert not files
+    assert list(left_out(findings).values()) == ["of driver 570.10"]
+
+
+def test_explicit_libraries_are_found_by_soname_without_development_links(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    host.library("libOpenCL", "libOpenCL.so.1", suffix="1.0.0")
+    host.library("libGLdispatch", "libGLdispatch.so.0", suffix="0.0.0")
+    host.link(f"driver/{LIB}/libOpenCL.so", "libOpenCL.so.1")
+
+    files, _ = find(host, explicit=True)
+
+    opencl = files[f"/{LIB}/libOpenCL.so.1.0.0"]
+    assert opencl.links == (
+        Link(target="libOpenCL.so.1.0.0", path=f"/{LIB}/libOpenCL.so.1"),
+        Link(target="libOpenCL.so.1", path=f"/{LIB}/libOpenCL.so"),
+    )
+    assert opencl.capability == "compute"
+    assert files[f"/{LIB}/libGLdispatch.so.0.0.0"].links == (
+        Link(target="libGLdispatch.so.0.0.0", path=f"/{LIB}/libGLdispatch.so.0"),
+    )
+
+
+def test_explicit_libraries_come_only_with_their_flag(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).module().user_space()
+    host.library("libEGL", "libEGL.so.1", suffix="1.1.0")
+
+    def paths(flags: frozenset[str]) -> set[str]:
+        wanted = Wanted(nvml=None, flags=flags)
+        _, files = find_files(host.roots, wanted, "x86_64", Findings())
+        return {file.container_path for file in files}
+
+    explicit = frozenset({"enable-explicit-driver-libraries"})
+    assert paths(explicit) - paths(frozenset()) == {f"/{LIB}/libEGL.so.1.1.0"}
+
+
+def test_gbm_backend_and_vulkan_producer_get_their_links(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).module().user_space()
+    host.library("libnvidia-allocator", "libnvidia-allocator.so.1")
+    host.library("libnvidia-vulkan-producer")
+
+    _, files = find_files(host.roots, Wanted(nvml=None), "x86_64", Findings())
+    links = {link.path: link.target for file in files for link in file.links}
+
+    assert links[f"/{LIB}/gbm/nvidia-drm_gbm.so"] == "../libnvidia-allocator.so.1"
+    producer = f"libnvidia-vulkan-producer.so.{VERSION}"
+    assert links[f"/{LIB}/libnvidia-vulkan-producer.so"] == producer
+
+
+def test_plugins_of_a_folder_of_the_drivers_own_are_linked_from_where_the_host_has_them(
+    tmp_path: Path,
+) -> None:
+    # Debian's packages: alternatives lead from the loaders' folders to nvidia/current.
+    host = HostTree(tmp_path).module().user_space()
+    (host.driver / LIB / "vdpau" / f"libvdpau_nvidia.so.{VERSION}").unlink()
+    (host.driver / LIB / "vdpau/libvdpau_nvidia.so.1").unlink()
+    own = f"{LIB}/nvidia/current"
+    for stem, plugin in (
+        ("libnvidia-allocator", "gbm/nvidia-drm_gbm.so"),
+        ("libvdpau_nvidia", "vdpau/libvdpau_nvidia.so.1"),
+    ):
+        host.library(stem, f"{stem}.so.1", folder=own)
+        host.link(f"driver/etc/alternatives/{stem}", f"/{own}/{stem}.so.1")
+        host.link(f"driver/{LIB}/{plugin}", f"/etc/alternatives/{stem}")
+
+    _, files = find_files(host.roots, Wanted(nvml=None), "x86_64", Findings())
+    links = {link.path: link.target for file in files for link in file.links}
+
+    assert links[f"/{LIB}/gbm/nvidia-drm_gbm.so"] == "../nvidia/current/libnvidia-allocator.so.1"
+    assert links[f"/{LIB}/vdpau/libvdpau_nvidia.so.1"] == (
+        "../nvidia/current/libvdpau_nvidia.so.1"
+    )
+    assert f"/{own}/gbm/nvidia-drm_gbm.so" not in links
+
+
+def test_a_link_that_a_library_has_already_is_not_made_twice(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).user_space()
+    path = "/usr/lib64/libnvidia-vulkan-producer.so"
+    known = Link(target=f"libnvidia-vulkan-producer.so.{VERSION}", path=path)
+    file = DriverFile(
+        host_path=f"{path}.{VERSION}",
+        container_path=f"{path}.{VERSION}",
+        reason="test",
+        kind="library",
+        links=(known,),
+    )
+
+    with Tree(str(host.driver)) as tree:
+        search = libraries.Search(tree, host.roots, "x86_64", Findings())
+
+        assert graphics.link(search, [], [file]) == [file]

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvct.host.gpu import nodes
+from nvct.host.model import Findings, Link
+from nvct.host.roots import Roots
+from nvct.linux import device_nodes
+from tests.support.host_tree import HostTree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("nvidiactl", (195, 255)),
+        ("nvidia-modeset", (195, 254)),
+        ("nvidia-uvm", (508, 0)),
+        ("nvidia-uvm-tools", (508, 1)),
+        ("nvidia12", (195, 12)),
+        ("nvidia-caps/nvidia-cap21", (236, 21)),
+        ("dri/card3", (226, 3)),
+        ("dri/renderD130", (226, 130)),
+    ],
+)
+def test_plain_files_get_the_numbers_of_their_names(
+    tmp_path: Path, name: str, numbers: tuple[int, int]
+) -> None:
+    host = HostTree(tmp_path).module()
+    path = host.write(f"dev/{name}", mode=0o640)
+
+    found = host.stat_node(str(path))
+
+    assert found is not None
+    assert found[:3] == (*numbers, 0o640)
+
+
+def test_plain_file_of_an_unknown_name_is_no_node(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).module()
+
+    assert host.stat_node(str(host.write("dev/nvidia-nvswitchctl"))) is None
+    assert host.stat_node(str(tmp_path / "dev")) is None
+    assert host.stat_node(str(tmp_path / "absent")) is None
+
+
+def test_plain_files_are_no_nodes_for_the_real_stat(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).module()
+    findings = Findings()
+
+    assert nodes.control_nodes(host.roots, device_nodes.node, findings) == ()
+    assert any("nvidiactl is no device node" in warning for warning in findings.warnings)
+
+
+def test_real_node_of_the_host_is_taken_as_it_is() -> None:
+    found = nodes.named_nodes(Roots())("/dev/null")
+
+    assert found is not None
+    assert found[:2] == (1, 3)
+
+
+def test_missing_control_node_costs_a_warning_that_says_what(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).module()
+    (tmp_path / "dev/nvidia-uvm").unlink()
+    findings = Findings()
+
+    found = nodes.control_nodes(host.roots, host.stat_node, findings)
+
+    assert [node.path for node in found] == [
+        "/dev/nvidia-modeset",
+        "/dev/nvidia-uvm-tools",
+        "/dev/nvidiactl",
+    ]
+    assert findings.warnings == [
+        (
+            f"{tmp_path}/dev/nvidia-uvm is no device node: "
+            "CUDA will not start in containers until the nvidia-uvm module is loaded"
+        )
+    ]
+
+
+def test_missing_modeset_node_is_normal_on_a_server(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).module()
+    (tmp_path / "dev/nvidia-modeset").unlink()
+    findings = Findings()
+
+    assert len(nodes.control_nodes(host.roots, host.stat_node, findings)) == 3
+    assert findings.warnings == []
+
+
+def test_node_is_at_dev_in_the_container_whatever_the_dev_root(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).module().gpu(0)
+
+    node = nodes.gpu_node(host.roots, host.stat_node, Findings(), 0, 0)
+
+    assert node is not None
+    assert (node.path, node.host_path) == ("/dev/nvidia0", f"{tmp_path}/dev/nvidia0")
+
+
+def test_by_path_link_is_in_only_with_its_target(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).module().gpu(0)
+    (tmp_path / "dev/dri/renderD128").unlink()
+
+    found, links = nodes.drm_nodes(host.roots, host.stat_node, "0000:18:00.0", 0)
+
+    assert [node.path for node in found] == ["/dev/dri/card1"]
+    assert links == (Link(target="../card1", path="/dev/dri/by-path/pci-0000:18:00.0-card"),)
+
+
+def test_mig_device_without_one_of_its_nodes_has_none(tmp_path: Path) -> None:
+    host = HostTree(tmp_path).module().gpu(0).instance(0, 7, 0, (30, 31))
+    (tmp_path / "dev/nvidia-caps/nvidia-cap31").unlink()
+
+    assert nodes.cap_nodes(host.roots, host.stat_node, (30, 31), "0:0") is None

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JetPack's CSV files and their patterns."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvct.host.discovery_options import Wanted
+from nvct.host.model import Findings
+from nvct.host.tegra import csv
+from tests.support.host_tree import HostTree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FOLDER = f"etc/{csv.FOLDER}"
+
+
+def pairs(text: str) -> list[tuple[str, str]]:
+    return [(entry.kind, entry.path) for entry in csv.parse(text, "/l.csv", Findings())]
+
+
+def test_spaces_around_type_and_path_and_carriage_returns_do_not_matter() -> None:
+    text = " dev ,  /dev/nvmap \r\ndir,/usr/x\nlib, /a b,c\n\nsym,/l"
+
+    assert pairs(text) == [
+        ("dev", "/dev/nvmap"),
+        ("dir", "/usr/x"),
+        ("lib", "/a b,c"),
+        ("sym", "/l"),
+    ]
+
+
+def test_a_line_that_says_nothing_is_skipped_and_noted_with_its_number() -> None:
+    findings = Findings()
+
+    found = csv.parse("# board\nfile, /etc/x\ndev\nlib,\nlib, /a\0b\nlib, /c", "/l.csv", findings)
+
+    assert [entry.path for entry in found] == ["/c"]
+    assert findings.notes == [
+        "line 2 of /l.csv is no TYPE, PATH: 'file, /etc/x'",
+        "line 3 of /l.csv is no TYPE, PATH: 'dev'",
+        "line 4 of /l.csv is no TYPE, PATH: 'lib,'",
+        "line 5 of /l.csv is no TYPE, PATH: 'lib, /a\\x00b'",
+    ]
+
+
+def test_the_base_files_are_read_and_no_other_one(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    host.write(f"{FOLDER}/devices.csv", "dev, /dev/nvmap\n")
+    host.write(f"{FOLDER}/l4t.csv", "lib, /a.so\n")
+    host.write(f"{FOLDER}/cuda.csv", "dir, /usr/local/cuda\n")
+    findings = Findings()
+
+    found = csv.read(host.roots, Wanted(), findings)
+
+    assert [entry.path for entry in found] == ["/dev/nvmap", "/a.so"]
+    assert findings.warnings == []
+
+
+def test_all_files_of_the_folder_are_read_when_asked_for(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    for name in ("devices.csv", "cuda.CSV", ".csv", "devices.csv.bak"):
+        host.write(f"{FOLDER}/{name}", f"lib, /{name}\n")
+    (tmp_path / FOLDER / "folder.csv").mkdir()
+
+    found = csv.read(host.roots, Wanted(csv_all=True), Findings())
+
+    assert [entry.path for entry in found] == ["/cuda.CSV", "/devices.csv"]
+
+
+def test_the_folder_can_be_another_one(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    host.write("l4t/devices.csv", "dev, /dev/nvmap\n")
+
+    found = csv.read(host.roots, Wanted(csv_folder=str(tmp_path / "l4t")), Findings())
+
+    assert [entry.path for entry in found] == ["/dev/nvmap"]
+
+
+def test_a_named_file_that_is_missing_or_empty_is_warned_about(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    empty, missing = host.write("empty.csv", "# nothing\n"), tmp_path / "missing.csv"
+    findings = Findings()
+
+    found = csv.read(host.roots, Wanted(csv_files=(str(empty), str(missing))), findings)
+
+    assert found == []
+    assert findings.warnings == [
+        f"the CSV file {empty} names nothing",
+        f"the CSV file {missing} cannot be read",
+    ]
+
+
+def test_a_path_that_two_files_name_is_taken_once(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    host.write(f"{FOLDER}/devices.csv", "dev, /dev/nvmap\ndev, /dev/nvmap\n")
+    host.write(f"{FOLDER}/l4t.csv", "dev, /dev/nvmap\nlib, /dev/nvmap\n")
+
+    found = csv.read(host.roots, Wanted(), Findings())
+
+    assert [(entry.kind, entry.source.rpartition("/")[2]) for entry in found] == [
+        ("dev", "devices.csv"),
+        ("lib", "l4t.csv"),
+    ]
+
+
+def test_ignore_patterns_drop_links_and_nothing_else(tmp_path: Path) -> None:
+    host = HostTree(tmp_path)
+    host.write(f"{FOLDER}/l4t.csv", "sym, /a/libx.so\nlib, /a/libx.so\nsym, /b/liby.so\n")
+    findings = Findings()
+
+    found = csv.read(host.roots, Wanted(csv_ignore=("**/libx.so",)), findings)
+
+    assert [(entry.kind, entry.path) for entry in found] == [
+        ("lib", "/a/libx.so"),
+        ("sym", "/b/liby.so"),
+    ]
+    assert findings.left_out["/a/libx.so"].reason == "an ignore pattern names it"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "is_ignored"),
+    [
+        ("**/libx.so", "/a/b/libx.so", True),
+        ("**/lib*", "/a/b/libx.so", True),
+        ("**/b/libx.so", "/a/b/libx.so", False),
+        ("/a/b/libx.so", "/a/b/libx.so", True),
+        ("/a/*/libx.so", "/a/b/libx.so", True),
+        ("/a/*", "/a/b/libx.so", False),
+        ("libx.so", "/a/b/libx.so", False),
+        ("**/[", "/a/[", False),
+    ],
+)
+def test_ignore_patterns_are_about_the_last_part_or_the_whole_path(
+    pattern: str, path: str, *, is_ignored: bool
+) -> None:
+    assert csv.ignore_rule(pattern)(path) is is_ignored
+
+
+# The rows of Go's own match_test.go that do not need runes: path/filepath.
+@pytest.mark.parametrize(
+    ("pattern", "name", "matches"),
+    [
+        ("abc", "abc", True),
+        ("*", "abc", True),
+        ("*c", "abc", True),
+        ("a*", "a", True),
+        ("a*", "ab/c", False),
+        ("a*/b", "abc/b", True),
+        ("a*/b", "a/c/b", False),
+        ("a*b?c*x", "abxbbxdbxebxczzx", True),
+        ("a*b?c*x", "abxbbxdbxebxczzy", False),
+        ("ab[c]", "abc", True),
+        ("ab[b-d]", "abc", True),
+        ("ab[e-g]", "abc", False),
+        ("ab[^c]", "abc", False),
+        ("ab[^b-d]", "abc", False),
+        ("ab[^e-g]", "abc", True),
+        ("a\\*b", "a*b", True),
+        ("a\\*b", "ab", False),
+        ("a?b", "a/b", False),
+        ("a*b", "a/b", False),
+        ("[\\]a]", "]", True),
+        ("[\\-]", "-", True),
+        ("[x\\-]", "x", True),
+        ("[x\\-]", "z", False),
+        ("[\\-x]", "a", False),
+        ("*x", "xxx", True),
+    ],
+)
+def test_patterns_match_as_go_matches(pattern: str, name: str, *, matches: bool) -> None:
+    compiled = csv.compile_pattern(pattern)
+
+    assert compiled is not None
+    assert (compiled.fullmatch(name) is not None) is matches
+
+
+@pytest.mark.parametrize(
+    "pattern", ["[]a]", "[-]", "[x-]", "[-x]", "[", "[^", "[^bc", "a[", "\\", "[a-b-c]", "[^]"]
+)
+def test_a_malformed_pattern_matches_nothing(pattern: str) -> None:
+    assert csv.compile_pattern(pattern) is None
+
+
+def test_a_pattern_is_expanded_directory_by_directory() -> None:
+    tree = {"/": ["dev", "etc"], "/dev": ["dri", "drm"], "/dev/dri": ["card0", "card1", "by-path"]}
+
+    assert list(csv.expand("/dev/dr?/card*", lambda path: tree.get(path, []))) == [
+        "/dev/dri/card0",
+        "/dev/dri/card1",
+    ]
+    assert list(csv.expand("/dev/dri/card7", lambda path: tree.get(path, []))) == [
+        "/dev/dri/card7"
+    ]
+
+
+@given(st.text(alphabet="ab*?[]^-\\/\n", max_size=12), st.text(alphabet="ab-]^\n", max_size=6))
+def test_a_star_before_a_pattern_lets_it_match_more(pattern: str, name: str) -> None:
+    compiled, longer = csv.compile_pattern(pattern), csv.compile_pattern(f"*{pattern}")
+
+    assert (compiled is None) == (longer is None)
+    if compiled and longer and compiled.fullmatch(name):
+        assert longer.fullmatch(name)
+        assert longer.fullmatch(f"x{name}")
+        assert not longer.fullmatch(f"/x{name}")
+
+
+@given(st.text(max_size=12))
+def test_an_escaped_name_matches_itself_and_nothing_longer(name: str) -> None:
+    compiled = csv.compile_pattern("".join(f"\\{character}" for character in name))
+
+    assert compiled is not None
+    assert compiled.fullmatch(name)
+    assert not compiled.fullmatch(f"{name}x")

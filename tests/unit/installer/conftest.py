@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bundle of programs that say how they were called, and requests to install it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from nvct.installer.programs import HOOK, OTHERS, RUNTIMES, WRAPPER
+from nvct.installer.request import Request
+from nvct.launcher.install import FLAGS
+from nvct.paths import CONFIG_ENV, HOOK_PROGRAM
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REPOSITORY = Path(__file__).parents[3]
+SAYS = f'#!/bin/sh\necho "$0 $*"\necho "$PATH"\necho "${CONFIG_ENV}"\n'
+
+
+@functools.cache
+def wrapper() -> bytes:
+    """Return the compiled wrapper; skips without a compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "wrapper")
+        command = [compiler, *FLAGS, "-Werror", "-static-pie", f"-I{REPOSITORY}/nvct/launcher"]
+        subprocess.run(
+            [*command, "-o", path, REPOSITORY / "packaging/bundle/wrapper.c"], check=True
+        )
+        return path.read_bytes()
+
+
+def bundle(folder: Path, says: str = SAYS) -> Path:
+    """Make a tree as `make bundle` makes it, as far as the installer looks at it."""
+    place = folder / WRAPPER
+    place.parent.mkdir(parents=True)
+    place.write_bytes(wrapper())
+    (folder / "bin").mkdir(parents=True)
+    (folder / "lib/nvct").mkdir(parents=True)
+    (folder / "lib/nvct/model.py").write_text("X = 1\n", encoding="utf-8")
+    for name in (*RUNTIMES, HOOK, HOOK_PROGRAM, *OTHERS):
+        (folder / "bin" / name).write_text(says, encoding="utf-8")
+        (folder / "bin" / name).chmod(0o755)
+    (folder / "lib/nvct/again").symlink_to("model.py")
+    return folder
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return bundle(tmp_path / "bundle")
+
+
+@pytest.fixture
+def ask(tmp_path: Path, source: Path) -> Callable[..., Request]:
+    """Return a request to install the bundle below tmp_path; what is given replaces a value."""
+
+    def made(**given: object) -> Request:
+        values = {
+            "toolkit": f"{tmp_path}/nvidia/toolkit",
+            "source": str(source),
+            "pid_file": f"{tmp_path}/run/toolkit.pid",
+            "state_dir": f"{tmp_path}/state",
+            "driver_root": "/run/nvidia/driver",
+            "driver_root_here": f"{tmp_path}/driver",
+        }
+        return Request(**(values | given))  # type: ignore[arg-type]
+
+    return made
+
+
+def call(
+    program: str, *args: str, path: str = "/usr/bin:/bin"
+) -> subprocess.CompletedProcess[str]:
+    """Run an installed program as an engine does."""
+    return subprocess.run(
+        [program, *args], env={"PATH": path}, capture_output=True, text=True, check=False,
+        timeout=30,
+    )  # fmt: skip
+
+
+def listing(folder: str) -> set[str]:
+    return {
+        os.path.relpath(os.path.join(place, name), folder)
+        for place, _, names in os.walk(folder)
+        for name in names
+    }

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine that rejects its own files is not restarted into them."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvct.engine.model import FileEdit, Wanted
+from nvct.errors import EngineError
+from nvct.installer.engine_control import ContainerHands
+from nvct.installer.host import HostFiles, HostPrograms
+from tests.support.forked import may_unshare
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+ALREADY = "containerd refuses its files already as they are: bad plugin"
+
+
+def check(folder: Path, restart: str) -> Sequence[str]:
+    """Check an edit with an engine that takes no file."""
+    program = folder / "containerd"
+    program.write_text("#!/bin/sh\necho bad plugin >&2\nexit 1\n", encoding="utf-8")
+    program.chmod(0o755)
+    config = folder / "config.toml"
+    config.write_bytes(b"old")
+    wanted = Wanted(engine="containerd", handlers=(), config=str(config), executable=str(program))
+    hands = ContainerHands(
+        wanted=wanted, files=HostFiles(), run=HostPrograms("/"), socket="", restart=restart
+    )
+    return hands.check([FileEdit(path=str(config), before=b"old", after=b"new")])
+
+
+@pytest.mark.skipif(not may_unshare(), reason="needs CAP_SYS_ADMIN")
+@pytest.mark.parametrize("restart", ["signal", "systemd"])
+def test_an_engine_that_refuses_its_files_is_not_told_of_new_ones(
+    tmp_path: Path, restart: str
+) -> None:
+    with pytest.raises(EngineError, match=ALREADY) as caught:
+        check(tmp_path, restart)
+    assert "--restart-mode=none" in caught.value.hint
+
+
+@pytest.mark.skipif(not may_unshare(), reason="needs CAP_SYS_ADMIN")
+def test_one_that_is_left_untold_gets_its_files_all_the_same(tmp_path: Path) -> None:
+    assert check(tmp_path, "none") == [ALREADY]

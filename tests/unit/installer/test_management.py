@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The specification for management containers: made here, of the host's paths."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from nvct.errors import HostError
+from nvct.host.discovery_options import Wanted
+from nvct.host.gpu import management as finder
+from nvct.installer import management
+from nvct.linux.kernel import KERNEL
+from tests.support.host_tree import HostTree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from nvct.installer.request import Request
+
+    Ask = Callable[..., Request]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> HostTree:
+    return HostTree(tmp_path / "host").module().user_space().gpu(0)
+
+
+def test_host_paths_are_the_hosts(host: HostTree, ask: Ask, tmp_path: Path) -> None:
+    request = ask(
+        driver_root_here=str(host.driver), dev_root="/", dev_root_here=str(host.base),
+        cdi_spec=f"{tmp_path}/cdi/management.nvidia.com-gpu.yaml",
+        cdi_kind="management.nvidia.com/gpu",
+    )  # fmt: skip
+    path = management.make_spec(request, host.roots, Wanted(stat_node=host.stat_node))
+    spec = yaml.safe_load((tmp_path / "cdi/management.nvidia.com-gpu.yaml").read_bytes())
+    assert path == request.cdi_spec
+    assert spec["kind"] == "management.nvidia.com/gpu"
+    assert [device["name"] for device in spec["devices"]] == ["all"]
+    nodes = spec["devices"][0]["containerEdits"]["deviceNodes"]
+    assert {node.get("hostPath", node["path"]) for node in nodes} == {
+        f"/dev/{name}"
+        for name in ("nvidia0", "nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools")
+    }
+    edits = spec["containerEdits"]
+    assert {mount["hostPath"].startswith("/run/nvidia/driver/") for mount in edits["mounts"]} == {
+        True
+    }
+    assert not any(mount["containerPath"].startswith("/run/nvidia") for mount in edits["mounts"])
+    hooks = {hook["path"] for hook in edits["hooks"]}
+    assert hooks == {f"{request.toolkit}/nvidia-cdi-hook"}
+    assert str(tmp_path / "host") not in yaml.safe_dump(spec)
+
+
+def test_roots_that_are_the_same_here_and_there_move_nothing(host: HostTree, ask: Ask) -> None:
+    request = ask(
+        driver_root=str(host.driver), driver_root_here=str(host.driver), dev_root=str(host.base),
+        dev_root_here=str(host.base), cdi_kind="vendor.com/card",
+    )  # fmt: skip
+    found = finder.find(host.roots, Wanted(stat_node=host.stat_node))
+    spec = management.spec_of(request, host.roots, found)
+    mounts = spec["containerEdits"]["mounts"]
+    assert all(mount["hostPath"].startswith(str(host.driver)) for mount in mounts)
+
+
+def test_without_a_driver_there_is_nothing_to_make(ask: Ask, tmp_path: Path) -> None:
+    empty = HostTree(tmp_path / "empty")
+    empty.write("proc/devices", "Character devices:\n  1 mem\n")
+    with pytest.raises(HostError, match="has no nvidia"):
+        management.make_control_nodes(empty.roots, KERNEL)
+    with pytest.raises(HostError):
+        management.make_spec(
+            ask(cdi_kind="vendor.com/card", cdi_spec=f"{tmp_path}/s.yaml"), empty.roots
+        )
+    assert not (tmp_path / "s.yaml").exists()

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The archive of the hot side: the same modules, never stale ones, never a stranger's."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import nvct
+from nvct.errors import HostError, UsageError
+from nvct.launcher import archive, install
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.launcher.install import Built
+
+HERE = Path(nvct.__path__[0]).parent
+SHOW = """
+def origins():
+    return {n: [getattr(m.__spec__.loader, "modules", None) is not None, hasattr(m, "__file__")]
+            for n, m in sys.modules.items() if n.split(".")[0] == "nvct"}
+"""
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Built:
+    """Return a copy of nvct with an archive."""
+    packages = tmp_path / "pack ages"
+    ignored = shutil.ignore_patterns("__pycache__", "sim")
+    shutil.copytree(HERE / "nvct", packages / "nvct", ignore=ignored)
+    made = replace(install.default_built(), packages=str(packages))
+    return replace(made, archive=install.make_archive(made))
+
+
+def run(built: Built, code: str) -> str:
+    text = f"{built.boot()}import sys\n{SHOW}{code}"
+    done = subprocess.run(
+        [built.python, "-I", "-S", "-c", text], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def imported(built: Built, *modules: str) -> dict[str, list[bool]]:
+    """Return for each module of nvct whether it is from the archive and whether it has a file."""
+    code = f"import {', '.join(modules)}, json; print(json.dumps(origins()))"
+    found: dict[str, list[bool]] = json.loads(run(built, code))
+    return found
+
+
+def test_a_head_of_any_length_is_read(built: Built) -> None:
+    module = Path(built.packages, "nvct", "hook", "with_a_long_head.py")
+    names = "".join(
+        f"import nvct.container.cdi_hook.of_a_long_name_{'x' * 60}_{n}\n" for n in range(300)
+    )
+    for n in range(300):
+        Path(module.parent, f"of_a_long_name_{'x' * 60}_{n}.py").write_text(f"X = {n}\n")
+    module.write_text(names)
+
+    install.make_archive(built)
+
+    found = imported(built, "nvct.container.cdi_hook.with_a_long_head")
+    assert len(found) > 300
+    assert [name for name, (archived, _) in found.items() if not archived] == []
+
+
+def test_every_hot_module_is_in_it_and_comes_from_it(built: Built) -> None:
+    sources, _ = archive.discover(Path(built.packages))
+    names = set(sources)
+    recorded = {
+        line
+        for path in (HERE / "tests" / "startup").glob("*.txt")
+        for line in path.read_text(encoding="utf-8").split()
+    }
+    assert recorded <= names
+    assert not {name for name in names if name.split(".")[1:2] in (["host"], ["sim"], ["cli"])}
+
+    found = imported(built, *sorted(names))
+
+    assert {name for name, (from_archive, _) in found.items() if from_archive} == names
+    assert not any(has_file for _, has_file in found.values())
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "nvct.container.shim.main",
+        "nvct.container.shim.create",
+        "nvct.container.cdi_hook.update_ldcache",
+        "nvct.version",
+    ],
+)
+def test_it_loads_the_same_modules_as_the_usual_import(built: Built, module: str) -> None:
+    usual = imported(replace(built, archive=""), module)
+    found = imported(built, module)
+    assert set(found) == set(usual)
+    assert {tuple(how) for how in usual.values()} == {(False, True)}
+    assert {tuple(how) for how in found.values()} == {(True, False)}
+
+
+@pytest.mark.parametrize("change", ["touch", "grow"])
+def test_a_source_that_changed_is_never_run_from_it(built: Built, change: str) -> None:
+    source = Path(built.packages, "nvct", "plan", "facts.py")
+    if change == "touch":
+        at = source.stat().st_mtime_ns + 1
+        os.utime(source, ns=(at, at))
+    else:
+        before = source.stat().st_mtime_ns
+        with source.open("a", encoding="utf-8") as file:
+            file.write("\nYOUNG_NS = 7\n")
+        os.utime(source, ns=(before, before))
+
+    found = imported(built, "nvct.container.plan.store", "nvct.container.plan.fingerprints")
+
+    assert found["nvct.container.plan.fingerprints"] == [False, True]
+    assert found["nvct.container.plan.store"] == [True, False]
+    value = run(built, "from nvct.container.plan import facts; print(facts.YOUNG_NS)")
+    assert value == ("7\n" if change == "grow" else "2000000000\n")
+
+
+def test_a_source_that_is_gone_is_gone_and_a_new_one_is_found(built: Built) -> None:
+    package = Path(built.packages, "nvct", "plan")
+    (package / "facts.py").unlink()
+    (package / "new.py").write_text("ANSWER = 42\n", encoding="utf-8")
+    code = "from nvct.container.plan import new; print(new.ANSWER)\ntry: import nvct.container.plan.fingerprints\nexcept ImportError: print('gone')"
+    assert run(built, code) == "42\ngone\n"
+
+
+def _foreign(path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("needs root to give a file away")
+    os.chown(path, 12345, 12345)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        _foreign,
+        lambda path: path.chmod(0o664),
+        lambda path: path.chmod(0o646),
+        lambda path: path.write_bytes(b"\0\0\0\0" + path.read_bytes()[4:]),
+        lambda path: path.write_bytes(path.read_bytes()[:100]),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.unlink(),
+        lambda path: (path.unlink(), path.mkdir()),
+    ],
+    ids=["foreign", "group", "others", "magic", "cut", "empty", "gone", "folder"],
+)  # fmt: skip
+def test_an_archive_that_cannot_be_trusted_is_not_used(built: Built, spoil: object) -> None:
+    assert imported(built, "nvct.paths")["nvct.paths"] == [True, False]
+    assert callable(spoil)
+    spoil(Path(built.archive))
+    assert imported(built, "nvct.paths")["nvct.paths"] == [False, True]
+
+
+def test_what_has_no_effect_is_left_out_and_lines_stay(tmp_path: Path) -> None:
+    path = tmp_path / "m.py"
+    path.write_text(
+        '"""Doc."""\nfrom __future__ import annotations\nTYPE_CHECKING = False\n'
+        "if TYPE_CHECKING:\n    from typing import Any\n\n\n"
+        'class A:\n    """Doc."""\n    x: int\n    y: list[Any] = [1]\n\n'
+        '    def f(self, a: Any, *b: Any, c: Any = 1, **d: Any) -> Any:\n        """Doc."""\n'
+        '        z: Any = "kept"\n        assert a, z\n        return lambda: __doc__\n',
+        encoding="utf-8",
+    )
+    source = archive._Source("m", path)
+    text = ast.unparse(source.tree)
+    for gone in ("Doc.", "Any", "annotations", "int"):
+        assert gone not in text
+    assert "assert a" in text
+    space: dict[str, type] = {}
+    exec(source.code(), space)  # noqa: S102  the code under test
+    assert space["A"].y == [1]  # type: ignore[attr-defined]  # made above
+    with pytest.raises(AssertionError) as caught:
+        space["A"]().f(0)
+    assert caught.traceback[-1].lineno == 15  # counted from 0: the assertion's own line
+
+
+def test_extension_modules_are_found_at_once_and_only_where_they_are(built: Built) -> None:
+    code = "import _json; print([t for t in sys.path_importer_cache if 'dynload' in t], _json.make_scanner)"
+    if "_json" in sys.builtin_module_names:
+        pytest.skip("_json is built in")
+    assert run(built, code).startswith("[] <class")
+
+
+def test_an_archive_can_be_elsewhere_and_then_it_must_be_writable(tmp_path: Path) -> None:
+    made = replace(install.default_built(), archive=str(tmp_path / "var" / "hot.bin"))
+    assert install.make_archive(made) == made.archive
+    assert imported(made, "nvct.paths")["nvct.paths"] == [True, False]
+    with pytest.raises(HostError, match="could not archive"):
+        install.install(tmp_path, "sh", replace(made, archive="/proc/no/hot.bin"))
+    with pytest.raises(UsageError, match="cannot be built"):
+        install.install(tmp_path, "sh", replace(made, archive=str(tmp_path / "it's.bin")))
+
+
+@pytest.mark.parametrize(
+    ("form", "program"), [("c", "nvidia-cdi-hook"), ("sh", "nvidia-container-runtime")]
+)
+def test_installed_launchers_use_it(built: Built, tmp_path: Path, form: str, program: str) -> None:
+    if form == "c" and shutil.which("cc") is None:
+        pytest.skip("needs cc")
+    used, made = install.install(tmp_path, form, built)
+    assert (used, made[-1]) == (form, Path(built.archive))
+    # A module that only the archive can bring: its source says something else, unchanged in size and time.
+    source = Path(built.packages, "nvct", "version.py")
+    before = source.stat()
+    text = source.read_text(encoding="utf-8")
+    source.write_text(text.replace("def text", "def t3xt"), encoding="utf-8")
+    os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    done = subprocess.run(
+        [tmp_path / program, "--version"], capture_output=True, text=True, check=False
+    )
+
+    assert re.match(program.replace("-", "[- ]"), done.stdout, re.IGNORECASE), done.stderr

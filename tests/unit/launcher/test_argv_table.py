@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The launchers read command lines as nvct/oci/argv.py does, by the same table."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.support import launcher
+from tests.unit.oci.argv_cases import CASES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.unit.launcher.conftest import Lab
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return launcher.shown(tmp_path_factory.mktemp("shown"))
+
+
+def test_the_c_launcher_reads_the_table_as_python_does(shown: Path) -> None:
+    for case in CASES:
+        done = subprocess.run([shown, *case.args], capture_output=True, text=True, check=True)
+        sure, _, rest = done.stdout.rstrip("\n").partition("|")
+        assert sure == str(int(case.sure)), case
+        if case.sure:
+            expected = f"{case.command}|{case.bundle}|{case.config}|{case.version:d}|{case.help:d}"
+            assert rest == expected, case
+
+
+def test_only_what_makes_no_container_is_handed_over(lab: Lab) -> None:
+    lab.keep()
+    for case in CASES:
+        if lab.form == "c":
+            no_word = not case.args or case.args in (("--root",), ("--log",), ("--help",))
+            over = case.sure and not case.version and not case.creates and not no_word
+        else:
+            over = case.sh
+        answer = lab.run(*case.args)
+        given = [arg.encode() for arg in case.args]
+        if over:
+            assert answer.words == [bytes(lab.runc), *given], case
+        else:
+            assert answer.words[0] == lab.python, case
+            assert answer.words[6:] == given, case
+
+
+def test_without_an_argument_the_c_launcher_crashes_not(c_lab: Lab) -> None:
+    c_lab.keep()
+    assert c_lab.went_to() == "python"

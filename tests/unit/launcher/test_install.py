@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The launchers, installed: which form, what is built in, and what is refused."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from nvct.errors import HostError, UsageError
+from nvct.launcher import archive
+from nvct.launcher import install as launch
+from tests.support.launcher import script
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> launch.Built:
+    default = launch.default_built()
+    archive = str(tmp_path / "hot.bin")
+    return launch.Built(
+        python=default.python, packages=default.packages, cold=default.cold, archive=archive
+    )
+
+
+def test_this_installation_is_built_in_by_default() -> None:
+    found = launch.default_built()
+
+    assert found.python == PYTHON
+    assert found.cold == sys.executable
+    assert os.path.exists(f"{found.packages}/nvct/container/shim/main.py")
+
+
+def test_a_script_is_written_for_each_runtime_and_for_no_hook(
+    tmp_path: Path, built: launch.Built
+) -> None:
+    (tmp_path / "bin").mkdir()
+
+    form, made = launch.install(tmp_path / "bin", "sh", built)
+
+    assert form == "sh"
+    assert sorted(os.listdir(tmp_path / "bin")) == sorted(launch.RUNTIMES)
+    assert [path.name for path in made] == [*launch.RUNTIMES, "hot.bin"]
+    for name in launch.RUNTIMES:
+        path = tmp_path / "bin" / name
+        assert path.stat().st_mode & 0o777 == 0o755
+        text = path.read_text()
+        assert "@" not in text.replace('"$@"', "")
+        assert built.python in text
+
+
+def test_without_a_compiler_a_script_is_the_automatic_form(
+    tmp_path: Path, built: launch.Built
+) -> None:
+    form, _ = launch.install(tmp_path, "auto", built, cc="nvct-no-such-compiler")
+
+    assert form == "sh"
+
+
+def test_form_c_without_a_compiler_is_an_error(tmp_path: Path, built: launch.Built) -> None:
+    with pytest.raises(HostError, match="no C compiler") as caught:
+        launch.install(tmp_path, "c", built, cc="nvct-no-such-compiler")
+
+    assert "--form sh" in caught.value.hint
+    assert launch.PROGRAMS[0] not in os.listdir(tmp_path)
+
+
+def test_what_the_compiler_says_is_the_reason(tmp_path: Path, built: launch.Built) -> None:
+    compiler = script(tmp_path / "cc", "echo note >&2; echo 'x.c:1: error: odd' >&2; exit 1\n")
+
+    with pytest.raises(HostError, match=r"could not compile .*launcher.c: x.c:1: error: odd$"):
+        launch.install(tmp_path, "c", built, cc=str(compiler))
+
+
+def test_a_compiler_without_a_static_c_library_makes_a_dynamic_program(
+    tmp_path: Path, built: launch.Built
+) -> None:
+    compiler = script(
+        tmp_path / "cc",
+        """case "$*" in *-static*) exit 1 ;; esac
+while [ "$1" != -o ]; do shift; done; echo made > "$2"
+""",
+    )
+
+    form, made = launch.install(tmp_path, "auto", built, cc=str(compiler))
+
+    assert form == "c"
+    assert made[0].read_text() == "made\n"
+    assert [path.name for path in made] == [*launch.RUNTIMES, "hot.bin"]
+
+
+def test_a_compiler_that_says_static_and_is_not_is_not_believed(
+    tmp_path: Path, built: launch.Built
+) -> None:
+    """As musl-gcc, which takes -static-pie for -pie."""
+    compiler = script(
+        tmp_path / "cc",
+        """case " $* " in *" -static-pie "*) set -- "$@" -pie ;; esac
+for word; do shift; [ "$word" = -static-pie ] || set -- "$@" "$word"; done
+exec cc "$@"
+""",
+    )
+
+    assert launch.is_static(launch.compile_launcher(built, str(compiler)))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["relative", "", "/a'b", '/a"b', "/a\\b", "/a\nb", "/a$b", "/a`b", "/a|b", "/a&b"],
+)
+@pytest.mark.parametrize("which", ["python", "packages", "cold"])
+def test_a_path_that_needs_quoting_is_refused(path: str, which: str, tmp_path: Path) -> None:
+    paths = {"python": "/p", "packages": "/q", "cold": "/c", which: path}
+
+    with pytest.raises(UsageError, match="cannot be built into a launcher"):
+        launch.install(tmp_path, "sh", launch.Built(**paths))
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path, built: launch.Built) -> None:
+    with pytest.raises(HostError, match="no/nvidia-container-runtime cannot be written: No such"):
+        launch.install(tmp_path / "no", "sh", built)
+
+
+def test_an_interpreter_that_cannot_archive_is_an_error(
+    tmp_path: Path, built: launch.Built
+) -> None:
+    broken = launch.Built(
+        python="/bin/false", packages=built.packages, cold=built.cold, archive=built.archive
+    )
+
+    with pytest.raises(HostError, match="/bin/false could not archive the hot side"):
+        launch.install(tmp_path, "sh", broken)
+
+
+def test_installing_again_replaces_the_programs_in_one_step(
+    tmp_path: Path, built: launch.Built
+) -> None:
+    (tmp_path / "bin").mkdir()
+    launch.install(tmp_path / "bin", "sh", built)
+    program = tmp_path / "bin" / launch.PROGRAMS[0]
+    with program.open() as running:
+        launch.install(tmp_path / "bin", "sh", built)
+
+        assert os.fstat(running.fileno()).st_ino != program.stat().st_ino
+    assert sorted(os.listdir(tmp_path / "bin")) == sorted(launch.RUNTIMES)
+
+
+@pytest.mark.parametrize("name", launch.HOOKS)
+def test_a_hook_that_an_older_nvct_left_as_a_script_goes_and_others_stay(
+    tmp_path: Path, built: launch.Built, name: str
+) -> None:
+    others = f"from nvct.cli.main import {name.replace('-', '_')}\n"
+    script(
+        tmp_path / name,
+        'exec python3 -c "from nvct.container.cdi_hook.launch import main;main()"\n',
+    )
+    script(tmp_path / "mine", "nvct.container.cdi_hook.launch\n")
+    launch.install(tmp_path, "sh", built)
+    assert not (tmp_path / name).exists()
+    assert (tmp_path / "mine").exists()
+
+    (tmp_path / name).write_text(others)
+    launch.install(tmp_path, "sh", built)
+
+    assert (tmp_path / name).read_text() == others
+
+
+def test_without_a_compiler_nvct_hot_is_the_automatic_form(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    source = hot(tmp_path / "nvct-hot")
+    built = launch.Built(python=PYTHON, packages="/q", cold="/c", hot=str(source))
+
+    form, made = launch.install(tmp_path / "bin", "auto", built, cc="nvct-no-such-compiler")
+
+    assert form == "static"
+    assert [path.name for path in made] == list(launch.PROGRAMS)
+
+
+@pytest.fixture(scope="module")
+def linked() -> bytes:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    built = launch.Built(python="/p", packages="/q", cold="/c")
+    return launch.compile_launcher(built, compiler, "-Werror")
+
+
+def test_a_compiled_launcher_is_static_position_independent_and_read_only_after_start(
+    linked: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "launcher").write_bytes(linked)
+    words: list[str | Path] = [
+        "readelf",
+        "--file-header",
+        "--program-headers",
+        "--dynamic",
+        tmp_path / "launcher",
+    ]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+    assert launch.is_static(linked)
+    assert "INTERP" not in said
+    assert "(NEEDED)" not in said
+    assert re.search(r"Type: +DYN", said)
+    assert "GNU_RELRO" in said
+    assert re.search(r"FLAGS.*BIND_NOW", said)
+    assert re.search(r"GNU_STACK.*\n.* RW ", said)
+
+
+def test_launchers_are_compiled_with_a_stack_protector(tmp_path: Path) -> None:
+    flags = [flag for flag in launch.FLAGS if not flag.startswith("-Wl") and flag != "-s"]
+    defines = ['-DNVCT_PYTHON=""', '-DNVCT_BOOT=""', '-DNVCT_COLD=""']
+    out = tmp_path / "launcher.o"
+    words: list[str | Path] = ["cc", *flags, *defines, "-c", "-o", out, launch.SOURCE]
+    subprocess.run(words, check=True)
+
+    assert b"__stack_chk_fail" in out.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "flags", [["-static"], ["-static-pie", "-fPIE"], ["-pie", "-fPIE"], ["-no-pie"]]
+)
+def test_a_static_program_is_told_from_one_with_a_loader(tmp_path: Path, flags: list[str]) -> None:
+    (tmp_path / "x.c").write_text("int main(void) { return 0; }\n")
+    subprocess.run(["cc", *flags, "-o", tmp_path / "x", tmp_path / "x.c"], check=True)
+    data = (tmp_path / "x").read_bytes()
+
+    assert launch.is_static(data) == flags[0].startswith("-static")
+    assert not launch.is_static(data[:100])
+    assert not launch.is_static(b"#!/bin/sh\n")
+
+
+@functools.cache
+def own_digest() -> str:
+    return launch.hot_digest()
+
+
+def hot(
+    path: Path, room: int = launch.COLD_ROOM, marks: int = 1, *, digest: str | None = None
+) -> Path:
+    """Write what looks like nvct-hot to who fills it in."""
+    digest = own_digest() if digest is None else digest
+    place = launch.COLD_MARK * marks + b"/old".ljust(room, b"\0")
+    path.write_bytes(b"\x7fELF code " + place + b"|" + digest.encode())
+    return path
+
+
+def test_the_static_executable_gets_the_cold_sides_path(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    source = hot(tmp_path / "nvct-hot")
+    built = launch.Built(python="/p", packages="/q", cold="/a b/cold", hot=str(source))
+
+    form, made = launch.install(tmp_path / "bin", "static", built)
+
+    assert form == "static"
+    assert [path.name for path in made] == list(launch.PROGRAMS)
+    data = made[0].read_bytes()
+    assert len(data) == source.stat().st_size
+    assert data.startswith(b"\x7fELF code " + launch.COLD_MARK + b"/a b/cold\0\0")
+    assert data.endswith(b"\0|" + own_digest().encode())
+    assert made[0].stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize(
+    ("room", "marks"), [(10, 1), (launch.COLD_ROOM, 0), (launch.COLD_ROOM, 2)]
+)
+def test_what_is_no_static_executable_is_refused(tmp_path: Path, room: int, marks: int) -> None:
+    source = hot(tmp_path / "nvct-hot", room, marks)
+    built = launch.Built(python="/p", packages="/q", cold="/c", hot=str(source))
+
+    with pytest.raises(HostError, match=r"nvct-hot is no nvct-hot$"):
+        launch.install(tmp_path, "static", built)
+
+    assert os.listdir(tmp_path) == ["nvct-hot"]
+
+
+@pytest.mark.parametrize("form", ["static", "c"])
+@pytest.mark.parametrize("digest", ["0123456789abcdef", "old", ""])
+def test_a_static_executable_of_other_sources_is_refused(
+    tmp_path: Path, form: str, digest: str
+) -> None:
+    source = hot(tmp_path / "nvct-hot", digest=digest)
+    built = launch.Built(python=PYTHON, packages="/q", cold="/c", hot=str(source))
+
+    with pytest.raises(HostError, match="nvct-hot was built from other sources") as caught:
+        launch.install(tmp_path, form, built)
+
+    assert "make static" in caught.value.hint
+    assert os.listdir(tmp_path) == ["nvct-hot"]
+
+
+def test_that_of_this_machine_does_not_matter_to_launchers_for_another_root(
+    tmp_path: Path,
+) -> None:
+    source = hot(tmp_path / "nvct-hot", digest="0123456789abcdef")
+    built = launch.Built(python=PYTHON, packages="/q", cold="/c", hot=str(source))
+    (tmp_path / "bin").mkdir()
+
+    form, made = launch.install(tmp_path / "bin", "c", built, archive=False)
+
+    assert (form, len(made)) == ("c", len(launch.PROGRAMS))
+
+
+def test_a_file_that_is_shorter_than_a_digest_is_no_static_executable(tmp_path: Path) -> None:
+    (tmp_path / "nvct-hot").write_bytes(b"x")
+    built = launch.Built(python="/p", packages="/q", cold="/c", hot=str(tmp_path / "nvct-hot"))
+
+    with pytest.raises(HostError, match="nvct-hot cannot be read: Invalid argument"):
+        launch.install(tmp_path, "c", built)
+
+
+def test_each_text_and_each_name_of_the_hot_side_counts(tmp_path: Path) -> None:
+    package = tmp_path / "nvct"
+    for entry in archive.ENTRIES:
+        (package / entry.split(".")[1]).mkdir(parents=True)
+    found = set()
+    for name, text in (("a", "x = 1"), ("a", "x = 2"), ("b", "x = 2"), ("bb", "x = 2")):
+        for old in package.glob("shim/*.py"):
+            old.unlink()
+        (package / f"shim/{name}.py").write_text(text)
+        found.add(archive.digest(archive.discover(tmp_path)[0]))
+
+    assert len(found) == 4
+    assert {len(digest) for digest in found} == {launch.DIGEST_SIZE}
+
+
+def test_a_static_executable_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    built = launch.Built(python="/p", packages="/q", cold="/c", hot=str(tmp_path / "none"))
+
+    with pytest.raises(HostError, match="none cannot be read: No such file") as caught:
+        launch.install(tmp_path, "static", built)
+
+    assert "make static" in caught.value.hint
+
+
+def test_a_cold_path_without_room_in_the_static_executable_is_refused(tmp_path: Path) -> None:
+    source = hot(tmp_path / "nvct-hot")
+    cold = "/" + "x" * launch.COLD_ROOM
+    built = launch.Built(python="/p", packages="/q", cold=cold, hot=str(source))
+
+    with pytest.raises(HostError, match=f"is longer than {launch.COLD_ROOM - 1} bytes"):
+        launch.install(tmp_path, "static", built)
+
+
+def test_a_path_of_the_static_executable_that_needs_quoting_is_refused(tmp_path: Path) -> None:
+    built = launch.Built(python="/p", packages="/q", cold="/c", hot='/a"b')
+
+    with pytest.raises(UsageError, match="cannot be built into a launcher"):
+        launch.install(tmp_path, "c", built)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unit tests for nvct.sim.demo.show: readable on 80 columns, without color, without a terminal."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from nvct.host.model import Gpu, Inventory
+from nvct.sim.demo import show
+from nvct.sim.demo.cases import Case
+from nvct.sim.demo.run import Comparison, Outcome
+
+UUID = "GPU-0f8377f3-f558-5f03-a51f-8cb761e224a7"
+
+
+def console(width: int) -> tuple[Console, io.StringIO]:
+    text = io.StringIO()
+    return Console(file=text, width=width, highlight=False, emoji=False), text
+
+
+def inventory() -> Inventory:
+    gpus = (Gpu(index=5, minor=5, uuid=UUID, bus_id="0000:ab:00.0", model="NVIDIA T4", node=None),)
+    return Inventory(driver_version="580.159.04", gpus=gpus)
+
+
+def done(**more: object) -> Outcome:
+    given = {
+        "case": Case(title="a list of volume mounts", request="", expected=[UUID]),
+        "lines": [f"GPU 0: NVIDIA T4 (UUID: {UUID})"],
+        "seconds": 0.1, "nodes": 9, "mounts": 46, "hooks": 1, "right": True, **more,
+    }  # fmt: skip
+    return Outcome(**given)  # type: ignore[arg-type]  # as above
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_node_fits_and_nothing_of_it_is_cut(width: int) -> None:
+    out, text = console(width)
+    show.node(out, inventory())
+    assert UUID in text.getvalue()
+    assert "0000:ab:00.0" in text.getvalue()
+    assert max(map(len, text.getvalue().splitlines())) <= width
+
+
+def test_a_pci_address_holds_no_emoji(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "90")
+    made = show.console()
+    with made.capture() as said:
+        made.print("0000:ab:00.0")
+    assert said.get() == "0000:ab:00.0\n"
+    assert made.width == 90
+
+
+def test_a_wide_terminal_is_not_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    assert show.console().width == show.WIDTH
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_summary_fits_and_says_what_is_wrong(width: int) -> None:
+    out, text = console(width)
+    show.summary(out, [done(), done(right=False)], Comparison(bare=0.04, shim=0.042, turns=7))
+    said = text.getvalue()
+    assert max(map(len, said.splitlines())) <= width
+    assert "1 of 2 containers were as expected" in said
+    assert "WRONG" in said
+    assert "40 ms by the runtime alone and 42 ms through nvct" in " ".join(said.split())
+
+
+def test_output_of_a_container_is_shown_as_it_is() -> None:
+    out, text = console(80)
+    line = f"  MIG 1g.10gb     Device  0: (UUID: {UUID}) [bold]:ab: {'x' * 60}"
+    show.outcome(out, 1, done(lines=[line]))
+    assert f"   {line}\n" in text.getvalue()
+
+
+def test_an_error_is_whole_and_indented() -> None:
+    out, text = console(80)
+    words = [f"word{n}" for n in range(40)]
+    case = Case(title="a typo", request="", expected=None, error="word1")
+    show.outcome(out, 8, done(case=case, lines=[" ".join(words)]))
+    shown = text.getvalue().splitlines()[1:]
+    assert " ".join(shown).split() == words
+    assert all(line.startswith("   ") for line in shown if line)
+
+
+def test_nodes_are_folded_and_counted() -> None:
+    paths = [f"/dev/nvidia{n}" for n in (0, 1, 2, 5, 10)]
+    paths += ["/dev/nvidiactl", "/dev/dri/card1", "/dev/dri/renderD128", "/dev/dri/by-path/x-card"]
+    paths += [f"/dev/nvidia-caps/nvidia-cap{n}" for n in (3, 4, 5)]
+    assert show.nodes(paths) == (
+        "nvidia[0-2], nvidia5, nvidia10, nvidiactl, 1 in dri/by-path/, dri/card1, "
+        "dri/renderD128, 3 in nvidia-caps/"
+    )
+
+
+def test_no_node_is_no_word() -> None:
+    assert show.nodes([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("expected", "error", "words"),
+    [
+        (None, "", "0"),
+        (["GPU-a", "GPU-b"], "", "2"),
+        (["MIG-a"], "", "1 MIG"),
+        (["GPU-a", "MIG-a", "MIG-b"], "", "1 + 2 MIG"),
+        (None, "gpu0", "refused"),
+    ],
+)
+def test_what_was_asked_for_in_words(expected: list[str] | None, error: str, words: str) -> None:
+    assert show.asked(Case(title="", request="", expected=expected, error=error)) == words

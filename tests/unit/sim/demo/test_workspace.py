@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unit tests for nvct.sim.demo.workspace: configuration, environment, and that nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from nvct import paths
+from nvct.config import load
+from nvct.errors import HostError
+from nvct.sim import tree
+from nvct.sim.demo import cases, without_containers, workspace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_configuration_is_read_back_as_it_was_meant() -> None:
+    made = workspace.Settings(driver_root='/a "b"/ü', runtime="/usr/bin/crun", farm_dir="/f\n")
+    text = made.text()
+    config = load.from_toml(text.encode(), "config.toml")
+    assert config.driver_root == '/a "b"/ü'
+    assert config.runtimes == ["/usr/bin/crun"]
+    assert config.farm_dir == "/f\n"
+    assert config.accept_volume_mounts
+
+
+def test_without_containers_the_host_is_the_nodes_folder(tmp_path: Path) -> None:
+    node = tree.create("lab", "t4", tmp_path / "nodes", native=False, nodes="plain")
+    made = without_containers.settings(node, tmp_path, "/bin/true", tmp_path / "hook")
+    config = load.from_toml(made.text().encode(), "x")
+    assert config.hook_path == str(tmp_path / "hook")
+    assert config.plain_nodes
+    assert config.spec_dirs == [str(tmp_path / "cdi")]
+    assert config.dev_root == str(node.tree)
+    assert config.proc_root == str(node.proc)
+    assert config.sys_root == str(node.sys)
+    assert config.driver_root == str(node.driver_root)
+    assert config.farm_dir.startswith(f"{tmp_path}/")
+    assert config.layout == "classic"
+
+
+def test_nothing_of_the_callers_environment_but_looks_reaches_the_cases(tmp_path: Path) -> None:
+    env = {"NO_COLOR": "1", "NVIDIA_VISIBLE_DEVICES": "all", "LD_PRELOAD": "x", "PATH": "/evil"}
+    found = workspace.environment(tmp_path, env)
+    assert found["NO_COLOR"] == "1"
+    assert found[paths.CONFIG_ENV] == str(tmp_path / "config.toml")
+    assert "/evil" not in found["PATH"]
+    assert not {"NVIDIA_VISIBLE_DEVICES", "LD_PRELOAD"} & set(found)
+
+
+def test_the_folder_goes_when_the_work_is_done() -> None:
+    with workspace.folder() as work:
+        (work / "file").write_text("x")
+    assert not work.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_folder_goes_when_a_signal_ends_the_work(number: signal.Signals) -> None:
+    before = signal.signal(number, signal.SIG_DFL)  # nohup has tests run with SIGHUP ignored
+    works: list[Path] = []
+
+    def work() -> None:
+        with workspace.folder() as folder:
+            works.append(folder)
+            os.kill(os.getpid(), number)
+            signal.sigtimedwait([], 1)  # where the handler runs
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work()
+        assert not works[0].exists()
+        assert signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+
+
+def test_a_signal_that_was_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with workspace.folder():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+PART = """
+import os, sys, time
+from nvct.sim.demo import place
+from nvct.errors import HostError
+def part():
+    if sys.argv[1] == "fail":
+        raise HostError("it is broken", hint="mend it")
+    try:
+        print("started", flush=True)
+        time.sleep(20)
+    finally:
+        os.kill(os.getpid(), 15)  # a second signal does not disturb
+        print("cleaned", flush=True)
+sys.exit(place.inner(part))
+"""
+
+
+def start(what: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PART, what], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_part_cleans_up_and_says_nothing(number: signal.Signals) -> None:
+    with start("sleep") as process:
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.readline() == b"started\n"
+        process.send_signal(number)
+        assert process.wait(10) == workspace.STOPPED
+        assert process.stdout.read() == b"cleaned\n"
+        assert process.stderr.read() == b""
+
+
+def test_a_part_that_was_stopped_stops_the_whole() -> None:
+    process = start("sleep")
+    assert process.stdout
+    process.stdout.readline()
+    process.terminate()
+    with process, pytest.raises(KeyboardInterrupt):
+        workspace.wait(process)
+
+
+def test_an_error_of_a_part_is_one_line() -> None:
+    with start("fail") as process:
+        _, said = process.communicate(timeout=10)
+    assert process.returncode == 1
+    assert said.decode().splitlines() == ["nvct: it is broken; mend it [host]"]
+
+
+def test_a_program_that_is_not_installed_is_named() -> None:
+    with pytest.raises(HostError, match="nvct-nonsense is missing"):
+        workspace.program("nvct-nonsense")
+
+
+def test_both_plans_are_prepared() -> None:
+    own = cases.Case(title="own", request="", expected=["GPU-a"])
+    named = cases.Case(title="named", request="", expected=["GPU-a"], by_name=True)
+    nothing = cases.Case(title="nothing", request="", expected=None)
+    assert cases.first_of_each_plan([nothing, own, own, named]) == [own, named]
+
+
+def test_a_part_whose_reader_is_gone_says_nothing() -> None:
+    code = (
+        "import sys\nfrom nvct.sim.demo import place\n"
+        "def part():\n    print('x' * 9)\n    raise BrokenPipeError\n"
+        "sys.exit(place.inner(part))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(20) == 1

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unit tests for nvct.sim.node_changes and mig: changes of a simulated node."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvct.errors import DocumentError, UsageError
+from nvct.sim import node_changes, package, tree
+from tests.support.nvml_node import CACHE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# In the profile "mixed": GPU 0 a T4, 1 an A100 with three MIG instances, 2 an A100 in MIG mode
+# without one, 3 and 4 H100s without MIG mode.
+
+
+def caps(node: tree.Node) -> list[str]:
+    return sorted(path.name for path in (node.dev / "nvidia-caps").iterdir())
+
+
+def access_files(node: tree.Node) -> list[str]:
+    root = node.proc / "driver/nvidia/capabilities"
+    return sorted(str(path.relative_to(root)) for path in root.glob("gpu*/mig/**/access"))
+
+
+def test_seven_small_instances_have_the_ids_of_the_real_driver(tmp_path: Path) -> None:
+    node = tree.create("mig", "h100-mig", tmp_path, native=False, nodes="plain")
+
+    ids = sorted(int(gi.fields["id"]) for gi in node.state().find("gi"))
+
+    assert ids == [7, 8, 9, 11, 12, 13, 14]
+
+
+def test_an_instance_appears_in_state_proc_and_dev(plain_node: tree.Node) -> None:
+    before = caps(plain_node), access_files(plain_node)
+
+    gi, ci = node_changes.create_instance(plain_node, 2, "3g.40gb")
+
+    assert plain_node.state().find("ci", gpu=2, gi=gi, id=ci)
+    minors = {f"nvidia-cap{c.fields['minor']}" for c in plain_node.state().find("cap", gpu=2)}
+    assert set(caps(plain_node)) - set(before[0]) == minors
+    added = {f"gpu1/mig/gi{gi}/access", f"gpu1/mig/gi{gi}/ci{ci}/access"}
+    assert set(access_files(plain_node)) - set(before[1]) == added
+
+
+def test_an_instance_that_is_destroyed_leaves_nothing(plain_node: tree.Node) -> None:
+    before = caps(plain_node), access_files(plain_node), plain_node.state().records
+    gi, _ = node_changes.create_instance(plain_node, 2, "1g.10gb")
+
+    node_changes.destroy_instance(plain_node, 2, gi)
+
+    assert (caps(plain_node), access_files(plain_node), plain_node.state().records) == before
+
+
+def test_the_same_place_gives_the_same_mig_uuid(plain_node: tree.Node) -> None:
+    uuids = []
+    for _ in range(2):
+        gi, _ = node_changes.create_instance(plain_node, 2, "2g.20gb")
+        uuids.append(plain_node.state().find("ci", gpu=2)[0].fields["uuid"])
+        node_changes.destroy_instance(plain_node, 2, gi)
+
+    assert uuids[0] == uuids[1]
+
+
+def test_a_profile_may_be_named_by_its_number(plain_node: tree.Node) -> None:
+    node_changes.create_instance(plain_node, 2, "9")
+
+    assert plain_node.state().find("gi", gpu=2, profile=9)
+
+
+def test_there_is_no_room_for_more_than_the_memory(plain_node: tree.Node) -> None:
+    node_changes.create_instance(plain_node, 2, "4g.40gb")
+    node_changes.create_instance(plain_node, 2, "3g.40gb")
+
+    with pytest.raises(UsageError, match=r"no room on GPU 2 for another 1g\.10gb"):
+        node_changes.create_instance(plain_node, 2, "1g.10gb")
+
+
+def test_a_profile_has_a_highest_number(plain_node: tree.Node) -> None:
+    node_changes.create_instance(plain_node, 2, "1g.10gb+me")
+
+    with pytest.raises(UsageError, match=r"GPU 2 can have no further 1g\.10gb\+me"):
+        node_changes.create_instance(plain_node, 2, "1g.10gb+me")
+
+
+@pytest.mark.parametrize(
+    ("index", "name", "message"),
+    [
+        (3, "1g.10gb", "GPU 3 is not in MIG mode"),
+        (2, "9g.90gb", "GPU 2 has no MIG profile '9g.90gb'"),
+    ],
+)
+def test_an_impossible_instance_is_refused(
+    plain_node: tree.Node, index: int, name: str, message: str
+) -> None:
+    generation = plain_node.state().generation
+
+    with pytest.raises(UsageError, match=message):
+        node_changes.create_instance(plain_node, index, name)
+
+    assert plain_node.state().generation == generation
+
+
+def test_leaving_mig_mode_removes_the_instances(plain_node: tree.Node) -> None:
+    node_changes.set_mig_mode(plain_node, 1, on=False)
+
+    assert plain_node.state().find("gi", gpu=1) == []
+    assert caps(plain_node) == ["nvidia-cap1", "nvidia-cap2"]
+    assert access_files(plain_node) == []
+
+
+def test_a_gpu_without_mig_does_not_enter_mig_mode(plain_node: tree.Node) -> None:
+    with pytest.raises(UsageError, match="GPU 0, a Tesla T4, has no MIG"):
+        node_changes.set_mig_mode(plain_node, 0, on=True)
+
+
+def test_a_lost_gpu_is_marked_and_told(plain_node: tree.Node) -> None:
+    node_changes.lose_gpu(plain_node, 3)
+
+    now = plain_node.state()
+    assert now.gpu(3).fields["lost"] == "1"
+    assert [e.fields["data"] for e in now.find("event", gpu=3)] == ["79"]
+
+    node_changes.find_gpu(plain_node, 3)
+    assert plain_node.state().gpu(3).fields["lost"] == "0"
+
+
+def test_events_are_numbered(plain_node: tree.Node) -> None:
+    for data in (31, 48):
+        node_changes.add_event(plain_node, 0, data=data)
+
+    events = plain_node.state().find("event")
+    assert [(e.fields["seq"], e.fields["data"]) for e in events] == [("1", "31"), ("2", "48")]
+
+
+def test_an_upgrade_replaces_the_files_and_leaves_the_module(plain_node: tree.Node) -> None:
+    upgraded = node_changes.upgrade(plain_node, "581.1.2")
+
+    assert [*plain_node.driver_root.rglob("*580.159.04*")] == []
+    assert (upgraded.library_dir / "libcuda.so.1").resolve().name == "libcuda.so.581.1.2"
+    links = [path for path in plain_node.driver_root.rglob("*") if path.is_symlink()]
+    assert [link for link in links if not link.exists()] == []
+    assert upgraded.state().driver == "580.159.04"
+    assert "580.159.04" in (plain_node.proc / "driver/nvidia/version").read_text()
+    assert tree.load(plain_node.tree) == upgraded
+
+
+@pytest.mark.parametrize(("before", "after"), [("615.10", "580.1"), ("580.1", "615.10")])
+def test_no_version_leaves_a_link_of_its_own(tmp_path: Path, before: str, after: str) -> None:
+    node = tree.create("lab", "t4", tmp_path, driver_version=before, native=False, nodes="plain")
+
+    node_changes.upgrade(node, after)
+
+    links = [path for path in node.driver_root.rglob("*") if path.is_symlink()]
+    assert [link.name for link in links if not link.exists()] == []
+
+
+def test_what_was_built_works_after_an_upgrade(tmp_path: Path) -> None:
+    node = tree.create("lab", "t4", tmp_path, nodes="plain", native_cache=CACHE)
+    names = ("libnvidia-ml", "libnvidia-sandboxutils")
+    before = [(node.library_dir / f"{name}.so.1").read_bytes() for name in names]
+
+    upgraded = node_changes.upgrade(node, "581.1.2")
+
+    assert [(upgraded.library_dir / f"{name}.so.1").read_bytes() for name in names] == before
+
+
+def test_a_copy_of_the_user_space_stays_as_it_was(plain_node: tree.Node) -> None:
+    before = tree.frozen(plain_node)
+
+    upgraded = node_changes.upgrade(plain_node, "581.1.2")
+
+    names = [path.name for path in (before / package.library_dir(plain_node.machine)).iterdir()]
+    assert "libcuda.so.580.159.04" in names
+    assert not [name for name in names if "581.1.2" in name]
+    assert tree.frozen(plain_node) == tree.frozen(upgraded) != before
+    tree.destroy(upgraded)
+    assert not plain_node.tree.exists()
+
+
+def test_a_reload_brings_the_installed_version_and_no_mig_instance(plain_node: tree.Node) -> None:
+    upgraded = node_changes.upgrade(plain_node, "581.1.2")
+
+    node_changes.reload_module(upgraded)
+
+    assert upgraded.state().driver == "581.1.2"
+    assert "581.1.2" in (upgraded.proc / "driver/nvidia/version").read_text()
+    assert (upgraded.sys / "module/nvidia/version").read_text() == "581.1.2\n"
+    assert upgraded.state().find("gi") == []
+
+
+def test_an_upgrade_to_the_same_version_changes_nothing(plain_node: tree.Node) -> None:
+    before = (plain_node.library_dir / "libcuda.so.1").stat()
+
+    assert node_changes.upgrade(plain_node, "580.159.04") == plain_node
+    assert (plain_node.library_dir / "libcuda.so.1").stat() == before
+
+
+@pytest.mark.parametrize("name", ["uuid", "minor", "index", "bus", "mig"])
+def test_what_a_gpu_is_cannot_be_set(plain_node: tree.Node, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be changed"):
+        node_changes.set_gpu(plain_node, 0, **{name: "1"})
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nonsense"], "unknown change 'nonsense'"),
+        (["lose"], "wrong arguments for lose"),
+        (["lose", "1", "2"], "wrong arguments for lose"),
+        (["lose", "-1"], "'-1' is no number"),
+        (["lose", "\u0661"], "is no number"),
+        (["mig-mode", "1", "yes"], "neither on nor off"),
+        (["gpu", "0", "temp"], r"'temp' is no list of FIELD=VALUE"),
+        (["upgrade", "latest"], "bad driver version 'latest'"),
+    ],
+)
+def test_wrong_words_are_refused(plain_node: tree.Node, words: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        node_changes.apply(plain_node, words[0], words[1:])
+
+
+def test_words_of_a_command_line_make_changes(plain_node: tree.Node) -> None:
+    node_changes.apply(plain_node, "mig-mode", ["3", "on"])
+    node_changes.apply(plain_node, "mig-create", ["3", "7g.80gb"])
+    node_changes.apply(plain_node, "mig-destroy", ["3", "0"])
+    node_changes.apply(plain_node, "gpu", ["0", "temp=91", "util=100"])
+    node_changes.apply(plain_node, "xid", ["0", "48"])
+
+    gpu = plain_node.state().gpu(0)
+    assert (gpu.fields["temp"], gpu.fields["util"]) == ("91", "100")
+    assert plain_node.state().gpu(3).fields["mig"] == "1"
+    assert plain_node.state().find("event", gpu=0, data=48)
+
+
+def test_a_gpu_that_is_not_there_is_refused(plain_node: tree.Node) -> None:
+    with pytest.raises(DocumentError, match="no GPU 5 on this node"):
+        node_changes.apply(plain_node, "lose", ["5"])

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unit tests for nvct.spec.causes."""
+
+from __future__ import annotations
+
+from nvct.cdi.conflicts import Drift
+from nvct.spec import causes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.cdi.conflicts import Kind
+
+
+def drift(kind: Kind, path: str = "", source: str = "/etc/cdi/a.yaml") -> Drift:
+    return Drift(kind=kind, source=source, path=path, sentence=f"{path or kind} is gone")
+
+
+def test_another_driver_is_the_cause_of_its_files_and_nodes() -> None:
+    found = [
+        drift("driver-version"), drift("file-gone", "/usr/lib/libcuda.so.1"),
+        drift("node-gone", "/dev/nvidia0"), drift("hook-gone", "/usr/bin/hook"),
+        drift("file-gone", "/opt/x", source="/etc/cdi/b.yaml"),
+    ]  # fmt: skip
+
+    assert causes.lines(found) == [
+        "/etc/cdi/a.yaml: driver-version is gone; 2 more differences with it",
+        "/etc/cdi/a.yaml: /usr/bin/hook is gone",
+        "/etc/cdi/b.yaml: /opt/x is gone",
+    ]
+
+
+def test_many_files_of_a_spec_are_one_line_with_the_first_of_them() -> None:
+    found = [drift("file-gone", f"/usr/lib/{name}") for name in "abcde"]
+
+    assert causes.lines(found) == [
+        "/etc/cdi/a.yaml: 5 files are gone: /usr/lib/a, /usr/lib/b, /usr/lib/c and 2 more"
+    ]
+    assert causes.lines(found[:1]) == ["/etc/cdi/a.yaml: /usr/lib/a is gone"]
+
+
+def test_a_lost_gpu_and_its_node_are_one_line() -> None:
+    found = [drift("node-gone", "/dev/nvidia1"), drift("gpu-gone")]
+
+    assert causes.lines(found) == ["/etc/cdi/a.yaml: gpu-gone is gone; 1 more difference with it"]
+    assert causes.lines(found[:1]) == ["/etc/cdi/a.yaml: /dev/nvidia1 is gone"]
+    assert causes.lines([]) == []
+
+
+def test_devices_that_no_spec_gives_are_one_line() -> None:
+    found = [
+        Drift(kind="gpu-missing", source="", sentence=f"no CDI spec gives GPU {index}")
+        for index in range(4)
+    ]
+
+    assert causes.lines(found) == [
+        "no CDI spec gives 4 devices of this host: GPU 0, GPU 1, GPU 2 and 1 more"
+    ]
+    assert causes.lines(found[:1]) == ["no CDI spec gives GPU 0"]
+
+
+def test_a_file_that_another_shadows_is_to_be_removed() -> None:
+    shadowed = [drift("shadowed"), drift("shadowed", source="/etc/cdi/b.yaml")]
+
+    assert causes.advice(shadowed, "x") == "remove /etc/cdi/a.yaml and /etc/cdi/b.yaml"
+    assert causes.advice([*shadowed, drift("gpu-gone")], "x") == "run x to update NVIDIA's"
