@@ -54,7 +54,7 @@ def whole(machine: Machine) -> Inventory:
 
 @pytest.mark.parametrize("left_out", [False, True])
 def test_the_json_is_what_the_schema_says(machine: Machine, *, left_out: bool) -> None:
-    schema = json.loads(resources.files("nvct.spec").joinpath("inventory.schema.json").read_text())
+    schema = json.loads(resources.files("nvct.host").joinpath("inventory.schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
 
     found = json.loads(listing.as_json(whole(machine), left_out=left_out))

@@ -58,7 +58,7 @@ def imported(built: Built, *modules: str) -> dict[str, list[bool]]:
 
 
 def test_a_head_of_any_length_is_read(built: Built) -> None:
-    module = Path(built.packages, "nvct", "hook", "with_a_long_head.py")
+    module = Path(built.packages, "nvct/container/cdi_hook/with_a_long_head.py")
     names = "".join(
         f"import nvct.container.cdi_hook.of_a_long_name_{'x' * 60}_{n}\n" for n in range(300)
     )
@@ -109,7 +109,7 @@ def test_it_loads_the_same_modules_as_the_usual_import(built: Built, module: str
 
 @pytest.mark.parametrize("change", ["touch", "grow"])
 def test_a_source_that_changed_is_never_run_from_it(built: Built, change: str) -> None:
-    source = Path(built.packages, "nvct", "plan", "facts.py")
+    source = Path(built.packages, "nvct/container/plan/fingerprints.py")
     if change == "touch":
         at = source.stat().st_mtime_ns + 1
         os.utime(source, ns=(at, at))
@@ -123,13 +123,13 @@ def test_a_source_that_changed_is_never_run_from_it(built: Built, change: str) -
 
     assert found["nvct.container.plan.fingerprints"] == [False, True]
     assert found["nvct.container.plan.store"] == [True, False]
-    value = run(built, "from nvct.container.plan import facts; print(facts.YOUNG_NS)")
+    value = run(built, "from nvct.container.plan import fingerprints as f; print(f.YOUNG_NS)")
     assert value == ("7\n" if change == "grow" else "2000000000\n")
 
 
 def test_a_source_that_is_gone_is_gone_and_a_new_one_is_found(built: Built) -> None:
-    package = Path(built.packages, "nvct", "plan")
-    (package / "facts.py").unlink()
+    package = Path(built.packages, "nvct/container/plan")
+    (package / "fingerprints.py").unlink()
     (package / "new.py").write_text("ANSWER = 42\n", encoding="utf-8")
     code = "from nvct.container.plan import new; print(new.ANSWER)\ntry: import nvct.container.plan.fingerprints\nexcept ImportError: print('gone')"
     assert run(built, code) == "42\ngone\n"

@@ -85,7 +85,14 @@ def test_a_cdi_hook_gets_two_switches_whatever_it_is_called(
     answer, env = start(lab, lab.launchers / "c" / program, argv, EVIL | ENGINES | SWITCHES)
 
     hook = [HOOK.encode(), b"update-ldcache", b"--folder", b"", b"*"]
-    assert answer.words == [lab.python, b"-I", b"-S", b"-c", boot("hook.launch"), *hook]
+    assert answer.words == [
+        lab.python,
+        b"-I",
+        b"-S",
+        b"-c",
+        boot("container.cdi_hook.launch"),
+        *hook,
+    ]
     assert env == SWITCHES
 
 
@@ -164,7 +171,7 @@ def test_the_prestart_hook_gets_nothing_that_loaders_read(lab: Lab, program: str
         lab, lab.launchers / "c" / program, [program, "prestart"], EVIL | ENGINES | SWITCHES
     )
 
-    expected = [lab.python, b"-I", b"-S", b"-c", boot("prestart.launch")]
+    expected = [lab.python, b"-I", b"-S", b"-c", boot("container.prestart.launch")]
     assert answer.words == [*expected, program.encode(), b"prestart"]
     assert env == ENGINES | SWITCHES
 

@@ -97,7 +97,7 @@ def test_the_proc_of_another_pid_namespace_is_refused(tmp_path: Path) -> None:
         "finally:\n"
         "    child.kill()\n"
     )
-    program = [sys.executable, "-I", "-c", code, str(Path(__file__).parents[3])]
+    program = [sys.executable, "-I", "-c", code, str(Path(__file__).parents[4])]
 
     def said(*flags: str) -> list[str]:
         done = subprocess.run(

@@ -46,7 +46,7 @@ print(*sorted(set(sys.modules) - sys.stdlib_module_names - {"__main__"}))
 
     def modules(*rules: str) -> set[str]:
         done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", program, str(HERE.parents[3]), *rules],
+            [sys.executable, "-I", "-S", "-c", program, str(HERE.parents[4]), *rules],
             check=True, capture_output=True, text=True,
         )  # fmt: skip
         said, names = done.stdout.splitlines()

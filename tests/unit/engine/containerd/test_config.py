@@ -29,7 +29,7 @@ from tests.unit.engine.containerd_host import (
 )
 
 CRI = 'plugins."io.containerd.grpc.v1.cri"'
-EKS = Path(__file__).parents[2] / "engineconf/containerd/eks-al2-gpu.toml"
+EKS = Path(__file__).parents[3] / "engineconf/containerd/eks-al2-gpu.toml"
 CRI_3 = "plugins.'io.containerd.cri.v1.runtime'"
 
 

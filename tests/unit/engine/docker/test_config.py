@@ -15,7 +15,7 @@ from nvct.engine.model import Handler, Wanted
 from nvct.errors import DocumentError, EngineConfigError, UsageError
 from tests.unit.engine.tree import Tree
 
-CORPUS = Path(__file__).parents[2] / "engineconf" / "docker"
+CORPUS = Path(__file__).parents[3] / "engineconf" / "docker"
 SHIM = "/usr/bin/nvidia-container-runtime"
 NVIDIA = Handler(name="nvidia", path=SHIM)
 HANDLERS = (

@@ -14,7 +14,7 @@ from nvct.engine.podman import config as podman
 from nvct.errors import EngineConfigError, UsageError
 from tests.unit.engine.tree import Tree
 
-CORPUS = Path(__file__).parents[2] / "engineconf" / "podman"
+CORPUS = Path(__file__).parents[3] / "engineconf" / "podman"
 SHIM = "/usr/bin/nvidia-container-runtime"
 HOOKS = "/etc/containers/oci/hooks.d"
 DROP_IN = "/etc/containers/containers.conf.d/99-nvidia.conf"

@@ -92,7 +92,7 @@ def test_a_signal_that_was_ignored_stays_ignored() -> None:
 
 PART = """
 import os, sys, time
-from nvct.sim.demo import place
+from nvct.sim.demo import workspace as place
 from nvct.errors import HostError
 def part():
     if sys.argv[1] == "fail":
@@ -155,7 +155,7 @@ def test_both_plans_are_prepared() -> None:
 
 def test_a_part_whose_reader_is_gone_says_nothing() -> None:
     code = (
-        "import sys\nfrom nvct.sim.demo import place\n"
+        "import sys\nfrom nvct.sim.demo import workspace as place\n"
         "def part():\n    print('x' * 9)\n    raise BrokenPipeError\n"
         "sys.exit(place.inner(part))"
     )

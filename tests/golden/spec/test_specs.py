@@ -38,4 +38,4 @@ def test_spec_is_as_recorded(
     spec = generate(found, OPTIONS[options])
 
     text = json.dumps(spec, indent=2).replace(str(tmp_path), "$HOST")
-    golden(f"specgen/{machine}-{options}.json", text + "\n")
+    golden(f"spec/{machine}-{options}.json", text + "\n")
