@@ -21,9 +21,17 @@ _numbers = itertools.count()
 def run(box: Box, *words: str) -> Done:
     """Run a container to its end and remove it; return what it printed.
 
-    On a busy machine an attached `docker run` of a container that ends at once may print nothing
-    and succeed. Docker's log of the container has it then.
+    On a busy machine Docker may lose the output of a container that ends at once, and report
+    success: `docker run` prints nothing, and the log has it or has nothing either (seen with 20.10
+    and 26.1). A container that printed nothing at all runs once more.
     """
+    done = _run_once(box, words)
+    if done.returncode == 0 and not done.stdout and not done.stderr:
+        done = _run_once(box, words)
+    return done
+
+
+def _run_once(box: Box, words: tuple[str, ...]) -> Done:
     name = f"run-{next(_numbers)}"
     done = box.call(DOCKER, "run", f"--name={name}", *words)
     if done.returncode == 0 and not done.stdout:
