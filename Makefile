@@ -60,8 +60,19 @@ fmt: setup ## format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-golden: setup ## rewrite the golden files from what the code does now
-	@$(BIN)/python -m pytest -q --update-golden tests/golden tests/hosts tests/startup tests/hostile/test_corpus.py tests/hostile/test_corpus_hooks.py
+GOLDEN-container_cli := tests/unit/cli/container
+GOLDEN-engineconf := tests/engineconf
+GOLDEN-errors := tests/golden/errors
+GOLDEN-help := tests/golden/help
+GOLDEN-hostile := tests/hostile/test_corpus.py tests/hostile/test_corpus_hooks.py
+GOLDEN-hosts := tests/hosts
+GOLDEN-spec := tests/golden/spec
+GOLDEN-startup := tests/startup
+KINDS := $(sort $(patsubst GOLDEN-%,%,$(filter GOLDEN-%,$(.VARIABLES))))
+golden: setup ## rewrite the golden files of one KIND from what the code does now, and show them
+	@test -n "$(GOLDEN-$(KIND))" || { echo "make golden KIND=one of: $(KINDS)" >&2; exit 2; }
+	@$(BIN)/python -m pytest -q --update-golden $(GOLDEN-$(KIND))
+	@git --no-pager diff -- tests/golden tests/startup; git status --short -- tests/golden tests/startup
 
 bench: setup static ## measure against bare runc (and the incumbent, NVCT_BENCH_PEER=DIR)
 	@$(BIN)/python -m tests.bench

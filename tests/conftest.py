@@ -109,7 +109,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         if request.config.getoption("--update-golden"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        assert path.exists(), f"{path} is missing: run make golden and look at it"
+        assert path.exists(), f"{path} is missing: run make golden KIND=... and look at it"
         assert text == path.read_text(encoding="utf-8")
 
     return compare

@@ -65,7 +65,7 @@ def test_the_example_of_a_policy_is_one() -> None:
 def test_every_word_of_a_rule_is_explained() -> None:
     policy = POLICY.partition("## Conditions")[2]
     conditions = policy.partition("## Outcomes")[0]
-    table = dict(re.findall(r"^\| `([\w-]+)` \| (.*) \|$", conditions, re.MULTILINE))
+    table = dict(re.findall(r"^- `([\w-]+)`: (.*(?:\n  .*)*)$", conditions, re.MULTILINE))
 
     assert set(table) == set(CONDITIONS)
     assert [word for word in BY if f"`{word}`" not in table["by"]] == []

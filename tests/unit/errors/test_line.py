@@ -126,15 +126,15 @@ def test_only_usage_and_a_missing_runtime_have_an_exit_status_of_their_own() -> 
 def test_every_code_is_documented_and_no_other() -> None:
     text = DOCUMENTATION.read_text(encoding="utf-8")
 
-    documented = re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)
+    documented = re.findall(r"^- `([a-z-]+)` \(", text, re.MULTILINE)
 
     assert sorted(documented) == sorted({one.code for one in classes()} | {"bug"})
 
 
 def test_the_documentation_tells_the_exit_statuses() -> None:
     text = DOCUMENTATION.read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([a-z-]+)` \| (\d+) \| (.+) \| (.+) \|$", text, re.MULTILINE)
+    items = re.findall(r"^- `([a-z-]+)` \((\d+)\): (.+(?:\n  .+)*)$", text, re.MULTILINE)
     expected = {one.code: one.exit_status for one in classes()} | {"bug": 1}
 
-    assert {code: int(status) for code, status, _, _ in rows} == expected
-    assert all(meaning.endswith(".") and advice.endswith(".") for _, _, meaning, advice in rows)
+    assert {code: int(status) for code, status, _ in items} == expected
+    assert all(re.search(r"\.\s.*\.$", text, re.DOTALL) for _, _, text in items)
