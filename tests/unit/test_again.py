@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def status_of(folder: Path, number: int, *, passes: bool) -> int:
     (folder / "test_x.py").write_text(MODULE.format(number=number, passes=passes))
     (folder / "pytest.ini").write_text("[pytest]\n")
-    return again.main(["-q", str(folder)])
+    return again.main(["-q", "-p", "no:randomly", str(folder)])
 
 
 def test_what_passes_alone_is_named(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
