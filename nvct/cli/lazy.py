@@ -4,14 +4,21 @@
 from __future__ import annotations
 
 import importlib
+import os
 
 from nvct.cli.gostyle import HELP, GoGroup
+from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import click
+
+SIMULATION = "nvct.sim"
+"""Absent where packages installed nvct without their package nvct-sim."""
+TOOLS = ("apt", "dnf", "zypper")
+"""Those that install a package by `TOOL install NAME`."""
 
 
 class LazyGroup(GoGroup):
@@ -28,12 +35,20 @@ class LazyGroup(GoGroup):
         return sorted(self.table)
 
     def load(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Import and return a command."""
-        del ctx
+        """Import and return a command.
+
+        Raises:
+            HostError: it needs the simulation, which is not installed.
+        """
         if name not in self.table:
             return None
         module, attribute, _text = self.table[name]
-        found: click.Command = getattr(importlib.import_module(module), attribute)
+        try:
+            found: click.Command = getattr(importlib.import_module(module), attribute)
+        except ImportError as error:
+            if (error.name or "").startswith(SIMULATION) and not _has_simulation():
+                raise _no_simulation(f"{ctx.command_path} {name}") from error
+            raise
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -46,3 +61,20 @@ class LazyGroup(GoGroup):
 
     def _is_command(self, word: str) -> bool:
         return word in HELP or word in self.table
+
+
+def _has_simulation() -> bool:
+    """Return whether its files are there: byte code that a package left makes a folder of it."""
+    nvct = os.path.dirname(os.path.dirname(__file__))
+    return os.path.exists(os.path.join(nvct, "sim", "__init__.py"))
+
+
+def _no_simulation(command: str) -> HostError:
+    """Return the error of a command that needs the package nvct-sim."""
+    import shutil
+
+    tool = next(filter(shutil.which, TOOLS), "")
+    return HostError(
+        f"{command} needs the package nvct-sim, which is not installed",
+        hint=f"run {tool} install nvct-sim" if tool else "install nvct-sim",
+    )

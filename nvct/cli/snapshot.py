@@ -45,8 +45,7 @@ def snapshot(
     """
     from nvct.compile import live_host
     from nvct.host.discovery_options import Wanted
-    from nvct.sim import record
-    from nvct.sim import snapshot as snapshots
+    from nvct.host.snapshot import document, record
 
     settings = settings_in_force(None, driver_root, dev_root)
     wanted = Wanted(
@@ -55,10 +54,10 @@ def snapshot(
         config_search_paths=flat(config_search_path),
     )
     taken = record.record(live_host.roots_of(settings), wanted, ask_nvml=not no_nvml)
-    taken = snapshots.redacted(taken, hostname=platform.node(), keep_uuids=keep_uuids)
+    taken = document.redacted(taken, hostname=platform.node(), keep_uuids=keep_uuids)
     if output == "-":
-        sys.stdout.buffer.write(snapshots.packed(taken))
+        sys.stdout.buffer.write(document.packed(taken))
         return
-    snapshots.save(taken, output)
+    document.save(taken, output)
     say(f"wrote {output}: {len(taken.elf)} libraries, {len(taken.nodes)} nodes, "
         f"discovery: {taken.about['discovery']}")  # fmt: skip

@@ -20,8 +20,8 @@ from nvct.host import modes
 from nvct.host.discovery_options import Wanted
 from nvct.host.nvml.model import NvmlGpu, NvmlMig, NvmlReport
 from nvct.host.roots import Roots, below, join
+from nvct.host.snapshot import document
 from nvct.linux import elf, ldcache
-from nvct.sim import snapshot as snapshots
 from nvct.sim.elf_writer import MACHINES, shared_object
 from nvct.spec import generate
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nvct.cdi.types import Spec
     from nvct.host.gpu.nodes import NodeStat
     from nvct.host.model import Inventory
-    from nvct.sim.snapshot import Snapshot
+    from nvct.host.snapshot.document import Snapshot
 
     Value = TypeVar("Value")
 
@@ -160,7 +160,7 @@ def opened(path: str) -> Iterator[Replay]:
         HostError: it cannot be read or laid out.
         DocumentError: it is no snapshot, or one that is not to be trusted.
     """
-    snapshot = snapshots.load(path)
+    snapshot = document.load(path)
     with tempfile.TemporaryDirectory(prefix="nvct-replay-") as folder:
         lay_out(snapshot, folder)
         yield Replay(folder, snapshot)
@@ -174,7 +174,7 @@ def lay_out(snapshot: Snapshot, tree: str) -> None:
         DocumentError: a value of the snapshot cannot be used.
     """
     try:
-        for part in snapshots.PARTS:
+        for part in document.PARTS:
             os.mkdir(f"{tree}/{part}")
         for path, (_, uid, gid) in snapshot.folders.items():
             os.makedirs(f"{tree}/{path}", exist_ok=True)

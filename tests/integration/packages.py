@@ -25,6 +25,7 @@ PUBLISHED = "/run/cdi/nvidia.yaml"
 CONFIG = '# the admin was here\n[nvidia-container-cli]\nroot = "/run/nvidia/driver"\n'
 PRIVATE_MOUNTS = "warning: private mounts in chroot not implemented"
 """What rpm from 4.20 on says whenever it gets --root."""
+RPMS = ("nvct", "nvct-base", "nvct-operator-extensions", "nvct-sim")
 NOT_OURS = (
     "proc", "sys", "dev", "run", "tmp", "var/lib/dpkg", "var/log", "var/cache", "etc/ld.so.cache",
 )  # fmt: skip
@@ -58,13 +59,16 @@ def rpm_installed(work: Path) -> None:
     done = _inside(tree, ["sh", "-eu", "-c", os.environ[STEPS_ENV], "steps", str(work)])
     assert done.returncode == 0, done.stdout + done.stderr
     (work / "said").write_text(done.stdout, encoding="utf-8")
-    changed = _rpm(tree, "-V", "nvct", "nvct-base", "nvct-operator-extensions", check=False)
-    _rpm(tree, "-e", "nvct", "nvct-base", "nvct-operator-extensions")
+    changed = _rpm(tree, "-V", *RPMS, check=False)
+    _rpm(tree, "-e", "nvct-sim")
+    missing = _inside(tree, ["nvct", "sim", "list"]).stderr
+    _rpm(tree, "-e", *(name for name in RPMS if name != "nvct-sim"))
     kept = [config.read_text(encoding="utf-8")] if config.exists() else []
     left = sorted(_files(tree) - before - {"var/lib/rpm"})
     # Folders that are other packages' in a distribution of rpms stay behind here.
     left = [p for p in left if not p.startswith("var/lib/rpm/") and not (tree / p).is_dir()]
     seen = {"left": left, "changed": changed, "kept": kept, "spec": os.path.exists(PUBLISHED)}
+    seen["missing"] = missing
     (work / "seen").write_text(json.dumps(seen), encoding="utf-8")
 
 
@@ -138,6 +142,21 @@ def bump(debs: Path, version: str) -> None:
         control.write_text(text.replace(f"(= {old})", f"(= {version})"), encoding="utf-8")
         subprocess.run(["dpkg-deb", "-b", tree, out], check=True, capture_output=True)
         shutil.rmtree(tree)
+
+
+def undivided(debs: Path, version: str) -> None:
+    """Write an older nvct-base that has the files of nvct-sim, into debs/VERSION."""
+    out = debs / version
+    out.mkdir()
+    tree = debs / "unpacked"
+    subprocess.run(["dpkg-deb", "-R", next(debs.glob("nvct-base_*.deb")), tree], check=True)
+    subprocess.run(["dpkg-deb", "-x", next(debs.glob("nvct-sim_*.deb")), tree], check=True)
+    control = tree / "DEBIAN/control"
+    lines = control.read_text(encoding="utf-8").splitlines()
+    lines = [f"Version: {version}" if line.startswith("Version: ") else line for line in lines]
+    control.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    subprocess.run(["dpkg-deb", "-b", tree, out], check=True, capture_output=True)
+    shutil.rmtree(tree)
 
 
 def unfit(debs: Path) -> None:

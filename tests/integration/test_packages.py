@@ -33,7 +33,7 @@ printf '# the admin was here\n[nvidia-container-cli]\nroot = "/run/nvidia/driver
 cp /etc/nvidia-container-runtime/config.toml /tmp/admins
 
 echo "== install"
-dpkg -i "$DEBS"/*.deb > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
+dpkg -i "$DEBS"/nvct_*.deb "$DEBS"/nvct-[bo]*.deb > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
 grep -i -E "warning|traceback" /tmp/dpkg.log && exit 1
 cmp /etc/nvidia-container-runtime/config.toml /tmp/admins
 nvidia-ctk cdi check
@@ -49,7 +49,7 @@ mv /tmp/nvct-hot /usr/lib/nvct/ 2> /dev/null || :
 nvidia-container-runtime --root /run/runc-test run --bundle "$work/plain" plain
 
 echo "== upgrade"
-dpkg -i "$DEBS"/9.9.9/*.deb > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
+dpkg -i "$DEBS"/9.9.9/nvct_*.deb "$DEBS"/9.9.9/nvct-[bo]*.deb > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
 cmp /etc/nvidia-container-runtime/config.toml /tmp/admins
 dpkg-query -W -f '${Version}\n' nvct-base
 smi upgraded
@@ -66,12 +66,25 @@ nvct --quiet publish --output /etc/cdi/nvidia.yaml
 ls /etc/cdi/nvidia.yaml
 
 echo "== a simulated node, without a compiler"
+for word in sim demo; do
+    nvct $word > /tmp/said 2>&1 && exit 1
+    grep -F "nvct $word needs the package nvct-sim, which is not installed; run apt install nvct-sim" /tmp/said
+done
+dpkg -i "$DEBS"/9.9.9/nvct-sim*.deb > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
 command -v cc && exit 1
 nvct sim --base /tmp/sims create lab --profile t4
 NVCT_SIM_DEV=/tmp/sims/lab/dev LD_LIBRARY_PATH=/tmp/sims/lab/driver/usr/lib/$(uname -m)-linux-gnu \
     /tmp/sims/lab/driver/usr/bin/nvidia-smi -L
 nvct sim --base /tmp/sims destroy lab
 rm -r /tmp/sims
+nvct sim create left --profile t4
+ls -d /var/lib/nvct-sim/left
+dpkg -r nvct-sim > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
+ls /usr/lib/nvct/nvct/sim /usr/share/man/man1/nvct-sim.1.gz && exit 1
+ls -d /var/lib/nvct-sim/left
+dpkg -P nvct-sim > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
+ls /var/lib/nvct-sim && exit 1
+dpkg -V nvct nvct-base nvct-operator-extensions
 
 echo "== another Python, a failed upgrade"
 rm /usr/lib/nvct/hot.bin
@@ -101,7 +114,7 @@ REPLACED = r"""
 dpkg -i "$peer"/*.deb > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
 echo "NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES=uuid # the admin's" >> $env
 cp $env /tmp/admins.env
-dpkg -i "$DEBS"/nvct_*.deb "$DEBS"/nvct-*.deb > /tmp/dpkg.log 2>&1 < /dev/null || { cat /tmp/dpkg.log; exit 1; }
+dpkg -i "$DEBS"/nvct_*.deb "$DEBS"/nvct-[bo]*.deb > /tmp/dpkg.log 2>&1 < /dev/null || { cat /tmp/dpkg.log; exit 1; }
 cmp $env /tmp/admins.env
 dpkg -V nvct nvct-base nvct-operator-extensions
 dpkg-query -W -f '${Package} ${db:Status-Abbrev}\n' 'nvidia-*' 'libnvidia-*'
@@ -114,14 +127,35 @@ dpkg -V nvct nvct-base nvct-operator-extensions
 dpkg -P nvct nvct-operator-extensions nvct-base > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
 """
 
+SPLIT = r"""
+install() { dpkg -B -i "$@" > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }; }
+install "$DEBS"/0.0.9/nvct-base*.deb
+nvct sim list --profiles > /dev/null
+echo "== without the simulation"
+install "$DEBS"/nvct-base*.deb
+ls /usr/lib/nvct/nvct/sim && exit 1
+nvct sim list && exit 1
+echo "== with it"
+install "$DEBS"/0.0.9/nvct-base*.deb
+install "$DEBS"/nvct-sim*.deb "$DEBS"/nvct-base*.deb
+dpkg -V nvct-base nvct-sim
+nvct sim list --profiles > /dev/null
+dpkg-query -S /usr/lib/nvct/nvct/sim/tree.py
+dpkg -P nvct-sim nvct-base > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
+"""
+
 
 @pytest.fixture(scope="module")
 def debs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packages, in 9.9.9 a newer version of them, and in unfit one that cannot be installed."""
+    """The packages, in 9.9.9 a newer version of them, and in unfit one that cannot be installed.
+
+    In 0.0.9 is an nvct-base of the time when the simulation was a part of it.
+    """
     out = tmp_path_factory.mktemp("debs")
     debian_root.build_packages(out)
     packages.bump(out, "9.9.9")
     packages.unfit(out)
+    packages.undivided(out, "0.0.9")
     return out
 
 
@@ -155,6 +189,15 @@ def test_packages_come_and_go(release: str, debs: Path, simulated: SimulatedNode
     assert "plain container" in said
     assert "spec: 29 devices" in said
     assert said.index("== upgrade") < said.index("9.9.9\n") < said.index("== remove")
+    assert (simulated.work / "left").read_text(encoding="utf-8") == ""
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_the_simulation_leaves_an_older_nvct_base(debs: Path, simulated: SimulatedNode) -> None:
+    said = in_a_root("bookworm", debs, simulated, SPLIT)
+
+    assert "nvct-sim: /usr/lib/nvct/nvct/sim/tree.py\n" in said
     assert (simulated.work / "left").read_text(encoding="utf-8") == ""
 
 
@@ -206,7 +249,7 @@ def test_the_packages_take_the_place_of_the_incumbents(
 
 FRESH = r"""
 work=$1
-dpkg -i "$DEBS"/nvct_*.deb "$DEBS"/nvct-*.deb > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
+dpkg -i "$DEBS"/nvct_*.deb "$DEBS"/nvct-[bo]*.deb > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
 printf '#!/bin/sh\necho docker "$@"\n' > /usr/bin/docker
 chmod +x /usr/bin/docker
 mkdir -p /etc/nvidia-container-runtime /tmp/bin /tmp/bundle/rootfs/usr/bin /tmp/bundle/rootfs/usr/lib
@@ -251,7 +294,7 @@ fresh nvidia-docker --version
 NV_GPU=1 nvidia-docker run image
 """
 HOOKS = r"""
-dpkg -i "$DEBS"/nvct_*.deb "$DEBS"/nvct-*.deb > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
+dpkg -i "$DEBS"/nvct_*.deb "$DEBS"/nvct-[bo]*.deb > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
 python3 -I "$1/hook_attack.py" "$1" /usr/bin/nvidia-cdi-hook /usr/bin/nvidia-ctk /usr/bin/nvct \
     /usr/bin/nvidia-container-runtime-hook /usr/bin/nvidia-container-toolkit
 """
@@ -262,6 +305,7 @@ work=$1
 nvidia-ctk cdi check
 ls /usr/lib/nvct/hot.bin /usr/share/man/man1/nvidia-ctk.1.gz
 nvidia-container-runtime --root /run/runc-test run --bundle "$work/gpu" gpu
+nvct sim create left --profile t4
 """
 
 
@@ -297,6 +341,7 @@ def test_rpms_come_and_go(rpms: Path, simulated: SimulatedNode) -> None:
     assert seen["left"] == []
     assert seen["kept"] == [packages.CONFIG]
     assert not seen["spec"]
+    assert "nvct sim needs the package nvct-sim" in seen["missing"]
 
 
 @pytest.mark.engine

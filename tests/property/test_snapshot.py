@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvct.errors import NvctError
+from nvct.host.snapshot import document
+from nvct.host.snapshot.document import FORMAT, Snapshot
 from nvct.sim import replay
-from nvct.sim import snapshot as snapshots
-from nvct.sim.snapshot import FORMAT, Snapshot
 
 ROOTS = {"driver_root": "/", "proc": "/proc", "sys": "/sys", "etc": "/etc", "run": "/run"}
 COMPONENTS = st.sampled_from(
@@ -54,9 +54,9 @@ def test_nothing_is_made_outside_the_tree(made: Snapshot) -> None:
         base = Path(folder)
         tree = base / "some/deep/tree"
         tree.mkdir(parents=True)
-        (base / "snap.tar.gz").write_bytes(snapshots.packed(made))
+        (base / "snap.tar.gz").write_bytes(document.packed(made))
         try:
-            loaded = snapshots.load(str(base / "snap.tar.gz"))
+            loaded = document.load(str(base / "snap.tar.gz"))
             replay.lay_out(loaded, str(tree))
         except NvctError:
             pass
@@ -75,4 +75,4 @@ def test_a_few_bytes_are_no_snapshot(data: bytes) -> None:
         file.write(data)
         file.flush()
         with pytest.raises(NvctError, match=re.escape(file.name)):
-            snapshots.load(file.name)
+            document.load(file.name)

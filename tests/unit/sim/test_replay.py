@@ -19,8 +19,8 @@ from nvct.host.discovery_options import Wanted
 from nvct.host.gpu.nodes import named_nodes
 from nvct.host.nvml.model import NvmlGpu, NvmlMig
 from nvct.host.roots import Roots
-from nvct.sim import record, replay, tree
-from nvct.sim import snapshot as snapshots
+from nvct.host.snapshot import document, record
+from nvct.sim import replay, tree
 from nvct.spec import generate
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, nvml_gpu
 
@@ -82,7 +82,7 @@ def test_a_simulated_node_replayed_gives_the_same_spec(
     path = str(tmp_path / name)
 
     taken = record.record(roots, wanted)
-    snapshots.save(snapshots.redacted(taken, keep_uuids=True), path)
+    document.save(document.redacted(taken, keep_uuids=True), path)
     with replay.opened(path) as opened:
         found, warnings = replay.spec(opened, "auto", options)
 
@@ -108,9 +108,9 @@ def test_redaction_changes_nothing_but_uuids(tmp_path: Path, profile: str) -> No
     taken = record.record(roots, wanted)
     specs = []
     for number, snapshot in enumerate(
-        (snapshots.redacted(taken, keep_uuids=True), snapshots.redacted(taken))
+        (document.redacted(taken, keep_uuids=True), document.redacted(taken))
     ):
-        snapshots.save(snapshot, str(tmp_path / f"{number}"))
+        document.save(snapshot, str(tmp_path / f"{number}"))
         with replay.opened(str(tmp_path / f"{number}")) as opened:
             specs.append(replay.spec(opened)[0])
 
@@ -130,7 +130,7 @@ def test_redaction_changes_nothing_but_uuids(tmp_path: Path, profile: str) -> No
 def replayed(tmp_path: Path, host: HostTree, nvml: FakeNvml | None = None) -> str:
     path = str(tmp_path / "snap.tar.gz")
     wanted = Wanted(nvml=nvml, stat_node=host.stat_node, machine="x86_64")
-    snapshots.save(snapshots.redacted(record.record(host.roots, wanted)), path)
+    document.save(document.redacted(record.record(host.roots, wanted)), path)
     return path
 
 
@@ -163,7 +163,7 @@ def test_a_report_of_a_later_version_is_read_as_far_as_it_is_known(tmp_path: Pat
     wanted = Wanted(nvml=FakeNvml(gpus=(nvml_gpu(0),)), stat_node=host.stat_node)
     taken = record.record(host.roots, wanted)
     taken.nvml["report"]["gpus"][0]["sponge"] = 1
-    snapshots.save(taken, path)
+    document.save(taken, path)
 
     with replay.opened(path) as opened:
         source = opened.wanted.nvml
@@ -242,7 +242,7 @@ def test_the_command_names_the_hosts_paths_in_errors(tmp_path: Path) -> None:
 )
 def test_the_trees_paths_become_those_of_the_host(root: str, text: str, expected: str) -> None:
     names = {"driver_root": root, "proc": "/proc", "sys": "/sys", "etc": "/etc", "run": "/run"}
-    recorded = snapshots.Snapshot(about={"roots": names, "dev": "/dev"})
+    recorded = document.Snapshot(about={"roots": names, "dev": "/dev"})
 
     assert replay.Replay("/tmp/t", recorded).named(text.format("/tmp/t", "/tmp/t")) == expected
 
@@ -278,6 +278,6 @@ def test_nvct_snapshot_records_the_host_of_the_configuration(tmp_path: Path) -> 
     assert done.exit_code == 0
     assert done.stderr.startswith(f"wrote {path}: ")
     assert done.stderr.endswith("discovery: mode nvml\n")
-    assert host.uuid(0) not in "".join(snapshots.load(str(path)).texts.values())
+    assert host.uuid(0) not in "".join(document.load(str(path)).texts.values())
     streamed = CliRunner().invoke(program("nvct"), [*argv[:-1], "-"], catch_exceptions=False)
     assert streamed.stdout_bytes == path.read_bytes()

@@ -9,8 +9,8 @@ import json
 import pytest
 
 from nvct.host.discovery_options import Wanted
-from nvct.sim import record, replay
-from nvct.sim import snapshot as snapshots
+from nvct.host.snapshot import document, record
+from nvct.sim import replay
 from nvct.spec.generate import generate
 from tests.hosts.jetson_base import Board
 from tests.hosts.test_platforms import PLATFORMS
@@ -53,7 +53,7 @@ def test_a_platform_replayed_is_the_platform(tmp_path: Path, name: str) -> None:
     wanted = wanted_on(platform, host)
 
     taken = record.record(host.roots, wanted)
-    snapshots.save(snapshots.redacted(taken, keep_uuids=True), str(tmp_path / "snap"))
+    document.save(document.redacted(taken, keep_uuids=True), str(tmp_path / "snap"))
     with replay.opened(str(tmp_path / "snap")) as opened:
         found = opened.inventory()
         spec, warnings = replay.spec(opened)

@@ -17,8 +17,8 @@ from dataclasses import asdict
 from nvct.errors import NvctError
 from nvct.host import modes, procfs
 from nvct.host.roots import below, join
-from nvct.sim import record_driver
-from nvct.sim.snapshot import FORMAT, TEXT_LIMIT, Snapshot
+from nvct.host.snapshot import record_driver
+from nvct.host.snapshot.document import FORMAT, TEXT_LIMIT, Snapshot
 from nvct.version import __version__
 
 TYPE_CHECKING = False

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from nvct.host.model import Inventory
     from nvct.host.roots import Roots
-    from nvct.sim.snapshot import Snapshot
+    from nvct.host.snapshot.document import Snapshot
 
 LIKE = re.compile(r"nvidia|^libcuda|^libnv|^nv[-_]|^libtegra|^libdxcore|^gsp_", re.IGNORECASE)
 TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu", "i386-linux-gnu", "arm-linux-gnueabihf")
@@ -178,7 +178,7 @@ def record(
     snapshot.cache = [list(entry) for entry in cached if recorder.done.get(entry[1])]
     for place in ("/run", "/var/run"):
         sockets(snapshot, f"driver{place}", join(roots.driver_root, place))
-    recorder.add("/tmp/nvidia-mps")
+    recorder.add("/tmp/nvidia-mps")  # noqa: S108  the driver's own folder
     return _nvml_library(snapshot, roots.driver_root, machine)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.sim.snapshot: redaction, saving, and loading what is not to be trusted."""
+"""Unit tests for nvct.host.snapshot.document: redaction, saving, and loading untrusted data."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import pytest
 
 from nvct.errors import DocumentError, HostError
 from nvct.host.discovery_options import Wanted
-from nvct.sim import record
-from nvct.sim import snapshot as snapshots
-from nvct.sim.snapshot import Snapshot
+from nvct.host.snapshot import document, record
+from nvct.host.snapshot.document import Snapshot
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, nvml_gpu
 
 TYPE_CHECKING = False
@@ -36,16 +35,16 @@ def taken(tree: HostTree, nvml: FakeNvml | None = None) -> Snapshot:
 
 
 def everything(snapshot: Snapshot) -> str:
-    return b"\n".join(data for _, data in snapshots.entries(snapshot)).decode()
+    return b"\n".join(data for _, data in document.entries(snapshot)).decode()
 
 
 def test_uuids_are_replaced_by_the_same_ones_everywhere(tmp_path: Path) -> None:
     tree = host(tmp_path).gpu(1)
     gpus = (nvml_gpu(0, instances=((1, 0),)), nvml_gpu(1))
     raw = taken(tree, FakeNvml(gpus=gpus))
-    real = set(snapshots.UUID.findall(everything(raw)))
+    real = set(document.UUID.findall(everything(raw)))
 
-    clean = snapshots.redacted(raw)
+    clean = document.redacted(raw)
 
     text = everything(clean)
     assert len(real) == 4  # two GPUs, a MIG device, the boot
@@ -60,8 +59,8 @@ def test_uuids_are_replaced_by_the_same_ones_everywhere(tmp_path: Path) -> None:
 def test_uuids_can_be_kept(tmp_path: Path) -> None:
     raw = taken(host(tmp_path))
 
-    assert snapshots.redacted(raw, keep_uuids=True).texts == raw.texts | {
-        snapshots.VERSION: raw.texts[snapshots.VERSION].replace("dvs-builder@host", "builder@host")
+    assert document.redacted(raw, keep_uuids=True).texts == raw.texts | {
+        document.VERSION: raw.texts[document.VERSION].replace("dvs-builder@host", "builder@host")
     }
 
 
@@ -70,7 +69,7 @@ def test_who_built_the_module_and_where_is_dropped(tmp_path: Path) -> None:
     line = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build"
     tree.write("proc/driver/nvidia/version", f"{line}  (root@secret.lan)\nGCC on secret.lan\n")
 
-    clean = snapshots.redacted(taken(tree), hostname="secret.lan")
+    clean = document.redacted(taken(tree), hostname="secret.lan")
 
     assert clean.texts["proc/driver/nvidia/version"] == f"{line}  (builder@host)\nGCC on host\n"
 
@@ -78,41 +77,41 @@ def test_who_built_the_module_and_where_is_dropped(tmp_path: Path) -> None:
 def test_the_same_host_gives_the_same_bytes(tmp_path: Path) -> None:
     tree = host(tmp_path)
 
-    assert snapshots.packed(taken(tree)) == snapshots.packed(taken(tree))
+    assert document.packed(taken(tree)) == document.packed(taken(tree))
 
 
 @pytest.mark.parametrize("name", ["snap", "snap.tar.gz", "snap.tgz"])
 def test_what_is_saved_is_loaded(tmp_path: Path, name: str) -> None:
-    made = snapshots.redacted(taken(host(tmp_path), FakeNvml(gpus=(nvml_gpu(0),))))
+    made = document.redacted(taken(host(tmp_path), FakeNvml(gpus=(nvml_gpu(0),))))
 
-    snapshots.save(made, str(tmp_path / name))
+    document.save(made, str(tmp_path / name))
 
-    assert snapshots.load(str(tmp_path / name)) == made
+    assert document.load(str(tmp_path / name)) == made
 
 
 def test_a_folder_packed_by_tar_is_loaded(tmp_path: Path) -> None:
-    made = snapshots.redacted(taken(host(tmp_path)))
-    snapshots.save(made, str(tmp_path / "snap"))
+    made = document.redacted(taken(host(tmp_path)))
+    document.save(made, str(tmp_path / "snap"))
     with tarfile.open(tmp_path / "by-hand.tar", "w") as archive:
         archive.add(tmp_path / "snap", arcname="./some/snap")
 
-    assert snapshots.load(str(tmp_path / "by-hand.tar")) == made
+    assert document.load(str(tmp_path / "by-hand.tar")) == made
 
 
 def test_a_folder_that_is_there_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "snap").mkdir()
 
     with pytest.raises(HostError, match=r"cannot write a snapshot to .*/snap: File exists"):
-        snapshots.save(Snapshot(), str(tmp_path / "snap"))
+        document.save(Snapshot(), str(tmp_path / "snap"))
 
 
 def saved(tmp_path: Path, change: Callable[[dict[str, object]], object]) -> str:
     """Return the path of a snapshot whose index was changed."""
     folder = tmp_path / "changed"
-    snapshots.save(snapshots.redacted(taken(host(tmp_path))), str(folder))
-    index = json.loads((folder / snapshots.INDEX).read_text())
+    document.save(document.redacted(taken(host(tmp_path))), str(folder))
+    index = json.loads((folder / document.INDEX).read_text())
     change(index)
-    (folder / snapshots.INDEX).write_text(json.dumps(index))
+    (folder / document.INDEX).write_text(json.dumps(index))
     return str(folder)
 
 
@@ -178,7 +177,7 @@ def test_another_version_and_a_damaged_index_are_errors(
     tmp_path: Path, change: Callable[[dict[str, object]], object], message: str
 ) -> None:
     with pytest.raises(DocumentError, match=message):
-        snapshots.load(saved(tmp_path, change))
+        document.load(saved(tmp_path, change))
 
 
 @pytest.mark.parametrize(
@@ -195,27 +194,27 @@ def test_another_file_is_no_snapshot(tmp_path: Path, data: bytes, message: str) 
     path.write_bytes(data)
 
     with pytest.raises(DocumentError, match=re.escape(str(path)) + ".*" + message):
-        snapshots.load(str(path))
+        document.load(str(path))
 
 
 def test_another_folder_is_no_snapshot_and_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
     with pytest.raises(DocumentError, match=r"is no snapshot: it has no snapshot\.json") as caught:
-        snapshots.load(str(tmp_path))
+        document.load(str(tmp_path))
 
     assert caught.value.hint == "nvct snapshot makes one"
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
     member = tarfile.TarInfo("driver/huge")
-    member.size = snapshots.TOTAL_LIMIT + 1
+    member.size = document.TOTAL_LIMIT + 1
     (tmp_path / "bomb.tar").write_bytes(member.tobuf() + bytes(tarfile.RECORDSIZE))
 
     with pytest.raises(DocumentError, match="too large for a snapshot: driver/huge"):
-        snapshots.load(str(tmp_path / "bomb.tar"))
+        document.load(str(tmp_path / "bomb.tar"))
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(HostError, match=r"cannot read snapshot .*/x: No such file"):
-        snapshots.load(str(tmp_path / "x"))
+        document.load(str(tmp_path / "x"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.sim.record and record_driver: what is kept of a host, and what is not."""
+"""Unit tests for nvct.host.snapshot.record and record_driver: what is kept of a host, and what is not."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import os
 
 from nvct.errors import NvmlError
 from nvct.host.discovery_options import Wanted
-from nvct.sim import record
-from nvct.sim import snapshot as snapshots
+from nvct.host.snapshot import document, record
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nvct.sim.snapshot import Snapshot
+    from nvct.host.snapshot.document import Snapshot
 
 ICD = '{"ICD": {"library_path": "libGLX_nvidia.so.0"}}'
 
@@ -30,7 +29,7 @@ def taken(tree: HostTree, nvml: FakeNvml | None = None) -> Snapshot:
 
 
 def everything(snapshot: Snapshot) -> str:
-    return b"\n".join(data for _, data in snapshots.entries(snapshot)).decode()
+    return b"\n".join(data for _, data in document.entries(snapshot)).decode()
 
 
 def test_libraries_are_kept_as_headers_with_links_and_size(tmp_path: Path) -> None:

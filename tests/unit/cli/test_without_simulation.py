@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvct where the package nvct-sim is not installed: the other commands work, two name it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nvct
+from nvct.cli.lazy import TOOLS
+from nvct.cli.main import NVCT_COMMANDS
+
+RUN = "import sys; sys.path.insert(0, {tree!r}); from nvct.cli.main import nvct; nvct()"
+SIMULATED = ("demo", "sim")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A folder with the package nvct as production hosts have it."""
+    package = tmp_path / "site/nvct"
+    package.mkdir(parents=True)
+    for path in Path(nvct.__file__).parent.iterdir():
+        if path.name not in ("sim", "__pycache__"):
+            (package / path.name).symlink_to(path)
+    return package.parent
+
+
+def run(tree: Path, *args: str, path: str = os.environ["PATH"]) -> tuple[int, str]:
+    """Return the exit status of nvct, and what it prints on stderr."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", RUN.format(tree=str(tree)), *args],
+        capture_output=True, text=True, check=False, timeout=60, env={"PATH": path},
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("tool", ["", *TOOLS])
+@pytest.mark.parametrize(
+    "args", [("sim", "--help"), ("sim", "replay", "x"), ("demo",)], ids=" ".join
+)
+def test_a_command_of_the_simulation_names_the_package(
+    args: tuple[str, ...], tool: str, tree: Path, tmp_path: Path
+) -> None:
+    if tool:
+        (tmp_path / tool).touch(mode=0o755)
+
+    status, said = run(tree, *args, path=str(tmp_path))
+
+    hint = f"run {tool} install nvct-sim" if tool else "install nvct-sim"
+    needs = f"nvct {args[0]} needs the package nvct-sim, which is not installed"
+    assert (status, said) == (1, f"nvct: {needs}; {hint} [host]\n")
+
+
+def test_byte_code_that_a_removed_package_left_is_no_simulation(tree: Path) -> None:
+    (tree / "nvct/sim/demo/__pycache__").mkdir(parents=True)
+
+    assert "needs the package nvct-sim" in run(tree, "sim", "list")[1]
+    assert "needs the package nvct-sim" in run(tree, "demo")[1]
+
+
+@pytest.mark.parametrize("name", sorted(set(NVCT_COMMANDS) - set(SIMULATED)))
+def test_every_other_command_is_there(name: str, tree: Path) -> None:
+    assert run(tree, name, "--help") == (0, "")
+
+
+def test_a_bug_in_the_simulation_is_no_missing_package(tree: Path) -> None:
+    (tree / "nvct/sim").mkdir()
+    (tree / "nvct/sim/__init__.py").touch()
+
+    status, said = run(tree, "demo")
+
+    assert status == 1
+    assert said.endswith("[bug]\n")
