@@ -38,12 +38,6 @@ UNIT = {
     "podman": "podman.service",
 }
 PROGRAM_DIRS = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/usr/local/sbin", "/bin", "/sbin")
-SOCKET = {
-    "docker": "/run/docker.sock",
-    "containerd": "/run/containerd/containerd.sock",
-    "crio": "/var/run/crio/crio.sock",
-    "podman": "/run/podman/podman.sock",
-}
 VERSION_TIMEOUT_S = 5.0
 _VERSION = re.compile(r"\bv?(\d+\.\d+(?:\.\d+)?)")
 
@@ -240,7 +234,7 @@ def _socket(
     if engine.engine in ("docker", "podman") and env.get("XDG_RUNTIME_DIR") and engine.uid:
         below = "docker.sock" if engine.engine == "docker" else "podman/podman.sock"
         return f"{env['XDG_RUNTIME_DIR']}/{below}"
-    return SOCKET[engine.engine]
+    return modules.SOCKET[engine.engine]
 
 
 def _named(engine: Engine, files: Files | None, *path: str) -> list[str]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nvct.engine.change.journal import Journal
     from nvct.engine.change.transaction import Transaction
-    from nvct.engine.control.engine_control import EngineHands
+    from nvct.engine.control.engine_control import EngineControl
     from nvct.engine.control.processes import Process
     from nvct.engine.detected_engine import Engine
     from nvct.engine.model import Wanted
@@ -44,8 +44,8 @@ def transaction(
     from nvct.engine.change.transaction import Transaction
     from nvct.engine.model import Files
 
-    hands = _hands(wanted, found, way, leaving=leaving)
-    return Transaction(modules.of(wanted.engine), Files(), journal, hands)
+    control = _control(wanted, found, way, leaving=leaving)
+    return Transaction(modules.of(wanted.engine), Files(), journal, control)
 
 
 def engines() -> list[Engine]:
@@ -193,19 +193,24 @@ def _allowed(found: Engine) -> Engine:
     return found
 
 
-def _hands(wanted: Wanted, found: Engine | None, way: str, *, leaving: bool) -> EngineHands:
+def _control(wanted: Wanted, found: Engine | None, way: str, *, leaving: bool) -> EngineControl:
     from nvct.engine import modules
-    from nvct.engine.control.engine_control import EngineHands
+    from nvct.engine.control.engine_control import EngineControl
+    from nvct.engine.control.reload import HostReloader
 
     program = wanted.executable or (found.binary if found else "")
     program = program or shutil.which(modules.PROGRAM[wanted.engine]) or ""
-    return EngineHands(
-        wanted=wanted,
+    return EngineControl(
+        options=wanted,
         program=program,
-        found=found,
-        way=way,
-        look=_by_number,
-        again=lambda: _running(wanted),
+        reloader=HostReloader(
+            engine=wanted.engine,
+            found=found,
+            way=way,
+            look=_by_number,
+            again=lambda: _running(wanted),
+        ),
+        socket=found.socket if found else "",
         leaving=leaving,
     )
 
