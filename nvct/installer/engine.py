@@ -6,18 +6,18 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-from nvct.engine import modules, oci_hook
+from nvct.engine import modules, oci_hook, usage
 from nvct.engine.change.journal import Journal
 from nvct.engine.change.transaction import Transaction
 from nvct.engine.control import command
 from nvct.engine.control.engine_control import EngineControl
 from nvct.engine.control.status import is_nvidia
 from nvct.engine.files import writing
-from nvct.engine.model import Files, Handler, Wanted
+from nvct.engine.model import Files, Wanted
 from nvct.errors import EngineError, HostError, NvctError
 from nvct.installer import host
 from nvct.installer.engine_reload import TIMEOUT_S, ContainerReloader
-from nvct.installer.request import FIXED_NAMES, LOW_LEVEL
+from nvct.installer.request import LOW_LEVEL
 from nvct.linux.files import write_atomic
 from nvct.linux.kernel import KERNEL
 from nvct.paths import SHIM_PROGRAM
@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvct.engine.model import State
+    from nvct.engine.model import Handler, State
     from nvct.installer.request import Request
 
     Say = Callable[[str], None]
@@ -79,10 +79,9 @@ def handlers(request: Request) -> tuple[tuple[Handler, ...], str]:
 
     As the incumbent's: a name that is one of the two fixed ones leaves the first its own.
     """
-    first = "nvidia" if request.name in FIXED_NAMES else request.name
-    program = request.program(SHIM_PROGRAM)
-    names = [(first, ""), *((name, f".{name.removeprefix('nvidia-')}") for name in FIXED_NAMES)]
-    made = tuple(Handler(name=name, path=program + suffix) for name, suffix in names)
+    fixed = [name for name, suffix in usage.VARIANTS if suffix]
+    first = usage.NAME if request.name in fixed else request.name
+    made = usage.handlers(request.program(SHIM_PROGRAM), first)
     return made, request.name if request.default else ""
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import click
 
-from nvct import paths
 from nvct.errors import DocumentError, EngineError, UsageError
 
 TYPE_CHECKING = False
@@ -25,10 +24,6 @@ if TYPE_CHECKING:
     from nvct.errors import NvctError
 
 PROC = "/proc"
-SHIM_PATH = f"/usr/bin/{paths.SHIM_PROGRAM}"
-NAME = "nvidia"
-# As the incumbent's installer names them.
-VARIANTS = (("nvidia", ""), ("nvidia-cdi", ".cdi"), ("nvidia-legacy", ".legacy"))
 RELOAD = click.option(
     "--reload", "way", type=click.Choice(["auto", "restart", "none"]), default="auto",
     show_default=True,
@@ -167,13 +162,13 @@ def of_file(here: Sequence[Engine], wanted: Wanted) -> Engine | None:
 
 def bare(engine: str, config: str | None) -> Wanted:
     """Return what an engine is told by default, to take it out again."""
-    from nvct.engine import modules
-    from nvct.engine.model import Handler, Wanted
+    from nvct.engine import modules, usage
+    from nvct.engine.model import Wanted
 
     modules.of(engine)
-    handlers = tuple(Handler(name=name, path=SHIM_PATH + suffix) for name, suffix in VARIANTS)
+    handlers = usage.handlers(usage.SHIM_PATH)
     path = os.path.abspath(config or modules.CONFIG[engine])
-    return Wanted(engine=engine, handlers=handlers, default=NAME, config=path)
+    return Wanted(engine=engine, handlers=handlers, default=usage.NAME, config=path)
 
 
 def _is_ours(found: Engine) -> bool:
