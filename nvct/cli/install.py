@@ -9,8 +9,8 @@ import sys
 import click
 
 from nvct.cli import install_options
-from nvct.cli.install_options import DEFAULT
 from nvct.cli.options import GoStyle, flat, say
+from nvct.engine.usage import SUITS_ENGINE
 from nvct.errors import UsageError
 
 TYPE_CHECKING = False
@@ -105,12 +105,12 @@ def _engine(engine: str, given: Given, *, cdi: bool) -> dict[str, Any]:
     given = _of_docker(given) if engine == "docker" else given
 
     def value(name: str, default: str) -> str:
-        return default if given[name] == DEFAULT else given[name]
+        return default if given[name] == SUITS_ENGINE else given[name]
 
     return {
         "engine": engine,
         "config": value("config", modules.CONFIG[engine]),
-        "drop_in": None if given["drop_in"] == DEFAULT else given["drop_in"],
+        "drop_in": None if given["drop_in"] == SUITS_ENGINE else given["drop_in"],
         "drop_in_host": given["drop_in_host"],
         "executable": given["executable"],
         "socket": value("socket", SOCKETS[engine]).removeprefix("unix://"),
@@ -130,7 +130,7 @@ def _of_docker(given: Given) -> dict[str, Any]:
     """Return the options less those that Docker has no use for."""
     if given["executable"]:
         say(f"warning: ignoring --executable-path={given['executable']} for docker")
-    if given["drop_in"] not in ("", DEFAULT):
+    if given["drop_in"] not in ("", SUITS_ENGINE):
         say(f"warning: ignoring --drop-in-config={given['drop_in']} for docker")
     return {**given, "executable": "", "drop_in": "", "drop_in_host": ""}
 

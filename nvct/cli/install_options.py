@@ -6,7 +6,8 @@ from __future__ import annotations
 import click
 
 from nvct import version
-from nvct.cli.options import Words, words
+from nvct.cli.options import Words, drop_in_option, words
+from nvct.engine.usage import SUITS_ENGINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     Adds: TypeAlias = Callable[[Command], Command]
 
-DEFAULT = "RUNTIME_SPECIFIC_DEFAULT"  # the incumbent's word for it
 DRIVER_ROOT = "/run/nvidia/driver"
 RUNTIME_TYPE = "io.containerd.runc.v2"
 
@@ -41,7 +41,7 @@ def _switch(*names: str, env: str | list[str] | None, text: str, hidden: bool = 
 
 def _value(*names: str, env: str | list[str] | None, text: str, default: str | None = None,
            hidden: bool = False) -> Adds:  # fmt: skip
-    shown = bool(default) and default != DEFAULT
+    shown = bool(default) and default != SUITS_ENGINE
     return click.option(*names, envvar=env, help=text, default=default, show_default=shown,
                         hidden=hidden)  # fmt: skip
 
@@ -125,17 +125,15 @@ _TOOLKIT: list[Adds] = [
 
 _ENGINE: list[Adds] = [
     _value("--config", "config", env=["RUNTIME_CONFIG", "CONTAINERD_CONFIG", "DOCKER_CONFIG"],
-           default=DEFAULT, text="The engine's main file.  [default: its usual one]"),
-    _value("--drop-in-config", "drop_in", env="RUNTIME_DROP_IN_CONFIG", default=DEFAULT,
-           text='The file beside it to write; "" edits the main file.  '
-           "[default: what suits the engine]"),
+           default=SUITS_ENGINE, text="The engine's main file.  [default: its usual one]"),
+    drop_in_option(env="RUNTIME_DROP_IN_CONFIG"),
     _value("--drop-in-config-host-path", "drop_in_host", env="RUNTIME_DROP_IN_CONFIG_HOST_PATH",
            default="", text="Its path on the host, where it is another one."),
     _value("--executable-path", "executable", env="RUNTIME_EXECUTABLE_PATH", default="",
            text="The engine's program on the host.  [default: found on its PATH]"),
     _value("--socket", "socket", env=["RUNTIME_SOCKET", "CONTAINERD_SOCKET", "DOCKER_SOCKET"],
-           default=DEFAULT, text="The engine's socket.  [default: its usual one]"),
-    _value("--restart-mode", "restart", env="RUNTIME_RESTART_MODE", default=DEFAULT,
+           default=SUITS_ENGINE, text="The engine's socket.  [default: its usual one]"),
+    _value("--restart-mode", "restart", env="RUNTIME_RESTART_MODE", default=SUITS_ENGINE,
            text="How the engine is told: signal, systemd or none.  "
            "[default: signal; systemd for crio]"),
     _switch("--enable-cdi-in-runtime", "cdi", env="RUNTIME_ENABLE_CDI", default=None,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 else:
     ParamType = click.ParamType  # not generic before click 8.4
 
-__all__ = ["GoStyle", "Words", "flat", "say", "settings_in_force", "words"]
+__all__ = ["GoStyle", "Words", "drop_in_option", "flat", "say", "settings_in_force", "words"]
 
 
 class Words(ParamType):
@@ -76,3 +76,14 @@ def settings_in_force(
 def words(*names: str, env: str | list[str], text: str) -> Callable[[Command], Command]:
     """Return an option that may be repeated and takes comma-separated words."""
     return click.option(*names, type=Words(), multiple=True, envvar=env, help=text)
+
+
+def drop_in_option(env: str | None = None) -> Callable[[Command], Command]:
+    """Return the option that names the file beside an engine's main file."""
+    from nvct.engine.usage import SUITS_ENGINE
+
+    return click.option(
+        "--drop-in-config", "drop_in", envvar=env, default=SUITS_ENGINE,
+        help='The file beside it to write; "" edits the main file.  '
+        "[default: what suits the engine]",
+    )  # fmt: skip

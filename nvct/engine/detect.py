@@ -7,7 +7,6 @@ command lines say which. One that is installed and does not run is judged by its
 
 from __future__ import annotations
 
-import json
 import os
 import posixpath
 import re
@@ -19,7 +18,7 @@ from nvct.engine.control import command, processes, units
 from nvct.engine.control.processes import ROOTLESS, Process, option, options
 from nvct.engine.crio import config as crio
 from nvct.engine.detected_engine import Engine
-from nvct.engine.files import toml_file  # fmt: skip
+from nvct.engine.files import syntax
 from nvct.engine.model import Files
 from nvct.errors import DocumentError
 
@@ -38,12 +37,6 @@ UNIT = {
     "podman": "podman.service",
 }
 PROGRAM_DIRS = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/usr/local/sbin", "/bin", "/sbin")
-SOCKET = {
-    "docker": "/run/docker.sock",
-    "containerd": "/run/containerd/containerd.sock",
-    "crio": "/var/run/crio/crio.sock",
-    "podman": "/run/podman/podman.sock",
-}
 VERSION_TIMEOUT_S = 5.0
 _VERSION = re.compile(r"\bv?(\d+\.\d+(?:\.\d+)?)")
 
@@ -240,7 +233,7 @@ def _socket(
     if engine.engine in ("docker", "podman") and env.get("XDG_RUNTIME_DIR") and engine.uid:
         below = "docker.sock" if engine.engine == "docker" else "podman/podman.sock"
         return f"{env['XDG_RUNTIME_DIR']}/{below}"
-    return SOCKET[engine.engine]
+    return modules.SOCKET[engine.engine]
 
 
 def _named(engine: Engine, files: Files | None, *path: str) -> list[str]:
@@ -251,11 +244,9 @@ def _named(engine: Engine, files: Files | None, *path: str) -> list[str]:
         data = files.read(engine.config)
         if not data:
             return []
-        if engine.engine == "docker":
-            found: object = json.loads(data).get(path[0], [])
-        else:
-            found = toml_file.find(toml_file.parse(data, engine.config), path)
-    except (DocumentError, ValueError, AttributeError):
+        document = modules.of(engine.engine).SYNTAX.parse(data, engine.config)
+    except DocumentError:
         return []
+    found = syntax.find(document, path)
     values = found if isinstance(found, list) else [found]
     return [value for value in values if isinstance(value, str)]

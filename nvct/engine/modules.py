@@ -44,6 +44,12 @@ DROP_IN = {
     "crio": "/etc/crio/crio.conf.d/99-nvidia.toml",
     "podman": "/etc/containers/containers.conf.d/99-nvidia.conf",
 }
+SOCKET = {
+    "docker": "/run/docker.sock",
+    "containerd": "/run/containerd/containerd.sock",
+    "crio": "/var/run/crio/crio.sock",
+    "podman": "/run/podman/podman.sock",
+}
 PROGRAM = {"docker": "dockerd", "containerd": "containerd", "crio": "crio", "podman": "podman"}
 
 

@@ -6,17 +6,18 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-from nvct.engine import modules, oci_hook
+from nvct.engine import modules, oci_hook, usage
 from nvct.engine.change.journal import Journal
 from nvct.engine.change.transaction import Transaction
 from nvct.engine.control import command
+from nvct.engine.control.engine_control import EngineControl
 from nvct.engine.control.status import is_nvidia
 from nvct.engine.files import writing
-from nvct.engine.model import Files, Handler, Wanted
+from nvct.engine.model import Files, Wanted
 from nvct.errors import EngineError, HostError, NvctError
 from nvct.installer import host
-from nvct.installer.engine_control import ContainerHands
-from nvct.installer.request import FIXED_NAMES, LOW_LEVEL
+from nvct.installer.engine_reload import TIMEOUT_S, ContainerReloader
+from nvct.installer.request import LOW_LEVEL
 from nvct.linux.files import write_atomic
 from nvct.linux.kernel import KERNEL
 from nvct.paths import SHIM_PROGRAM
@@ -25,8 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvct.engine.change.transaction import Hands
-    from nvct.engine.model import State
+    from nvct.engine.model import Handler, State
     from nvct.installer.request import Request
 
     Say = Callable[[str], None]
@@ -41,15 +41,12 @@ class Setup:
     wanted: Wanted
     files: host.HostFiles
     journal: Journal
-    hands: Hands
-    silent: bool = False
+    control: EngineControl
 
     def transaction(self, *, leaving: bool = False, quiet: bool = False) -> Transaction:
-        """Return what changes its files; `quiet` does not tell it."""
-        hands: Hands | None = None if quiet else self.hands
-        if leaving and isinstance(hands, ContainerHands):
-            hands = replace(hands, leaving=True)
-        return Transaction(modules.of(self.wanted.engine), self.files, self.journal, hands)
+        """Return what changes its files; `quiet` neither checks nor reloads the engine."""
+        control = None if quiet else replace(self.control, leaving=leaving)
+        return Transaction(modules.of(self.wanted.engine), self.files, self.journal, control)
 
 
 def setup(request: Request) -> Setup:
@@ -63,10 +60,18 @@ def setup(request: Request) -> Setup:
     files = host.files_of(request)
     wanted = wanted_of(request, run)
     socket = host.socket_of(request)
-    hands = ContainerHands(
-        wanted=wanted, files=files, run=run, socket=socket, restart=request.restart
+    control = EngineControl(
+        options=wanted,
+        program=request.executable or modules.PROGRAM[request.engine],
+        reloader=ContainerReloader(engine=wanted.engine, mode=request.restart, socket=socket),
+        socket=socket,
+        run=run,
+        root=run.root,
+        files=files,
+        must_be_well=True,
+        timeout_s=TIMEOUT_S,
     )
-    return Setup(wanted=wanted, files=files, journal=Journal(request.state_dir), hands=hands)
+    return Setup(wanted=wanted, files=files, journal=Journal(request.state_dir), control=control)
 
 
 def handlers(request: Request) -> tuple[tuple[Handler, ...], str]:
@@ -74,10 +79,9 @@ def handlers(request: Request) -> tuple[tuple[Handler, ...], str]:
 
     As the incumbent's: a name that is one of the two fixed ones leaves the first its own.
     """
-    first = "nvidia" if request.name in FIXED_NAMES else request.name
-    program = request.program(SHIM_PROGRAM)
-    names = [(first, ""), *((name, f".{name.removeprefix('nvidia-')}") for name in FIXED_NAMES)]
-    made = tuple(Handler(name=name, path=program + suffix) for name, suffix in names)
+    fixed = [name for name, suffix in usage.VARIANTS if suffix]
+    first = usage.NAME if request.name in fixed else request.name
+    made = usage.handlers(request.program(SHIM_PROGRAM), first)
     return made, request.name if request.default else ""
 
 

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nvct.engine.control.command import Done
+    from nvct.engine.control.command import Done, Enter
     from nvct.installer.request import Request
 
 
@@ -109,24 +109,29 @@ class HostPrograms:
         argv: Sequence[str],
         timeout_s: float = command.TIMEOUT_S,
         env: dict[str, str] | None = None,
+        enter: Enter | None = None,
     ) -> Done:
-        """Run a program to its end; see `command.run`."""
-        if self.root == "/":
-            return command.run(argv, timeout_s, env=env)
-        try:
-            return command.run(argv, timeout_s, env=env, enter=self.enter)
-        except OSError as error:
-            reason = f"{self.root} cannot be entered: {error.strerror}"
-            return command.Done(status=command.NOT_ENTERED, err=reason)
-
-    def enter(self) -> None:
-        """Make the host's root this process's.
+        """Run a program to its end; see `command.run`.
 
         Raises:
-            OSError: that may not be done.
+            OSError: `enter` did, or after it the host's root cannot be entered.
         """
-        os.chroot(self.root)
-        os.chdir("/")
+        if self.root == "/":
+            return command.run(argv, timeout_s, env=env, enter=enter)
+
+        def enter_root() -> None:
+            if enter:
+                enter()
+            os.chroot(self.root)
+            os.chdir("/")
+
+        try:
+            return command.run(argv, timeout_s, env=env, enter=enter_root)
+        except OSError as error:
+            if enter:
+                raise
+            reason = f"{self.root} cannot be entered: {error.strerror}"
+            return command.Done(status=command.NOT_ENTERED, err=reason)
 
 
 def programs_of(request: Request) -> HostPrograms:

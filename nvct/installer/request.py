@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from nvct.cdi.names import check_class, check_vendor
 from nvct.engine.containerd.config import RUNC_TYPES
 from nvct.engine.containerd.load import RUNC_TYPE
+from nvct.engine.usage import check_absolute, check_drop_in, check_name
 from nvct.errors import NvctError, UsageError
 
 ENGINES = ("containerd", "crio", "docker")
@@ -21,7 +22,6 @@ SOCKETS = {
 }
 PID_NAME = "toolkit.pid"
 LOW_LEVEL = ("runc", "crun")
-FIXED_NAMES = ("nvidia-cdi", "nvidia-legacy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class Request:
         Raises:
             UsageError: a value does not exist, or does not go with another.
         """
-        _check_absolute("--toolkit-install-dir", posixpath.dirname(self.toolkit))
+        check_absolute("--toolkit-install-dir", posixpath.dirname(self.toolkit))
         if any(c in self.toolkit for c in "'\"\\$`\n :"):
             raise UsageError(
                 f"--toolkit-install-dir {self.toolkit!r} has a character that PATH or a shell "
@@ -135,32 +135,25 @@ class Request:
                 "CRI-O does not read its files again on a signal", hint="--restart-mode=systemd"
             )
         for option, path in (("--config", self.config), ("--host-root", self.host_root)):
-            _check_absolute(option, path)
+            check_absolute(option, path)
         for option, value in (
             ("--drop-in-config", self.drop_in), ("--drop-in-config-host-path", self.drop_in_host)
         ):  # fmt: skip
             if value:
-                _check_absolute(option, value)
+                check_absolute(option, value)
         names = {posixpath.basename(path) for path in (self.drop_in, self.drop_in_host) if path}
         if len(names) > 1:
             raise UsageError(
                 f"the drop-in has two names: {self.drop_in} here, {self.drop_in_host} on the host",
                 hint="mount its folder, and give it one name",
             )
-        if self.engine == "docker" and self.drop_in:
-            raise UsageError("docker does not support drop-in configs", hint="use --config")
-        if not self.name:
-            raise UsageError("the runtime's name is empty", hint="--runtime-name=nvidia")
+        check_drop_in(self.engine, self.drop_in)
+        check_name(self.name, "--runtime-name")
         if self.engine == "containerd" and self.runtime_type not in RUNC_TYPES:
             raise UsageError(
                 f"--runtime-type {self.runtime_type!r} runs no program of ours",
                 hint=f"one of {', '.join(filter(None, RUNC_TYPES))}",
             )
-
-
-def _check_absolute(option: str, path: str) -> None:
-    if not path.startswith("/"):
-        raise UsageError(f"{option} {path!r} is not an absolute path", hint="begin it with /")
 
 
 def _check_kind(kind: str) -> None:

@@ -108,7 +108,7 @@ now = made.files.read(request.config)
 for after in (now + b"# a comment", now + b"[[no table"):
     edit = FileEdit(path=request.config, before=now, after=after)
     try:
-        print(list(made.hands.check([edit])))
+        print(list(made.control.check([edit])))
     except EngineError as error:
         print(error.message)
 """

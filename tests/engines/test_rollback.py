@@ -14,8 +14,9 @@ from nvct.engine.change.journal import Journal
 from nvct.engine.change.transaction import Transaction
 from nvct.engine.containerd import config as containerd_files
 from nvct.engine.control.command import Done
-from nvct.engine.control.engine_control import EngineHands
+from nvct.engine.control.engine_control import EngineControl
 from nvct.engine.control.processes import Process
+from nvct.engine.control.reload import HostReloader
 from nvct.engine.detected_engine import Engine
 from nvct.engine.docker import config as docker_files
 from nvct.engine.model import Files, Handler, Wanted
@@ -101,16 +102,18 @@ class BadDocker:
         return replace(change, edits=(replace(change.edits[0], after=bad),))
 
 
-def _hands(daemon: Daemon, wanted: Wanted, pid: int, run: Callable[..., Done]) -> EngineHands:
+def _control(daemon: Daemon, wanted: Wanted, pid: int, run: Callable[..., Done]) -> EngineControl:
     sockets = {"docker": "docker.sock", "containerd": "containerd/containerd.sock"}
     found = Engine(
         engine=daemon.engine, pid=pid, unit=f"{daemon.engine}.service",
         socket=f"{daemon.box.root}/run/{sockets[daemon.engine]}",
     )  # fmt: skip
-    return EngineHands(
-        wanted=wanted, program="", found=found, way="auto", run=run, timeout_s=TIMEOUT_S,
-        again=lambda: found,
-        look=lambda number: Process(engine=daemon.engine, pid=number, exe="/usr/sbin/dockerd"),
+    return EngineControl(
+        options=wanted, program="", socket=found.socket, run=run, timeout_s=TIMEOUT_S,
+        reloader=HostReloader(
+            engine=daemon.engine, found=found, way="auto", again=lambda: found,
+            look=lambda number: Process(engine=daemon.engine, pid=number, exe="/usr/sbin/dockerd"),
+        ),
     )  # fmt: skip
 
 
@@ -144,13 +147,13 @@ def test_a_containerd_whose_cri_plugin_fails_goes_back(
         said = daemon.box.call(*(word.replace(root, "") for word in argv))
         return Done(status=said.returncode, out=said.stdout, err=said.stderr)
 
-    hands = _hands(daemon, wanted, 1, run)
+    control = _control(daemon, wanted, 1, run)
     journal = Journal(str(tmp_path / "state"))
     try:
         with pytest.raises(
             EngineError, match=rf"its plugin {PLUGIN[version]} fails to load: .*no "
         ):
-            Transaction(BadContainerd, Files(root), journal, hands).configure(wanted)
+            Transaction(BadContainerd, Files(root), journal, control).configure(wanted)
 
         assert restarts == [["systemctl", "restart", "containerd.service"]] * 2
         assert daemon.snapshot() == daemon.original
@@ -168,16 +171,16 @@ def test_a_dockerd_that_refuses_its_file_in_silence_goes_back(
 ) -> None:
     daemon = started(lambda: Known(machine_of(release)))
     wanted = Wanted(engine="docker", handlers=HANDLERS, config="/etc/docker/daemon.json")
-    hands = _hands(daemon, wanted, daemon.pid, lambda *_: Done(status=1))
+    control = _control(daemon, wanted, daemon.pid, lambda *_: Done(status=1))
     journal = Journal(str(tmp_path / "state"))
     files = Files(str(daemon.box.root))
     try:
         with pytest.raises(EngineError, match="dockerd does not take its files within 4 s"):
-            Transaction(BadDocker, files, journal, hands).configure(wanted)
+            Transaction(BadDocker, files, journal, control).configure(wanted)
 
         assert daemon.snapshot() == daemon.original
         assert journal.pages() == {}
-        done = Transaction(modules.of("docker"), files, journal, hands).configure(wanted)
+        done = Transaction(modules.of("docker"), files, journal, control).configure(wanted)
         assert [edit.path for edit in done.edits] == [wanted.config]
         runtimes = daemon.docker(
             "info", "--format={{range $name, $_ := .Runtimes}}{{$name}} {{end}}"

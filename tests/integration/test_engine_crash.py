@@ -17,7 +17,7 @@ import pytest
 from nvct.engine.change.journal import Journal
 from nvct.engine.change.transaction import Transaction
 from nvct.engine.model import Files
-from tests.support.engine_pair import EXTRA, MAIN, Pair, PairHands, starts, wanted
+from tests.support.engine_pair import EXTRA, MAIN, Pair, PairControl, starts, wanted
 from tests.support.forked import run_forked
 from tests.support.memory import in_memory
 from tests.support.recording_kernel import RecordingKernel
@@ -41,7 +41,7 @@ def _host(root: Path, act: str) -> None:
 
 def _transaction(root: Path, kernel: RecordingKernel | None = None) -> Transaction:
     journal = Journal(f"{root}/state", kernel or RecordingKernel())
-    return Transaction(Pair, Files(str(root)), journal, PairHands())
+    return Transaction(Pair, Files(str(root)), journal, PairControl())
 
 
 def _act(root: Path, act: str, kernel: RecordingKernel | None = None) -> None:

@@ -102,7 +102,7 @@ def _change(edits: Sequence[tuple[str, bytes | None, bytes | None]]) -> Change:
 
 
 @dataclass
-class PairHands:
+class PairControl:
     """What is asked of the engine, written down.
 
     Attributes:

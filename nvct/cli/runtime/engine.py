@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import click
 
-from nvct import paths
 from nvct.errors import DocumentError, EngineError, UsageError
 
 TYPE_CHECKING = False
@@ -18,17 +17,13 @@ if TYPE_CHECKING:
 
     from nvct.engine.change.journal import Journal
     from nvct.engine.change.transaction import Transaction
-    from nvct.engine.control.engine_control import EngineHands
+    from nvct.engine.control.engine_control import EngineControl
     from nvct.engine.control.processes import Process
     from nvct.engine.detected_engine import Engine
     from nvct.engine.model import Wanted
     from nvct.errors import NvctError
 
 PROC = "/proc"
-SHIM_PATH = f"/usr/bin/{paths.SHIM_PROGRAM}"
-NAME = "nvidia"
-# As the incumbent's installer names them.
-VARIANTS = (("nvidia", ""), ("nvidia-cdi", ".cdi"), ("nvidia-legacy", ".legacy"))
 RELOAD = click.option(
     "--reload", "way", type=click.Choice(["auto", "restart", "none"]), default="auto",
     show_default=True,
@@ -44,8 +39,8 @@ def transaction(
     from nvct.engine.change.transaction import Transaction
     from nvct.engine.model import Files
 
-    hands = _hands(wanted, found, way, leaving=leaving)
-    return Transaction(modules.of(wanted.engine), Files(), journal, hands)
+    control = _control(wanted, found, way, leaving=leaving)
+    return Transaction(modules.of(wanted.engine), Files(), journal, control)
 
 
 def engines() -> list[Engine]:
@@ -167,13 +162,13 @@ def of_file(here: Sequence[Engine], wanted: Wanted) -> Engine | None:
 
 def bare(engine: str, config: str | None) -> Wanted:
     """Return what an engine is told by default, to take it out again."""
-    from nvct.engine import modules
-    from nvct.engine.model import Handler, Wanted
+    from nvct.engine import modules, usage
+    from nvct.engine.model import Wanted
 
     modules.of(engine)
-    handlers = tuple(Handler(name=name, path=SHIM_PATH + suffix) for name, suffix in VARIANTS)
+    handlers = usage.handlers(usage.SHIM_PATH)
     path = os.path.abspath(config or modules.CONFIG[engine])
-    return Wanted(engine=engine, handlers=handlers, default=NAME, config=path)
+    return Wanted(engine=engine, handlers=handlers, default=usage.NAME, config=path)
 
 
 def _is_ours(found: Engine) -> bool:
@@ -193,19 +188,24 @@ def _allowed(found: Engine) -> Engine:
     return found
 
 
-def _hands(wanted: Wanted, found: Engine | None, way: str, *, leaving: bool) -> EngineHands:
+def _control(wanted: Wanted, found: Engine | None, way: str, *, leaving: bool) -> EngineControl:
     from nvct.engine import modules
-    from nvct.engine.control.engine_control import EngineHands
+    from nvct.engine.control.engine_control import EngineControl
+    from nvct.engine.control.reload import HostReloader
 
     program = wanted.executable or (found.binary if found else "")
     program = program or shutil.which(modules.PROGRAM[wanted.engine]) or ""
-    return EngineHands(
-        wanted=wanted,
+    return EngineControl(
+        options=wanted,
         program=program,
-        found=found,
-        way=way,
-        look=_by_number,
-        again=lambda: _running(wanted),
+        reloader=HostReloader(
+            engine=wanted.engine,
+            found=found,
+            way=way,
+            look=_by_number,
+            again=lambda: _running(wanted),
+        ),
+        socket=found.socket if found else "",
         leaving=leaving,
     )
 

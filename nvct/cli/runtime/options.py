@@ -11,9 +11,17 @@ from dataclasses import dataclass, field, replace
 import click
 
 from nvct import paths
-from nvct.cli.options import Words, flat, say, settings_in_force
+from nvct.cli.options import Words, drop_in_option, flat, say, settings_in_force
 from nvct.cli.runtime import engine as runtime_engine
-from nvct.cli.runtime.engine import NAME, SHIM_PATH, VARIANTS
+from nvct.engine.usage import (
+    NAME,
+    SHIM_PATH,
+    SUITS_ENGINE,
+    check_absolute,
+    check_drop_in,
+    check_name,
+    handlers,
+)
 from nvct.errors import ConfigError, UsageError
 
 TYPE_CHECKING = False
@@ -25,7 +33,6 @@ if TYPE_CHECKING:
     from nvct.engine.detected_engine import Engine
     from nvct.engine.model import Handler, Wanted
 
-DEFAULT_DROP_IN = "RUNTIME_SPECIFIC_DEFAULT"  # the incumbent's word for it
 SHIM = paths.SHIM_PROGRAM
 HOOK_PATH = "/usr/bin/nvidia-container-runtime-hook"
 CDI_PREFIX = "cdi.k8s.io/"
@@ -93,9 +100,7 @@ def _options() -> list[Callable[[Command], Command]]:
         click.option("--runtime", "engine", default="docker", show_default=True, metavar="ENGINE",
                      help="docker, containerd, crio or podman."),
         click.option("--config", help="The engine's main file.  [default: the one it reads]"),
-        click.option("--drop-in-config", "drop_in", default=DEFAULT_DROP_IN,
-                     help='The file beside it to write; "" edits the main file.  '
-                     "[default: what suits the engine]"),
+        drop_in_option(),
         click.option("--executable-path", "executable", default="",
                      help="The engine's program, for --config-source=command."),
         click.option("--config-mode", "mode", default="", metavar="MODE",
@@ -127,7 +132,7 @@ def asked(given: Mapping[str, Any], *, all_variants: bool) -> Asked:
     engine, mode = given["engine"], given["mode"]
     if MODES.get(mode) == "hook":
         found.warnings.append(f'the "{mode}" config-mode is deprecated')
-        _check_absolute("the hook's path", given["hook"])
+        check_absolute("the hook's path", given["hook"])
         return Asked(hook=given["hook"], hook_file=given["hook_file"], warnings=found.warnings)
     if mode not in MODES:
         found.warnings.append(f'ignoring unsupported config-mode for {engine}: "{mode}"')
@@ -138,7 +143,7 @@ def asked(given: Mapping[str, Any], *, all_variants: bool) -> Asked:
         handlers = _runnable(wanted.handlers, found.warnings, notes)
         wanted = replace(wanted, handlers=handlers)
         here = runtime_engine.meant(engine, given["config"])
-        named = given["drop_in"] != DEFAULT_DROP_IN
+        named = given["drop_in"] != SUITS_ENGINE
         wanted = runtime_engine.fitted(wanted, here, drop_in=named) if here else wanted
     else:
         here = runtime_engine.reader(wanted)
@@ -205,9 +210,9 @@ def _with_own(wanted: Wanted, given: Mapping[str, Any]) -> Wanted:
         pod_annotations=flat(given["pod_annotations"]),
     )
     for folder in made.spec_dirs:
-        _check_absolute("the CDI folder's path", folder)
+        check_absolute("the CDI folder's path", folder)
     if made.hooks_dir:
-        _check_absolute("the hooks folder's path", made.hooks_dir)
+        check_absolute("the hooks folder's path", made.hooks_dir)
     if made.hooks_dir and made.engine not in ("crio", "podman"):
         raise UsageError(f"{made.engine} reads no hook files", hint="leave --hooks-dir out")
     if (made.container_annotations or made.pod_annotations) and made.engine != "containerd":
@@ -227,12 +232,11 @@ def _handlers(given: Mapping[str, Any], *, absolute: bool, every: bool) -> tuple
         own = given["config"] in (None, modules.CONFIG[given["engine"]])
         path = _shim_path(every=every, own=own)
     if absolute:
-        _check_absolute("the runtime's path", path)
-    if given["name"] is not None and not given["name"]:
-        raise UsageError("the runtime's name is empty", hint="--nvidia-runtime-name=nvidia")
+        check_absolute("the runtime's path", path)
+    check_name(given["name"], "--nvidia-runtime-name")
     if given["name"] or not every:
         return (Handler(name=given["name"] or NAME, path=path),)
-    return tuple(Handler(name=name, path=path + suffix) for name, suffix in VARIANTS)
+    return handlers(path)
 
 
 def _shim_path(*, every: bool, own: bool) -> str:
@@ -282,18 +286,12 @@ def _source(engine: str, given: Mapping[str, Any], warnings: list[str]) -> tuple
 
 
 def _drop_in(engine: str, given: str) -> str | None:
-    if given == DEFAULT_DROP_IN:
+    if given == SUITS_ENGINE:
         return "" if engine == "docker" else None
-    if given and engine == "docker":
-        raise UsageError("docker does not support drop-in configs", hint="use --config")
+    check_drop_in(engine, given)
     if given:
-        _check_absolute("the drop-in's path", given)
+        check_absolute("the drop-in's path", given)
     return given
-
-
-def _check_absolute(what: str, path: str) -> None:
-    if not os.path.isabs(path):
-        raise UsageError(f"{what} {path!r} is not an absolute path", hint="begin it with /")
 
 
 def state_dir(given: str | None) -> str:

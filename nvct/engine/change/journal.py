@@ -25,11 +25,13 @@ from nvct.linux.kernel import KERNEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+    from collections.abc import Callable, Mapping
+    from typing import Any, TypeVar
 
     from nvct.engine.model import State
     from nvct.linux.kernel import Kernel
+
+    Kind = TypeVar("Kind")
 
 FORMAT = 1
 LIMIT = 64 * files.MIB
@@ -133,8 +135,8 @@ class Journal:
         except OSError as error:
             raise DocumentError(f"{path} cannot be read: {error.strerror}") from error
         try:
-            return _page(json.loads(data))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            return _page(data)
+        except (ValueError, RecursionError) as error:  # the latter of json, if nested deeply
             raise DamagedJournalError(
                 f"the journal {path} is damaged: {error}",
                 hint="move it away, or use undo --remove",
@@ -270,46 +272,93 @@ def _of(record: Record | None) -> dict[str, Any] | None:
     return document
 
 
-def _page(document: Any) -> Page:  # noqa: ANN401  what a file says
-    if document["format"] != FORMAT:
+def _page(data: bytes) -> Page:
+    """Return the page that a file holds.
+
+    Raises:
+        ValueError: it holds none.
+    """
+    document = json.loads(data)
+    if _member(document, "format", int) != FORMAT:
         raise ValueError(f"format {document['format']!r} is not known here")
-    return Page(done=_record(document["done"]), pending=_record(document["pending"]))
+    return Page(done=_record(document, "done"), pending=_record(document, "pending"))
 
 
-def _record(document: Mapping[str, Any] | None) -> Record | None:
-    if document is None:
+def _member(document: object, name: str, kind: type[Kind]) -> Kind:
+    """Return a member of an object.
+
+    Raises:
+        ValueError: there is none, or it is of another kind.
+    """
+    if not isinstance(document, dict) or name not in document:
+        raise ValueError(f"{name} is missing")
+    value = document[name]
+    if type(value) is not kind:  # True is no number
+        raise ValueError(f"{name} is {value!r:.60}")
+    return value
+
+
+def _is_null(document: object, name: str) -> bool:
+    return isinstance(document, dict) and document.get(name, ...) is None
+
+
+def _record(page: object, name: str) -> Record | None:
+    if _is_null(page, name):
         return None
+    document = _member(page, name, dict)
     return Record(
-        wanted=_wanted(document["wanted"]),
-        entries=tuple(_entry(entry) for entry in document["entries"]),
-        restart=bool(document["restart"]),
-        told=bool(document["told"]),
+        wanted=_wanted(_member(document, "wanted", dict)),
+        entries=tuple(map(_entry, _member(document, "entries", list))),
+        restart=_member(document, "restart", bool),
+        told=_member(document, "told", bool),
     )
 
 
-def _wanted(document: Mapping[str, Any]) -> Wanted:
-    known = {field.name for field in fields(Wanted)}
-    given: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in document.items()
-        if key in known
-    }
-    given["handlers"] = tuple(Handler(**handler) for handler in document["handlers"])
+def _wanted(document: Mapping[str, object]) -> Wanted:
+    """Return what an engine was told; members that a later version added are ignored."""
+    given: dict[str, Any] = {"engine": _member(document, "engine", str)}
+    for field in fields(Wanted):
+        value = document.get(field.name)
+        if field.name in document and field.type in _FITS:
+            if not _FITS[field.type](value):
+                raise ValueError(f"{field.name} is {value!r:.60}")
+            given[field.name] = tuple(value) if isinstance(value, list) else value
+    given["handlers"] = tuple(
+        Handler(name=_member(handler, "name", str), path=_member(handler, "path", str))
+        for handler in _member(document, "handlers", list)
+    )
     return Wanted(**given)
 
 
-def _entry(document: Mapping[str, Any]) -> Entry:
-    given = dict(document)
-    given["folders"] = tuple(given["folders"])
-    for key in ("original", "ours"):
-        given[key] = _bytes(given[key])
-    for path in (given["path"], *given["folders"]):
-        if not (isinstance(path, str) and path.startswith("/")):
-            raise ValueError(f"{path!r} is no path of a file")
-    for key in ("mode", "uid", "gid"):
-        if type(given[key]) is not int or given[key] < 0:
-            raise ValueError(f"{key} is {given[key]!r}")
-    return Entry(**given)
+def _entry(document: object) -> Entry:
+    path, folders = _member(document, "path", str), _member(document, "folders", list)
+    for each in (path, *folders):
+        if not (isinstance(each, str) and each.startswith("/")):
+            raise ValueError(f"{each!r:.60} is no path of a file")
+    numbers = {key: _member(document, key, int) for key in ("mode", "uid", "gid")}
+    for key, number in numbers.items():
+        if number < 0:
+            raise ValueError(f"{key} is {number}")
+    original, ours = (
+        None if _is_null(document, key) else _bytes(_member(document, key, str))
+        for key in ("original", "ours")
+    )
+    return Entry(path=path, original=original, ours=ours, folders=tuple(folders), **numbers)
+
+
+def _is_list_of(kind: type) -> Callable[[object], bool]:
+    """Return what tells whether a value is a list of this kind."""
+    return lambda value: isinstance(value, list) and all(type(item) is kind for item in value)
+
+
+# What JSON has for a field of a type. The annotations of `Wanted` are strings.
+_FITS: Mapping[object, Callable[[object], bool]] = {
+    "str": lambda value: isinstance(value, str),
+    "str | None": lambda value: value is None or isinstance(value, str),
+    "bool": lambda value: isinstance(value, bool),
+    "tuple[str, ...]": _is_list_of(str),
+    "tuple[int, ...]": _is_list_of(int),
+}
 
 
 def _text(data: bytes | None) -> str | None:
@@ -317,5 +366,5 @@ def _text(data: bytes | None) -> str | None:
     return None if data is None else data.decode("utf-8", "surrogateescape")
 
 
-def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else text.encode("utf-8", "surrogateescape")
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from nvct.engine.modules import Module
     from nvct.linux.kernel import Kernel
 
-    class Hands(Protocol):
-        """What can be done with an engine but for writing its files."""
+    class Control(Protocol):
+        """Checks and reloads one engine."""
 
         def check(self, edits: Sequence[FileEdit]) -> Sequence[str]:
             """Have the engine read files that are not in place yet; raise EngineError."""
@@ -63,16 +63,16 @@ class Transaction:
     """One engine's files, with what it takes to change them.
 
     Args:
-        hands: of the engine; None only writes files.
+        control: of the engine; None only writes files.
     """
 
     def __init__(
-        self, module: Module, files: Files, journal: Journal, hands: Hands | None = None
+        self, module: Module, files: Files, journal: Journal, control: Control | None = None
     ) -> None:
         self.module = module
         self.files = files
         self.journal = journal
-        self.hands = hands
+        self.control = control
 
     @property
     def kernel(self) -> Kernel:
@@ -184,10 +184,10 @@ class Transaction:
         Raises:
             EngineError: it refuses only the files after undo.
         """
-        if self.hands is None:
+        if self.control is None:
             return ()
         try:
-            self.hands.check(change.edits)
+            self.control.check(change.edits)
         except EngineError as error:
             former = tuple(
                 FileEdit(path=entry.path, before=now, after=entry.original)
@@ -196,7 +196,7 @@ class Transaction:
             )
             if former != change.edits:
                 try:
-                    self.hands.check(former)
+                    self.control.check(former)
                 except EngineError:
                     pass
                 else:
@@ -221,16 +221,16 @@ class Transaction:
         """
         for edit in change.edits:
             self._check_unchanged(edit)
-        hands = self.hands if tell else None
-        notes = tuple(hands.check(change.edits)) if hands else ()
+        control = self.control if tell else None
+        notes = tuple(control.check(change.edits)) if control else ()
         self._save(path, Page(done=old, pending=pending))
         try:
             for entry in pending.entries:
                 self._write(entry)
-            if hands:
+            if control:
                 pending = replace(pending, told=True)
                 self._save(path, Page(done=old, pending=pending))
-                notes += tuple(hands.activate(restart=change.restart))
+                notes += tuple(control.activate(restart=change.restart))
             self._save(path, Page(done=done))
         except BaseException as error:
             self._take_back(path, old, pending, error)
@@ -272,10 +272,10 @@ class Transaction:
 
     def _activate(self, *, restart: bool) -> tuple[str, ...]:
         """Tell the engine of files that were put back; what it says then is only a note."""
-        if self.hands is None:
+        if self.control is None:
             return ()
         try:
-            return tuple(self.hands.activate(restart=restart, back=True))
+            return tuple(self.control.activate(restart=restart, back=True))
         except EngineError as error:
             return (f"with the former files as well: {error.message}",)
 

@@ -1,117 +1,178 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be done with one engine but for writing its files: check, tell, see how it is."""
+"""Checks, reloads and probes one container engine; `nvct.engine.change` writes its files.
+
+The engine is one of this host, or of the host on which this process's container runs. Programs,
+paths and the way to reload differ, and are injected; the steps are the same.
+"""
 
 from __future__ import annotations
 
+import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from nvct.engine.control import command, probe, reload, validate
+from nvct.engine import modules
+from nvct.engine.control import command, probe, validate
+from nvct.engine.model import Files
 from nvct.errors import EngineError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from nvct.engine.control.command import Run
-    from nvct.engine.control.processes import Process
-    from nvct.engine.detected_engine import Engine
+    from nvct.engine.control.command import Done, Run
+    from nvct.engine.control.reload import Reloader
     from nvct.engine.model import FileEdit, Wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineHands:
-    """The hands for an engine of this host.
+class EngineControl:
+    """The control of one engine.
 
     Attributes:
-        wanted: what it is told.
-        program: of the engine, to have it check its files; "" skips that.
-        found: the engine as it runs here, None where there is none.
-        way: to tell it: "auto", "restart" or "none".
-        look: finds a running engine by its process number.
-        again: looks for the engine after a restart.
-        leaving: its runtimes are to go, not to be there.
-        run: runs a program.
+        options: what the engine's files are to say.
+        program: the engine's, which checks its files; "" skips that.
+        reloader: makes the engine read its files.
+        socket: the engine's API as a path of this process; "" cannot be probed.
+        run: runs a program where the engine runs.
+        root: the engine's root directory as a path of this process.
+        files: the engine's files.
+        leaving: its runtimes are being removed.
+        must_be_well: an engine that was ill before the reload has to be well after it.
         timeout_s: for the engine to be well again.
     """
 
-    wanted: Wanted
+    options: Wanted
     program: str
-    found: Engine | None
-    way: str
-    look: Callable[[int], Process | None]
-    again: Callable[[], Engine | None]
-    leaving: bool = False
+    reloader: Reloader
+    socket: str = ""
     run: Run = command.run
+    root: str = "/"
+    files: Files = field(default_factory=Files)
+    leaving: bool = False
+    must_be_well: bool = False
     timeout_s: float = probe.TIMEOUT_S
 
     def check(self, edits: Sequence[FileEdit]) -> Sequence[str]:
-        """Have the engine read files that are not in place yet."""
+        """Have the engine read files that are not in place yet; return notes.
+
+        Raises:
+            EngineError: it refuses them.
+        """
         if not self.program:
             return []
-        told = self.found is not None and self.found.pid > 0 and self.way != "none"
+        engine, own = self.options.engine, self.options.config
+        options = self._options_there()
+        if options is None:
+            return [f"not checked by {engine} itself: where it has {own} is unknown"]
+        there = [replace(e, path=options.config) if e.path == own else e for e in edits]
         return validate.check(
-            self.wanted, self.program, edits, self.run, told=told, leaving=self.leaving
-        )
+            options, self.program, there, self.run, root=self.root,
+            opt_out=self.reloader.opt_out(), leaving=self.leaving,
+        )  # fmt: skip
 
     def activate(self, *, restart: bool, back: bool = False) -> Sequence[str]:
-        """Tell the engine to read its files, and see that it is well."""
-        engine = self.wanted.engine
-        leaving = back or self.leaving
-        if self.program and not leaving:
-            validate.in_force(self.wanted, self.program, self.run)
-        chosen = reload.choose(
-            self.found, engine, self.way, restart=restart, leaving=leaving and restart
-        )
-        if not chosen.action or self.found is None:
-            return [chosen.note] if chosen.note else []
-        path = self.found.socket
-        before = probe.wrong(engine, path, (), self.run) if path else "it has no socket"
-        since = time.time()
-        reload.carry_out(chosen, self.found, self.look, self.run)
-        notes = [] if back else [_done(chosen, self.found)]
-        notes += [chosen.note] if chosen.note else []
-        if before and not back:
-            ill = f"not seen whether {engine} is well: it was not before either ({before})"
-            return [*notes, ill]
-        self._see(path, chosen.action, since, leaving=leaving)
-        return notes + (self._still_listed(path) if leaving and engine == "docker" else [])
+        """Reload the engine, and wait until it is well; return notes.
 
-    def _see(self, path: str, action: str, since: float, *, leaving: bool) -> None:
-        names = [handler.name for handler in self.wanted.handlers]
+        Args:
+            restart: a reload without a restart is not enough.
+            back: the files are the former ones again.
+
+        Raises:
+            EngineError: the engine is not well with its files.
+        """
+        leaving = back or self.leaving
+        options = self._options_there()
+        if self.program and options and not leaving:
+            validate.in_force(options, self.program, self.run, root=self.root)
+        chosen = self.reloader.choose(restart=restart, leaving=leaving and restart)
+        notes = [chosen.note] if chosen.note else []
+        if not chosen.action:
+            return notes
+        ill = "" if back or self.must_be_well else self._problem()
+        since = time.time()
+        done = self.reloader.carry_out(chosen, self.run, back=back)
+        notes = [done, *notes] if done else notes
+        engine = self.options.engine
+        if ill:
+            return [
+                *notes, f"not seen whether {engine} is well: it was not before either ({ill})"
+            ]  # fmt: skip
+        if not self.socket:
+            return notes
+        self._wait(chosen.action, since, leaving=leaving)
+        return notes + (self._still_listed() if leaving and engine == "docker" else [])
+
+    def _options_there(self) -> Wanted | None:
+        """Return the options with the main file's path as the engine knows it, None if unknown."""
+        path = self._path_there(self.options.config, modules.CONFIG[self.options.engine])
+        return replace(self.options, config=path) if path else None
+
+    def _path_there(self, path: str, usual: str) -> str:
+        """Return a path of this process as the engine knows it; "" if that is unknown.
+
+        Args:
+            path: below the engine's root, or mounted here.
+            usual: where such a file lies on most hosts.
+        """
+        root = self.root.rstrip("/")
+        if not root:
+            return path
+        if path.startswith(f"{root}/"):
+            return path[len(root) :]
+        for candidate in dict.fromkeys((path, usual)):
+            try:
+                here = os.stat(os.path.dirname(self.files.at(path)))
+                below = os.stat(os.path.dirname(f"{root}{candidate}"))
+            except OSError:
+                continue
+            if os.path.samestat(here, below):
+                return candidate
+        return ""
+
+    def _problem(self) -> str:
+        """Return what is wrong with the running engine, "" if nothing is."""
+        if not self.socket:
+            return "it has no socket"
+        return probe.wrong(self.options.engine, self.socket, (), self._ask)
+
+    def _wait(self, action: str, since: float, *, leaving: bool) -> None:
+        engine = self.options.engine
+        names = () if leaving else [handler.name for handler in self.options.handlers]
         try:
             if action == "restart":
                 self._wait_for_process()
-            else:
-                probe.wait_for_reload(path, since, timeout_s=self.timeout_s)
-            wanted = () if leaving else names
-            probe.wait(self.wanted.engine, path, wanted, self.run, timeout_s=self.timeout_s)
+            elif engine == "docker":
+                probe.wait_for_reload(self.socket, since, timeout_s=self.timeout_s)
+            probe.wait(engine, self.socket, names, self._ask, timeout_s=self.timeout_s)
         except EngineError as error:
-            said = reload.last_words(self.found, self.run) if self.found else ""
-            if said:
-                raise EngineError(f"{error.message}: {said}") from error
+            words = self.reloader.last_words(self.run)
+            if words:
+                raise EngineError(f"{error.message}: {words}") from error
             raise
-
-    def _still_listed(self, path: str) -> list[str]:
-        """Say so where dockerd keeps runtimes: a reload adds and changes, but takes none out."""
-        names = {handler.name for handler in self.wanted.handlers}
-        try:
-            left = sorted(names & probe.runtimes(path))
-        except OSError:
-            return []
-        return [f"dockerd keeps {', '.join(left)} until it is restarted"] if left else []
 
     def _wait_for_process(self) -> None:
         end = time.monotonic() + self.timeout_s
-        while self.again() is None:
+        while not self.reloader.is_running():
             if time.monotonic() >= end:
-                raise EngineError(f"{self.wanted.engine} does not run after its restart")
+                raise EngineError(f"{self.options.engine} does not run after its restart")
             time.sleep(probe.PAUSE_S)
 
+    def _ask(self, argv: Sequence[str], timeout_s: float) -> Done:
+        """Run the engine's own client, which knows the socket by its path there."""
+        here = f"--address={self.socket}"
+        there = self._path_there(self.socket, modules.SOCKET[self.options.engine])
+        if not there:
+            return command.Done(status=command.NOT_FOUND, err="the host's path is unknown")
+        return self.run(
+            [f"--address={there}" if word == here else word for word in argv], timeout_s
+        )
 
-def _done(chosen: reload.Reload, found: Engine) -> str:
-    """Return a sentence about what an engine was told."""
-    name = f"{found.engine} (process {found.pid})"
-    if chosen.action == "signal":
-        return f"{name} was told to read its file again; its containers run on"
-    return f"{found.unit or name} was restarted"
+    def _still_listed(self) -> list[str]:
+        """Return a note on runtimes that dockerd keeps: a reload removes none."""
+        names = {handler.name for handler in self.options.handlers}
+        try:
+            left = sorted(names & probe.runtimes(self.socket))
+        except OSError:
+            return []
+        return [f"dockerd keeps {', '.join(left)} until it is restarted"] if left else []

@@ -17,12 +17,13 @@ from nvct.errors import EngineError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from typing import Any, TypeAlias
+    from collections.abc import Callable, Collection, Mapping
+    from typing import TypeAlias, TypeVar
 
     from nvct.engine.control.command import Run
 
     Ask: TypeAlias = Callable[[str, str], tuple[int, bytes]]
+    Kind = TypeVar("Kind")
 
 TIMEOUT_S = 20.0
 ANSWER_TIMEOUT_S = 5.0
@@ -130,12 +131,40 @@ def runtimes(path: str) -> set[str]:
     """
     status, body = ask(path, "/info")
     try:
-        info: dict[str, Any] = json.loads(body)
         if status == 200:
-            return set(info.get("Runtimes") or {})
-    except (ValueError, AttributeError, TypeError):
+            return set(member(document(body), "Runtimes", dict, {}))
+    except ValueError:
         pass
     raise OSError(0, f"GET /info answers {status}, and no list of runtimes")
+
+
+def document(body: bytes) -> dict[str, object]:
+    """Return the JSON object that a daemon answers.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        data = json.loads(body)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(data, dict):
+        raise ValueError("it is no object")  # noqa: TRY004  as json's own errors
+    return data
+
+
+def member(data: Mapping[str, object], name: str, kind: type[Kind], default: Kind) -> Kind:
+    """Return a member of an answer; a default if it is null or not there.
+
+    Raises:
+        ValueError: it is of another kind.
+    """
+    value = data.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} is {value!r:.60}")  # noqa: TRY004  as json's own errors
+    return value
 
 
 def _wrong_containerd(path: str, run: Run) -> str:

@@ -42,6 +42,83 @@ class Reload:
     note: str = ""
 
 
+class Reloader:
+    """Makes one running engine read its files."""
+
+    def opt_out(self) -> str:
+        """Return the option that prevents the reload; "" if there will be none."""
+        raise NotImplementedError
+
+    def choose(self, *, restart: bool, leaving: bool) -> Reload:
+        """Return what to do; `restart` if the change needs one, `leaving` if runtimes go."""
+        raise NotImplementedError
+
+    def carry_out(self, chosen: Reload, run: Run, *, back: bool) -> str:
+        """Reload the engine, whose former files may be `back`; return a note, or "".
+
+        Raises:
+            EngineError: it is gone, or does not start again.
+        """
+        raise NotImplementedError
+
+    def is_running(self) -> bool:
+        """Report whether the engine runs after a restart; True if its process is not visible."""
+        return True
+
+    def last_words(self, run: Run) -> str:
+        """Return the engine's last error from its log, or ""."""
+        del run
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostReloader(Reloader):
+    """Reloads an engine of this host, whose process and unit are known.
+
+    Attributes:
+        engine: its name.
+        found: the engine on this host, None where there is none.
+        way: "auto", "restart" or "none".
+        look: finds a running engine by its process number.
+        again: looks for the engine after a restart.
+    """
+
+    engine: str
+    found: Engine | None
+    way: str
+    look: Callable[[int], Process | None]
+    again: Callable[[], Engine | None]
+
+    def opt_out(self) -> str:
+        """Return the option that prevents the reload."""
+        runs = self.found is not None and self.found.pid > 0
+        return "--reload=none" if runs and self.way != "none" else ""
+
+    def choose(self, *, restart: bool, leaving: bool) -> Reload:
+        """Return what to do."""
+        return choose(self.found, self.engine, self.way, restart=restart, leaving=leaving)
+
+    def carry_out(self, chosen: Reload, run: Run, *, back: bool) -> str:
+        """Reload the engine; return a note."""
+        if self.found is None:
+            return ""
+        carry_out(chosen, self.found, self.look, run)
+        name = f"{self.found.engine} (process {self.found.pid})"
+        if back:
+            return ""
+        if chosen.action == "signal":
+            return f"{name} was told to read its file again; its containers run on"
+        return f"{self.found.unit or name} was restarted"
+
+    def is_running(self) -> bool:
+        """Report whether the engine runs after a restart."""
+        return self.again() is not None
+
+    def last_words(self, run: Run) -> str:
+        """Return the engine's last error from the system's journal."""
+        return last_words(self.found, run) if self.found else ""
+
+
 def choose(
     found: Engine | None, engine: str, way: str, *, restart: bool, leaving: bool = False
 ) -> Reload:

@@ -8,7 +8,6 @@ Contract: only reads, never raises; each question has a time limit.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -23,8 +22,8 @@ from nvct.host import procfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import Any, TypeAlias
+    from collections.abc import Callable, Iterable
+    from typing import TypeAlias
 
     from nvct.engine.control.probe import Ask
     from nvct.engine.detected_engine import Engine
@@ -90,7 +89,7 @@ def of(
     except OSError as error:
         reason = error.strerror or str(error)
         return Running(problem=f"the running {engine.engine} does not answer: {reason}")
-    except (ValueError, TypeError, AttributeError, KeyError, NvctError) as error:
+    except (ValueError, NvctError) as error:
         return Running(problem=f"the running {engine.engine} answers what nobody reads: {error}")
 
 
@@ -98,18 +97,22 @@ def _docker(engine: Engine, socket: str, ask: Ask) -> Running:
     status, body = ask(socket, "/info")
     if status != 200:
         raise OSError(0, f"GET /info answers {status}")
-    info: dict[str, Any] = json.loads(body)
-    runtimes: Mapping[str, dict[str, Any]] = info.get("Runtimes") or {}
-    folders = tuple(info.get("CDISpecDirs") or ())
-    numbers = engine.numbers or _numbers(str(info.get("ServerVersion", "")))
+    info = probe.document(body)
+    runtimes = probe.member(info, "Runtimes", dict, {})
+    folders = tuple(map(str, probe.member(info, "CDISpecDirs", list, [])))
+    numbers = engine.numbers or _numbers(probe.member(info, "ServerVersion", str, ""))
     state = State(
-        handlers={name: str((entry or {}).get("path", "")) for name, entry in runtimes.items()},
-        default=str(info.get("DefaultRuntime", "")),
+        handlers={
+            name: probe.member(probe.member(runtimes, name, dict, {}), "path", str, "")
+            for name in runtimes
+        },
+        default=probe.member(info, "DefaultRuntime", str, ""),
         cdi=bool(folders) if numbers >= SPEC_DIRS_TELL_CDI else None,
         spec_dirs=folders,
     )
-    found = [entry.get("ID", "") for entry in info.get("DiscoveredDevices") or ()]
-    return Running(by="GET /info", state=state, devices=tuple(map(str, found)))
+    found = probe.member(info, "DiscoveredDevices", list, [])
+    devices = [str(device.get("ID", "")) for device in found if isinstance(device, dict)]
+    return Running(by="GET /info", state=state, devices=tuple(devices))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

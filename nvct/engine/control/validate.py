@@ -14,7 +14,7 @@ import shutil
 import tempfile
 
 from nvct.engine.containerd import dump as containerd_dump
-from nvct.engine.control import reload
+from nvct.engine.control import command, reload
 from nvct.engine.crio import config as crio
 from nvct.engine.files import writing
 from nvct.errors import EngineError
@@ -58,7 +58,8 @@ def check(
     edits: Sequence[FileEdit],
     run: Run,
     *,
-    told: bool = False,
+    root: str = "/",
+    opt_out: str = "",
     leaving: bool = False,
 ) -> list[str]:
     """Have the engine read the files as they will be; return notes.
@@ -68,8 +69,9 @@ def check(
         program: the engine's.
         edits: of its files.
         run: runs a program.
-        told: whether it runs and is to read them: one that does not take them must not be
-            restarted, whosever fault that is.
+        root: the engine's root directory as a path of this process.
+        opt_out: the option that prevents a reload of the engine; "" if there will be none. An
+            engine that refuses its files must not be restarted, whoever wrote them.
         leaving: its runtimes are to go, not to be there.
 
     Raises:
@@ -78,29 +80,31 @@ def check(
     """
     engine = wanted.engine
     after = {edit.path: edit.after for edit in edits}
-    had = os.path.exists(wanted.config)
+    had = os.path.exists(root.rstrip("/") + wanted.config)
     has = after[wanted.config] is not None if wanted.config in after else had
     words = argv(wanted, program, has_file=has)
     if not words:
         return []
-    if not shutil.which(program):
+    if not _is_here(program, root):
         return [f"not checked by {engine} itself: {os.path.basename(program)} is not here"]
     try:
-        done = _try(words, after, run)
+        done = _try(words, {root.rstrip("/") + path: data for path, data in after.items()}, run)
     except OSError as error:
         return [f"not checked by {engine} itself: no private mounts here ({error.strerror})"]
     if done.status == 0 and not leaving:
         _refuse_without_effect(wanted, done.out, "nothing was changed")
+    if done.status == command.NOT_FOUND:
+        return [f"not checked by {engine} itself: {done.reason}"]
     if done.status == 0 or _has_no_such_command(done):
         return []
     words = argv(wanted, program, has_file=had)
     before = run(words, TIMEOUT_S) if words else None
     if before and before.status != 0:
         already = f"{engine} refuses its files already as they are: {_reason(before)}"
-        if not told:
+        if not opt_out:
             return [already]
         raise EngineError(
-            already, hint="correct them, or leave it untold by --reload=none; nothing was changed"
+            already, hint=f"correct them, or leave it untold by {opt_out}; nothing was changed"
         )
     raise EngineError(
         f"{engine} refuses the new configuration: {_reason(done)}",
@@ -108,17 +112,22 @@ def check(
     )
 
 
-def in_force(wanted: Wanted, program: str, run: Run) -> None:
+def in_force(wanted: Wanted, program: str, run: Run, *, root: str = "/") -> None:
     """Have an engine print its configuration as it is now, where it can.
 
     Raises:
         EngineError: what was asked for is not in it.
     """
     words = argv(wanted, program, has_file=True) if wanted.engine == "containerd" else []
-    if words and shutil.which(program):
+    if words and _is_here(program, root):
         done = run(words, TIMEOUT_S)
         if done.status == 0:
             _refuse_without_effect(wanted, done.out)
+
+
+def _is_here(program: str, root: str) -> bool:
+    """Report whether a program is there, as far as that is known before it is run."""
+    return root != "/" or shutil.which(program) is not None
 
 
 def _refuse_without_effect(wanted: Wanted, dump: str, hint: str = "") -> None:

@@ -18,6 +18,10 @@ from nvct.engine.model import Handler, State, Wanted
 from nvct.errors import DocumentError, UnsafePathError
 from tests.support.memory import in_memory
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
 WANTED = Wanted(
     engine="docker",
     handlers=(Handler(name="nvidia", path="/usr/bin/nvidia-container-runtime"),),
@@ -104,6 +108,41 @@ def test_a_damaged_one_is_told_with_its_path(tmp_path: Path, text: str) -> None:
         Journal(str(tmp_path)).pages()
 
     assert "move it away" in caught.value.hint
+
+
+def places(document: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield the path of every value in a document."""
+    members: Iterable[tuple[str | int, object]] = ()
+    if isinstance(document, (dict, list)):
+        members = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in members:
+        yield (*path, key)
+        yield from places(value, (*path, key))
+
+
+@pytest.mark.parametrize("value", [None, True, 7, "x", "\ud800", [], [7], ["x"], {}, {"x": 7}])
+def test_any_value_of_another_kind_makes_it_damaged_or_is_read_as_it_is(
+    tmp_path: Path, value: object
+) -> None:
+    journal = Journal(str(tmp_path))
+    path = tmp_path / "docker-x.json"
+    journal.save(str(path), page())
+    good = path.read_text(encoding="utf-8")
+    refused = 0
+    for *above, last in places(json.loads(good)):
+        document = inside = json.loads(good)
+        for key in above:
+            inside = inside[key]
+        inside[last] = value
+        path.write_text(json.dumps(document), encoding="utf-8")
+        try:
+            found = journal.load(str(path))
+        except journals.DamagedJournalError:
+            refused += 1
+        else:
+            journal.save(str(path), found)
+            assert found == Page() or journal.load(str(path)) == found
+    assert refused
 
 
 def test_a_path_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from nvct.engine.change.journal import Journal, Page
 from nvct.engine.change.transaction import Transaction
 from nvct.engine.model import Files
 from nvct.errors import DocumentError, EngineConfigError, EngineError, HostError
-from tests.support.engine_pair import EXTRA, MAIN, Pair, PairHands, wanted
+from tests.support.engine_pair import EXTRA, MAIN, Pair, PairControl, wanted
 from tests.support.recording_kernel import RecordingKernel
 
 TYPE_CHECKING = False
@@ -51,8 +51,8 @@ class Host:
     def journal(self) -> Journal:
         return Journal(str(self.root / "state"))
 
-    def transaction(self, hands: PairHands | None = None) -> Transaction:
-        return Transaction(self.module, Files(str(self.root)), self.journal, hands)
+    def transaction(self, control: PairControl | None = None) -> Transaction:
+        return Transaction(self.module, Files(str(self.root)), self.journal, control)
 
     def pages(self) -> int:
         return len(self.journal.pages())
@@ -224,35 +224,35 @@ def test_a_missing_main_file_is_made_and_removed_again(tmp_path: Path) -> None:
 
 
 def test_the_engine_checks_before_anything_is_written(host: Host) -> None:
-    hands = PairHands(refuses="pair refuses the new configuration: line 2")
+    control = PairControl(refuses="pair refuses the new configuration: line 2")
 
     with pytest.raises(EngineError, match="line 2"):
-        host.transaction(hands).configure(wanted())
+        host.transaction(control).configure(wanted())
 
     assert host.read(MAIN) == BEFORE
     assert host.read(EXTRA) is None
     assert host.pages() == 0
-    assert hands.activated == []
+    assert control.activated == []
 
 
 def test_an_engine_that_does_not_come_back_gets_its_files_back(host: Host) -> None:
-    hands = PairHands(fails=1)
+    control = PairControl(fails=1)
 
     with pytest.raises(EngineError, match="line 1: no such thing") as caught:
-        host.transaction(hands).configure(wanted())
+        host.transaction(control).configure(wanted())
 
     assert caught.value.hint == "the former files are back in place"
-    assert hands.activated == [(False, False), (False, True)]
+    assert control.activated == [(False, False), (False, True)]
     assert host.read(MAIN) == BEFORE
     assert not host.path(EXTRA).parent.exists()
     assert host.pages() == 0
 
 
 def test_an_engine_that_was_ill_before_is_no_reason_to_stop_taking_back(host: Host) -> None:
-    hands = PairHands(fails=2)
+    control = PairControl(fails=2)
 
     with pytest.raises(EngineError, match="no such thing"):
-        host.transaction(hands).configure(wanted())
+        host.transaction(control).configure(wanted())
 
     assert host.read(MAIN) == BEFORE
     assert host.pages() == 0
@@ -263,7 +263,7 @@ def test_a_failed_undo_leaves_the_engine_configured(host: Host) -> None:
     configured = host.read(MAIN), host.read(EXTRA)
 
     with pytest.raises(EngineError):
-        host.transaction(PairHands(fails=1)).undo(wanted())
+        host.transaction(PairControl(fails=1)).undo(wanted())
 
     assert (host.read(MAIN), host.read(EXTRA)) == configured
     host.transaction().undo(wanted())
@@ -430,11 +430,11 @@ def test_an_engine_that_was_told_of_a_change_cut_short_is_told_again(
     host: Host, *, told: bool
 ) -> None:
     killed(host, told=told)
-    hands = PairHands()
+    control = PairControl()
 
-    done = host.transaction(hands).undo(wanted())
+    done = host.transaction(control).undo(wanted())
 
-    assert hands.activated == ([(False, True)] if told else [])
+    assert control.activated == ([(False, True)] if told else [])
     assert host.read(MAIN) == BEFORE
     assert host.pages() == 0
     assert done.notes[0] == "an earlier change of pair was cut short: its files are as before it"
@@ -444,7 +444,7 @@ def test_what_others_wrote_after_a_change_cut_short_stays(host: Host) -> None:
     killed(host, told=True)
     host.write(b"theirs\n")
 
-    done = host.transaction(PairHands(fails=1)).undo(wanted())
+    done = host.transaction(PairControl(fails=1)).undo(wanted())
 
     assert host.read(MAIN) == b"theirs\n"
     assert host.read(EXTRA) is None
@@ -496,19 +496,19 @@ def test_undo_goes_on_where_the_engine_refused_the_original_too(
     host.transaction().configure(wanted())
     if changed:
         host.write(b"# others\n" + (host.read(MAIN) or b""))
-    hands = PairHands(refuses="pair refuses the new configuration: runc is not there")
+    control = PairControl(refuses="pair refuses the new configuration: runc is not there")
 
-    done = host.transaction(hands).undo(wanted())
+    done = host.transaction(control).undo(wanted())
 
     assert host.read(MAIN) == (b"# others\n" if changed else b"") + BEFORE
-    assert hands.activated == []
+    assert control.activated == []
     assert done.notes[0] == (
         "pair refuses the new configuration: runc is not there: so were its files before nvct; "
         "pair is not reloaded"
     )
 
 
-class Picky(PairHands):
+class Picky(PairControl):
     """Refuses a file with a word of others."""
 
     def check(self, edits: Sequence[FileEdit]) -> list[str]:

@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 
 from nvct.engine.control.command import Done
-from nvct.engine.control.engine_control import EngineHands
+from nvct.engine.control.engine_control import EngineControl
 from nvct.engine.control.processes import Process
+from nvct.engine.control.reload import HostReloader
 from nvct.engine.detected_engine import Engine
 from nvct.engine.model import Handler, Wanted
 from nvct.errors import EngineError
@@ -50,15 +51,26 @@ def pid() -> Iterator[int]:
         process.kill()
 
 
-def hands(pid: int, path: Path, run: object = None, **more: object) -> EngineHands:
+def control(
+    pid: int,
+    path: Path,
+    run: object = None,
+    way: str = "auto",
+    *,
+    again: bool = True,
+    **more: object,
+) -> EngineControl:
     found = Engine(engine="docker", pid=pid, unit="docker.service", socket=str(path))
 
     def look(pid: int) -> Process:
         return Process(engine="docker", pid=pid, exe="/usr/bin/dockerd")
 
-    made = EngineHands(
-        wanted=WANTED, program="", found=found, way="auto", look=look, again=lambda: found,
+    made = EngineControl(
+        options=WANTED, program="", socket=found.socket,
         run=run or (lambda *_: Done(status=1)),  # type: ignore[arg-type]
+        reloader=HostReloader(
+            engine="docker", found=found, way=way, look=look, again=lambda: found if again else None
+        ),
     )  # fmt: skip
     return replace(made, **more)  # type: ignore[arg-type]
 
@@ -66,7 +78,7 @@ def hands(pid: int, path: Path, run: object = None, **more: object) -> EngineHan
 def test_a_signal_and_the_runtime_is_listed(pid: int, path: Path) -> None:
     answers = info("runc"), RELOADED, info("runc"), info("runc", "nvidia")
     with serving(path, *answers):
-        notes = hands(pid, path).activate(restart=False)
+        notes = control(pid, path).activate(restart=False)
 
     assert notes == [
         f"docker (process {pid}) was told to read its file again; its containers run on"
@@ -76,14 +88,14 @@ def test_a_signal_and_the_runtime_is_listed(pid: int, path: Path) -> None:
 def test_runtimes_are_in_force_before_the_restart_that_cdi_needs(pid: int, path: Path) -> None:
     answers = info("runc"), RELOADED, info("runc"), info("runc", "nvidia")
     with serving(path, *answers):
-        notes = hands(pid, path).activate(restart=True)
+        notes = control(pid, path).activate(restart=True)
 
     assert "was told to read its file again" in notes[0]
     assert "--reload=restart" in notes[1]
 
 
 def test_what_was_ill_before_is_not_blamed_on_the_change(pid: int, path: Path) -> None:
-    notes = hands(pid, path).activate(restart=False)
+    notes = control(pid, path).activate(restart=False)
 
     assert len(notes) == 2
     assert notes[1].startswith("not seen whether docker is well: it was not before either (")
@@ -99,7 +111,7 @@ def test_an_engine_that_falls_silent_is_told_with_its_last_words(pid: int, path:
         serving(path, info("runc"), RELOADED, info("runc")),
         pytest.raises(EngineError, match="no such runtime"),
     ):
-        hands(pid, path, run, timeout_s=0).activate(restart=False)
+        control(pid, path, run, timeout_s=0).activate(restart=False)
 
 
 def test_a_dockerd_that_refuses_its_files_in_silence_is_told(pid: int, path: Path) -> None:
@@ -107,26 +119,24 @@ def test_a_dockerd_that_refuses_its_files_in_silence_is_told(pid: int, path: Pat
         serving(path, info("runc", "nvidia"), answer("")),
         pytest.raises(EngineError, match="dockerd does not take its files within 0 s"),
     ):
-        hands(pid, path, timeout_s=0).activate(restart=False)
+        control(pid, path, timeout_s=0).activate(restart=False)
 
 
 def test_runtimes_that_dockerd_keeps_after_an_undo_are_told(pid: int, path: Path) -> None:
     listed = info("runc", "nvidia")
     with serving(path, listed, RELOADED, listed, listed):
-        notes = hands(pid, path, leaving=True).activate(restart=False)
+        notes = control(pid, path, leaving=True).activate(restart=False)
 
     assert notes[1:] == ["dockerd keeps nvidia until it is restarted"]
 
 
 def test_files_that_are_back_need_not_hold_the_runtime(pid: int, path: Path) -> None:
     with serving(path, info("runc"), RELOADED, info("runc"), info("runc")):
-        assert hands(pid, path).activate(restart=False, back=True) == []
+        assert control(pid, path).activate(restart=False, back=True) == []
 
 
 def test_an_engine_that_does_not_run_after_its_restart_is_told(pid: int, path: Path) -> None:
-    made = hands(
-        pid, path, lambda *_: Done(status=0), way="restart", again=lambda: None, timeout_s=0
-    )
+    made = control(pid, path, lambda *_: Done(status=0), way="restart", again=False, timeout_s=0)
 
     with (
         serving(path, info("runc")),
@@ -135,8 +145,23 @@ def test_an_engine_that_does_not_run_after_its_restart_is_told(pid: int, path: P
         made.activate(restart=True)
 
 
+def test_files_whose_place_below_the_engines_root_is_unknown_are_not_checked(
+    path: Path, tmp_path: Path
+) -> None:
+    made = control(0, path, program="dockerd", root=str(tmp_path / "host"))
+
+    assert made.check([]) == [
+        "not checked by docker itself: where it has /etc/docker/daemon.json is unknown"
+    ]
+
+
+def test_an_engine_that_has_to_be_well_is_not_excused(pid: int, path: Path) -> None:
+    with pytest.raises(EngineError, match="dockerd does not take its files"):
+        control(pid, path, must_be_well=True, timeout_s=0).activate(restart=False)
+
+
 def test_nothing_is_done_to_what_does_not_run(path: Path) -> None:
-    made = hands(0, path)
+    made = control(0, path)
 
     assert made.activate(restart=False) == []
     assert made.check([]) == []

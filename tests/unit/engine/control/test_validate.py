@@ -51,8 +51,8 @@ def edit(path: Path, after: bytes | None = NEW) -> FileEdit:
     return FileEdit(path=str(path), before=before, after=after)
 
 
-def check(program: str, main: Path, *edits: FileEdit, told: bool = False) -> list[str]:
-    return validate.check(wanted("containerd", main), program, edits, command.run, told=told)
+def check(program: str, main: Path, *edits: FileEdit, opt_out: str = "") -> list[str]:
+    return validate.check(wanted("containerd", main), program, edits, command.run, opt_out=opt_out)
 
 
 def wanted(engine: str, main: Path) -> Wanted:
@@ -134,7 +134,7 @@ def test_an_engine_that_runs_is_not_told_to_read_what_it_refuses(tmp_path: Path)
     main = config(tmp_path)
 
     with pytest.raises(EngineError, match="refuses its files already as they are: bad plugin"):
-        check(engine(tmp_path, "echo bad plugin >&2; exit 1"), main, edit(main), told=True)
+        check(engine(tmp_path, "echo bad plugin >&2; exit 1"), main, edit(main), opt_out="--x")
 
 
 @pytest.mark.usefixtures("private")

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import pytest
 
+from nvct.engine.control.engine_control import EngineControl
 from nvct.engine.model import FileEdit, Wanted
 from nvct.errors import EngineError
-from nvct.installer.engine_control import ContainerHands
-from nvct.installer.host import HostFiles, HostPrograms
+from nvct.installer.engine_reload import ContainerReloader
+from nvct.installer.host import HostPrograms
 from tests.support.forked import may_unshare
 
 TYPE_CHECKING = False
@@ -27,10 +28,11 @@ def check(folder: Path, restart: str) -> Sequence[str]:
     config = folder / "config.toml"
     config.write_bytes(b"old")
     wanted = Wanted(engine="containerd", handlers=(), config=str(config), executable=str(program))
-    hands = ContainerHands(
-        wanted=wanted, files=HostFiles(), run=HostPrograms("/"), socket="", restart=restart
+    reloader = ContainerReloader(engine="containerd", mode=restart, socket="")
+    control = EngineControl(
+        options=wanted, program=str(program), reloader=reloader, run=HostPrograms("/")
     )
-    return hands.check([FileEdit(path=str(config), before=b"old", after=b"new")])
+    return control.check([FileEdit(path=str(config), before=b"old", after=b"new")])
 
 
 @pytest.mark.skipif(not may_unshare(), reason="needs CAP_SYS_ADMIN")

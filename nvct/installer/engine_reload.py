@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How an engine is reloaded from a container: by its socket, or by the host's systemd."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from nvct.engine.control import reload
+from nvct.engine.control.reload import Reload, Reloader
+from nvct.errors import EngineError
+from nvct.installer.signals import Patience, hang_up
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.engine.control.command import Run
+
+OPT_OUT = "--restart-mode=none"
+TIMEOUT_S = 60.0  # for an engine to be well again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerReloader(Reloader):
+    """Reloads an engine of the host that this container runs on.
+
+    Attributes:
+        engine: its name, and its unit's.
+        mode: "signal", "systemd" or "none".
+        socket: of the engine, as it is here.
+        patience: with a signal.
+    """
+
+    engine: str
+    mode: str
+    socket: str
+    patience: Patience = field(default_factory=Patience)
+
+    def opt_out(self) -> str:
+        """Return the option that prevents the reload."""
+        return "" if self.mode == "none" else OPT_OUT
+
+    def choose(self, *, restart: bool, leaving: bool) -> Reload:
+        """Return what to do."""
+        del restart, leaving  # the user's restart mode has decided
+        if self.mode == "none":
+            note = f"{self.engine} is not restarted ({OPT_OUT}): it knows of this later"
+            return Reload(note=note)
+        if self.mode == "systemd":
+            return Reload(action="restart", argv=("systemctl", "restart", self.engine))
+        return Reload(action="signal")
+
+    def carry_out(self, chosen: Reload, run: Run, *, back: bool) -> str:
+        """Reload the engine; return a note."""
+        if chosen.action == "restart":
+            done = run(list(chosen.argv), reload.RESTART_TIMEOUT_S)
+            if done.status:
+                raise EngineError(
+                    f"{self.engine} does not start again: {done.reason}",
+                    hint="see its log on the host; --host-root is where the host's files are",
+                )
+            return ""
+        patience = replace(self.patience, attempts=1) if back else self.patience
+        try:
+            hang_up(self.engine, self.socket, patience)
+        except EngineError:
+            if not back:
+                raise  # else it is down with the files that failed; its service manager tries on
+        return ""
