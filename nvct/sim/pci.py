@@ -22,7 +22,8 @@ CONFIG_SIZE = 4096
 RESOURCES = 13  # six base addresses, the ROM, six of virtual functions
 # Memory, I/O, bus master; SERR. And: there is a list of capabilities.
 COMMAND, STATUS = 0x0406 | 0x0001, 0x0010
-POWER, MSI, EXPRESS, VENDOR, MSI_X = 0x60, 0x68, 0x78, 0x9C, 0xC8
+POWER, MSI, EXPRESS, VENDOR, MSI_X = 0x60, 0x68, 0x78, 0xB4, 0xC8
+VGPU_VENDOR = 0xD4  # a longer one: after the others
 VENDOR_LENGTH = 20
 VGPU_SIGNATURE = b"VF"
 VGPU_TEXT = 10  # bytes of each text in a record
@@ -108,16 +109,17 @@ def _base_address(space: bytearray, index: int, first: int, flags: int) -> None:
 def _capabilities(space: bytearray, device: Device) -> None:
     """Write the two lists; the first byte of each entry is its kind, the second the next one."""
     link = device.generation | 16 << 4  # the width is 16
+    vendor_specific = VGPU_VENDOR if device.vgpu else VENDOR
     struct.pack_into("<BBHHH", space, POWER, 0x01, MSI, 0x0003, 0x0008, 0)  # D0 kept at a reset
     struct.pack_into("<BBHQHH", space, MSI, 0x05, EXPRESS, 0x0080, 0, 0, 0)
-    struct.pack_into("<BBH", space, EXPRESS, 0x10, VENDOR, 0x0002)  # version 2, endpoint
+    struct.pack_into("<BBH", space, EXPRESS, 0x10, vendor_specific, 0x0002)  # version 2, endpoint
     struct.pack_into("<IHH", space, EXPRESS + 4, 0x112C8DE1, 0x2930, 0)
     struct.pack_into("<IHH", space, EXPRESS + 12, link | 0x400, 0, link)
     struct.pack_into("<IHH", space, EXPRESS + 36, 0, 0, 0)
     struct.pack_into("<IH", space, EXPRESS + 44, (1 << device.generation + 1) - 2, link & 0xF)
     vendor = _vgpu(*device.vgpu) if device.vgpu else bytes(VENDOR_LENGTH - 3)
     struct.pack_into(
-        f"<BBB{len(vendor)}s", space, VENDOR, 0x09, MSI_X, 3 + len(vendor), vendor
+        f"<BBB{len(vendor)}s", space, vendor_specific, 0x09, MSI_X, 3 + len(vendor), vendor
     )  # fmt: skip
     struct.pack_into("<BBHII", space, MSI_X, 0x11, 0, 0x8005, 0x00B90000, 0x00BA0000)
     struct.pack_into("<I", space, ERRORS, 0x0001 | 2 << 16 | SERIAL << 20)

@@ -42,6 +42,8 @@ class Model:
     Attributes:
         kind: its PCI class.
         bar1: MiB of its second base address.
+        cores, buswidth: CUDA cores, and bits of the memory's bus.
+        fan: speed in per cent, 0 for a board without fans.
         ecc, serial: 1 where it has ECC memory, a serial number.
         nvlinks: how many NVLinks it has.
         nvlink: their version as NVML numbers it.
@@ -63,6 +65,9 @@ class Model:
     gsp: str
     kind: int = 0x030200
     bar1: int = 256
+    cores: int = 0
+    buswidth: int = 0
+    fan: int = 0
     ecc: int = 1
     serial: int = 1
     nvlinks: int = 0

@@ -243,7 +243,7 @@ def first_state(name: str, chosen: profile.Profile, version: str, tree: Path) ->
             **({"serial": serial} if model.serial else {}), migcapable=model.migcapable,
             mig=int(place.mig is not None), lost=0, power=model.power, temp=model.temp,
             vbios=model.vbios, **{"class": f"0x{model.kind:06x}"}, bar1=model.bar1,
-            ecccapable=model.ecc, **place.where(), **_vgpu(model),
+            ecccapable=model.ecc, **place.where(), **_known(model),
         )  # fmt: skip
     for switch in chosen.switches:
         first.add("switch", **asdict(switch))
@@ -258,10 +258,13 @@ def first_state(name: str, chosen: profile.Profile, version: str, tree: Path) ->
     return first
 
 
-def _vgpu(model: profile.Model) -> dict[str, str]:
-    if not model.vgpuhost:
-        return {}
-    return {"vgpuhost": model.vgpuhost, "vgpubranch": model.vgpubranch}
+def _known(model: profile.Model) -> dict[str, str | int]:
+    """Return the fields that not every model has."""
+    fields: dict[str, str | int] = {
+        "cores": model.cores, "buswidth": model.buswidth, "fan": model.fan,
+        "vgpuhost": model.vgpuhost, "vgpubranch": model.vgpubranch,
+    }  # fmt: skip
+    return {key: value for key, value in fields.items() if value}
 
 
 def _fill(node: Node, first: state.State, built: dict[str, Path] | None) -> None:

@@ -29,6 +29,9 @@ REPOSITORY = Path(__file__).parents[2]
 PROGRAMS = Path(sys.executable).parent
 SIGNALS = ("env", "--default-signal")
 """Engines that are told by SIGHUP ignore it for ever if tests run by nohup."""
+DIE_WITH_TESTS = ("setpriv", "--pdeathsig=KILL")
+"""Tests that are killed end nothing themselves."""
+GROUP = "nvct-test-"
 NAMESPACES = ("mount", "net", "uts", "ipc", "pid")
 START = (
     "import sys; sys.path.insert(0, {repository!r}); from tests.engines.inside import main; "
@@ -55,12 +58,13 @@ class Box:
             AssertionError: its first process fails for another reason, which is ours.
         """
         self.work = work
-        self.cgroup = f"nvct-test-{os.getpid()}"
+        self.cgroup = f"{GROUP}{os.getpid()}"
+        _remove_abandoned_groups()
         self._daemons: list[subprocess.Popen[bytes]] = []
         self._env = {"PATH": ":".join([str(PROGRAMS), *DEFAULT_PATH_DIRS]), "HOME": "/root"}
         code = START.format(repository=str(REPOSITORY))
         command = [
-            *SIGNALS, "unshare", *(f"--{name}" for name in NAMESPACES), "--fork", "--kill-child",
+            *SIGNALS, *DIE_WITH_TESTS, "unshare", *(f"--{name}" for name in NAMESPACES), "--fork", "--kill-child",
             "--mount-proc", "--propagation=private",
             sys.executable, "-c", code, str(engines), str(node.tree), str(work), driver_root,
         ]  # fmt: skip
@@ -145,22 +149,34 @@ class Box:
         self._process.communicate()
         for daemon in self._daemons:
             daemon.wait()
-        for hierarchy in Path("/sys/fs/cgroup").iterdir():
-            self._remove_groups(hierarchy / self.cgroup)
-        self._remove_groups(Path("/sys/fs/cgroup", self.cgroup))
-
-    def _remove_groups(self, top: Path) -> None:
-        for folder, _, _ in os.walk(top, topdown=False):
-            for _ in range(50):
-                try:
-                    os.rmdir(folder)
-                    break
-                except OSError:
-                    time.sleep(0.02)  # its processes are still being taken out
+        for top in _groups(self.cgroup):
+            _remove_groups(top)
 
     def _into(self, words: list[str]) -> list[str]:
         kinds = (f"--{name}" for name in NAMESPACES)
         return [*SIGNALS, "nsenter", f"--target={self.init}", *kinds, "--", *words]
+
+
+def _groups(pattern: str) -> list[Path]:
+    hierarchies = Path("/sys/fs/cgroup")
+    return [*hierarchies.glob(pattern), *hierarchies.glob(f"*/{pattern}")]
+
+
+def _remove_groups(top: Path) -> None:
+    for folder, _, _ in os.walk(top, topdown=False):
+        for _ in range(50):
+            try:
+                os.rmdir(folder)
+                break
+            except OSError:
+                time.sleep(0.02)  # its processes are still being taken out
+
+
+def _remove_abandoned_groups() -> None:
+    """Remove the groups of tests that were killed."""
+    for top in _groups(f"{GROUP}*"):
+        if not Path("/proc", top.name.removeprefix(GROUP)).exists():
+            _remove_groups(top)
 
 
 DRIVER_ROOT = attach.DRIVER_ROOT

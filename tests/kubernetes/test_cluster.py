@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,14 +13,29 @@ import pytest
 from nvct.errors import ContainerNotPossibleError
 from nvct.sim import tree
 from tests.engines import conftest as engines
-from tests.engines.box import DRIVER_ROOT, Box
+from tests.engines.box import DRIVER_ROOT, REPOSITORY, Box
 from tests.engines.releases import of_release
+from tests.kubernetes.api import wait
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.conftest import CASES
 from tests.kubernetes.pods import Pod, run
 
 pytestmark = pytest.mark.slow
 RUNS = 3
+KILLED = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from nvct.sim import tree
+from tests.engines.box import Box
+programs, node, work = (Path(argument) for argument in sys.argv[2:5])
+box = Box(programs, tree.load(node), work, sys.argv[5])
+assert box.call("mkdir", "-p", f"/sys/fs/cgroup/pids/{box.cgroup}/pod").returncode == 0
+assert box.start(["sleep", "1000"], "sleep.log")
+print(box.init, flush=True)
+time.sleep(1000)
+"""
+"""Tests with a machine in which a daemon runs and a group was made."""
 FILES = tuple(
     Path(name)
     for name in (
@@ -54,6 +71,36 @@ def test_three_runs_leave_no_process_mount_group_or_file(
     except ContainerNotPossibleError as error:
         pytest.skip(error.message)
     finally:
+        tree.destroy(node)
+
+
+@pytest.mark.parametrize("release", [of_release("trixie")])
+def test_tests_that_are_killed_leave_no_process_and_the_next_remove_their_groups(
+    release: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    programs, node, work = engines.prepare(release, tmp_path_factory)
+    arguments = [str(REPOSITORY), str(programs), str(node.tree), str(work), DRIVER_ROOT]
+    tests = subprocess.Popen(
+        [sys.executable, "-c", KILLED, *arguments], stdout=subprocess.PIPE, text=True
+    )
+    assert tests.stdout is not None
+    try:
+        said = tests.stdout.readline()
+        if not said:
+            pytest.skip("no private machine here")
+        init = Path("/proc", said.strip())
+        assert init.exists()
+        group = f"nvct-test-{tests.pid}"
+        tests.kill()
+        tests.wait()
+        assert wait(lambda: not init.exists())
+        assert list(Path("/sys/fs/cgroup").glob(f"*/{group}"))
+        Box(programs, node, work, DRIVER_ROOT).close()
+        assert not list(Path("/sys/fs/cgroup").glob(f"*/{group}"))
+    finally:
+        tests.kill()
+        tests.wait()
+        tests.stdout.close()
         tree.destroy(node)
 
 

@@ -22,7 +22,7 @@ from nvct.errors import ContainerNotPossibleError, HostError
 
 FOLDER = Path(__file__).parent
 NVML_SOURCES = (
-    "core.c", "device.c", "event.c", "fault.c", "mig.c", "mig_change.c", "mig_compute.c",
+    "core.c", "device.c", "event.c", "fault.c", "idle.c", "mig.c", "mig_change.c", "mig_compute.c",
     "record.c", "state.c", "telemetry.c", "topology.c", "unsupported.c", "uuid5.c",
     "visibility.c",
 )  # fmt: skip

@@ -288,9 +288,6 @@ GPU_NUMBER(nvmlDeviceGetModuleId, WHOLE_GPU, index)
 GPU_NUMBER(nvmlDeviceGetBrand, ANY_DEVICE, brand)
 GPU_NUMBER(nvmlDeviceGetArchitecture, ANY_DEVICE, arch)
 GPU_NUMBER(nvmlDeviceGetPersistenceMode, WHOLE_GPU, persistence)
-GPU_NUMBER(nvmlDeviceGetEnforcedPowerLimit, WHOLE_GPU, power)
-GPU_NUMBER(nvmlDeviceGetPowerManagementLimit, WHOLE_GPU, power)
-GPU_NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, WHOLE_GPU, power)
 
 API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
@@ -386,8 +383,9 @@ API nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t *
 
 /* --- memory ------------------------------------------------------------------------------- */
 
+/* `used` is what programs use and what the driver has reserved. */
 static nvmlReturn_t memory_of(nvmlDevice_t device, unsigned long long *total,
-                              unsigned long long *used)
+                              unsigned long long *used, unsigned long long *reserved)
 {
     struct target t;
     nvmlReturn_t result = begin_device(device, ANY_DEVICE, &t);
@@ -395,18 +393,19 @@ static nvmlReturn_t memory_of(nvmlDevice_t device, unsigned long long *total,
         return result;
     *total = t.gpu->memory;
     *used = t.gpu->memory_used;
+    *reserved = t.gpu->memory_reserved;
     if (t.ci) {
         const struct profile *profile = find_profile(t.state, t.gpu->index, t.gi->profile);
         *total = profile ? profile->memory_mb << 20 : 0;
-        *used = *total / 1024;
+        *used = *reserved = *total / 1024;
     }
     return finish(NVML_SUCCESS);
 }
 
 API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
-    unsigned long long total, used;
-    nvmlReturn_t result = memory_of(device, &total, &used);
+    unsigned long long total, used, reserved;
+    nvmlReturn_t result = memory_of(device, &total, &used, &reserved);
     if (result || !memory)
         return result ? result : NVML_ERROR_INVALID_ARGUMENT;
     *memory = (nvmlMemory_t){total, total - used, used};
@@ -415,16 +414,16 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memo
 
 API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
-    unsigned long long total, used;
-    nvmlReturn_t result = memory_of(device, &total, &used);
+    unsigned long long total, used, reserved;
+    nvmlReturn_t result = memory_of(device, &total, &used, &reserved);
     if (result || !memory)
         return result ? result : NVML_ERROR_INVALID_ARGUMENT;
     if (memory->version != NVML_STRUCT(nvmlMemory_v2_t, 2))
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     memory->total = total;
-    memory->reserved = used; /* an idle GPU: all that is used is the driver's */
+    memory->reserved = reserved;
     memory->free = total - used;
-    memory->used = 0;
+    memory->used = used - reserved;
     return NVML_SUCCESS;
 }
 

@@ -81,7 +81,7 @@ typedef struct {
 
 typedef struct {
     unsigned int version, value;
-} nvmlVersioned32_t; /* nvmlDeviceAddressingMode_t and nvmlMarginTemperature_t */
+} nvmlVersioned32_t; /* nvmlDeviceAddressingMode_t, nvmlMarginTemperature_t, nvmlGpmSupport_t */
 
 typedef struct {
     unsigned int version, sensorType;
@@ -115,6 +115,20 @@ typedef struct {
     nvmlReturn_t nvmlReturn;
     unsigned long long value;
 } nvmlFieldValue_t;
+
+enum { NVML_VALUE_UNSIGNED_INT = 1, NVML_VALUE_UNSIGNED_LONG_LONG = 3 };
+
+typedef struct {
+    unsigned long long referenceTime, violationTime;
+} nvmlViolationTime_t;
+
+typedef struct {
+    unsigned int max, high, partial, low, none;
+} nvmlRowRemapperHistogramValues_t;
+
+typedef struct {
+    unsigned int sessionsCount, averageFPS, averageLatency;
+} nvmlFBCStats_t;
 
 typedef struct {
     unsigned int start, size;

@@ -172,7 +172,8 @@ static bool parse_gpu(const char *line, struct gpu *gpu)
             gpu->cc_minor = (unsigned)value;
     }
     field_number(line, "memory", &gpu->memory);
-    gpu->memory_used = gpu->memory / 1024 * 7; /* what an idle driver keeps: some 0.7 per cent */
+    gpu->memory_reserved = gpu->memory / 1024 * 7; /* what an idle driver keeps: some 0.7 per cent */
+    gpu->memory_used = gpu->memory_reserved;
     field_number(line, "used", &gpu->memory_used);
     field_number(line, "eccerrors", &gpu->ecc_errors);
     gpu->arch = field_unsigned(line, "arch", UINT_MAX);
@@ -185,6 +186,11 @@ static bool parse_gpu(const char *line, struct gpu *gpu)
     gpu->ecc = field_unsigned(line, "ecc", 1);
     gpu->ecc_capable = field_unsigned(line, "ecccapable", 1);
     gpu->bar1 = field_unsigned(line, "bar1", 0);
+    gpu->cores = field_unsigned(line, "cores", 0);
+    gpu->bus_width = field_unsigned(line, "buswidth", 0);
+    gpu->fan = field_unsigned(line, "fan", 0);
+    char host[32];
+    gpu->is_virtual = field_text(line, "vgpuhost", host, sizeof(host));
     parse_path(line, gpu);
     parse_links(line, gpu);
     gpu->addressing = field_unsigned(line, "addressing", 0);
@@ -193,6 +199,8 @@ static bool parse_gpu(const char *line, struct gpu *gpu)
     gpu->lost = field_unsigned(line, "lost", 0);
     if (gpu->memory)
         gpu->memory_used = gpu->memory_used > gpu->memory ? gpu->memory : gpu->memory_used;
+    if (gpu->memory_reserved > gpu->memory_used)
+        gpu->memory_reserved = gpu->memory_used;
     return true;
 }
 

@@ -9,6 +9,7 @@
  *
  * Keys that a record may lack: of gpu `vbios`, `board`, `util` (per cent), `used` (bytes), `ecc`,
  * `eccerrors`, `persistence`, `addressing` (NVML's number), `ecccapable`, `class`, `bar1` (MiB),
+ * `cores`, `buswidth` (bits of the memory's bus), `fan` (per cent), `vgpuhost` (of a vGPU alone),
  * `path`, `nvlink` (NVML's number of the version) with `links`, as in `1,1,s0`; of profile `kind`
  * (NVML_GPU_INSTANCE_PROFILE_*, by the name otherwise); of ci `start` and `size`; of event `gi`, `ci`.
  */
@@ -64,8 +65,9 @@ struct gpu {
     unsigned nvlink, n_links;
     struct nvlink links[MAX_LINKS];
     unsigned power, temperature, utilization, board, persistence, ecc, addressing;
-    unsigned long long memory, memory_used, ecc_errors, bar1;
-    bool ecc_capable, mig_capable, mig, lost;
+    unsigned cores, bus_width, fan; /* 0: not known */
+    unsigned long long memory, memory_used, memory_reserved, ecc_errors, bar1;
+    bool ecc_capable, mig_capable, mig, lost, is_virtual;
     char uuid[UUID_LENGTH], name[NVML_NAME_LENGTH], bus_id[NVML_BUS_ID_LENGTH];
     char serial[SERIAL_LENGTH], vbios[32];
     enum visibility seen;
@@ -198,6 +200,31 @@ nvmlReturn_t copy_text(const char *from, char *to, unsigned length);
 bool is_initialized(void);
 void wait_ms(unsigned ms);
 unsigned long long now_us(void);
+
+/* telemetry.c: one number of one GPU; `choose` sees what the caller asked for in `question`. */
+enum { ARCH_VOLTA = 5, ARCH_TURING = 6, ARCH_AMPERE = 7, ARCH_ADA = 8, ARCH_HOPPER = 9 };
+enum { CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEMORY, CLOCK_VIDEO, CLOCK_KINDS };
+enum { BRAND_GEFORCE = 5 };
+typedef nvmlReturn_t (*choose_t)(const struct gpu *gpu, unsigned question, unsigned *out);
+nvmlReturn_t ask(nvmlDevice_t device, choose_t choose, unsigned question, unsigned *out);
+nvmlReturn_t always(const struct gpu *gpu, unsigned value, unsigned *out);
+nvmlReturn_t choose_generation(const struct gpu *gpu, unsigned question, unsigned *out);
+nvmlReturn_t choose_max_clock(const struct gpu *gpu, unsigned kind, unsigned *out);
+nvmlReturn_t choose_remapping(const struct gpu *gpu, unsigned question, unsigned *out);
+nvmlReturn_t empty_list(nvmlDevice_t device, unsigned *count);
+
+#define CONSTANT(function, value)                                                                  \
+    API nvmlReturn_t function(nvmlDevice_t device, unsigned *out)                                  \
+    {                                                                                              \
+        return ask(device, always, value, out);                                                    \
+    }
+
+#define EMPTY_LIST(function)                                                                       \
+    API nvmlReturn_t function(nvmlDevice_t device, unsigned *count, void *items)                   \
+    {                                                                                              \
+        (void)items;                                                                               \
+        return empty_list(device, count);                                                          \
+    }
 
 /* fault.c: what is wrong with the driver as a whole happens here. The caller has the lock. */
 void suffer(struct snapshot *s);

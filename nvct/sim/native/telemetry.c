@@ -8,13 +8,7 @@
 
 #include "simulation.h"
 
-enum { ARCH_VOLTA = 5, ARCH_TURING = 6, ARCH_AMPERE = 7, ARCH_ADA = 8, ARCH_HOPPER = 9 };
-enum { CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEMORY, CLOCK_VIDEO, CLOCK_KINDS };
-
-/* One number of one GPU; `choose` sees what the caller asked for in `question`. */
-typedef nvmlReturn_t (*choose_t)(const struct gpu *gpu, unsigned question, unsigned *out);
-
-static nvmlReturn_t ask(nvmlDevice_t device, choose_t choose, unsigned question, unsigned *out)
+nvmlReturn_t ask(nvmlDevice_t device, choose_t choose, unsigned question, unsigned *out)
 {
     struct target t;
     nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
@@ -23,36 +17,28 @@ static nvmlReturn_t ask(nvmlDevice_t device, choose_t choose, unsigned question,
     return finish(out ? choose(t.gpu, question, out) : NVML_ERROR_INVALID_ARGUMENT);
 }
 
-static nvmlReturn_t always(const struct gpu *gpu, unsigned value, unsigned *out)
+nvmlReturn_t always(const struct gpu *gpu, unsigned value, unsigned *out)
 {
     (void)gpu;
     *out = value;
     return NVML_SUCCESS;
 }
 
-#define CONSTANT(function, value)                                                                  \
-    API nvmlReturn_t function(nvmlDevice_t device, unsigned *out)                                  \
-    {                                                                                              \
-        return ask(device, always, value, out);                                                    \
-    }
-
 CONSTANT(nvmlDeviceGetComputeMode, 0)
 CONSTANT(nvmlDeviceGetDisplayMode, 0)
 CONSTANT(nvmlDeviceGetDisplayActive, 0)
 CONSTANT(nvmlDeviceGetMultiGpuBoard, 0)
-CONSTANT(nvmlDeviceGetPowerManagementMode, 1)
 CONSTANT(nvmlDeviceGetPerformanceState, 0)
 CONSTANT(nvmlDeviceGetPowerState, 0)
 CONSTANT(nvmlDeviceGetMaxPcieLinkWidth, 16)
 CONSTANT(nvmlDeviceGetCurrPcieLinkWidth, 16)
 CONSTANT(nvmlDeviceGetPcieReplayCounter, 0)
-CONSTANT(nvmlDeviceGetVirtualizationMode, 0)
 CONSTANT(nvmlDeviceGetPowerSource, 0)
 CONSTANT(nvmlDeviceGetBusType, 2) /* PCI Express */
 
 /* --- links, clocks, power, temperature ---------------------------------------------------- */
 
-static nvmlReturn_t choose_generation(const struct gpu *gpu, unsigned question, unsigned *out)
+nvmlReturn_t choose_generation(const struct gpu *gpu, unsigned question, unsigned *out)
 {
     (void)question;
     *out = gpu->arch >= ARCH_HOPPER ? 5 : gpu->arch >= ARCH_AMPERE ? 4 : 3;
@@ -81,6 +67,8 @@ API nvmlReturn_t nvmlDeviceGetPcieLinkMaxSpeed(nvmlDevice_t device, unsigned *ou
 
 static nvmlReturn_t choose_throughput(const struct gpu *gpu, unsigned counter, unsigned *out)
 {
+    if (gpu->is_virtual)
+        return NVML_ERROR_NOT_SUPPORTED;
     return counter < 2 ? always(gpu, 0, out) : NVML_ERROR_INVALID_ARGUMENT;
 }
 
@@ -90,7 +78,7 @@ API nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, unsigned count
 }
 
 /* MHz at most; clock domains graphics, SM, memory, video. */
-static nvmlReturn_t choose_max_clock(const struct gpu *gpu, unsigned kind, unsigned *out)
+nvmlReturn_t choose_max_clock(const struct gpu *gpu, unsigned kind, unsigned *out)
 {
     static const struct {
         unsigned arch, mhz[CLOCK_KINDS];
@@ -151,9 +139,43 @@ API nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t device, unsigned kind, unsigned
     return ask(device, which == CURRENT ? choose_clock : choose_max_clock, kind, out);
 }
 
+/* A vGPU knows nothing of the power and the temperature of its board. */
+static nvmlReturn_t choose_limit(const struct gpu *gpu, unsigned question, unsigned *out)
+{
+    (void)question;
+    return gpu->power ? always(gpu, gpu->power, out) : NVML_ERROR_NOT_SUPPORTED;
+}
+
+API nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned *out)
+{
+    return ask(device, choose_limit, 0, out);
+}
+
+API nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsigned *out)
+{
+    return ask(device, choose_limit, 0, out);
+}
+
+API nvmlReturn_t nvmlDeviceGetPowerManagementDefaultLimit(nvmlDevice_t device, unsigned *out)
+{
+    return ask(device, choose_limit, 0, out);
+}
+
+static nvmlReturn_t choose_power_management(const struct gpu *gpu, unsigned on, unsigned *out)
+{
+    return gpu->power ? always(gpu, on, out) : NVML_ERROR_NOT_SUPPORTED;
+}
+
+API nvmlReturn_t nvmlDeviceGetPowerManagementMode(nvmlDevice_t device, unsigned *out)
+{
+    return ask(device, choose_power_management, 1, out);
+}
+
 static nvmlReturn_t choose_power(const struct gpu *gpu, unsigned question, unsigned *out)
 {
     (void)question;
+    if (!gpu->power)
+        return NVML_ERROR_NOT_SUPPORTED;
     *out = gpu->power / 10 + gpu->power / 100 * gpu->utilization / 100 * 90; /* milliwatts */
     return NVML_SUCCESS;
 }
@@ -172,6 +194,8 @@ API nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t devic
         return result;
     if (!least || !most)
         return finish(NVML_ERROR_INVALID_ARGUMENT);
+    if (!t.gpu->power)
+        return finish(NVML_ERROR_NOT_SUPPORTED);
     *least = t.gpu->power / 7 * 2;
     *most = t.gpu->power;
     return finish(NVML_SUCCESS);
@@ -186,7 +210,8 @@ API nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsign
     if (!out)
         return finish(NVML_ERROR_INVALID_ARGUMENT);
     unsigned milliwatts;
-    choose_power(t.gpu, 0, &milliwatts);
+    if (choose_power(t.gpu, 0, &milliwatts))
+        return finish(NVML_ERROR_NOT_SUPPORTED);
     *out = now_us() / 1000000 % 1000000 * milliwatts; /* millijoules; rises, and that is all */
     return finish(NVML_SUCCESS);
 }
@@ -195,8 +220,7 @@ static nvmlReturn_t choose_temperature(const struct gpu *gpu, unsigned sensor, u
 {
     if (sensor != 0)
         return NVML_ERROR_INVALID_ARGUMENT;
-    *out = gpu->temperature;
-    return NVML_SUCCESS;
+    return gpu->temperature ? always(gpu, gpu->temperature, out) : NVML_ERROR_NOT_SUPPORTED;
 }
 
 API nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, unsigned sensor, unsigned *out)
@@ -220,7 +244,7 @@ API nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature_
 static nvmlReturn_t choose_threshold(const struct gpu *gpu, unsigned kind, unsigned *out)
 {
     static const unsigned char celsius[] = {92, 89, 95, 85}; /* shutdown, slowdown, memory, GPU */
-    if (kind >= sizeof(celsius))
+    if (kind >= sizeof(celsius) || !gpu->temperature)
         return NVML_ERROR_NOT_SUPPORTED;
     return always(gpu, celsius[kind], out);
 }
@@ -239,29 +263,31 @@ API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilizat
         return result;
     if (!out)
         return finish(NVML_ERROR_INVALID_ARGUMENT);
+    if (t.gpu->mig) /* as nvml.h says: not of a GPU that is divided */
+        return finish(NVML_ERROR_NOT_SUPPORTED);
     *out = (nvmlUtilization_t){t.gpu->utilization, t.gpu->utilization / 2};
     return finish(NVML_SUCCESS);
 }
 
-static nvmlReturn_t engine_utilization(nvmlDevice_t device, unsigned *percent, unsigned *period_us)
+/* Of an engine that GPUs have since some architecture. */
+static nvmlReturn_t choose_engine(const struct gpu *gpu, unsigned since, unsigned *out)
 {
-    nvmlReturn_t result = ask(device, always, 0, percent);
-    if (!result && period_us)
-        *period_us = 167000;
-    return result;
+    return gpu->mig || gpu->arch < since ? NVML_ERROR_NOT_SUPPORTED : always(gpu, 0, out);
 }
 
-API nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned *percent,
-                                                 unsigned *period_us)
-{
-    return engine_utilization(device, percent, period_us);
-}
+#define ENGINE_UTILIZATION(function, since)                                                        \
+    API nvmlReturn_t function(nvmlDevice_t device, unsigned *percent, unsigned *period_us)         \
+    {                                                                                              \
+        nvmlReturn_t result = ask(device, choose_engine, since, percent);                          \
+        if (!result && period_us)                                                                  \
+            *period_us = 167000;                                                                   \
+        return result;                                                                             \
+    }
 
-API nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned *percent,
-                                                 unsigned *period_us)
-{
-    return engine_utilization(device, percent, period_us);
-}
+ENGINE_UTILIZATION(nvmlDeviceGetEncoderUtilization, 0)
+ENGINE_UTILIZATION(nvmlDeviceGetDecoderUtilization, 0)
+ENGINE_UTILIZATION(nvmlDeviceGetJpgUtilization, ARCH_AMPERE)
+ENGINE_UTILIZATION(nvmlDeviceGetOfaUtilization, ARCH_TURING)
 
 static nvmlReturn_t event_reasons(nvmlDevice_t device, unsigned long long value,
                                   unsigned long long *out)
@@ -367,7 +393,7 @@ API nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, unsigned k
 }
 
 /* GPUs since Ampere remap rows of their memory; those before retire pages. Both need ECC. */
-static nvmlReturn_t choose_remapping(const struct gpu *gpu, unsigned question, unsigned *out)
+nvmlReturn_t choose_remapping(const struct gpu *gpu, unsigned question, unsigned *out)
 {
     bool can = gpu->ecc_capable && gpu->arch >= ARCH_AMPERE;
     return can ? always(gpu, question, out) : NVML_ERROR_NOT_SUPPORTED;
@@ -398,7 +424,7 @@ API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *correc
 
 /* --- lists that are empty on an idle GPU -------------------------------------------------- */
 
-static nvmlReturn_t empty_list(nvmlDevice_t device, unsigned *count)
+nvmlReturn_t empty_list(nvmlDevice_t device, unsigned *count)
 {
     struct target t;
     nvmlReturn_t result = begin_device(device, ANY_DEVICE, &t);
@@ -409,13 +435,6 @@ static nvmlReturn_t empty_list(nvmlDevice_t device, unsigned *count)
     *count = 0;
     return finish(NVML_SUCCESS);
 }
-
-#define EMPTY_LIST(function)                                                                       \
-    API nvmlReturn_t function(nvmlDevice_t device, unsigned *count, void *items)                   \
-    {                                                                                              \
-        (void)items;                                                                               \
-        return empty_list(device, count);                                                          \
-    }
 
 EMPTY_LIST(nvmlDeviceGetComputeRunningProcesses)
 EMPTY_LIST(nvmlDeviceGetComputeRunningProcesses_v2)
@@ -433,24 +452,6 @@ API nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t device, unsigned cause, 
     (void)cause;
     (void)addresses;
     return ask(device, choose_retiring, 0, count);
-}
-
-/* Each field has a result of its own: none is known, and the call succeeds. */
-API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values)
-{
-    struct target t;
-    nvmlReturn_t result = begin_device(device, ANY_DEVICE, &t);
-    if (result)
-        return result;
-    if (count <= 0 || !values)
-        return finish(NVML_ERROR_INVALID_ARGUMENT);
-    for (int i = 0; i < count; i++) {
-        values[i].timestamp = (long long)now_us();
-        values[i].latencyUsec = 0;
-        values[i].value = 0;
-        values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
-    }
-    return finish(NVML_SUCCESS);
 }
 
 /* --- the node around the GPU -------------------------------------------------------------- */

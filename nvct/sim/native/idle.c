@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What an idle GPU answers to questions that monitoring asks beside those of telemetry.c: sessions,
+ * accounting, fans, supported clocks, single values. A real driver answers them too.
+ */
+#include <string.h>
+
+#include "simulation.h"
+
+EMPTY_LIST(nvmlDeviceGetAccountingPids)
+EMPTY_LIST(nvmlDeviceGetEncoderSessions)
+EMPTY_LIST(nvmlDeviceGetFBCSessions)
+CONSTANT(nvmlDeviceGetAccountingMode, 0)
+CONSTANT(nvmlDeviceGetAccountingBufferSize, 4000)
+
+static nvmlReturn_t choose_known(const struct gpu *gpu, unsigned value, unsigned *out)
+{
+    return value ? always(gpu, value, out) : NVML_ERROR_NOT_SUPPORTED;
+}
+
+#define KNOWN_NUMBER(function, field)                                                              \
+    static nvmlReturn_t choose_##field(const struct gpu *gpu, unsigned question, unsigned *out)    \
+    {                                                                                              \
+        (void)question;                                                                            \
+        return choose_known(gpu, gpu->field, out);                                                 \
+    }                                                                                              \
+    API nvmlReturn_t function(nvmlDevice_t device, unsigned *out)                                  \
+    {                                                                                              \
+        return ask(device, choose_##field, 0, out);                                                \
+    }
+
+KNOWN_NUMBER(nvmlDeviceGetNumGpuCores, cores)
+KNOWN_NUMBER(nvmlDeviceGetMemoryBusWidth, bus_width)
+
+/* Boards for servers have no fans of their own. */
+static nvmlReturn_t choose_fan(const struct gpu *gpu, unsigned number, unsigned *out)
+{
+    if (!gpu->fan)
+        return NVML_ERROR_NOT_SUPPORTED;
+    return number == 0 ? always(gpu, gpu->fan, out) : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+API nvmlReturn_t nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned *out)
+{
+    return ask(device, choose_fan, 0, out);
+}
+
+API nvmlReturn_t nvmlDeviceGetFanSpeed_v2(nvmlDevice_t device, unsigned number, unsigned *out)
+{
+    return ask(device, choose_fan, number, out);
+}
+
+static nvmlReturn_t choose_fans(const struct gpu *gpu, unsigned question, unsigned *out)
+{
+    (void)question;
+    return choose_known(gpu, gpu->fan != 0, out);
+}
+
+API nvmlReturn_t nvmlDeviceGetNumFans(nvmlDevice_t device, unsigned *out)
+{
+    return ask(device, choose_fans, 0, out);
+}
+
+static nvmlReturn_t choose_virtualization(const struct gpu *gpu, unsigned question, unsigned *out)
+{
+    enum { NONE = 0, VGPU = 2 };
+    (void)question;
+    return always(gpu, gpu->is_virtual ? VGPU : NONE, out);
+}
+
+API nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, unsigned *out)
+{
+    return ask(device, choose_virtualization, 0, out);
+}
+
+/* As in the node's /proc and /sys: nvct.sim.kernelfs has the same rule. */
+static nvmlReturn_t choose_irq(const struct gpu *gpu, unsigned first, unsigned *out)
+{
+    return always(gpu, first + gpu->minor, out);
+}
+
+API nvmlReturn_t nvmlDeviceGetIrqNum(nvmlDevice_t device, unsigned *out)
+{
+    return ask(device, choose_irq, 200, out);
+}
+
+static nvmlReturn_t choose_speed(const struct gpu *gpu, unsigned question, unsigned *out)
+{
+    static const unsigned megabits[] = {0, 2500, 5000, 8000, 16000, 32000}; /* a second and lane */
+    unsigned generation;
+    choose_generation(gpu, question, &generation);
+    return always(gpu, megabits[generation], out);
+}
+
+API nvmlReturn_t nvmlDeviceGetPcieSpeed(nvmlDevice_t device, unsigned *out)
+{
+    return ask(device, choose_speed, 0, out);
+}
+
+API nvmlReturn_t nvmlDeviceGetMaxCustomerBoostClock(nvmlDevice_t device, unsigned kind,
+                                                    unsigned *out)
+{
+    return ask(device, choose_max_clock, kind, out);
+}
+
+/* --- clocks that can be chosen: one of the memory, every 15 MHz of the rest --------------- */
+
+static nvmlReturn_t choose_selectable(const struct gpu *gpu, unsigned kind, unsigned *out)
+{
+    bool can = gpu->brand != BRAND_GEFORCE && !gpu->is_virtual;
+    return can ? choose_max_clock(gpu, kind, out) : NVML_ERROR_NOT_SUPPORTED;
+}
+
+static nvmlReturn_t list_clocks(unsigned highest, unsigned lowest, unsigned *count, unsigned *clocks)
+{
+    enum { STEP = 15 };
+    unsigned room = *count;
+    *count = (highest - lowest) / STEP + 1;
+    if (room < *count || !clocks)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (unsigned i = 0; i < *count; i++)
+        clocks[i] = highest - i * STEP;
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetSupportedMemoryClocks(nvmlDevice_t device, unsigned *count,
+                                                    unsigned *clocks)
+{
+    unsigned clock;
+    nvmlReturn_t result = ask(device, choose_selectable, CLOCK_MEMORY, &clock);
+    if (result || !count)
+        return result ? result : NVML_ERROR_INVALID_ARGUMENT;
+    return list_clocks(clock, clock, count, clocks);
+}
+
+API nvmlReturn_t nvmlDeviceGetSupportedGraphicsClocks(nvmlDevice_t device, unsigned memory,
+                                                      unsigned *count, unsigned *clocks)
+{
+    enum { LOWEST = 210 };
+    unsigned clock, known;
+    nvmlReturn_t result = ask(device, choose_selectable, CLOCK_MEMORY, &known);
+    if (!result)
+        result = ask(device, choose_selectable, CLOCK_GRAPHICS, &clock);
+    if (result || !count)
+        return result ? result : NVML_ERROR_INVALID_ARGUMENT;
+    return memory == known ? list_clocks(clock, LOWEST, count, clocks) : NVML_ERROR_NOT_FOUND;
+}
+
+/* --- sessions, processes, limits that held it back ---------------------------------------- */
+
+API nvmlReturn_t nvmlDeviceGetEncoderStats(nvmlDevice_t device, unsigned *sessions, unsigned *fps,
+                                           unsigned *latency)
+{
+    nvmlReturn_t result = ask(device, always, 0, sessions);
+    if (result || !fps || !latency)
+        return result ? result : NVML_ERROR_INVALID_ARGUMENT;
+    *fps = *latency = 0;
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetFBCStats(nvmlDevice_t device, nvmlFBCStats_t *stats)
+{
+    unsigned zero;
+    nvmlReturn_t result = ask(device, always, 0, &zero);
+    if (result || !stats)
+        return result ? result : NVML_ERROR_INVALID_ARGUMENT;
+    *stats = (nvmlFBCStats_t){0};
+    return NVML_SUCCESS;
+}
+
+/* The real driver has no sample of a GPU on which nothing runs, and says so. */
+static nvmlReturn_t choose_samples(const struct gpu *gpu, unsigned none, unsigned *out)
+{
+    *out = none;
+    return gpu->mig ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_NOT_FOUND;
+}
+
+API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, void *samples,
+                                                 unsigned *count, unsigned long long since)
+{
+    (void)samples;
+    (void)since;
+    return ask(device, choose_samples, 0, count);
+}
+
+API nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, unsigned policy,
+                                              nvmlViolationTime_t *time)
+{
+    enum { POLICIES = 12 };
+    unsigned zero;
+    nvmlReturn_t result = ask(device, always, 0, &zero);
+    if (result || !time || policy >= POLICIES)
+        return result ? result : NVML_ERROR_INVALID_ARGUMENT;
+    *time = (nvmlViolationTime_t){now_us(), 0};
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t choose_banks(const struct gpu *gpu, unsigned question, unsigned *out)
+{
+    return choose_remapping(gpu, gpu->arch >= ARCH_HOPPER ? 4 * question : question, out);
+}
+
+API nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device,
+                                                   nvmlRowRemapperHistogramValues_t *banks)
+{
+    unsigned every;
+    nvmlReturn_t result = ask(device, choose_banks, 640, &every);
+    if (result || !banks)
+        return result ? result : NVML_ERROR_INVALID_ARGUMENT;
+    *banks = (nvmlRowRemapperHistogramValues_t){.max = every};
+    return NVML_SUCCESS;
+}
+
+/* No GPU performance metrics are simulated. */
+API nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlVersioned32_t *support)
+{
+    unsigned no;
+    nvmlReturn_t result = ask(device, always, 0, &no);
+    if (result || !support)
+        return result ? result : NVML_ERROR_INVALID_ARGUMENT;
+    if (support->version != 1)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    support->value = no;
+    return NVML_SUCCESS;
+}
+
+/* --- boxes that once held GPUs ------------------------------------------------------------ */
+
+static nvmlReturn_t none_of_the_machine(unsigned *count)
+{
+    struct snapshot *s;
+    nvmlReturn_t result = begin(&s);
+    if (result)
+        return result;
+    if (!count)
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    *count = 0;
+    return finish(NVML_SUCCESS);
+}
+
+API nvmlReturn_t nvmlUnitGetCount(unsigned *count)
+{
+    return none_of_the_machine(count);
+}
+
+API nvmlReturn_t nvmlSystemGetHicVersion(unsigned *count, void *entries)
+{
+    (void)entries;
+    return none_of_the_machine(count);
+}
+
+/* --- single values ------------------------------------------------------------------------ */
+
+enum field {
+    ECC_NOW = 1, ECC_PENDING, CORRECTED, UNCORRECTED, CORRECTED_EVER, UNCORRECTED_EVER,
+    ENERGY = 83, NVLINKS = 91, REPLAYS = 94, REMAPPED_CORRECTED = 142, REMAPPED_UNCORRECTED,
+    REMAPPING_PENDING, REMAPPING_FAILED, POWER_AVERAGE = 185, POWER_NOW, POWER_LEAST, POWER_MOST,
+    POWER_DEFAULT, POWER_LIMIT,
+};
+
+API nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned *now, unsigned *pending);
+API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned kind, unsigned counter,
+                                             unsigned long long *out);
+API nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *out);
+API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *corrected,
+                                           unsigned *uncorrected, unsigned *pending,
+                                           unsigned *failed);
+API nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *out);
+API nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsigned *out);
+API nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned *least,
+                                                              unsigned *most);
+
+static nvmlReturn_t choose_links(const struct gpu *gpu, unsigned question, unsigned *out)
+{
+    (void)question;
+    return always(gpu, gpu->n_links, out);
+}
+
+/* Fields that are 32 bits wide. */
+static nvmlReturn_t give_field(nvmlDevice_t device, unsigned field, unsigned *out)
+{
+    unsigned other[3];
+    switch (field) {
+    case ECC_NOW:
+        return nvmlDeviceGetEccMode(device, out, other);
+    case ECC_PENDING:
+        return nvmlDeviceGetEccMode(device, other, out);
+    case NVLINKS:
+        return ask(device, choose_links, 0, out);
+    case REPLAYS:
+        return ask(device, always, 0, out);
+    case REMAPPED_CORRECTED:
+    case REMAPPED_UNCORRECTED:
+    case REMAPPING_PENDING:
+    case REMAPPING_FAILED: /* all are 0 */
+        return nvmlDeviceGetRemappedRows(device, out, &other[0], &other[1], &other[2]);
+    case POWER_AVERAGE:
+    case POWER_NOW:
+        return nvmlDeviceGetPowerUsage(device, out);
+    case POWER_LEAST:
+        return nvmlDeviceGetPowerManagementLimitConstraints(device, out, other);
+    case POWER_MOST:
+        return nvmlDeviceGetPowerManagementLimitConstraints(device, other, out);
+    case POWER_DEFAULT:
+    case POWER_LIMIT:
+        return nvmlDeviceGetPowerManagementLimit(device, out);
+    default:
+        return NVML_ERROR_NOT_SUPPORTED;
+    }
+}
+
+static nvmlReturn_t give_value(nvmlDevice_t device, nvmlFieldValue_t *field)
+{
+    unsigned number = 0, id = field->fieldId;
+    nvmlReturn_t result;
+    field->value = 0;
+    field->valueType = NVML_VALUE_UNSIGNED_LONG_LONG;
+    if (id >= CORRECTED && id <= UNCORRECTED_EVER)
+        return nvmlDeviceGetTotalEccErrors(device, (id - CORRECTED) % 2, (id - CORRECTED) / 2,
+                                           &field->value);
+    if (id == ENERGY)
+        return nvmlDeviceGetTotalEnergyConsumption(device, &field->value);
+    field->valueType = NVML_VALUE_UNSIGNED_INT;
+    result = give_field(device, id, &number);
+    field->value = result ? 0 : number;
+    return result;
+}
+
+/* Each field has a result of its own, and the call succeeds. */
+API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values)
+{
+    struct target t;
+    nvmlReturn_t result = begin_device(device, ANY_DEVICE, &t);
+    if (result)
+        return result;
+    finish(NVML_SUCCESS);
+    if (count <= 0 || !values)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    for (int i = 0; i < count; i++) {
+        values[i].timestamp = (long long)now_us();
+        values[i].latencyUsec = 0;
+        values[i].nvmlReturn = give_value(device, &values[i]);
+    }
+    return NVML_SUCCESS;
+}
