@@ -149,7 +149,7 @@ def _toml(name: str, value: object) -> str:
 
     from nvct.config import load
 
-    if name in load.COMMA_LISTS and isinstance(value, list):
+    if name in load.COMMA_LISTS and isinstance(value, tuple):
         value = ",".join(value)
     return json.dumps(value, ensure_ascii=False)
 

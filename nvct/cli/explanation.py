@@ -101,7 +101,7 @@ def explain(bundle: Bundle, program: str, env: Mapping[str, str]) -> dict[str, A
         config = load.load(path)
     except NvctError as error:
         config, trouble = settings.fallback(), error
-    config.mode = MODES.get(program) or config.mode
+    config = config.replaced(mode=MODES.get(program) or config.mode)
     told: dict[str, Any] = {
         "nvct-explanation": 1,
         "config": _config(config, path, program),
@@ -138,7 +138,7 @@ def _config(config: Config, path: str, program: str) -> dict[str, object]:
         "mode": config.mode,
         "layout": config.layout,
         "rules": len(config.policy),
-        "warnings": config.warnings,
+        "warnings": list(config.warnings),
     }
 
 

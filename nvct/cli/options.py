@@ -68,9 +68,9 @@ def settings_in_force(
 
     named = config or click.get_current_context().meta.get("nvct.config")
     settings = load.load(named or load.path_from(os.environ), required=bool(named))
-    settings.driver_root = driver_root or settings.driver_root
-    settings.dev_root = dev_root or settings.dev_root
-    return settings
+    return settings.replaced(
+        driver_root=driver_root or settings.driver_root, dev_root=dev_root or settings.dev_root
+    )
 
 
 def words(*names: str, env: str | list[str], text: str) -> Callable[[Command], Command]:

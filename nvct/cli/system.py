@@ -118,9 +118,10 @@ def _roots(driver_root: str, dev_root: str | None) -> Roots:
     """Return the roots of the options; the kernel's tables are where config.toml says."""
     from nvct.compile import live_host
 
-    settings = settings_in_force()
-    settings.driver_root = os.path.abspath(driver_root)
-    settings.dev_root = os.path.abspath(dev_root) if dev_root else ""
+    settings = settings_in_force().replaced(
+        driver_root=os.path.abspath(driver_root),
+        dev_root=os.path.abspath(dev_root) if dev_root else "",
+    )
     return live_host.roots_of(settings)
 
 

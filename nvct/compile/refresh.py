@@ -26,7 +26,7 @@ from nvct.spec import fingerprints as spec_facts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from nvct.config.model import Config
     from nvct.container.plan.model import Plan
@@ -43,8 +43,8 @@ def config(path: str) -> dict[str, object]:
         ConfigError: it cannot be used.
     """
     settings = load.load(path)
-    settings.warnings += flags.parse(settings.jit_feature_flags)[1]
-    return dict(settings.to_dict())
+    warnings = [*settings.warnings, *flags.parse(settings.jit_feature_flags)[1]]
+    return {**settings.to_dict(), "warnings": warnings}
 
 
 def registry_plan(config_path: str, run_dir: str) -> Plan:
@@ -185,7 +185,7 @@ def _finder(settings: Config, wanted: Wanted, mode: str) -> Callable[[], Invento
     return lambda: own.look(settings, live_host.roots_of(settings), wanted, find)
 
 
-def _spec_files(dirs: list[str]) -> list[str]:
+def _spec_files(dirs: Sequence[str]) -> list[str]:
     """Return the files in the spec folders that the registry reads."""
     found = []
     for folder in dirs:

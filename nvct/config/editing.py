@@ -82,7 +82,7 @@ def _setting(word: str, separator: str) -> Setting:
         return Setting(key=key, value=_truth(key, value) if equals else True)
     if not equals:
         raise UsageError(f"{key} needs a value", hint=f"write --set {key}=VALUE")
-    if isinstance(default, list) and KEYS[key] not in COMMA_LISTS:
+    if isinstance(default, tuple) and KEYS[key] not in COMMA_LISTS:
         return Setting(key=key, value=_list(value, separator))
     return Setting(key=key, value=value)
 

@@ -12,7 +12,7 @@ import sys
 from importlib import import_module
 
 from nvct.config import rules
-from nvct.config.model import DRIVER_CAPABILITIES, LOG_LEVELS, Config, check, path_from
+from nvct.config.model import DRIVER_CAPABILITIES, FIELDS, LOG_LEVELS, Config, check, path_from
 from nvct.errors import ConfigError, DocumentError
 from nvct.linux.files import read_bytes
 
@@ -153,17 +153,16 @@ def from_toml(data: bytes, path: str) -> Config:
         document = _parse(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is no TOML: {error}", hint=CORRECT) from error
-    config = Config()
-    config.path = path
+    values: dict[str, object] = {"path": path}
     for key, name in KEYS.items():
         value = _find(document, key, path)
         if value is not _ABSENT:
-            setattr(config, name, _typed(value, getattr(config, name), name, f"{path}: {key}"))
+            values[name] = _typed(value, FIELDS[name], name, f"{path}: {key}")
     policy = _find(document, POLICY, path)
     if policy is not _ABSENT:
-        config.policy = rules.parse(policy, path)
-    _normalize(config)
-    return config
+        values["policy"] = rules.parse(policy, path)
+    config = Config(**values)
+    return config.replaced(**_normalized(config))
 
 
 def _parse(text: str) -> dict[str, object]:
@@ -195,7 +194,7 @@ def _typed(value: object, default: object, name: str, where: str) -> object:
         return [word for word in (part.strip() for part in value.split(",")) if word]
     if name in SWITCHES and isinstance(value, bool):
         return str(value).lower()
-    if isinstance(default, list):
+    if isinstance(default, tuple):
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise ConfigError(f"{where} is {value!r:.80}, not an array of strings", hint=CORRECT)
         return list(value)
@@ -205,17 +204,18 @@ def _typed(value: object, default: object, name: str, where: str) -> object:
     return value
 
 
-def _normalize(config: Config) -> None:
-    config.driver_root = config.driver_root.rstrip("/") or "/"
+def _normalized(config: Config) -> dict[str, object]:
+    """Return the values that are written otherwise than they are meant."""
+    found: dict[str, object] = {"driver_root": config.driver_root.rstrip("/") or "/"}
     if config.debug == "/dev/null":
-        config.debug = ""
+        found["debug"] = ""
     if "all" in config.supported_driver_capabilities:
-        config.supported_driver_capabilities = list(DRIVER_CAPABILITIES)
-    level = config.log_level.lower()
-    if level not in LOG_LEVELS:
-        config.warnings.append(
+        found["supported_driver_capabilities"] = DRIVER_CAPABILITIES
+    found["log_level"] = config.log_level.lower()
+    if found["log_level"] not in LOG_LEVELS:
+        warning = (
             f"{config.path}: nvidia-container-runtime.log-level is {config.log_level!r:.80},"
             " which is no level; info is used"
         )
-        level = "info"
-    config.log_level = level
+        found |= {"log_level": "info", "warnings": [*config.warnings, warning]}
+    return found

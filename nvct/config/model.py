@@ -3,8 +3,8 @@
 
 Hot: the create lane gets a Config from the compiled form (`Config.from_dict`), never from TOML.
 Keys and defaults are nvidia-container-toolkit v1.20's; those of the table [nvct] are ours.
-Contract: one attribute per key, of the default's type; "" stands for "not set"; lists are lists
-of str. Nothing here reads a file or the environment.
+Contract: one attribute per key, of the default's type; "" stands for "not set"; lists are tuples
+of str, and nothing is changed once it is there. Nothing here reads a file or the environment.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from nvct.errors import ConfigError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import TypeAlias
+    from typing import NoReturn, TypeAlias
 
+    Texts: TypeAlias = tuple[str, ...]
     Value: TypeAlias = "bool | str | list[str]"
 
 MODES = ("auto", "jit-cdi", "cdi", "csv", "legacy")
@@ -58,112 +59,80 @@ class Config:
         policy: of nvct; the rules, each a JSON object that `nvct.container.request.policy` reads.
     """
 
-    __slots__ = (
-        "accept_envvar_when_unprivileged",
-        "accept_volume_mounts",
-        "allow_cuda_compat_libs_from_container",
-        "allow_ldconfig_from_container",
-        "allow_unknown_oci_spec_fields",
-        "annotation_prefixes",
-        "cli_debug",
-        "cli_environment",
-        "cli_ldcache",
-        "cli_ldconfig",
-        "cli_load_kmods",
-        "cli_no_cgroups",
-        "cli_no_pivot",
-        "cli_path",
-        "cli_user",
-        "csv_compat_container_root",
-        "csv_mount_spec_path",
-        "ctk_path",
-        "cuda_compat_mode",
-        "debug",
-        "default_kind",
-        "dev_root",
-        "disable_cuda_compat_lib_hook",
-        "disable_imex_channel_creation",
-        "disable_require",
-        "driver_root",
-        "farm_dir",
-        "hook_path",
-        "ignore_imex",
-        "jit_disable_hooks",
-        "jit_feature_flags",
-        "layout",
-        "log_level",
-        "mode",
-        "no_additional_gids",
-        "params_mask",
-        "path",
-        "plain_nodes",
-        "policy",
-        "proc_root",
-        "runtime_hook_path",
-        "runtimes",
-        "skip_mode_detection",
-        "spec_dirs",
-        "supported_driver_capabilities",
-        "swarm_resource",
-        "sys_root",
-        "warnings",
-    )
+    path = ""
+    warnings: Texts = ()
+    disable_require = False
+    swarm_resource: Texts = ()
+    accept_envvar_when_unprivileged = True
+    accept_volume_mounts = False
+    supported_driver_capabilities: Texts = DRIVER_CAPABILITIES
 
-    def __init__(self) -> None:
-        self.path = ""
-        self.warnings: list[str] = []
-        self.disable_require = False
-        self.swarm_resource: list[str] = []
-        self.accept_envvar_when_unprivileged = True
-        self.accept_volume_mounts = False
-        self.supported_driver_capabilities = list(DRIVER_CAPABILITIES)
-        self._set_container_cli()
-        self._set_runtime()
-        self.allow_cuda_compat_libs_from_container = False
-        self.allow_ldconfig_from_container = False
-        self.allow_unknown_oci_spec_fields = False
-        self.disable_cuda_compat_lib_hook = False
-        self.disable_imex_channel_creation = False
-        self.ignore_imex = False
-        self.no_additional_gids = False
-        self.layout = "auto"
-        self.farm_dir = paths.FARM_DIR
-        self.params_mask = "auto"
-        self.hook_path = paths.HOOK_PATH
-        self.dev_root = ""
-        self.proc_root = "/proc"
-        self.sys_root = "/sys"
-        self.plain_nodes = False
-        self.policy: list[str] = []
+    driver_root = "/"
+    cli_path = ""
+    cli_environment: Texts = ()
+    cli_debug = ""
+    cli_ldcache = ""
+    cli_load_kmods = True
+    cli_no_pivot = False
+    cli_no_cgroups = False
+    cli_user = ""
+    cli_ldconfig = "@/sbin/ldconfig"
 
-    def _set_container_cli(self) -> None:
-        self.driver_root = "/"
-        self.cli_path = ""
-        self.cli_environment: list[str] = []
-        self.cli_debug = ""
-        self.cli_ldcache = ""
-        self.cli_load_kmods = True
-        self.cli_no_pivot = False
-        self.cli_no_cgroups = False
-        self.cli_user = ""
-        self.cli_ldconfig = "@/sbin/ldconfig"
+    ctk_path = "nvidia-ctk"
+    debug = ""
+    log_level = "info"
+    runtimes: Texts = ("runc", "crun")
+    mode = "auto"
+    csv_mount_spec_path = "/etc/nvidia-container-runtime/host-files-for-container.d"
+    csv_compat_container_root = ""
+    spec_dirs: Texts = paths.CDI_SPEC_DIRS
+    default_kind = "nvidia.com/gpu"
+    annotation_prefixes: Texts = ("cdi.k8s.io/",)
+    jit_feature_flags: Texts = ()
+    jit_disable_hooks: Texts = ()
+    cuda_compat_mode = "ldconfig"
+    runtime_hook_path = "nvidia-container-runtime-hook"
+    skip_mode_detection = False
 
-    def _set_runtime(self) -> None:
-        self.ctk_path = "nvidia-ctk"
-        self.debug = ""
-        self.log_level = "info"
-        self.runtimes = ["runc", "crun"]
-        self.mode = "auto"
-        self.csv_mount_spec_path = "/etc/nvidia-container-runtime/host-files-for-container.d"
-        self.csv_compat_container_root = ""
-        self.spec_dirs = list(paths.CDI_SPEC_DIRS)
-        self.default_kind = "nvidia.com/gpu"
-        self.annotation_prefixes = ["cdi.k8s.io/"]
-        self.jit_feature_flags: list[str] = []
-        self.jit_disable_hooks: list[str] = []
-        self.cuda_compat_mode = "ldconfig"
-        self.runtime_hook_path = "nvidia-container-runtime-hook"
-        self.skip_mode_detection = False
+    allow_cuda_compat_libs_from_container = False
+    allow_ldconfig_from_container = False
+    allow_unknown_oci_spec_fields = False
+    disable_cuda_compat_lib_hook = False
+    disable_imex_channel_creation = False
+    ignore_imex = False
+    no_additional_gids = False
+
+    layout = "auto"
+    farm_dir = paths.FARM_DIR
+    params_mask = "auto"
+    hook_path = paths.HOOK_PATH
+    dev_root = ""
+    proc_root = "/proc"
+    sys_root = "/sys"
+    plain_nodes = False
+    policy: Texts = ()
+
+    def __init__(self, **values: object) -> None:
+        """Take values by attribute; the others keep their default.
+
+        Raises:
+            ConfigError: a value is not of its attribute's type.
+        """
+        own = self.__dict__
+        for name, value in values.items():
+            own[name] = _checked(name, value, FIELDS[name])
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        """Refuse: a configuration is read. `replaced` makes another one.
+
+        Raises:
+            AttributeError: always.
+        """
+        raise AttributeError(f"Config.{name} cannot be set")
+
+    def replaced(self, **values: object) -> Config:
+        """Return a configuration with these values and otherwise the same."""
+        return Config(**{**self.__dict__, **values})
 
     @classmethod
     def from_dict(cls, flat: Mapping[str, object]) -> Config:
@@ -174,11 +143,7 @@ class Config:
         Raises:
             ConfigError: a value is not of its attribute's type.
         """
-        config = cls()
-        for name in cls.__slots__:
-            if name in flat:
-                setattr(config, name, _checked(name, flat[name], getattr(config, name)))
-        return config
+        return cls(**{name: flat[name] for name in FIELDS if name in flat})
 
     @property
     def bounds_capabilities(self) -> bool:
@@ -209,22 +174,31 @@ class Config:
     def to_dict(self) -> dict[str, Value]:
         """Return attribute names and values, plain enough for JSON."""
         flat: dict[str, Value] = {}
-        for name in self.__slots__:
+        for name in FIELDS:
             value = getattr(self, name)
-            flat[name] = list(value) if isinstance(value, list) else value
+            flat[name] = list(value) if isinstance(value, tuple) else value
         return flat
 
 
+FIELDS: dict[str, bool | str | Texts] = {
+    name: value
+    for name, value in vars(Config).items()
+    if name[0] != "_" and isinstance(value, (bool, str, tuple))
+}
+"""The attributes of Config, with their defaults."""
+
+
 def _checked(name: str, value: object, default: object) -> object:
-    if type(value) is not type(default):
-        raise ConfigError(
-            f"{name} is {value!r:.80}, not a {type(default).__name__}",
-            hint="remove the compiled configuration; it is made again",
-        )
-    if isinstance(value, list):
+    if isinstance(default, tuple) and isinstance(value, (list, tuple)):
         if not all(isinstance(item, str) for item in value):
             raise ConfigError(f"{name} holds something that is no string: {value!r:.80}")
-        return list(value)
+        return tuple(value)
+    if type(value) is not type(default):
+        kind = "list" if isinstance(default, tuple) else type(default).__name__
+        raise ConfigError(
+            f"{name} is {value!r:.80}, not a {kind}",
+            hint="remove the compiled configuration; it is made again",
+        )
     return value
 
 

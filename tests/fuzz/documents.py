@@ -158,8 +158,7 @@ def run_config(data: bytes) -> bool:
         ours = [(_said(m, "destination"), _said(m, "source")) for m in mounts]
         assert ours == [m for m in theirs.mounts if m != ("", "") or m in ours]
         assert _said({"path": bundle.document.value(("root", "path"))}, "path") == theirs.root
-    config = Config()
-    config.accept_volume_mounts = True
+    config = Config(accept_volume_mounts=True)
     request, _ = decide(env, mounts, annotations, bounding, config)
     if request is not None and theirs is not None:
         requests.check(request, env, mounts, annotations, bounding=bounding, config=config)

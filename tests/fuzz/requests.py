@@ -80,12 +80,12 @@ def run(data: bytes) -> bool:
 
 def configured(number: int) -> Config:
     """Return one of the configurations that decide who may ask."""
-    config = Config()
-    config.mode = MODES[number % 5] if number & 64 else "auto"
-    config.accept_volume_mounts = bool(number & 5)
-    config.accept_envvar_when_unprivileged = not number & 2
-    config.swarm_resource = [SWARM] if number & 8 else []
-    return config
+    return Config(
+        mode=MODES[number % 5] if number & 64 else "auto",
+        accept_volume_mounts=bool(number & 5),
+        accept_envvar_when_unprivileged=not number & 2,
+        swarm_resource=[SWARM] if number & 8 else [],
+    )
 
 
 def check(

@@ -129,13 +129,9 @@ def document(chosen: random.Random) -> str:
 
 
 def test_no_request_gets_past_the_launchers_scan(c_lab: Lab) -> None:
-    config = Config()
-    config.accept_volume_mounts = True
-    config.swarm_resource = ["MY_GPU"]
-    config.annotation_prefixes = ["cdi.k8s.io/", "x.org/gpu/"]
-    c_lab.keep(
-        swarm_resource=config.swarm_resource, annotation_prefixes=config.annotation_prefixes
-    )
+    words = {"swarm_resource": ["MY_GPU"], "annotation_prefixes": ["cdi.k8s.io/", "x.org/gpu/"]}
+    config = Config(accept_volume_mounts=True, **words)
+    c_lab.keep(**words)
     chosen = random.Random(11)
     requests = 0
     for _ in range(ROUNDS):

@@ -96,10 +96,9 @@ def test_a_policy_allows_what_was_asked_for_or_nothing(  # noqa: PLR0917  all dr
     annotations = {**annotations, **kubernetes}
     document = {"annotations": annotations, "linux": linux}
     origin = Origin(Bundle("x", json.dumps(document)), lambda _request, _kind: 3)
-    config = Config()
-    config.accept_volume_mounts = True
+    config = Config(accept_volume_mounts=True)
     without = outcome(env, mounts, annotations, bounding, config)
-    config.policy = parse(table, "/c")
+    config = config.replaced(policy=parse(table, "/c"))
 
     result = outcome(env, mounts, annotations, bounding, config, origin=origin if knows else None)
 

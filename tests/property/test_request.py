@@ -54,12 +54,12 @@ ANNOTATIONS = st.dictionaries(st.sampled_from(["cdi.k8s.io/a", "cdi.k8s.io/b", "
 
 @st.composite
 def configs(draw: st.DrawFn) -> Config:
-    config = Config()
-    config.mode = draw(MODE)
-    config.accept_volume_mounts = draw(st.booleans())
-    config.accept_envvar_when_unprivileged = draw(st.booleans())
-    config.swarm_resource = draw(st.sampled_from([[], ["SWARM"]]))
-    return config
+    return Config(
+        mode=draw(MODE),
+        accept_volume_mounts=draw(st.booleans()),
+        accept_envvar_when_unprivileged=draw(st.booleans()),
+        swarm_resource=draw(st.sampled_from([[], ["SWARM"]])),
+    )
 
 
 def words_of(value: str) -> list[str]:
@@ -183,8 +183,7 @@ def _env_may_ask(bounding: list[str], config: Config) -> bool:
 def test_a_container_without_a_request_never_fails(
     env: list[str], bounding: list[str], mode: str
 ) -> None:
-    config = Config()
-    config.mode = mode
+    config = Config(mode=mode)
 
     assert decide([*env, "NVIDIA_VISIBLE_DEVICES=void"], [], {"x": "y"}, bounding, config) == (
         None,

@@ -40,10 +40,7 @@ def policy(text: str, default: str = "allow", **values: object) -> Config:
     """Make a configuration from rules without their header, separated by ---."""
     lines = [f'[nvct.policy]\ndefault = "{default}"']
     lines += [f"[[nvct.policy.rules]]\n{rule}" for rule in text.split("---") if rule.strip()]
-    config = from_toml("\n".join(lines).encode(), "/c")
-    for name, value in values.items():
-        setattr(config, name, value)
-    return config
+    return from_toml("\n".join(lines).encode(), "/c").replaced(**values)
 
 
 class Container:

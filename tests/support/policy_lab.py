@@ -81,10 +81,8 @@ def outcome(
 def decided(lab: Lab, *rules: dict[str, object], default: str = "allow", **values: object) -> str:
     """Return what becomes of the container that was written, under rules and configured values."""
     host = HOSTS.setdefault(id(lab), Compiled(lab))
-    config = load(str(lab.config_toml))
-    for name, value in values.items():
-        setattr(config, name, value)
-    config.policy = parse({"default": default, "rules": list(rules)}, "/c")
+    policy = parse({"default": default, "rules": list(rules)}, "/c")
+    config = load(str(lab.config_toml)).replaced(**values, policy=policy)
     bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
     origin = origin_of(bundle, config, host)
     try:

@@ -116,10 +116,7 @@ def _look(given: Given, settings: Config, wanted: Wanted) -> Inventory:
 
 def _settings(given: Given) -> Config:
     """Return config.toml, with the roots of the command line."""
-    settings = settings_in_force(given["config"])
-    settings.driver_root = given["driver_root"] or settings.driver_root
-    settings.dev_root = given["dev_root"] or settings.dev_root
-    return settings
+    return settings_in_force(given["config"], given["driver_root"], given["dev_root"])
 
 
 def _wanted(given: Given, needs: frozenset[Capability]) -> Wanted:

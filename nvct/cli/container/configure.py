@@ -145,7 +145,7 @@ def run(said: Parsed, settings: Config, roots: Roots, env: Mapping[str, str], wa
     pid = _pid(said)
     request = request_of(said, roots)
     check(settings)
-    settings.cuda_compat_mode = compat_mode(said)
+    settings = settings.replaced(cuda_compat_mode=compat_mode(said))
     store = Store(run_dir(env), create=True)
     try:
         edits = edits_that_exist(request, settings, Host(store, dict(env), cold.interpreter()))
@@ -160,9 +160,9 @@ def run(said: Parsed, settings: Config, roots: Roots, env: Mapping[str, str], wa
             process.check()
             if not (said.has("no-cgroups") or settings.cli_no_cgroups):
                 allow(edits, container, dict(env), warn, standalone=standalone)
-            settings.cli_no_cgroups = True  # it is done
+            done = settings.replaced(cli_no_cgroups=True)
             bundle = Bundle("no config.json", "{}")
-            Delivery(container, bundle, settings, dict(env), warn).run(adapted(edits, said))
+            Delivery(container, bundle, done, dict(env), warn).run(adapted(edits, said))
         finally:
             container.close()
 

@@ -191,7 +191,7 @@ def _do(name: str, said: Parsed, own: Parsed, env: Mapping[str, str], log: Log) 
 
     settings = load.load(load.path_from(env))
     configured = live_host.roots_of(settings).driver_root
-    settings.driver_root = said.text("root") or settings.driver_root
+    settings = settings.replaced(driver_root=said.text("root") or settings.driver_root)
     roots = live_host.roots_of(settings)
     if said.has("load-kmods"):
         _load_modules(roots, log)

@@ -167,9 +167,9 @@ def asked(
     """
     from nvct.container.request.resolve import decide
 
-    mode, config.mode = config.mode, "legacy"
+    mode, legacy = config.mode, config.replaced(mode="legacy")
     request, _ = decide(
-        bundle.env, bundle.mounts, {}, bundle.bounding, config, origin=origin, defined=defined
+        bundle.env, bundle.mounts, {}, bundle.bounding, legacy, origin=origin, defined=defined
     )
     if request is None:
         return None
@@ -201,7 +201,7 @@ def _deliver(
     from nvct.container.prestart.process import Process
     from nvct.container.shim.create import edits_that_exist
 
-    check(config)
+    check(config.replaced(mode="legacy"))
 
     def warn(text: str) -> None:
         _say(f"{program}: warning: {errors.printable(text)}")

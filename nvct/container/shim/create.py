@@ -105,7 +105,7 @@ def _settle(plan: dict[str, object]) -> bool:
 
 
 def create(
-    said: Invocation, config: Config, mode: str, host: Host, trouble: NvctError | None
+    said: Invocation, config: Config, host: Host, trouble: NvctError | None
 ) -> tuple[Request | None, list[str], list[model.Edits]]:
     """Edit the bundle of a create or run command for what the container asks for.
 
@@ -114,7 +114,6 @@ def create(
     Args:
         said: the command line.
         config: the configuration in force, the defaults where `trouble` is set.
-        mode: of the program's name, else the configured one.
         host: the machine.
         trouble: why config.toml could not be read; raised only when a GPU is asked for.
 
@@ -126,7 +125,6 @@ def create(
     from nvct.linux.kernel import KERNEL
 
     bundle = bundles.load(bundles.config_path(said.bundle, said.config))
-    config.mode = mode
     origin = origin_of(bundle, config, host)
     request, notes = decide(
         bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config,
@@ -136,7 +134,7 @@ def create(
         if trouble is not None:
             raise trouble
         check(config)
-    if request is not None or mode != "legacy" or config.policy:
+    if request is not None or config.mode != "legacy" or config.policy:
         # In legacy mode the incumbent leaves it: it is what delivers there.
         inject.remove_nvidia_hooks(bundle)
     edits: list[model.Edits] = []

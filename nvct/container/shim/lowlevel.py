@@ -14,13 +14,14 @@ from nvct.paths import DEFAULT_PATH_DIRS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import NoReturn
 
 X_OK = 1
 S_IFMT, S_IFREG = 0o170000, 0o100000
 
 
-def find(candidates: list[str], path: str) -> str:
+def find(candidates: Sequence[str], path: str) -> str:
     """Return the path of the first candidate that can be executed.
 
     Raises:

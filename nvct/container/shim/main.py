@@ -66,9 +66,10 @@ def _run(
         from nvct.container.shim import create
 
         logs.append(config.debug)
-        mode = MODES.get(program) or config.mode
+        if program in MODES:
+            config = config.replaced(mode=MODES[program])
         host = create.Host(store, env, cold, config.proc_root)
-        decided = create.create(said, config, mode, host, trouble)
+        decided = create.create(said, config, host, trouble)
         if config.debug:
             from nvct.container.shim.log import note
 

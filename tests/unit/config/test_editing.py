@@ -84,11 +84,11 @@ def test_a_commented_key_is_set_in_its_place() -> None:
         (
             "nvidia-container-runtime.runtimes=crun,/usr/bin/runc",
             "runtimes",
-            ["crun", "/usr/bin/runc"],
+            ("crun", "/usr/bin/runc"),
         ),
-        ("nvidia-container-runtime.runtimes=crun:runc", "runtimes", ["crun", "runc"]),
-        ("nvidia-container-runtime.runtimes=crun", "runtimes", ["crun"]),
-        ("swarm-resource=A,B", "swarm_resource", ["A", "B"]),
+        ("nvidia-container-runtime.runtimes=crun:runc", "runtimes", ("crun", "runc")),
+        ("nvidia-container-runtime.runtimes=crun", "runtimes", ("crun",)),
+        ("swarm-resource=A,B", "swarm_resource", ("A", "B")),
         ("nvidia-container-cli.user=root:video", "cli_user", "root:video"),
         ("nvidia-container-cli.debug=", "cli_debug", ""),
         ("features.ignore-imex-channel-requests", "ignore_imex", True),
@@ -103,7 +103,7 @@ def test_several_settings_in_one_word_as_the_incumbent_splits_them() -> None:
     made = load.from_toml(
         _set(TEXT, "disable-require=true,swarm-resource=A,B,nvidia-ctk.path=/x").encode(), ""
     )
-    assert (made.disable_require, made.swarm_resource, made.ctk_path) == (True, ["A", "B"], "/x")
+    assert (made.disable_require, made.swarm_resource, made.ctk_path) == (True, ("A", "B"), "/x")
 
 
 def test_a_feature_is_taken_out_again() -> None:

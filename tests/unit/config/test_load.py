@@ -109,11 +109,11 @@ def test_every_key_is_read() -> None:
     default = Config().to_dict()
     unchanged = {name for name, value in config.to_dict().items() if value == default[name]}
     assert unchanged == {"warnings"}
-    assert config.swarm_resource == ["DOCKER_RESOURCE_GPU", "OTHER"]
+    assert config.swarm_resource == ("DOCKER_RESOURCE_GPU", "OTHER")
     assert config.driver_root == "/run/nvidia/driver"
     assert config.log_level == "debug"
-    assert config.supported_driver_capabilities == ["compute", "utility"]
-    assert config.annotation_prefixes == ["a/", "b/"]
+    assert config.supported_driver_capabilities == ("compute", "utility")
+    assert config.annotation_prefixes == ("a/", "b/")
     assert config.ignore_imex is True
 
 
@@ -145,7 +145,7 @@ def test_debug_to_dev_null_is_off() -> None:
 def test_all_capabilities_are_expanded() -> None:
     config = from_toml(b'supported-driver-capabilities = "all"', "x")
 
-    assert config.supported_driver_capabilities == list(DRIVER_CAPABILITIES)
+    assert config.supported_driver_capabilities == DRIVER_CAPABILITIES
 
 
 def test_unknown_keys_are_ignored() -> None:
@@ -158,9 +158,9 @@ def test_an_unknown_log_level_is_replaced_with_a_warning() -> None:
     config = from_toml(b'[nvidia-container-runtime]\nlog-level = "chatty"', "/c.toml")
 
     assert config.log_level == "info"
-    assert config.warnings == [
-        "/c.toml: nvidia-container-runtime.log-level is 'chatty', which is no level; info is used"
-    ]
+    assert config.warnings == (
+        "/c.toml: nvidia-container-runtime.log-level is 'chatty', which is no level; info is used",
+    )
 
 
 @pytest.mark.parametrize(

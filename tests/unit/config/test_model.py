@@ -8,7 +8,7 @@ import json
 import pytest
 
 from nvct.config.load import KEYS
-from nvct.config.model import Config, check, path_from
+from nvct.config.model import FIELDS, Config, check, path_from
 from nvct.errors import ConfigError, line
 
 TYPE_CHECKING = False
@@ -20,13 +20,13 @@ def test_the_defaults_are_those_of_the_incumbent() -> None:
     config = Config()
 
     assert config.mode == "auto"
-    assert config.runtimes == ["runc", "crun"]
-    assert config.spec_dirs == ["/etc/cdi", "/var/run/cdi"]
+    assert config.runtimes == ("runc", "crun")
+    assert config.spec_dirs == ("/etc/cdi", "/var/run/cdi")
     assert config.default_kind == "nvidia.com/gpu"
-    assert config.annotation_prefixes == ["cdi.k8s.io/"]
+    assert config.annotation_prefixes == ("cdi.k8s.io/",)
     assert config.accept_envvar_when_unprivileged is True
     assert config.accept_volume_mounts is False
-    assert config.swarm_resource == []
+    assert config.swarm_resource == ()
     assert config.driver_root == "/"
     assert config.cuda_compat_mode == "ldconfig"
     assert config.log_level == "info"
@@ -39,34 +39,38 @@ def test_the_defaults_are_those_of_the_incumbent() -> None:
     ("layout", "wanted"), [("auto", True), ("farm", True), ("classic", False)]
 )
 def test_every_layout_but_classic_wants_a_view_of_the_driver(layout: str, *, wanted: bool) -> None:
-    config = Config()
-    config.layout = layout
+    config = Config(layout=layout)
 
     check(config)
 
     assert config.wants_view is wanted
 
 
-def test_two_configurations_share_no_list() -> None:
-    first, second = Config(), Config()
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_configuration_is_never_changed(name: str) -> None:
+    config = Config()
 
-    first.runtimes.append("youki")
-    first.swarm_resource.append("X")
+    with pytest.raises(AttributeError, match=name):
+        setattr(config, name, getattr(config, name))
+    assert isinstance(getattr(config, name), (bool, str, tuple))
 
-    assert second.runtimes == ["runc", "crun"]
-    assert second.swarm_resource == []
+
+def test_another_value_makes_another_configuration() -> None:
+    config = Config(path="/c")
+
+    legacy = config.replaced(mode="legacy", runtimes=["youki"])
+
+    assert (legacy.path, legacy.mode, legacy.runtimes) == ("/c", "legacy", ("youki",))
+    assert config.to_dict() == {**Config().to_dict(), "path": "/c"}
 
 
 def test_the_compiled_form_survives_json() -> None:
-    config = Config()
-    config.mode = "cdi"
-    config.swarm_resource = ["A", "B"]
-    config.warnings.append("a warning")
+    config = Config(mode="cdi", swarm_resource=["A", "B"], warnings=["a warning"])
 
     again = Config.from_dict(json.loads(json.dumps(config.to_dict())))
 
     assert again.to_dict() == config.to_dict()
-    assert again.swarm_resource == ["A", "B"]
+    assert again.swarm_resource == ("A", "B")
 
 
 def test_the_compiled_form_shares_no_list_with_the_configuration() -> None:
@@ -78,8 +82,7 @@ def test_the_compiled_form_shares_no_list_with_the_configuration() -> None:
     assert isinstance(runtimes, list)
     runtimes.append("evil")
 
-    assert config.runtimes == ["runc", "crun"]
-    assert again.runtimes == ["runc", "crun"]
+    assert config.runtimes == again.runtimes == ("runc", "crun")
 
 
 def test_unknown_names_of_the_compiled_form_are_ignored() -> None:
@@ -105,11 +108,11 @@ def test_a_value_of_the_wrong_type_in_the_compiled_form_is_refused(
 
 
 def test_every_attribute_has_a_key_in_the_file() -> None:
-    assert {*KEYS.values(), "path", "policy", "warnings"} == set(Config.__slots__)
+    assert {*KEYS.values(), "path", "policy", "warnings"} == set(FIELDS)
 
 
 def test_every_attribute_is_set_without_a_file() -> None:
-    assert set(Config().to_dict()) == set(Config.__slots__)
+    assert set(Config().to_dict()) == set(FIELDS)
 
 
 @pytest.mark.parametrize(
@@ -163,9 +166,7 @@ def test_the_defaults_can_be_used() -> None:
 def test_a_value_that_no_container_can_be_created_with_is_refused(
     name: str, value: object, key: str
 ) -> None:
-    config = Config()
-    config.path = "/etc/x.toml"
-    setattr(config, name, value)
+    config = Config(**{"path": "/etc/x.toml", name: value})
 
     with pytest.raises(ConfigError, match=key) as caught:
         check(config)
@@ -175,17 +176,11 @@ def test_a_value_that_no_container_can_be_created_with_is_refused(
 
 
 def test_ldconfig_of_the_container_can_be_allowed() -> None:
-    config = Config()
-    config.cli_ldconfig = "/sbin/ldconfig"
-    config.allow_ldconfig_from_container = True
-
-    check(config)
+    check(Config(cli_ldconfig="/sbin/ldconfig", allow_ldconfig_from_container=True))
 
 
 def test_a_bad_mode_reads_as_one_line() -> None:
-    config = Config()
-    config.path = "/etc/nvidia-container-runtime/config.toml"
-    config.mode = "foo"
+    config = Config(path="/etc/nvidia-container-runtime/config.toml", mode="foo")
 
     with pytest.raises(ConfigError) as caught:
         check(config)

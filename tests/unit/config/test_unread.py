@@ -85,10 +85,13 @@ def test_the_document_explains_every_key_once() -> None:
 
 
 def test_each_key_without_effect_is_warned_of() -> None:
-    settings = from_toml(EVERYTHING.encode(), "/c.toml")
-    settings.cli_ldcache, settings.cli_user = "/other", "nobody"
-    settings.cli_ldconfig, settings.cli_path = "@/opt/ldconfig", "/other/nvidia-container-cli"
-    settings.ctk_path = "/other/nvidia-ctk"
+    settings = from_toml(EVERYTHING.encode(), "/c.toml").replaced(
+        cli_ldcache="/other",
+        cli_user="nobody",
+        cli_ldconfig="@/opt/ldconfig",
+        cli_path="/other/nvidia-container-cli",
+        ctk_path="/other/nvidia-ctk",
+    )
 
     found = unread.warnings(settings)
 
@@ -106,12 +109,13 @@ def test_the_default_file_warns_of_nothing() -> None:
 
 @pytest.mark.parametrize("folder", ["/usr/bin", "/usr/local/nvidia/toolkit"])
 def test_paths_of_nvcts_own_programs_warn_of_nothing(folder: str) -> None:
-    settings = Config()
-    settings.hook_path = f"{folder}/nvidia-cdi-hook"
-    settings.cli_path = f"{folder}/nvidia-container-cli"
-    settings.ctk_path = f"{folder}/nvidia-ctk"
-    settings.runtime_hook_path = f"{folder}/nvidia-container-runtime-hook"
-    settings.driver_root = "/run/nvidia/driver"
-    settings.cli_ldconfig = "@/run/nvidia/driver/sbin/ldconfig.real"
+    settings = Config(
+        hook_path=f"{folder}/nvidia-cdi-hook",
+        cli_path=f"{folder}/nvidia-container-cli",
+        ctk_path=f"{folder}/nvidia-ctk",
+        runtime_hook_path=f"{folder}/nvidia-container-runtime-hook",
+        driver_root="/run/nvidia/driver",
+        cli_ldconfig="@/run/nvidia/driver/sbin/ldconfig.real",
+    )
 
     assert unread.warnings(settings) == []

@@ -62,12 +62,9 @@ class Lab:
         at = time.time_ns() - int(seconds * 10**9)
         os.utime(path, ns=(at, at))
 
-    def keep(self, runtimes: Sequence[str] = ("runc",), **values: list[str] | str) -> None:
+    def keep(self, runtimes: Sequence[str] = ("runc",), **values: Sequence[str]) -> None:
         """Write launcher.conf as the shim does."""
-        config = Config()
-        config.runtimes = list(runtimes)
-        for name, value in values.items():
-            setattr(config, name, value)
+        config = Config(runtimes=tuple(runtimes), **values)
         path = path_from(self.env)
         fact = fingerprints.take_file(path, time.time_ns())
         assert fact[0] != "hash"

@@ -298,8 +298,7 @@ def test_the_runtime_directory_of_a_user_is_used_by_users_only(lab: Lab) -> None
 
 
 def test_the_shim_itself_writes_what_the_launcher_reads(lab: Lab) -> None:
-    config = Config()
-    config.runtimes = ["nope", "runc"]
+    config = Config(runtimes=["nope", "runc"])
     fact = fingerprints.take_file(str(lab.config), time.time_ns())
     lab.conf.write_text(settings.launcher_conf(config, str(lab.config), fact))
     lab.conf.chmod(0o600)

@@ -192,8 +192,7 @@ def _bundle(*env: str) -> Bundle:
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_a_request_is_read_with_the_rules_of_mode_legacy(mode: str) -> None:
-    config = Config()
-    config.mode = mode
+    config = Config(mode=mode)
 
     request = main.asked(_bundle("NVIDIA_VISIBLE_DEVICES=0,1"), config)
 
@@ -204,14 +203,12 @@ def test_a_request_is_read_with_the_rules_of_mode_legacy(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["cdi", "jit-cdi", "csv"])
 def test_in_other_modes_a_request_is_refused_unless_that_is_switched_off(mode: str) -> None:
-    config = Config()
-    config.mode = mode
+    config = Config(mode=mode)
     assert main.asked(_bundle(), config) is None
-    config.mode = mode
     with pytest.raises(ConfigError, match=f"in mode {mode} a prestart hook gives no GPU"):
         main.asked(_bundle("NVIDIA_VISIBLE_DEVICES=0"), config)
 
-    config.mode, config.skip_mode_detection = mode, True
+    config = config.replaced(skip_mode_detection=True)
 
     assert main.asked(_bundle("NVIDIA_VISIBLE_DEVICES=0"), config) is not None
 

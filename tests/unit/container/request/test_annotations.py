@@ -11,11 +11,8 @@ from nvct.errors import RequestError
 
 
 def configured(mode: str = "auto", *prefixes: str) -> Config:
-    config = Config()
-    config.mode = mode
-    if prefixes:
-        config.annotation_prefixes = list(prefixes)
-    return config
+    config = Config(mode=mode)
+    return config.replaced(annotation_prefixes=prefixes) if prefixes else config
 
 
 def test_keys_are_read_in_order_and_values_split_and_trimmed() -> None:

@@ -93,8 +93,9 @@ def test_channels_by_volume_mounts_are_channels(container: Container) -> None:
 
     def outcome(*names: str) -> str:
         patterns = ", ".join(f'"{name}"' for name in names)
-        config = policy(f'devices = [{patterns}]\nthen = "allow"', "deny")
-        config.accept_volume_mounts = True
+        config = policy(
+            f'devices = [{patterns}]\nthen = "allow"', "deny", accept_volume_mounts=True
+        )
         return container.outcome(config)
 
     assert outcome("nvidia.com/gpu=0") == "deny"

@@ -13,11 +13,9 @@ ROOT = "/var/run/nvidia-container-devices"
 
 
 def configured(*, mounts: bool = False, ignore: bool = False, env: bool = True) -> Config:
-    config = Config()
-    config.accept_volume_mounts = mounts
-    config.ignore_imex = ignore
-    config.accept_envvar_when_unprivileged = env
-    return config
+    return Config(
+        accept_volume_mounts=mounts, ignore_imex=ignore, accept_envvar_when_unprivileged=env
+    )
 
 
 def asked(value: str, config: Config | None = None, *, privileged: bool = False) -> list[int]:

@@ -38,8 +38,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from nvct.config.model import Config
 from nvct.container.request.resolve import decide
-config = Config()
-config.policy = sys.argv[2:]
+config = Config(policy=sys.argv[2:])
 print(decide(["NVIDIA_VISIBLE_DEVICES=all"], [], {}, [], config)[0] is not None)
 print(*sorted(set(sys.modules) - sys.stdlib_module_names - {"__main__"}))
 """
@@ -221,8 +220,7 @@ def test_what_nobody_knows_counts_against_the_container() -> None:
 def test_a_damaged_compiled_rule_is_an_error_and_no_permission(
     rule: str, container: Container
 ) -> None:
-    config = policy("")
-    config.policy = [rule]
+    config = policy("", policy=[rule])
 
     with pytest.raises(DocumentError):
         container.decide(config, ALL)

@@ -18,10 +18,7 @@ CDI = "cdi.k8s.io/plugin_1"
 
 
 def configured(**values: object) -> Config:
-    config = Config()
-    for name, value in values.items():
-        setattr(config, name, value)
-    return config
+    return Config(**values)
 
 
 def mount(*ids: str) -> list[dict[str, object]]:

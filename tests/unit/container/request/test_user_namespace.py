@@ -59,8 +59,7 @@ def test_variables_that_only_privileged_containers_may_use(
     linux: dict[str, Any], *, is_privileged: bool, container: Container
 ) -> None:
     container.linux = linux
-    config = policy("", accept_envvar_when_unprivileged=False)
-    config.policy = []
+    config = policy("", accept_envvar_when_unprivileged=False, policy=())
 
     request, _ = container.decide(config, ALL, "NVIDIA_IMEX_CHANNELS=0")
 
@@ -73,15 +72,14 @@ def test_mig_capabilities(
     linux: dict[str, Any], *, is_privileged: bool, container: Container
 ) -> None:
     container.linux = linux
-    config = policy("")
-    config.policy = []
+    config = policy("", policy=())
     env = (ALL, "NVIDIA_MIG_CONFIG_DEVICES=all", "NVIDIA_MIG_MONITOR_DEVICES=all")
 
     request, _ = container.decide(config, *env)
 
     assert isinstance(request, Request)
     assert request.extras.mig_config is request.extras.mig_monitor is is_privileged
-    config.mode = "legacy"
+    config = config.replaced(mode="legacy")
     if is_privileged:
         container.decide(config, *env)
         return

@@ -229,10 +229,7 @@ def test_a_change_while_the_file_is_read_is_seen_afterwards(lab: Lab, store: Sto
 
 
 def conf(path: str = "/etc/c.toml", **values: object) -> list[str]:
-    config = Config()
-    for name, value in values.items():
-        setattr(config, name, value)
-    text = settings.launcher_conf(config, path, ["stat", path, [1, 2, 3, 4, 5]])
+    text = settings.launcher_conf(Config(**values), path, ["stat", path, [1, 2, 3, 4, 5]])
     assert text.endswith("\n")
     return text[:-1].split("\n")
 
@@ -300,4 +297,4 @@ def test_a_prefix_of_which_nothing_is_left_does_not_hide_the_other_keys(
 
     found = load(lab, store)
 
-    assert found.runtimes == [f"{lab.home}/bin/runc"]
+    assert found.runtimes == (f"{lab.home}/bin/runc",)

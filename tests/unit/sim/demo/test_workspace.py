@@ -26,7 +26,7 @@ def test_the_configuration_is_read_back_as_it_was_meant() -> None:
     text = made.text()
     config = load.from_toml(text.encode(), "config.toml")
     assert config.driver_root == '/a "b"/ü'
-    assert config.runtimes == ["/usr/bin/crun"]
+    assert config.runtimes == ("/usr/bin/crun",)
     assert config.farm_dir == "/f\n"
     assert config.accept_volume_mounts
 
@@ -37,7 +37,7 @@ def test_without_containers_the_host_is_the_nodes_folder(tmp_path: Path) -> None
     config = load.from_toml(made.text().encode(), "x")
     assert config.hook_path == str(tmp_path / "hook")
     assert config.plain_nodes
-    assert config.spec_dirs == [str(tmp_path / "cdi")]
+    assert config.spec_dirs == (str(tmp_path / "cdi"),)
     assert config.dev_root == str(node.tree)
     assert config.proc_root == str(node.proc)
     assert config.sys_root == str(node.sys)
