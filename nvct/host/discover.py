@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inventory of a machine with GPUs on the PCI bus: mode nvml.
+"""Discovery in mode nvml: the inventory of a machine whose GPUs are on the PCI bus.
 
-Contract: one thing that is wrong costs that thing, with a warning; the driver missing is an error.
-A directory, the linker's cache and the headers of a library are read once.
+Contract: a missing driver is an error. Any other fault loses the file or device concerned and is
+a warning. A directory, the linker's cache and the headers of a library are read once.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ CUDA_VERSION = "which CUDA version the driver supports"
 
 
 def discover(roots: Roots, wanted: Wanted | None = None) -> Inventory:
-    """Return what a machine with GPUs on the PCI bus has: mode nvml.
+    """Return the inventory of a machine in mode nvml: GPUs on the PCI bus.
 
     Raises:
-        DriverNotFoundError: no driver, or no library that fits the loaded one.
-        HostError: the driver root is not there.
+        DriverNotFoundError: no driver is installed, or no library fits the loaded module.
+        HostError: the driver root does not exist.
         UsageError: a search path is not absolute.
     """
     wanted = wanted or Wanted()
@@ -58,7 +58,7 @@ def discover(roots: Roots, wanted: Wanted | None = None) -> Inventory:
     host = gpus.Host(roots, wanted.stat_node, seen)
     found, report = gpus.find(host, nvml, coherent=coherent, unknown=unknown)
     control_nodes = nodes.control_nodes(roots, wanted.stat_node, seen)
-    # Without its module all of these have one cause, which is told already.
+    # Without the module, all of these warnings have one cause, which find_files has reported.
     is_loaded = bool(procfs.driver_version(roots) or found or report)
     findings.add(seen if is_loaded else Findings(left_out=seen.left_out))
     cuda_version = (report.cuda_version if report else "") or of_driver(version)
@@ -77,7 +77,7 @@ def discover(roots: Roots, wanted: Wanted | None = None) -> Inventory:
 
 
 def left_out(findings: Findings, files: Iterable[DriverFile]) -> tuple[LeftOut, ...]:
-    """Return what is left out, by path, less what is in after all."""
+    """Return what containers do not get, by path, without the files that they get after all."""
     taken = {file.host_path for file in files}
     return tuple(entry for path, entry in sorted(findings.left_out.items()) if path not in taken)
 
@@ -88,8 +88,8 @@ def find_files(
     """Return the driver's version and its files, sorted by container path.
 
     Raises:
-        DriverNotFoundError: no driver, or no library that fits the loaded one.
-        HostError: the driver root is not there.
+        DriverNotFoundError: no driver is installed, or no library fits the loaded module.
+        HostError: the driver root does not exist.
         UsageError: a search path is not absolute.
     """
     for path in (*wanted.search_paths, *wanted.config_search_paths):
@@ -126,7 +126,7 @@ def find_files(
 def _library_places(
     search: Search, usual: list[str], search_paths: Sequence[str], stack: ExitStack
 ) -> tuple[Search, list[str]]:
-    """Return where libraries are looked for: the usual directories, or those that were named."""
+    """Return the tree and the directories to search: the usual ones, or the search paths."""
     root = search.roots.driver_root
     if not search_paths:
         return search, usual
@@ -143,7 +143,7 @@ def _is_in(root: str, path: str) -> bool:
 
 
 def _version(search: Search, dirs: Sequence[str]) -> str:
-    """Return the version of the loaded module, of the libraries where none is loaded."""
+    """Return the version of the loaded module; if none is loaded, that of the libraries."""
     version = procfs.driver_version(search.roots)
     if version:
         return version
@@ -174,7 +174,7 @@ def _no_driver(search: Search) -> DriverNotFoundError:
 
 
 def _each_once(files: Iterable[DriverFile], findings: Findings) -> list[DriverFile]:
-    """Return files sorted by container path, of which each is one file's."""
+    """Return files sorted by container path; of several with one container path, the first."""
     taken: dict[str, DriverFile] = {}
     for file in files:
         first = taken.setdefault(file.container_path, file)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modes of what stands beside the GPUs: GDRCopy, GPUDirect Storage, RDMA cards, NVSwitches.
+"""Modes for devices beside the GPUs: GDRCopy, GPUDirect Storage, RDMA cards, NVSwitches.
 
-Contract: each gives one device "all" with the nodes of a kernel module. Nothing of the driver's
-user space is looked at. A mode that finds no node says which module would make it; nvidia-
-container-toolkit v1.20 writes a spec that no engine loads.
+Contract: each mode has one device "all", with the nodes of a kernel module. The driver's user
+space is not read. A mode without any node is an error that names the kernel module;
+nvidia-container-toolkit v1.20 writes a spec that no engine loads.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """What one mode gives.
+    """The nodes and files of one mode.
 
     Attributes:
-        folder: of the nodes, below /dev.
+        folder: of the nodes, relative to /dev.
         names: pattern of the nodes' names.
-        example: a node's path below /dev, for messages.
+        example: a node's path relative to /dev, for messages.
         modules: the kernel modules that make the nodes, as /sys/module names them.
-        hint: what to do where there is none.
-        reason: why a node is in.
-        expected: nodes below /dev that should not be missing, and what that costs.
-        files: kind, absolute path and reason of what containers get besides, if it is there.
+        hint: advice if there is no node.
+        reason: the use of a node.
+        expected: nodes relative to /dev that are usual, and the effect of a missing one.
+        files: kind, absolute path and reason of files that containers get if they exist.
     """
 
     folder: str = ""
@@ -97,10 +97,10 @@ GATES: dict[Mode, Gate] = {
 
 
 def find(mode: Mode, roots: Roots, wanted: Wanted | None = None) -> Inventory:
-    """Return the nodes of a gated mode, as one device "all".
+    """Return the inventory of a mode: its nodes, as one device "all".
 
     Raises:
-        HostError: there is none.
+        HostError: there is no node.
     """
     gate, findings = GATES[mode], Findings()
     stat_node = (wanted or Wanted()).stat_node
@@ -134,7 +134,7 @@ def find(mode: Mode, roots: Roots, wanted: Wanted | None = None) -> Inventory:
 
 
 def _files(gate: Gate, roots: Roots, findings: Findings) -> Iterator[DriverFile]:
-    """Yield what a mode mounts, from the driver root or, if it is not there, from the host."""
+    """Yield the files of a mode, from the driver root if they exist there, else from the host."""
     for kind, path, reason in gate.files:
         candidates = places(roots, path)
         is_there = os.path.isdir if kind == "directory" else os.path.isfile
@@ -147,7 +147,7 @@ def _files(gate: Gate, roots: Roots, findings: Findings) -> Iterator[DriverFile]
 
 
 def places(roots: Roots, path: str) -> list[str]:
-    """Return where a file of a mode may be: in the driver root, else on the host."""
+    """Return the candidate paths of a mode's file: in the driver root, then on the host."""
     return list(dict.fromkeys((join(roots.driver_root, path), _on_host(roots, path))))
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways of looking at a machine, by the names that `nvidia-ctk cdi generate --mode` takes.
+"""The modes of discovery, by the names that `nvidia-ctk cdi generate --mode` accepts.
 
-Contract: only the mode that is looked in is imported.
+Contract: only the modules of the requested mode are imported.
 """
 
 from __future__ import annotations
@@ -74,17 +74,17 @@ FINDERS: dict[Mode, Finder] = {
 
 
 def detect(roots: Roots) -> Mode:
-    """Return what "auto" means on a machine."""
+    """Return the mode that "auto" stands for on a machine."""
     return platform.detect(roots)[0]
 
 
 def find(mode: str, roots: Roots, wanted: Wanted | None = None) -> Inventory:
-    """Return what a machine has, seen in one mode; "auto" is the machine's own.
+    """Return the inventory of a machine in one mode; "auto" selects the machine's own mode.
 
     Raises:
-        UsageError: there is no such mode, or a search path is not absolute.
+        UsageError: the mode is unknown, or a search path is not absolute.
         DriverNotFoundError: no driver is installed or loaded.
-        HostError: the machine has nothing of what the mode looks for.
+        HostError: the machine has no device of the mode.
     """
     chosen, why = platform.detect(roots) if mode == "auto" else (mode, "")
     for name, finder in FINDERS.items():

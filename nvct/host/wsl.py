@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Windows's GPU driver as WSL shows it: /dev/dxg, and a folder of libraries. Mode wsl.
+"""Discovery in mode wsl: /dev/dxg and a folder of the Windows driver store.
 
-Contract: the folder, a part of Windows's driver store, is found by rule. Windows itself would tell
-it through dxcore, a library whose interface is documented nowhere; nvidia-container-toolkit v1.20
-asks it, and takes the first folder with libcuda.so.1.1.
+Contract: a rule finds the folder. Windows reports it through dxcore, a library whose interface is
+not documented; nvidia-container-toolkit v1.20 calls it and takes the first folder that has
+libcuda.so.1.1.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 STORES = "/usr/lib/wsl/drivers"
 LIBCUDA = "libcuda.so.1.1"
 SMI = "nvidia-smi"
-# What WSL links into its library directory is one of these two of the driver in use.
+# WSL links one of these two files of the active driver into its library directory.
 IN_USE = (LIBCUDA, "libcuda_loader.so")
 LIBCUDA_NAMES = (LIBCUDA, "libcuda.so.1", "libcuda.so")
-# As nvidia-container-toolkit v1.20, pkg/nvcdi/driver-wsl.go; and all of ADDITIONAL.
+# As nvidia-container-toolkit v1.20, pkg/nvcdi/driver-wsl.go, and everything that ADDITIONAL fits.
 EXPECTED: dict[str, str] = {
     LIBCUDA: "CUDA does not work",
     "libcuda_loader.so": "CUDA may not be found",
@@ -65,12 +65,12 @@ class _Search(NamedTuple):
 
 
 def find(roots: Roots, wanted: Wanted | None = None) -> Inventory:
-    """Return what containers get in WSL: one device "all", which is all GPUs.
+    """Return the inventory in WSL: one device "all", which is all GPUs.
 
-    It has a UUID where NVML shows that there is one GPU.
+    The device has a UUID if NVML reports exactly one GPU.
 
     Raises:
-        HostError: WSL shows no GPU, or no folder of NVIDIA's driver.
+        HostError: WSL has no GPU, or no folder of NVIDIA's driver.
     """
     wanted = wanted or Wanted()
     findings = Findings()
@@ -103,7 +103,7 @@ def _only_uuid(report: NvmlReport | None) -> str:
 
 
 def _report(wanted: Wanted, library: str, findings: Findings) -> NvmlReport | None:
-    """Return what NVML tells; WSL has no procfs of the driver that would tell its version."""
+    """Return NVML's report, the only source of the driver's version: WSL has no procfs of it."""
     nvml = wanted.nvml_of(library)
     if nvml is None:
         return None
@@ -133,7 +133,7 @@ def _dxcore(search: _Search) -> Iterator[DriverFile]:
 
 
 def _store(search: _Search) -> str:
-    """Return the folder of the NVIDIA driver that is in use.
+    """Return the folder of the active NVIDIA driver.
 
     Raises:
         HostError: there is none.
@@ -160,7 +160,7 @@ def _store(search: _Search) -> str:
 
 
 def _is_in_use(tree: Tree, store: str) -> bool:
-    """Whether WSL's library directory has a library of a driver's folder."""
+    """Return whether WSL's library directory has a library of a driver's folder."""
     ours = next(filter(None, (tree.find(f"{WSL_LIBRARIES}/{n}") for n in LIBCUDA_NAMES)), None)
     if ours is None:
         return False
@@ -204,7 +204,7 @@ def _store_files(search: _Search, store: str) -> Iterator[DriverFile]:
 
 
 def _file(search: _Search, found: Found, path: str, reason: str) -> DriverFile | None:
-    """Return a file as a mount, None for a library of another machine."""
+    """Return a file as a mount, None for a library of another machine type."""
     name = os.path.basename(path)
     host_path = search.tree.host_path(found.real)
     kind, machine, soname = _kind(name), "", ""
@@ -236,10 +236,10 @@ def _kind(name: str) -> FileKind:
 
 
 def _links(files: dict[str, DriverFile], store: str) -> dict[str, list[Link]]:
-    """Return what has to stand beside files, by their names.
+    """Return the links to make, by the name of the file that they lead to.
 
-    Of two libraries with one SONAME, as libcuda and its loader, that one gets the link which
-    ldconfig would choose.
+    If two libraries have one SONAME, as libcuda and its loader do, the link leads to the one that
+    ldconfig chooses.
     """
     links: dict[str, list[Link]] = {}
     by_soname: dict[str, str] = {}
@@ -250,7 +250,7 @@ def _links(files: dict[str, DriverFile], store: str) -> dict[str, list[Link]]:
         if soname not in files and "/" not in soname:
             links.setdefault(name, []).append(Link(target=name, path=f"{store}/{soname}"))
     if "libcuda.so.1" in by_soname and "libcuda.so" not in files:
-        # Programs load it without a version, too.
+        # Some programs load it without a version.
         link = Link(target="libcuda.so.1", path=f"{store}/libcuda.so")
         links.setdefault(by_soname["libcuda.so.1"], []).append(link)
     if SMI in files:
@@ -260,6 +260,6 @@ def _links(files: dict[str, DriverFile], store: str) -> dict[str, list[Link]]:
 
 
 def _linker_order(name: str) -> list[tuple[int, int]]:
-    """Return the sort key of _dl_cache_libcmp in glibc: numbers count, and are after letters."""
+    """Return the sort key of glibc's _dl_cache_libcmp: digits count as numbers, after letters."""
     parts = re.findall(r"[0-9]+|[^0-9]", name)
     return [(1, int(p)) if p.isascii() and p.isdigit() else (0, ord(p)) for p in parts]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the driver's device nodes: control nodes, GPUs, and capabilities (MIG, IMEX).
+"""Makes the driver's device nodes: control nodes, GPUs, and capabilities (MIG, IMEX).
 
-Contract: numbers come from the kernel's own tables, permissions from the driver's parameters. A
-node that is there is verified: one with other numbers, or no node at all, is replaced by rename.
-`plan` looks and changes nothing, `carry_out` changes what was planned, `shell` shows it.
+Contract: numbers come from the kernel's tables, permissions from the driver's parameters. An
+existing node is verified: one with wrong numbers, or another kind of file, is replaced by rename.
+`plan` changes nothing, `carry_out` executes a plan, `shell` prints it as commands.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["control", "gpu", "cap"]
 KINDS: tuple[Kind, ...] = ("control", "gpu", "cap")
 
-# nvidia-modprobe and the open kernel modules: 255 and 254 are fixed, uvm counts from 0. Before
-# driver 550.40 the major's name was nvidia-frontend; newer ones list nvidiactl and nvidia-modeset
-# as well, with the same number.
+# As nvidia-modprobe and the open kernel modules: 255 and 254 are fixed, uvm counts from 0. Before
+# driver 550.40 the major's name was nvidia-frontend; later ones also list nvidiactl and
+# nvidia-modeset, with the same number.
 CONTROL: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("nvidiactl", 255, ("nvidiactl", "nvidia", "nvidia-frontend")),
     ("nvidia-modeset", 254, ("nvidia-modeset", "nvidia", "nvidia-frontend")),
@@ -47,10 +47,10 @@ PERMISSIONS = 0o777
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permissions:
-    """What the driver says of its nodes.
+    """Mode and owner of the driver's nodes.
 
     Attributes:
-        modify: whether nodes that are there are to be given these permissions.
+        modify: whether existing nodes are to get these permissions.
     """
 
     mode: int = 0o666
@@ -61,7 +61,7 @@ class Permissions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node as it has to be; path is the host's."""
+    """A node as it must be; path is the host's."""
 
     path: str
     major: int
@@ -71,11 +71,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What has to be done about one node, and why.
+    """The action on one node.
 
     Attributes:
-        action: "make", "replace" what has that name, change "permissions", or "keep".
-        was: what is there now, in words; "" where nothing is.
+        action: "make", "replace" the file of that name, change "permissions", or "keep".
+        was: the existing file, in words; "" if there is none.
     """
 
     node: Node
@@ -85,17 +85,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The steps, and the names in /proc/devices that are missing for others."""
+    """The steps, and the names that are missing in /proc/devices."""
 
     steps: tuple[Step, ...]
     missing: tuple[str, ...] = ()
 
 
 def plan(roots: Roots, kinds: Sequence[Kind], findings: Findings) -> Plan:
-    """Compare the nodes that the driver has with those that are there.
+    """Compare the nodes that the driver needs with the existing ones.
 
     Raises:
-        HostError: a node cannot be looked at, or a directory has a node's name.
+        HostError: a node is unreadable, or a directory has a node's name.
     """
     nodes, missing = wanted(roots, kinds, findings)
     return Plan(steps=tuple(_step(node) for node in nodes), missing=missing)
@@ -104,7 +104,7 @@ def plan(roots: Roots, kinds: Sequence[Kind], findings: Findings) -> Plan:
 def wanted(
     roots: Roots, kinds: Sequence[Kind], findings: Findings
 ) -> tuple[list[Node], tuple[str, ...]]:
-    """Return the nodes that the driver has, by path, and the majors that it lacks."""
+    """Return the nodes that the driver needs, by path, and the names of missing majors."""
     majors = procfs.majors(roots)
     nodes: list[Node] = []
     missing: dict[str, None] = {}
@@ -119,7 +119,7 @@ def wanted(
 
 
 def lack(missing: Sequence[str], roots: Roots) -> HostError:
-    """Return what to say about nodes that could not be made."""
+    """Return the error for nodes that cannot be made."""
     modules = dict.fromkeys(MODULE_OF.get(name, name) for name in missing)
     return HostError(
         f"{roots.proc}/devices has no {' and no '.join(missing)}: nodes of "
@@ -145,7 +145,7 @@ def _names(
 
 
 def capabilities(roots: Roots) -> list[tuple[int, Permissions]]:
-    """Return the minors of the capabilities that there are, with their own permissions.
+    """Return the minors of the capabilities, with the permissions of each.
 
     Every file below capabilities that names a minor is one: MIG's config and monitor, each
     instance's access, fabric-imex-mgmt.
@@ -161,9 +161,9 @@ def capabilities(roots: Roots) -> list[tuple[int, Permissions]]:
 
 
 def parse_permissions(text: str) -> Permissions:
-    """Parse driver/nvidia/params, or the file of a capability; what is missing has its default.
+    """Parse driver/nvidia/params or a capability's file; a missing field has its default.
 
-    The names and defaults are those that nvidia-modprobe reads; all numbers are decimal.
+    The names and defaults are those of nvidia-modprobe; all numbers are decimal.
     """
     fields: dict[str, str] = dict(FIELD.findall(text))
     modify = fields.get("ModifyDeviceFiles", fields.get("DeviceFileModify", "1"))
@@ -198,10 +198,10 @@ def _step(node: Node) -> Step:
 
 
 def carry_out(planned: Plan, kernel: Kernel) -> None:
-    """Do what was planned; folders of nodes are made.
+    """Execute a plan; missing directories of nodes are made.
 
     Raises:
-        HostError: the kernel refused; nodes before that one are made.
+        HostError: the kernel refused a call; the nodes before that one are made.
     """
     for step in planned.steps:
         try:
@@ -227,16 +227,16 @@ def _do(step: Step, kernel: Kernel) -> None:
     if step.action == "permissions":
         _permit(node.path, node.permissions, kernel)
         return
-    # nvidia-caps is in dev, which may have to be made, too; a dev root is the caller's to make.
+    # A missing dev/ is made together with nvidia-caps; the caller makes a missing dev root.
     above = [os.path.dirname(folder)] if folder.endswith("/nvidia-caps") else []
     for path in (*above, folder):
         if not os.path.isdir(path):
             kernel.mkdir(path, 0o755)
-            kernel.chmod(path, 0o755)  # mkdir's mode is cut by the umask
+            kernel.chmod(path, 0o755)  # the umask restricts mkdir's mode
     aside = f"{folder}/{temporary_name()}"
     kernel.mknod(aside, stat.S_IFCHR, os.makedev(node.major, node.minor))
     try:
-        # Nobody can open it before it has its owner and mode, and its name is never missing.
+        # Only rename makes it visible: with its owner and mode, and without a gap.
         _permit(aside, node.permissions, kernel)
         kernel.rename(aside, node.path)
     except BaseException:
@@ -246,11 +246,11 @@ def _do(step: Step, kernel: Kernel) -> None:
 
 def _permit(path: str, permissions: Permissions, kernel: Kernel) -> None:
     kernel.lchown(path, permissions.uid, permissions.gid)
-    kernel.chmod(path, permissions.mode)  # after the owner: chown(2) takes bits off
+    kernel.chmod(path, permissions.mode)  # after the owner: chown(2) clears bits
 
 
 def shell(step: Step) -> list[str]:
-    """Return the commands that would do a step, as an admin would write them."""
+    """Return the shell commands of a step."""
     node, permissions = step.node, step.node.permissions
     path = _quoted(node.path)
     owner = f"chown {permissions.uid}:{permissions.gid} {path}"
@@ -266,7 +266,7 @@ def shell(step: Step) -> list[str]:
 
 
 def say(step: Step) -> str:
-    """Return what was done in a step as a sentence, "" where nothing was."""
+    """Return a sentence about an executed step, "" if it changed nothing."""
     node = step.node
     if step.action == "keep":
         return ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Load the driver's kernel modules, from the driver root where that is not the host's own."""
+"""Loads the driver's kernel modules; those of another driver root by chroot."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    # Runs a program; returns its exit status and what it said, and raises OSError without one.
+    # Runs a program; returns its exit status and last line; raises OSError if it does not start.
     Run: TypeAlias = Callable[[Sequence[str]], tuple[int, str]]
 
 MODULES = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 OPTIONAL = ("nvidia-modeset",)
-"""Drivers that were installed for computing alone lack it, and containers do not need it."""
+"""A driver that is installed for computing only lacks it, and containers do not need it."""
 MODPROBE = "/sbin/modprobe"
 
 
@@ -29,7 +29,7 @@ def commands(driver_root: str) -> list[list[str]]:
 
 
 def run(argv: Sequence[str]) -> tuple[int, str]:
-    """Run a program and return its exit status and the last line that it wrote."""
+    """Run a program; return its exit status and the last line of its output."""
     done = subprocess.run(
         argv, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -39,12 +39,12 @@ def run(argv: Sequence[str]) -> tuple[int, str]:
 
 
 def load(driver_root: str, run: Run, sys_root: str = "/sys") -> list[str]:
-    """Load the modules, and return warnings about those that nobody needs and that failed.
+    """Load the modules; return a warning for each optional one that fails.
 
-    A module that is loaded is left alone: a host that may only be read has no modprobe.
+    A loaded module is skipped: a host with a read-only root may have no modprobe.
 
     Raises:
-        HostError: a module that every use of a GPU needs cannot be loaded.
+        HostError: a required module cannot be loaded.
     """
     warnings = []
     for argv in commands(driver_root):

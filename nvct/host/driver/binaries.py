@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs of the driver that containers get.
 
-Contract: a program is taken from the driver root alone, never from the PATH of the host beside
-it (nvidia-container-toolkit v1.20 does that, and may mix two drivers). No setuid program is in
-the list, and one that is setuid all the same is left out.
+Contract: programs come from the driver root only. nvidia-container-toolkit v1.20 also searches
+the PATH of the host, which may mix two drivers. A setuid or setgid program is left out.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ LEFT_OUT = {
     "nvidia-fabricmanager-start.sh": "it starts a daemon of the host",
     "nvswitch-audit": "a tool for the fabric's administrator",
 }
-# Not of the default PATH: where Bottlerocket, Google's installer and Flatcar have the programs if
-# the driver root is /.
+# Directories outside the default PATH: Bottlerocket, Google's installer and Flatcar have the
+# programs there if the driver root is /.
 MORE_DIRS = ("/usr/libexec/nvidia/tesla/bin", "/usr/local/nvidia/bin", "/opt/bin")
 S_IXANY, S_ISUID = 0o111, 0o6000
 
 
 def find(tree: Tree, roots: Roots, findings: Findings) -> list[DriverFile]:
-    """Return the programs, each from the first directory of the usual PATH that has it."""
+    """Return the programs, each from the first directory of the default PATH that has it."""
     real = {path: tree.directory(path) for path in (*DEFAULT_PATH_DIRS, *MORE_DIRS)}
     directories = {path: folder for path, folder in real.items() if folder is not None}
     files = []
@@ -60,7 +59,7 @@ def find(tree: Tree, roots: Roots, findings: Findings) -> list[DriverFile]:
         found = _first(tree, directories, name, findings)
         if found is None:
             continue
-        # A link (Debian's alternatives) is mounted under its own name.
+        # A link (Debian's alternatives) is mounted at its own name.
         files.append(
             DriverFile(
                 host_path=tree.host_path(found.real),
@@ -81,7 +80,7 @@ def find(tree: Tree, roots: Roots, findings: Findings) -> list[DriverFile]:
 
 
 def _first(tree: Tree, directories: dict[str, str], name: str, findings: Findings) -> Found | None:
-    """Return a program under the name by which the PATH has it."""
+    """Return a program at its path in the first directory that has it."""
     for directory, real in directories.items():
         found = tree.find_in(real, name)
         if found is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""32-bit libraries of the driver: the same rule in other directories, for another machine.
+"""32-bit libraries of the driver: the rules of `libraries`, other directories, another machine.
 
-Contract: a container gets them only where they are asked for by name; "all" has none, as in CDI
-specs of nvidia-container-toolkit. A file that is not certainly 32-bit is not taken.
+Contract: a container gets them only if it requests compat32 by name; "all" does not include them,
+as in CDI specs of nvidia-container-toolkit. A file must have the ELF header of the 32-bit machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nvct.host.driver.libraries import Search
     from nvct.host.model import DriverFile
 
-# Debian's triplets; lib32 of Arch and Debian's bi-arch packages; /usr/lib of Fedora and openSUSE.
+# Debian's triplets; lib32 of Arch and of Debian's bi-arch packages; /usr/lib of Fedora, openSUSE.
 TRIPLETS = {"i386": "i386-linux-gnu", "arm": "arm-linux-gnueabihf"}
 OWN_DIRS = (
     "/usr/lib/{}", "/usr/lib/{}/nvidia/current", "/lib/{}", "/usr/lib32", "/lib32",
@@ -33,10 +33,10 @@ SHARED_DIRS = ("/usr/lib", "/lib")
 def find(
     search: Search, version: str, taken: Iterable[DriverFile], *, wanted: bool
 ) -> list[DriverFile]:
-    """Return the 32-bit libraries, sorted by container path, none unless they are wanted.
+    """Return the 32-bit libraries, sorted by container path; none unless `wanted`.
 
-    `taken` are the libraries of this machine. What is not wanted is left out without a look into
-    the files.
+    `taken` are the libraries of this machine. Unless `wanted`, the 32-bit libraries are left out
+    and their files are not read.
     """
     machine = COMPAT_MACHINES.get(search.machine)
     if machine is None:
@@ -52,7 +52,7 @@ def find(
             if graphics.PLATFORM.fullmatch(path.rpartition("/")[2]):
                 search.findings.leave_out(tree.host_path(path), COMPAT_REASON)
         return []
-    # What is no 32-bit library in a shared directory has been judged as this machine's already.
+    # `libraries` has already reported the 64-bit files of the shared directories.
     other = search._replace(machine=machine, findings=Findings())
     dirs = libraries.real_directories(tree, [*own, *SHARED_DIRS, *_cached_dirs(other)])
     files: dict[str, DriverFile] = {}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configuration files by which loaders find the driver: Vulkan, EGL, OpenCL, Xorg, OptiX.
 
-Contract: a file is looked for in /etc and the data directories of the driver root, the first
-directory that has its name wins, and it is mounted where the loaders of any image look. Files for
-another machine are left out.
+Contract: the search is in /etc and the data directories of the driver root; the first directory
+that has a name wins. The file is mounted where the loaders of any image look. Files for another
+machine are left out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Place: TypeAlias = tuple[Tree, str]
 
-# Where NixOS has them, whatever $XDG_DATA_DIRS says.
+# NixOS has them here, whatever $XDG_DATA_DIRS names.
 NIXOS_DATA = "/run/opengl-driver/share"
 # XDG base directory specification: the default of $XDG_DATA_DIRS.
 DATA_DIRS = ("/usr/local/share", "/usr/share", NIXOS_DATA)
@@ -42,7 +42,7 @@ class Kind(NamedTuple):
     """Files of one loader: their folder, the pattern of their names, the folder in containers.
 
     Attributes:
-        at_root: whether the driver root itself may hold the folder, as on GKE.
+        at_root: whether the driver root itself may have the folder, as on GKE.
     """
 
     folder: str
@@ -65,8 +65,8 @@ def _kind(
     return Kind(folder, re.compile(name), root, capability, reason, at_root)
 
 
-# Rules where nvidia-container-toolkit v1.20 has a list of names; all of its names fit. Container
-# folders are its own, too. Group 1 is the machine in a name.
+# Patterns that match all names in the list of nvidia-container-toolkit v1.20. The container
+# folders are those of the toolkit. Group 1 is the machine in a name.
 _MACHINE = r"(?:\.([a-z0-9_]+))?\.json"
 KINDS = (
     _kind("glvnd/egl_vendor.d", r"\d+_nvidia\.json", "/usr/share", "EGL vendor of GLVND"),
@@ -97,11 +97,11 @@ def find(
 
     Args:
         search: of the driver root.
-        search_paths: absolute directories of the host, instead of /etc and the data directories.
-        data_dirs: of the driver root, as XDG_DATA_DIRS names them.
+        search_paths: absolute host directories that replace /etc and the data directories.
+        data_dirs: directories of the driver root, as XDG_DATA_DIRS names them.
 
     Raises:
-        HostError: the host's root can't be read.
+        HostError: the host's root is not readable.
     """
     files: dict[str, DriverFile] = {}
     if search_paths:
@@ -147,20 +147,20 @@ def _file(tree: Tree, kind: Kind, name: str, found: Found) -> DriverFile:
 
 
 def check(search: Search, files: Sequence[DriverFile]) -> None:
-    """Warn of every library that a configuration file names and that containers do not get.
+    """Warn of each library that a configuration file names and that containers do not get.
 
     Raises:
-        HostError: the host's root can't be read.
+        HostError: the host's root is not readable.
     """
     have = {file.container_path for file in files if file.kind == "library"}
     have |= {link.path for file in files if file.kind == "library" for link in file.links}
     names = {os.path.basename(path) for path in have}
     configs = [f for f in files if f.kind == "config" and f.host_path.endswith((".json", ".icd"))]
-    # Host paths have no links below the driver root, so that no link is followed out of it.
+    # A host path has no links below the driver root, so none is followed out of the driver root.
     with Tree("/") as host:
         for file in configs:
             for library in sorted(_named_libraries(search, host, file)):
-                # A path with a slash is relative to the file: Vulkan loader, "driver discovery".
+                # A path with a slash is relative to the file (Vulkan loader, "driver discovery").
                 directory = os.path.dirname(file.container_path)
                 path = os.path.normpath(os.path.join(directory, library))
                 if library not in names and ("/" not in library or path not in have):

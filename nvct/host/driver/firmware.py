@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Firmware of the GPU's system processor (GSP), in the places where the kernel looks for it."""
+"""Firmware of the GPU's system processor (GSP), in the kernel's firmware directories."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from nvct.host.roots import Roots
 
 VERSION = re.compile(r"\d{3,}\.\d+(?:\.\d+)*")
-# Of 615 and later, the second: what is loaded into the GPU's other processors, once in gsp_*.bin.
+# ucodes_*.bin: since 615, the firmware of the GPU's other processors, formerly in gsp_*.bin.
 NAMES = ("gsp*.bin", "ucodes_*.bin")
 
 
 def directories(roots: Roots) -> list[str]:
-    """Return the kernel's firmware directories in its order (admin-guide/kernel firmware API)."""
+    """Return the kernel's firmware directories in search order (kernel docs: firmware API)."""
     custom = (procfs.read_text(f"{roots.sys}/module/firmware_class/parameters/path") or "").strip()
     release = (procfs.read_text(f"{roots.proc}/sys/kernel/osrelease") or "").strip()
-    # A driver container's is named as the host sees it: NVIDIA's GPU operator, driver manager.
+    # A driver container's path is written as the host sees it: GPU operator, driver manager.
     places = [below(roots.driver_root, custom), custom] if custom.startswith("/") else []
     if release:
         places.append(f"/lib/firmware/updates/{release}")
@@ -39,7 +39,7 @@ def directories(roots: Roots) -> list[str]:
 
 
 def find(tree: Tree, roots: Roots, version: str, findings: Findings) -> list[DriverFile]:
-    """Return the files of a driver version; one that two directories share is taken once."""
+    """Return the firmware of a driver version; a file found in two directories occurs once."""
     files: dict[str, DriverFile] = {}
     for place in directories(roots):
         for other in tree.names(join(place, "nvidia")):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graphics: libraries with versions of their own, and modules that Xorg and gbm load by path.
 
-Contract: what has the driver's version is `nvct.host.driver.libraries`' business, but for Xorg's
-modules, which are in folders of their own and keep the host's path: an xorg.conf may name it. A
-library that the linker finds under one name comes once.
+Contract: `nvct.host.driver.libraries` finds the libraries with the driver's version. Xorg's
+modules are in folders of their own and keep the host's path, because an xorg.conf may name it. A
+library that the linker finds by one name occurs once.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from nvct.host.driver.tree import Found
 
 # NVIDIA's EGL platform libraries are open source, each with its own version: egl-gbm,
-# egl-wayland, egl-wayland2, egl-x11 (xcb and xlib). Distributions may package them apart.
+# egl-wayland, egl-wayland2, egl-x11 (xcb and xlib). Some distributions have packages for them.
 PREFIX = "libnvidia-egl-"
 PLATFORM = re.compile(r"(libnvidia-egl-(?:gbm|wayland2?|xcb|xlib)\.so)\.(\d+(?:\.\d+)*)")
 
-# Libraries that a loader looks for by a path beside itself.
+# Libraries that a loader searches at a path relative to its own.
 PLUGINS = {
     "libnvidia-allocator": "gbm/nvidia-drm_gbm.so",
     "libvdpau_nvidia": "vdpau/libvdpau_nvidia.so.1",
 }
 
-# As nvidia-container-toolkit v1.20, its order as well; "extensions/nvidia" is openSUSE's.
+# As nvidia-container-toolkit v1.20, in its order; "extensions/nvidia" is openSUSE's.
 BESIDE_LIBRARIES = (
     "nvidia/xorg",
     "xorg/modules/drivers",
@@ -51,9 +51,9 @@ XORG_PREFIXES = (
 )  # fmt: skip
 XORG_SUFFIXES = tuple(path.removeprefix("xorg/") for path in BESIDE_LIBRARIES[1:])
 
-# Loaders of GLVND and OpenCL: images have them as a rule, and no driver package owns them. Those
-# of nvidia-container-toolkit v1.20, which looks for their names without a number: hosts have
-# these only with development packages.
+# Loaders of GLVND and OpenCL: most images have them, and no driver package owns them. The list is
+# that of nvidia-container-toolkit v1.20, which searches the names without a number: hosts have
+# those only with development packages.
 EXPLICIT = (
     "libEGL.so.1", "libGL.so.1", "libGLESv1_CM.so.1", "libGLESv2.so.2", "libGLX.so.0",
     "libGLdispatch.so.0", "libOpenCL.so.1", "libOpenGL.so.0", "libnvidia-api.so.1",
@@ -69,7 +69,7 @@ def find(search: Search, version: str, dirs: Sequence[str]) -> list[DriverFile]:
 def find_explicit(
     search: Search, dirs: Sequence[str], known: Iterable[DriverFile] = ()
 ) -> list[DriverFile]:
-    """Return the loaders of GLVND and OpenCL that a host has, but for those known already."""
+    """Return the GLVND and OpenCL loaders of a host that are not among the known files."""
     files: dict[str, DriverFile] = {}
     seen = {file.host_path for file in known}
     for directory, name in product(dirs, EXPLICIT):
@@ -85,11 +85,11 @@ def find_explicit(
 
 
 def link(search: Search, dirs: Sequence[str], files: Iterable[DriverFile]) -> list[DriverFile]:
-    """Return the files with the links that graphics needs of libraries with the driver's version.
+    """Return the files, with links that graphics needs to libraries with the driver's version.
 
     libgbm loads gbm/<name of the kernel's driver>_gbm.so and libvdpau loads
-    vdpau/libvdpau_nvidia.so.1 beside themselves; GL loads libnvidia-vulkan-producer.so without a
-    version.
+    vdpau/libvdpau_nvidia.so.1, both relative to their own folder. GL loads
+    libnvidia-vulkan-producer.so without a version.
     """
     made = []
     for file in files:
@@ -107,10 +107,10 @@ def link(search: Search, dirs: Sequence[str], files: Iterable[DriverFile]) -> li
 
 
 def _plugin(search: Search, dirs: Sequence[str], file: DriverFile, plugin: str) -> Link | None:
-    """Return the link by which a loader finds a library, where the host has it.
+    """Return the link by which a loader finds a library, if the host has it.
 
-    Debian keeps the libraries in a folder of their own, and its links lead there by way of
-    /etc/alternatives, which is not the containers'.
+    Debian keeps the libraries in a folder of their own. Its links lead there through
+    /etc/alternatives, which containers do not have.
     """
     directory, name = os.path.split(file.container_path)
     target = join(directory, file.soname or name)
@@ -139,7 +139,7 @@ def platform_libraries(search: Search, dirs: Sequence[str]) -> Iterator[DriverFi
             if file is not None:
                 known[found.real] = file
 
-    # In the order in which the folders are searched: the linker takes the first of a SONAME.
+    # Sorted in the order of the directories: the linker takes the first library of a SONAME.
     folders = list(dict.fromkeys(os.path.dirname(real) for real in known))
 
     def place(real: str) -> tuple[int, str]:
@@ -161,7 +161,7 @@ def platform_libraries(search: Search, dirs: Sequence[str]) -> Iterator[DriverFi
 
 
 def _chosen(search: Search, directory: str, soname: str, reals: Sequence[str]) -> str:
-    """Return the library that the linker would take: the SONAME's link tells, or the newest."""
+    """Return the library that the linker takes: the target of the SONAME's link, or the newest."""
     found = search.tree.find(join(directory, soname))
     return found.real if found and found.real in reals else max(reals, key=_version_of)
 
@@ -172,13 +172,13 @@ def _version_of(path: str) -> tuple[int, ...]:
 
 
 def _library(search: Search, found: Found, reason: str) -> DriverFile | None:
-    """Return a library with its SONAME link, None where it is another machine's."""
+    """Return a library with its SONAME link, None if it is for another machine."""
     is_opencl = os.path.basename(found.real).startswith("libOpenCL.")
     return libraries.make(search, found, reason, "compute" if is_opencl else "graphics")
 
 
 def _fits(search: Search, found: Found) -> bool:
-    """Tell whether a file is for this machine, or cannot be read to find out."""
+    """Return whether a file is for this machine; true if its headers are unreadable."""
     headers = libraries.read_headers(search, found)
     if headers is None or headers.machine == search.machine:
         return True
@@ -194,7 +194,7 @@ def _xorg_modules(search: Search, version: str, dirs: Sequence[str]) -> Iterator
         found = _first_module(search, directories, names)
         if found is None:
             continue
-        # A link (Debian's alternatives) is mounted under its own name.
+        # A link (Debian's alternatives) is mounted at its own name.
         path = search.roots.container_path(search.tree.host_path(found.path))
         directory, name = os.path.split(path)
         bare = join(directory, server)
@@ -209,7 +209,7 @@ def _xorg_modules(search: Search, version: str, dirs: Sequence[str]) -> Iterator
 
 
 def _xorg_directories(search: Search, dirs: Sequence[str]) -> list[str]:
-    """Return where Xorg's modules may be, in order: few, where a machine has no Xorg."""
+    """Return the directories that may have Xorg's modules, in search order."""
     pairs = [(directory, sub) for directory in dirs for sub in BESIDE_LIBRARIES]
     pairs += [(base, f"{folder}/{sub}") for base, folder in XORG_PREFIXES for sub in XORG_SUFFIXES]
     found = (
@@ -223,7 +223,7 @@ def _xorg_directories(search: Search, dirs: Sequence[str]) -> list[str]:
 def _first_module(
     search: Search, directories: Sequence[str], names: Sequence[str]
 ) -> Found | None:
-    """Return the first module that has one of the names and is this machine's."""
+    """Return the first module that has one of the names and is for this machine."""
     version = names[0].removeprefix("libglxserver_nvidia.so.")
     for directory in directories:
         for name in names:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Libraries of the driver, found by rule: the file's suffix is the version of the driver.
+"""Libraries of the driver: files with the driver's version as their suffix, and some exceptions.
 
-Contract: directories come from the tree's own ld.so.cache and from the usual places. Libraries of
-another machine, 32-bit ones too, are left out. Links are resolved inside the driver root. What
-looks like the driver's and is not taken is left out with a reason.
+Contract: directories come from the tree's own ld.so.cache and from a list of usual ones. Libraries
+for another machine, 32-bit ones too, are left out. Links are resolved inside the driver root. A
+file that looks like the driver's and is not taken is left out with a reason.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from nvct.host.model import Capability, Findings
     from nvct.host.roots import Roots
 
-# As nvidia-container-toolkit v1.20, its order as well; triplets are added by machine.
+# As nvidia-container-toolkit v1.20, in its order; triplets are added by machine.
 PLAIN_DIRS = ("/", "/usr/lib64", "/lib64")
 TRIPLET_DIRS = ("/usr/lib/{}", "/usr/lib/{}/nvidia/current", "/lib/{}", "/lib/{}/nvidia/current")
 TRIPLETS = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
-# Not in nvidia-container-toolkit v1.20: driver roots that are no whole system (NixOS), NixOS with
-# the root of the system, and what Google's driver installer leaves on a node.
+# Not in nvidia-container-toolkit v1.20: driver roots that are not a whole system (NixOS), NixOS
+# with the system's root, and the folders of Google's driver installer.
 MORE_DIRS = (
     "/usr/lib", "/lib", "/run/opengl-driver/lib", "/usr/local/nvidia/lib64",
     "/usr/local/nvidia/lib",
@@ -44,7 +44,7 @@ COMPAT_REASON = "32-bit, which containers get that ask for compat32"
 
 
 class Search(NamedTuple):
-    """Where libraries are looked for, for which machine, and who hears of oddities."""
+    """A search for libraries: tree, machine, and the findings that get its warnings."""
 
     tree: Tree
     roots: Roots
@@ -71,7 +71,7 @@ def directories(search: Search) -> list[str]:
 
 
 def real_directories(tree: Tree, wanted: Sequence[str]) -> list[str]:
-    """Return the real paths of those directories that are there, each once."""
+    """Return the real paths of the directories that exist, each once."""
     unique: dict[str, None] = {}
     for directory in dict.fromkeys(wanted):
         real = tree.directory(directory)
@@ -81,13 +81,13 @@ def real_directories(tree: Tree, wanted: Sequence[str]) -> list[str]:
 
 
 def cached_paths(search: Search) -> list[str]:
-    """Return where the linker's cache has the driver's libraries: one path of each directory."""
+    """Return paths of the driver's libraries in the linker's cache: one in each directory."""
     try:
         cache = search.tree.linker_cache()
         if cache is None:
             return []
         names = ((r[0], r[2]) for r in cache.records if _may_be_of_driver(cache.raw(r[1])))
-        # Another machine's flags tell that an entry is not ours; what they do not tell, ELF does.
+        # A record with another machine's flags is skipped; ELF headers decide about the others.
         others = {flags for machine, flags in ldcache.FLAGS.items() if machine != search.machine}
         paths = dict.fromkeys(cache.text(at) for flags, at in names if flags not in others)
     except LdCacheError as error:
@@ -106,15 +106,15 @@ def cached_paths(search: Search) -> list[str]:
 
 
 def _may_be_of_driver(name: bytes) -> bool:
-    """Tell cheaply whether a name is worth a closer look: each one has "nv" in it, or "cuda"."""
+    """Return whether a name may be the driver's: each of its names contains "nv" or "cuda"."""
     return b"nv" in name or b"cuda" in name
 
 
 def infer_version(tree: Tree, dirs: Sequence[str]) -> str:
-    """Return the one version of libcuda or libnvidia-ml in the directories, "" if there is none.
+    """Return the version of libcuda or libnvidia-ml in the directories, "" if there is none.
 
     Raises:
-        DriverNotFoundError: there are several, and nothing tells which one is loaded.
+        DriverNotFoundError: there are several versions, and no loaded module to choose by.
     """
     for wanted in ("libcuda", "libnvidia-ml"):
         versions = _versions(tree, dirs, (wanted,))
@@ -139,7 +139,7 @@ def find(search: Search, version: str, dirs: Sequence[str]) -> list[DriverFile]:
     """Return the libraries of a driver version, sorted by container path.
 
     Raises:
-        DriverNotFoundError: there is none.
+        DriverNotFoundError: there is no library of that version.
     """
     tree = search.tree
     files: dict[str, DriverFile] = {}
@@ -150,7 +150,7 @@ def find(search: Search, version: str, dirs: Sequence[str]) -> list[DriverFile]:
         library = make(search, found, reason)
         if library is None:
             continue
-        # One name in two directories is one library; the linker takes the first that it finds.
+        # One name in two directories is one library: the linker takes the first one.
         folder, name = os.path.split(found.real)
         first = firsts.setdefault((os.path.basename(folder) in SUB_DIRS, name), library.host_path)
         if first == library.host_path:
@@ -167,7 +167,7 @@ def find(search: Search, version: str, dirs: Sequence[str]) -> list[DriverFile]:
 
 
 def candidates(search: Search, version: str, dirs: Sequence[str]) -> Iterator[tuple[Found, str]]:
-    """Yield the files that are the driver's by their names, and why; leave out the others."""
+    """Yield the files that are the driver's by name, with the reason; leave out the others."""
     suffix = f".so.{version}"
     by_version = f"suffix is the driver's version {version}"
     for directory in dirs:
@@ -184,7 +184,7 @@ def candidates(search: Search, version: str, dirs: Sequence[str]) -> Iterator[tu
                 found = _file(search, version, place, name) if reason else None
                 if found is None:
                     continue
-                # A link of another name may lead to what has the driver's version.
+                # A link with another name may lead to a file with the driver's version.
                 yield found, by_version if found.real.endswith(suffix) else reason
 
 
@@ -194,7 +194,7 @@ def _sub_directories(tree: Tree, directory: str) -> list[str]:
 
 
 def _reason(search: Search, version: str, place: str, name: str) -> str:
-    """Return why a file without the driver's version is in, "" where it is not."""
+    """Return the reason to take a file without the driver's version, "" if there is none."""
     for pattern, reason in OTHER_VERSIONS.items():
         if pattern.fullmatch(name):
             return reason
@@ -206,7 +206,7 @@ def _reason(search: Search, version: str, place: str, name: str) -> str:
 
 
 def _file(search: Search, version: str, place: str, name: str) -> Found | None:
-    """Return the regular file of a name, None where there is none that could be used."""
+    """Return the regular file of a name, None if it is missing or unusable."""
     tree, findings = search.tree, search.findings
     path = tree.host_path(join(place, name))
     found = tree.find_in(place, name)
@@ -236,9 +236,9 @@ def _file(search: Search, version: str, place: str, name: str) -> Found | None:
 def make(
     search: Search, found: Found, reason: str, capability: Capability | None = None
 ) -> DriverFile | None:
-    """Return a library with its links, None where it is another machine's.
+    """Return a library with its links, None if it is for another machine.
 
-    Its capability is that of its name if none is given.
+    Without an argument `capability`, the library's name decides.
     """
     tree = search.tree
     host_path = tree.host_path(found.real)
@@ -264,7 +264,7 @@ def make(
 
 
 def read_headers(search: Search, found: Found) -> Headers | None:
-    """Return the ELF headers of a library, None with a warning where they cannot be read."""
+    """Return the ELF headers of a library, None with a warning if they are unreadable."""
     try:
         return search.tree.headers(found.real)
     except (ElfError, UnsafePathError, OSError) as error:
@@ -277,14 +277,14 @@ def read_headers(search: Search, found: Found) -> Headers | None:
 
 
 def _links(tree: Tree, real: str, path: str, soname: str) -> Iterator[Link]:
-    """Yield what has to stand beside a library.
+    """Yield the links to make beside a library.
 
-    nvidia-container-toolkit v1.20 makes SONAME links only where the host has them, and leaves
-    those of other versions to ldconfig; which does not run here.
+    nvidia-container-toolkit v1.20 makes only the SONAME links that the host has and leaves the
+    others to ldconfig, which does not run here.
     """
     directory, name = os.path.split(path)
     found = stem(name)
-    # A SONAME is the file's word: one that is no plain name of a library makes no link.
+    # The file chooses its SONAME: one that is not a plain library name makes no link.
     usable = soname.startswith("lib") and "/" not in soname and driver_names.is_safe(soname)
     if usable and soname != name:
         yield Link(target=name, path=join(directory, soname))
@@ -293,7 +293,7 @@ def _links(tree: Tree, real: str, path: str, soname: str) -> Iterator[Link]:
     development = f"{found}.so"
     if development in (name, soname):
         return
-    # Programs dlopen these two without a version; hosts without development packages lack them.
+    # Programs dlopen these two without a version; only development packages have such links.
     always = found in ("libcuda", "libnvidia-opticalflow")
     beside = os.path.dirname(real)
     is_there = development in tree.name_set(beside) and tree.is_link(join(beside, development))
@@ -327,7 +327,7 @@ def libcuda_directories(files: Sequence[DriverFile]) -> list[str]:
 
 
 def host_path_of(files: Sequence[DriverFile], name: str) -> str | None:
-    """Return the host path of this machine's library with a name, e.g. "libnvidia-ml.so"."""
+    """Return the host path of a library of this machine by name, e.g. "libnvidia-ml.so"."""
     for file in files:
         mine = file.kind == "library" and file.capability != "compat32"
         if mine and f"{stem(os.path.basename(file.host_path))}.so" == name:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs of a machine and their MIG devices, from procfs, from NVML where it does not tell.
+"""The GPUs of a machine and their MIG devices, from procfs, and from NVML where procfs lacks them.
 
-Contract: NVML is loaded only where a GPU has MIG instances (their UUIDs are NVML's secret), where
-procfs is incomplete, or for what only NVML knows. Whatever is wrong with one GPU costs that GPU,
-NVML failing costs what it alone knows, each with a warning. Tables are read once, not per GPU.
+Contract: NVML is loaded only if a GPU has MIG instances (only NVML has their UUIDs), if procfs is
+incomplete, or for facts that only NVML has. A fault of one GPU loses that GPU; a failure of NVML
+loses only what NVML alone has. Each is a warning. Tables are read once, not per GPU.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COHERENT = "which GPUs share one address space with the CPU"
 
 
 class Host(NamedTuple):
-    """Where GPUs are looked for, and who hears of oddities."""
+    """A search for GPUs: directories, device numbers, and the findings that get its warnings."""
 
     roots: Roots
     stat_node: StatNode
@@ -38,7 +38,7 @@ class Host(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What is read once for all GPUs: MIG instances by minor, minors of nvidia-caps, NVML's."""
+    """Tables for all GPUs: MIG instances by minor, nvidia-caps minors, NVML GPUs by bus id."""
 
     host: Host
     instances: dict[int, dict[int, list[int]]]
@@ -54,14 +54,14 @@ def find(
     coherent: bool = False,
     unknown: Sequence[str] = (),
 ) -> tuple[tuple[Gpu, ...], NvmlReport | None]:
-    """Return the GPUs in the order of the PCI bus, and NVML's report if it was asked.
+    """Return the GPUs in the order of the PCI bus, and NVML's report if NVML was called.
 
     Args:
-        host: where to look.
-        nvml: asked if there is need to.
-        coherent: ask NVML which GPUs are coherent; else that is left open even if it tells.
-        unknown: what it would tell, too, but is not asked for by itself, in words that follow
-            "it is not known".
+        host: the search.
+        nvml: called only if necessary.
+        coherent: ask NVML which GPUs are coherent; if False, their `coherent` is None.
+        unknown: further facts that a call of NVML brings, but that do not cause one, as phrases
+            that follow "it is not known".
     """
     roots, findings = host.roots, host.findings
     listed = procfs.gpus(roots)
@@ -91,7 +91,7 @@ def find(
 
 
 def _warn_of_other_drivers(host: Host) -> None:
-    """Tell which GPUs are no GPUs for containers, as another kernel driver has them."""
+    """Warn of GPUs that are bound to another kernel driver: containers do not get them."""
     for bound in pci.elsewhere(host.roots):
         if bound.driver in pci.NATIVE:
             host.findings.warn(
@@ -117,11 +117,11 @@ def _ask(nvml: Nvml | None, findings: Findings, cost: str) -> NvmlReport | None:
 def _combine(
     known: _Known, index: int, gpu: procfs.ProcGpu, report: NvmlReport | None
 ) -> NvmlGpu | None:
-    """Return what procfs and NVML tell of a GPU together, None if it can't be used."""
+    """Return a GPU as procfs and NVML describe it, None if it is not usable."""
     findings = known.host.findings
     seen = known.by_bus.get(gpu.bus_id)
     if report and seen is None and (report.gpus or report.warnings):
-        # A GPU that fell off the bus is in procfs still (Xid 79); NVML refuses it.
+        # A GPU that fell off the bus (Xid 79) is still in procfs; NVML refuses it.
         findings.warn(f"GPU {index} at {gpu.bus_id} is not among NVML's: left out")
         return None
     minor = gpu.minor if gpu.minor is not None else seen.minor if seen else None
@@ -130,7 +130,7 @@ def _combine(
         what = "device minor" if minor is None else "UUID"
         findings.warn(f"GPU {index} at {gpu.bus_id} has no {what} yet: left out")
         return None
-    # MIG mode without any instance is NVML's secret: asking it on every node costs seconds.
+    # Only NVML shows MIG mode without an instance: calling it on every node takes seconds.
     in_mig = seen.mig_enabled if seen else bool(known.instances.get(minor))
     return NvmlGpu(
         index=index,

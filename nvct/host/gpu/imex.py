@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IMEX channels: what GPUs of several machines share memory through. Mode imex.
+"""Discovery in mode imex: IMEX channels, through which GPUs of several machines share memory.
 
-Contract: one device for each channel, named by its number. The driver's user space is not looked
-at.
+Contract: one device for each channel, named by its number. The driver's user space is not read.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ CHANNEL = re.compile(r"channel(0|[1-9][0-9]*)")
 
 
 def find(roots: Roots, wanted: Wanted | None = None) -> Inventory:
-    """Return the IMEX channels of a machine.
+    """Return the inventory of a machine's IMEX channels.
 
     Raises:
-        HostError: there is none.
+        HostError: there is no channel.
     """
     findings = Findings()
     found = channels(roots, (wanted or Wanted()).stat_node, findings)
@@ -53,7 +52,7 @@ def find(roots: Roots, wanted: Wanted | None = None) -> Inventory:
 
 
 def channels(roots: Roots, stat_node: StatNode, findings: Findings) -> dict[int, DeviceNode]:
-    """Return the nodes of the channels by number."""
+    """Return the nodes of the channels by channel number."""
     found = {}
     for name in procfs.list_directory(f"{roots.dev}/{FOLDER}"):
         match = CHANNEL.fullmatch(name)

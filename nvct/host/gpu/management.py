@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers that run the driver's own services, e.g. the GPU operator's: mode management.
+"""Discovery in mode management, for containers with the driver's own services (GPU operator).
 
-Contract: every node that the driver has, as one device "all", and its files less graphics and
-configuration. NVML is not asked: it may be what such a container is to repair.
+Contract: one device "all" with every node of the driver, and the driver's files without graphics
+and configuration. NVML is not called: such a container may have to repair it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nvct.host.model import DeviceNode, DriverFile
     from nvct.host.roots import Roots
 
-# As nvidia-container-toolkit v1.20, pkg/nvcdi/management.go; it blocks these by the same rule.
+# As nvidia-container-toolkit v1.20, pkg/nvcdi/management.go, which excludes the same prefixes.
 OTHERS = {
     "nvidia-fs": "mode gds gives it",
     "nvidia-nvswitch": "mode nvswitch gives it",
@@ -34,10 +34,10 @@ CAP = re.compile(r"nvidia-cap\d+")
 
 
 def find(roots: Roots, wanted: Wanted | None = None) -> Inventory:
-    """Return all nodes of a machine's driver, as one device, and the driver's files.
+    """Return the inventory of a machine: all nodes of the driver as one device, and its files.
 
     Raises:
-        DriverNotFoundError: no driver, or no library that fits the loaded one.
+        DriverNotFoundError: no driver is installed, or no library fits the loaded module.
         HostError: the driver has no node.
     """
     wanted = wanted or Wanted()

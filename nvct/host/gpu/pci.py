@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA GPUs on the PCI bus that another kernel driver has.
+"""NVIDIA GPUs on the PCI bus that are bound to another kernel driver.
 
-Contract: sysfs alone is read, and of it only what the few drivers hold that take GPUs away from
-NVIDIA's; a node with hundreds of PCI devices costs nothing.
+Contract: reads only the sysfs folders of the few kernel drivers that compete with NVIDIA's, so
+the number of PCI devices on a node does not matter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HANDED_ON = ("vfio-pci", "pci-stub")  # for virtual machines
 
 
 class Bound(NamedTuple):
-    """A GPU and the driver that has it."""
+    """A GPU and the kernel driver that it is bound to."""
 
     bus_id: str
     driver: str
@@ -30,7 +30,7 @@ class Bound(NamedTuple):
 
 
 def elsewhere(roots: Roots) -> list[Bound]:
-    """Return the NVIDIA GPUs that belong to a driver other than NVIDIA's, by bus id."""
+    """Return the NVIDIA GPUs that are bound to a driver other than NVIDIA's, by bus id."""
     found = []
     for driver in (*NATIVE, *HANDED_ON):
         directory = f"{roots.sys}/bus/pci/drivers/{driver}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jetson and IGX boards: an integrated GPU whose nodes and files JetPack lists in CSV files.
+"""Discovery in mode csv: Jetson and IGX boards, whose nodes and files JetPack lists in CSV files.
 
-Contract: mode csv. NVML is asked for the CUDA version, for UUIDs, and whether there is a discrete
-GPU; without it there is one device. The rules are those of nvidia-container-toolkit v1.20
+Contract: NVML is called for the CUDA version, the UUIDs, and to detect a discrete GPU; without
+NVML there is one device. The rules are those of nvidia-container-toolkit v1.20
 (pkg/nvcdi/lib-csv.go) and of go-nvlib (pkg/nvlib/info/property-extractor.go).
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 ORIN_COMPAT_ROOT = "/usr/local/cuda/compat_orin"
 REGULAR_NODE = re.compile(r"/dev/nvidia[0-9]+")
 CONTROL_NODES = frozenset(f"/dev/{name}" for name, _, _ in nodes.CONTROL_NODES)
-# On Thor the integrated GPU always has this place on the PCI bus, and this node for its display.
+# On Thor the integrated GPU always has this PCI bus id, and its display has this node.
 THOR_BUS_ID = re.compile(r"0000:01:00\.[0-7]")
 BY_PATH = "/dev/dri/by-path"
 THOR_DISPLAY_NODE = "nvidia2"
@@ -49,10 +49,10 @@ class _Board(NamedTuple):
 
 
 def is_tegra(roots: Roots) -> bool:
-    """Whether JetPack's lists, not procfs, say what containers get here.
+    """Return whether JetPack's lists, not procfs, define what containers get.
 
-    That is so where the files of a Tegra are and no GPU is, or one is integrated. An IGX board
-    that runs the driver for its discrete GPU alone has the files as well.
+    True if the Tegra files exist and either no GPU exists or one of them is integrated. An IGX
+    board that runs the driver for its discrete GPU alone has the files as well.
     """
     gpus = procfs.gpus(roots)
     if any(is_integrated_name(gpu.model) for gpu in gpus):
@@ -61,15 +61,15 @@ def is_tegra(roots: Roots) -> bool:
 
 
 def is_integrated_name(name: str) -> bool:
-    """Whether a GPU's name, as nvidia-smi -L shows it, is that of an integrated one."""
+    """Return whether a GPU's name, as nvidia-smi -L shows it, is that of an integrated GPU."""
     return "(nvgpu)" in name or "NVIDIA Thor" in name
 
 
 def find(roots: Roots, wanted: Wanted | None = None) -> Inventory:
-    """Return what containers get on a Jetson or IGX board: mode csv.
+    """Return the inventory of a Jetson or IGX board.
 
     Raises:
-        HostError: no list names anything, or no node that they name exists.
+        HostError: the lists are empty, or no node in them exists.
         UsageError: a search path is not absolute.
     """
     board = _Board(roots, wanted or Wanted(), Findings())
@@ -154,14 +154,14 @@ def _ask(board: _Board, library: str | None) -> NvmlReport | None:
 
 
 def _compat_root(wanted: Wanted, report: NvmlReport | None) -> str:
-    """Return where a container keeps its own CUDA for this board, "" for the usual place."""
+    """Return the folder of a container's own CUDA for this board, "" for the usual folder."""
     if report and any("Orin (nvgpu)" in gpu.name for gpu in report.gpus):
         return wanted.compat_container_root or ORIN_COMPAT_ROOT
     return ""
 
 
 def _listed_nodes(board: _Board, entries: Sequence[Entry]) -> dict[str, DeviceNode]:
-    """Return the nodes that the lists name, by their paths.
+    """Return the existing nodes of the lists, by path.
 
     Raises:
         HostError: none of them exists.
@@ -230,9 +230,9 @@ def _is_integrated(gpu: NvmlGpu) -> bool:
 
 
 def _discrete_nodes(board: _Board, gpu: NvmlGpu, *, with_by_path: bool) -> list[DeviceNode]:
-    """Return a discrete GPU's own nodes, none where its main one is missing.
+    """Return a discrete GPU's own nodes; none if /dev/nvidia<minor> is missing.
 
-    Where the lists mount /dev/dri/by-path, nothing may be made in it: it is the host's.
+    If the lists mount /dev/dri/by-path, no node is made in it: that directory is the host's.
     """
     roots, stat_node = board.roots, board.wanted.stat_node
     node = nodes.gpu_node(roots, stat_node, board.findings, gpu.minor, gpu.index)
@@ -247,9 +247,9 @@ def _discrete_nodes(board: _Board, gpu: NvmlGpu, *, with_by_path: bool) -> list[
 def _integrated_nodes(
     board: _Board, listed: dict[str, DeviceNode], discrete_minor: int, discrete: set[str]
 ) -> tuple[DeviceNode, ...]:
-    """Return the listed nodes less those of the discrete GPU, and that of Thor's display.
+    """Return the listed nodes without those of the discrete GPU, and Thor's display node.
 
-    nvidia-container-toolkit v1.20 leaves the discrete GPU's DRM nodes in.
+    nvidia-container-toolkit v1.20 keeps the discrete GPU's DRM nodes.
     """
     discrete = {*discrete, f"/dev/nvidia{discrete_minor}"}
     found = [node for path, node in listed.items() if path not in discrete]
@@ -262,7 +262,7 @@ def _integrated_nodes(
 
 
 def _sorted(found: Iterable[DeviceNode]) -> tuple[DeviceNode, ...]:
-    """Return nodes by path, each path once."""
+    """Return nodes sorted by path, each path once."""
     by_path: dict[str, DeviceNode] = {}
     for node in found:
         by_path.setdefault(node.path, node)

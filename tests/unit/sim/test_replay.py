@@ -187,9 +187,9 @@ def test_the_headers_cache_and_sockets_are_laid_out(tmp_path: Path) -> None:
     with replay.opened(replayed(tmp_path, host)) as opened:
         files = {file.container_path: file for file in opened.inventory().files}
         with Tree(f"{opened.tree}/driver") as root:
-            assert [tuple(entry)[:2] for entry in root.cached_libraries()] == [
-                ("libcuda.so.1", cached)
-            ]
+            cache = root.linker_cache()
+            assert cache
+            assert [entry[:2] for entry in cache.entries] == [("libcuda.so.1", cached)]
 
     assert files[f"/{LIB}/libcuda.so.{VERSION}"].soname == "libcuda.so.1"
     assert "/run/nvidia-persistenced/socket" in files
