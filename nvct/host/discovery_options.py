@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DiscoveryOptions:
     """Options of a discovery.
 
     Attributes:

@@ -81,13 +81,13 @@ def as_binds(inventory: Inventory) -> tuple[list[str], list[str]]:
     OPTIONS are ro for files, rw for sockets and rwm for device nodes. A link becomes a bind of its
     file at the link's path. The links in /dev/dri/by-path contain colons and have no such form.
     """
-    found: dict[str, tuple[str, str]] = {}
+    binds: dict[str, tuple[str, str]] = {}
     for node in _nodes(inventory):
-        found.setdefault(node.path, (node.host_path, "rwm"))
+        binds.setdefault(node.path, (node.host_path, "rwm"))
     files = _files(inventory)
     for file in files:
         options = "rw" if file.kind == "socket" else "ro"
-        found.setdefault(file.container_path, (file.host_path, options))
+        binds.setdefault(file.container_path, (file.host_path, options))
     sources = {file.container_path: file.host_path for file in files}
     links = {link.path: link for link in (*_links(inventory), *_file_links(files))}
     impossible = []
@@ -96,9 +96,9 @@ def as_binds(inventory: Inventory) -> tuple[list[str], list[str]]:
         if source is None:
             impossible.append(path)
         else:
-            found.setdefault(path, (source, "ro"))
+            binds.setdefault(path, (source, "ro"))
     lines = []
-    for target, (source, options) in sorted(found.items()):
+    for target, (source, options) in sorted(binds.items()):
         if ":" in source + target or not (source + target).isprintable():
             impossible.append(target)
         else:
@@ -185,6 +185,6 @@ def _end_of(link: Link, links: dict[str, Link]) -> str:
     for _ in range(len(links)):
         if path not in links:
             break
-        here = links[path]
-        path = posixpath.normpath(posixpath.join(posixpath.dirname(here.path), here.target))
+        current = links[path]
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(current.path), current.target))
     return path

@@ -198,13 +198,13 @@ class Findings:
         if sentence not in self.notes:
             self.notes.append(sentence)
 
-    def add(self, others: Findings) -> None:
+    def add(self, other: Findings) -> None:
         """Add the findings of another part of the discovery."""
-        for sentence in others.warnings:
+        for sentence in other.warnings:
             self.warn(sentence)
-        for sentence in others.notes:
+        for sentence in other.notes:
             self.note(sentence)
-        for path, entry in others.left_out.items():
+        for path, entry in other.left_out.items():
             self.left_out.setdefault(path, entry)
 
     def leave_out(self, path: str, reason: str) -> None:

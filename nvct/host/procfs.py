@@ -76,7 +76,7 @@ def driver_version(roots: Roots) -> str:
 def gpus(roots: Roots) -> list[ProcGpu]:
     """Return the GPUs that are not excluded, in the order of the PCI bus, which is NVML's."""
     directory = f"{roots.proc}/driver/nvidia/gpus"
-    found = []
+    listed = []
     for name in list_directory(directory):
         bus_id = canonical_bus_id(name)
         text = read_text(f"{directory}/{name}/information")
@@ -87,7 +87,7 @@ def gpus(roots: Roots) -> list[ProcGpu]:
             continue
         minor = fields.get("device minor", "")
         uuid = fields.get("gpu uuid", "")
-        found.append(
+        listed.append(
             ProcGpu(
                 bus_id=bus_id,
                 minor=int(minor) if minor.isascii() and minor.isdigit() else None,
@@ -95,7 +95,7 @@ def gpus(roots: Roots) -> list[ProcGpu]:
                 model=fields.get("model", ""),
             )
         )
-    return sorted(found, key=lambda gpu: bus_key(gpu.bus_id))
+    return sorted(listed, key=lambda gpu: bus_key(gpu.bus_id))
 
 
 def canonical_bus_id(text: str) -> str:

@@ -45,8 +45,8 @@ class Roots:
         dev_root = self.dev_root
         if dev_root is None:
             # As nvidia-container-toolkit v1.20: a driver container has its own nodes.
-            own = os.path.lexists(join(self.driver_root, "dev/nvidiactl"))
-            dev_root = self.driver_root if own else "/"
+            has_nodes = os.path.lexists(join(self.driver_root, "dev/nvidiactl"))
+            dev_root = self.driver_root if has_nodes else "/"
         object.__setattr__(self, "dev_root", _absolute("dev_root", dev_root))
 
     @property

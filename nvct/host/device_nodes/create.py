@@ -3,7 +3,7 @@
 
 Contract: numbers come from the kernel's tables, permissions from the driver's parameters. An
 existing node is verified: one with wrong numbers, or another kind of file, is replaced by rename.
-`plan` changes nothing, `carry_out` executes a plan, `shell` prints it as commands.
+`plan_nodes` changes nothing, `make_nodes` executes a plan, `shell_commands` prints a step.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Permissions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class ExpectedNode:
     """A node as it must be; path is the host's."""
 
     path: str
@@ -70,7 +70,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class NodeStep:
     """The action on one node.
 
     Attributes:
@@ -78,35 +78,35 @@ class Step:
         was: the existing file, in words; "" if there is none.
     """
 
-    node: Node
+    node: ExpectedNode
     action: Literal["make", "replace", "permissions", "keep"]
     was: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class NodePlan:
     """The steps, and the names that are missing in /proc/devices."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[NodeStep, ...]
     missing: tuple[str, ...] = ()
 
 
-def plan(roots: Roots, kinds: Sequence[Kind], findings: Findings) -> Plan:
+def plan_nodes(roots: Roots, kinds: Sequence[Kind], findings: Findings) -> NodePlan:
     """Compare the nodes that the driver needs with the existing ones.
 
     Raises:
         HostError: a node is unreadable, or a directory has a node's name.
     """
-    nodes, missing = wanted(roots, kinds, findings)
-    return Plan(steps=tuple(_step(node) for node in nodes), missing=missing)
+    nodes, missing = expected_nodes(roots, kinds, findings)
+    return NodePlan(steps=tuple(_step(node) for node in nodes), missing=missing)
 
 
-def wanted(
+def expected_nodes(
     roots: Roots, kinds: Sequence[Kind], findings: Findings
-) -> tuple[list[Node], tuple[str, ...]]:
+) -> tuple[list[ExpectedNode], tuple[str, ...]]:
     """Return the nodes that the driver needs, by path, and the names of missing majors."""
     majors = procfs.majors(roots)
-    nodes: list[Node] = []
+    nodes: list[ExpectedNode] = []
     missing: dict[str, None] = {}
     for name, minor, names, permissions in _names(roots, kinds, findings):
         major = next((majors[n] for n in names if n in majors), None)
@@ -114,11 +114,11 @@ def wanted(
             missing[names[0] if len(names) == 1 else "nvidia"] = None
             continue
         path = f"{roots.dev}/{name}"
-        nodes.append(Node(path=path, major=major, minor=minor, permissions=permissions))
+        nodes.append(ExpectedNode(path=path, major=major, minor=minor, permissions=permissions))
     return sorted(nodes, key=lambda node: node.path), tuple(missing)
 
 
-def lack(missing: Sequence[str], roots: Roots) -> HostError:
+def missing_majors_error(missing: Sequence[str], roots: Roots) -> HostError:
     """Return the error for nodes that cannot be made."""
     modules = dict.fromkeys(MODULE_OF.get(name, name) for name in missing)
     return HostError(
@@ -140,8 +140,8 @@ def _names(
             findings.warn(f"the GPU at {gpu.bus_id} has no device minor yet: no node for it")
         else:
             yield f"nvidia{gpu.minor}", gpu.minor, GPU_MAJORS, general
-    for minor, own in capabilities(roots) if "cap" in kinds else ():
-        yield f"nvidia-caps/nvidia-cap{minor}", minor, CAP_MAJORS, own
+    for minor, permissions in capabilities(roots) if "cap" in kinds else ():
+        yield f"nvidia-caps/nvidia-cap{minor}", minor, CAP_MAJORS, permissions
 
 
 def capabilities(roots: Roots) -> list[tuple[int, Permissions]]:
@@ -150,14 +150,14 @@ def capabilities(roots: Roots) -> list[tuple[int, Permissions]]:
     Every file below capabilities that names a minor is one: MIG's config and monitor, each
     instance's access, fabric-imex-mgmt.
     """
-    found = {}
+    by_minor = {}
     for folder, _, names in os.walk(f"{roots.proc}/driver/nvidia/capabilities"):
         for name in names:
             text = procfs.read_text(f"{folder}/{name}") or ""
             fields: dict[str, str] = dict(FIELD.findall(text))
             if "DeviceFileMinor" in fields:
-                found[int(fields["DeviceFileMinor"])] = parse_permissions(text)
-    return sorted(found.items(), key=lambda item: item[0])
+                by_minor[int(fields["DeviceFileMinor"])] = parse_permissions(text)
+    return sorted(by_minor.items(), key=lambda item: item[0])
 
 
 def parse_permissions(text: str) -> Permissions:
@@ -175,35 +175,37 @@ def parse_permissions(text: str) -> Permissions:
     )
 
 
-def _step(node: Node) -> Step:
+def _step(node: ExpectedNode) -> NodeStep:
     try:
-        found = os.lstat(node.path)
+        status = os.lstat(node.path)
     except (FileNotFoundError, NotADirectoryError):
-        return Step(node=node, action="make")
+        return NodeStep(node=node, action="make")
     except OSError as error:
         raise HostError(f"cannot look at {node.path}: {error.strerror}") from error
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise HostError(f"{node.path} is a directory, no device node", hint="remove it")
-    if not stat.S_ISCHR(found.st_mode):
-        kind = "a link" if stat.S_ISLNK(found.st_mode) else "no device node"
-        return Step(node=node, action="replace", was=kind)
-    numbers = os.major(found.st_rdev), os.minor(found.st_rdev)
+    if not stat.S_ISCHR(status.st_mode):
+        kind = "a link" if stat.S_ISLNK(status.st_mode) else "no device node"
+        return NodeStep(node=node, action="replace", was=kind)
+    numbers = os.major(status.st_rdev), os.minor(status.st_rdev)
     if numbers != (node.major, node.minor):
-        return Step(node=node, action="replace", was=f"device {numbers[0]}:{numbers[1]}")
-    wanted_now = node.permissions
-    now = (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid)
-    if not wanted_now.modify or now == (wanted_now.mode, wanted_now.uid, wanted_now.gid):
-        return Step(node=node, action="keep")
-    return Step(node=node, action="permissions", was=f"mode {now[0]:04o} of {now[1]}:{now[2]}")
+        return NodeStep(node=node, action="replace", was=f"device {numbers[0]}:{numbers[1]}")
+    permissions = node.permissions
+    current = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
+    if not permissions.modify or current == (permissions.mode, permissions.uid, permissions.gid):
+        return NodeStep(node=node, action="keep")
+    return NodeStep(
+        node=node, action="permissions", was=f"mode {current[0]:04o} of {current[1]}:{current[2]}"
+    )
 
 
-def carry_out(planned: Plan, kernel: Kernel) -> None:
+def make_nodes(plan: NodePlan, kernel: Kernel) -> None:
     """Execute a plan; missing directories of nodes are made.
 
     Raises:
         HostError: the kernel refused a call; the nodes before that one are made.
     """
-    for step in planned.steps:
+    for step in plan.steps:
         try:
             _do(step, kernel)
         except OSError as error:
@@ -220,7 +222,7 @@ _HINTS: dict[type[OSError], str] = {
 _VERBS = {"make": "make", "replace": "replace", "permissions": "change", "keep": "keep"}
 
 
-def _do(step: Step, kernel: Kernel) -> None:
+def _do(step: NodeStep, kernel: Kernel) -> None:
     node, folder = step.node, os.path.dirname(step.node.path)
     if step.action == "keep":
         return
@@ -249,7 +251,7 @@ def _permit(path: str, permissions: Permissions, kernel: Kernel) -> None:
     kernel.chmod(path, permissions.mode)  # after the owner: chown(2) clears bits
 
 
-def shell(step: Step) -> list[str]:
+def shell_commands(step: NodeStep) -> list[str]:
     """Return the shell commands of a step."""
     node, permissions = step.node, step.node.permissions
     path = _quoted(node.path)
@@ -265,14 +267,14 @@ def shell(step: Step) -> list[str]:
     return lines
 
 
-def say(step: Step) -> str:
+def describe(step: NodeStep) -> str:
     """Return a sentence about an executed step, "" if it changed nothing."""
     node = step.node
     if step.action == "keep":
         return ""
     if step.action == "permissions":
-        now = node.permissions
-        return f"{node.path} had {step.was}: now {now.mode:04o} of {now.uid}:{now.gid}"
+        new = node.permissions
+        return f"{node.path} had {step.was}: now {new.mode:04o} of {new.uid}:{new.gid}"
     numbers = f"{node.major}:{node.minor}"
     if step.action == "replace":
         return f"{node.path} was {step.was}: now device {numbers}"

@@ -39,7 +39,7 @@ PCI_DISPLAY = "0x03"  # the base class of both VGA and 3D controllers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class LinkStep:
     """The action on one link; target is "" for a link to remove."""
 
     path: str
@@ -49,14 +49,14 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class LinkPlan:
     """The steps by device number, and the names that are missing in /proc/devices."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[LinkStep, ...]
     missing: tuple[str, ...] = ()
 
 
-def plan(roots: Roots, folder: str, findings: Findings, *, create_all: bool) -> Plan:
+def plan_links(roots: Roots, folder: str, findings: Findings, *, create_all: bool) -> LinkPlan:
     """Compare the links that the nodes need with those in a folder.
 
     Args:
@@ -78,9 +78,10 @@ def plan(roots: Roots, folder: str, findings: Findings, *, create_all: bool) -> 
     steps = [_step(folder, n, path, links.get(n)) for n, path in sorted(nodes.items())]
     stale = (n for n in sorted(links) if n not in nodes and _is_stale(folder, n, links[n], nodes))
     steps += [
-        Step(path=_name(folder, n), target="", action="remove", was=links[n] or "") for n in stale
+        LinkStep(path=_name(folder, n), target="", action="remove", was=links[n] or "")
+        for n in stale
     ]
-    return Plan(steps=tuple(steps), missing=missing)
+    return LinkPlan(steps=tuple(steps), missing=missing)
 
 
 def _existing(roots: Roots) -> Iterator[tuple[tuple[int, int], str]]:
@@ -90,30 +91,30 @@ def _existing(roots: Roots) -> Iterator[tuple[tuple[int, int], str]]:
             if folder == "" and not name.startswith("nvidia"):
                 continue
             path = f"{directory}/{name}"
-            found = None if name.startswith(NOT_LINKED) else _numbers(path)
-            if found:
-                yield found, path
+            numbers = None if name.startswith(NOT_LINKED) else _numbers(path)
+            if numbers:
+                yield numbers, path
 
 
 def _possible(
     roots: Roots, findings: Findings
 ) -> tuple[dict[tuple[int, int], str], tuple[str, ...]]:
     """Return existing and possible nodes by number, and the names of missing majors."""
-    nodes, missing = device_nodes.wanted(roots, device_nodes.KINDS, findings)
-    found = {(node.major, node.minor): node.path for node in nodes}
+    nodes, missing = device_nodes.expected_nodes(roots, device_nodes.KINDS, findings)
+    by_number = {(node.major, node.minor): node.path for node in nodes}
     majors = procfs.majors(roots)
     nvidia = majors.get("nvidia", majors.get("nvidia-frontend"))
     gpus = [gpu.minor for gpu in procfs.gpus(roots) if gpu.minor is not None]
     if not gpus:  # until a GPU is initialized, the PCI bus has their number
         gpus = list(range(_count_on_bus(roots)))
     if nvidia is not None:
-        found.update({(nvidia, minor): f"{roots.dev}/nvidia{minor}" for minor in gpus})
+        by_number.update({(nvidia, minor): f"{roots.dev}/nvidia{minor}" for minor in gpus})
     caps = majors.get("nvidia-caps")
     for name, minor in mig.minors(roots).items() if caps is not None else ():
         match = GPU_CAP.match(name)
         if match is None or int(match[1]) in gpus:
-            found[caps or 0, minor] = f"{roots.dev}/nvidia-caps/nvidia-cap{minor}"
-    return found, missing
+            by_number[caps or 0, minor] = f"{roots.dev}/nvidia-caps/nvidia-cap{minor}"
+    return by_number, missing
 
 
 def _count_on_bus(roots: Roots) -> int:
@@ -129,12 +130,12 @@ def _count_on_bus(roots: Roots) -> int:
 def _numbers(path: str) -> tuple[int, int] | None:
     """Return the numbers of the character device that a path leads to, None for other files."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError):
         return None
-    if not stat.S_ISCHR(found.st_mode):
+    if not stat.S_ISCHR(status.st_mode):
         return None
-    return os.major(found.st_rdev), os.minor(found.st_rdev)
+    return os.major(status.st_rdev), os.minor(status.st_rdev)
 
 
 def _links(folder: str) -> dict[tuple[int, int], str | None]:
@@ -145,27 +146,27 @@ def _links(folder: str) -> dict[tuple[int, int], str | None]:
         return {}
     except OSError as error:
         raise HostError(f"cannot read {folder}: {error.strerror}") from error
-    found: dict[tuple[int, int], str | None] = {}
+    entries: dict[tuple[int, int], str | None] = {}
     for name in names:
         if match := NUMBERS.fullmatch(name):
             path = f"{folder}/{name}"
-            found[int(match[1]), int(match[2])] = (
+            entries[int(match[1]), int(match[2])] = (
                 os.readlink(path) if os.path.islink(path) else None
             )
-    return found
+    return entries
 
 
-def _step(folder: str, number: tuple[int, int], target: str, now: str | None) -> Step:
+def _step(folder: str, number: tuple[int, int], target: str, text: str | None) -> LinkStep:
     path = _name(folder, number)
-    if now is None and not os.path.lexists(path):
-        return Step(path=path, target=target, action="make")
+    if text is None and not os.path.lexists(path):
+        return LinkStep(path=path, target=target, action="make")
     # udev's "../nvidia0" is right, as is any link to the device; a link to a node that does not
     # exist yet can only be compared by name.
-    if _numbers(path) == number or (now is not None and _leads_to(folder, now) == target):
-        return Step(path=path, target=target, action="keep")
-    if now is None:
-        return Step(path=path, target=target, action="blocked")
-    return Step(path=path, target=target, action="replace", was=now)
+    if _numbers(path) == number or (text is not None and _leads_to(folder, text) == target):
+        return LinkStep(path=path, target=target, action="keep")
+    if text is None:
+        return LinkStep(path=path, target=target, action="blocked")
+    return LinkStep(path=path, target=target, action="replace", was=text)
 
 
 def _is_stale(
@@ -187,7 +188,7 @@ def _name(folder: str, number: tuple[int, int]) -> str:
     return f"{folder}/{number[0]}:{number[1]}"
 
 
-def carry_out(planned: Plan, folder: str, kernel: Kernel) -> None:
+def update_links(plan: LinkPlan, folder: str, kernel: Kernel) -> None:
     """Execute a plan: make, replace and remove links; a missing folder is made.
 
     Raises:
@@ -195,9 +196,9 @@ def carry_out(planned: Plan, folder: str, kernel: Kernel) -> None:
     """
     path = folder
     try:
-        if planned.steps and not os.path.isdir(folder):
+        if plan.steps and not os.path.isdir(folder):
             kernel.mkdir(folder, 0o755)
-        for step in planned.steps:
+        for step in plan.steps:
             path = step.path
             _do(step, folder, kernel)
     except OSError as error:
@@ -205,7 +206,7 @@ def carry_out(planned: Plan, folder: str, kernel: Kernel) -> None:
         raise HostError(f"cannot make {path}: {error.strerror}", hint=hint) from error
 
 
-def _do(step: Step, folder: str, kernel: Kernel) -> None:
+def _do(step: LinkStep, folder: str, kernel: Kernel) -> None:
     if step.action == "make":
         kernel.symlink(step.target, step.path)
     elif step.action == "replace":
@@ -216,7 +217,7 @@ def _do(step: Step, folder: str, kernel: Kernel) -> None:
         kernel.unlink(step.path)
 
 
-def shell(step: Step) -> list[str]:
+def shell_commands(step: LinkStep) -> list[str]:
     """Return the shell commands of a step."""
     from shlex import quote
 
@@ -226,7 +227,7 @@ def shell(step: Step) -> list[str]:
     return [f"rm {quote(step.path)}"] if step.action == "remove" else []
 
 
-def say(step: Step) -> str:
+def describe(step: LinkStep) -> str:
     """Return a sentence about an executed step, "" if it corrected nothing."""
     if step.action == "replace":
         return f"{step.path} led to {step.was}: now {step.target}"

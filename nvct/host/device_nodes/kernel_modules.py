@@ -30,12 +30,12 @@ def commands(driver_root: str) -> list[list[str]]:
 
 def run(argv: Sequence[str]) -> tuple[int, str]:
     """Run a program; return its exit status and the last line of its output."""
-    done = subprocess.run(
+    completed = subprocess.run(
         argv, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )  # fmt: skip
-    lines = done.stdout.decode(errors="replace").strip().splitlines()
-    return done.returncode, lines[-1] if lines else ""
+    lines = completed.stdout.decode(errors="replace").strip().splitlines()
+    return completed.returncode, lines[-1] if lines else ""
 
 
 def load(driver_root: str, run: Run, sys_root: str = "/sys") -> list[str]:
@@ -52,12 +52,12 @@ def load(driver_root: str, run: Run, sys_root: str = "/sys") -> list[str]:
         if os.path.isdir(f"{sys_root}/module/{name.replace('-', '_')}"):
             continue
         try:
-            status, said = run(argv)
+            status, output = run(argv)
         except OSError as error:
-            status, said = 1, error.strerror or str(error)
+            status, output = 1, error.strerror or str(error)
         if status == 0:
             continue
-        text = f"cannot load module {name} ({' '.join(argv)}): {said or f'status {status}'}"
+        text = f"cannot load module {name} ({' '.join(argv)}): {output or f'status {status}'}"
         if name not in OPTIONAL:
             raise HostError(
                 text, hint="is the driver built for this kernel? run as root; see dmesg"

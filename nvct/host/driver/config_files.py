@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from nvct.host.driver.libraries import Search
-    from nvct.host.driver.tree import Found
+    from nvct.host.driver.tree import TreeFile
     from nvct.host.model import Capability
 
-    Place: TypeAlias = tuple[Tree, str]
+    Location: TypeAlias = tuple[Tree, str]
 
 # NixOS has them here, whatever $XDG_DATA_DIRS names.
 NIXOS_DATA = "/run/opengl-driver/share"
@@ -90,7 +90,7 @@ KINDS = (
 )  # fmt: skip
 
 
-def find(
+def find_config_files(
     search: Search, search_paths: Sequence[str], *, data_dirs: Sequence[str] = DATA_DIRS
 ) -> list[DriverFile]:
     """Return the configuration files, sorted by container path.
@@ -112,18 +112,18 @@ def find(
     return sorted(files.values(), key=lambda file: file.container_path)
 
 
-def _search(search: Search, places: Sequence[Place], files: dict[str, DriverFile]) -> None:
+def _search(search: Search, locations: Sequence[Location], files: dict[str, DriverFile]) -> None:
     for kind in KINDS:
-        wanted = [*places, (search.tree, "/")] if kind.at_root else places
-        for tree, directory in wanted:
+        candidates = [*locations, (search.tree, "/")] if kind.at_root else locations
+        for tree, directory in candidates:
             if kind.folder.partition("/")[0] not in tree.name_set(directory):
                 continue
             folder = join(directory, kind.folder)
             for name in tree.names(folder):
                 match = kind.name.fullmatch(name)
-                found = tree.find(join(folder, name)) if match else None
-                if match and found and _is_ours(search, tree.host_path(found.path), match):
-                    file = _file(tree, kind, name, found)
+                target = tree.file(join(folder, name)) if match else None
+                if match and target and _is_ours(search, tree.host_path(target.path), match):
+                    file = _file(tree, kind, name, target)
                     files.setdefault(file.container_path, file)
 
 
@@ -136,9 +136,9 @@ def _is_ours(search: Search, host_path: str, match: re.Match[str]) -> bool:
     return False
 
 
-def _file(tree: Tree, kind: Kind, name: str, found: Found) -> DriverFile:
+def _file(tree: Tree, kind: Kind, name: str, target: TreeFile) -> DriverFile:
     return DriverFile(
-        host_path=tree.host_path(found.real),
+        host_path=tree.host_path(target.real),
         container_path=join(kind.container_root, f"{kind.folder}/{name}"),
         reason=kind.reason,
         kind="config",
@@ -152,9 +152,11 @@ def check(search: Search, files: Sequence[DriverFile]) -> None:
     Raises:
         HostError: the host's root is not readable.
     """
-    have = {file.container_path for file in files if file.kind == "library"}
-    have |= {link.path for file in files if file.kind == "library" for link in file.links}
-    names = {os.path.basename(path) for path in have}
+    container_paths = {file.container_path for file in files if file.kind == "library"}
+    container_paths |= {
+        link.path for file in files if file.kind == "library" for link in file.links
+    }
+    names = {os.path.basename(path) for path in container_paths}
     configs = [f for f in files if f.kind == "config" and f.host_path.endswith((".json", ".icd"))]
     # A host path has no links below the driver root, so none is followed out of the driver root.
     with Tree("/") as host:
@@ -163,7 +165,7 @@ def check(search: Search, files: Sequence[DriverFile]) -> None:
                 # A path with a slash is relative to the file (Vulkan loader, "driver discovery").
                 directory = os.path.dirname(file.container_path)
                 path = os.path.normpath(os.path.join(directory, library))
-                if library not in names and ("/" not in library or path not in have):
+                if library not in names and ("/" not in library or path not in container_paths):
                     search.findings.warn(
                         f"{file.host_path} names {printable(library[:NAME_LIMIT])}, which is not "
                         "among the driver's libraries"

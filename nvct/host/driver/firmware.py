@@ -28,37 +28,37 @@ def directories(roots: Roots) -> list[str]:
     custom = (procfs.read_text(f"{roots.sys}/module/firmware_class/parameters/path") or "").strip()
     release = (procfs.read_text(f"{roots.proc}/sys/kernel/osrelease") or "").strip()
     # A driver container's path is written as the host sees it: GPU operator, driver manager.
-    places = [below(roots.driver_root, custom), custom] if custom.startswith("/") else []
+    paths = [below(roots.driver_root, custom), custom] if custom.startswith("/") else []
     if release:
-        places.append(f"/lib/firmware/updates/{release}")
-    places.append("/lib/firmware/updates")
+        paths.append(f"/lib/firmware/updates/{release}")
+    paths.append("/lib/firmware/updates")
     if release:
-        places.append(f"/lib/firmware/{release}")
-    places.append("/lib/firmware")
-    return list(dict.fromkeys(places))
+        paths.append(f"/lib/firmware/{release}")
+    paths.append("/lib/firmware")
+    return list(dict.fromkeys(paths))
 
 
-def find(tree: Tree, roots: Roots, version: str, findings: Findings) -> list[DriverFile]:
+def find_firmware(tree: Tree, roots: Roots, version: str, findings: Findings) -> list[DriverFile]:
     """Return the firmware of a driver version; a file found in two directories occurs once."""
     files: dict[str, DriverFile] = {}
-    for place in directories(roots):
-        for other in tree.names(join(place, "nvidia")):
+    for folder in directories(roots):
+        for other in tree.names(join(folder, "nvidia")):
             if other != version and VERSION.fullmatch(other):
-                path = tree.host_path(join(place, f"nvidia/{other}"))
+                path = tree.host_path(join(folder, f"nvidia/{other}"))
                 findings.leave_out(path, f"firmware of driver {other}, not {version}")
-        directory = join(place, f"nvidia/{version}")
+        directory = join(folder, f"nvidia/{version}")
         for name in tree.names(directory):
             path = tree.host_path(join(directory, name))
             named = any(fnmatch.fnmatch(name, pattern) for pattern in NAMES)
-            found = tree.find(join(directory, name)) if named else None
-            if found is None or not driver_names.is_safe(tree.host_path(found.real)):
+            target = tree.file(join(directory, name)) if named else None
+            if target is None or not driver_names.is_safe(tree.host_path(target.real)):
                 findings.leave_out(printable(path), "no GSP firmware")
                 continue
-            if found.real in files:
+            if target.real in files:
                 continue
-            files[found.real] = DriverFile(
-                host_path=tree.host_path(found.real),
-                container_path=roots.container_path(tree.host_path(found.path)),
+            files[target.real] = DriverFile(
+                host_path=tree.host_path(target.real),
+                container_path=roots.container_path(tree.host_path(target.path)),
                 reason="GSP firmware",
                 kind="firmware",
                 capability="",

@@ -54,12 +54,12 @@ def check(search: Search, files: Sequence[DriverFile], dirs: Sequence[str]) -> N
             for file in files
             if file.kind == "library" and (file.capability == "compat32") is compat
         ]
-        given = _names(group)
+        available = _names(group)
         for file in group:
             missing = [
                 name
                 for name in dict.fromkeys(file.needed)
-                if name not in given
+                if name not in available
                 and not _is_of_images(name)
                 and (driver_names.is_of_driver(name) or not _is_on_host(search, dirs, name))
             ]
@@ -69,9 +69,9 @@ def check(search: Search, files: Sequence[DriverFile], dirs: Sequence[str]) -> N
 
 def _names(files: Sequence[DriverFile]) -> set[str]:
     """Return every name by which the linker of a container finds one of the libraries."""
-    given = {os.path.basename(file.container_path) for file in files}
-    given |= {file.soname for file in files}
-    return given | {os.path.basename(link.path) for file in files for link in file.links}
+    available = {os.path.basename(file.container_path) for file in files}
+    available |= {file.soname for file in files}
+    return available | {os.path.basename(link.path) for file in files for link in file.links}
 
 
 def _is_of_images(name: str) -> bool:
@@ -95,7 +95,7 @@ def _sentence(
     if len(missing) > SHOWN:
         names += f" and {len(missing) - SHOWN} more"
     verb = "is" if len(missing) == 1 else "are"
-    place = f"not in {search.tree.host_root}"
+    location = f"not in {search.tree.host_root}"
     if all(_is_on_host(search, dirs, name) for name in missing):
-        place = f"in {search.tree.host_root} but not what containers get"
-    return f"{os.path.basename(file.host_path)} needs {names}, which {verb} {place}"
+        location = f"in {search.tree.host_root} but not what containers get"
+    return f"{os.path.basename(file.host_path)} needs {names}, which {verb} {location}"

@@ -80,8 +80,10 @@ def class_of(name: str) -> Capability:
 
 def is_of_driver(name: str) -> bool:
     """Return whether a library's name looks like one of the driver's."""
-    found = stem(name)
-    return found in CLASS_OF or ("nvidia" in found and not found.startswith("libnvidia-container"))
+    name_stem = stem(name)
+    return name_stem in CLASS_OF or (
+        "nvidia" in name_stem and not name_stem.startswith("libnvidia-container")
+    )
 
 
 def is_safe(path: str) -> bool:

@@ -28,7 +28,7 @@ S_IFMT, S_IFREG, S_IFLNK = 0o170000, 0o100000, 0o120000
 NAME_LIMIT = 1 << 17
 
 
-class Found(NamedTuple):
+class TreeFile(NamedTuple):
     """A regular file: the requested path and the real path, both relative to the tree's root."""
 
     path: str
@@ -88,7 +88,7 @@ class Tree:
         """Return the host path of a path in the tree."""
         return join(self.host_root, path)
 
-    def find(self, path: str) -> Found | None:
+    def file(self, path: str) -> TreeFile | None:
         """Return the regular file that a path leads to, None if there is none."""
         try:
             real = self.root.resolve(path)
@@ -97,7 +97,7 @@ class Tree:
             return None
         if real is None or status is None or status.st_mode & S_IFMT != S_IFREG:
             return None
-        return Found(path, real, status.st_mode & 0o7777)
+        return TreeFile(path, real, status.st_mode & 0o7777)
 
     def directory(self, path: str) -> str | None:
         """Return the real path of a directory, None if there is none."""
@@ -108,8 +108,8 @@ class Tree:
             return None
         return real if status is not None and status.st_mode & S_IFMT == 0o040000 else None
 
-    def find_in(self, directory: str, name: str) -> Found | None:
-        """Return the result of `find` for a name in a real directory; one call for most files."""
+    def file_in(self, directory: str, name: str) -> TreeFile | None:
+        """Return the result of `file` for a name in a real directory; one call for most files."""
         path = join(directory, name)
         folder = self._folder(directory)
         try:
@@ -118,8 +118,8 @@ class Tree:
             return None
         kind = status.st_mode & S_IFMT
         if kind == S_IFREG:
-            return Found(path, path, status.st_mode & 0o7777)
-        return self.find(path) if kind == S_IFLNK else None
+            return TreeFile(path, path, status.st_mode & 0o7777)
+        return self.file(path) if kind == S_IFLNK else None
 
     def _folder(self, directory: str) -> int:
         """Return a descriptor of a directory, -1 if there is none."""
@@ -176,8 +176,8 @@ class Tree:
         try:
             if posix.fstat(fd).st_mode & S_IFMT != S_IFREG:
                 raise UnsafePathError(f"{path} in {self.host_root} is no regular file")
-            found = elf.read(fd)
-            return Headers(found.machine, found.soname or "", tuple(found.needed))
+            elf_file = elf.read(fd)
+            return Headers(elf_file.machine, elf_file.soname or "", tuple(elf_file.needed))
         finally:
             posix.close(fd)
 
@@ -198,15 +198,15 @@ class Tree:
         return self._cache
 
     def _read_cache(self) -> Cache | None:
-        place = join(self.host_root, "etc/ld.so.cache")
+        cache_path = join(self.host_root, "etc/ld.so.cache")
         try:
             data = self.root.read_file("/etc/ld.so.cache")
         except (OSError, NvctError) as error:
             reason = error.message if isinstance(error, NvctError) else error.strerror
-            raise LdCacheError(f"{place} cannot be read: {reason}") from error
+            raise LdCacheError(f"{cache_path} cannot be read: {reason}") from error
         if data is None:
             return None
         try:
             return ldcache.parse(data)
         except DocumentError as error:
-            raise LdCacheError(f"{place} cannot be used: {error.message}") from error
+            raise LdCacheError(f"{cache_path} cannot be used: {error.message}") from error

@@ -10,7 +10,7 @@ import re
 
 from nvct.errors import HostError
 from nvct.host import procfs
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu import nodes
 from nvct.host.model import Findings, Inventory, NamedDevice
 
@@ -24,15 +24,15 @@ FOLDER = "nvidia-caps-imex-channels"
 CHANNEL = re.compile(r"channel(0|[1-9][0-9]*)")
 
 
-def find(roots: Roots, wanted: Wanted | None = None) -> Inventory:
+def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
     """Return the inventory of a machine's IMEX channels.
 
     Raises:
         HostError: there is no channel.
     """
     findings = Findings()
-    found = channels(roots, (wanted or Wanted()).stat_node, findings)
-    if not found:
+    by_number = channels(roots, (options or DiscoveryOptions()).stat_node, findings)
+    if not by_number:
         if FOLDER not in procfs.majors(roots):
             raise HostError(
                 f"no IMEX channel: {roots.proc}/devices has no {FOLDER}",
@@ -45,7 +45,7 @@ def find(roots: Roots, wanted: Wanted | None = None) -> Inventory:
     return Inventory(
         driver_version="",
         mode="imex",
-        devices=tuple(NamedDevice(name=str(n), nodes=(found[n],)) for n in sorted(found)),
+        devices=tuple(NamedDevice(name=str(n), nodes=(by_number[n],)) for n in sorted(by_number)),
         left_out=tuple(findings.left_out.values()),
         warnings=tuple(findings.warnings),
     )
@@ -53,7 +53,7 @@ def find(roots: Roots, wanted: Wanted | None = None) -> Inventory:
 
 def channels(roots: Roots, stat_node: StatNode, findings: Findings) -> dict[int, DeviceNode]:
     """Return the nodes of the channels by channel number."""
-    found = {}
+    by_number = {}
     for name in procfs.list_directory(f"{roots.dev}/{FOLDER}"):
         match = CHANNEL.fullmatch(name)
         if not match:
@@ -63,5 +63,5 @@ def channels(roots: Roots, stat_node: StatNode, findings: Findings) -> dict[int,
         if node is None:
             findings.leave_out(f"{roots.dev}/{FOLDER}/{name}", "it is no character device")
         else:
-            found[int(match[1])] = node
-    return found
+            by_number[int(match[1])] = node
+    return by_number

@@ -25,7 +25,7 @@ SOCKETS: tuple[tuple[str, Capability], ...] = (
 MPS_DIR = "tmp/nvidia-mps"
 
 
-def find(roots: Roots, findings: Findings) -> list[DriverFile]:
+def find_sockets(roots: Roots, findings: Findings) -> list[DriverFile]:
     """Return the sockets of running daemons, from the driver root or else from the host."""
     files = []
     in_root = join(roots.driver_root, "run")

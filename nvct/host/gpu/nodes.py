@@ -70,9 +70,9 @@ def named_nodes(roots: Roots) -> StatNode:
     majors = procfs.majors(roots)
 
     def stat_node(path: str) -> NodeStat | None:
-        found = device_nodes.node(path)
-        if found is not None:
-            return found
+        numbers_and_owner = device_nodes.node(path)
+        if numbers_and_owner is not None:
+            return numbers_and_owner
         try:
             status = os.lstat(path)
         except OSError:
@@ -97,12 +97,12 @@ def make_node(
     """Return the node at /dev/<name>, None if there is none."""
     host_path = f"{roots.dev}/{name}"
     try:
-        found = stat_node(host_path)
+        status = stat_node(host_path)
     except OSError:
         return None
-    if found is None:
+    if status is None:
         return None
-    major, minor, mode, uid, gid = found
+    major, minor, mode, uid, gid = status
     return DeviceNode(
         path=f"/dev/{name}",
         host_path=host_path,
@@ -118,14 +118,14 @@ def make_node(
 
 def control_nodes(roots: Roots, stat_node: StatNode, findings: Findings) -> tuple[DeviceNode, ...]:
     """Return the nodes that every GPU needs, sorted by path."""
-    found = []
+    nodes = []
     for name, reason, capability in CONTROL_NODES:
         node = make_node(roots, stat_node, name, reason, capability)
         if node is not None:
-            found.append(node)
+            nodes.append(node)
         elif capability != "display":
             findings.warn(f"{roots.dev}/{name} is no device node: {_cost(name)}")
-    return tuple(sorted(found, key=lambda node: node.path))
+    return tuple(sorted(nodes, key=lambda node: node.path))
 
 
 def gpu_node(
@@ -142,12 +142,12 @@ def drm_nodes(
     roots: Roots, stat_node: StatNode, bus_id: str, index: int
 ) -> tuple[tuple[DeviceNode, ...], tuple[Link, ...]]:
     """Return a GPU's nodes in /dev/dri, and the by-path links that lead to them."""
-    found = []
+    nodes = []
     for name in procfs.drm_names(roots, bus_id):
         node = make_node(roots, stat_node, f"dri/{name}", f"DRM of GPU {index}", "graphics")
         if node is not None:
-            found.append(node)
-    names = {os.path.basename(node.path) for node in found}
+            nodes.append(node)
+    names = {os.path.basename(node.path) for node in nodes}
     links = []
     for kind in ("card", "render"):
         name = f"dri/by-path/pci-{bus_id}-{kind}"
@@ -158,22 +158,22 @@ def drm_nodes(
         if os.path.basename(target) in names:
             # In a container the directory is always /dev, whatever the host's dev root is.
             links.append(Link(target=f"../{os.path.basename(target)}", path=f"/dev/{name}"))
-    return tuple(sorted(found, key=lambda node: node.path)), tuple(links)
+    return tuple(sorted(nodes, key=lambda node: node.path)), tuple(links)
 
 
 def cap_nodes(
     roots: Roots, stat_node: StatNode, minors: tuple[int, int], name: str
 ) -> tuple[DeviceNode, ...] | None:
     """Return the nodes of a MIG device's GPU and compute instance, None if one is missing."""
-    found = []
+    nodes = []
     for minor, kind in zip(minors, ("GPU instance", "compute instance"), strict=True):
         node = make_node(
             roots, stat_node, f"nvidia-caps/nvidia-cap{minor}", f"{kind} of MIG device {name}"
         )
         if node is None:
             return None
-        found.append(node)
-    return tuple(found)
+        nodes.append(node)
+    return tuple(nodes)
 
 
 def _cost(name: str) -> str:

@@ -21,7 +21,7 @@ NATIVE = ("nouveau", "nova_core", "nvidiafb")
 HANDED_ON = ("vfio-pci", "pci-stub")  # for virtual machines
 
 
-class Bound(NamedTuple):
+class BoundGpu(NamedTuple):
     """A GPU and the kernel driver that it is bound to."""
 
     bus_id: str
@@ -29,9 +29,9 @@ class Bound(NamedTuple):
     path: str
 
 
-def elsewhere(roots: Roots) -> list[Bound]:
+def bound_elsewhere(roots: Roots) -> list[BoundGpu]:
     """Return the NVIDIA GPUs that are bound to a driver other than NVIDIA's, by bus id."""
-    found = []
+    gpus = []
     for driver in (*NATIVE, *HANDED_ON):
         directory = f"{roots.sys}/bus/pci/drivers/{driver}"
         for name in procfs.list_directory(directory):
@@ -40,8 +40,8 @@ def elsewhere(roots: Roots) -> list[Bound]:
             if not bus_id or _text(f"{path}/vendor") != NVIDIA:
                 continue
             if _text(f"{path}/class").startswith(DISPLAY):
-                found.append(Bound(bus_id, driver, path))
-    return sorted(found, key=lambda gpu: procfs.bus_key(gpu.bus_id))
+                gpus.append(BoundGpu(bus_id, driver, path))
+    return sorted(gpus, key=lambda gpu: procfs.bus_key(gpu.bus_id))
 
 
 def _text(path: str) -> str:

@@ -32,8 +32,8 @@ def session(library: str) -> NvmlSession:
         if other.is_stuck:
             return other
     identity = _identity(library)
-    known, current = _SESSIONS.get(library, (identity, None))
-    if current is not None and known != identity:
+    previous, current = _SESSIONS.get(library, (identity, None))
+    if current is not None and previous != identity:
         current.close()
         current = None
     if current is None:

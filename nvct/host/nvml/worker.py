@@ -90,5 +90,5 @@ def _as_json(value: Any) -> Any:  # noqa: ANN401 - what verbs return
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, dict):
-        return {key: _as_json(each) for key, each in value.items()}
+        return {key: _as_json(member) for key, member in value.items()}
     return value

@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from nvct.host.discovery_options import Wanted
+    from nvct.host.discovery_options import DiscoveryOptions
     from nvct.host.model import Findings
     from nvct.host.roots import Roots
 
@@ -53,29 +53,29 @@ class Entry:
     source: str
 
 
-def list_paths(roots: Roots, wanted: Wanted) -> list[str]:
+def list_paths(roots: Roots, options: DiscoveryOptions) -> list[str]:
     """Return the host paths of the CSV files, existing or not."""
-    if wanted.csv_files is not None:
-        return list(dict.fromkeys(wanted.csv_files))
-    folder = wanted.csv_folder or f"{roots.etc}/{FOLDER}"
-    if not wanted.csv_all:
+    if options.csv_files is not None:
+        return list(dict.fromkeys(options.csv_files))
+    folder = options.csv_folder or f"{roots.etc}/{FOLDER}"
+    if not options.csv_all:
         return [f"{folder}/{name}" for name in BASE_FILES]
     paths = (f"{folder}/{name}" for name in list_directory(folder) if _is_list(name))
     return [path for path in paths if not os.path.isdir(path)]
 
 
-def read(roots: Roots, wanted: Wanted, findings: Findings) -> list[Entry]:
+def read(roots: Roots, options: DiscoveryOptions, findings: Findings) -> list[Entry]:
     """Return the lines of all CSV files, each kind and path once.
 
     A file that an option names must exist and not be empty; else a warning follows. JetPack's base
     files may be missing. Symbolic links that match an ignore pattern are left out.
     """
     unique: dict[tuple[Kind, str], Entry] = {}
-    ignored = [ignore_rule(pattern) for pattern in wanted.csv_ignore]
-    for source in list_paths(roots, wanted):
+    ignored = [ignore_rule(pattern) for pattern in options.csv_ignore]
+    for source in list_paths(roots, options):
         text = read_text(source)
         entries = [] if text is None else parse(text, source, findings)
-        if not entries and (text is not None or wanted.csv_files is not None):
+        if not entries and (text is not None or options.csv_files is not None):
             fault = "cannot be read" if text is None else "names nothing"
             findings.warn(f"the CSV file {source} {fault}")
         for entry in entries:
@@ -88,15 +88,15 @@ def read(roots: Roots, wanted: Wanted, findings: Findings) -> list[Entry]:
 
 def parse(text: str, source: str, findings: Findings) -> list[Entry]:
     """Return the lines of one CSV file; a malformed line is skipped with a note."""
-    found = []
+    entries = []
     # Only newlines end a line: a path may contain the other separators of str.splitlines().
     for number, line in enumerate(text.split("\n"), 1):
         kind, _, path = (part.strip() for part in line.partition(","))
         if kind in KINDS and path and "\0" not in path:
-            found.append(Entry(kind=cast("Kind", kind), path=path, source=source))
+            entries.append(Entry(kind=cast("Kind", kind), path=path, source=source))
         elif kind and not kind.startswith("#"):
             findings.note(f"line {number} of {source} is no TYPE, PATH: {line.strip()[:60]!r}")
-    return found
+    return entries
 
 
 def ignore_rule(pattern: str) -> Callable[[str], bool]:

@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nvct.host.driver.tree import Found, Tree
+    from nvct.host.driver.tree import Tree, TreeFile
     from nvct.host.model import FileKind, Findings
     from nvct.host.roots import Roots
     from nvct.host.tegra.csv import Entry
@@ -86,20 +86,22 @@ class Mounts:
 
     def links(self) -> tuple[Link, ...]:
         """Return the links to directories."""
-        found = ((path, text) for path, (text, target) in self._links.items() if not target)
-        return tuple(Link(target=text, path=path) for path, text in sorted(found))
+        directory_links = (
+            (path, text) for path, (text, target) in self._links.items() if not target
+        )
+        return tuple(Link(target=text, path=path) for path, text in sorted(directory_links))
 
     def _take_path(self, entry: Entry, path: str) -> bool:
         if entry.kind == "dir":
             return self._take_directory(entry, path)
-        found = self._tree.find(path)
+        target = self._tree.file(path)
         chain = list(self._chain(path))
-        if found is None and not (chain and self._tree.directory(path)):
+        if target is None and not (chain and self._tree.directory(path)):
             return False
         for link, text in chain:
-            self._links.setdefault(link, (text, found.real if found else ""))
-        if found is not None and found.real not in self._files:
-            self._files[found.real] = self._file(entry, found)
+            self._links.setdefault(link, (text, target.real if target else ""))
+        if target is not None and target.real not in self._files:
+            self._files[target.real] = self._file(entry, target)
         return True
 
     def _take_directory(self, entry: Entry, path: str) -> bool:
@@ -139,13 +141,13 @@ class Mounts:
         except (OSError, NvctError):
             return None
 
-    def _file(self, entry: Entry, found: Found) -> DriverFile:
-        name = os.path.basename(found.real)
-        kind = _kind(found, name)
-        machine, soname = self._machine_and_soname(found.real) if kind == "library" else ("", "")
+    def _file(self, entry: Entry, target: TreeFile) -> DriverFile:
+        name = os.path.basename(target.real)
+        kind = _kind(target, name)
+        machine, soname = self._machine_and_soname(target.real) if kind == "library" else ("", "")
         return DriverFile(
-            host_path=self._tree.host_path(found.real),
-            container_path=found.real,
+            host_path=self._tree.host_path(target.real),
+            container_path=target.real,
             reason=f"{_name(entry)} names it",
             kind=kind,
             machine=machine,
@@ -181,20 +183,20 @@ class Mounts:
     def _add_link(self, real: str, name: str, text: str) -> None:
         """Add a link beside a file, unless the host has another file of that name."""
         path = join(os.path.dirname(real), name)
-        there = self._tree.find(path)
-        is_free = there is None or there.real == real
+        existing = self._tree.file(path)
+        is_free = existing is None or existing.real == real
         if path != real and name != text and is_free and path not in self._files:
             self._links.setdefault(path, (text, real))
 
 
-def _kind(found: Found, name: str) -> FileKind:
+def _kind(target: TreeFile, name: str) -> FileKind:
     if LIBRARY.fullmatch(name):
         return "library"
-    if "/firmware/" in found.real:
+    if "/firmware/" in target.real:
         return "firmware"
     if name.endswith(".so"):
         return "module"
-    return "binary" if found.mode & 0o111 else "config"
+    return "binary" if target.mode & 0o111 else "config"
 
 
 def _name(entry: Entry) -> str:
