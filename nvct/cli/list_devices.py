@@ -51,12 +51,12 @@ def inventory(
     Example: nvct list --capabilities compute,utility --format bind
     """
     from nvct.compile import live_host
-    from nvct.host.discovery_options import Wanted
+    from nvct.host.discovery_options import DiscoveryOptions
     from nvct.spec import capabilities as capability_sets
 
     settings = settings_in_force(config, driver_root, dev_root)
     wanted = capability_sets.parse(flat(capabilities))
-    how = Wanted(compat32="compat32" in wanted)
+    how = DiscoveryOptions(compat32="compat32" in wanted)
     seen = live_host.seen(settings, how, mode.lower(), elsewhere=bool(driver_root or dev_root))
     _print(capability_sets.filter(seen, wanted), form, everything=everything)
 

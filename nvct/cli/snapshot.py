@@ -44,16 +44,16 @@ def snapshot(
     Example: nvct snapshot -o bug.tar.gz
     """
     from nvct.compile import live_host
-    from nvct.host.discovery_options import Wanted
+    from nvct.host.discovery_options import DiscoveryOptions
     from nvct.host.snapshot import document, record
 
     settings = settings_in_force(None, driver_root, dev_root)
-    wanted = Wanted(
+    options = DiscoveryOptions(
         stat_node=live_host.stat_node(settings),
         search_paths=flat(library_search_path),
         config_search_paths=flat(config_search_path),
     )
-    taken = record.record(live_host.roots_of(settings), wanted, ask_nvml=not no_nvml)
+    taken = record.record(live_host.roots_of(settings), options, ask_nvml=not no_nvml)
     taken = document.redacted(taken, hostname=platform.node(), keep_uuids=keep_uuids)
     if output == "-":
         sys.stdout.buffer.write(document.packed(taken))

@@ -142,15 +142,15 @@ def _make_nodes(roots: Roots, kinds: Sequence[Kind], *, dry_run: bool) -> None:
     from nvct.linux.kernel import KERNEL
 
     findings = Findings()
-    planned = device_nodes.plan(roots, kinds, findings)
+    planned = device_nodes.plan_nodes(roots, kinds, findings)
     if not dry_run:
-        device_nodes.carry_out(planned, KERNEL)
+        device_nodes.make_nodes(planned, KERNEL)
     for warning in findings.warnings:
         say(f"warning: {warning}")
     for step in planned.steps:
-        _tell(device_nodes.shell(step), device_nodes.say(step), dry_run=dry_run)
+        _tell(device_nodes.shell_commands(step), device_nodes.describe(step), dry_run=dry_run)
     if planned.missing:
-        raise device_nodes.lack(planned.missing, roots)
+        raise device_nodes.missing_majors_error(planned.missing, roots)
 
 
 def _make_links(roots: Roots, folder: str, *, create_all: bool, dry_run: bool) -> None:
@@ -160,20 +160,20 @@ def _make_links(roots: Roots, folder: str, *, create_all: bool, dry_run: bool) -
     from nvct.linux.kernel import KERNEL
 
     findings = Findings()
-    planned = dev_char.plan(roots, folder, findings, create_all=create_all)
+    planned = dev_char.plan_links(roots, folder, findings, create_all=create_all)
     if not dry_run:
-        dev_char.carry_out(planned, folder, KERNEL)
+        dev_char.update_links(planned, folder, KERNEL)
     for warning in findings.warnings:
         say(f"warning: {warning}")
     for step in planned.steps:
-        _tell(dev_char.shell(step), dev_char.say(step), dry_run=dry_run)
+        _tell(dev_char.shell_commands(step), dev_char.describe(step), dry_run=dry_run)
     made = sum(step.action == "make" for step in planned.steps)
     if made and not dry_run:
         say(f"{made} links made in {folder}")
     if not planned.steps:
         say(f"{roots.dev} has no device node of the driver")
     if planned.missing:
-        raise device_nodes.lack(planned.missing, roots)
+        raise device_nodes.missing_majors_error(planned.missing, roots)
 
 
 def _tell(commands: Sequence[str], sentence: str, *, dry_run: bool) -> None:

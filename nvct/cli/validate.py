@@ -197,15 +197,15 @@ def _link(found: Driver, places: Places) -> None:
     _load(here, places, own_root=found.is_host or found.dev_root == found.root)
     roots = Roots(driver_root=here, dev_root=found.dev_root, sys=places.sys)
     findings = Findings()
-    nodes = device_nodes.plan(roots, ["control"], findings)
-    device_nodes.carry_out(nodes, KERNEL)
-    planned = dev_char.plan(roots, folder, findings, create_all=True)
-    dev_char.carry_out(planned, folder, KERNEL)
-    for sentence in (*findings.warnings, *(dev_char.say(step) for step in planned.steps)):
+    nodes = device_nodes.plan_nodes(roots, ["control"], findings)
+    device_nodes.make_nodes(nodes, KERNEL)
+    planned = dev_char.plan_links(roots, folder, findings, create_all=True)
+    dev_char.update_links(planned, folder, KERNEL)
+    for sentence in (*findings.warnings, *(dev_char.describe(step) for step in planned.steps)):
         if sentence:
             say(sentence)
     if planned.missing:
-        raise device_nodes.lack(planned.missing, roots)
+        raise device_nodes.missing_majors_error(planned.missing, roots)
 
 
 def _load(root: str, places: Places, *, own_root: bool) -> None:

@@ -147,9 +147,9 @@ def _facts(mode: str, roots: Roots) -> list[Fact]:
         take("text", f"{roots.proc}/devices"),
         take(kind, f"{roots.dev}/{name}"),
     ]
-    gates = {str(gate): files.files for gate, files in feature_modes.GATES.items()}
+    gates = {str(gate): files.files for gate, files in feature_modes.FEATURE_MODES.items()}
     for file_kind, path, _ in gates.get(mode, ()):
-        for place in feature_modes.places(roots, path):
+        for place in feature_modes.candidate_paths(roots, path):
             # A directory's times move with what is in it; it has to be there, no more.
             is_folder = file_kind == "directory"
             found.append(take("prefix", place) if is_folder else take_file(place, time.time_ns()))

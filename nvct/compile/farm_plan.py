@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nvct.config.model import Config
     from nvct.container.plan.model import Farm as Table
     from nvct.farm.collect import Needs
-    from nvct.host.discovery_options import Wanted
+    from nvct.host.discovery_options import DiscoveryOptions
     from nvct.host.model import Inventory
     from nvct.host.roots import Roots
 
@@ -34,27 +34,27 @@ def of(settings: Config) -> Farm:
 
 
 def look(
-    settings: Config, roots: Roots, wanted: Wanted, find: Callable[[], Inventory]
+    settings: Config, roots: Roots, options: DiscoveryOptions, find: Callable[[], Inventory]
 ) -> Inventory:
     """Return what discovery finds, or the loaded driver's view where the disk has another one.
 
     Raises:
         HostError: as discovery does.
     """
-    return after_upgrade.look(of(settings), roots, _named(settings, roots, wanted), find)
+    return after_upgrade.look(of(settings), roots, _named(settings, roots, options), find)
 
 
-def loaded_view(settings: Config, roots: Roots, wanted: Wanted) -> Inventory | None:
+def loaded_view(settings: Config, roots: Roots, options: DiscoveryOptions) -> Inventory | None:
     """Return what containers get although the disk has another driver, None if nothing."""
     if not settings.wants_view:
         return None
-    return after_upgrade.loaded_view(of(settings), roots, _named(settings, roots, wanted))
+    return after_upgrade.loaded_view(of(settings), roots, _named(settings, roots, options))
 
 
-def _named(settings: Config, roots: Roots, wanted: Wanted) -> Wanted:
+def _named(settings: Config, roots: Roots, options: DiscoveryOptions) -> DiscoveryOptions:
     if not settings.plain_nodes:
-        return wanted
-    return replace(wanted, stat_node=nodes.named_nodes(roots))
+        return options
+    return replace(options, stat_node=nodes.named_nodes(roots))
 
 
 def table_of(settings: Config, inventory: Inventory) -> Table:

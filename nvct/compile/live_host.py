@@ -16,7 +16,7 @@ from nvct import paths
 from nvct.container.plan import fingerprints
 from nvct.errors import HostError, NvctError
 from nvct.host import flags, modes, platform
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu import nodes
 from nvct.host.roots import Roots, join
 
@@ -68,10 +68,16 @@ def roots_of(settings: Config) -> Roots:
 
 def stat_node(settings: Config) -> StatNode:
     """Return how device nodes are looked at: in some trees they are plain files."""
-    return nodes.named_nodes(roots_of(settings)) if settings.plain_nodes else Wanted().stat_node
+    return (
+        nodes.named_nodes(roots_of(settings))
+        if settings.plain_nodes
+        else DiscoveryOptions().stat_node
+    )
 
 
-def look(settings: Config, wanted: Wanted | None = None, mode: str = "auto") -> Inventory:
+def look(
+    settings: Config, options: DiscoveryOptions | None = None, mode: str = "auto"
+) -> Inventory:
     """Return the inventory of the host that config.toml describes.
 
     Raises:
@@ -79,20 +85,20 @@ def look(settings: Config, wanted: Wanted | None = None, mode: str = "auto") -> 
         UsageError: there is no such mode.
     """
     roots = roots_of(settings)
-    wanted = wanted or Wanted()
+    options = options or DiscoveryOptions()
     if settings.plain_nodes:
-        wanted = replace(wanted, stat_node=stat_node(settings))
-    return modes.find(mode, roots, wanted)
+        options = replace(options, stat_node=stat_node(settings))
+    return modes.discover(mode, roots, options)
 
 
 def seen(
-    settings: Config, wanted: Wanted, mode: str = "auto", *, elsewhere: bool = False
+    settings: Config, options: DiscoveryOptions, mode: str = "auto", *, elsewhere: bool = False
 ) -> Inventory:
     """As `look`, but the loaded driver's view where the disk has another driver: what is given.
 
     Args:
         settings: config.toml.
-        wanted: how to look.
+        options: of the discovery.
         mode: which.
         elsewhere: somebody has said where the files are, and gets those.
 
@@ -101,7 +107,7 @@ def seen(
     """
 
     def find() -> Inventory:
-        return look(settings, wanted, mode)
+        return look(settings, options, mode)
 
     if elsewhere or mode not in ("auto", "nvml"):
         return find()
@@ -109,7 +115,7 @@ def seen(
         return find()
     from nvct.compile import farm_plan  # who has no view does not load what reads them
 
-    return farm_plan.look(settings, roots_of(settings), wanted, find)
+    return farm_plan.look(settings, roots_of(settings), options, find)
 
 
 def own_mode(settings: Config) -> str:
@@ -141,13 +147,13 @@ def without_csv(settings: Config, error: HostError) -> Inventory:
     )
 
 
-def own_wanted(settings: Config, *, csv_all: bool = False) -> Wanted:
+def own_wanted(settings: Config, *, csv_all: bool = False) -> DiscoveryOptions:
     """Return what config.toml says about how the shim looks.
 
     Unknown feature flags have no effect, as in the incumbent; the shim's log warns of them.
     """
     known, _ = flags.parse(settings.jit_feature_flags)
-    return Wanted(
+    return DiscoveryOptions(
         flags=known,
         compat32=True,  # plans have them, for those who ask
         csv_all=csv_all,
@@ -156,7 +162,7 @@ def own_wanted(settings: Config, *, csv_all: bool = False) -> Wanted:
     )
 
 
-def own_facts(settings: Config, wanted: Wanted, mode: str) -> list[Fact]:
+def own_facts(settings: Config, options: DiscoveryOptions, mode: str) -> list[Fact]:
     """Return what an inventory depends on where procfs does not show it: CSV lists, WSL.
 
     To be taken before the inventory.
@@ -168,8 +174,8 @@ def own_facts(settings: Config, wanted: Wanted, mode: str) -> list[Fact]:
     if mode == "csv":
         from nvct.host.tegra import csv
 
-        folder = wanted.csv_folder or f"{roots.etc}/{csv.FOLDER}"
-        lists = csv.list_paths(roots, wanted)
+        folder = options.csv_folder or f"{roots.etc}/{csv.FOLDER}"
+        lists = csv.list_paths(roots, options)
         return [fingerprints.take_file(path, now) for path in (folder, *lists)]
     if mode == "wsl":
         from nvct.host import wsl

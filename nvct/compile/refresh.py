@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from nvct.config.model import Config
     from nvct.container.plan.model import Plan
-    from nvct.host.discovery_options import Wanted
+    from nvct.host.discovery_options import DiscoveryOptions
     from nvct.host.model import Inventory
 
 OWN, OWN_CSV_ALL, OWN_NONE = "own", "own-csv-all", "own-none"
@@ -131,12 +131,12 @@ def _keep_spec(inventory: Inventory, options: generate.Options, run_dir: str) ->
     kept.close()
 
 
-def _options(settings: Config, wanted: Wanted, which: str) -> generate.Options:
+def _options(settings: Config, options: DiscoveryOptions, which: str) -> generate.Options:
     return generate.Options(
         device_ids=("none",) if which == OWN_NONE else ("all",),
         hook_path=live_host.hook_path(settings),
         disabled_hooks=settings.jit_disable_hooks,
-        gid_groups=not settings.no_additional_gids and flags.NO_GIDS not in wanted.flags,
+        gid_groups=not settings.no_additional_gids and flags.NO_GIDS not in options.flags,
         node_numbers=settings.plain_nodes,
     )
 
@@ -167,12 +167,12 @@ def name_by_bus_id(plan: Plan, inventory: Inventory) -> None:
                 plan["devices"][f"{kind}={gpu.bus_id}"] = device
 
 
-def _finder(settings: Config, wanted: Wanted, mode: str) -> Callable[[], Inventory]:
+def _finder(settings: Config, options: DiscoveryOptions, mode: str) -> Callable[[], Inventory]:
     """Return how the host is looked at: a view may stand for the disk."""
 
     def find() -> Inventory:
         try:
-            return live_host.look(settings, wanted, mode)
+            return live_host.look(settings, options, mode)
         except HostError as error:
             if mode != "csv":
                 raise
@@ -182,7 +182,7 @@ def _finder(settings: Config, wanted: Wanted, mode: str) -> Callable[[], Invento
         return find
     from nvct.compile import farm_plan as own
 
-    return lambda: own.look(settings, live_host.roots_of(settings), wanted, find)
+    return lambda: own.look(settings, live_host.roots_of(settings), options, find)
 
 
 def _spec_files(dirs: Sequence[str]) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values: what `nvct status` says of one part of a node."""
+"""The values that `nvct status` shows about each part of a node."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Part:
 
     Attributes:
         name: config, driver, specs, plans, farm, engines or units.
-        health: "absent" is nothing there, and nothing wrong with that.
-        lines: sentences, the first one about the whole.
+        health: "absent" if the part does not exist, which is no fault.
+        lines: sentences, the first one a summary.
     """
 
     name: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a node, each looked at as it is now. Cold; nothing is changed or raised."""
+"""Checks of each part of a node. Cold; they change nothing and raise nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SYSTEMCTL_TIMEOUT_S = 5
 
 
 def configuration(settings: Config) -> Part:
-    """Look at config.toml; a key without effect is told, but no reason to be alarmed."""
+    """Check config.toml; a key without effect is reported, but needs no attention."""
     if not settings.path:
         return _part("config", "absent", ["no config.toml: the defaults hold"])
     health: Health = "attention" if settings.warnings else "ok"
@@ -44,7 +44,7 @@ def configuration(settings: Config) -> Part:
 
 
 def driver(settings: Config) -> tuple[Part, Inventory | None]:
-    """Look at the driver; return what was found beside what is said of it."""
+    """Check the driver; return the inventory as well, None if discovery fails."""
     roots = live_host.roots_of(settings)
     try:
         found = live_host.look(settings)
@@ -82,7 +82,7 @@ def specs(settings: Config, found: Inventory | None) -> Part:
 
 
 def plans(run_dir: str) -> Part:
-    """Look at what the next create will use."""
+    """Check the plans that the next create will use."""
     store = Store(run_dir)
     if store.fd < 0:
         return _part("plans", "absent", ["none yet: the first container makes them"])
@@ -110,7 +110,7 @@ def _plan(plan: dict[str, Any]) -> str:
 
 
 def farm(settings: Config, run_dir: str) -> Part:
-    """Look at the views of the driver's files."""
+    """Check the views of the driver's files."""
     from nvct.compile import farm_plan
     from nvct.farm import collect
 
@@ -129,14 +129,14 @@ def farm(settings: Config, run_dir: str) -> Part:
 
 
 def _table(run_dir: str) -> Farm | None:
-    """Return what the own plan says of a view, None where there is no plan."""
+    """Return the farm table of the own plan, None if there is no plan."""
     plan = Store(run_dir).read_json(paths.OWN_PLAN)
     table = (plan or {}).get("farm")
     return table if isinstance(table, dict) else None  # type: ignore[return-value]  # our compiler's
 
 
 def engines(found: Sequence[Status]) -> Part:
-    """Say what the engines of the host are told."""
+    """Report the runtimes that are registered with each engine of the host."""
     here = [one for one in found if not one.engine.foreign]
     others = f"{len(found) - len(here)} of a container or another user"
     if not here:
@@ -158,7 +158,7 @@ def engines(found: Sequence[Status]) -> Part:
 
 
 def units(*, booted: bool, systemctl: str = "systemctl") -> Part:
-    """Ask systemd for the units that keep the published spec as the host is."""
+    """Check the systemd units that keep the published spec up to date."""
     if not booted:
         return _part("units", "absent", ["systemd does not run here"])
     lines, health = [], "ok"

@@ -26,17 +26,19 @@ if TYPE_CHECKING:
 
     from nvct.farm.folder import Farm
     from nvct.farm.model import Entry, Manifest
-    from nvct.host.discovery_options import Wanted
+    from nvct.host.discovery_options import DiscoveryOptions
     from nvct.host.roots import Roots
 
 
-def look(farm: Farm, roots: Roots, wanted: Wanted, find: Callable[[], Inventory]) -> Inventory:
+def look(
+    farm: Farm, roots: Roots, options: DiscoveryOptions, find: Callable[[], Inventory]
+) -> Inventory:
     """Return what a machine has, its driver's files from a view where the disk has others.
 
     Args:
         farm: where views are.
         roots: of the host.
-        wanted: how to look at its GPUs.
+        options: of the discovery.
         find: discovery.
 
     Raises:
@@ -50,19 +52,19 @@ def look(farm: Farm, roots: Roots, wanted: Wanted, find: Callable[[], Inventory]
         manifest, changed = _of_version(farm, loaded)
         if manifest is None:
             raise
-        return _answer(farm, roots, wanted, manifest, changed)
+        return _answer(farm, roots, options, manifest, changed)
     if not loaded or found.mode != "nvml":
         return found
     manifest, changed = _of_version(farm, loaded)
     if manifest is not None and is_being_replaced(manifest, found):
-        return _answer(farm, roots, wanted, manifest, changed)
+        return _answer(farm, roots, options, manifest, changed)
     return found
 
 
-def loaded_view(farm: Farm, roots: Roots, wanted: Wanted) -> Inventory | None:
+def loaded_view(farm: Farm, roots: Roots, options: DiscoveryOptions) -> Inventory | None:
     """Return what `look` would answer with were the driver gone from the disk; makes nothing."""
     manifest, changed = _of_version(farm, procfs.driver_version(roots))
-    return None if manifest is None else _from_view(roots, wanted, manifest, changed)
+    return None if manifest is None else _from_view(roots, options, manifest, changed)
 
 
 def _of_version(farm: Farm, version: str) -> tuple[Manifest | None, list[Entry]]:
@@ -110,14 +112,14 @@ def _has_other(names: Iterable[str], name: str, version: str) -> bool:
 
 
 def _answer(
-    farm: Farm, roots: Roots, wanted: Wanted, manifest: Manifest, changed: list[Entry]
+    farm: Farm, roots: Roots, options: DiscoveryOptions, manifest: Manifest, changed: list[Entry]
 ) -> Inventory:
     """Return the inventory of a view; what is intact of a spoilt one is made a view again.
 
     So is one of binds whose files are gone from the disk: the whole of it can be mounted, but no
     single file, and no other process could make it anew.
     """
-    found = _from_view(roots, wanted, manifest, changed)
+    found = _from_view(roots, options, manifest, changed)
     if not changed and not (manifest.method == "binds" and is_orphaned(manifest)):
         return found
     try:
@@ -136,7 +138,7 @@ def is_orphaned(manifest: Manifest) -> bool:
 
 
 def _from_view(
-    roots: Roots, wanted: Wanted, manifest: Manifest, changed: list[Entry]
+    roots: Roots, options: DiscoveryOptions, manifest: Manifest, changed: list[Entry]
 ) -> Inventory:
     """Return the machine's GPUs and nodes as they are, with the driver's files of a view."""
     findings = Findings()
@@ -144,9 +146,9 @@ def _from_view(
     for entry in changed:
         findings.warn(f"{manifest.host_path(entry.path)} was changed in place: left out")
     files = [file for file in manifest.held_files if file.host_path not in spoilt]
-    files += ipc.find(roots, findings)
-    nvml = wanted.nvml_of(libraries.host_path_of(files, "libnvidia-ml.so"))
-    seen, report = gpus.find(gpus.Host(roots, wanted.stat_node, findings), nvml)
+    files += ipc.find_sockets(roots, findings)
+    nvml = options.nvml_of(libraries.host_path_of(files, "libnvidia-ml.so"))
+    seen, report = gpus.find_gpus(gpus.GpuSearch(roots, options.stat_node, findings), nvml)
     findings.warn(
         f"another driver is on the disk, and {manifest.version} is loaded: "
         f"containers get its view {manifest.path} until the next boot"
@@ -157,7 +159,7 @@ def _from_view(
         or manifest.cuda_version
         or cuda_version.of_driver(manifest.version),
         gpus=seen,
-        control_nodes=nodes.control_nodes(roots, wanted.stat_node, findings),
+        control_nodes=nodes.control_nodes(roots, options.stat_node, findings),
         files=tuple(sorted(files, key=lambda file: file.container_path)),
         warnings=tuple(findings.warnings),
         notes=tuple(findings.notes),

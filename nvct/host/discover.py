@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inventory of a machine with GPUs on the PCI bus: mode nvml.
+"""Discovery in mode nvml: the inventory of a machine whose GPUs are on the PCI bus.
 
-Contract: one thing that is wrong costs that thing, with a warning; the driver missing is an error.
-A directory, the linker's cache and the headers of a library are read once.
+Contract: a missing driver is an error. Any other fault loses the file or device concerned and is
+a warning. A directory, the linker's cache and the headers of a library are read once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 from nvct.errors import DriverNotFoundError, UsageError
 from nvct.host import flags, procfs
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver import (
     binaries,
     compat32,
@@ -39,35 +39,35 @@ if TYPE_CHECKING:
 CUDA_VERSION = "which CUDA version the driver supports"
 
 
-def discover(roots: Roots, wanted: Wanted | None = None) -> Inventory:
-    """Return what a machine with GPUs on the PCI bus has: mode nvml.
+def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+    """Return the inventory of a machine in mode nvml: GPUs on the PCI bus.
 
     Raises:
-        DriverNotFoundError: no driver, or no library that fits the loaded one.
-        HostError: the driver root is not there.
+        DriverNotFoundError: no driver is installed, or no library fits the loaded module.
+        HostError: the driver root does not exist.
         UsageError: a search path is not absolute.
     """
-    wanted = wanted or Wanted()
-    machine = wanted.machine or posix.uname().machine
+    options = options or DiscoveryOptions()
+    machine = options.machine or posix.uname().machine
     findings = Findings()
-    version, files = find_files(roots, wanted, machine, findings)
-    nvml = wanted.nvml_of(libraries.host_path_of(files, "libnvidia-ml.so"))
-    coherent = flags.COHERENT in wanted.flags
+    version, files = find_files(roots, options, machine, findings)
+    nvml = options.nvml_of(libraries.host_path_of(files, "libnvidia-ml.so"))
+    coherent = flags.COHERENT in options.flags
     unknown = [] if of_driver(version) else [CUDA_VERSION]
-    seen = Findings()
-    host = gpus.Host(roots, wanted.stat_node, seen)
-    found, report = gpus.find(host, nvml, coherent=coherent, unknown=unknown)
-    control_nodes = nodes.control_nodes(roots, wanted.stat_node, seen)
-    # Without its module all of these have one cause, which is told already.
-    is_loaded = bool(procfs.driver_version(roots) or found or report)
-    findings.add(seen if is_loaded else Findings(left_out=seen.left_out))
+    gpu_findings = Findings()
+    search = gpus.GpuSearch(roots, options.stat_node, gpu_findings)
+    found_gpus, report = gpus.find_gpus(search, nvml, coherent=coherent, unknown=unknown)
+    control_nodes = nodes.control_nodes(roots, options.stat_node, gpu_findings)
+    # Without the module, all of these warnings have one cause, which find_files has reported.
+    is_loaded = bool(procfs.driver_version(roots) or found_gpus or report)
+    findings.add(gpu_findings if is_loaded else Findings(left_out=gpu_findings.left_out))
     cuda_version = (report.cuda_version if report else "") or of_driver(version)
     if not cuda_version:
         findings.note(f"the CUDA version of driver {version} is not known")
     return Inventory(
         driver_version=version,
         cuda_version=cuda_version,
-        gpus=found,
+        gpus=found_gpus,
         control_nodes=control_nodes,
         files=tuple(files),
         left_out=left_out(findings, files),
@@ -77,59 +77,64 @@ def discover(roots: Roots, wanted: Wanted | None = None) -> Inventory:
 
 
 def left_out(findings: Findings, files: Iterable[DriverFile]) -> tuple[LeftOut, ...]:
-    """Return what is left out, by path, less what is in after all."""
+    """Return what containers do not get, by path, without the files that they get after all."""
     taken = {file.host_path for file in files}
     return tuple(entry for path, entry in sorted(findings.left_out.items()) if path not in taken)
 
 
 def find_files(
-    roots: Roots, wanted: Wanted, machine: str, findings: Findings, *, graphical: bool = True
+    roots: Roots,
+    options: DiscoveryOptions,
+    machine: str,
+    findings: Findings,
+    *,
+    graphical: bool = True,
 ) -> tuple[str, list[DriverFile]]:
     """Return the driver's version and its files, sorted by container path.
 
     Raises:
-        DriverNotFoundError: no driver, or no library that fits the loaded one.
-        HostError: the driver root is not there.
+        DriverNotFoundError: no driver is installed, or no library fits the loaded module.
+        HostError: the driver root does not exist.
         UsageError: a search path is not absolute.
     """
-    for path in (*wanted.search_paths, *wanted.config_search_paths):
+    for path in (*options.search_paths, *options.config_search_paths):
         if not path.startswith("/"):
             raise UsageError(f"the search path {path!r} is not absolute", hint="start it with a /")
     with ExitStack() as stack:
         tree = stack.enter_context(Tree(roots.driver_root))
         search = libraries.Search(tree, roots, machine, findings)
-        usual = libraries.directories(search)
-        place, dirs = _library_places(search, usual, wanted.search_paths, stack)
-        version = _version(place, dirs)
-        files = libraries.find(place, version, dirs)
-        files += compat32.find(search, version, files, wanted=wanted.compat32)
-        files += binaries.find(tree, roots, findings)
-        files += firmware.find(tree, roots, version, findings)
+        usual_dirs = libraries.directories(search)
+        library_search, dirs = _library_search(search, usual_dirs, options.search_paths, stack)
+        version = _version(library_search, dirs)
+        files = libraries.find_libraries(library_search, version, dirs)
+        files += compat32.find_compat32(search, version, files, included=options.compat32)
+        files += binaries.find_binaries(tree, roots, findings)
+        files += firmware.find_firmware(tree, roots, version, findings)
         if graphical:
-            dirs = dirs if place.tree is tree else usual
-            files = graphics.link(search, dirs, files)
-            files += graphics.find(search, version, dirs)
-            if flags.EXPLICIT_LIBRARIES in wanted.flags:
-                files += graphics.find_explicit(search, dirs, files)
-            files += config_files.find(
+            dirs = dirs if library_search.tree is tree else usual_dirs
+            files = graphics.add_links(search, dirs, files)
+            files += graphics.find_graphics(search, version, dirs)
+            if flags.EXPLICIT_LIBRARIES in options.flags:
+                files += graphics.find_loaders(search, dirs, files)
+            files += config_files.find_config_files(
                 search,
-                wanted.config_search_paths,
-                data_dirs=wanted.data_dirs or config_files.DATA_DIRS,
+                options.config_search_paths,
+                data_dirs=options.data_dirs or config_files.DATA_DIRS,
             )
             config_files.check(search, files)
-        missing_dependencies.check(search, files, list(dict.fromkeys([*dirs, *usual])))
-    if flags.NO_IPC not in wanted.flags:
-        files += ipc.find(roots, findings)
+        missing_dependencies.check(search, files, list(dict.fromkeys([*dirs, *usual_dirs])))
+    if flags.NO_IPC not in options.flags:
+        files += ipc.find_sockets(roots, findings)
     return version, _each_once(files, findings)
 
 
-def _library_places(
-    search: Search, usual: list[str], search_paths: Sequence[str], stack: ExitStack
+def _library_search(
+    search: Search, usual_dirs: list[str], search_paths: Sequence[str], stack: ExitStack
 ) -> tuple[Search, list[str]]:
-    """Return where libraries are looked for: the usual directories, or those that were named."""
+    """Return the tree and the directories to search: the usual ones, or the search paths."""
     root = search.roots.driver_root
     if not search_paths:
-        return search, usual
+        return search, usual_dirs
     if all(_is_in(root, path) for path in search_paths):
         paths = [below(root, path) for path in search_paths]
     else:
@@ -143,7 +148,7 @@ def _is_in(root: str, path: str) -> bool:
 
 
 def _version(search: Search, dirs: Sequence[str]) -> str:
-    """Return the version of the loaded module, of the libraries where none is loaded."""
+    """Return the version of the loaded module; if none is loaded, that of the libraries."""
     version = procfs.driver_version(search.roots)
     if version:
         return version
@@ -157,24 +162,24 @@ def _version(search: Search, dirs: Sequence[str]) -> str:
 
 
 def _no_driver(search: Search) -> DriverNotFoundError:
-    lacks = (
+    missing = (
         f"no {search.roots.proc}/driver/nvidia/version and no libcuda.so in "
         f"{search.tree.host_root}"
     )
-    bound = [gpu for gpu in pci.elsewhere(search.roots) if gpu.driver in pci.NATIVE]
+    bound = [gpu for gpu in pci.bound_elsewhere(search.roots) if gpu.driver in pci.NATIVE]
     if bound:
         return DriverNotFoundError(
-            f"the GPU at {bound[0].bus_id} is bound to {bound[0].driver}: {lacks}",
+            f"the GPU at {bound[0].bus_id} is bound to {bound[0].driver}: {missing}",
             hint=f"install NVIDIA's driver, and keep {bound[0].driver} from loading",
         )
     return DriverNotFoundError(
-        f"no NVIDIA driver: {lacks}",
+        f"no NVIDIA driver: {missing}",
         hint="install it, or name its place: --driver-root, or root in config.toml",
     )
 
 
 def _each_once(files: Iterable[DriverFile], findings: Findings) -> list[DriverFile]:
-    """Return files sorted by container path, of which each is one file's."""
+    """Return files sorted by container path; of several with one container path, the first."""
     taken: dict[str, DriverFile] = {}
     for file in files:
         first = taken.setdefault(file.container_path, file)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How to look at a machine: what the commands' options say about discovery, in one value."""
+"""Options of a discovery, as the commands' options set them."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """How to look.
+class DiscoveryOptions:
+    """Options of a discovery.
 
     Attributes:
-        nvml: asked where procfs does not tell; "auto" is the driver root's own library, None
-            means that it is never asked.
-        search_paths: absolute directories of the host that replace the library directories.
-        config_search_paths: absolute directories of the host that replace those where
-            configuration files are looked for (/etc and the XDG data directories).
-        stat_node: `nodes.named_nodes(roots)` for trees whose nodes are plain files.
-        machine: of the libraries wanted, as uname names it; this machine's if empty.
-        csv_files: of a Tegra's base files; those of JetPack's folder if None.
-        csv_ignore: patterns of symbolic links in those that are not wanted.
-        csv_all: every file of JetPack's folder, not only the base files.
-        compat_container_root: where a Tegra container's CUDA compat libraries are.
+        nvml: the source of what procfs does not show; "auto" is the library of the driver root,
+            None means that NVML is never called.
+        search_paths: absolute host directories that replace the library directories.
+        config_search_paths: absolute host directories that replace /etc and the XDG data
+            directories in the search for configuration files.
+        stat_node: `nodes.named_nodes(roots)` for trees that have plain files as device nodes.
+        machine: of the libraries, as uname names it; this machine's if empty.
+        csv_files: a Tegra's CSV files; None means the base files of JetPack's folder.
+        csv_ignore: patterns of the symbolic links to leave out.
+        csv_all: read every file of JetPack's folder, not only the base files.
+        compat_container_root: folder of the CUDA compat libraries in a Tegra's containers.
         flags: of `--feature-flag`, known ones only.
-        compat32: 32-bit libraries as well; else they are left out, as by nvidia-container-toolkit.
-        csv_folder: where JetPack's folder of CSV files is; its usual place in /etc if empty.
+        compat32: include 32-bit libraries; nvidia-container-toolkit leaves them out.
+        csv_folder: JetPack's folder of CSV files; its usual place in /etc if empty.
         data_dirs: absolute directories of the driver root that replace the XDG data directories;
             the usual ones if empty.
     """
@@ -54,10 +54,10 @@ class Wanted:
     data_dirs: Sequence[str] = ()
 
     def nvml_of(self, library: str | None) -> Nvml | None:
-        """Return what is asked where procfs does not tell, None if nothing is.
+        """Return the source of what procfs does not show, None if there is none.
 
         Args:
-            library: path of the driver's libnvidia-ml.so, None or "" if it has none.
+            library: host path of the driver's libnvidia-ml.so, None or "" if it has none.
         """
         if self.nvml != "auto":
             return self.nvml

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modes of what stands beside the GPUs: GDRCopy, GPUDirect Storage, RDMA cards, NVSwitches.
+"""Modes for devices beside the GPUs: GDRCopy, GPUDirect Storage, RDMA cards, NVSwitches.
 
-Contract: each gives one device "all" with the nodes of a kernel module. Nothing of the driver's
-user space is looked at. A mode that finds no node says which module would make it; nvidia-
-container-toolkit v1.20 writes a spec that no engine loads.
+Contract: each mode has one device "all", with the nodes of a kernel module. The driver's user
+space is not read. A mode without any node is an error that names the kernel module;
+nvidia-container-toolkit v1.20 writes a spec that no engine loads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from nvct.errors import HostError
 from nvct.host import procfs
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu import nodes
 from nvct.host.model import DriverFile, Findings, Inventory, NamedDevice
 from nvct.host.roots import join
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
-    """What one mode gives.
+class FeatureMode:
+    """The nodes and files of one mode.
 
     Attributes:
-        folder: of the nodes, below /dev.
+        folder: of the nodes, relative to /dev.
         names: pattern of the nodes' names.
-        example: a node's path below /dev, for messages.
+        example: a node's path relative to /dev, for messages.
         modules: the kernel modules that make the nodes, as /sys/module names them.
-        hint: what to do where there is none.
-        reason: why a node is in.
-        expected: nodes below /dev that should not be missing, and what that costs.
-        files: kind, absolute path and reason of what containers get besides, if it is there.
+        hint: advice if there is no node.
+        reason: the use of a node.
+        expected: nodes relative to /dev that are usual, and the effect of a missing one.
+        files: kind, absolute path and reason of files that containers get if they exist.
     """
 
     folder: str = ""
@@ -54,15 +54,15 @@ class Gate:
 
 # Nodes and files as nvidia-container-toolkit v1.20: gdrcopy, gds, mofed, nvswitch in
 # internal/discover.
-GATES: dict[Mode, Gate] = {
-    "gdrcopy": Gate(
+FEATURE_MODES: dict[Mode, FeatureMode] = {
+    "gdrcopy": FeatureMode(
         names="gdrdrv",
         example="gdrdrv",
         modules=("gdrdrv",),
         hint="install gdrdrv-dkms and load it: modprobe gdrdrv",
         reason="GDRCopy maps GPU memory through it",
     ),
-    "gds": Gate(
+    "gds": FeatureMode(
         names=r"nvidia-fs\d*",
         example="nvidia-fs0",
         modules=("nvidia_fs",),
@@ -73,7 +73,7 @@ GATES: dict[Mode, Gate] = {
             ("config", "/etc/cufile.json", "configuration of cuFile"),
         ),
     ),
-    "mofed": Gate(
+    "mofed": FeatureMode(
         folder="infiniband",
         names=r"uverbs\d+|rdma_cm",
         example="infiniband/uverbs0",
@@ -85,7 +85,7 @@ GATES: dict[Mode, Gate] = {
             ("infiniband/rdma_cm", "connections by IP address cannot be made"),
         ),
     ),
-    "nvswitch": Gate(
+    "nvswitch": FeatureMode(
         names=r"nvidia-nvswitch(ctl|\d+)",
         example="nvidia-nvswitchctl",
         modules=("nvidia",),
@@ -96,32 +96,32 @@ GATES: dict[Mode, Gate] = {
 }
 
 
-def find(mode: Mode, roots: Roots, wanted: Wanted | None = None) -> Inventory:
-    """Return the nodes of a gated mode, as one device "all".
+def discover(mode: Mode, roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+    """Return the inventory of a mode: its nodes, as one device "all".
 
     Raises:
-        HostError: there is none.
+        HostError: there is no node.
     """
-    gate, findings = GATES[mode], Findings()
-    stat_node = (wanted or Wanted()).stat_node
-    folder = f"{gate.folder}/" if gate.folder else ""
-    found: list[DeviceNode] = []
-    for name in procfs.list_directory(join(roots.dev, gate.folder)):
-        if re.fullmatch(gate.names, name):
-            node = nodes.make_node(roots, stat_node, folder + name, gate.reason)
+    feature, findings = FEATURE_MODES[mode], Findings()
+    stat_node = (options or DiscoveryOptions()).stat_node
+    folder = f"{feature.folder}/" if feature.folder else ""
+    mode_nodes: list[DeviceNode] = []
+    for name in procfs.list_directory(join(roots.dev, feature.folder)):
+        if re.fullmatch(feature.names, name):
+            node = nodes.make_node(roots, stat_node, folder + name, feature.reason)
             if node is None:
                 findings.leave_out(f"{roots.dev}/{folder}{name}", "it is no character device")
             else:
-                found.append(node)
-    if not found:
-        raise _nothing(mode, gate, roots)
-    paths = {node.path for node in found}
-    for name, cost in gate.expected:
+                mode_nodes.append(node)
+    if not mode_nodes:
+        raise _nothing(mode, feature, roots)
+    paths = {node.path for node in mode_nodes}
+    for name, cost in feature.expected:
         pattern = re.sub(r"\d+$", "[0-9]+", name)
         if not any(re.fullmatch(f"/dev/{pattern}", path) for path in paths):
             findings.warn(f"{roots.dev}/{name} is no device node: {cost}")
     device = NamedDevice(
-        name="all", nodes=tuple(found), files=tuple(_files(gate, roots, findings))
+        name="all", nodes=tuple(mode_nodes), files=tuple(_files(feature, roots, findings))
     )
     return Inventory(
         driver_version="",
@@ -133,21 +133,23 @@ def find(mode: Mode, roots: Roots, wanted: Wanted | None = None) -> Inventory:
     )
 
 
-def _files(gate: Gate, roots: Roots, findings: Findings) -> Iterator[DriverFile]:
-    """Yield what a mode mounts, from the driver root or, if it is not there, from the host."""
-    for kind, path, reason in gate.files:
-        candidates = places(roots, path)
+def _files(feature: FeatureMode, roots: Roots, findings: Findings) -> Iterator[DriverFile]:
+    """Yield the files of a mode, from the driver root if they exist there, else from the host."""
+    for kind, path, reason in feature.files:
+        candidates = candidate_paths(roots, path)
         is_there = os.path.isdir if kind == "directory" else os.path.isfile
-        for place in candidates:
-            if is_there(place):
-                yield DriverFile(host_path=place, container_path=path, reason=reason, kind=kind)
+        for host_path in candidates:
+            if is_there(host_path):
+                yield DriverFile(
+                    host_path=host_path, container_path=path, reason=reason, kind=kind
+                )
                 break
         else:
             findings.note(f"there is no {candidates[0]}: {reason}")
 
 
-def places(roots: Roots, path: str) -> list[str]:
-    """Return where a file of a mode may be: in the driver root, else on the host."""
+def candidate_paths(roots: Roots, path: str) -> list[str]:
+    """Return the candidate paths of a mode's file: in the driver root, then on the host."""
     return list(dict.fromkeys((join(roots.driver_root, path), _on_host(roots, path))))
 
 
@@ -156,14 +158,14 @@ def _on_host(roots: Roots, path: str) -> str:
     return join({"run": roots.run, "etc": roots.etc}[top], rest)
 
 
-def _nothing(mode: Mode, gate: Gate, roots: Roots) -> HostError:
-    place = f"mode {mode} finds no {roots.dev}/{gate.example}"
-    missing = [name for name in gate.modules if not os.path.isdir(f"{roots.sys}/module/{name}")]
+def _nothing(mode: Mode, feature: FeatureMode, roots: Roots) -> HostError:
+    problem = f"mode {mode} finds no {roots.dev}/{feature.example}"
+    missing = [name for name in feature.modules if not os.path.isdir(f"{roots.sys}/module/{name}")]
     if missing:
-        return HostError(f"{place}: {_are(missing)} not loaded", hint=gate.hint)
+        return HostError(f"{problem}: {_are(missing)} not loaded", hint=feature.hint)
     return HostError(
-        f"{place}, though {_are(gate.modules)} loaded",
-        hint=gate.hint if mode == "nvswitch" else "is there such hardware, and does udev run?",
+        f"{problem}, though {_are(feature.modules)} loaded",
+        hint=feature.hint if mode == "nvswitch" else "is there such hardware, and does udev run?",
     )
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The feature flags that `nvidia-ctk cdi generate --feature-flag` takes.
+"""The feature flags of `nvidia-ctk cdi generate --feature-flag`.
 
-Contract: read here alone. The names are nvidia-container-toolkit's (pkg/nvcdi/api.go of v1.20),
-which takes any other word in silence; so nothing is refused here, but a warning says what has no
-effect.
+Contract: only this module parses them. The names are those of nvidia-container-toolkit
+(pkg/nvcdi/api.go of v1.20), which accepts unknown flags silently. An unknown flag is a warning
+here.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ NO_GIDS = "no-additional-gids-for-device-nodes"
 NO_IPC = "disable-ipc-discoverer"
 NO_SANDBOXUTILS = "disable-nvsandboxutils"
 KNOWN = (EXPLICIT_LIBRARIES, COHERENT, ONE_CSV_DEVICE, NO_GIDS, NO_IPC, NO_SANDBOXUTILS)
-# nvidia-container-toolkit before v1.17.5 spelt it so, and still takes it.
+# nvidia-container-toolkit before v1.17.5 used this name and still accepts it.
 ALIASES = {"disable-nvsandbox-utils": NO_SANDBOXUTILS}
 TRUTH = {"true": True, "false": False}
 
 
 def parse(words: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return the flags that are on, and a warning for each word that has no effect.
+    """Return the flags that are on, and a warning for each unknown word.
 
-    A flag may be written NAME=true or NAME=false, as people do; the last word on a flag counts.
+    A flag may be written NAME=true or NAME=false. If a flag occurs twice, the last one counts.
     """
     state: dict[str, bool] = {}
     warnings = []

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An inventory for people and programs: as JSON, as a table, as bind arguments. No I/O.
+"""Output formats of an inventory: JSON, table, bind arguments. No I/O.
 
-Contract: the JSON is what `inventory.schema.json` describes; its `version` goes up when a member
-goes or changes its meaning, not when one is added.
+Contract: `inventory.schema.json` describes the JSON. Its `version` increases when a member is
+removed or changes its meaning, not when one is added.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 FORMATS = ("table", "json", "bind")
-NARROWEST = 40  # columns that a folded table takes at least
+NARROWEST = 40  # least columns of a folded table
 HEAD: Row = ("KIND", "CAPABILITY", "PATH", "REASON")
 
 
@@ -34,17 +34,17 @@ def as_json(inventory: Inventory, *, left_out: bool = False) -> str:
     shown = asdict(inventory if left_out else replace(inventory, left_out=()))
     if not left_out:
         del shown["left_out"]
-    # Names of files may be no text: what is no UTF-8 stays as escapes of surrogates.
+    # File names may be no UTF-8: such bytes are written as escaped surrogates.
     return json.dumps({"version": VERSION, **shown}, indent=2) + "\n"
 
 
 def as_table(inventory: Inventory, *, left_out: bool = False, width: int = 0) -> str:
-    """Return an inventory as a table; a path in a container that differs follows an arrow.
+    """Return an inventory as a table; "HOST -> CONTAINER" shows a path that differs.
 
     Args:
         inventory: of the host.
-        left_out: also list what containers do not get.
-        width: columns of the terminal; 0 is no limit. Rows that are wider take more lines.
+        left_out: add the files and nodes that containers do not get.
+        width: columns of the terminal, 0 for no limit. A wider row is folded.
     """
     rows = [HEAD, *_rows(inventory)]
     if left_out:
@@ -64,7 +64,7 @@ def as_table(inventory: Inventory, *, left_out: bool = False, width: int = 0) ->
 
 
 def _folded(row: Row, widths: Sequence[int], width: int) -> Iterator[str]:
-    """Yield a row in lines of at most `width` columns: the path, and below it the reason."""
+    """Yield a row in lines of at most `width` columns: the path, then the reason."""
     kind, capability, path, reason = row
     head = f"{kind.ljust(widths[0])}  {capability.ljust(widths[1])}  "
     room = width - len(head)
@@ -76,18 +76,18 @@ def _folded(row: Row, widths: Sequence[int], width: int) -> Iterator[str]:
 
 
 def as_binds(inventory: Inventory) -> tuple[list[str], list[str]]:
-    """Return SRC:DST:OPTIONS for each file and node, and the paths that cannot be written so.
+    """Return SRC:DST:OPTIONS for each file and node, and the paths that have no such form.
 
-    OPTIONS are ro for files, rw for sockets and rwm for device nodes. A link is its file once
-    more, under the link's path; the links of /dev/dri/by-path have colons and are left out.
+    OPTIONS are ro for files, rw for sockets and rwm for device nodes. A link becomes a bind of its
+    file at the link's path. The links in /dev/dri/by-path contain colons and have no such form.
     """
-    found: dict[str, tuple[str, str]] = {}
+    binds: dict[str, tuple[str, str]] = {}
     for node in _nodes(inventory):
-        found.setdefault(node.path, (node.host_path, "rwm"))
+        binds.setdefault(node.path, (node.host_path, "rwm"))
     files = _files(inventory)
     for file in files:
         options = "rw" if file.kind == "socket" else "ro"
-        found.setdefault(file.container_path, (file.host_path, options))
+        binds.setdefault(file.container_path, (file.host_path, options))
     sources = {file.container_path: file.host_path for file in files}
     links = {link.path: link for link in (*_links(inventory), *_file_links(files))}
     impossible = []
@@ -96,9 +96,9 @@ def as_binds(inventory: Inventory) -> tuple[list[str], list[str]]:
         if source is None:
             impossible.append(path)
         else:
-            found.setdefault(path, (source, "ro"))
+            binds.setdefault(path, (source, "ro"))
     lines = []
-    for target, (source, options) in sorted(found.items()):
+    for target, (source, options) in sorted(binds.items()):
         if ":" in source + target or not (source + target).isprintable():
             impossible.append(target)
         else:
@@ -180,11 +180,11 @@ def _file_links(files: Sequence[DriverFile]) -> Iterator[Link]:
 
 
 def _end_of(link: Link, links: dict[str, Link]) -> str:
-    """Return the path that a link leads to at last; links in a circle lead to one of them."""
+    """Return the final target of a link; for a cycle of links, one of its members."""
     path = link.path
     for _ in range(len(links)):
         if path not in links:
             break
-        here = links[path]
-        path = posixpath.normpath(posixpath.join(posixpath.dirname(here.path), here.target))
+        current = links[path]
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(current.path), current.target))
     return path

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a machine has: GPUs, MIG devices, device nodes and files of the driver.
+"""The inventory of a machine: GPUs, MIG devices, device nodes and files of the driver.
 
-Contract: values only, no I/O. Every node and file carries the reason why it is in and its
-capability class, "" where it belongs to every container. What was seen and left out has a reason
-as well.
+Contract: values only, no I/O. Every node and file has the reason for its inclusion and a
+capability, "" if every container gets it. Every node or file that is left out has a reason.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Literal, TypeAlias
 Capability: TypeAlias = Literal[
     "", "compute", "utility", "graphics", "video", "display", "ngx", "compat32"
 ]
-# "library": the dynamic linker finds it; "module": a program loads it by its path (Xorg, gbm).
+# "library": for the dynamic linker; "module": a program loads it by its path (Xorg, gbm).
 FileKind: TypeAlias = Literal[
     "library", "binary", "firmware", "socket", "config", "module", "directory"
 ]
@@ -40,7 +39,7 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A symbolic link to make in a container: `path` -> `target`, which is stored as it is."""
+    """A symbolic link to make in a container: `path` -> `target`, a text that is not resolved."""
 
     target: str
     path: str
@@ -48,13 +47,13 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverFile:
-    """A file or directory that containers get from the driver.
+    """A file or directory of the driver that containers get.
 
     Attributes:
-        machine: that a library is for, as uname names it; "" where its headers are unreadable.
-        soname: of a library, "" where it has none.
-        links: what has to stand beside a library so that programs find it.
-        needed: of a library, the names of those that it is linked to.
+        machine: of a library, as uname names it; "" if its headers are unreadable.
+        soname: of a library, "" if it has none.
+        links: to make beside a library so that programs find it.
+        needed: of a library, its DT_NEEDED names.
     """
 
     host_path: str
@@ -70,7 +69,7 @@ class DriverFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A file or node of the host that containers do not get, and why."""
+    """A file or node of the host that containers do not get, and the reason."""
 
     path: str
     reason: str
@@ -78,12 +77,12 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedDevice:
-    """A device of a mode whose devices are no GPUs of procfs or NVML: Tegra, WSL, IMEX, GDS.
+    """A device of a mode other than nvml: Tegra, WSL, IMEX, GDS.
 
     Attributes:
-        name: its name by index, or the only one it has, e.g. "all" or an IMEX channel's number.
-        uuid: its name by UUID, "" where it has none.
-        links: to make in a container, of no file in particular.
+        name: by index, or its only name, e.g. "all" or the number of an IMEX channel.
+        uuid: its name by UUID, "" if it has none.
+        links: to make in a container, apart from those of the files.
     """
 
     name: str
@@ -98,10 +97,10 @@ class MigDevice:
     """A MIG device: a compute instance of a GPU instance.
 
     Attributes:
-        index: as NVML counts them on the parent.
-        profile: e.g. "1g.10gb", "" where NVML does not tell.
+        index: among the MIG devices of the parent GPU, as NVML numbers them.
+        profile: e.g. "1g.10gb", "" if NVML does not report it.
         cap_minors: minors of the two nvidia-caps nodes: GPU instance, compute instance.
-        nodes: those nodes.
+        nodes: these two nodes.
     """
 
     index: int
@@ -114,7 +113,7 @@ class MigDevice:
 
     @property
     def has_graphics(self) -> bool:
-        """Whether the profile may use the parent's DRM nodes."""
+        """Return whether the profile may use the parent's DRM nodes."""
         return "gfx" in self.profile.partition("+")[2]
 
 
@@ -123,13 +122,13 @@ class Gpu:
     """A physical GPU.
 
     Attributes:
-        index: as NVML counts: in the order of the PCI bus.
+        index: NVML's, in the order of the PCI bus.
         minor: of /dev/nvidia<minor>; not the index.
-        bus_id: as sysfs writes it, e.g. 0000:18:00.0; "" where unknown.
-        node: None where the node is missing; the GPU can't be given to a container then.
-        by_path: links of /dev/dri/by-path whose target is one of drm_nodes.
+        bus_id: as sysfs writes it, e.g. 0000:18:00.0; "" if unknown.
+        node: None if it is missing; no container can get the GPU then.
+        by_path: links in /dev/dri/by-path to one of drm_nodes.
         coherent: whether CPU and GPU share one address space (NVML's addressing mode ATS); None
-            where it is not known or was not asked.
+            if unknown or not requested.
     """
 
     index: int
@@ -146,25 +145,25 @@ class Gpu:
 
     @property
     def is_display_only(self) -> bool:
-        """Whether this is the display adapter of a DGX station, which nobody computes on."""
+        """Return whether this is the display adapter of a DGX station, not for computing."""
         return self.model in ("DGX Display", "NVIDIA DGX Display")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """Everything that was found on a machine.
+    """The devices and files of a machine.
 
     Attributes:
-        driver_version: "" in modes that have nothing to do with the driver's user space.
-        mode: how it was made.
-        cuda_version: that the driver supports, e.g. "13.0"; "" where unknown.
-        devices: of modes other than nvml; they have no gpus.
-        links: to make in every container, of no file in particular.
-        compat_container_root: where a container's CUDA compat libraries are, "" for the usual
-            place.
-        left_out: what was seen on the host and containers do not get.
-        warnings: sentences about what is missing or broken and what that costs.
-        notes: sentences about how something was found.
+        driver_version: "" in modes that do not use the driver's user space.
+        mode: of the discovery.
+        cuda_version: the latest that the driver supports, e.g. "13.0"; "" if unknown.
+        devices: of modes other than nvml, which have no gpus.
+        links: to make in every container, apart from those of the files.
+        compat_container_root: folder of the CUDA compat libraries in a container, "" for the usual
+            one.
+        left_out: files and nodes of the host that containers do not get.
+        warnings: sentences about missing or broken parts and their effects.
+        notes: sentences about decisions of the discovery.
     """
 
     driver_version: str
@@ -183,31 +182,31 @@ class Inventory:
 
 @dataclass(slots=True)
 class Findings:
-    """Collects the sentences of one discovery, and what it leaves out."""
+    """Collects the warnings, notes and left-out paths of one discovery."""
 
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     left_out: dict[str, LeftOut] = field(default_factory=dict)
 
     def warn(self, sentence: str) -> None:
-        """Keep a warning once."""
+        """Add a warning, unless it is there."""
         if sentence not in self.warnings:
             self.warnings.append(sentence)
 
     def note(self, sentence: str) -> None:
-        """Keep a note once."""
+        """Add a note, unless it is there."""
         if sentence not in self.notes:
             self.notes.append(sentence)
 
-    def add(self, others: Findings) -> None:
-        """Keep what another part of the discovery found."""
-        for sentence in others.warnings:
+    def add(self, other: Findings) -> None:
+        """Add the findings of another part of the discovery."""
+        for sentence in other.warnings:
             self.warn(sentence)
-        for sentence in others.notes:
+        for sentence in other.notes:
             self.note(sentence)
-        for path, entry in others.left_out.items():
+        for path, entry in other.left_out.items():
             self.left_out.setdefault(path, entry)
 
     def leave_out(self, path: str, reason: str) -> None:
-        """Keep why a path of the host is left out; the first reason stands."""
+        """Add the reason that a host path is left out; the first reason of a path counts."""
         self.left_out.setdefault(path, LeftOut(path=path, reason=reason))

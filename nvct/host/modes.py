@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways of looking at a machine, by the names that `nvidia-ctk cdi generate --mode` takes.
+"""The modes of discovery, by the names that `nvidia-ctk cdi generate --mode` accepts.
 
-Contract: only the mode that is looked in is imported.
+Contract: only the modules of the requested mode are imported.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 
 from nvct.errors import UsageError
 from nvct.host import platform
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,43 +21,43 @@ if TYPE_CHECKING:
     from nvct.host.model import Inventory, Mode
     from nvct.host.roots import Roots
 
-    Finder: TypeAlias = Callable[[Roots, Wanted], Inventory]
+    Finder: TypeAlias = Callable[[Roots, DiscoveryOptions], Inventory]
 
 
-def _nvml(roots: Roots, wanted: Wanted) -> Inventory:
+def _nvml(roots: Roots, options: DiscoveryOptions) -> Inventory:
     from nvct.host import discover
 
-    return discover.discover(roots, wanted)
+    return discover.discover(roots, options)
 
 
-def _csv(roots: Roots, wanted: Wanted) -> Inventory:
+def _csv(roots: Roots, options: DiscoveryOptions) -> Inventory:
     from nvct.host.tegra import board as tegra
 
-    return tegra.find(roots, wanted)
+    return tegra.discover(roots, options)
 
 
-def _wsl(roots: Roots, wanted: Wanted) -> Inventory:
+def _wsl(roots: Roots, options: DiscoveryOptions) -> Inventory:
     from nvct.host import wsl
 
-    return wsl.find(roots, wanted)
+    return wsl.discover(roots, options)
 
 
-def _management(roots: Roots, wanted: Wanted) -> Inventory:
+def _management(roots: Roots, options: DiscoveryOptions) -> Inventory:
     from nvct.host.gpu import management
 
-    return management.find(roots, wanted)
+    return management.discover(roots, options)
 
 
-def _imex(roots: Roots, wanted: Wanted) -> Inventory:
+def _imex(roots: Roots, options: DiscoveryOptions) -> Inventory:
     from nvct.host.gpu import imex
 
-    return imex.find(roots, wanted)
+    return imex.discover(roots, options)
 
 
-def _gated(mode: Mode, roots: Roots, wanted: Wanted) -> Inventory:
+def _feature(mode: Mode, roots: Roots, options: DiscoveryOptions) -> Inventory:
     from nvct.host import feature_modes
 
-    return feature_modes.find(mode, roots, wanted)
+    return feature_modes.discover(mode, roots, options)
 
 
 FINDERS: dict[Mode, Finder] = {
@@ -66,31 +66,31 @@ FINDERS: dict[Mode, Finder] = {
     "wsl": _wsl,
     "management": _management,
     "imex": _imex,
-    "gdrcopy": partial(_gated, "gdrcopy"),
-    "gds": partial(_gated, "gds"),
-    "mofed": partial(_gated, "mofed"),
-    "nvswitch": partial(_gated, "nvswitch"),
+    "gdrcopy": partial(_feature, "gdrcopy"),
+    "gds": partial(_feature, "gds"),
+    "mofed": partial(_feature, "mofed"),
+    "nvswitch": partial(_feature, "nvswitch"),
 }
 
 
 def detect(roots: Roots) -> Mode:
-    """Return what "auto" means on a machine."""
+    """Return the mode that "auto" stands for on a machine."""
     return platform.detect(roots)[0]
 
 
-def find(mode: str, roots: Roots, wanted: Wanted | None = None) -> Inventory:
-    """Return what a machine has, seen in one mode; "auto" is the machine's own.
+def discover(mode: str, roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+    """Return the inventory of a machine in one mode; "auto" selects the machine's own mode.
 
     Raises:
-        UsageError: there is no such mode, or a search path is not absolute.
+        UsageError: the mode is unknown, or a search path is not absolute.
         DriverNotFoundError: no driver is installed or loaded.
-        HostError: the machine has nothing of what the mode looks for.
+        HostError: the machine has no device of the mode.
     """
-    chosen, why = platform.detect(roots) if mode == "auto" else (mode, "")
+    chosen, reason = platform.detect(roots) if mode == "auto" else (mode, "")
     for name, finder in FINDERS.items():
         if name == chosen:
-            inventory = finder(roots, wanted or Wanted())
-            note = (f"mode auto is {name}: {why}",) if why else ()
+            inventory = finder(roots, options or DiscoveryOptions())
+            note = (f"mode auto is {name}: {reason}",) if reason else ()
             return replace(inventory, notes=(*note, *inventory.notes))
     raise UsageError(
         f"mode {mode!r} is unknown", hint=f"it is one of auto, {', '.join(sorted(FINDERS))}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kind of machine this is, told by its files: what the mode "auto" means.
+"""Detects the kind of a machine by its files, for mode "auto".
 
-Contract: no library is loaded and NVML is not asked. nvidia-container-toolkit v1.20 (go-nvlib,
-pkg/nvlib/info) loads libdxcore and NVML to find out.
+Contract: no library is loaded and NVML is not called. nvidia-container-toolkit v1.20 (go-nvlib,
+pkg/nvlib/info) loads libdxcore and NVML for this.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from nvct.host.model import Mode
     from nvct.host.roots import Roots
 
-# Where WSL puts the libraries of Windows's GPU drivers, https://learn.microsoft.com/windows/wsl.
+# WSL's libraries of the Windows GPU drivers, https://learn.microsoft.com/windows/wsl.
 WSL_LIBRARIES = "/usr/lib/wsl/lib"
 DXCORE = "libdxcore.so"
 
 
 def is_wsl(roots: Roots) -> bool:
-    """Whether Windows drives the GPUs of this machine.
+    """Return whether Windows drives the GPUs of this machine.
 
-    A Hyper-V guest with a GPU of its own may have /dev/dxg as well, and a kernel module besides.
+    A Hyper-V guest with a GPU of its own may have both /dev/dxg and the kernel module.
     """
     if procfs.driver_version(roots):
         return False
@@ -35,7 +35,7 @@ def is_wsl(roots: Roots) -> bool:
 
 
 def detect(roots: Roots) -> tuple[Mode, str]:
-    """Return the mode that fits a machine, and why."""
+    """Return the mode that fits a machine, and the reason."""
     if is_wsl(roots):
         return "wsl", f"{roots.dev}/dxg or {DXCORE} is there"
     if _may_be_tegra(roots):
@@ -47,7 +47,7 @@ def detect(roots: Roots) -> tuple[Mode, str]:
 
 
 def _may_be_tegra(roots: Roots) -> bool:
-    """Whether it is worth loading what knows Tegras."""
+    """Return whether to import the module for Tegra boards."""
     return posix.uname().machine == "aarch64" or any(
         os.path.lexists(path)
         for path in (

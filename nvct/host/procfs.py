@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs as the kernel shows them in procfs and sysfs: no NVML, no GPU is woken up.
+"""GPUs as procfs and sysfs show them, without NVML and without waking a GPU.
 
-Contract: works while NVML reports a library mismatch. A malformed file costs what it describes,
-never more.
+Contract: works while NVML reports a library mismatch. A malformed file loses only what it
+describes.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class ProcGpu:
     """One /proc/driver/nvidia/gpus entry.
 
     Attributes:
-        minor: None where the file does not tell.
-        uuid: "" while the GPU has not been initialized: the kernel shows question marks then.
+        minor: None if the file does not name it.
+        uuid: "" until the GPU is initialized: the kernel shows question marks until then.
     """
 
     bus_id: str
@@ -44,7 +44,7 @@ class ProcGpu:
 
 
 def read_text(path: str) -> str | None:
-    """Return the start of a file as text, None where it is not there or cannot be read."""
+    """Return the start of a file as text, None if the file is missing or unreadable."""
     try:
         with open(path, "rb") as file:
             return file.read(SIZE_LIMIT).decode("utf-8", "replace")
@@ -53,7 +53,7 @@ def read_text(path: str) -> str | None:
 
 
 def list_directory(path: str) -> list[str]:
-    """Return the sorted names in a directory, [] where there is none."""
+    """Return the sorted names in a directory, [] if there is none."""
     try:
         return sorted(os.listdir(path))
     except OSError:
@@ -64,7 +64,7 @@ NOT_LOADED = "the kernel module nvidia is not loaded"
 
 
 def driver_version(roots: Roots) -> str:
-    """Return the version of the loaded kernel module, "" where none is loaded."""
+    """Return the version of the loaded kernel module, "" if none is loaded."""
     text = read_text(f"{roots.proc}/driver/nvidia/version") or ""
     for line in text.splitlines():
         if line.startswith("NVRM version:") and (match := VERSION.search(line)):
@@ -74,9 +74,9 @@ def driver_version(roots: Roots) -> str:
 
 
 def gpus(roots: Roots) -> list[ProcGpu]:
-    """Return the GPUs, less excluded ones, in the order of the PCI bus, which is NVML's."""
+    """Return the GPUs that are not excluded, in the order of the PCI bus, which is NVML's."""
     directory = f"{roots.proc}/driver/nvidia/gpus"
-    found = []
+    listed = []
     for name in list_directory(directory):
         bus_id = canonical_bus_id(name)
         text = read_text(f"{directory}/{name}/information")
@@ -87,7 +87,7 @@ def gpus(roots: Roots) -> list[ProcGpu]:
             continue
         minor = fields.get("device minor", "")
         uuid = fields.get("gpu uuid", "")
-        found.append(
+        listed.append(
             ProcGpu(
                 bus_id=bus_id,
                 minor=int(minor) if minor.isascii() and minor.isdigit() else None,
@@ -95,11 +95,11 @@ def gpus(roots: Roots) -> list[ProcGpu]:
                 model=fields.get("model", ""),
             )
         )
-    return sorted(found, key=lambda gpu: bus_key(gpu.bus_id))
+    return sorted(listed, key=lambda gpu: bus_key(gpu.bus_id))
 
 
 def canonical_bus_id(text: str) -> str:
-    """Return a PCI bus id as sysfs writes it, lower case, domain of four digits; "" if none."""
+    """Return a PCI bus id as sysfs writes it, lower case, domain of four digits; "" if invalid."""
     match = BUS_ID.fullmatch(text.strip())
     if not match:
         return ""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the host's facts are read from: the driver's user space, /dev, /proc, /sys, /etc and /run.
+"""The directories that discovery reads: the driver's user space, /dev, /proc, /sys, /etc, /run.
 
 Contract: nothing below `nvct/host` names one of these directories by a literal path. A container
-path is a host path without the driver root; both are cut at component boundaries.
+path is a host path without the driver root. Both end at component boundaries.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from nvct.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roots:
-    """The directories that stand for parts of a host.
+    """Directories that take the place of the host's own.
 
     Attributes:
         driver_root: root of the driver's user space, e.g. /run/nvidia/driver.
         dev_root: the directory that holds dev/; None means the driver root if it has
             dev/nvidiactl, else /. It is never None after construction.
-        proc: where the kernel of the GPUs shows procfs.
-        sys: where it shows sysfs.
+        proc: the procfs of the kernel that has the GPUs.
+        sys: the sysfs of that kernel.
         etc: the host's /etc.
         run: the host's /run.
     """
@@ -44,33 +44,33 @@ class Roots:
             object.__setattr__(self, name, _absolute(name, getattr(self, name)))
         dev_root = self.dev_root
         if dev_root is None:
-            # As nvidia-container-toolkit v1.20: a driver container brings its own nodes.
-            own = os.path.lexists(join(self.driver_root, "dev/nvidiactl"))
-            dev_root = self.driver_root if own else "/"
+            # As nvidia-container-toolkit v1.20: a driver container has its own nodes.
+            has_nodes = os.path.lexists(join(self.driver_root, "dev/nvidiactl"))
+            dev_root = self.driver_root if has_nodes else "/"
         object.__setattr__(self, "dev_root", _absolute("dev_root", dev_root))
 
     @property
     def dev(self) -> str:
-        """The directory of the device nodes on the host."""
+        """Return the directory of the device nodes on the host."""
         return join(self.dev_root or "/", "dev")
 
     def container_path(self, host_path: str) -> str:
-        """Return where a file of the driver root is in a container; others keep their path."""
+        """Return the container path of a host path: the driver root is cut off."""
         return below(self.driver_root, host_path)
 
     def host_path(self, container_path: str) -> str:
-        """Return where a container's path is in the driver root on the host."""
+        """Return the host path of a container path in the driver root."""
         return join(self.driver_root, container_path)
 
 
 def join(root: str, path: str) -> str:
-    """Return path, absolute or not, under a root."""
-    # normpath keeps a leading "//", which POSIX lets mean something else.
+    """Return a path, absolute or not, below a root."""
+    # normpath keeps a leading "//", which has a meaning of its own in POSIX.
     return "/" + os.path.normpath(root.rstrip("/") + "/" + path.lstrip("/")).lstrip("/")
 
 
 def below(root: str, path: str) -> str:
-    """Return path without root where root is one of its parents, else path as it is."""
+    """Return a path without its parent `root`; a path outside root is returned unchanged."""
     path = join("/", path)
     prefix = root.rstrip("/") + "/"
     if path == root:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Windows's GPU driver as WSL shows it: /dev/dxg, and a folder of libraries. Mode wsl.
+"""Discovery in mode wsl: /dev/dxg and a folder of the Windows driver store.
 
-Contract: the folder, a part of Windows's driver store, is found by rule. Windows itself would tell
-it through dxcore, a library whose interface is documented nowhere; nvidia-container-toolkit v1.20
-asks it, and takes the first folder with libcuda.so.1.1.
+Contract: a rule finds the folder. Windows reports it through dxcore, a library whose interface is
+not documented; nvidia-container-toolkit v1.20 calls it and takes the first folder that has
+libcuda.so.1.1.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from nvct.errors import ElfError, HostError, NvmlError, UnsafePathError
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver import names as driver_names
 from nvct.host.driver.tree import Tree
 from nvct.host.gpu import nodes
@@ -27,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nvct.host.driver.tree import Found
+    from nvct.host.driver.tree import TreeFile
     from nvct.host.model import Capability, FileKind
     from nvct.host.nvml.model import NvmlReport
     from nvct.host.roots import Roots
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 STORES = "/usr/lib/wsl/drivers"
 LIBCUDA = "libcuda.so.1.1"
 SMI = "nvidia-smi"
-# What WSL links into its library directory is one of these two of the driver in use.
+# WSL links one of these two files of the active driver into its library directory.
 IN_USE = (LIBCUDA, "libcuda_loader.so")
 LIBCUDA_NAMES = (LIBCUDA, "libcuda.so.1", "libcuda.so")
-# As nvidia-container-toolkit v1.20, pkg/nvcdi/driver-wsl.go; and all of ADDITIONAL.
+# As nvidia-container-toolkit v1.20, pkg/nvcdi/driver-wsl.go, and everything that ADDITIONAL fits.
 EXPECTED: dict[str, str] = {
     LIBCUDA: "CUDA does not work",
     "libcuda_loader.so": "CUDA may not be found",
@@ -64,27 +64,27 @@ class _Search(NamedTuple):
     findings: Findings
 
 
-def find(roots: Roots, wanted: Wanted | None = None) -> Inventory:
-    """Return what containers get in WSL: one device "all", which is all GPUs.
+def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+    """Return the inventory in WSL: one device "all", which is all GPUs.
 
-    It has a UUID where NVML shows that there is one GPU.
+    The device has a UUID if NVML reports exactly one GPU.
 
     Raises:
-        HostError: WSL shows no GPU, or no folder of NVIDIA's driver.
+        HostError: WSL has no GPU, or no folder of NVIDIA's driver.
     """
-    wanted = wanted or Wanted()
+    options = options or DiscoveryOptions()
     findings = Findings()
-    node = nodes.make_node(roots, wanted.stat_node, "dxg", "Windows's GPUs are used through it")
+    node = nodes.make_node(roots, options.stat_node, "dxg", "Windows's GPUs are used through it")
     if node is None:
         raise HostError(
             f"WSL shows no GPU: no {roots.dev}/dxg",
             hint="install the GPU's driver in Windows, and run wsl --update there",
         )
     with Tree(roots.driver_root) as tree:
-        search = _Search(tree, roots, wanted.machine or posix.uname().machine, findings)
+        search = _Search(tree, roots, options.machine or posix.uname().machine, findings)
         files = [*_dxcore(search), *_store_files(search, _store(search))]
-        library = tree.find(f"{WSL_LIBRARIES}/libnvidia-ml.so.1")
-        report = _report(wanted, tree.host_path(library.real) if library else "", findings)
+        library = tree.file(f"{WSL_LIBRARIES}/libnvidia-ml.so.1")
+        report = _report(options, tree.host_path(library.real) if library else "", findings)
     return Inventory(
         driver_version=report.driver_version if report else "",
         mode="wsl",
@@ -102,9 +102,9 @@ def _only_uuid(report: NvmlReport | None) -> str:
     return gpus[0].uuid if len(gpus) == 1 else ""
 
 
-def _report(wanted: Wanted, library: str, findings: Findings) -> NvmlReport | None:
-    """Return what NVML tells; WSL has no procfs of the driver that would tell its version."""
-    nvml = wanted.nvml_of(library)
+def _report(options: DiscoveryOptions, library: str, findings: Findings) -> NvmlReport | None:
+    """Return NVML's report, the only source of the driver's version: WSL has no procfs of it."""
+    nvml = options.nvml_of(library)
     if nvml is None:
         return None
     try:
@@ -116,8 +116,8 @@ def _report(wanted: Wanted, library: str, findings: Findings) -> NvmlReport | No
 
 def _dxcore(search: _Search) -> Iterator[DriverFile]:
     path = f"{WSL_LIBRARIES}/{DXCORE}"
-    found = search.tree.find(path)
-    if found is None:
+    library = search.tree.file(path)
+    if library is None:
         search.findings.warn(
             f"{search.tree.host_path(path)} is missing: no GPU can be used; run wsl --update"
         )
@@ -128,19 +128,19 @@ def _dxcore(search: _Search) -> Iterator[DriverFile]:
                 search.tree.host_path(f"{WSL_LIBRARIES}/{name}"),
                 "Windows's own, or a copy of what is in the driver's folder",
             )
-    if file := _file(search, found, path, "every use of the GPU goes through it"):
+    if file := _file(search, library, path, "every use of the GPU goes through it"):
         yield file
 
 
 def _store(search: _Search) -> str:
-    """Return the folder of the NVIDIA driver that is in use.
+    """Return the folder of the active NVIDIA driver.
 
     Raises:
         HostError: there is none.
     """
     tree, findings = search.tree, search.findings
     folders = [f"{STORES}/{name}" for name in tree.names(STORES)]
-    stores = {path: file for path in folders if (file := tree.find(f"{path}/{LIBCUDA}"))}
+    stores = {path: file for path in folders if (file := tree.file(f"{path}/{LIBCUDA}"))}
     if not stores:
         raise HostError(
             f"no folder in {tree.host_path(STORES)} has {LIBCUDA}",
@@ -148,11 +148,11 @@ def _store(search: _Search) -> str:
         )
     if len(stores) == 1:
         return next(iter(stores))
-    same = [path for path in stores if _is_in_use(tree, path)]
-    candidates = same or list(stores)
+    in_use = [path for path in stores if _is_in_use(tree, path)]
+    candidates = in_use or list(stores)
     chosen = max(candidates, key=lambda path: (_mtime(tree, stores[path]), path))
-    why = f"{WSL_LIBRARIES} has its libcuda" if same else "its libcuda is the newest"
-    findings.note(f"{len(stores)} folders of NVIDIA drivers: {chosen} is taken, {why}")
+    reason = f"{WSL_LIBRARIES} has its libcuda" if in_use else "its libcuda is the newest"
+    findings.note(f"{len(stores)} folders of NVIDIA drivers: {chosen} is taken, {reason}")
     for path in stores:
         if path != chosen:
             findings.leave_out(tree.host_path(path), f"another driver's folder: {chosen} is used")
@@ -160,15 +160,15 @@ def _store(search: _Search) -> str:
 
 
 def _is_in_use(tree: Tree, store: str) -> bool:
-    """Whether WSL's library directory has a library of a driver's folder."""
-    ours = next(filter(None, (tree.find(f"{WSL_LIBRARIES}/{n}") for n in LIBCUDA_NAMES)), None)
-    if ours is None:
+    """Return whether WSL's library directory has a library of a driver's folder."""
+    linked = next(filter(None, (tree.file(f"{WSL_LIBRARIES}/{n}") for n in LIBCUDA_NAMES)), None)
+    if linked is None:
         return False
     for name in IN_USE:
-        theirs = tree.find(f"{store}/{name}")
+        stored = tree.file(f"{store}/{name}")
         try:
-            if theirs and filecmp.cmp(
-                tree.host_path(ours.real), tree.host_path(theirs.real), shallow=False
+            if stored and filecmp.cmp(
+                tree.host_path(linked.real), tree.host_path(stored.real), shallow=False
             ):
                 return True
         except OSError:
@@ -176,9 +176,9 @@ def _is_in_use(tree: Tree, store: str) -> bool:
     return False
 
 
-def _mtime(tree: Tree, found: Found) -> int:
+def _mtime(tree: Tree, file: TreeFile) -> int:
     try:
-        return os.stat(tree.host_path(found.real)).st_mtime_ns
+        return os.stat(tree.host_path(file.real)).st_mtime_ns
     except OSError:
         return 0
 
@@ -189,12 +189,12 @@ def _store_files(search: _Search, store: str) -> Iterator[DriverFile]:
         path = f"{store}/{name}"
         if name not in EXPECTED and not ADDITIONAL.fullmatch(name):
             continue
-        found = search.tree.find(path)
-        if found is None or not driver_names.is_safe(path):
-            why = "no regular file" if found is None else "its name cannot stand in a spec"
-            search.findings.leave_out(search.tree.host_path(path), why)
+        source = search.tree.file(path)
+        if source is None or not driver_names.is_safe(path):
+            reason = "no regular file" if source is None else "its name cannot stand in a spec"
+            search.findings.leave_out(search.tree.host_path(path), reason)
             continue
-        if file := _file(search, found, path, "of Windows's NVIDIA driver"):
+        if file := _file(search, source, path, "of Windows's NVIDIA driver"):
             files[name] = file
     for name, cost in EXPECTED.items():
         if name not in files:
@@ -203,14 +203,14 @@ def _store_files(search: _Search, store: str) -> Iterator[DriverFile]:
     yield from (replace(file, links=tuple(links.get(name, ()))) for name, file in files.items())
 
 
-def _file(search: _Search, found: Found, path: str, reason: str) -> DriverFile | None:
-    """Return a file as a mount, None for a library of another machine."""
+def _file(search: _Search, source: TreeFile, path: str, reason: str) -> DriverFile | None:
+    """Return a file as a mount, None for a library of another machine type."""
     name = os.path.basename(path)
-    host_path = search.tree.host_path(found.real)
+    host_path = search.tree.host_path(source.real)
     kind, machine, soname = _kind(name), "", ""
     if kind == "library":
         try:
-            machine, soname, _ = search.tree.headers(found.real)
+            machine, soname, _ = search.tree.headers(source.real)
         except (ElfError, UnsafePathError, OSError) as error:
             search.findings.warn(f"{host_path} has no readable SONAME: {error}")
         else:
@@ -236,10 +236,10 @@ def _kind(name: str) -> FileKind:
 
 
 def _links(files: dict[str, DriverFile], store: str) -> dict[str, list[Link]]:
-    """Return what has to stand beside files, by their names.
+    """Return the links to make, by the name of the file that they lead to.
 
-    Of two libraries with one SONAME, as libcuda and its loader, that one gets the link which
-    ldconfig would choose.
+    If two libraries have one SONAME, as libcuda and its loader do, the link leads to the one that
+    ldconfig chooses.
     """
     links: dict[str, list[Link]] = {}
     by_soname: dict[str, str] = {}
@@ -250,7 +250,7 @@ def _links(files: dict[str, DriverFile], store: str) -> dict[str, list[Link]]:
         if soname not in files and "/" not in soname:
             links.setdefault(name, []).append(Link(target=name, path=f"{store}/{soname}"))
     if "libcuda.so.1" in by_soname and "libcuda.so" not in files:
-        # Programs load it without a version, too.
+        # Some programs load it without a version.
         link = Link(target="libcuda.so.1", path=f"{store}/libcuda.so")
         links.setdefault(by_soname["libcuda.so.1"], []).append(link)
     if SMI in files:
@@ -260,6 +260,6 @@ def _links(files: dict[str, DriverFile], store: str) -> dict[str, list[Link]]:
 
 
 def _linker_order(name: str) -> list[tuple[int, int]]:
-    """Return the sort key of _dl_cache_libcmp in glibc: numbers count, and are after letters."""
+    """Return the sort key of glibc's _dl_cache_libcmp: digits count as numbers, after letters."""
     parts = re.findall(r"[0-9]+|[^0-9]", name)
     return [(1, int(p)) if p.isascii() and p.isdigit() else (0, ord(p)) for p in parts]

@@ -11,7 +11,7 @@ import os
 from nvct import paths
 from nvct.cdi import store
 from nvct.host.device_nodes import create as device_nodes
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu import management
 from nvct.host.model import Findings
 from nvct.host.roots import Roots
@@ -32,11 +32,11 @@ def make_control_nodes(roots: Roots, kernel: Kernel) -> list[str]:
         HostError: the kernel has no driver loaded, or a node cannot be made.
     """
     findings = Findings()
-    planned = device_nodes.plan(roots, ["control"], findings)
-    device_nodes.carry_out(planned, kernel)
+    planned = device_nodes.plan_nodes(roots, ["control"], findings)
+    device_nodes.make_nodes(planned, kernel)
     if planned.missing:
-        raise device_nodes.lack(planned.missing, roots)
-    said = [device_nodes.say(step) for step in planned.steps]
+        raise device_nodes.missing_majors_error(planned.missing, roots)
+    said = [device_nodes.describe(step) for step in planned.steps]
     return [*findings.warnings, *(sentence for sentence in said if sentence)]
 
 
@@ -50,13 +50,13 @@ def roots_of(request: Request, proc: str = "/proc", sys: str = "/sys") -> Roots:
     )
 
 
-def make_spec(request: Request, roots: Roots, wanted: Wanted | None = None) -> str:
+def make_spec(request: Request, roots: Roots, options: DiscoveryOptions | None = None) -> str:
     """Write the specification; return its path.
 
     Raises:
         HostError: there is no driver, it has no node, or the file cannot be written.
     """
-    inventory = management.find(roots, wanted or Wanted())
+    inventory = management.discover(roots, options or DiscoveryOptions())
     spec = provenance.add(spec_of(request, roots, inventory), inventory)
     comment = provenance.head_comment(spec, inventory)
     return store.save(spec, request.cdi_spec, None, comment)

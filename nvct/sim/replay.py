@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 
 from nvct.errors import DocumentError, HostError, NvmlError
 from nvct.host import modes
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.nvml.model import NvmlGpu, NvmlMig, NvmlReport
 from nvct.host.roots import Roots, below, join
 from nvct.host.snapshot import document
@@ -83,9 +83,9 @@ class Replay:
         return Roots(driver_root=f"{self.tree}/driver", dev_root=self.tree, **parts)
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> DiscoveryOptions:
         """How to look at it: with the recorded numbers, NVML and machine."""
-        return Wanted(
+        return DiscoveryOptions(
             nvml=RecordedNvml(self.snapshot.nvml) if self.snapshot.nvml else None,
             stat_node=self._stat_node,
             machine=str(self.snapshot.about["machine"]),
@@ -112,7 +112,7 @@ class Replay:
         Raises:
             HostError: as on the recorded host.
         """
-        return modes.find(mode, self.roots, self.wanted)
+        return modes.discover(mode, self.roots, self.wanted)
 
     def named(self, value: Value) -> Value:
         """Return a text, or any JSON with such texts in it, with the paths of the host."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cut an inventory down to driver capabilities, as NVIDIA_DRIVER_CAPABILITIES names them.
+"""Filters an inventory by driver capabilities, as NVIDIA_DRIVER_CAPABILITIES names them.
 
-Contract: pure functions. What has no capability stays; whatever a library that stays is linked
-to stays, too, so that no program breaks at its start. What goes is left out with a reason.
+Contract: pure functions. Files without a capability stay. The libraries that a library needs stay
+with it, so that every program starts. The rest is left out with a reason.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 NAMES: tuple[Capability, ...] = (
     "compute", "utility", "graphics", "video", "display", "ngx", "compat32",
 )  # fmt: skip
-# CDI specs of nvidia-container-toolkit v1.20 have everything but 32-bit libraries.
+# CDI specs of nvidia-container-toolkit v1.20 include everything except 32-bit libraries.
 DEFAULT: frozenset[Capability] = frozenset(NAMES) - {"compat32"}
-# As libnvidia-container: video is decoded by CUDA's libraries, a display shows graphics.
+# As libnvidia-container: CUDA's libraries decode video, and a display shows graphics.
 IMPLIED: dict[Capability, Capability] = {"video": "compute", "display": "graphics"}
-# Implied is what programs of the container load or open. Programs and daemons' sockets of the
-# host are another matter.
+# A file of these kinds needs its own capability; an implied one is not enough. Implied are the
+# files that programs of the container load or open.
 OWN_RIGHT = ("binary", "socket")
 
 
 class _Wanted(NamedTuple):
-    """Capabilities that were asked for, and those with what they imply."""
+    """The requested capabilities, and the same with the capabilities that they imply."""
 
     named: frozenset[Capability]
     all: frozenset[Capability]
@@ -51,12 +51,12 @@ class _Wanted(NamedTuple):
 
 
 def parse(words: Iterable[str]) -> frozenset[Capability]:
-    """Return the capabilities of words or comma lists; none means the default, as "all" does.
+    """Return the capabilities of words or comma-separated lists; no word means "all".
 
-    "all" is everything but compat32, which has to be named.
+    "all" is every capability except compat32, which must be named.
 
     Raises:
-        UsageError: a word is no capability.
+        UsageError: a word is not a capability.
     """
     found = [word.strip() for part in words for word in part.split(",") if word.strip()]
     for word in found:
@@ -69,7 +69,7 @@ def parse(words: Iterable[str]) -> frozenset[Capability]:
 
 
 def filter(inventory: Inventory, wanted: Iterable[Capability]) -> Inventory:  # noqa: A001
-    """Return an inventory with what belongs to some capabilities, or to none in particular."""
+    """Return an inventory with the files and nodes of these capabilities, or of none at all."""
     rule = _rule(wanted)
     gone: dict[str, LeftOut] = {}
     files = _files(inventory.files, rule, gone)
@@ -90,9 +90,10 @@ def filter(inventory: Inventory, wanted: Iterable[Capability]) -> Inventory:  # 
 def files_by_capability(
     files: Sequence[DriverFile], also: tuple[Capability, ...] = ()
 ) -> dict[Capability, tuple[DriverFile, ...]]:
-    """Return what each capability but compat32 needs beyond what is under "": everybody's.
+    """Return the files that each capability except compat32 adds to those under "".
 
-    A file may be under several. `also` names what is wanted together with each of them.
+    A file may occur under several. `also` names capabilities that are requested together with
+    each one.
     """
     base = files_of(files, also)
     shares: dict[Capability, tuple[DriverFile, ...]] = {"": base}
@@ -102,7 +103,7 @@ def files_by_capability(
 
 
 def files_of(files: Sequence[DriverFile], wanted: Iterable[Capability]) -> tuple[DriverFile, ...]:
-    """Return the files that some capabilities need, and what every container gets."""
+    """Return the files that these capabilities need, and those that every container gets."""
     return _files(files, _rule(wanted), {})
 
 
@@ -138,7 +139,7 @@ def _files(
 def _is_wanted(file: DriverFile, wanted: _Wanted) -> bool:
     capability = file.capability
     if capability == "" or capability in wanted.named:
-        # A 32-bit library is one of its own capability as well.
+        # A 32-bit library also has the capability of its name.
         own = driver_names.class_of(os.path.basename(file.host_path))
         return capability != "compat32" or own == "" or _serves(file, wanted)
     if capability == "compat32" or file.kind in OWN_RIGHT:
@@ -153,7 +154,7 @@ def _serves(file: DriverFile, wanted: _Wanted) -> bool:
 
 
 def _linked(files: Sequence[DriverFile], stays: set[str]) -> set[str]:
-    """Return the libraries that those which stay are linked to, and so on."""
+    """Return the libraries that those in `stays` need, directly and indirectly."""
     by_name = {name: file for file in files for name in (file.soname, *_link_names(file)) if name}
     found: set[str] = set()
     queue = [file for file in files if file.host_path in stays]
@@ -176,7 +177,7 @@ def _link_names(file: DriverFile) -> list[str]:
 def _nodes(
     nodes: Sequence[DeviceNode], wanted: _Wanted, gone: dict[str, LeftOut]
 ) -> tuple[DeviceNode, ...]:
-    """Return the nodes that stay; CUDA's, too, where only video is wanted: it runs on CUDA."""
+    """Return the nodes that stay, with CUDA's nodes for video, which runs on CUDA."""
     for node in nodes:
         if node.capability and node.capability not in wanted.all:
             reason = wanted.reason(node.capability)

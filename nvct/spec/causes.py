@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The differences of CDI specs from a host as lines for people: one cause, one line. Pure."""
+"""The differences between CDI specs and a host as lines of text: one line per cause. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 VERSION = "driver-version"
 OF_DRIVER = ("file-gone", "file-changed", "node-", "gpu-", "mig-")
-"""Kinds that follow from another driver, or none, by their beginnings."""
+"""Prefixes of the kinds that follow from a changed or missing driver."""
 MANY = {
     "file-gone": "files are gone",
     "file-changed": "files are not those that the spec was made of",
@@ -25,7 +25,7 @@ MANY = {
 UNLISTED = ("gpu-missing", "mig-missing")
 GPU_NODE = re.compile(r"/nvidia\d+$")
 NAMED = 3
-"""Paths that a line names before it counts the others."""
+"""The number of paths in a line; the other paths are counted."""
 
 
 def lines(drifts: Sequence[Drift]) -> list[str]:
@@ -50,14 +50,14 @@ def lines(drifts: Sequence[Drift]) -> list[str]:
 
 
 def advice(drifts: Sequence[Drift], command: str) -> str:
-    """Return what to do about differences; `command` writes NVIDIA's specification."""
+    """Return the advice about differences; `command` writes NVIDIA's specification."""
     if all(drift.kind == "shadowed" for drift in drifts):
         return f"remove {' and '.join(dict.fromkeys(drift.source for drift in drifts))}"
     return f"run {command} to update NVIDIA's"
 
 
 def _is_lost_gpu(drift: Drift) -> bool:
-    """Tell whether a difference is a GPU that is gone, or its device node."""
+    """Return whether a difference is a missing GPU, or its missing device node."""
     is_node = drift.kind == "node-gone" and bool(GPU_NODE.search(drift.path))
     return is_node or drift.kind == "gpu-gone"
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One spec as up to three: all devices, the coherent GPUs, the other GPUs. No I/O.
+"""Splits a spec into up to three: all devices, the coherent GPUs, the other GPUs. No I/O.
 
-As nvidia-container-toolkit does for the flag enable-coherent-annotations, so that schedulers on
-Grace systems can ask for one class of GPUs. MIG devices are in the whole spec alone, as there.
+As nvidia-container-toolkit with the flag enable-coherent-annotations: schedulers on Grace systems
+can request one class of GPUs. MIG devices are only in the whole spec, as there.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ PARTS = {"true": "coherent", "false": "noncoherent"}
 
 
 def split(spec: Spec) -> dict[str, Spec]:
-    """Return specs by what stands before their files' ending: "", "coherent", "noncoherent".
+    """Return specs by the suffix of their file names: "", "coherent", "noncoherent".
 
-    The annotation that tells them apart is in none of them; a part without devices is left out.
+    The annotation that distinguishes the GPUs is removed, and a part without devices is omitted.
     Each part has a device `all` if the spec has one.
     """
     found = {"": _spec(spec, spec["kind"], [_plain(device) for device in spec["devices"]])}

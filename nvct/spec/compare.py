@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What two CDI specs do differently, by device. No I/O.
+"""The differences between two CDI specs, by device. No I/O.
 
-Contract: what has an identity (a node's path, a mount's target, a variable's name, what a hook
-does) is compared with what has the same one; the order of nodes and mounts, which engines do not
-keep, and the declared version are no difference.
+Contract: entries are compared by identity: a node's path, a mount's target, a variable's name, a
+hook's purpose. The order of nodes and mounts, which engines do not keep, and the declared version
+are no difference.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from nvct.cdi.types import Spec
 
     Json: TypeAlias = dict[str, Any]
-    Parts: TypeAlias = dict[str, dict[str, str]]  # what is compared -> its parts, as text
+    Parts: TypeAlias = dict[str, dict[str, str]]  # an entry's name -> its parts, as text
 
 COMMON = "every container"
 TYPE_INDEX = re.compile(r"(gpu|mig)[0-9]+(:[0-9]+)?")
 
 
 def differences(old: Spec, new: Spec) -> list[tuple[str, list[str]]]:
-    """Return (where, sentences) of what is different: the spec, what all get, then by device.
+    """Return (where, sentences) of the differences: the spec, the common edits, then the devices.
 
     Devices with the same differences, as the two names of one GPU have, are one entry. A sentence
-    begins with "+" for what only the new spec has, "-" for the old one's, "~" for what both have.
+    begins with "+" for entries of the new spec, "-" for the old one's, "~" for changed ones.
     """
     commons = (old.get("containerEdits", {}), new.get("containerEdits", {}))
     found = [
@@ -55,7 +55,7 @@ def differences(old: Spec, new: Spec) -> list[tuple[str, list[str]]]:
 
 
 def options_like(spec: Spec, *, hook_path: str) -> generate.Options:
-    """Return the options that make a spec of this host with the same kinds of names and nodes."""
+    """Return options that make a spec of this host with the same kinds of names and nodes."""
     vendor, _, cls = spec["kind"].partition("/")
     names = [device["name"] for device in spec["devices"]]
     strategies = [
@@ -93,7 +93,7 @@ def _device(device: Mapping[str, Any]) -> Parts:
 
 
 def _annotations(holder: Mapping[str, Any]) -> Parts:
-    """Return annotations but nvct's own: where a spec is from does nothing to a container."""
+    """Return the annotations except nvct's own, which do not affect a container."""
     return {
         f"annotation {key}": {"": text}
         for key, text in holder.get("annotations", {}).items()
@@ -102,7 +102,7 @@ def _annotations(holder: Mapping[str, Any]) -> Parts:
 
 
 def _parts(edits: Mapping[str, Any]) -> Parts:
-    """Return container edits as what they are about -> their parts."""
+    """Return container edits as a map from each entry's name to its parts."""
     pairs: list[tuple[str, dict[str, str]]] = []
     for entry in edits.get("env", ()):
         name, _, value = entry.partition("=")
@@ -143,7 +143,7 @@ def _texts(entry: Mapping[str, Any], but: str) -> dict[str, str]:
 
 
 def _hook(hook: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    """Return a hook by what it does, which its first word that is no program's name tells."""
+    """Return a hook's purpose, which is its first argument after program names, and its parts."""
     args = list(hook.get("args", ()))
     words = [word for word in args[1:2] if word != "hook"] or args[2:3]
     parts = {
@@ -158,7 +158,7 @@ def _hook(hook: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
 
 
 def _with_values(args: Iterable[str]) -> list[str]:
-    """Return arguments, each option together with the value that follows it."""
+    """Return arguments, each option joined with the value that follows it."""
     found: list[str] = []
     for arg in args:
         last = found[-1] if found else ""
@@ -189,7 +189,7 @@ def _one_change(name: str, key: str, old: str | None, new: str | None) -> str:
 
 
 def _shown(parts: Mapping[str, str]) -> str:
-    """Return what is worth saying about something that is there or not there."""
+    """Return the value or source of an added or removed entry."""
     if "" in parts:
         return f"={parts['']}"
     source = parts.get("hostPath", "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a driver has what a specification must have."""
+"""Checks that a driver has the files that a specification must give."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def check(inventory: Inventory, capabilities: Container[str]) -> None:
-    """Refuse a driver without CUDA's library where containers are to compute.
+    """Refuse a driver without libcuda if containers are to have the capability compute.
 
-    nvidia-ctk 1.17 fails as well: it finds the driver's libraries beside libcuda.
+    nvidia-ctk 1.17 fails as well: it searches the driver's libraries beside libcuda.
 
     Raises:
-        HostError: the library is missing, as in the middle of a driver's installation.
+        HostError: the library is missing, as during the installation of a driver.
     """
     if inventory.mode != "nvml" or not inventory.gpus or "compute" not in capabilities:
         return

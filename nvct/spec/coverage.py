@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs that CDI specs give, compared with those that a machine has.
+"""Compares the GPUs in CDI specs with those of a machine.
 
-Contract: values only, no I/O. A GPU is known by its nodes' paths in a container, which say its
-minor; the names by index and UUID say which one a spec takes it for. Specs that give no GPU
-(IMEX channels, other vendors) and whole-machine ones (management) are not looked at.
+Contract: values only, no I/O. A GPU is identified by its nodes' container paths, which contain its
+minor; the device's name by index or UUID tells the GPU that the spec means. Specs without GPUs
+(IMEX channels, other vendors) and specs of mode management are skipped.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ NODE = re.compile(r"/dev/nvidia\d+|/dev/nvidia-caps/nvidia-cap\d+")
 MIG_NAME = re.compile(r"MIG-.*|(?:mig)?\d+:\d+")
 NAME = re.compile(rf"{naming.UUID_WORD.pattern}|{naming.INDEX.pattern}|gpu\d+|mig\d+:\d+")
 NOT_GIVEN = "no CDI spec gives "
-# What the driver needs in every container, where CUDA is given:
-# `nvct.host.gpu.nodes.CONTROL_NODES`.
+# The nodes that the driver needs in every container with CUDA
+# (`nvct.host.gpu.nodes.CONTROL_NODES`).
 NEEDED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Machine:
-    """What a machine has, by the names that specs use.
+    """The GPUs of a machine, by the names that specs use.
 
     Attributes:
         pairs: each GPU and MIG device that containers can get, and its nodes.
         nodes: name -> nodes, by all naming strategies.
-        without: name -> why no container can get what is there all the same.
-        no_mig: whether there may be MIG devices that could not be listed.
+        without: name -> the reason that no container can get an existing GPU.
+        no_mig: whether MIG devices may exist that could not be listed.
     """
 
     pairs: tuple[tuple[Selected, Paths], ...]
@@ -54,7 +54,7 @@ class _Machine:
 
 
 def compare(specs: Sequence[EffectiveSpec], live: Inventory) -> list[Drift]:
-    """Return how the GPUs and MIG devices of specs differ from those of a machine."""
+    """Return the differences between the GPUs and MIG devices of specs and of a machine."""
     machine = _machine(live)
     gpu_specs = [spec for spec in specs if _is_of_gpus(spec)]
     found: list[Drift] = []
@@ -69,7 +69,7 @@ def compare(specs: Sequence[EffectiveSpec], live: Inventory) -> list[Drift]:
 
 
 def gives_cuda(edits: ContainerEdits) -> bool:
-    """Tell whether edits mount libcuda."""
+    """Return whether edits mount libcuda."""
     return any("/libcuda.so." in mount["hostPath"] for mount in edits.get("mounts", ()))
 
 
@@ -86,7 +86,7 @@ def _machine(live: Inventory) -> _Machine:
             if gpu.mig_enabled or gpu.node is None
             for name in naming.names(gpu, None, naming.STRATEGIES)
         },
-        # Without a warning NVML was asked, and there are none.
+        # If there is no warning, NVML was called and no MIG device exists.
         no_mig=bool(live.warnings) and any(gpu.mig_enabled and not gpu.mig for gpu in live.gpus),
     )
 
@@ -113,7 +113,7 @@ def _is_of_gpus(spec: EffectiveSpec) -> bool:
 
 
 def _control_nodes(spec: EffectiveSpec, live: Inventory) -> Iterable[Drift]:
-    """Return the nodes that were not there when the spec was made: nvidia-uvm loads late."""
+    """Return the nodes that were made after the spec: the module nvidia-uvm is loaded late."""
     common = spec.file.spec.get("containerEdits") or {}
     if not gives_cuda(common):
         return
@@ -130,7 +130,7 @@ def _control_nodes(spec: EffectiveSpec, live: Inventory) -> Iterable[Drift]:
 
 
 def _devices(spec: EffectiveSpec, machine: _Machine) -> list[Drift]:
-    """Return the devices that are not there or are others now, those of one GPU together."""
+    """Return the missing and changed devices; the devices of one GPU are one difference."""
     problems: dict[tuple[Kind, str], list[Device]] = {}
     for device in spec.devices:
         if problem := _problem(device, machine):
@@ -158,7 +158,7 @@ def _problem(device: Device, machine: _Machine) -> tuple[Kind, str] | None:
         text = f"the spec gives {_shown(given)}, it has {_shown(now)} now"
         return ("mig-moved" if is_mig else "gpu-moved"), text
     if name in machine.without:
-        # A node that is missing is told by itself.
+        # A missing node is a difference of its own.
         return ("gpu-gone", machine.without[name]) if machine.without[name] else None
     if is_mig:
         return None if machine.no_mig else ("mig-gone", "the host has no such MIG device")

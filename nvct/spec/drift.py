@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether CDI specs still describe the host, and exactly what does not.
+"""Finds the differences between CDI specs and the host.
 
-Contract: looks at what the specs name (stat only, nothing is opened but a spec's head for its
-provenance) and changes nothing. What holds for any vendor's spec is checked of every spec in
-force; the driver's version and the GPUs only of those that give an NVIDIA driver. Each thing is
-told once for a spec, however many devices it concerns.
+Contract: changes nothing, and reads only stat data of the files that specs name, and the start of
+a spec file for its provenance. The checks that fit any vendor's spec run on every spec in force;
+the driver's version and the GPUs are checked only in specs that give an NVIDIA driver. Each
+difference occurs once per spec, however many devices it affects.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from nvct.host.model import Inventory
     from nvct.spec.provenance import Identity
 
-# Branches of the driver have three digits; WSL's libcuda.so.1.1 tells none.
+# Driver branches have three digits; libcuda.so.1.1 of WSL has no driver version.
 DRIVER_LIBRARY = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d{3,}\.\d+(?:\.\d+)*)$")
 BIND = {"bind", "rbind"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The host as it is now.
+    """The current state of the host.
 
     Attributes:
-        live: what it has, None where no driver was found.
-        loaded: version of the loaded kernel module, "" if none is.
-        stat_node: tells a device node's numbers.
+        live: the inventory, None if no driver was found.
+        loaded: version of the loaded kernel module, "" if none is loaded.
+        stat_node: returns a device node's numbers.
     """
 
     live: Inventory | None
@@ -53,12 +53,12 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a check found.
+    """The result of a check.
 
     Attributes:
-        specs: how many files are in force.
-        devices: how many devices they define.
-        gives_driver: whether one of them is of an NVIDIA driver.
+        specs: the number of files in force.
+        devices: the number of devices that they define.
+        gives_driver: whether one of them gives an NVIDIA driver.
     """
 
     specs: int
@@ -68,7 +68,7 @@ class Report:
 
 
 def check(registry: Registry, host: Host) -> Report:
-    """Compare the specs of a registry with the host; nothing is raised."""
+    """Compare the specs of a registry with the host; never raises."""
     specs = conflicts.in_force(registry)
     found = conflicts.overlaps(registry)
     for spec in specs:
@@ -84,7 +84,7 @@ def check(registry: Registry, host: Host) -> Report:
 
 
 def driver_version(spec: EffectiveSpec) -> str:
-    """Return the version of the driver that a spec gives, "" where it gives none or hides it."""
+    """Return the version of the driver that a spec gives, "" if it gives none or shows none."""
     for edits, _ in spec.edits():
         for mount in edits.get("mounts", ()):
             if match := DRIVER_LIBRARY.search(mount["hostPath"]):
@@ -94,12 +94,12 @@ def driver_version(spec: EffectiveSpec) -> str:
 
 
 def _spec(spec: EffectiveSpec, host: Host) -> list[Drift]:
-    """Return what one spec says and is not so, in the order of the file."""
+    """Return the differences of one spec, in the order of the file."""
     found: dict[tuple[Kind, str], Drift] = {}
     for drift in (*_version(spec, host), *_parts(spec, host)):
         key = drift.kind, drift.path
         before = found.get(key)
-        # What the common edits have concerns all devices.
+        # A difference in the common edits affects all devices.
         if before and before.devices and drift.devices[-1:] != before.devices[-1:]:
             found[key] = replace(before, devices=(*before.devices, *drift.devices))
         elif not before:
@@ -144,7 +144,7 @@ def _mount(mount: cdi.Mount, identities: Mapping[str, Identity]) -> tuple[Kind, 
     path = mount["hostPath"]
     is_bind = mount.get("type", "") in {"", "none", "bind"} or BIND & set(mount.get("options", ()))
     if not is_bind or not path.startswith("/"):
-        return None  # a tmpfs, say
+        return None  # e.g. a tmpfs
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -203,6 +203,6 @@ def _hook(hook: cdi.Hook) -> tuple[Kind, str] | None:
     if not os.path.isfile(path) or not os.access(path, os.X_OK):
         return "hook-no-program", f"its hook {path} is no program"
     if not hook.get("env"):
-        # runc would start it with the container's environment (CVE-2025-23266).
+        # runc starts such a hook with the container's environment (CVE-2025-23266).
         return "hook-no-env", f"hook {path} has no env, so an image could run code in it"
     return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device nodes and files of an inventory as container edits of CDI. No I/O."""
+"""CDI container edits from device nodes and files of an inventory. No I/O."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def make(
         nodes: to make in the container.
         files: to mount in it.
         env: variables to set.
-        hooks: entries as they are.
+        hooks: entries in their final form.
         node_numbers: write type, major and minor of nodes.
-        gid_groups: give the container the groups of nodes that are not everybody's.
+        gid_groups: add the groups of nodes that are not world-accessible to the container.
     """
     nodes = list(nodes)
     groups = {n.gid for n in nodes if n.gid and n.mode & 0o006 != 0o006}
@@ -62,7 +62,7 @@ def _node(node: DeviceNode, *, numbers: bool) -> Json:
 
 
 def _mount(file: DriverFile) -> Json:
-    # As nvidia-container-toolkit: programs write to sockets, and to the MPS directory.
+    # As nvidia-container-toolkit: programs write to sockets and into the MPS directory.
     options = SOCKET_OPTIONS if file.kind == "socket" else FILE_OPTIONS
     return {
         "hostPath": file.host_path,

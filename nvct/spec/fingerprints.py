@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cheap facts about a driver that a generated spec, and the plan made of it, stand on.
+"""Fingerprints of a driver, for a generated spec and for the plan that is made of it.
 
-Contract: they are read, not asked of NVML, and cost microseconds to check on every create. Files
-of procfs are compared by content: their times move by themselves.
+Contract: NVML is not called, and a check at every create takes microseconds. Files of procfs are
+compared by content, because their times change without a reason.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ ATTEMPTS = 3
 def driver_facts(
     roots: Roots, inventory: Inventory, *, now_ns: int | None = None
 ) -> list[fingerprints.Fact]:
-    """Return what must stay true for a spec of this inventory to describe the machine.
+    """Return the fingerprints that hold as long as a spec of this inventory fits the machine.
 
-    They are true now, which may be later than the inventory: `discover_with_facts` sees to that.
+    They are taken now, which may be later than the inventory; see `discover_with_facts`.
     """
     now_ns = time.time_ns() if now_ns is None else now_ns
     found = kernel_facts(roots)
@@ -44,14 +44,14 @@ def driver_facts(
 
 
 def kernel_facts(roots: Roots) -> list[fingerprints.Fact]:
-    """Return the facts that need no inventory: loaded driver, GPUs, nodes, MIG instances."""
+    """Return the fingerprints without an inventory: loaded driver, GPUs, nodes, MIG instances."""
     found = [
         fingerprints.take("text", f"{roots.proc}/driver/nvidia/version"),
         fingerprints.take("text", f"{roots.proc}/sys/kernel/random/boot_id"),
         fingerprints.take("text", f"{roots.proc}/devices"),
         fingerprints.take("list", f"{roots.proc}/driver/nvidia/gpus"),
     ]
-    # A control node that appears later, nvidia-uvm's at its first use, has to get into the spec.
+    # A control node that is made later, as nvidia-uvm's at its first use, belongs in the spec.
     found += [fingerprints.take("rdev", f"{roots.dev}/{node[0]}") for node in CONTROL_NODES]
     for gpu in procfs.gpus(roots):
         if gpu.minor is not None:
@@ -60,7 +60,7 @@ def kernel_facts(roots: Roots) -> list[fingerprints.Fact]:
 
 
 def gpu_facts(roots: Roots, minor: int) -> list[fingerprints.Fact]:
-    """Return the facts of one GPU: its node and which MIG instances it has."""
+    """Return the fingerprints of one GPU: its node and its MIG instances."""
     directory = mig.capability_directory(roots, minor)
     instances = mig.instances(roots, minor)
     return [
@@ -73,10 +73,10 @@ def gpu_facts(roots: Roots, minor: int) -> list[fingerprints.Fact]:
 def discover_with_facts(
     roots: Roots, find: Callable[[], Inventory], *, now_ns: int | None = None
 ) -> tuple[Inventory, list[fingerprints.Fact]]:
-    """Return an inventory and facts that were true all the while it was made.
+    """Return an inventory, and fingerprints that held during the whole discovery.
 
     Raises:
-        HostError: the machine changed again and again meanwhile, and whatever `find` raises.
+        HostError: the machine changed during each of ATTEMPTS discoveries, or `find` failed.
     """
     for _ in range(ATTEMPTS):
         before = kernel_facts(roots)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write an inventory as a CDI spec.
+"""Generates a CDI spec from an inventory.
 
-Contract: the same inventory and options give the same document; everything that has no order of
-its own is sorted. No I/O. The majors and minors of nodes are left to whoever injects them, because
-most are given out anew at each boot; `node_numbers` writes them.
+Contract: equal inventories and options give equal documents: entries without an order of their
+own are sorted. No I/O. Majors and minors of nodes are written only with `node_numbers`; otherwise
+the program that injects the nodes looks them up, because most of them change at each boot.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ COHERENT_KEY = "gpu.nvidia.com/coherent"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a spec is to look.
+    """Options of a generated spec.
 
     Attributes:
-        vendor, cls: the spec's kind; the mode's own where they are empty.
-        device_ids: what gets a device: indices, UUIDs, names, "all" or "none".
-        all_device: whether there is a device "all" that holds the others.
+        vendor, cls: the spec's kind; the mode's own if empty.
+        device_ids: the devices of the spec: indices, UUIDs, names, "all" or "none".
+        all_device: whether to add a device "all" that contains the others.
         hook_path: of nvidia-cdi-hook on the host.
-        disabled_hooks: names of the single hooks that `apply` is not to do, or "all".
-        enabled_hooks: names that win over disabled_hooks; chmod is off unless named here.
-        node_numbers: write type, major and minor of device nodes. For engines that cannot look
+        disabled_hooks: names of single hooks that `apply` does not execute, or "all".
+        enabled_hooks: names that override disabled_hooks; chmod is off unless named here.
+        node_numbers: write type, major and minor of device nodes, for engines that cannot look
             at the host's nodes; such a spec is wrong after the next boot.
-        gid_groups: give containers the groups of nodes that are not everybody's.
+        gid_groups: add the groups of nodes that are not world-accessible to containers.
         host_roots: (from, to) pairs that replace roots of host paths, for a spec that is made
-            inside a container and used on its host.
+            in a container and used on its host.
     """
 
     vendor: str = ""
@@ -67,7 +67,7 @@ class Options:
 
 
 class Job(NamedTuple):
-    """One generation: what was found, how the spec is to look, and which hooks it may have."""
+    """One generation: inventory, options, the spec's kind, its devices, its enabled hooks."""
 
     inventory: Inventory
     options: Options
@@ -77,12 +77,12 @@ class Job(NamedTuple):
 
 
 def prepare(inventory: Inventory, options: Options) -> Job:
-    """Return what is to be written.
+    """Return the parts of a spec, with checked options.
 
     Raises:
-        UsageError: an option has a value that does not exist.
+        UsageError: an option has an unknown value.
         UnknownDeviceError: a device id names nothing.
-        HostError: there is no device to give to a container.
+        HostError: no device can be given to a container.
     """
     kind = _kind(inventory, options)
     strategies = naming.check_strategies(options.device_name_strategies)
@@ -96,13 +96,13 @@ def prepare(inventory: Inventory, options: Options) -> Job:
 def generate(inventory: Inventory, options: Options | None = None) -> Spec:
     """Return the CDI spec of a machine.
 
-    A GPU whose address space is known has the annotation `COHERENT_KEY`, which `coherent.split`
-    takes away again.
+    A GPU with a known addressing mode has the annotation `COHERENT_KEY`; `coherent.split` removes
+    it.
 
     Raises:
-        UsageError: an option has a value that does not exist.
+        UsageError: an option has an unknown value.
         UnknownDeviceError: a device id names nothing.
-        HostError: there is no device to give to a container.
+        HostError: no device can be given to a container.
     """
     options = options or Options()
     job = prepare(inventory, options)
@@ -121,7 +121,7 @@ def generate(inventory: Inventory, options: Options | None = None) -> Spec:
     }
     for source, target in options.host_roots:
         spec = transform.move_host_root(spec, source, target)
-    made = cast("Spec", spec)  # edits are plain dicts until here: they are moved and compared
+    made = cast("Spec", spec)  # until here edits are plain dicts, which can be moved and compared
     made["cdiVersion"] = minimum_version(made)
     return made
 
@@ -144,12 +144,12 @@ def _entry(name: str, edits: Json, device: Device) -> Json:
 
 
 def _device_edits(device: Device, job: Job) -> Json:
-    # CDI refuses a device without any edit; this one changes nothing, the common edits have it.
+    # CDI refuses a device without an edit. This one changes nothing: it is also a common edit.
     return merge(_injected(one, job) for one in device.injections) or {"env": [VOID_ENV]}
 
 
 def _injected(one: Injection, job: Job) -> Json:
-    """Return the edits of one device, its hooks with them."""
+    """Return the edits of one device, with its hooks."""
     directories = sorted({os.path.dirname(node.path) for node in one.nodes} - {"/dev"})
     work = hooks.work_of(job.hooks, one.files, one.links)
     entries = [
@@ -160,7 +160,7 @@ def _injected(one: Injection, job: Job) -> Json:
 
 
 def merge(several: Iterable[Json]) -> Json:
-    """Return container edits that do what several do."""
+    """Return container edits that contain the entries of several."""
     merged: Json = {}
     for one in several:
         for key, entries in one.items():
@@ -177,7 +177,7 @@ def _common_edits(job: Job) -> Json:
 
 
 def libcuda_env(job: Job, files: Sequence[DriverFile]) -> list[str]:
-    """Return the variable that says where libcuda is, if it is among some files."""
+    """Return the variable with libcuda's directory, [] if no file is libcuda."""
     dirs = libraries.libcuda_directories(files)
     has_env = dirs and modes.RULES[job.inventory.mode].has_libcuda_env
     return [f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(dirs)}"] if has_env else []

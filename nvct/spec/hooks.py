@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hook entries of a CDI spec.
 
-Contract: one entry does all of a container's work; every entry has an environment of its own.
-A hook with an empty environment gets the container's from the runtime, LD_PRELOAD included
-(CVE-2025-23266 and its like).
+Contract: one entry does all the work in a container, and every entry has its own environment. A
+runtime starts a hook without an environment with the container's, LD_PRELOAD included
+(CVE-2025-23266).
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ APPLY = "apply"
 
 
 def enabled_names(disabled: Sequence[str], enabled: Sequence[str]) -> frozenset[str]:
-    """Return the hooks to emit; one that is enabled by name wins over `disabled`.
+    """Return the hooks to execute; a name in `enabled` overrides `disabled`.
 
     Raises:
-        UsageError: a name is unknown, or "all" is to be enabled.
+        UsageError: a name is unknown, or "all" is in `enabled`.
     """
     for name in (*disabled, *enabled):
         if name not in NAMES and not (name == "all" and name not in enabled):
@@ -55,7 +55,7 @@ def enabled_names(disabled: Sequence[str], enabled: Sequence[str]) -> frozenset[
 
 
 def common_work(inventory: Inventory, wanted: frozenset[str], files: Iterable[DriverFile]) -> Work:
-    """Return what is to be done in the root of every container that gets some files."""
+    """Return the work in the root of every container that gets these files."""
     work = work_of(wanted, files, inventory.links)
     if "enable-cuda-compat" in wanted:
         work["compat"] = _compat(inventory)
@@ -67,7 +67,7 @@ def common_work(inventory: Inventory, wanted: frozenset[str], files: Iterable[Dr
 def work_of(
     wanted: frozenset[str], files: Iterable[DriverFile], links: Iterable[Link] = ()
 ) -> Work:
-    """Return what files, and links of no file in particular, need in a container's root."""
+    """Return the work in a container's root for these files and links."""
     files = list(files)
     work = no_work()
     if "create-symlinks" in wanted:
@@ -80,10 +80,10 @@ def work_of(
 
 
 def _compat(inventory: Inventory) -> Compat:
-    """Return what the choice between driver and image's CUDA compatibility libraries needs.
+    """Return the values for the choice between the driver's and an image's CUDA libraries.
 
-    A Tegra has no driver version to compare with, so that the CUDA version says what the driver
-    can do; where it is not known there is nothing to choose by.
+    A Tegra has no driver version, so the CUDA version is compared instead; without it there is no
+    choice.
     """
     if inventory.mode != "csv":
         version = inventory.driver_version
@@ -94,18 +94,18 @@ def _compat(inventory: Inventory) -> Compat:
 
 
 def program(hook_path: str) -> Program:
-    """Return the hook program that does work in a container's root."""
+    """Return the hook program that does the work in a container's root."""
     return {"path": hook_path, "args": [*_head(hook_path), APPLY], "env": list(ENV)}
 
 
 def apply_hook(hook_path: str, work: Work) -> Hook | None:
-    """Return the one entry for some work, None where there is nothing to do."""
+    """Return the hook entry for some work, None if there is no work."""
     args = hook_command.options(work)
     return _entry(hook_path, APPLY, args) if args else None
 
 
 def chmod_hook(hook_path: str, wanted: frozenset[str], directories: Sequence[str]) -> Hook | None:
-    """Return the entry that opens the directories of a device's nodes to everyone."""
+    """Return the entry that makes the directories of a device's nodes accessible to everyone."""
     if not directories or "chmod" not in wanted:
         return None
     args = ["--mode", "755", *(part for path in directories for part in ("--path", path))]
@@ -122,6 +122,6 @@ def _entry(hook_path: str, name: str, args: list[str]) -> Hook:
 
 
 def _head(hook_path: str) -> list[str]:
-    """Return argv up to a hook's name: hooks are subcommands of nvidia-ctk as well."""
+    """Return argv before a hook's name; in nvidia-ctk, hooks are subcommands."""
     name = os.path.basename(hook_path)
     return [name, "hook"] if name == "nvidia-ctk" else [name]

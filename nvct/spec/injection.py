@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What containers get of a machine, and which devices they can ask for.
+"""The nodes and files that containers get from a machine, by device name.
 
-Contract: no I/O; nodes, files and links of the inventory as they are. `nvct.spec.generate`
-writes them as a CDI spec, `nvct.compile.parts` as nvct's own plan.
+Contract: no I/O; nodes, files and links are those of the inventory. `nvct.spec.generate` writes
+them as a CDI spec, `nvct.compile.parts` as nvct's own plan.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Injection(NamedTuple):
-    """Nodes and files, and links of no file in particular."""
+    """Nodes and files, and links apart from those of the files."""
 
     nodes: tuple[DeviceNode, ...] = ()
     files: tuple[DriverFile, ...] = ()
@@ -32,7 +32,7 @@ class Injection(NamedTuple):
 
 
 class Device(NamedTuple):
-    """A device under all its names; one that stands for all has the injections of each."""
+    """A device with all its names; one that stands for all has the injections of each."""
 
     names: Sequence[str]
     injections: tuple[Injection, ...]
@@ -40,24 +40,24 @@ class Device(NamedTuple):
 
 
 def common(inventory: Inventory) -> Injection:
-    """Return what every container gets."""
+    """Return the injection of every container."""
     return Injection(inventory.control_nodes, inventory.files, inventory.links)
 
 
 def devices(
     inventory: Inventory, ids: Sequence[str], strategies: Sequence[str], *, all_device: bool
 ) -> list[Device]:
-    """Return the devices; none of them has a name twice.
+    """Return the devices; their names are unique.
 
     Args:
         inventory: of the machine.
-        ids: what gets a device: indices, UUIDs, names, "all" or "none".
+        ids: indices, UUIDs or names of the devices, "all" or "none".
         strategies: of naming.
-        all_device: whether there is a device "all" that stands for the others.
+        all_device: whether to add a device "all" that contains the others.
 
     Raises:
         UnknownDeviceError: a device id names nothing.
-        HostError: there is no device to give to a container.
+        HostError: no device can be given to a container.
     """
     if "none" in ids:
         return [Device(["none"], (Injection(),))]
@@ -86,8 +86,8 @@ def _gpus(inventory: Inventory, ids: Sequence[str], strategies: Sequence[str]) -
 def _nodes(pair: Selected) -> list[DeviceNode]:
     """Return the nodes of one device.
 
-    The links of /dev/dri/by-path are device nodes of the same number here: a link would take a
-    hook process for each device (0.1 ms against 10).
+    The links in /dev/dri/by-path become device nodes of the same number: a link would need a hook
+    process for each device (10 ms instead of 0.1).
     """
     gpu, mig = pair
     nodes = [gpu.node] if gpu.node else []
@@ -100,7 +100,7 @@ def _nodes(pair: Selected) -> list[DeviceNode]:
 
 
 def _by_path_nodes(gpu: Gpu) -> list[DeviceNode]:
-    """Return the DRM nodes of a GPU again, under the names that its links have."""
+    """Return the DRM nodes of a GPU with the paths of its by-path links."""
     named = {os.path.basename(node.path): node for node in gpu.drm_nodes}
     pairs = [(link.path, named.get(os.path.basename(link.target))) for link in gpu.by_path]
     return [replace(node, path=path) for path, node in pairs if node]

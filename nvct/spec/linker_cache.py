@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the dynamic linker of a container finds the driver's libraries.
+"""The ld.so.cache entries by which a container's dynamic linker finds the driver's libraries.
 
-The names are those that the hook finds in a container (nvct.container.rootfs.libraries): the
-SONAME, and `libX.so` where such a link is made. Known beforehand, they need no look at the mounted
+The names are those that the hook computes in a container (nvct.container.rootfs.libraries): the
+SONAME, and `libX.so` if such a link is made. Computed in advance, they save a read of the mounted
 files.
 """
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 def entries(files: Iterable[DriverFile], work: Work) -> list[list[str]]:
-    """Return (machine, name, path in the container) of each library for the linker to find.
+    """Return (machine, name, container path) of each library.
 
     Args:
         files: of the driver, mounted one by one.
-        work: which folders the linker is told of, and the links in them.
+        work: the folders of libraries, and the links in them.
     """
     links: dict[str, dict[str, str]] = {}
     for target, path in work["links"]:
@@ -53,7 +53,7 @@ def entries(files: Iterable[DriverFile], work: Work) -> list[list[str]]:
 
 
 def _leading_to(name: str, links: dict[str, str]) -> list[str]:
-    """Return the links beside a file that lead to it, those to links as well."""
+    """Return the links in a folder that lead to a file, directly or through other links."""
     found: list[str] = []
     wanted = [name]
     while wanted:

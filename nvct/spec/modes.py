@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What depends on the mode in a generated spec: its kind, its hooks, its environment.
+"""The kind, hooks and environment of a generated spec, by mode.
 
-Contract: values only. Each mode has a kind of its own where its devices are no GPUs, so that specs
-of several modes can lie in one folder: two files that give one name make engines refuse both.
+Contract: values only. Each mode without GPUs has a kind of its own, so that specs of several modes
+can be in one folder: engines refuse two files that define one device name.
 nvidia-container-toolkit v1.20 has these kinds in its library, but its command line overrides them
 with nvidia.com/gpu.
 """
@@ -22,14 +22,14 @@ DRIVER_HOOKS = LINKS_AND_CACHE | {"enable-cuda-compat", "chmod"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What a mode's specs are like.
+    """The properties of a mode's specs.
 
     Attributes:
-        vendor, cls: the kind, where nobody asks for another one.
-        hooks: what its containers may have done; enabling another one has no effect.
-        has_libcuda_env: whether NVIDIA_CTK_LIBCUDA_DIR names the directories of libcuda. Only
-            where the driver's libraries stand at their usual places.
-        has_numbers: whether device names that are numbers count GPUs, as type-index shows.
+        vendor, cls: the default kind.
+        hooks: the hooks that its containers may have; enabling another one has no effect.
+        has_libcuda_env: whether NVIDIA_CTK_LIBCUDA_DIR names the directories of libcuda; only
+            for drivers with libraries in the usual directories.
+        has_numbers: whether a device name that is a number is a GPU's index (type-index: gpu0).
     """
 
     vendor: str = VENDOR
@@ -40,8 +40,8 @@ class Rules:
 
 
 # As pkg/nvcdi of nvidia-container-toolkit v1.20: lib.go, options.go, driver-nvml.go, lib-csv.go,
-# driver-wsl.go, gated.go. A management container makes device nodes itself: it needs the driver's
-# params as they are.
+# driver-wsl.go, gated.go. A management container makes device nodes itself, so it needs the
+# driver's params unmasked.
 RULES: dict[Mode, Rules] = {
     "nvml": Rules(
         hooks=DRIVER_HOOKS | {"disable-device-node-modification", "update-application-profile"},
@@ -60,6 +60,6 @@ RULES: dict[Mode, Rules] = {
 
 
 def kind(mode: Mode, vendor: str = "", cls: str = "") -> tuple[str, str]:
-    """Return vendor and class of a mode's specs; what is asked for wins."""
+    """Return vendor and class of a mode's specs; arguments override the defaults."""
     rules = RULES[mode]
     return vendor or rules.vendor, cls or rules.cls

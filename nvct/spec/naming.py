@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of GPUs and MIG devices in a CDI spec, and what `--device-id` may say.
+"""Names of GPUs and MIG devices in a CDI spec, and the values of `--device-id`.
 
 The names are nvidia-container-toolkit's: indices are NVML's, a MIG device is PARENT:INDEX.
 """
@@ -28,7 +28,7 @@ def check_strategies(strategies: Sequence[str]) -> tuple[str, ...]:
     """Return the strategies, each once.
 
     Raises:
-        UsageError: one is unknown, or there is none.
+        UsageError: a strategy is unknown, or there is none.
     """
     for strategy in strategies:
         if strategy not in STRATEGIES:
@@ -55,12 +55,12 @@ def names(gpu: Gpu, mig: MigDevice | None, strategies: Iterable[str]) -> list[st
 def select(inventory: Inventory, ids: Sequence[str]) -> list[Selected]:
     """Return the devices that ids name, each once, in the order of the machine.
 
-    "all" names every GPU that is not in MIG mode and every MIG device; what has no device node
-    is not among them. An explicit id has to be deliverable.
+    "all" names every GPU that is not in MIG mode and every MIG device; devices without a device
+    node are not included. An explicit id must name a device that has one.
 
     Raises:
         UnknownDeviceError: an id names nothing.
-        HostError: what it names has no device node.
+        HostError: the device has no device node.
     """
     available = list(_available(inventory))
     if "all" in ids:
@@ -70,10 +70,10 @@ def select(inventory: Inventory, ids: Sequence[str]) -> list[Selected]:
 
 
 def names_of(device: NamedDevice, strategies: Iterable[str], *, counts: bool) -> list[str]:
-    """Return the names of a device that is no GPU of procfs or NVML.
+    """Return the names of a device of a mode other than nvml.
 
-    It has a name by UUID only where it has a UUID; if that leaves none, its one name. `counts`
-    says that its name counts GPUs: it is gpu0 by type-index then.
+    A device without a UUID has no name by UUID; if no strategy gives a name, its own name is used.
+    With `counts` its name is a GPU's index, so it is gpu0 by type-index.
     """
     numbered = f"gpu{device.name}" if counts and device.name.isdigit() else device.name
     by_strategy = {"index": device.name, "uuid": device.uuid, "type-index": numbered}
@@ -82,7 +82,7 @@ def names_of(device: NamedDevice, strategies: Iterable[str], *, counts: bool) ->
 
 
 def select_named(inventory: Inventory, ids: Sequence[str]) -> list[NamedDevice]:
-    """Return the devices, those that are no GPUs of procfs or NVML, that ids name.
+    """Return the devices of a mode other than nvml that ids name.
 
     Raises:
         UnknownDeviceError: an id names nothing.
@@ -91,7 +91,7 @@ def select_named(inventory: Inventory, ids: Sequence[str]) -> list[NamedDevice]:
         return list(inventory.devices)
     chosen = set()
     for word in ids:
-        # As nvidia-container-toolkit: an IMEX channel may be written as its node is named.
+        # As nvidia-container-toolkit: an IMEX channel may be named like its node.
         name = word.removeprefix("channel") if inventory.mode == "imex" else word
         matches = [d.name for d in inventory.devices if name in (d.name, d.uuid)]
         if not name or not matches:
@@ -143,5 +143,5 @@ def _find(inventory: Inventory, available: Sequence[Selected], word: str) -> Sel
 
 
 def _old_uuid(gpu: Gpu, mig: MigDevice | None) -> str:
-    """Return a MIG device's name before driver R470: MIG-<UUID of the GPU>/<gi>/<ci>."""
+    """Return a MIG device's UUID before driver R470: MIG-<UUID of the GPU>/<gi>/<ci>."""
     return "" if mig is None else f"MIG-{gpu.uuid}/{mig.gi}/{mig.ci}"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a generated spec is from: kept inside of it, for whoever asks later whether it still fits.
+"""The provenance of a generated spec, which later checks compare with the host.
 
-Contract: the same host gives the same bytes, so there is no time and no host name. A spec that
-needs CDI 0.6.0 anyway carries it as annotations; one that older engines can read does not get a
-higher version for it, but a comment before its YAML; JSON has no comments and gets none. Files are
-known by what stat tells, under their path in the container, which is the same wherever the
-driver's files were when the spec was made.
+Contract: equal hosts give equal bytes, so there is no time and no host name. A spec that needs
+CDI 0.6.0 anyway has its provenance as annotations. Another spec keeps its lower version, for older
+engines, and has the provenance in a comment before its YAML; JSON has no comments and gets none.
+Files are identified by stat data, under their container path, which does not depend on the driver
+root.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ DOMAIN = "nvct/"
 COMMENT = "# nvct: "
 ANNOTATIONS_SINCE = "0.6.0"
 FILES = "files"
-# A daemon makes its socket anew whenever it starts, and a directory's times move by its content.
+# A daemon makes its socket again at each start, and a directory's times change with its content.
 CHANGING = ("socket", "directory")
 SPEC_LIMIT = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where a spec is from.
+    """The origin of a spec.
 
     Attributes:
         generator: nvct's version.
-        driver: version of the driver whose files the spec gives, "" for specs that give none.
-        module: version of the kernel module that was loaded, "" if none was.
-        mode: how the host was looked at.
-        inputs: a hash of what was found; equal on hosts with equal devices and driver files.
-        files: path in the container -> identity of the host's file.
+        driver: version of the driver whose files the spec gives, "" if it gives none.
+        module: version of the loaded kernel module, "" if none was loaded.
+        mode: of the discovery.
+        inputs: a hash of the inventory; equal on hosts with equal devices and driver files.
+        files: container path -> identity of the host's file.
     """
 
     generator: str = ""
@@ -63,10 +63,10 @@ class Provenance:
 
 
 def of(inventory: Inventory, *, module: str | None = None) -> Provenance:
-    """Return where a spec made of an inventory now is from.
+    """Return the provenance of a spec that is made of an inventory now.
 
-    `module` is the version of the loaded kernel module, "" where none is loaded; None stands for
-    the driver's, which it has to be equal to.
+    `module` is the version of the loaded kernel module, "" if none is loaded; None stands for the
+    driver's version, which must be equal.
     """
     driver = inventory.driver_version
     return Provenance(
@@ -80,7 +80,7 @@ def of(inventory: Inventory, *, module: str | None = None) -> Provenance:
 
 
 def add(spec: Spec, inventory: Inventory, *, module: str | None = None) -> Spec:
-    """Return a spec with its provenance as annotations, or as it is if it needs none of 0.6.0."""
+    """Return a spec with its provenance as annotations, or unchanged if its version is lower."""
     if not _has_room(spec):
         return spec
     mine = as_annotations(of(inventory, module=module))
@@ -88,11 +88,11 @@ def add(spec: Spec, inventory: Inventory, *, module: str | None = None) -> Spec:
 
 
 def head_comment(spec: Spec, inventory: Inventory, *, module: str | None = None) -> str:
-    """Return the line to write before a spec's YAML, "" where the spec itself carries it all."""
+    """Return the line to write before a spec's YAML, "" if the spec has annotations."""
     if _has_room(spec):
         return ""
     text = json.dumps(_table(of(inventory, module=module)), separators=(",", ":"))
-    # DEL is the one character of ASCII that JSON lets stand and YAML does not, even in a comment.
+    # JSON permits DEL in a string, YAML does not permit it even in a comment.
     return f"{COMMENT}{text}\n".replace("\x7f", "\\u007f")
 
 
@@ -108,7 +108,7 @@ def as_annotations(provenance: Provenance) -> dict[str, str]:
 
 
 def read(spec: Spec, path: str) -> Provenance | None:
-    """Return where a spec file is from, None where it does not tell or tells nonsense."""
+    """Return the provenance of a spec file, None if it is missing or malformed."""
     table: Json = {
         key.removeprefix(DOMAIN): value
         for key, value in spec.get("annotations", {}).items()
@@ -124,7 +124,7 @@ def read(spec: Spec, path: str) -> Provenance | None:
 
 
 def identity(path: str) -> Identity | None:
-    """Return what tells a file from another one in its place, None where there is none."""
+    """Return the stat data that identifies a file, None if there is no file."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):
@@ -133,16 +133,15 @@ def identity(path: str) -> Identity | None:
 
 
 def is_same(before: Identity, now: Identity) -> bool:
-    """Tell whether two identities are one file's.
+    """Return whether two identities are one file's.
 
-    The device number is not compared: those of NVMe disks, btrfs and overlays are given out anew
-    at each boot.
+    The device number is not compared: those of NVMe disks, btrfs and overlays change at each boot.
     """
     return before[1:] == now[1:]
 
 
 def inputs_hash(inventory: Inventory) -> str:
-    """Return a hash of what was found on a host, less what is new at each boot and mere text."""
+    """Return a hash of an inventory without its texts and values that change at each boot."""
     from _blake2 import blake2b  # hashlib would load OpenSSL
 
     digest = blake2b(digest_size=16)
@@ -204,10 +203,10 @@ def _table(provenance: Provenance) -> Json:
 
 
 def _provenance(table: Json) -> Provenance:
-    """Return a table as provenance.
+    """Parse a table as provenance.
 
     Raises:
-        ValueError: a value is not what it should be.
+        ValueError: a value is malformed.
     """
     files = table.get(FILES, {})
     texts = {
@@ -227,10 +226,10 @@ def _identity(text: object) -> Identity:
 
 
 def _comment(path: str) -> Json:
-    """Return the table in the comment that a spec file begins with, {} if there is none.
+    """Return the table in the comment at the start of a spec file, {} if there is none.
 
     Raises:
-        ValueError: it is none that nvct wrote.
+        ValueError: the comment is not nvct's.
     """
     try:
         data = read_bytes(path, SPEC_LIMIT)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of container edits and CDI specs: tidy, move to another root. No I/O."""
+"""Changes to container edits and CDI specs: tidying, other roots of paths. No I/O."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     Json: TypeAlias = dict[str, Any]
 
 PATH_OF = {"deviceNodes": "path", "mounts": "containerPath"}
-# runtime-spec, "POSIX-platform Hooks": both run in the container's namespace; the program of
-# createContainer is found in the runtime's, that of startContainer in the container's.
+# runtime-spec, "POSIX-platform Hooks": both run in the container's namespace; createContainer's
+# program is looked up in the runtime's namespace, startContainer's in the container's.
 CONTAINER_HOOKS = ("createContainer", "startContainer")
 
 
 def tidy(edits: Json, common: Json) -> Json:
-    """Return edits without doubles and without what the common edits have, sorted.
+    """Return edits without duplicates and without the entries of the common edits, sorted.
 
-    What is in the common edits stays if nothing else would be left: CDI refuses an empty device.
-    Hooks and environment keep their order, which may matter; node and mounts have none.
+    If no entry remains, the common entries stay: CDI refuses an empty device. Hooks and
+    environment keep their order, which may matter; that of nodes and mounts does not.
     """
     whole = {key: _unique(entries) for key, entries in edits.items()}
     rest = {
@@ -42,12 +42,12 @@ def tidy(edits: Json, common: Json) -> Json:
 
 
 def path_key(path: str) -> tuple[int, str]:
-    """Return the order of mounts and nodes: parents before children, then by bytes."""
+    """Return the sort key of mounts and nodes: parents before children, then by bytes."""
     return len([part for part in path.split("/") if part]), path
 
 
 def move_host_root(spec: Json, source: str, target: str) -> Json:
-    """Return a spec whose host paths below `source` are below `target`.
+    """Return a spec with the host paths below `source` moved to `target`.
 
     As nvidia-container-toolkit: host paths are those of nodes and mounts, the programs of hooks
     but startContainer's, and the arguments of hooks that run outside the container.
@@ -73,11 +73,11 @@ def move_host_root(spec: Json, source: str, target: str) -> Json:
 
 
 def move_container_root(spec: Json, source: str, target: str) -> Json:
-    """Return a spec whose container paths below `source` are below `target`.
+    """Return a spec with the container paths below `source` moved to `target`.
 
     As nvidia-container-toolkit: container paths are those of nodes and mounts, the programs of
     startContainer hooks, and the arguments of createContainer and startContainer hooks. Unlike
-    there, a node whose path in the container moves stays the same node of the host.
+    there, a node that moves in the container keeps its host path.
     """
     moved = partial(_moved, source, target)
 
@@ -99,7 +99,7 @@ def move_container_root(spec: Json, source: str, target: str) -> Json:
 
 
 def _each_edit(spec: Json, changes: dict[str, Callable[[Json], Json]]) -> Json:
-    """Return a spec with each entry changed, those of the common edits and of every device."""
+    """Return a spec with changed entries in the common edits and in every device."""
 
     def edits(before: Json) -> Json:
         return {
@@ -118,7 +118,7 @@ def _each_edit(spec: Json, changes: dict[str, Callable[[Json], Json]]) -> Json:
 
 
 def _moved(source: str, target: str, path: str) -> str:
-    """Return a path below another root; roots end at component boundaries, "" is "/"."""
+    """Return a path with another root; roots end at component boundaries, "" is "/"."""
     source = "/" + source.strip("/")
     prefix = source if source == "/" else source + "/"
     if path == source:
@@ -132,7 +132,7 @@ def _moved_argument(argument: str, moved: Callable[[str], str]) -> str:
 
 
 def _node(node: Json, path: str, host_path: str) -> Json:
-    """Return a node with other paths; a hostPath that says nothing new would need CDI 0.5.0."""
+    """Return a node with other paths; an equal hostPath is omitted, it would need CDI 0.5.0."""
     rest = {k: v for k, v in node.items() if k not in ("path", "hostPath")}
     return {"path": path, **({"hostPath": host_path} if host_path != path else {}), **rest}
 

@@ -16,7 +16,7 @@ from nvct import paths
 from nvct.cdi import store
 from nvct.farm.folder import Farm
 from nvct.host import modes
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.roots import Roots
 from nvct.sim import bundle, rootfs
 from nvct.spec import generate
@@ -95,7 +95,7 @@ def specs(
 ) -> tuple[Spec, Inventory]:
     """Make the spec from procfs, and again from NVML, and compare."""
     started = time.process_time()
-    inventory = modes.find("nvml", roots, Wanted(nvml=None))
+    inventory = modes.discover("nvml", roots, DiscoveryOptions(nvml=None))
     spec = generate.generate(inventory, options)
     describe(report, "procfs", inventory, spec, time.process_time() - started)
     if importlib.util.find_spec("pynvml") is None:
@@ -108,7 +108,7 @@ def specs(
     asked = Roots(
         driver_root=roots.driver_root, dev_root=roots.dev_root, proc=str(empty), sys=roots.sys
     )
-    by_nvml = modes.find("nvml", asked, Wanted())
+    by_nvml = modes.discover("nvml", asked, DiscoveryOptions())
     second = generate.generate(by_nvml, options)
     describe(report, "NVML", by_nvml, second, time.process_time() - started)
     in_mig = sum(gpu.mig_enabled for gpu in by_nvml.gpus)

@@ -18,7 +18,7 @@ import socket
 from dataclasses import dataclass, field
 
 from nvct.host import modes
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.linux import ldcache
 from nvct.sim.elf_writer import shared_object
 from tests.support.host_tree import VERSION, HostTree
@@ -198,10 +198,10 @@ class Platform:
 
     def look(self, host: HostTree) -> Inventory:
         """Look at the host as the commands do."""
-        return modes.find(
+        return modes.discover(
             "auto",
             host.roots,
-            Wanted(
+            DiscoveryOptions(
                 nvml=None,
                 stat_node=host.stat_node,
                 machine=self.machine,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nvct.host import modes
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.tegra import csv
 from tests.hosts.base import Platform
 from tests.support.host_tree import FakeNvml
@@ -67,6 +67,6 @@ class Board(Platform):
 
     def look(self, host: HostTree) -> Inventory:
         """Look at the host as the commands do."""
-        return modes.find(
-            "auto", host.roots, Wanted(nvml=FakeNvml(self.reported), stat_node=stat_node)
+        return modes.discover(
+            "auto", host.roots, DiscoveryOptions(nvml=FakeNvml(self.reported), stat_node=stat_node)
         )

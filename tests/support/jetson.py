@@ -10,7 +10,7 @@ import os
 import stat
 from dataclasses import dataclass
 
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.nvml.model import NvmlGpu
 from nvct.host.tegra import board as tegra
 from nvct.host.tegra import csv
@@ -76,7 +76,7 @@ class Board:
         self.host.write(f"{FOLDER}/devices.csv", self.devices)
         self.host.write(f"{FOLDER}/drivers.csv", self.drivers)
         keywords = {"stat_node": stat_node, "nvml": FakeNvml(gpus) if gpus else None, **wanted}
-        return tegra.find(self.host.roots, Wanted(**keywords))  # type: ignore[arg-type]
+        return tegra.discover(self.host.roots, DiscoveryOptions(**keywords))  # type: ignore[arg-type]
 
 
 def node_paths(inventory: Inventory) -> dict[str, list[str]]:

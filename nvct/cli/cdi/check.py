@@ -75,14 +75,14 @@ def _look(settings: Config, *, required: bool) -> tuple[Inventory | None, str]:
         HostError: there is no driver where the command line says that it is.
     """
     from nvct.compile import farm_plan, live_host
-    from nvct.host.discovery_options import Wanted
+    from nvct.host.discovery_options import DiscoveryOptions
 
     try:
         return live_host.look(settings), ""
     except HostError as error:
         if required:
             raise
-        view = farm_plan.loaded_view(settings, live_host.roots_of(settings), Wanted())
+        view = farm_plan.loaded_view(settings, live_host.roots_of(settings), DiscoveryOptions())
         return view, "; ".join([error.message, *(view.warnings if view else ())])
 
 

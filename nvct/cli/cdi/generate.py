@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from nvct.cdi.types import Spec
     from nvct.config.model import Config
-    from nvct.host.discovery_options import Wanted
+    from nvct.host.discovery_options import DiscoveryOptions
     from nvct.host.model import Capability, Inventory
     from nvct.spec.generate import Options
 
@@ -107,11 +107,11 @@ def generate(**given: Any) -> None:  # noqa: ANN401  the options above, each wit
     write_specs(_split(spec, wanted.flags), inventory, given["output"], form, limit)
 
 
-def _look(given: Given, settings: Config, wanted: Wanted) -> Inventory:
+def _look(given: Given, settings: Config, options: DiscoveryOptions) -> Inventory:
     from nvct.compile import live_host
 
     said = any(given[name] for name in ELSEWHERE)
-    return live_host.seen(settings, wanted, given["mode"].lower(), elsewhere=said)
+    return live_host.seen(settings, options, given["mode"].lower(), elsewhere=said)
 
 
 def _settings(given: Given) -> Config:
@@ -119,15 +119,15 @@ def _settings(given: Given) -> Config:
     return settings_in_force(given["config"], given["driver_root"], given["dev_root"])
 
 
-def _wanted(given: Given, needs: frozenset[Capability]) -> Wanted:
+def _wanted(given: Given, needs: frozenset[Capability]) -> DiscoveryOptions:
     """Return how to look; say which feature flags have no effect."""
     from nvct.host import flags
-    from nvct.host.discovery_options import Wanted
+    from nvct.host.discovery_options import DiscoveryOptions
 
     known, warnings = flags.parse(flat(given["feature_flag"]))
     for warning in warnings:
         say(f"warning: {warning}")
-    return Wanted(
+    return DiscoveryOptions(
         search_paths=flat(given["library_search_path"]),
         config_search_paths=flat(given["config_search_path"]),
         csv_files=flat(given["csv_files"]) or None,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from nvct.cli.container.arguments import Parsed
     from nvct.config.model import Config
-    from nvct.host.discovery_options import Wanted
+    from nvct.host.discovery_options import DiscoveryOptions
     from nvct.host.model import Inventory
     from nvct.host.nvml.session import NvmlSession
     from nvct.host.roots import Roots
@@ -247,18 +247,18 @@ def _same_root(roots: Roots, configured: str) -> None:
         )
 
 
-def _wanted(said: Parsed, roots: Roots) -> Wanted:
+def _wanted(said: Parsed, roots: Roots) -> DiscoveryOptions:
     """Return how to look: with --ldcache in the folders that it lists, as libnvidia-container.
 
     Raises:
         HostError: the cache cannot be read.
     """
-    from nvct.host.discovery_options import Wanted
+    from nvct.host.discovery_options import DiscoveryOptions
 
-    wanted = Wanted(compat32=True)
+    options = DiscoveryOptions(compat32=True)
     path = said.text("ldcache")
     if not path:
-        return wanted
+        return options
     from nvct.host.roots import join
     from nvct.linux import ldcache
 
@@ -270,7 +270,7 @@ def _wanted(said: Parsed, roots: Roots) -> Wanted:
         raise HostError(f"--ldcache: {place} cannot be read: {error.strerror}") from error
     folders = dict.fromkeys(os.path.dirname(entry[1]) for entry in cache.entries)
     places = [join(roots.driver_root, folder) for folder in folders if folder.startswith("/")]
-    return replace(wanted, search_paths=tuple(places))
+    return replace(options, search_paths=tuple(places))
 
 
 def _load_modules(roots: Roots, log: Log) -> None:

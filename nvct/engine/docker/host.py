@@ -135,7 +135,7 @@ def look(
         get: does an HTTP GET on a daemon's socket.
     """
     found = [p for p in processes.running(proc, files.root) if p.engine == "docker"]
-    other = pci.elsewhere(roots)
+    other = pci.bound_elsewhere(roots)
     return DockerHost(
         client=client(files, environ),
         daemons=tuple(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the driver's device nodes: control nodes, GPUs, and capabilities (MIG, IMEX).
+"""Makes the driver's device nodes: control nodes, GPUs, and capabilities (MIG, IMEX).
 
-Contract: numbers come from the kernel's own tables, permissions from the driver's parameters. A
-node that is there is verified: one with other numbers, or no node at all, is replaced by rename.
-`plan` looks and changes nothing, `carry_out` changes what was planned, `shell` shows it.
+Contract: numbers come from the kernel's tables, permissions from the driver's parameters. An
+existing node is verified: one with wrong numbers, or another kind of file, is replaced by rename.
+`plan_nodes` changes nothing, `make_nodes` executes a plan, `shell_commands` prints a step.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["control", "gpu", "cap"]
 KINDS: tuple[Kind, ...] = ("control", "gpu", "cap")
 
-# nvidia-modprobe and the open kernel modules: 255 and 254 are fixed, uvm counts from 0. Before
-# driver 550.40 the major's name was nvidia-frontend; newer ones list nvidiactl and nvidia-modeset
-# as well, with the same number.
+# As nvidia-modprobe and the open kernel modules: 255 and 254 are fixed, uvm counts from 0. Before
+# driver 550.40 the major's name was nvidia-frontend; later ones also list nvidiactl and
+# nvidia-modeset, with the same number.
 CONTROL: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("nvidiactl", 255, ("nvidiactl", "nvidia", "nvidia-frontend")),
     ("nvidia-modeset", 254, ("nvidia-modeset", "nvidia", "nvidia-frontend")),
@@ -47,10 +47,10 @@ PERMISSIONS = 0o777
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permissions:
-    """What the driver says of its nodes.
+    """Mode and owner of the driver's nodes.
 
     Attributes:
-        modify: whether nodes that are there are to be given these permissions.
+        modify: whether existing nodes are to get these permissions.
     """
 
     mode: int = 0o666
@@ -60,8 +60,8 @@ class Permissions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """A node as it has to be; path is the host's."""
+class ExpectedNode:
+    """A node as it must be; path is the host's."""
 
     path: str
     major: int
@@ -70,43 +70,43 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What has to be done about one node, and why.
+class NodeStep:
+    """The action on one node.
 
     Attributes:
-        action: "make", "replace" what has that name, change "permissions", or "keep".
-        was: what is there now, in words; "" where nothing is.
+        action: "make", "replace" the file of that name, change "permissions", or "keep".
+        was: the existing file, in words; "" if there is none.
     """
 
-    node: Node
+    node: ExpectedNode
     action: Literal["make", "replace", "permissions", "keep"]
     was: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The steps, and the names in /proc/devices that are missing for others."""
+class NodePlan:
+    """The steps, and the names that are missing in /proc/devices."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[NodeStep, ...]
     missing: tuple[str, ...] = ()
 
 
-def plan(roots: Roots, kinds: Sequence[Kind], findings: Findings) -> Plan:
-    """Compare the nodes that the driver has with those that are there.
+def plan_nodes(roots: Roots, kinds: Sequence[Kind], findings: Findings) -> NodePlan:
+    """Compare the nodes that the driver needs with the existing ones.
 
     Raises:
-        HostError: a node cannot be looked at, or a directory has a node's name.
+        HostError: a node is unreadable, or a directory has a node's name.
     """
-    nodes, missing = wanted(roots, kinds, findings)
-    return Plan(steps=tuple(_step(node) for node in nodes), missing=missing)
+    nodes, missing = expected_nodes(roots, kinds, findings)
+    return NodePlan(steps=tuple(_step(node) for node in nodes), missing=missing)
 
 
-def wanted(
+def expected_nodes(
     roots: Roots, kinds: Sequence[Kind], findings: Findings
-) -> tuple[list[Node], tuple[str, ...]]:
-    """Return the nodes that the driver has, by path, and the majors that it lacks."""
+) -> tuple[list[ExpectedNode], tuple[str, ...]]:
+    """Return the nodes that the driver needs, by path, and the names of missing majors."""
     majors = procfs.majors(roots)
-    nodes: list[Node] = []
+    nodes: list[ExpectedNode] = []
     missing: dict[str, None] = {}
     for name, minor, names, permissions in _names(roots, kinds, findings):
         major = next((majors[n] for n in names if n in majors), None)
@@ -114,12 +114,12 @@ def wanted(
             missing[names[0] if len(names) == 1 else "nvidia"] = None
             continue
         path = f"{roots.dev}/{name}"
-        nodes.append(Node(path=path, major=major, minor=minor, permissions=permissions))
+        nodes.append(ExpectedNode(path=path, major=major, minor=minor, permissions=permissions))
     return sorted(nodes, key=lambda node: node.path), tuple(missing)
 
 
-def lack(missing: Sequence[str], roots: Roots) -> HostError:
-    """Return what to say about nodes that could not be made."""
+def missing_majors_error(missing: Sequence[str], roots: Roots) -> HostError:
+    """Return the error for nodes that cannot be made."""
     modules = dict.fromkeys(MODULE_OF.get(name, name) for name in missing)
     return HostError(
         f"{roots.proc}/devices has no {' and no '.join(missing)}: nodes of "
@@ -140,30 +140,30 @@ def _names(
             findings.warn(f"the GPU at {gpu.bus_id} has no device minor yet: no node for it")
         else:
             yield f"nvidia{gpu.minor}", gpu.minor, GPU_MAJORS, general
-    for minor, own in capabilities(roots) if "cap" in kinds else ():
-        yield f"nvidia-caps/nvidia-cap{minor}", minor, CAP_MAJORS, own
+    for minor, permissions in capabilities(roots) if "cap" in kinds else ():
+        yield f"nvidia-caps/nvidia-cap{minor}", minor, CAP_MAJORS, permissions
 
 
 def capabilities(roots: Roots) -> list[tuple[int, Permissions]]:
-    """Return the minors of the capabilities that there are, with their own permissions.
+    """Return the minors of the capabilities, with the permissions of each.
 
     Every file below capabilities that names a minor is one: MIG's config and monitor, each
     instance's access, fabric-imex-mgmt.
     """
-    found = {}
+    by_minor = {}
     for folder, _, names in os.walk(f"{roots.proc}/driver/nvidia/capabilities"):
         for name in names:
             text = procfs.read_text(f"{folder}/{name}") or ""
             fields: dict[str, str] = dict(FIELD.findall(text))
             if "DeviceFileMinor" in fields:
-                found[int(fields["DeviceFileMinor"])] = parse_permissions(text)
-    return sorted(found.items(), key=lambda item: item[0])
+                by_minor[int(fields["DeviceFileMinor"])] = parse_permissions(text)
+    return sorted(by_minor.items(), key=lambda item: item[0])
 
 
 def parse_permissions(text: str) -> Permissions:
-    """Parse driver/nvidia/params, or the file of a capability; what is missing has its default.
+    """Parse driver/nvidia/params or a capability's file; a missing field has its default.
 
-    The names and defaults are those that nvidia-modprobe reads; all numbers are decimal.
+    The names and defaults are those of nvidia-modprobe; all numbers are decimal.
     """
     fields: dict[str, str] = dict(FIELD.findall(text))
     modify = fields.get("ModifyDeviceFiles", fields.get("DeviceFileModify", "1"))
@@ -175,35 +175,37 @@ def parse_permissions(text: str) -> Permissions:
     )
 
 
-def _step(node: Node) -> Step:
+def _step(node: ExpectedNode) -> NodeStep:
     try:
-        found = os.lstat(node.path)
+        status = os.lstat(node.path)
     except (FileNotFoundError, NotADirectoryError):
-        return Step(node=node, action="make")
+        return NodeStep(node=node, action="make")
     except OSError as error:
         raise HostError(f"cannot look at {node.path}: {error.strerror}") from error
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise HostError(f"{node.path} is a directory, no device node", hint="remove it")
-    if not stat.S_ISCHR(found.st_mode):
-        kind = "a link" if stat.S_ISLNK(found.st_mode) else "no device node"
-        return Step(node=node, action="replace", was=kind)
-    numbers = os.major(found.st_rdev), os.minor(found.st_rdev)
+    if not stat.S_ISCHR(status.st_mode):
+        kind = "a link" if stat.S_ISLNK(status.st_mode) else "no device node"
+        return NodeStep(node=node, action="replace", was=kind)
+    numbers = os.major(status.st_rdev), os.minor(status.st_rdev)
     if numbers != (node.major, node.minor):
-        return Step(node=node, action="replace", was=f"device {numbers[0]}:{numbers[1]}")
-    wanted_now = node.permissions
-    now = (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid)
-    if not wanted_now.modify or now == (wanted_now.mode, wanted_now.uid, wanted_now.gid):
-        return Step(node=node, action="keep")
-    return Step(node=node, action="permissions", was=f"mode {now[0]:04o} of {now[1]}:{now[2]}")
+        return NodeStep(node=node, action="replace", was=f"device {numbers[0]}:{numbers[1]}")
+    permissions = node.permissions
+    current = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
+    if not permissions.modify or current == (permissions.mode, permissions.uid, permissions.gid):
+        return NodeStep(node=node, action="keep")
+    return NodeStep(
+        node=node, action="permissions", was=f"mode {current[0]:04o} of {current[1]}:{current[2]}"
+    )
 
 
-def carry_out(planned: Plan, kernel: Kernel) -> None:
-    """Do what was planned; folders of nodes are made.
+def make_nodes(plan: NodePlan, kernel: Kernel) -> None:
+    """Execute a plan; missing directories of nodes are made.
 
     Raises:
-        HostError: the kernel refused; nodes before that one are made.
+        HostError: the kernel refused a call; the nodes before that one are made.
     """
-    for step in planned.steps:
+    for step in plan.steps:
         try:
             _do(step, kernel)
         except OSError as error:
@@ -220,23 +222,23 @@ _HINTS: dict[type[OSError], str] = {
 _VERBS = {"make": "make", "replace": "replace", "permissions": "change", "keep": "keep"}
 
 
-def _do(step: Step, kernel: Kernel) -> None:
+def _do(step: NodeStep, kernel: Kernel) -> None:
     node, folder = step.node, os.path.dirname(step.node.path)
     if step.action == "keep":
         return
     if step.action == "permissions":
         _permit(node.path, node.permissions, kernel)
         return
-    # nvidia-caps is in dev, which may have to be made, too; a dev root is the caller's to make.
+    # A missing dev/ is made together with nvidia-caps; the caller makes a missing dev root.
     above = [os.path.dirname(folder)] if folder.endswith("/nvidia-caps") else []
     for path in (*above, folder):
         if not os.path.isdir(path):
             kernel.mkdir(path, 0o755)
-            kernel.chmod(path, 0o755)  # mkdir's mode is cut by the umask
+            kernel.chmod(path, 0o755)  # the umask restricts mkdir's mode
     aside = f"{folder}/{temporary_name()}"
     kernel.mknod(aside, stat.S_IFCHR, os.makedev(node.major, node.minor))
     try:
-        # Nobody can open it before it has its owner and mode, and its name is never missing.
+        # Only rename makes it visible: with its owner and mode, and without a gap.
         _permit(aside, node.permissions, kernel)
         kernel.rename(aside, node.path)
     except BaseException:
@@ -246,11 +248,11 @@ def _do(step: Step, kernel: Kernel) -> None:
 
 def _permit(path: str, permissions: Permissions, kernel: Kernel) -> None:
     kernel.lchown(path, permissions.uid, permissions.gid)
-    kernel.chmod(path, permissions.mode)  # after the owner: chown(2) takes bits off
+    kernel.chmod(path, permissions.mode)  # after the owner: chown(2) clears bits
 
 
-def shell(step: Step) -> list[str]:
-    """Return the commands that would do a step, as an admin would write them."""
+def shell_commands(step: NodeStep) -> list[str]:
+    """Return the shell commands of a step."""
     node, permissions = step.node, step.node.permissions
     path = _quoted(node.path)
     owner = f"chown {permissions.uid}:{permissions.gid} {path}"
@@ -265,14 +267,14 @@ def shell(step: Step) -> list[str]:
     return lines
 
 
-def say(step: Step) -> str:
-    """Return what was done in a step as a sentence, "" where nothing was."""
+def describe(step: NodeStep) -> str:
+    """Return a sentence about an executed step, "" if it changed nothing."""
     node = step.node
     if step.action == "keep":
         return ""
     if step.action == "permissions":
-        now = node.permissions
-        return f"{node.path} had {step.was}: now {now.mode:04o} of {now.uid}:{now.gid}"
+        new = node.permissions
+        return f"{node.path} had {step.was}: now {new.mode:04o} of {new.uid}:{new.gid}"
     numbers = f"{node.major}:{node.minor}"
     if step.action == "replace":
         return f"{node.path} was {step.was}: now device {numbers}"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Links /dev/char/MAJOR:MINOR to the driver's device nodes.
 
-systemd and runc look a device up there when they write cgroup rules; the driver's nodes, which
-no udev rule knows, lack these links, and a `systemctl daemon-reload` then takes the GPUs away from
-running containers. Contract: a link that leads elsewhere, or whose number the node no longer
-has, is corrected; udev's relative links are as good as ours and stay.
+systemd and runc look up devices there for cgroup rules. No udev rule makes these links for the
+driver's nodes; without them, `systemctl daemon-reload` takes the GPUs away from running
+containers. Contract: a link with another target, or with a number that its node no longer has, is
+corrected; udev's relative links are correct and stay.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nvct.host.roots import Roots
     from nvct.linux.kernel import Kernel
 
-# As nvidia-container-toolkit v1.20: these are no GPUs', and their modules make links themselves.
+# As nvidia-container-toolkit v1.20: these nodes are no GPUs', and their modules make the links.
 NOT_LINKED = ("nvidia-fs", "nvidia-nvswitch", "nvidia-nvlink")
 FOLDERS = ("", "nvidia-caps", "nvidia-caps-imex-channels")
 NUMBERS = re.compile(r"(\d+):(\d+)")
@@ -39,8 +39,8 @@ PCI_DISPLAY = "0x03"  # the base class of both VGA and 3D controllers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What has to be done about one link; target is "" where it has to go."""
+class LinkStep:
+    """The action on one link; target is "" for a link to remove."""
 
     path: str
     target: str
@@ -49,38 +49,39 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The steps by number, and the names in /proc/devices that are missing for others."""
+class LinkPlan:
+    """The steps by device number, and the names that are missing in /proc/devices."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[LinkStep, ...]
     missing: tuple[str, ...] = ()
 
 
-def plan(roots: Roots, folder: str, findings: Findings, *, create_all: bool) -> Plan:
+def plan_links(roots: Roots, folder: str, findings: Findings, *, create_all: bool) -> LinkPlan:
     """Compare the links that the nodes need with those in a folder.
 
     Args:
-        roots: where the nodes and the kernel's tables are.
+        roots: the directories of the nodes and of the kernel's tables.
         folder: usually /dev/char.
-        findings: hears of a GPU that has no number yet.
+        findings: gets a warning for each GPU that has no minor yet.
         create_all: also for nodes that may be made later: every GPU and MIG instance.
 
     Raises:
-        HostError: the folder cannot be read.
+        HostError: the folder is unreadable.
     """
     missing: tuple[str, ...] = ()
     nodes = dict(_existing(roots))
     if create_all:
         possible, missing = _possible(roots, findings)
-        # A node with wrong numbers must not get a link in place of the right one.
+        # The link belongs to the right node, not to an existing one with wrong numbers.
         nodes = {n: path for n, path in nodes.items() if path not in possible.values()} | possible
     links = _links(folder)
     steps = [_step(folder, n, path, links.get(n)) for n, path in sorted(nodes.items())]
     stale = (n for n in sorted(links) if n not in nodes and _is_stale(folder, n, links[n], nodes))
     steps += [
-        Step(path=_name(folder, n), target="", action="remove", was=links[n] or "") for n in stale
+        LinkStep(path=_name(folder, n), target="", action="remove", was=links[n] or "")
+        for n in stale
     ]
-    return Plan(steps=tuple(steps), missing=missing)
+    return LinkPlan(steps=tuple(steps), missing=missing)
 
 
 def _existing(roots: Roots) -> Iterator[tuple[tuple[int, int], str]]:
@@ -90,30 +91,30 @@ def _existing(roots: Roots) -> Iterator[tuple[tuple[int, int], str]]:
             if folder == "" and not name.startswith("nvidia"):
                 continue
             path = f"{directory}/{name}"
-            found = None if name.startswith(NOT_LINKED) else _numbers(path)
-            if found:
-                yield found, path
+            numbers = None if name.startswith(NOT_LINKED) else _numbers(path)
+            if numbers:
+                yield numbers, path
 
 
 def _possible(
     roots: Roots, findings: Findings
 ) -> tuple[dict[tuple[int, int], str], tuple[str, ...]]:
-    """Return the nodes that there are or may be, by number, and the majors that are missing."""
-    nodes, missing = device_nodes.wanted(roots, device_nodes.KINDS, findings)
-    found = {(node.major, node.minor): node.path for node in nodes}
+    """Return existing and possible nodes by number, and the names of missing majors."""
+    nodes, missing = device_nodes.expected_nodes(roots, device_nodes.KINDS, findings)
+    by_number = {(node.major, node.minor): node.path for node in nodes}
     majors = procfs.majors(roots)
     nvidia = majors.get("nvidia", majors.get("nvidia-frontend"))
     gpus = [gpu.minor for gpu in procfs.gpus(roots) if gpu.minor is not None]
-    if not gpus:  # as long as no GPU is initialized, the bus tells how many there are
+    if not gpus:  # until a GPU is initialized, the PCI bus has their number
         gpus = list(range(_count_on_bus(roots)))
     if nvidia is not None:
-        found.update({(nvidia, minor): f"{roots.dev}/nvidia{minor}" for minor in gpus})
+        by_number.update({(nvidia, minor): f"{roots.dev}/nvidia{minor}" for minor in gpus})
     caps = majors.get("nvidia-caps")
     for name, minor in mig.minors(roots).items() if caps is not None else ():
         match = GPU_CAP.match(name)
         if match is None or int(match[1]) in gpus:
-            found[caps or 0, minor] = f"{roots.dev}/nvidia-caps/nvidia-cap{minor}"
-    return found, missing
+            by_number[caps or 0, minor] = f"{roots.dev}/nvidia-caps/nvidia-cap{minor}"
+    return by_number, missing
 
 
 def _count_on_bus(roots: Roots) -> int:
@@ -127,51 +128,51 @@ def _count_on_bus(roots: Roots) -> int:
 
 
 def _numbers(path: str) -> tuple[int, int] | None:
-    """Return the numbers of the character device that a path leads to."""
+    """Return the numbers of the character device that a path leads to, None for other files."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError):
         return None
-    if not stat.S_ISCHR(found.st_mode):
+    if not stat.S_ISCHR(status.st_mode):
         return None
-    return os.major(found.st_rdev), os.minor(found.st_rdev)
+    return os.major(status.st_rdev), os.minor(status.st_rdev)
 
 
 def _links(folder: str) -> dict[tuple[int, int], str | None]:
-    """Return what there is by number: a link's text, None for what is no link."""
+    """Return the entries of a folder by number: the text of a link, None for another file."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise HostError(f"cannot read {folder}: {error.strerror}") from error
-    found: dict[tuple[int, int], str | None] = {}
+    entries: dict[tuple[int, int], str | None] = {}
     for name in names:
         if match := NUMBERS.fullmatch(name):
             path = f"{folder}/{name}"
-            found[int(match[1]), int(match[2])] = (
+            entries[int(match[1]), int(match[2])] = (
                 os.readlink(path) if os.path.islink(path) else None
             )
-    return found
+    return entries
 
 
-def _step(folder: str, number: tuple[int, int], target: str, now: str | None) -> Step:
+def _step(folder: str, number: tuple[int, int], target: str, text: str | None) -> LinkStep:
     path = _name(folder, number)
-    if now is None and not os.path.lexists(path):
-        return Step(path=path, target=target, action="make")
-    # udev's "../nvidia0" is right, and so is whatever leads to the device; a node that is not
-    # there yet can only be compared by name.
-    if _numbers(path) == number or (now is not None and _leads_to(folder, now) == target):
-        return Step(path=path, target=target, action="keep")
-    if now is None:
-        return Step(path=path, target=target, action="blocked")
-    return Step(path=path, target=target, action="replace", was=now)
+    if text is None and not os.path.lexists(path):
+        return LinkStep(path=path, target=target, action="make")
+    # udev's "../nvidia0" is right, as is any link to the device; a link to a node that does not
+    # exist yet can only be compared by name.
+    if _numbers(path) == number or (text is not None and _leads_to(folder, text) == target):
+        return LinkStep(path=path, target=target, action="keep")
+    if text is None:
+        return LinkStep(path=path, target=target, action="blocked")
+    return LinkStep(path=path, target=target, action="replace", was=text)
 
 
 def _is_stale(
     folder: str, number: tuple[int, int], text: str | None, nodes: dict[tuple[int, int], str]
 ) -> bool:
-    """Tell whether a link leads to one of the nodes, which now has another number."""
+    """Return whether a link leads to one of the nodes, which now has another number."""
     return (
         text is not None
         and _leads_to(folder, text) in nodes.values()
@@ -187,17 +188,17 @@ def _name(folder: str, number: tuple[int, int]) -> str:
     return f"{folder}/{number[0]}:{number[1]}"
 
 
-def carry_out(planned: Plan, folder: str, kernel: Kernel) -> None:
-    """Make, replace and remove links as planned; the folder is made where it is missing.
+def update_links(plan: LinkPlan, folder: str, kernel: Kernel) -> None:
+    """Execute a plan: make, replace and remove links; a missing folder is made.
 
     Raises:
-        HostError: the kernel refused; links before that one are made.
+        HostError: the kernel refused a call; the links before that one are made.
     """
     path = folder
     try:
-        if planned.steps and not os.path.isdir(folder):
+        if plan.steps and not os.path.isdir(folder):
             kernel.mkdir(folder, 0o755)
-        for step in planned.steps:
+        for step in plan.steps:
             path = step.path
             _do(step, folder, kernel)
     except OSError as error:
@@ -205,7 +206,7 @@ def carry_out(planned: Plan, folder: str, kernel: Kernel) -> None:
         raise HostError(f"cannot make {path}: {error.strerror}", hint=hint) from error
 
 
-def _do(step: Step, folder: str, kernel: Kernel) -> None:
+def _do(step: LinkStep, folder: str, kernel: Kernel) -> None:
     if step.action == "make":
         kernel.symlink(step.target, step.path)
     elif step.action == "replace":
@@ -216,8 +217,8 @@ def _do(step: Step, folder: str, kernel: Kernel) -> None:
         kernel.unlink(step.path)
 
 
-def shell(step: Step) -> list[str]:
-    """Return the command that would do a step."""
+def shell_commands(step: LinkStep) -> list[str]:
+    """Return the shell commands of a step."""
     from shlex import quote
 
     if step.action in ("make", "replace"):
@@ -226,8 +227,8 @@ def shell(step: Step) -> list[str]:
     return [f"rm {quote(step.path)}"] if step.action == "remove" else []
 
 
-def say(step: Step) -> str:
-    """Return what was corrected in a step as a sentence, "" where nothing was."""
+def describe(step: LinkStep) -> str:
+    """Return a sentence about an executed step, "" if it corrected nothing."""
     if step.action == "replace":
         return f"{step.path} led to {step.was}: now {step.target}"
     if step.action == "remove":

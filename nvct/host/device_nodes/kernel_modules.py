@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Load the driver's kernel modules, from the driver root where that is not the host's own."""
+"""Loads the driver's kernel modules; those of another driver root by chroot."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    # Runs a program; returns its exit status and what it said, and raises OSError without one.
+    # Runs a program; returns its exit status and last line; raises OSError if it does not start.
     Run: TypeAlias = Callable[[Sequence[str]], tuple[int, str]]
 
 MODULES = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 OPTIONAL = ("nvidia-modeset",)
-"""Drivers that were installed for computing alone lack it, and containers do not need it."""
+"""A driver that is installed for computing only lacks it, and containers do not need it."""
 MODPROBE = "/sbin/modprobe"
 
 
@@ -29,22 +29,22 @@ def commands(driver_root: str) -> list[list[str]]:
 
 
 def run(argv: Sequence[str]) -> tuple[int, str]:
-    """Run a program and return its exit status and the last line that it wrote."""
-    done = subprocess.run(
+    """Run a program; return its exit status and the last line of its output."""
+    completed = subprocess.run(
         argv, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )  # fmt: skip
-    lines = done.stdout.decode(errors="replace").strip().splitlines()
-    return done.returncode, lines[-1] if lines else ""
+    lines = completed.stdout.decode(errors="replace").strip().splitlines()
+    return completed.returncode, lines[-1] if lines else ""
 
 
 def load(driver_root: str, run: Run, sys_root: str = "/sys") -> list[str]:
-    """Load the modules, and return warnings about those that nobody needs and that failed.
+    """Load the modules; return a warning for each optional one that fails.
 
-    A module that is loaded is left alone: a host that may only be read has no modprobe.
+    A loaded module is skipped: a host with a read-only root may have no modprobe.
 
     Raises:
-        HostError: a module that every use of a GPU needs cannot be loaded.
+        HostError: a required module cannot be loaded.
     """
     warnings = []
     for argv in commands(driver_root):
@@ -52,12 +52,12 @@ def load(driver_root: str, run: Run, sys_root: str = "/sys") -> list[str]:
         if os.path.isdir(f"{sys_root}/module/{name.replace('-', '_')}"):
             continue
         try:
-            status, said = run(argv)
+            status, output = run(argv)
         except OSError as error:
-            status, said = 1, error.strerror or str(error)
+            status, output = 1, error.strerror or str(error)
         if status == 0:
             continue
-        text = f"cannot load module {name} ({' '.join(argv)}): {said or f'status {status}'}"
+        text = f"cannot load module {name} ({' '.join(argv)}): {output or f'status {status}'}"
         if name not in OPTIONAL:
             raise HostError(
                 text, hint="is the driver built for this kernel? run as root; see dmesg"

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs of the driver that containers get.
 
-Contract: a program is taken from the driver root alone, never from the PATH of the host beside
-it (nvidia-container-toolkit v1.20 does that, and may mix two drivers). No setuid program is in
-the list, and one that is setuid all the same is left out.
+Contract: programs come from the driver root only. nvidia-container-toolkit v1.20 also searches
+the PATH of the host, which may mix two drivers. A setuid or setgid program is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from nvct.paths import DEFAULT_PATH_DIRS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.host.driver.tree import Found, Tree
+    from nvct.host.driver.tree import Tree, TreeFile
     from nvct.host.model import Capability, Findings
     from nvct.host.roots import Roots
 
@@ -45,26 +44,26 @@ LEFT_OUT = {
     "nvidia-fabricmanager-start.sh": "it starts a daemon of the host",
     "nvswitch-audit": "a tool for the fabric's administrator",
 }
-# Not of the default PATH: where Bottlerocket, Google's installer and Flatcar have the programs if
-# the driver root is /.
+# Directories outside the default PATH: Bottlerocket, Google's installer and Flatcar have the
+# programs there if the driver root is /.
 MORE_DIRS = ("/usr/libexec/nvidia/tesla/bin", "/usr/local/nvidia/bin", "/opt/bin")
 S_IXANY, S_ISUID = 0o111, 0o6000
 
 
-def find(tree: Tree, roots: Roots, findings: Findings) -> list[DriverFile]:
-    """Return the programs, each from the first directory of the usual PATH that has it."""
+def find_binaries(tree: Tree, roots: Roots, findings: Findings) -> list[DriverFile]:
+    """Return the programs, each from the first directory of the default PATH that has it."""
     real = {path: tree.directory(path) for path in (*DEFAULT_PATH_DIRS, *MORE_DIRS)}
     directories = {path: folder for path, folder in real.items() if folder is not None}
     files = []
     for name, capability in PROGRAMS:
-        found = _first(tree, directories, name, findings)
-        if found is None:
+        program = _first(tree, directories, name, findings)
+        if program is None:
             continue
-        # A link (Debian's alternatives) is mounted under its own name.
+        # A link (Debian's alternatives) is mounted at its own name.
         files.append(
             DriverFile(
-                host_path=tree.host_path(found.real),
-                container_path=roots.container_path(tree.host_path(found.path)),
+                host_path=tree.host_path(program.real),
+                container_path=roots.container_path(tree.host_path(program.path)),
                 reason="program of the driver",
                 kind="binary",
                 capability=capability,
@@ -80,19 +79,21 @@ def find(tree: Tree, roots: Roots, findings: Findings) -> list[DriverFile]:
     return files
 
 
-def _first(tree: Tree, directories: dict[str, str], name: str, findings: Findings) -> Found | None:
-    """Return a program under the name by which the PATH has it."""
+def _first(
+    tree: Tree, directories: dict[str, str], name: str, findings: Findings
+) -> TreeFile | None:
+    """Return a program at its path in the first directory that has it."""
     for directory, real in directories.items():
-        found = tree.find_in(real, name)
-        if found is None:
+        program = tree.file_in(real, name)
+        if program is None:
             continue
-        path = tree.host_path(found.real)
-        if not found.mode & S_IXANY:
+        path = tree.host_path(program.real)
+        if not program.mode & S_IXANY:
             findings.leave_out(path, "not executable")
-        elif found.mode & S_ISUID:
+        elif program.mode & S_ISUID:
             findings.leave_out(path, "setuid or setgid")
         elif not driver_names.is_safe(path):
             continue
         else:
-            return found._replace(path=join(directory, name))
+            return program._replace(path=join(directory, name))
     return None

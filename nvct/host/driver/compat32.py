@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""32-bit libraries of the driver: the same rule in other directories, for another machine.
+"""32-bit libraries of the driver: the rules of `libraries`, other directories, another machine.
 
-Contract: a container gets them only where they are asked for by name; "all" has none, as in CDI
-specs of nvidia-container-toolkit. A file that is not certainly 32-bit is not taken.
+Contract: a container gets them only if it requests compat32 by name; "all" does not include them,
+as in CDI specs of nvidia-container-toolkit. A file must have the ELF header of the 32-bit machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nvct.host.driver.libraries import Search
     from nvct.host.model import DriverFile
 
-# Debian's triplets; lib32 of Arch and Debian's bi-arch packages; /usr/lib of Fedora and openSUSE.
+# Debian's triplets; lib32 of Arch and of Debian's bi-arch packages; /usr/lib of Fedora, openSUSE.
 TRIPLETS = {"i386": "i386-linux-gnu", "arm": "arm-linux-gnueabihf"}
 OWN_DIRS = (
     "/usr/lib/{}", "/usr/lib/{}/nvidia/current", "/lib/{}", "/usr/lib32", "/lib32",
@@ -30,40 +30,42 @@ OWN_DIRS = (
 SHARED_DIRS = ("/usr/lib", "/lib")
 
 
-def find(
-    search: Search, version: str, taken: Iterable[DriverFile], *, wanted: bool
+def find_compat32(
+    search: Search, version: str, taken: Iterable[DriverFile], *, included: bool
 ) -> list[DriverFile]:
-    """Return the 32-bit libraries, sorted by container path, none unless they are wanted.
+    """Return the 32-bit libraries, sorted by container path; none unless `included`.
 
-    `taken` are the libraries of this machine. What is not wanted is left out without a look into
-    the files.
+    `taken` are the libraries of this machine. Unless `included`, the 32-bit libraries are left out
+    and their files are not read.
     """
     machine = COMPAT_MACHINES.get(search.machine)
     if machine is None:
         return []
     tree = search.tree
-    own = libraries.real_directories(tree, [d.format(TRIPLETS[machine]) for d in OWN_DIRS])
-    seen = {file.host_path for file in taken}
-    if not wanted:
-        for found, _ in libraries.candidates(search, version, own):
-            if tree.host_path(found.real) not in seen:
-                search.findings.leave_out(tree.host_path(found.real), COMPAT_REASON)
-        for path in (join(directory, name) for directory in own for name in tree.names(directory)):
+    own_dirs = libraries.real_directories(tree, [d.format(TRIPLETS[machine]) for d in OWN_DIRS])
+    taken_paths = {file.host_path for file in taken}
+    if not included:
+        for candidate, _ in libraries.candidates(search, version, own_dirs):
+            if tree.host_path(candidate.real) not in taken_paths:
+                search.findings.leave_out(tree.host_path(candidate.real), COMPAT_REASON)
+        for path in (
+            join(directory, name) for directory in own_dirs for name in tree.names(directory)
+        ):
             if graphics.PLATFORM.fullmatch(path.rpartition("/")[2]):
                 search.findings.leave_out(tree.host_path(path), COMPAT_REASON)
         return []
-    # What is no 32-bit library in a shared directory has been judged as this machine's already.
+    # `libraries` has already reported the 64-bit files of the shared directories.
     other = search._replace(machine=machine, findings=Findings())
-    dirs = libraries.real_directories(tree, [*own, *SHARED_DIRS, *_cached_dirs(other)])
+    dirs = libraries.real_directories(tree, [*own_dirs, *SHARED_DIRS, *_cached_dirs(other)])
     files: dict[str, DriverFile] = {}
-    for found, reason in libraries.candidates(search, version, dirs):
-        if found.real in files or tree.host_path(found.real) in seen:
+    for candidate, reason in libraries.candidates(search, version, dirs):
+        if candidate.real in files or tree.host_path(candidate.real) in taken_paths:
             continue
-        headers = libraries.read_headers(other, found)
-        file = libraries.make(other, found, reason, "compat32") if headers else None
+        headers = libraries.read_headers(other, candidate)
+        file = libraries.make_library(other, candidate, reason, "compat32") if headers else None
         if file is not None:
-            files[found.real] = replace(file, reason=f"32-bit; {reason}")
-    for file in graphics.platform_libraries(other, own):
+            files[candidate.real] = replace(file, reason=f"32-bit; {reason}")
+    for file in graphics.platform_libraries(other, own_dirs):
         files[file.host_path] = replace(
             file, reason=f"32-bit; {file.reason}", capability="compat32"
         )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configuration files by which loaders find the driver: Vulkan, EGL, OpenCL, Xorg, OptiX.
 
-Contract: a file is looked for in /etc and the data directories of the driver root, the first
-directory that has its name wins, and it is mounted where the loaders of any image look. Files for
-another machine are left out.
+Contract: the search is in /etc and the data directories of the driver root; the first directory
+that has a name wins. The file is mounted where the loaders of any image look. Files for another
+machine are left out.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from nvct.host.driver.libraries import Search
-    from nvct.host.driver.tree import Found
+    from nvct.host.driver.tree import TreeFile
     from nvct.host.model import Capability
 
-    Place: TypeAlias = tuple[Tree, str]
+    Location: TypeAlias = tuple[Tree, str]
 
-# Where NixOS has them, whatever $XDG_DATA_DIRS says.
+# NixOS has them here, whatever $XDG_DATA_DIRS names.
 NIXOS_DATA = "/run/opengl-driver/share"
 # XDG base directory specification: the default of $XDG_DATA_DIRS.
 DATA_DIRS = ("/usr/local/share", "/usr/share", NIXOS_DATA)
@@ -42,7 +42,7 @@ class Kind(NamedTuple):
     """Files of one loader: their folder, the pattern of their names, the folder in containers.
 
     Attributes:
-        at_root: whether the driver root itself may hold the folder, as on GKE.
+        at_root: whether the driver root itself may have the folder, as on GKE.
     """
 
     folder: str
@@ -65,8 +65,8 @@ def _kind(
     return Kind(folder, re.compile(name), root, capability, reason, at_root)
 
 
-# Rules where nvidia-container-toolkit v1.20 has a list of names; all of its names fit. Container
-# folders are its own, too. Group 1 is the machine in a name.
+# Patterns that match all names in the list of nvidia-container-toolkit v1.20. The container
+# folders are those of the toolkit. Group 1 is the machine in a name.
 _MACHINE = r"(?:\.([a-z0-9_]+))?\.json"
 KINDS = (
     _kind("glvnd/egl_vendor.d", r"\d+_nvidia\.json", "/usr/share", "EGL vendor of GLVND"),
@@ -90,18 +90,18 @@ KINDS = (
 )  # fmt: skip
 
 
-def find(
+def find_config_files(
     search: Search, search_paths: Sequence[str], *, data_dirs: Sequence[str] = DATA_DIRS
 ) -> list[DriverFile]:
     """Return the configuration files, sorted by container path.
 
     Args:
         search: of the driver root.
-        search_paths: absolute directories of the host, instead of /etc and the data directories.
-        data_dirs: of the driver root, as XDG_DATA_DIRS names them.
+        search_paths: absolute host directories that replace /etc and the data directories.
+        data_dirs: directories of the driver root, as XDG_DATA_DIRS names them.
 
     Raises:
-        HostError: the host's root can't be read.
+        HostError: the host's root is not readable.
     """
     files: dict[str, DriverFile] = {}
     if search_paths:
@@ -112,18 +112,18 @@ def find(
     return sorted(files.values(), key=lambda file: file.container_path)
 
 
-def _search(search: Search, places: Sequence[Place], files: dict[str, DriverFile]) -> None:
+def _search(search: Search, locations: Sequence[Location], files: dict[str, DriverFile]) -> None:
     for kind in KINDS:
-        wanted = [*places, (search.tree, "/")] if kind.at_root else places
-        for tree, directory in wanted:
+        candidates = [*locations, (search.tree, "/")] if kind.at_root else locations
+        for tree, directory in candidates:
             if kind.folder.partition("/")[0] not in tree.name_set(directory):
                 continue
             folder = join(directory, kind.folder)
             for name in tree.names(folder):
                 match = kind.name.fullmatch(name)
-                found = tree.find(join(folder, name)) if match else None
-                if match and found and _is_ours(search, tree.host_path(found.path), match):
-                    file = _file(tree, kind, name, found)
+                target = tree.file(join(folder, name)) if match else None
+                if match and target and _is_ours(search, tree.host_path(target.path), match):
+                    file = _file(tree, kind, name, target)
                     files.setdefault(file.container_path, file)
 
 
@@ -136,9 +136,9 @@ def _is_ours(search: Search, host_path: str, match: re.Match[str]) -> bool:
     return False
 
 
-def _file(tree: Tree, kind: Kind, name: str, found: Found) -> DriverFile:
+def _file(tree: Tree, kind: Kind, name: str, target: TreeFile) -> DriverFile:
     return DriverFile(
-        host_path=tree.host_path(found.real),
+        host_path=tree.host_path(target.real),
         container_path=join(kind.container_root, f"{kind.folder}/{name}"),
         reason=kind.reason,
         kind="config",
@@ -147,23 +147,25 @@ def _file(tree: Tree, kind: Kind, name: str, found: Found) -> DriverFile:
 
 
 def check(search: Search, files: Sequence[DriverFile]) -> None:
-    """Warn of every library that a configuration file names and that containers do not get.
+    """Warn of each library that a configuration file names and that containers do not get.
 
     Raises:
-        HostError: the host's root can't be read.
+        HostError: the host's root is not readable.
     """
-    have = {file.container_path for file in files if file.kind == "library"}
-    have |= {link.path for file in files if file.kind == "library" for link in file.links}
-    names = {os.path.basename(path) for path in have}
+    container_paths = {file.container_path for file in files if file.kind == "library"}
+    container_paths |= {
+        link.path for file in files if file.kind == "library" for link in file.links
+    }
+    names = {os.path.basename(path) for path in container_paths}
     configs = [f for f in files if f.kind == "config" and f.host_path.endswith((".json", ".icd"))]
-    # Host paths have no links below the driver root, so that no link is followed out of it.
+    # A host path has no links below the driver root, so none is followed out of the driver root.
     with Tree("/") as host:
         for file in configs:
             for library in sorted(_named_libraries(search, host, file)):
-                # A path with a slash is relative to the file: Vulkan loader, "driver discovery".
+                # A path with a slash is relative to the file (Vulkan loader, "driver discovery").
                 directory = os.path.dirname(file.container_path)
                 path = os.path.normpath(os.path.join(directory, library))
-                if library not in names and ("/" not in library or path not in have):
+                if library not in names and ("/" not in library or path not in container_paths):
                     search.findings.warn(
                         f"{file.host_path} names {printable(library[:NAME_LIMIT])}, which is not "
                         "among the driver's libraries"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Firmware of the GPU's system processor (GSP), in the places where the kernel looks for it."""
+"""Firmware of the GPU's system processor (GSP), in the kernel's firmware directories."""
 
 from __future__ import annotations
 
@@ -19,46 +19,46 @@ if TYPE_CHECKING:
     from nvct.host.roots import Roots
 
 VERSION = re.compile(r"\d{3,}\.\d+(?:\.\d+)*")
-# Of 615 and later, the second: what is loaded into the GPU's other processors, once in gsp_*.bin.
+# ucodes_*.bin: since 615, the firmware of the GPU's other processors, formerly in gsp_*.bin.
 NAMES = ("gsp*.bin", "ucodes_*.bin")
 
 
 def directories(roots: Roots) -> list[str]:
-    """Return the kernel's firmware directories in its order (admin-guide/kernel firmware API)."""
+    """Return the kernel's firmware directories in search order (kernel docs: firmware API)."""
     custom = (procfs.read_text(f"{roots.sys}/module/firmware_class/parameters/path") or "").strip()
     release = (procfs.read_text(f"{roots.proc}/sys/kernel/osrelease") or "").strip()
-    # A driver container's is named as the host sees it: NVIDIA's GPU operator, driver manager.
-    places = [below(roots.driver_root, custom), custom] if custom.startswith("/") else []
+    # A driver container's path is written as the host sees it: GPU operator, driver manager.
+    paths = [below(roots.driver_root, custom), custom] if custom.startswith("/") else []
     if release:
-        places.append(f"/lib/firmware/updates/{release}")
-    places.append("/lib/firmware/updates")
+        paths.append(f"/lib/firmware/updates/{release}")
+    paths.append("/lib/firmware/updates")
     if release:
-        places.append(f"/lib/firmware/{release}")
-    places.append("/lib/firmware")
-    return list(dict.fromkeys(places))
+        paths.append(f"/lib/firmware/{release}")
+    paths.append("/lib/firmware")
+    return list(dict.fromkeys(paths))
 
 
-def find(tree: Tree, roots: Roots, version: str, findings: Findings) -> list[DriverFile]:
-    """Return the files of a driver version; one that two directories share is taken once."""
+def find_firmware(tree: Tree, roots: Roots, version: str, findings: Findings) -> list[DriverFile]:
+    """Return the firmware of a driver version; a file found in two directories occurs once."""
     files: dict[str, DriverFile] = {}
-    for place in directories(roots):
-        for other in tree.names(join(place, "nvidia")):
+    for folder in directories(roots):
+        for other in tree.names(join(folder, "nvidia")):
             if other != version and VERSION.fullmatch(other):
-                path = tree.host_path(join(place, f"nvidia/{other}"))
+                path = tree.host_path(join(folder, f"nvidia/{other}"))
                 findings.leave_out(path, f"firmware of driver {other}, not {version}")
-        directory = join(place, f"nvidia/{version}")
+        directory = join(folder, f"nvidia/{version}")
         for name in tree.names(directory):
             path = tree.host_path(join(directory, name))
             named = any(fnmatch.fnmatch(name, pattern) for pattern in NAMES)
-            found = tree.find(join(directory, name)) if named else None
-            if found is None or not driver_names.is_safe(tree.host_path(found.real)):
+            target = tree.file(join(directory, name)) if named else None
+            if target is None or not driver_names.is_safe(tree.host_path(target.real)):
                 findings.leave_out(printable(path), "no GSP firmware")
                 continue
-            if found.real in files:
+            if target.real in files:
                 continue
-            files[found.real] = DriverFile(
-                host_path=tree.host_path(found.real),
-                container_path=roots.container_path(tree.host_path(found.path)),
+            files[target.real] = DriverFile(
+                host_path=tree.host_path(target.real),
+                container_path=roots.container_path(tree.host_path(target.path)),
                 reason="GSP firmware",
                 kind="firmware",
                 capability="",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graphics: libraries with versions of their own, and modules that Xorg and gbm load by path.
 
-Contract: what has the driver's version is `nvct.host.driver.libraries`' business, but for Xorg's
-modules, which are in folders of their own and keep the host's path: an xorg.conf may name it. A
-library that the linker finds under one name comes once.
+Contract: `nvct.host.driver.libraries` finds the libraries with the driver's version. Xorg's
+modules are in folders of their own and keep the host's path, because an xorg.conf may name it. A
+library that the linker finds by one name occurs once.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from nvct.host.driver.libraries import Search
-    from nvct.host.driver.tree import Found
+    from nvct.host.driver.tree import TreeFile
 
 # NVIDIA's EGL platform libraries are open source, each with its own version: egl-gbm,
-# egl-wayland, egl-wayland2, egl-x11 (xcb and xlib). Distributions may package them apart.
+# egl-wayland, egl-wayland2, egl-x11 (xcb and xlib). Some distributions have packages for them.
 PREFIX = "libnvidia-egl-"
 PLATFORM = re.compile(r"(libnvidia-egl-(?:gbm|wayland2?|xcb|xlib)\.so)\.(\d+(?:\.\d+)*)")
 
-# Libraries that a loader looks for by a path beside itself.
+# Libraries that a loader searches at a path relative to its own.
 PLUGINS = {
     "libnvidia-allocator": "gbm/nvidia-drm_gbm.so",
     "libvdpau_nvidia": "vdpau/libvdpau_nvidia.so.1",
 }
 
-# As nvidia-container-toolkit v1.20, its order as well; "extensions/nvidia" is openSUSE's.
+# As nvidia-container-toolkit v1.20, in its order; "extensions/nvidia" is openSUSE's.
 BESIDE_LIBRARIES = (
     "nvidia/xorg",
     "xorg/modules/drivers",
@@ -51,47 +51,51 @@ XORG_PREFIXES = (
 )  # fmt: skip
 XORG_SUFFIXES = tuple(path.removeprefix("xorg/") for path in BESIDE_LIBRARIES[1:])
 
-# Loaders of GLVND and OpenCL: images have them as a rule, and no driver package owns them. Those
-# of nvidia-container-toolkit v1.20, which looks for their names without a number: hosts have
-# these only with development packages.
+# Loaders of GLVND and OpenCL: most images have them, and no driver package owns them. The list is
+# that of nvidia-container-toolkit v1.20, which searches the names without a number: hosts have
+# those only with development packages.
 EXPLICIT = (
     "libEGL.so.1", "libGL.so.1", "libGLESv1_CM.so.1", "libGLESv2.so.2", "libGLX.so.0",
     "libGLdispatch.so.0", "libOpenCL.so.1", "libOpenGL.so.0", "libnvidia-api.so.1",
 )  # fmt: skip
 
 
-def find(search: Search, version: str, dirs: Sequence[str]) -> list[DriverFile]:
+def find_graphics(search: Search, version: str, dirs: Sequence[str]) -> list[DriverFile]:
     """Return EGL platform libraries and Xorg's modules, sorted by container path."""
     files = [*platform_libraries(search, dirs), *_xorg_modules(search, version, dirs)]
     return sorted(files, key=lambda file: file.container_path)
 
 
-def find_explicit(
-    search: Search, dirs: Sequence[str], known: Iterable[DriverFile] = ()
+def find_loaders(
+    search: Search, dirs: Sequence[str], taken: Iterable[DriverFile] = ()
 ) -> list[DriverFile]:
-    """Return the loaders of GLVND and OpenCL that a host has, but for those known already."""
+    """Return the GLVND and OpenCL loaders of a host that are not among the known files."""
     files: dict[str, DriverFile] = {}
-    seen = {file.host_path for file in known}
+    seen = {file.host_path for file in taken}
     for directory, name in product(dirs, EXPLICIT):
-        found = search.tree.find(join(directory, name))
-        if found is None or search.tree.host_path(found.real) in seen:
+        library = search.tree.file(join(directory, name))
+        if library is None or search.tree.host_path(library.real) in seen:
             continue
-        seen.add(search.tree.host_path(found.real))
-        file = _library(search, found, f"asked for by the feature flag {flags.EXPLICIT_LIBRARIES}")
+        seen.add(search.tree.host_path(library.real))
+        file = _library(
+            search, library, f"asked for by the feature flag {flags.EXPLICIT_LIBRARIES}"
+        )
         if file is None:
             continue
-        files[found.real] = file
+        files[library.real] = file
     return sorted(files.values(), key=lambda file: file.container_path)
 
 
-def link(search: Search, dirs: Sequence[str], files: Iterable[DriverFile]) -> list[DriverFile]:
-    """Return the files with the links that graphics needs of libraries with the driver's version.
+def add_links(
+    search: Search, dirs: Sequence[str], files: Iterable[DriverFile]
+) -> list[DriverFile]:
+    """Return the files, with links that graphics needs to libraries with the driver's version.
 
     libgbm loads gbm/<name of the kernel's driver>_gbm.so and libvdpau loads
-    vdpau/libvdpau_nvidia.so.1 beside themselves; GL loads libnvidia-vulkan-producer.so without a
-    version.
+    vdpau/libvdpau_nvidia.so.1, both relative to their own folder. GL loads
+    libnvidia-vulkan-producer.so without a version.
     """
-    made = []
+    linked = []
     for file in files:
         directory, name = os.path.split(file.container_path)
         stem = driver_names.stem(name)
@@ -100,25 +104,25 @@ def link(search: Search, dirs: Sequence[str], files: Iterable[DriverFile]) -> li
             new = _plugin(search, dirs, file, PLUGINS[stem])
         elif file.kind == "library" and stem == "libnvidia-vulkan-producer":
             new = Link(target=name, path=join(directory, f"{stem}.so"))
-        if new is not None and new.path not in (known.path for known in file.links):
+        if new is not None and new.path not in (existing.path for existing in file.links):
             file = replace(file, links=(*file.links, new))
-        made.append(file)
-    return made
+        linked.append(file)
+    return linked
 
 
 def _plugin(search: Search, dirs: Sequence[str], file: DriverFile, plugin: str) -> Link | None:
-    """Return the link by which a loader finds a library, where the host has it.
+    """Return the link by which a loader finds a library, if the host has it.
 
-    Debian keeps the libraries in a folder of their own, and its links lead there by way of
-    /etc/alternatives, which is not the containers'.
+    Debian keeps the libraries in a folder of their own. Its links lead there through
+    /etc/alternatives, which containers do not have.
     """
     directory, name = os.path.split(file.container_path)
     target = join(directory, file.soname or name)
     path = join(directory, plugin) if plugin.startswith("gbm/") else ""
-    for place in dirs:
-        found = search.tree.find(join(place, plugin))
-        if found is not None and search.tree.host_path(found.real) == file.host_path:
-            path = search.roots.container_path(search.tree.host_path(found.path))
+    for folder in dirs:
+        library = search.tree.file(join(folder, plugin))
+        if library is not None and search.tree.host_path(library.real) == file.host_path:
+            path = search.roots.container_path(search.tree.host_path(library.path))
             break
     if os.path.dirname(path) in ("", directory):
         return None  # the library is where its loader looks
@@ -127,32 +131,32 @@ def _plugin(search: Search, dirs: Sequence[str], file: DriverFile, plugin: str) 
 
 def platform_libraries(search: Search, dirs: Sequence[str]) -> Iterator[DriverFile]:
     """Yield EGL's platform libraries for the machine of a search, one of each SONAME."""
-    known: dict[str, DriverFile] = {}
+    by_path: dict[str, DriverFile] = {}
     for directory in dirs:
         for name in search.tree.names(directory):
             if not (name.startswith(PREFIX) and PLATFORM.fullmatch(name)):
                 continue
-            found = search.tree.find_in(directory, name)
-            if found is None or found.real in known:
+            library = search.tree.file_in(directory, name)
+            if library is None or library.real in by_path:
                 continue
-            file = _library(search, found, "platform library of EGL")
+            file = _library(search, library, "platform library of EGL")
             if file is not None:
-                known[found.real] = file
+                by_path[library.real] = file
 
-    # In the order in which the folders are searched: the linker takes the first of a SONAME.
-    folders = list(dict.fromkeys(os.path.dirname(real) for real in known))
+    # Sorted in the order of the directories: the linker takes the first library of a SONAME.
+    folders = list(dict.fromkeys(os.path.dirname(real) for real in by_path))
 
-    def place(real: str) -> tuple[int, str]:
-        return folders.index(os.path.dirname(real)), known[real].soname
+    def search_order(real: str) -> tuple[int, str]:
+        return folders.index(os.path.dirname(real)), by_path[real].soname
 
     firsts: dict[str, str] = {}
-    for (folder, soname), group in groupby(sorted(known, key=place), key=place):
+    for (folder, soname), group in groupby(sorted(by_path, key=search_order), key=search_order):
         reals = list(group)
         chosen = reals[0] if len(reals) == 1 else _chosen(search, folders[folder], soname, reals)
         first = firsts.setdefault(soname or os.path.basename(chosen), chosen)
         for real in reals:
             if real == first:
-                yield known[real]
+                yield by_path[real]
             else:
                 reason = f"{soname} is {os.path.basename(chosen)}"
                 if first != chosen:
@@ -161,9 +165,9 @@ def platform_libraries(search: Search, dirs: Sequence[str]) -> Iterator[DriverFi
 
 
 def _chosen(search: Search, directory: str, soname: str, reals: Sequence[str]) -> str:
-    """Return the library that the linker would take: the SONAME's link tells, or the newest."""
-    found = search.tree.find(join(directory, soname))
-    return found.real if found and found.real in reals else max(reals, key=_version_of)
+    """Return the library that the linker takes: the target of the SONAME's link, or the newest."""
+    target = search.tree.file(join(directory, soname))
+    return target.real if target and target.real in reals else max(reals, key=_version_of)
 
 
 def _version_of(path: str) -> tuple[int, ...]:
@@ -171,18 +175,18 @@ def _version_of(path: str) -> tuple[int, ...]:
     return tuple(int(part) for part in match[2].split(".")) if match else ()
 
 
-def _library(search: Search, found: Found, reason: str) -> DriverFile | None:
-    """Return a library with its SONAME link, None where it is another machine's."""
-    is_opencl = os.path.basename(found.real).startswith("libOpenCL.")
-    return libraries.make(search, found, reason, "compute" if is_opencl else "graphics")
+def _library(search: Search, library: TreeFile, reason: str) -> DriverFile | None:
+    """Return a library with its SONAME link, None if it is for another machine."""
+    is_opencl = os.path.basename(library.real).startswith("libOpenCL.")
+    return libraries.make_library(search, library, reason, "compute" if is_opencl else "graphics")
 
 
-def _fits(search: Search, found: Found) -> bool:
-    """Tell whether a file is for this machine, or cannot be read to find out."""
-    headers = libraries.read_headers(search, found)
+def _fits(search: Search, module: TreeFile) -> bool:
+    """Return whether a file is for this machine; true if its headers are unreadable."""
+    headers = libraries.read_headers(search, module)
     if headers is None or headers.machine == search.machine:
         return True
-    search.findings.leave_out(search.tree.host_path(found.real), f"for {headers.machine}")
+    search.findings.leave_out(search.tree.host_path(module.real), f"for {headers.machine}")
     return False
 
 
@@ -191,15 +195,15 @@ def _xorg_modules(search: Search, version: str, dirs: Sequence[str]) -> Iterator
     # negativo17's packages for Fedora and RHEL install the second one without its version.
     directories = _xorg_directories(search, dirs)
     for names in (("nvidia_drv.so",), (f"{server}.{version}", server)):
-        found = _first_module(search, directories, names)
-        if found is None:
+        module = _first_module(search, directories, names)
+        if module is None:
             continue
-        # A link (Debian's alternatives) is mounted under its own name.
-        path = search.roots.container_path(search.tree.host_path(found.path))
+        # A link (Debian's alternatives) is mounted at its own name.
+        path = search.roots.container_path(search.tree.host_path(module.path))
         directory, name = os.path.split(path)
         bare = join(directory, server)
         yield DriverFile(
-            host_path=search.tree.host_path(found.real),
+            host_path=search.tree.host_path(module.real),
             container_path=path,
             reason="module of Xorg",
             kind="module",
@@ -209,33 +213,33 @@ def _xorg_modules(search: Search, version: str, dirs: Sequence[str]) -> Iterator
 
 
 def _xorg_directories(search: Search, dirs: Sequence[str]) -> list[str]:
-    """Return where Xorg's modules may be, in order: few, where a machine has no Xorg."""
+    """Return the directories that may have Xorg's modules, in search order."""
     pairs = [(directory, sub) for directory in dirs for sub in BESIDE_LIBRARIES]
     pairs += [(base, f"{folder}/{sub}") for base, folder in XORG_PREFIXES for sub in XORG_SUFFIXES]
-    found = (
+    paths = (
         join(base, sub)
         for base, sub in pairs
         if sub.partition("/")[0] in search.tree.name_set(base)
     )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(paths))
 
 
 def _first_module(
     search: Search, directories: Sequence[str], names: Sequence[str]
-) -> Found | None:
-    """Return the first module that has one of the names and is this machine's."""
+) -> TreeFile | None:
+    """Return the first module that has one of the names and is for this machine."""
     version = names[0].removeprefix("libglxserver_nvidia.so.")
     for directory in directories:
         for name in names:
             if name not in search.tree.name_set(directory):
                 continue
-            found = search.tree.find(join(directory, name))
-            if found is None or not _fits(search, found):
+            module = search.tree.file(join(directory, name))
+            if module is None or not _fits(search, module):
                 continue
-            suffix = os.path.basename(found.real).partition(".so.")[2]
+            suffix = os.path.basename(module.real).partition(".so.")[2]
             if len(names) > 1 and suffix not in ("", version):
-                host_path = search.tree.host_path(found.real)
+                host_path = search.tree.host_path(module.real)
                 search.findings.leave_out(host_path, f"of driver {suffix}")
                 continue
-            return found
+            return module
     return None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Libraries of the driver, found by rule: the file's suffix is the version of the driver.
+"""Libraries of the driver: files with the driver's version as their suffix, and some exceptions.
 
-Contract: directories come from the tree's own ld.so.cache and from the usual places. Libraries of
-another machine, 32-bit ones too, are left out. Links are resolved inside the driver root. What
-looks like the driver's and is not taken is left out with a reason.
+Contract: directories come from the tree's own ld.so.cache and from a list of usual ones. Libraries
+for another machine, 32-bit ones too, are left out. Links are resolved inside the driver root. A
+file that looks like the driver's and is not taken is left out with a reason.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nvct.host.driver.tree import Found, Headers, Tree
+    from nvct.host.driver.tree import Headers, Tree, TreeFile
     from nvct.host.model import Capability, Findings
     from nvct.host.roots import Roots
 
-# As nvidia-container-toolkit v1.20, its order as well; triplets are added by machine.
+# As nvidia-container-toolkit v1.20, in its order; triplets are added by machine.
 PLAIN_DIRS = ("/", "/usr/lib64", "/lib64")
 TRIPLET_DIRS = ("/usr/lib/{}", "/usr/lib/{}/nvidia/current", "/lib/{}", "/lib/{}/nvidia/current")
 TRIPLETS = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
-# Not in nvidia-container-toolkit v1.20: driver roots that are no whole system (NixOS), NixOS with
-# the root of the system, and what Google's driver installer leaves on a node.
+# Not in nvidia-container-toolkit v1.20: driver roots that are not a whole system (NixOS), NixOS
+# with the system's root, and the folders of Google's driver installer.
 MORE_DIRS = (
     "/usr/lib", "/lib", "/run/opengl-driver/lib", "/usr/local/nvidia/lib64",
     "/usr/local/nvidia/lib",
@@ -44,7 +44,7 @@ COMPAT_REASON = "32-bit, which containers get that ask for compat32"
 
 
 class Search(NamedTuple):
-    """Where libraries are looked for, for which machine, and who hears of oddities."""
+    """A search for libraries: tree, machine, and the findings that get its warnings."""
 
     tree: Tree
     roots: Roots
@@ -61,19 +61,19 @@ def machine_directories(machine: str) -> list[str]:
 def directories(search: Search) -> list[str]:
     """Return the real paths of the library directories of a tree, each once."""
     tree = search.tree
-    wanted = machine_directories(search.machine)
+    paths = machine_directories(search.machine)
     for path in cached_paths(search):
-        wanted.append(os.path.dirname(path))
-        found = tree.find(path)
-        if found:
-            wanted.append(os.path.dirname(found.real))
-    return real_directories(tree, wanted)
+        paths.append(os.path.dirname(path))
+        library = tree.file(path)
+        if library:
+            paths.append(os.path.dirname(library.real))
+    return real_directories(tree, paths)
 
 
-def real_directories(tree: Tree, wanted: Sequence[str]) -> list[str]:
-    """Return the real paths of those directories that are there, each once."""
+def real_directories(tree: Tree, paths: Sequence[str]) -> list[str]:
+    """Return the real paths of the directories that exist, each once."""
     unique: dict[str, None] = {}
-    for directory in dict.fromkeys(wanted):
+    for directory in dict.fromkeys(paths):
         real = tree.directory(directory)
         if real is not None:
             unique[real] = None
@@ -81,15 +81,17 @@ def real_directories(tree: Tree, wanted: Sequence[str]) -> list[str]:
 
 
 def cached_paths(search: Search) -> list[str]:
-    """Return where the linker's cache has the driver's libraries: one path of each directory."""
+    """Return paths of the driver's libraries in the linker's cache: one in each directory."""
     try:
         cache = search.tree.linker_cache()
         if cache is None:
             return []
         names = ((r[0], r[2]) for r in cache.records if _may_be_of_driver(cache.raw(r[1])))
-        # Another machine's flags tell that an entry is not ours; what they do not tell, ELF does.
-        others = {flags for machine, flags in ldcache.FLAGS.items() if machine != search.machine}
-        paths = dict.fromkeys(cache.text(at) for flags, at in names if flags not in others)
+        # A record with another machine's flags is skipped; ELF headers decide about the others.
+        other_flags = {
+            flags for machine, flags in ldcache.FLAGS.items() if machine != search.machine
+        }
+        paths = dict.fromkeys(cache.text(at) for flags, at in names if flags not in other_flags)
     except LdCacheError as error:
         search.findings.warn(f"{error.message}: only the usual library directories are searched")
         return []
@@ -106,21 +108,21 @@ def cached_paths(search: Search) -> list[str]:
 
 
 def _may_be_of_driver(name: bytes) -> bool:
-    """Tell cheaply whether a name is worth a closer look: each one has "nv" in it, or "cuda"."""
+    """Return whether a name may be the driver's: each of its names contains "nv" or "cuda"."""
     return b"nv" in name or b"cuda" in name
 
 
 def infer_version(tree: Tree, dirs: Sequence[str]) -> str:
-    """Return the one version of libcuda or libnvidia-ml in the directories, "" if there is none.
+    """Return the version of libcuda or libnvidia-ml in the directories, "" if there is none.
 
     Raises:
-        DriverNotFoundError: there are several, and nothing tells which one is loaded.
+        DriverNotFoundError: there are several versions, and no loaded module to choose by.
     """
-    for wanted in ("libcuda", "libnvidia-ml"):
-        versions = _versions(tree, dirs, (wanted,))
+    for name in ("libcuda", "libnvidia-ml"):
+        versions = _versions(tree, dirs, (name,))
         if len(versions) > 1:
             raise DriverNotFoundError(
-                f"{tree.host_root} has {wanted} of {' and '.join(sorted(versions))}, "
+                f"{tree.host_root} has {name} of {' and '.join(sorted(versions))}, "
                 "and no kernel module tells which is in use",
                 hint="modprobe nvidia, or remove the other version",
             )
@@ -135,57 +137,59 @@ def _versions(tree: Tree, dirs: Sequence[str], stems: Sequence[str]) -> set[str]
     return {match[1] for match in map(DRIVER_SUFFIX.search, names) if match}
 
 
-def find(search: Search, version: str, dirs: Sequence[str]) -> list[DriverFile]:
+def find_libraries(search: Search, version: str, dirs: Sequence[str]) -> list[DriverFile]:
     """Return the libraries of a driver version, sorted by container path.
 
     Raises:
-        DriverNotFoundError: there is none.
+        DriverNotFoundError: there is no library of that version.
     """
     tree = search.tree
     files: dict[str, DriverFile] = {}
     firsts: dict[tuple[bool, str], str] = {}
-    for found, reason in candidates(search, version, dirs):
-        if found.real in files:
+    for candidate, reason in candidates(search, version, dirs):
+        if candidate.real in files:
             continue
-        library = make(search, found, reason)
+        library = make_library(search, candidate, reason)
         if library is None:
             continue
-        # One name in two directories is one library; the linker takes the first that it finds.
-        folder, name = os.path.split(found.real)
+        # One name in two directories is one library: the linker takes the first one.
+        folder, name = os.path.split(candidate.real)
         first = firsts.setdefault((os.path.basename(folder) in SUB_DIRS, name), library.host_path)
         if first == library.host_path:
-            files[found.real] = library
+            files[candidate.real] = library
         else:
             search.findings.leave_out(library.host_path, f"{first} is found before it")
     names = {os.path.basename(path) for path in files}
     if not any(name.endswith(f".so.{version}") for name in names):
         raise _not_found(tree, version, dirs, machine_directories(search.machine))
-    for wanted, cost in COSTS.items():
-        if f"{wanted}.so.{version}" not in names:
-            search.findings.warn(f"{tree.host_root} has no {wanted}.so.{version}: {cost}")
+    for required, cost in COSTS.items():
+        if f"{required}.so.{version}" not in names:
+            search.findings.warn(f"{tree.host_root} has no {required}.so.{version}: {cost}")
     return sorted(files.values(), key=lambda file: file.container_path)
 
 
-def candidates(search: Search, version: str, dirs: Sequence[str]) -> Iterator[tuple[Found, str]]:
-    """Yield the files that are the driver's by their names, and why; leave out the others."""
+def candidates(
+    search: Search, version: str, dirs: Sequence[str]
+) -> Iterator[tuple[TreeFile, str]]:
+    """Yield the files that are the driver's by name, with the reason; leave out the others."""
     suffix = f".so.{version}"
     by_version = f"suffix is the driver's version {version}"
     for directory in dirs:
-        for place in (directory, *_sub_directories(search.tree, directory)):
-            for name in search.tree.names(place):
+        for folder in (directory, *_sub_directories(search.tree, directory)):
+            for name in search.tree.names(folder):
                 if not name.startswith("lib"):
                     continue
                 if name.endswith(suffix):
                     reason = by_version
                 elif "nv" in name or "cuda" in name:
-                    reason = _reason(search, version, place, name)
+                    reason = _reason(search, version, folder, name)
                 else:
                     continue
-                found = _file(search, version, place, name) if reason else None
-                if found is None:
+                candidate = _file(search, version, folder, name) if reason else None
+                if candidate is None:
                     continue
-                # A link of another name may lead to what has the driver's version.
-                yield found, by_version if found.real.endswith(suffix) else reason
+                # A link with another name may lead to a file with the driver's version.
+                yield candidate, by_version if candidate.real.endswith(suffix) else reason
 
 
 def _sub_directories(tree: Tree, directory: str) -> list[str]:
@@ -193,56 +197,56 @@ def _sub_directories(tree: Tree, directory: str) -> list[str]:
     return real_directories(tree, [join(directory, sub) for sub in present])
 
 
-def _reason(search: Search, version: str, place: str, name: str) -> str:
-    """Return why a file without the driver's version is in, "" where it is not."""
+def _reason(search: Search, version: str, folder: str, name: str) -> str:
+    """Return the reason to take a file without the driver's version, "" if there is none."""
     for pattern, reason in OTHER_VERSIONS.items():
         if pattern.fullmatch(name):
             return reason
     match = DRIVER_SUFFIX.search(name)
     if match and driver_names.is_of_driver(name):
-        path = search.tree.host_path(join(place, name))
+        path = search.tree.host_path(join(folder, name))
         search.findings.leave_out(printable(path), f"of driver {match[1]}, not {version}")
     return ""
 
 
-def _file(search: Search, version: str, place: str, name: str) -> Found | None:
-    """Return the regular file of a name, None where there is none that could be used."""
+def _file(search: Search, version: str, folder: str, name: str) -> TreeFile | None:
+    """Return the regular file of a name, None if it is missing or unusable."""
     tree, findings = search.tree, search.findings
-    path = tree.host_path(join(place, name))
-    found = tree.find_in(place, name)
-    if found is None:
-        if tree.is_link(join(place, name)):
+    path = tree.host_path(join(folder, name))
+    candidate = tree.file_in(folder, name)
+    if candidate is None:
+        if tree.is_link(join(folder, name)):
             findings.warn(f"{printable(path)} is a link that leads to no file: left out")
             findings.leave_out(printable(path), "a link that leads to no file of the driver root")
         else:
             findings.warn(f"{printable(path)} is no regular file: left out")
             findings.leave_out(printable(path), "no regular file")
         return None
-    if not driver_names.is_safe(tree.host_path(found.real)):
-        shown = printable(tree.host_path(found.real))
+    if not driver_names.is_safe(tree.host_path(candidate.real)):
+        shown = printable(tree.host_path(candidate.real))
         findings.warn(f"{shown} has a name that no CDI spec can hold: left out")
         findings.leave_out(shown, "a name that no CDI spec can hold")
         return None
-    match = DRIVER_SUFFIX.search(found.real)
+    match = DRIVER_SUFFIX.search(candidate.real)
     if match and match[1] != version:
         findings.leave_out(path, f"leads to a file of driver {match[1]}, not {version}")
         return None
     if stem(name) in driver_names.WITHOUT_GLVND:
         findings.leave_out(path, "it would take the place of the image's GLVND")
         return None
-    return found
+    return candidate
 
 
-def make(
-    search: Search, found: Found, reason: str, capability: Capability | None = None
+def make_library(
+    search: Search, candidate: TreeFile, reason: str, capability: Capability | None = None
 ) -> DriverFile | None:
-    """Return a library with its links, None where it is another machine's.
+    """Return a library with its links, None if it is for another machine.
 
-    Its capability is that of its name if none is given.
+    Without an argument `capability`, the library's name decides.
     """
     tree = search.tree
-    host_path = tree.host_path(found.real)
-    headers = read_headers(search, found)
+    host_path = tree.host_path(candidate.real)
+    headers = read_headers(search, candidate)
     if headers and headers.machine != search.machine:
         is_compat = headers.machine == COMPAT_MACHINES.get(search.machine)
         other = f"for {headers.machine}, not {search.machine}"
@@ -258,43 +262,43 @@ def make(
         capability=capability or driver_names.class_of(os.path.basename(path)),
         machine=machine,
         soname=soname,
-        links=tuple(_links(tree, found.real, path, soname)),
+        links=tuple(_links(tree, candidate.real, path, soname)),
         needed=needed,
     )
 
 
-def read_headers(search: Search, found: Found) -> Headers | None:
-    """Return the ELF headers of a library, None with a warning where they cannot be read."""
+def read_headers(search: Search, candidate: TreeFile) -> Headers | None:
+    """Return the ELF headers of a library, None with a warning if they are unreadable."""
     try:
-        return search.tree.headers(found.real)
+        return search.tree.headers(candidate.real)
     except (ElfError, UnsafePathError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         search.findings.warn(
-            f"{search.tree.host_path(found.real)} has no readable SONAME, no links are made for "
-            f"it: {reason}"
+            f"{search.tree.host_path(candidate.real)} has no readable SONAME, no links are made "
+            f"for it: {reason}"
         )
         return None
 
 
 def _links(tree: Tree, real: str, path: str, soname: str) -> Iterator[Link]:
-    """Yield what has to stand beside a library.
+    """Yield the links to make beside a library.
 
-    nvidia-container-toolkit v1.20 makes SONAME links only where the host has them, and leaves
-    those of other versions to ldconfig; which does not run here.
+    nvidia-container-toolkit v1.20 makes only the SONAME links that the host has and leaves the
+    others to ldconfig, which does not run here.
     """
     directory, name = os.path.split(path)
-    found = stem(name)
-    # A SONAME is the file's word: one that is no plain name of a library makes no link.
+    name_stem = stem(name)
+    # The file chooses its SONAME: one that is not a plain library name makes no link.
     usable = soname.startswith("lib") and "/" not in soname and driver_names.is_safe(soname)
     if usable and soname != name:
         yield Link(target=name, path=join(directory, soname))
-    if found == "libGLX_nvidia":
+    if name_stem == "libGLX_nvidia":
         yield Link(target=name, path=join(directory, "libGLX_indirect.so.0"))
-    development = f"{found}.so"
+    development = f"{name_stem}.so"
     if development in (name, soname):
         return
-    # Programs dlopen these two without a version; hosts without development packages lack them.
-    always = found in ("libcuda", "libnvidia-opticalflow")
+    # Programs dlopen these two without a version; only development packages have such links.
+    always = name_stem in ("libcuda", "libnvidia-opticalflow")
     beside = os.path.dirname(real)
     is_there = development in tree.name_set(beside) and tree.is_link(join(beside, development))
     if always or is_there:
@@ -302,20 +306,20 @@ def _links(tree: Tree, real: str, path: str, soname: str) -> Iterator[Link]:
 
 
 def _not_found(
-    tree: Tree, version: str, dirs: Sequence[str], usual: Sequence[str]
+    tree: Tree, version: str, dirs: Sequence[str], usual_dirs: Sequence[str]
 ) -> DriverNotFoundError:
-    others = _versions(tree, dirs, ("libcuda", "libnvidia-ml")) - {version}
-    if others:
+    other_versions = _versions(tree, dirs, ("libcuda", "libnvidia-ml")) - {version}
+    if other_versions:
         return DriverNotFoundError(
             f"kernel module is {version}, but {tree.host_root} has libraries of "
-            f"{' and '.join(sorted(others))}",
+            f"{' and '.join(sorted(other_versions))}",
             hint="reboot, or reload the nvidia modules",
         )
-    lost = [d for d in usual if tree.directory(d) is None and tree.is_link(d)]
+    dangling = [d for d in usual_dirs if tree.directory(d) is None and tree.is_link(d)]
     return DriverNotFoundError(
         f"kernel module is {version}, but {tree.host_root} has no library of that version",
-        hint=f"{tree.host_path(lost[0])} is a link that leads to no directory"
-        if lost
+        hint=f"{tree.host_path(dangling[0])} is a link that leads to no directory"
+        if dangling
         else "name the place: --driver-root or --library-search-path",
     )
 
@@ -327,9 +331,9 @@ def libcuda_directories(files: Sequence[DriverFile]) -> list[str]:
 
 
 def host_path_of(files: Sequence[DriverFile], name: str) -> str | None:
-    """Return the host path of this machine's library with a name, e.g. "libnvidia-ml.so"."""
+    """Return the host path of a library of this machine by name, e.g. "libnvidia-ml.so"."""
     for file in files:
-        mine = file.kind == "library" and file.capability != "compat32"
-        if mine and f"{stem(os.path.basename(file.host_path))}.so" == name:
+        is_native = file.kind == "library" and file.capability != "compat32"
+        if is_native and f"{stem(os.path.basename(file.host_path))}.so" == name:
             return file.host_path
     return None

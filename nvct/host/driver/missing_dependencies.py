@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that what the driver's libraries are linked to is there: their DT_NEEDED closure.
+"""Checks that the DT_NEEDED libraries of the driver's libraries exist.
 
-Contract: nothing is added, and nothing is opened; one warning for each library that lacks
-something. What an image brings itself is not looked for.
+Contract: nothing is added and no file is opened; one warning for each library that lacks some.
+Libraries that images bring are not checked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from nvct.host.driver.libraries import Search
     from nvct.host.model import DriverFile
 
-# Libraries of images, up to ".so": a container has its own or does not use what needs them.
+# Libraries of images, up to ".so": an image has its own or does not use the libraries that need
+# them.
 IMAGE = frozenset({
     # glibc, and the compiler's run time
     "libc", "libm", "libdl", "libpthread", "librt", "libutil", "libresolv", "libanl", "libnsl",
@@ -31,7 +32,7 @@ IMAGE = frozenset({
     "libGLdispatch", "libOpenGL", "libOpenCL", "libvdpau", "libvulkan", "libpixman-1",
     # OpenSSL, of which libnvidia-pkcs11 exists in two builds
     "libcrypto", "libssl",
-    # GTK and what comes with it: libnvidia-gtk2 and libnvidia-gtk3 are nvidia-settings'
+    # GTK and its dependencies: libnvidia-gtk2 and libnvidia-gtk3 are nvidia-settings'
     "libz", "libjansson", "libfontconfig", "libfreetype",
 })  # fmt: skip
 IMAGE_PREFIXES = (
@@ -42,10 +43,10 @@ SHOWN = 3
 
 
 def check(search: Search, files: Sequence[DriverFile], dirs: Sequence[str]) -> None:
-    """Warn of every library of which a member is missing.
+    """Warn of each library that has a missing dependency.
 
-    A member has to be among the libraries that containers get, or on the host, or an image's own;
-    one that looks like the driver's has to be among the first.
+    A dependency must be among the files that containers get, on the host, or an image's own. One
+    with a name of the driver must be among the files that containers get.
     """
     for compat in (False, True):
         group = [
@@ -53,12 +54,12 @@ def check(search: Search, files: Sequence[DriverFile], dirs: Sequence[str]) -> N
             for file in files
             if file.kind == "library" and (file.capability == "compat32") is compat
         ]
-        given = _names(group)
+        available = _names(group)
         for file in group:
             missing = [
                 name
                 for name in dict.fromkeys(file.needed)
-                if name not in given
+                if name not in available
                 and not _is_of_images(name)
                 and (driver_names.is_of_driver(name) or not _is_on_host(search, dirs, name))
             ]
@@ -67,10 +68,10 @@ def check(search: Search, files: Sequence[DriverFile], dirs: Sequence[str]) -> N
 
 
 def _names(files: Sequence[DriverFile]) -> set[str]:
-    """Return every name by which the linker finds one of the libraries in a container."""
-    given = {os.path.basename(file.container_path) for file in files}
-    given |= {file.soname for file in files}
-    return given | {os.path.basename(link.path) for file in files for link in file.links}
+    """Return every name by which the linker of a container finds one of the libraries."""
+    available = {os.path.basename(file.container_path) for file in files}
+    available |= {file.soname for file in files}
+    return available | {os.path.basename(link.path) for file in files for link in file.links}
 
 
 def _is_of_images(name: str) -> bool:
@@ -83,7 +84,7 @@ def _is_on_host(search: Search, dirs: Sequence[str], name: str) -> bool:
     try:
         cache = search.tree.linker_cache()
         return bool(cache and cache.find(name))
-    except LdCacheError:  # it cannot be used, which is known by now, or the name holds a NUL
+    except LdCacheError:  # the cache is damaged, which was reported, or the name contains a NUL
         return False
 
 
@@ -94,7 +95,7 @@ def _sentence(
     if len(missing) > SHOWN:
         names += f" and {len(missing) - SHOWN} more"
     verb = "is" if len(missing) == 1 else "are"
-    place = f"not in {search.tree.host_root}"
+    location = f"not in {search.tree.host_root}"
     if all(_is_on_host(search, dirs, name) for name in missing):
-        place = f"in {search.tree.host_root} but not what containers get"
-    return f"{os.path.basename(file.host_path)} needs {names}, which {verb} {place}"
+        location = f"in {search.tree.host_root} but not what containers get"
+    return f"{os.path.basename(file.host_path)} needs {names}, which {verb} {location}"

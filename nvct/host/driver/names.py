@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of the driver's libraries: which capability each serves, and which names are its.
+"""Names of the driver's libraries, and the capability of each.
 
-Contract: values and pure functions. What has the driver's version as its suffix is the driver's
-whatever its name; the tables say what it is for. They are complete for the drivers 390 to 615 of
-x86_64, as Ubuntu's and Debian's packages have them (tests/hosts/real), and for those of aarch64
-up to 590, as the lists of Arch's and Bottlerocket's packages have them.
+Contract: values and pure functions. A library with the driver's version as its suffix is the
+driver's, whatever its name; the tables give its capability. They are complete for the drivers 390
+to 615 of x86_64, as Ubuntu's and Debian's packages have them (tests/hosts/real), and for those of
+aarch64 up to 590, as the file lists of Arch's and Bottlerocket's packages have them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.host.model import Capability
 
-# As libnvidia-container v1.20 has them, and where it has none, by what the library is for.
+# As libnvidia-container v1.20; libraries that it does not list are classed by their use.
 CLASSES: dict[Capability, tuple[str, ...]] = {
     "utility": (
         "libnvidia-ml", "libnvidia-cfg", "libnvidia-nscq", "libnvidia-sandboxutils",
@@ -45,8 +45,8 @@ CLASSES: dict[Capability, tuple[str, ...]] = {
 }  # fmt: skip
 CLASS_OF: dict[str, Capability] = {name: c for c, names in CLASSES.items() for name in names}
 
-# Libraries of one class that another one's load at run time, which no DT_NEEDED tells: shaders
-# are compiled by the first, gbm's backend is a link to the second, and the third is Vulkan's too
+# Libraries that a library of another class loads at run time, without a DT_NEEDED entry: the
+# first compiles shaders, gbm's backend is a link to the second, and Vulkan loads the third
 # (NVIDIA's sandboxutils-filelist.json of 615).
 ALSO: dict[str, tuple[Capability, ...]] = {
     "libnvidia-gpucomp": ("graphics",),
@@ -54,40 +54,42 @@ ALSO: dict[str, tuple[Capability, ...]] = {
     "libnvidia-opticalflow": ("graphics",),
 }
 
-# Versions of their own: what nvvm70 is (580 and later), nvvm was up to driver 495 (4.0.0); NVAPI
-# has no other name than its SONAME.
+# Libraries with versions of their own: libnvidia-nvvm70 (580 and later), libnvidia-nvvm up to
+# driver 495 (4.0.0), and NVAPI, whose only name is its SONAME.
 OTHER_VERSIONS: dict[re.Pattern[str], str] = {
     re.compile(r"libnvidia-nvvm(?:70)?\.so\.\d{1,2}(?:\.\d+)*"): "compiler that libcuda loads",
     re.compile(r"libnvidia-api\.so\.\d{1,2}(?:\.\d+)*"): "NVAPI, which has no version of its own",
 }
-# EGL and GL of drivers that are installed without GLVND: their SONAMEs are those of images' GLVND,
-# which then would not find the driver.
+# EGL and GL of drivers that are installed without GLVND: they have the SONAMEs of GLVND's
+# libraries in images, which would not find the driver if these took their place.
 WITHOUT_GLVND = frozenset({"libEGL", "libGL", "libGLESv1_CM", "libGLESv2"})
 DRIVER_SUFFIX = re.compile(r"\.so\.(\d{3,}\.\d+(?:\.\d+)*)$")
 NAME = re.compile(r"lib[^/]+?\.so(?=\.|$)")
 
 
 def stem(name: str) -> str:
-    """Return a library's name up to ".so", the name itself where it has none."""
+    """Return a library's name up to ".so", the name itself if it has no ".so"."""
     match = NAME.match(name)
     return match[0].removesuffix(".so") if match else name
 
 
 def class_of(name: str) -> Capability:
-    """Return the capability that a library serves, "" where the tables do not have it."""
+    """Return the capability of a library, "" if the tables do not list it."""
     return CLASS_OF.get(stem(name), "")
 
 
 def is_of_driver(name: str) -> bool:
-    """Tell whether a library's name looks like one of the driver's."""
-    found = stem(name)
-    return found in CLASS_OF or ("nvidia" in found and not found.startswith("libnvidia-container"))
+    """Return whether a library's name looks like one of the driver's."""
+    name_stem = stem(name)
+    return name_stem in CLASS_OF or (
+        "nvidia" in name_stem and not name_stem.startswith("libnvidia-container")
+    )
 
 
 def is_safe(path: str) -> bool:
-    """Tell whether a path can stand in a CDI spec, in a hook's arguments and in a message.
+    """Return whether a path is valid in a CDI spec, in a hook's arguments and in a message.
 
-    Control characters and bytes that are not UTF-8 cannot; "::" separates the two halves of
+    Control characters and bytes that are not UTF-8 are not; "::" separates the two halves of
     `--link`.
     """
     return path.isprintable() and "::" not in path

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file tree that a driver's files are looked for in.
+"""The file tree of a driver root.
 
-Contract: a link is resolved as a process inside the tree would: one that is absolute starts again
-at the driver root, none leaves it. nvidia-container-toolkit v1.20 resolves them against the host.
-A directory, the headers of an ELF file and the linker's cache are read once in a tree's life.
+Contract: a link is resolved as in a chroot: an absolute one starts at the driver root, and none
+leaves it. nvidia-container-toolkit v1.20 resolves links against the host. A Tree reads a
+directory, the headers of an ELF file and the linker's cache once.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ S_IFMT, S_IFREG, S_IFLNK = 0o170000, 0o100000, 0o120000
 NAME_LIMIT = 1 << 17
 
 
-class Found(NamedTuple):
-    """A regular file: as it was looked for, and where it really is, both inside the tree."""
+class TreeFile(NamedTuple):
+    """A regular file: the requested path and the real path, both relative to the tree's root."""
 
     path: str
     real: str
@@ -37,7 +37,7 @@ class Found(NamedTuple):
 
 
 class Headers(NamedTuple):
-    """What the dynamic linker sees of a library: machine as uname names it, SONAME, DT_NEEDED."""
+    """ELF header data of a library: machine as uname names it, SONAME, DT_NEEDED."""
 
     machine: str
     soname: str
@@ -77,7 +77,7 @@ class Tree:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Close the tree and its descriptors."""
         for fd in self._folders.values():
             if fd >= 0:
                 posix.close(fd)
@@ -85,11 +85,11 @@ class Tree:
         self.root.close()
 
     def host_path(self, path: str) -> str:
-        """Return the host's path of a path inside."""
+        """Return the host path of a path in the tree."""
         return join(self.host_root, path)
 
-    def find(self, path: str) -> Found | None:
-        """Return the regular file that a path leads to, None where there is none."""
+    def file(self, path: str) -> TreeFile | None:
+        """Return the regular file that a path leads to, None if there is none."""
         try:
             real = self.root.resolve(path)
             status = None if real is None else self.root.lstat(real)
@@ -97,10 +97,10 @@ class Tree:
             return None
         if real is None or status is None or status.st_mode & S_IFMT != S_IFREG:
             return None
-        return Found(path, real, status.st_mode & 0o7777)
+        return TreeFile(path, real, status.st_mode & 0o7777)
 
     def directory(self, path: str) -> str | None:
-        """Return the real path of a directory, None where there is none."""
+        """Return the real path of a directory, None if there is none."""
         try:
             real = self.root.resolve(path)
             status = None if real is None else self.root.lstat(real)
@@ -108,8 +108,8 @@ class Tree:
             return None
         return real if status is not None and status.st_mode & S_IFMT == 0o040000 else None
 
-    def find_in(self, directory: str, name: str) -> Found | None:
-        """Return what `find` does for a name in a real directory; a plain file takes one call."""
+    def file_in(self, directory: str, name: str) -> TreeFile | None:
+        """Return the result of `file` for a name in a real directory; one call for most files."""
         path = join(directory, name)
         folder = self._folder(directory)
         try:
@@ -118,11 +118,11 @@ class Tree:
             return None
         kind = status.st_mode & S_IFMT
         if kind == S_IFREG:
-            return Found(path, path, status.st_mode & 0o7777)
-        return self.find(path) if kind == S_IFLNK else None
+            return TreeFile(path, path, status.st_mode & 0o7777)
+        return self.file(path) if kind == S_IFLNK else None
 
     def _folder(self, directory: str) -> int:
-        """Return a descriptor of a directory, -1 where there is none."""
+        """Return a descriptor of a directory, -1 if there is none."""
         if directory not in self._folders:
             try:
                 fd = self.root.path_fd(directory)
@@ -132,7 +132,7 @@ class Tree:
         return self._folders[directory]
 
     def names(self, path: str) -> list[str]:
-        """Return the sorted names in a directory, [] where there is none or it can't be read."""
+        """Return the sorted names in a directory, [] if it is missing or unreadable."""
         if path not in self._names:
             try:
                 self._names[path] = self.root.listdir(path, NAME_LIMIT) or []
@@ -141,25 +141,25 @@ class Tree:
         return self._names[path]
 
     def name_set(self, path: str) -> frozenset[str]:
-        """Return the names in a directory, to ask for many of them."""
+        """Return the names in a directory as a set."""
         if path not in self._sets:
             self._sets[path] = frozenset(self.names(path))
         return self._sets[path]
 
     def is_link(self, path: str) -> bool:
-        """Whether a symbolic link stands there, dangling or not."""
+        """Return whether a path is a symbolic link, dangling or not."""
         try:
             return self.root.readlink(path) is not None
         except (OSError, UnsafePathError):
             return False
 
     def headers(self, path: str) -> Headers:
-        """Return what the dynamic linker would see of a library at its real path.
+        """Return the headers of a library at its real path.
 
         Raises:
-            ElfError: it is no ELF file, or a damaged one.
-            OSError: it cannot be read.
-            UnsafePathError: it is no regular file.
+            ElfError: the file is not ELF, or damaged.
+            OSError: the file is unreadable.
+            UnsafePathError: the path is not a regular file.
         """
         if path not in self._headers:
             self._headers[path] = self._read_headers(path)
@@ -167,7 +167,7 @@ class Tree:
 
     def _read_headers(self, path: str) -> Headers:
         directory, _, name = path.rpartition("/")
-        # O_NOFOLLOW and O_NONBLOCK: it was a regular file when it was found.
+        # O_NOFOLLOW and O_NONBLOCK: the file may have been replaced since it was found.
         flags = posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_NOCTTY
         try:
             fd = posix.open(name, flags, dir_fd=self._folder(directory or "/"))
@@ -176,25 +176,16 @@ class Tree:
         try:
             if posix.fstat(fd).st_mode & S_IFMT != S_IFREG:
                 raise UnsafePathError(f"{path} in {self.host_root} is no regular file")
-            found = elf.read(fd)
-            return Headers(found.machine, found.soname or "", tuple(found.needed))
+            elf_file = elf.read(fd)
+            return Headers(elf_file.machine, elf_file.soname or "", tuple(elf_file.needed))
         finally:
             posix.close(fd)
 
-    def cached_libraries(self) -> list[tuple[str, str, int]]:
-        """Return (name, path, flags) of the tree's ld.so.cache; [] where there is none.
-
-        Raises:
-            LdCacheError: it is damaged.
-        """
-        cache = self.linker_cache()
-        return [entry[:3] for entry in cache.entries] if cache else []
-
     def linker_cache(self) -> Cache | None:
-        """Return the tree's ld.so.cache, None where there is none.
+        """Return the tree's ld.so.cache, None if there is none.
 
         Raises:
-            LdCacheError: it is damaged, or cannot be read.
+            LdCacheError: the cache is damaged or unreadable.
         """
         if not self._has_read_cache:
             self._has_read_cache = True
@@ -207,15 +198,15 @@ class Tree:
         return self._cache
 
     def _read_cache(self) -> Cache | None:
-        place = join(self.host_root, "etc/ld.so.cache")
+        cache_path = join(self.host_root, "etc/ld.so.cache")
         try:
             data = self.root.read_file("/etc/ld.so.cache")
         except (OSError, NvctError) as error:
             reason = error.message if isinstance(error, NvctError) else error.strerror
-            raise LdCacheError(f"{place} cannot be read: {reason}") from error
+            raise LdCacheError(f"{cache_path} cannot be read: {reason}") from error
         if data is None:
             return None
         try:
             return ldcache.parse(data)
         except DocumentError as error:
-            raise LdCacheError(f"{place} cannot be used: {error.message}") from error
+            raise LdCacheError(f"{cache_path} cannot be used: {error.message}") from error

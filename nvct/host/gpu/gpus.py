@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs of a machine and their MIG devices, from procfs, from NVML where it does not tell.
+"""The GPUs of a machine and their MIG devices, from procfs, and from NVML where procfs lacks them.
 
-Contract: NVML is loaded only where a GPU has MIG instances (their UUIDs are NVML's secret), where
-procfs is incomplete, or for what only NVML knows. Whatever is wrong with one GPU costs that GPU,
-NVML failing costs what it alone knows, each with a warning. Tables are read once, not per GPU.
+Contract: NVML is loaded only if a GPU has MIG instances (only NVML has their UUIDs), if procfs is
+incomplete, or for facts that only NVML has. A fault of one GPU loses that GPU; a failure of NVML
+loses only what NVML alone has. Each is a warning. Tables are read once, not per GPU.
 """
 
 from __future__ import annotations
@@ -29,51 +29,51 @@ if TYPE_CHECKING:
 COHERENT = "which GPUs share one address space with the CPU"
 
 
-class Host(NamedTuple):
-    """Where GPUs are looked for, and who hears of oddities."""
+class GpuSearch(NamedTuple):
+    """A search for GPUs: directories, device numbers, and the findings that get its warnings."""
 
     roots: Roots
     stat_node: StatNode
     findings: Findings
 
 
-class _Known(NamedTuple):
-    """What is read once for all GPUs: MIG instances by minor, minors of nvidia-caps, NVML's."""
+class _Tables(NamedTuple):
+    """Tables for all GPUs: MIG instances by minor, nvidia-caps minors, NVML GPUs by bus id."""
 
-    host: Host
+    search: GpuSearch
     instances: dict[int, dict[int, list[int]]]
     cap_minors: dict[str, int]
     by_bus: dict[str, NvmlGpu]
     coherent: bool
 
 
-def find(
-    host: Host,
+def find_gpus(
+    search: GpuSearch,
     nvml: Nvml | None,
     *,
     coherent: bool = False,
     unknown: Sequence[str] = (),
 ) -> tuple[tuple[Gpu, ...], NvmlReport | None]:
-    """Return the GPUs in the order of the PCI bus, and NVML's report if it was asked.
+    """Return the GPUs in the order of the PCI bus, and NVML's report if NVML was called.
 
     Args:
-        host: where to look.
-        nvml: asked if there is need to.
-        coherent: ask NVML which GPUs are coherent; else that is left open even if it tells.
-        unknown: what it would tell, too, but is not asked for by itself, in words that follow
-            "it is not known".
+        search: directories, device numbers and findings.
+        nvml: called only if necessary.
+        coherent: ask NVML which GPUs are coherent; if False, their `coherent` is None.
+        unknown: further facts that a call of NVML brings, but that do not cause one, as phrases
+            that follow "it is not known".
     """
-    roots, findings = host.roots, host.findings
+    roots, findings = search.roots, search.findings
     listed = procfs.gpus(roots)
-    _warn_of_other_drivers(host)
+    _warn_of_other_drivers(search)
     minors = [gpu.minor for gpu in listed if gpu.minor is not None]
     complete = bool(listed) and len(minors) == len(listed) and all(gpu.uuid for gpu in listed)
     instances = {minor: mig.instances(roots, minor) for minor in minors}
     has_mig = any(instances.values())
     report = None
     if not complete or has_mig or coherent:
-        wanted = (*((COHERENT,) if coherent else ()), *unknown)
-        costs = [f"it is not known {what}" for what in wanted]
+        unknown_facts = (*((COHERENT,) if coherent else ()), *unknown)
+        costs = [f"it is not known {fact}" for fact in unknown_facts]
         if not complete:
             costs.insert(0, "GPUs that procfs does not describe are left out")
         elif has_mig:
@@ -82,22 +82,22 @@ def find(
     in_report = report.gpus if report else ()
     table = mig.minors(roots) if any(gpu.mig for gpu in in_report) else {}
     by_bus = {gpu.bus_id: gpu for gpu in in_report}
-    known = _Known(host, instances, table, by_bus, coherent)
+    tables = _Tables(search, instances, table, by_bus, coherent)
     if report and not listed:
         findings.note("procfs lists no GPU: they are NVML's")
-        return tuple(_make(known, gpu) for gpu in in_report), report
-    found = (_combine(known, i, gpu, report) for i, gpu in enumerate(listed))
-    return tuple(_make(known, gpu) for gpu in found if gpu), report
+        return tuple(_gpu(tables, gpu) for gpu in in_report), report
+    combined = (_combine(tables, i, gpu, report) for i, gpu in enumerate(listed))
+    return tuple(_gpu(tables, gpu) for gpu in combined if gpu), report
 
 
-def _warn_of_other_drivers(host: Host) -> None:
-    """Tell which GPUs are no GPUs for containers, as another kernel driver has them."""
-    for bound in pci.elsewhere(host.roots):
+def _warn_of_other_drivers(search: GpuSearch) -> None:
+    """Warn of GPUs that are bound to another kernel driver: containers do not get them."""
+    for bound in pci.bound_elsewhere(search.roots):
         if bound.driver in pci.NATIVE:
-            host.findings.warn(
+            search.findings.warn(
                 f"GPU at {bound.bus_id} is bound to {bound.driver}, not to nvidia: left out"
             )
-        host.findings.leave_out(bound.path, f"bound to {bound.driver}, not to nvidia")
+        search.findings.leave_out(bound.path, f"bound to {bound.driver}, not to nvidia")
 
 
 def _ask(nvml: Nvml | None, findings: Findings, cost: str) -> NvmlReport | None:
@@ -115,23 +115,23 @@ def _ask(nvml: Nvml | None, findings: Findings, cost: str) -> NvmlReport | None:
 
 
 def _combine(
-    known: _Known, index: int, gpu: procfs.ProcGpu, report: NvmlReport | None
+    tables: _Tables, index: int, gpu: procfs.ProcGpu, report: NvmlReport | None
 ) -> NvmlGpu | None:
-    """Return what procfs and NVML tell of a GPU together, None if it can't be used."""
-    findings = known.host.findings
-    seen = known.by_bus.get(gpu.bus_id)
-    if report and seen is None and (report.gpus or report.warnings):
-        # A GPU that fell off the bus is in procfs still (Xid 79); NVML refuses it.
+    """Return a GPU as procfs and NVML describe it, None if it is not usable."""
+    findings = tables.search.findings
+    reported = tables.by_bus.get(gpu.bus_id)
+    if report and reported is None and (report.gpus or report.warnings):
+        # A GPU that fell off the bus (Xid 79) is still in procfs; NVML refuses it.
         findings.warn(f"GPU {index} at {gpu.bus_id} is not among NVML's: left out")
         return None
-    minor = gpu.minor if gpu.minor is not None else seen.minor if seen else None
-    uuid = gpu.uuid or (seen.uuid if seen else "")
+    minor = gpu.minor if gpu.minor is not None else reported.minor if reported else None
+    uuid = gpu.uuid or (reported.uuid if reported else "")
     if minor is None or not uuid:
-        what = "device minor" if minor is None else "UUID"
-        findings.warn(f"GPU {index} at {gpu.bus_id} has no {what} yet: left out")
+        missing = "device minor" if minor is None else "UUID"
+        findings.warn(f"GPU {index} at {gpu.bus_id} has no {missing} yet: left out")
         return None
-    # MIG mode without any instance is NVML's secret: asking it on every node costs seconds.
-    in_mig = seen.mig_enabled if seen else bool(known.instances.get(minor))
+    # Only NVML shows MIG mode without an instance: calling it on every node takes seconds.
+    in_mig = reported.mig_enabled if reported else bool(tables.instances.get(minor))
     return NvmlGpu(
         index=index,
         minor=minor,
@@ -139,13 +139,13 @@ def _combine(
         bus_id=gpu.bus_id,
         name=gpu.model,
         mig_enabled=in_mig,
-        mig=seen.mig if seen else (),
-        coherent=seen.coherent if seen else None,
+        mig=reported.mig if reported else (),
+        coherent=reported.coherent if reported else None,
     )
 
 
-def _make(known: _Known, gpu: NvmlGpu) -> Gpu:
-    roots, stat_node, findings = known.host
+def _gpu(tables: _Tables, gpu: NvmlGpu) -> Gpu:
+    roots, stat_node, findings = tables.search
     drm, by_path = nodes.drm_nodes(roots, stat_node, gpu.bus_id, gpu.index)
     return Gpu(
         index=gpu.index,
@@ -157,20 +157,20 @@ def _make(known: _Known, gpu: NvmlGpu) -> Gpu:
         drm_nodes=drm,
         by_path=by_path,
         mig_enabled=gpu.mig_enabled,
-        mig=_mig_devices(known, gpu),
-        coherent=gpu.coherent if known.coherent else None,
+        mig=_mig_devices(tables, gpu),
+        coherent=gpu.coherent if tables.coherent else None,
     )
 
 
-def _mig_devices(known: _Known, gpu: NvmlGpu) -> tuple[MigDevice, ...]:
-    found = (_mig_device(known, gpu, device) for device in gpu.mig)
-    return tuple(device for device in found if device)
+def _mig_devices(tables: _Tables, gpu: NvmlGpu) -> tuple[MigDevice, ...]:
+    devices = (_mig_device(tables, gpu, device) for device in gpu.mig)
+    return tuple(device for device in devices if device)
 
 
-def _mig_device(known: _Known, gpu: NvmlGpu, device: NvmlMig) -> MigDevice | None:
-    roots, stat_node, findings = known.host
+def _mig_device(tables: _Tables, gpu: NvmlGpu, device: NvmlMig) -> MigDevice | None:
+    roots, stat_node, findings = tables.search
     name = f"{gpu.index}:{device.index}"
-    minors = mig.cap_minors(roots, known.cap_minors, gpu.minor, device.gi, device.ci)
+    minors = mig.cap_minors(roots, tables.cap_minors, gpu.minor, device.gi, device.ci)
     if minors is None:
         findings.warn(f"no nvidia-caps minor for MIG device {name}: left out")
         return None

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IMEX channels: what GPUs of several machines share memory through. Mode imex.
+"""Discovery in mode imex: IMEX channels, through which GPUs of several machines share memory.
 
-Contract: one device for each channel, named by its number. The driver's user space is not looked
-at.
+Contract: one device for each channel, named by its number. The driver's user space is not read.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import re
 
 from nvct.errors import HostError
 from nvct.host import procfs
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu import nodes
 from nvct.host.model import Findings, Inventory, NamedDevice
 
@@ -25,15 +24,15 @@ FOLDER = "nvidia-caps-imex-channels"
 CHANNEL = re.compile(r"channel(0|[1-9][0-9]*)")
 
 
-def find(roots: Roots, wanted: Wanted | None = None) -> Inventory:
-    """Return the IMEX channels of a machine.
+def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+    """Return the inventory of a machine's IMEX channels.
 
     Raises:
-        HostError: there is none.
+        HostError: there is no channel.
     """
     findings = Findings()
-    found = channels(roots, (wanted or Wanted()).stat_node, findings)
-    if not found:
+    by_number = channels(roots, (options or DiscoveryOptions()).stat_node, findings)
+    if not by_number:
         if FOLDER not in procfs.majors(roots):
             raise HostError(
                 f"no IMEX channel: {roots.proc}/devices has no {FOLDER}",
@@ -46,15 +45,15 @@ def find(roots: Roots, wanted: Wanted | None = None) -> Inventory:
     return Inventory(
         driver_version="",
         mode="imex",
-        devices=tuple(NamedDevice(name=str(n), nodes=(found[n],)) for n in sorted(found)),
+        devices=tuple(NamedDevice(name=str(n), nodes=(by_number[n],)) for n in sorted(by_number)),
         left_out=tuple(findings.left_out.values()),
         warnings=tuple(findings.warnings),
     )
 
 
 def channels(roots: Roots, stat_node: StatNode, findings: Findings) -> dict[int, DeviceNode]:
-    """Return the nodes of the channels by number."""
-    found = {}
+    """Return the nodes of the channels by channel number."""
+    by_number = {}
     for name in procfs.list_directory(f"{roots.dev}/{FOLDER}"):
         match = CHANNEL.fullmatch(name)
         if not match:
@@ -64,5 +63,5 @@ def channels(roots: Roots, stat_node: StatNode, findings: Findings) -> dict[int,
         if node is None:
             findings.leave_out(f"{roots.dev}/{FOLDER}/{name}", "it is no character device")
         else:
-            found[int(match[1])] = node
-    return found
+            by_number[int(match[1])] = node
+    return by_number

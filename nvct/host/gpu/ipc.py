@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sockets of the driver's daemons: persistenced, fabric manager, MPS.
 
-Contract: a socket is a socket and the MPS directory a directory that belongs to root: /tmp is
-everybody's, and whoever makes a link there first must not choose what containers get.
+Contract: a socket must be a socket, and the MPS directory a directory of root: anybody can make a
+link in /tmp, and such a link must not choose what containers get.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SOCKETS: tuple[tuple[str, Capability], ...] = (
 MPS_DIR = "tmp/nvidia-mps"
 
 
-def find(roots: Roots, findings: Findings) -> list[DriverFile]:
-    """Return the sockets of daemons that run, in the driver root or beside it on the host."""
+def find_sockets(roots: Roots, findings: Findings) -> list[DriverFile]:
+    """Return the sockets of running daemons, from the driver root or else from the host."""
     files = []
     in_root = join(roots.driver_root, "run")
     for name, capability in SOCKETS:
@@ -40,7 +40,7 @@ def find(roots: Roots, findings: Findings) -> list[DriverFile]:
     mps = join(roots.driver_root, MPS_DIR)
     if status := _lstat(mps, stat.S_IFDIR):
         if status.st_uid == 0:
-            # The incumbent's v1.20 looks for a file here and so never finds the directory.
+            # nvidia-container-toolkit v1.20 looks for a file here and never finds the directory.
             files.append(_socket(mps, f"/{MPS_DIR}", "compute"))
         else:
             findings.warn(f"{mps} belongs to user {status.st_uid}, not to root: left out")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers that run the driver's own services, e.g. the GPU operator's: mode management.
+"""Discovery in mode management, for containers with the driver's own services (GPU operator).
 
-Contract: every node that the driver has, as one device "all", and its files less graphics and
-configuration. NVML is not asked: it may be what such a container is to repair.
+Contract: one device "all" with every node of the driver, and the driver's files without graphics
+and configuration. NVML is not called: such a container may have to repair it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import posix
 import re
 
 from nvct.errors import HostError
-from nvct.host import discover, procfs
-from nvct.host.discovery_options import Wanted
+from nvct.host import procfs
+from nvct.host.discover import find_files, left_out
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver.cuda_version import of_driver
 from nvct.host.gpu import imex, nodes
 from nvct.host.model import Findings, Inventory, NamedDevice
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from nvct.host.model import DeviceNode, DriverFile
     from nvct.host.roots import Roots
 
-# As nvidia-container-toolkit v1.20, pkg/nvcdi/management.go; it blocks these by the same rule.
+# As nvidia-container-toolkit v1.20, pkg/nvcdi/management.go, which excludes the same prefixes.
 OTHERS = {
     "nvidia-fs": "mode gds gives it",
     "nvidia-nvswitch": "mode nvswitch gives it",
@@ -33,20 +34,20 @@ CAPS = "nvidia-caps"
 CAP = re.compile(r"nvidia-cap\d+")
 
 
-def find(roots: Roots, wanted: Wanted | None = None) -> Inventory:
-    """Return all nodes of a machine's driver, as one device, and the driver's files.
+def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+    """Return the inventory of a machine: all nodes of the driver as one device, and its files.
 
     Raises:
-        DriverNotFoundError: no driver, or no library that fits the loaded one.
+        DriverNotFoundError: no driver is installed, or no library fits the loaded module.
         HostError: the driver has no node.
     """
-    wanted = wanted or Wanted()
+    options = options or DiscoveryOptions()
     findings = Findings()
-    machine = wanted.machine or posix.uname().machine
-    version, files = discover.find_files(roots, wanted, machine, findings, graphical=False)
+    machine = options.machine or posix.uname().machine
+    version, files = find_files(roots, options, machine, findings, graphical=False)
     files = [file for file in files if not _is_for_desktops(file, findings)]
-    found = _nodes(roots, wanted.stat_node, findings)
-    if not found:
+    driver_nodes = _nodes(roots, options.stat_node, findings)
+    if not driver_nodes:
         raise HostError(
             f"the driver has no node in {roots.dev}",
             hint="load the nvidia module and run nvidia-modprobe, or name the place: --dev-root",
@@ -55,9 +56,9 @@ def find(roots: Roots, wanted: Wanted | None = None) -> Inventory:
         driver_version=version,
         mode="management",
         cuda_version=of_driver(version),
-        devices=(NamedDevice(name="all", nodes=tuple(found)),),
+        devices=(NamedDevice(name="all", nodes=tuple(driver_nodes)),),
         files=tuple(files),
-        left_out=discover.left_out(findings, files),
+        left_out=left_out(findings, files),
         warnings=tuple(findings.warnings),
         notes=tuple(findings.notes),
     )
@@ -71,20 +72,20 @@ def _is_for_desktops(file: DriverFile, findings: Findings) -> bool:
 
 
 def _nodes(roots: Roots, stat_node: StatNode, findings: Findings) -> list[DeviceNode]:
-    found = []
+    driver_nodes = []
     for name in procfs.list_directory(roots.dev):
         if not name.startswith("nvidia"):
             continue
         node = nodes.make_node(roots, stat_node, name, "the driver's node")
-        blocked = [why for prefix, why in OTHERS.items() if name.startswith(prefix)]
+        blocked = [reason for prefix, reason in OTHERS.items() if name.startswith(prefix)]
         if node and blocked:
             findings.leave_out(f"{roots.dev}/{name}", blocked[0])
         elif node:
-            found.append(node)
+            driver_nodes.append(node)
     for name in procfs.list_directory(f"{roots.dev}/{CAPS}"):
         if CAP.fullmatch(name):
             node = nodes.make_node(
                 roots, stat_node, f"{CAPS}/{name}", "a capability of the driver"
             )
-            found += [node] if node else []
-    return found + list(imex.channels(roots, stat_node, findings).values())
+            driver_nodes += [node] if node else []
+    return driver_nodes + list(imex.channels(roots, stat_node, findings).values())

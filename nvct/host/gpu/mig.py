@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """MIG instances as procfs shows them, and the minors of their nvidia-caps nodes.
 
-The UUIDs of MIG devices are known to NVML alone; which instances exist, and whether a node has
-any at all, procfs tells for nothing.
+Only NVML has the UUIDs of MIG devices. procfs shows the instances, and whether there are any, at
+no cost.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.host.roots import Roots
 
-# A node with 64 GPUs has 8000 lines: one pass over the text is three times as fast as one a line.
+# A node with 64 GPUs has 8000 lines: one match over the text is three times as fast as one a line.
 LINES = re.compile(r"^(config|monitor|gpu\d+/gi\d+(?:/ci\d+)?/access) (\d+)$", re.MULTILINE)
 INSTANCE = re.compile(r"(gi|ci)(\d+)")
 
 
 def minors(roots: Roots) -> dict[str, int]:
-    """Return the table of mig-minors, e.g. {"gpu0/gi1/ci0/access": 13}, unknown lines left out."""
+    """Return the table of mig-minors, e.g. {"gpu0/gi1/ci0/access": 13}."""
     return parse_minors(procfs.read_text(f"{roots.proc}/driver/nvidia-caps/mig-minors") or "")
 
 
 def parse_minors(text: str) -> dict[str, int]:
-    """Parse mig-minors."""
+    """Parse mig-minors; unknown lines are skipped."""
     return {name: int(minor) for name, minor in LINES.findall(text)}
 
 
@@ -47,7 +47,7 @@ def instances(roots: Roots, minor: int) -> dict[int, list[int]]:
 def cap_minors(
     roots: Roots, table: dict[str, int], minor: int, gi: int, ci: int
 ) -> tuple[int, int] | None:
-    """Return the minors of the nodes of a GPU instance and a compute instance, None if unknown."""
+    """Return the minors of a GPU instance's and a compute instance's nodes, None if unknown."""
     pair = []
     for name in (f"gi{gi}", f"gi{gi}/ci{ci}"):
         number = table.get(f"gpu{minor}/{name}/access")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device nodes of the driver: control nodes, GPUs, DRM nodes with their by-path links, MIG.
 
-Contract: nodes are looked at with lstat and never opened: opening one may start the driver. A
-node that is missing costs what needs it, with a warning.
+Contract: nodes are read with lstat and never opened: opening one may start the driver. A missing
+node loses what needs it and is a warning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nvct.host.model import Capability, Findings
     from nvct.host.roots import Roots
 
-    # (major, minor, mode, uid, gid) of a character device at a host path, None for all else.
+    # (major, minor, mode, uid, gid) of the character device at a host path; None for other files.
     NodeStat: TypeAlias = tuple[int, int, int, int, int]
     StatNode: TypeAlias = Callable[[str], NodeStat | None]
 
@@ -33,10 +33,10 @@ CONTROL_NODES: tuple[tuple[str, str, Capability], ...] = (
     ("nvidia-uvm-tools", "CUDA debuggers and profilers trace unified memory", "compute"),
     ("nvidia-modeset", "displays are set up through it", "display"),
 )
-# Fixed numbers, where the kernel's admin-guide/devices.txt has them; renderD128 has minor 128 and
-# card1 has 1. Others are given out when the module is loaded.
+# Fixed numbers, from the kernel's admin-guide/devices.txt; renderD128 has minor 128 and card1 has
+# 1. The kernel assigns the others when it loads the module.
 FIXED_MAJORS = {"drm": 226, "infiniband_verbs": 231, "misc": 10}
-# Names that stand for one node: major's name in /proc/devices, minor.
+# Nodes with a fixed name: the major's name in /proc/devices, the minor.
 SINGLE = {
     "nvidiactl": ("nvidia", 255),
     "nvidia-modeset": ("nvidia", 254),
@@ -48,7 +48,7 @@ SINGLE = {
     "rdma_cm": ("misc", 0),
     "dxg": ("misc", 0),
 }
-# Names that end in a number: major's name, minor of number 0.
+# Nodes whose name ends in a number: the major's name, the minor of number 0.
 NUMBERED = {
     "nvidia": ("nvidia", 0),
     "nvidia-cap": ("nvidia-caps", 0),
@@ -63,16 +63,16 @@ NAMED = re.compile(rf"({'|'.join(NUMBERED)})(\d+)")
 
 
 def named_nodes(roots: Roots) -> StatNode:
-    """Return a stat function for trees whose nodes are plain files, made without privileges.
+    """Return a stat function for trees that have plain files as device nodes.
 
-    The numbers come from the name and from proc/devices; a node that is real is taken as it is.
+    The numbers come from the name and from proc/devices. A real node keeps its own numbers.
     """
     majors = procfs.majors(roots)
 
     def stat_node(path: str) -> NodeStat | None:
-        found = device_nodes.node(path)
-        if found is not None:
-            return found
+        numbers_and_owner = device_nodes.node(path)
+        if numbers_and_owner is not None:
+            return numbers_and_owner
         try:
             status = os.lstat(path)
         except OSError:
@@ -80,7 +80,7 @@ def named_nodes(roots: Roots) -> StatNode:
         numbers = _numbers(os.path.basename(path), majors)
         if not stat.S_ISREG(status.st_mode) or numbers is None:
             return None
-        # Nodes are root's; what an unprivileged user made is theirs and says nothing.
+        # Nodes belong to root; the owner of a file that an unprivileged user made is ignored.
         owner = (0, 0) if status.st_uid else (0, status.st_gid)
         return (*numbers, status.st_mode & 0o777, *owner)
 
@@ -94,15 +94,15 @@ def make_node(
     reason: str,
     capability: Capability = "",
 ) -> DeviceNode | None:
-    """Return the node at /dev/<name>, None where there is none."""
+    """Return the node at /dev/<name>, None if there is none."""
     host_path = f"{roots.dev}/{name}"
     try:
-        found = stat_node(host_path)
+        status = stat_node(host_path)
     except OSError:
         return None
-    if found is None:
+    if status is None:
         return None
-    major, minor, mode, uid, gid = found
+    major, minor, mode, uid, gid = status
     return DeviceNode(
         path=f"/dev/{name}",
         host_path=host_path,
@@ -118,20 +118,20 @@ def make_node(
 
 def control_nodes(roots: Roots, stat_node: StatNode, findings: Findings) -> tuple[DeviceNode, ...]:
     """Return the nodes that every GPU needs, sorted by path."""
-    found = []
+    nodes = []
     for name, reason, capability in CONTROL_NODES:
         node = make_node(roots, stat_node, name, reason, capability)
         if node is not None:
-            found.append(node)
+            nodes.append(node)
         elif capability != "display":
             findings.warn(f"{roots.dev}/{name} is no device node: {_cost(name)}")
-    return tuple(sorted(found, key=lambda node: node.path))
+    return tuple(sorted(nodes, key=lambda node: node.path))
 
 
 def gpu_node(
     roots: Roots, stat_node: StatNode, findings: Findings, minor: int, index: int
 ) -> DeviceNode | None:
-    """Return a GPU's own node."""
+    """Return a GPU's node /dev/nvidia<minor>, None with a warning if it is missing."""
     node = make_node(roots, stat_node, f"nvidia{minor}", f"GPU {index}")
     if node is None:
         findings.warn(f"{roots.dev}/nvidia{minor} is no device node: GPU {index} is left out")
@@ -142,12 +142,12 @@ def drm_nodes(
     roots: Roots, stat_node: StatNode, bus_id: str, index: int
 ) -> tuple[tuple[DeviceNode, ...], tuple[Link, ...]]:
     """Return a GPU's nodes in /dev/dri, and the by-path links that lead to them."""
-    found = []
+    nodes = []
     for name in procfs.drm_names(roots, bus_id):
         node = make_node(roots, stat_node, f"dri/{name}", f"DRM of GPU {index}", "graphics")
         if node is not None:
-            found.append(node)
-    names = {os.path.basename(node.path) for node in found}
+            nodes.append(node)
+    names = {os.path.basename(node.path) for node in nodes}
     links = []
     for kind in ("card", "render"):
         name = f"dri/by-path/pci-{bus_id}-{kind}"
@@ -156,24 +156,24 @@ def drm_nodes(
         except OSError:
             continue
         if os.path.basename(target) in names:
-            # Always /dev in a container, whatever the dev root of the host is.
+            # In a container the directory is always /dev, whatever the host's dev root is.
             links.append(Link(target=f"../{os.path.basename(target)}", path=f"/dev/{name}"))
-    return tuple(sorted(found, key=lambda node: node.path)), tuple(links)
+    return tuple(sorted(nodes, key=lambda node: node.path)), tuple(links)
 
 
 def cap_nodes(
     roots: Roots, stat_node: StatNode, minors: tuple[int, int], name: str
 ) -> tuple[DeviceNode, ...] | None:
-    """Return the nodes of a MIG device's GPU and compute instance, None where one is missing."""
-    found = []
+    """Return the nodes of a MIG device's GPU and compute instance, None if one is missing."""
+    nodes = []
     for minor, kind in zip(minors, ("GPU instance", "compute instance"), strict=True):
         node = make_node(
             roots, stat_node, f"nvidia-caps/nvidia-cap{minor}", f"{kind} of MIG device {name}"
         )
         if node is None:
             return None
-        found.append(node)
-    return tuple(found)
+        nodes.append(node)
+    return tuple(nodes)
 
 
 def _cost(name: str) -> str:
@@ -189,7 +189,7 @@ def _numbers(name: str, majors: dict[str, int]) -> tuple[int, int] | None:
     kind, minor = SINGLE.get(name) or NUMBERED.get(match[1] if match else "", ("", 0))
     if match and name not in SINGLE:
         minor += int(match[2])
-    # nvidia-frontend is the name of the major before driver 550.40.
+    # Before driver 550.40 the major's name is nvidia-frontend.
     nvidia = majors.get("nvidia", majors.get("nvidia-frontend", 195))
     major = nvidia if kind == "nvidia" else majors.get(kind, FIXED_MAJORS.get(kind))
     return None if major is None else (major, minor)

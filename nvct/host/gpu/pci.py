@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA GPUs on the PCI bus that another kernel driver has.
+"""NVIDIA GPUs on the PCI bus that are bound to another kernel driver.
 
-Contract: sysfs alone is read, and of it only what the few drivers hold that take GPUs away from
-NVIDIA's; a node with hundreds of PCI devices costs nothing.
+Contract: reads only the sysfs folders of the few kernel drivers that compete with NVIDIA's, so
+the number of PCI devices on a node does not matter.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ NATIVE = ("nouveau", "nova_core", "nvidiafb")
 HANDED_ON = ("vfio-pci", "pci-stub")  # for virtual machines
 
 
-class Bound(NamedTuple):
-    """A GPU and the driver that has it."""
+class BoundGpu(NamedTuple):
+    """A GPU and the kernel driver that it is bound to."""
 
     bus_id: str
     driver: str
     path: str
 
 
-def elsewhere(roots: Roots) -> list[Bound]:
-    """Return the NVIDIA GPUs that belong to a driver other than NVIDIA's, by bus id."""
-    found = []
+def bound_elsewhere(roots: Roots) -> list[BoundGpu]:
+    """Return the NVIDIA GPUs that are bound to a driver other than NVIDIA's, by bus id."""
+    gpus = []
     for driver in (*NATIVE, *HANDED_ON):
         directory = f"{roots.sys}/bus/pci/drivers/{driver}"
         for name in procfs.list_directory(directory):
@@ -40,8 +40,8 @@ def elsewhere(roots: Roots) -> list[Bound]:
             if not bus_id or _text(f"{path}/vendor") != NVIDIA:
                 continue
             if _text(f"{path}/class").startswith(DISPLAY):
-                found.append(Bound(bus_id, driver, path))
-    return sorted(found, key=lambda gpu: procfs.bus_key(gpu.bus_id))
+                gpus.append(BoundGpu(bus_id, driver, path))
+    return sorted(gpus, key=lambda gpu: procfs.bus_key(gpu.bus_id))
 
 
 def _text(path: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of the worker's answers, parsed strictly: every field is there and has its type."""
+"""Parses the values of the worker's answers strictly: all fields, each with its type."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def nothing(value: Json) -> None:
     """Accept null, the answer of a verb that returns nothing.
 
     Raises:
-        MalformedMessageError: it is another value.
+        MalformedMessageError: the value is not null.
     """
     if value is not None:
         raise MalformedMessageError("an answer has a value that nobody asked for")
 
 
 def report(value: Json) -> NvmlReport:
-    """Return the report that the value describes.
+    """Parse a report.
 
     Raises:
-        MalformedMessageError: it describes none.
+        MalformedMessageError: the value is not a report.
     """
     fields = _fields(value, "the report", REPORT)
     if not all(isinstance(warning, str) for warning in fields["warnings"]):
@@ -51,10 +51,10 @@ def report(value: Json) -> NvmlReport:
 
 
 def properties(value: Json) -> dict[str, GpuProperties]:
-    """Return the properties of GPUs by UUID that the value describes.
+    """Parse the properties of GPUs, by UUID.
 
     Raises:
-        MalformedMessageError: it describes none.
+        MalformedMessageError: the value is not an object of properties.
     """
     if not isinstance(value, dict):
         raise MalformedMessageError("the properties are not an object")
@@ -71,7 +71,7 @@ def _gpu(value: Json) -> NvmlGpu:
 
 
 def _fields(value: Json, name: str, types: Types) -> dict[str, Any]:
-    """Return the members of an object; true is no integer here, and no member is missing."""
+    """Return the members of an object that has exactly these fields; true is not an integer."""
     if not isinstance(value, dict):
         raise MalformedMessageError(f"{name} is not an object")
     if value.keys() != types.keys():

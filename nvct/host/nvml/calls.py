@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVML's functions in the worker: nvidia-ml-py over one library file, initialized once.
 
-Contract: with the verbs (`report`, `properties`), the only user of pynvml. The library is loaded
-from the driver root by its path, so that no other driver's is picked up.
+Contract: only this module and the verbs (`report`, `properties`) use pynvml. The library is loaded
+from the driver root by its path, so that no other driver's is loaded.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ def load(path: str) -> ModuleType:
         raise NvmlError(
             f"{path} cannot be loaded: {error}", hint="is it of this machine's kind?"
         ) from error
-    # nvidia-ml-py has no parameter for the path: its module variable is the way. Its cache has the
-    # functions of the library before.
+    # nvidia-ml-py has no parameter for the path, only this module variable. Its cache contains the
+    # functions of the previous library.
     pynvml.nvmlLib = library  # type: ignore[assignment]
     pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - see above
     return pynvml
 
 
 class Calls:
-    """The module pynvml, and which of NVML's functions was called last.
+    """The module pynvml, and the last function of NVML that was called.
 
     Attributes:
-        last: the function's name, for an error: NVML's own text does not name it.
+        last: the function's name, for an error: NVML's own text does not contain it.
     """
 
     def __init__(self, module: Any) -> None:  # noqa: ANN401 - a module, or a test's stand-in
@@ -74,21 +74,21 @@ class Calls:
 
 
 class Driver:
-    """One library file, which is loaded and initialized when it is first needed.
+    """One library file, loaded and initialized on the first request.
 
-    Where NVML refuses a whole request it is initialized again for the next one: the driver may
-    have been loaded again in between.
+    After NVML refuses a request, the library is initialized again for the next one, because the
+    driver may have been reloaded.
     """
 
     def __init__(self, path: str, load: Load = load) -> None:
-        """Keep the path and what loads it."""
+        """Keep the path and the loader."""
         self._path = path
         self._load = load
         self._nvml: Calls | None = None
         self._is_initialized = False
 
     def ask(self, question: Callable[..., object], arguments: dict[str, object]) -> object:
-        """Return what a function returns that is called with `Calls` and the arguments.
+        """Return the result of a function that is called with `Calls` and the arguments.
 
         Raises:
             NvmlError: the library cannot be loaded or initialized, or refuses a call.
@@ -121,7 +121,7 @@ class Driver:
 
 
 def optional(nvml: Calls, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - NVML's own types
-    """Return what a call returns, None where NVML refuses it or nvidia-ml-py lacks it."""
+    """Return a call's result, None if NVML refuses it or nvidia-ml-py lacks the function."""
     try:
         return call()
     except (nvml.NVMLError, AttributeError):
@@ -129,7 +129,7 @@ def optional(nvml: Calls, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - NVM
 
 
 def supported(nvml: Calls, call: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ANN401 - NVML's own types
-    """Return what a call returns, the other value where the GPU has no such thing."""
+    """Return a call's result, or `otherwise` if the GPU does not support it."""
     try:
         return call()
     except nvml.NVMLError_NotSupported:
@@ -142,5 +142,5 @@ def string(value: object) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Return NVML's text of an error as part of a sentence."""
+    """Return the text of an NVML error, for the end of a sentence."""
     return str(error).lower().rstrip(".")

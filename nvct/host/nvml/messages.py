@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The protocol of session and worker: JSON messages over a stream socket, a request, its answer.
 
-A message is its length in four bytes, big-endian, and as much JSON, ASCII only. ::
+A message is its length in four bytes, big-endian, then that many bytes of ASCII JSON. ::
 
     request  {"id": 1, "verb": "report", "arguments": {}}
     answer   {"id": 1, "value": ...}
     answer   {"id": 1, "error": {"class": ..., "message": ..., "hint": ..., "code": ...}}
 
-The error is an `NvctError` as `nvct.errors.told` writes it. The worker answers requests in their
-order, and the session sends one at a time. Closing the socket ends the session.
+The error is an `NvctError` as `nvct.errors.told` writes it. The worker answers requests in order,
+and the session sends one at a time. Closing the socket ends the session.
 """
 
 from __future__ import annotations
 
 import time
 
-# Module `socket` costs a command 3 ms; this is the part of it that is written in C.
+# Module `socket` takes 3 ms to import; `_socket` is its part in C.
 from _socket import MSG_NOSIGNAL
 
 from nvct import errors
@@ -70,7 +70,7 @@ def receive(connection: socket, until: float | None = None) -> Json:
     Raises:
         TimeoutError: the deadline has passed.
         EOFError: the other side has closed the connection.
-        MalformedMessageError: what came is not a message.
+        MalformedMessageError: the data is not a message.
     """
     length = int.from_bytes(_read(connection, HEADER, until), "big")
     if length > LIMIT:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A child process that serves one socket: started, killed, waited for.
+"""A child process that serves one socket: start, kill, wait.
 
-The process is a fork that runs no other program: to its first answer it takes 20 ms of CPU, mostly
-for nvidia-ml-py, and a new interpreter takes 50 ms, where `nvidia-ctk cdi generate` takes 110. A
-fork also finds its modules wherever this process found them. It keeps this process's memory,
+The process is a fork without exec. It takes 20 ms of CPU up to its first answer, mostly for
+nvidia-ml-py; a new interpreter takes 50 ms, where `nvidia-ctk cdi generate` takes 110. A fork also
+finds its modules wherever this process found them. The fork keeps this process's memory,
 environment and working directory, and closes its files.
 
 A process with threads should not start one: another thread may hold a lock at that moment, which
-nobody releases in the fork. The agents have a supervisor without threads for that.
+no thread of the fork releases. The agents have a supervisor without threads for this.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class WorkerProcess:
     Attributes:
         connection: this process's end.
         pid: of the child.
-        parent: the pid of the process that started it: a fork of that one has no child here.
+        parent: the pid of the process that started it; it is not a child of a fork of that one.
         killed: whether it was sent SIGKILL.
     """
 
@@ -61,7 +61,7 @@ class WorkerProcess:
         self._is_reaped = False
         self.connection, theirs = socketpair()
         in_main_thread = get_native_id() == self.parent
-        # A handler of this process must not run in the child, and raise into this stack there.
+        # No signal handler of this process may run in the child and raise into this stack.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             with warnings.catch_warnings():
@@ -78,7 +78,7 @@ class WorkerProcess:
         if not self._is_reaped:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # reaped by others, or by the kernel: SIGCHLD is ignored
+            except ChildProcessError:  # reaped elsewhere, or by the kernel if SIGCHLD is ignored
                 self._is_reaped = True
                 return True
             if pid:
@@ -124,7 +124,7 @@ class WorkerProcess:
 def _become_worker(
     serve: Callable[[socket], None], connection: socket, *, in_main_thread: bool
 ) -> NoReturn:
-    """Do what the child process is for, and end it."""
+    """Serve as the child process, then end it."""
     status = 1
     try:
         _prepare(in_main_thread=in_main_thread)
@@ -140,14 +140,14 @@ def _become_worker(
 
 
 def _prepare(*, in_main_thread: bool) -> None:
-    """Leave behind what the parent process does at signals and at the end of its objects."""
+    """Reset the parent's signal handlers and object finalization in the child."""
     import ctypes
 
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_NAME, NAME)
     if in_main_thread:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # An object of the parent must not close its file here: the number may be another file's.
+    # An object of the parent must not close its file here: its number may belong to another file.
     gc.freeze()
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():

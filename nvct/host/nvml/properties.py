@@ -12,8 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.host.nvml.calls import Calls
 
-# By NVML's number. As libnvidia-container writes them, whose comparison ignores case: CUDA images
-# have conditions on "tesla", "geforcertx", "nvidiartx".
+# By NVML's number, in the spelling of libnvidia-container, which ignores case when it compares:
+# CUDA images have conditions on "tesla", "geforcertx", "nvidiartx".
 BRANDS = (
     "Unknown", "Quadro", "Tesla", "NVS", "GRID", "GeForce", "Titan", "NvidiaVApps", "NvidiaVPC",
     "NvidiaVCS", "NvidiaVWS", "NvidiaCloudGaming", "QuadroRTX", "NvidiaRTX", "Nvidia",

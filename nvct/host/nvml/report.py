@@ -20,7 +20,7 @@ GRAPHICAL_PROFILES = tuple(
 
 
 def report(nvml: Calls) -> NvmlReport:
-    """Return what NVML reports about this machine; a GPU that it refuses is a warning."""
+    """Return what NVML reports about this machine; a GPU that NVML refuses is a warning."""
     warnings: list[str] = []
     gpus = []
     for index in range(nvml.nvmlDeviceGetCount()):
@@ -58,7 +58,7 @@ def _gpu(nvml: Calls, index: int, warnings: list[str]) -> NvmlGpu:
 def _coherent(nvml: Calls, handle: Handle) -> bool | None:
     """Return whether the addressing mode is ATS: address translation by the hardware.
 
-    A driver or GPU without addressing modes is not coherent (as in go-nvlib).
+    A driver or GPU without addressing modes is not coherent, as in go-nvlib.
     """
     try:
         return bool(
@@ -92,7 +92,7 @@ def _mig_devices(
                 )
             )
         except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):
-            continue  # MIG devices need not be numbered without gaps
+            continue  # the numbers of MIG devices may have gaps
         except nvml.NVMLError as error:
             device = f"{parent_index}:{index}"
             warnings.append(f"NVML refuses MIG device {device}: {nvml.last}: {reason(error)}")
@@ -110,9 +110,9 @@ def _graphical_profiles(nvml: Calls, parent: Handle) -> set[int]:
 
 
 def _profile_id(nvml: Calls, parent: Handle, gi: int) -> int | None:
-    """Return the id of a GPU instance's profile, None where NVML does not report it.
+    """Return the id of a GPU instance's profile, None if NVML does not report it.
 
-    A MIG device without it counts as one without graphics.
+    A MIG device without a profile id counts as one without graphics.
     """
 
     def ask() -> int:
@@ -124,7 +124,7 @@ def _profile_id(nvml: Calls, parent: Handle, gi: int) -> int | None:
 
 
 def _profile(nvml: Calls, handle: Handle) -> str:
-    """Return e.g. 1g.10gb: the end of the device's name, else made from its attributes."""
+    """Return e.g. 1g.10gb, from the end of the device's name, else from its attributes."""
     name = optional(nvml, lambda: string(nvml.nvmlDeviceGetName(handle))) or ""
     _, mig, profile = name.rpartition(" MIG ")
     if mig:

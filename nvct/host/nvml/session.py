@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One session with NVML: the library initialized once in a worker process, a deadline per call.
 
-A process of its own, as NVML may hang with the driver, or crash. Its end is the end of the
-session's handles, which a change of the MIG mode or a reset of a GPU asks for.
+NVML has a process of its own because it may hang with the driver, or crash. The end of the process
+closes NVML's handles, which a change of the MIG mode or a reset of a GPU requires.
 
 Contract: for one thread at a time.
 """
@@ -38,17 +38,17 @@ class NvmlSession:
     """NVML through nvidia-ml-py and one library file, in a worker process.
 
     The worker starts with the first call, and again with the first call after a crash or a
-    deadline. A worker that does not answer is killed. One that survives that waits in the kernel
-    and keeps its handles: no second one starts until it has ended, and calls fail meanwhile.
+    missed deadline. A worker that does not answer is killed. A killed worker that survives waits
+    in the kernel and keeps its handles: until it has ended, no other starts and calls fail.
     """
 
     def __init__(self, library: str, limit_s: float = LIMIT_S, serve: Serve | None = None) -> None:
-        """Keep the library's path; nothing is started yet.
+        """Keep the arguments; nothing is started yet.
 
         Args:
             library: its path.
             limit_s: the deadline of a call, in seconds.
-            serve: what the worker does with its socket and the library's path; `worker.serve` if
+            serve: runs in the worker with its socket and the library's path; `worker.serve` if
                 None.
         """
         self.path = library
@@ -107,7 +107,7 @@ class NvmlSession:
         """Return the worker's answer to a request.
 
         Raises:
-            NvmlError: NVML refuses, or the worker does not answer: it is ended then.
+            NvmlError: NVML refuses, or the worker does not answer and is killed.
             NvctError: the worker's own failure.
         """
         worker = self._own_worker()
@@ -117,7 +117,7 @@ class NvmlSession:
             raise self._stuck(worker)
         try:
             return parse(self._exchange(worker.connection, verb))
-        except NvctError:  # is an answer, too
+        except NvctError:  # an answer, too
             raise
         except TimeoutError as error:
             self._kill(worker)
@@ -142,7 +142,7 @@ class NvmlSession:
             raise
 
     def _exchange(self, connection: socket, verb: str) -> Json:
-        """Send a request; return the value of its answer."""
+        """Send a request and return the value of its answer."""
         until = time.monotonic() + self.limit_s
         self._requests += 1
         request: Json = {"id": self._requests, "verb": verb, "arguments": {}}
@@ -150,7 +150,7 @@ class NvmlSession:
         return messages.value_of(messages.receive(connection, until), self._requests)
 
     def _own_worker(self) -> WorkerProcess | None:
-        """Return the worker, None if it has ended, or is not of this process but of its parent."""
+        """Return the worker; None if it has ended or belongs to this process's parent."""
         worker = self._worker
         if worker and (worker.parent != os.getpid() or worker.has_ended()):
             worker.connection.close()
@@ -158,7 +158,7 @@ class NvmlSession:
         return self._worker
 
     def _kill(self, worker: WorkerProcess) -> None:
-        """Kill the worker; it is kept if it does not end."""
+        """Kill the worker and forget it, unless it survives."""
         if worker.kill():
             self._worker = None
 
@@ -171,7 +171,7 @@ class NvmlSession:
 
 
 def _serve(connection: socket, path: str) -> None:
-    """Be the worker; only the worker's process imports its module."""
+    """Run the worker; only its own process imports the module."""
     from nvct.host.nvml import worker
 
     worker.serve(connection, path)

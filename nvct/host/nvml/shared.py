@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sessions of this process: one for each library, however often a command asks NVML.
+"""The NVML sessions of this process: one for each library.
 
-They are closed when the process ends. A process that stays does not use them: open handles keep
+They are closed when the process ends. A long-lived process does not use them: open handles keep
 the driver's modules from being unloaded.
 """
 
@@ -23,17 +23,17 @@ _SESSIONS: dict[str, tuple[Identity, NvmlSession]] = {}
 
 
 def session(library: str) -> NvmlSession:
-    """Return this process's session with a library: another one where the file was replaced.
+    """Return this process's session with a library; a new one if the file was replaced.
 
-    While a worker is stuck its session is returned for every library, and says so: another worker
-    would wait for the same driver.
+    While a worker is stuck, its session is returned for every library: another worker would wait
+    for the same driver.
     """
     for _, other in _SESSIONS.values():
         if other.is_stuck:
             return other
     identity = _identity(library)
-    known, current = _SESSIONS.get(library, (identity, None))
-    if current is not None and known != identity:
+    previous, current = _SESSIONS.get(library, (identity, None))
+    if current is not None and previous != identity:
         current.close()
         current = None
     if current is None:
@@ -45,7 +45,7 @@ def session(library: str) -> NvmlSession:
 
 
 def close() -> None:
-    """Close all of them. A worker that does not end is left alone: there is nothing to be done."""
+    """Close all sessions. A worker that does not end is left alone."""
     atexit.unregister(close)
     while _SESSIONS:
         _, (_, current) = _SESSIONS.popitem()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker: answers what a session asks, with the driver's library in its own process.
+"""The worker: answers a session's requests, with the driver's library in its own process.
 
-To add a verb, write a function that takes `Calls` and the request's arguments, and name it in
-VERBS; `session.NvmlSession` gets a method, and `answers` a function that parses the value.
+To add a verb, write a function that takes `Calls` and the request's arguments, and add it to
+VERBS, a method to `session.NvmlSession`, and a parser of the value to `answers`.
 
-Contract: reads nothing but the socket, and needs no state of the process that started it. So it
-can run in another container, behind a socket from there. gRPC is never imported here.
+Contract: reads only the socket, and needs no state of the process that started it, so it can run
+in another container that shares the socket. gRPC is never imported here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def check(_nvml: Calls) -> None:
-    """Do nothing: the library has been loaded and initialized by now."""
+    """Do nothing: the library is loaded and initialized before a verb runs."""
 
 
 VERBS: Mapping[str, Callable[..., object]] = {
@@ -47,10 +47,10 @@ def serve(connection: socket, path: str, load: Load = calls.load) -> None:
     Args:
         connection: a stream socket.
         path: of the driver's libnvidia-ml.so.
-        load: loads it; tests have a library in Python.
+        load: loads the library; tests have one in Python.
 
     Raises:
-        MalformedMessageError: the other side does not speak the protocol.
+        MalformedMessageError: the session does not speak the protocol.
     """
     driver = calls.Driver(path, load)
     try:
@@ -90,5 +90,5 @@ def _as_json(value: Any) -> Any:  # noqa: ANN401 - what verbs return
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, dict):
-        return {key: _as_json(each) for key, each in value.items()}
+        return {key: _as_json(member) for key, member in value.items()}
     return value

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-    from nvct.host.discovery_options import Wanted
+    from nvct.host.discovery_options import DiscoveryOptions
     from nvct.host.model import Inventory
     from nvct.host.roots import Roots
 
@@ -60,41 +60,41 @@ DEV = (
 )  # fmt: skip
 
 
-def record(roots: Roots, wanted: Wanted, *, ask_nvml: bool = True) -> Snapshot:
+def record(roots: Roots, options: DiscoveryOptions, *, ask_nvml: bool = True) -> Snapshot:
     """Return a host's snapshot, not redacted yet.
 
     Raises:
         HostError: the driver root is not there.
     """
     snapshot = Snapshot()
-    machine = wanted.machine or posix.uname().machine
+    machine = options.machine or posix.uname().machine
     snapshot.about = {
         "format": FORMAT, "generator": f"nvct {__version__}", "machine": machine,
         "driver": procfs.driver_version(roots), "os": _os_name(roots),
         "roots": {name: getattr(roots, name) for name in _ROOTS}, "dev": roots.dev,
-        "search": [*wanted.search_paths], "config_search": [*wanted.config_search_paths],
+        "search": [*options.search_paths], "config_search": [*options.config_search_paths],
     }  # fmt: skip
-    inventory = _look(snapshot, roots, wanted)
+    inventory = _look(snapshot, roots, options)
     _kernel(snapshot, roots)
-    _nodes(snapshot, roots, wanted, inventory)
-    places = [below(roots.driver_root, path) for path in wanted.search_paths]
-    texts = [below(roots.driver_root, path) for path in wanted.config_search_paths]
+    _nodes(snapshot, roots, options, inventory)
+    places = [below(roots.driver_root, path) for path in options.search_paths]
+    texts = [below(roots.driver_root, path) for path in options.config_search_paths]
     library = record_driver.record(snapshot, roots, inventory, places=places, shares=texts)
     record_driver.sockets(snapshot, "run", roots.run)
     if ask_nvml:
-        snapshot.nvml = _nvml(wanted, library)
+        snapshot.nvml = _nvml(options, library)
     return snapshot
 
 
 _ROOTS = ("driver_root", "dev_root", "proc", "sys", "etc", "run")
 
 
-def _look(snapshot: Snapshot, roots: Roots, wanted: Wanted) -> Inventory | None:
+def _look(snapshot: Snapshot, roots: Roots, options: DiscoveryOptions) -> Inventory | None:
     """Return what discovery finds, and keep why it finds nothing."""
     from dataclasses import replace
 
     try:
-        found = modes.find("auto", roots, replace(wanted, nvml=None))
+        found = modes.discover("auto", roots, replace(options, nvml=None))
     except NvctError as error:
         snapshot.about["discovery"] = f"{error.message} [{error.code}]"
         return None
@@ -169,7 +169,9 @@ def _texts(snapshot: Snapshot, place: str, path: str) -> None:
         snapshot.texts[place] = text
 
 
-def _nodes(snapshot: Snapshot, roots: Roots, wanted: Wanted, inventory: Inventory | None) -> None:
+def _nodes(
+    snapshot: Snapshot, roots: Roots, options: DiscoveryOptions, inventory: Inventory | None
+) -> None:
     paths = [*_listed(roots.dev), *_of_csv(snapshot, roots)]
     paths += _of_inventory(inventory) if inventory else ()
     for path in dict.fromkeys(paths):
@@ -180,7 +182,7 @@ def _nodes(snapshot: Snapshot, roots: Roots, wanted: Wanted, inventory: Inventor
             _link(snapshot, inside, path, roots.dev)
             continue
         try:
-            found = wanted.stat_node(path)
+            found = options.stat_node(path)
         except OSError as error:
             snapshot.about.setdefault("unreadable", {})[inside] = error.strerror
             continue
@@ -231,8 +233,8 @@ def _of_inventory(inventory: Inventory) -> Iterable[str]:
     yield from (node.host_path for node in inventory.control_nodes)
 
 
-def _nvml(wanted: Wanted, library: str | None) -> dict[str, Any]:
-    source = wanted.nvml_of(library)
+def _nvml(options: DiscoveryOptions, library: str | None) -> dict[str, Any]:
+    source = options.nvml_of(library)
     if source is None:
         return {}
     try:

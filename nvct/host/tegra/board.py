@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jetson and IGX boards: an integrated GPU whose nodes and files JetPack lists in CSV files.
+"""Discovery in mode csv: Jetson and IGX boards, whose nodes and files JetPack lists in CSV files.
 
-Contract: mode csv. NVML is asked for the CUDA version, for UUIDs, and whether there is a discrete
-GPU; without it there is one device. The rules are those of nvidia-container-toolkit v1.20
+Contract: NVML is called for the CUDA version, the UUIDs, and to detect a discrete GPU; without
+NVML there is one device. The rules are those of nvidia-container-toolkit v1.20
 (pkg/nvcdi/lib-csv.go) and of go-nvlib (pkg/nvlib/info/property-extractor.go).
 """
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from nvct.errors import HostError, NvmlError, UsageError
 from nvct.host import flags, procfs
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver import libraries
 from nvct.host.driver.tree import Tree
 from nvct.host.gpu import nodes
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 ORIN_COMPAT_ROOT = "/usr/local/cuda/compat_orin"
 REGULAR_NODE = re.compile(r"/dev/nvidia[0-9]+")
 CONTROL_NODES = frozenset(f"/dev/{name}" for name, _, _ in nodes.CONTROL_NODES)
-# On Thor the integrated GPU always has this place on the PCI bus, and this node for its display.
+# On Thor the integrated GPU always has this PCI bus id, and its display has this node.
 THOR_BUS_ID = re.compile(r"0000:01:00\.[0-7]")
 BY_PATH = "/dev/dri/by-path"
 THOR_DISPLAY_NODE = "nvidia2"
@@ -44,15 +44,15 @@ THOR_DISPLAY_NODE = "nvidia2"
 
 class _Board(NamedTuple):
     roots: Roots
-    wanted: Wanted
+    options: DiscoveryOptions
     findings: Findings
 
 
 def is_tegra(roots: Roots) -> bool:
-    """Whether JetPack's lists, not procfs, say what containers get here.
+    """Return whether JetPack's lists, not procfs, define what containers get.
 
-    That is so where the files of a Tegra are and no GPU is, or one is integrated. An IGX board
-    that runs the driver for its discrete GPU alone has the files as well.
+    True if the Tegra files exist and either no GPU exists or one of them is integrated. An IGX
+    board that runs the driver for its discrete GPU alone has the files as well.
     """
     gpus = procfs.gpus(roots)
     if any(is_integrated_name(gpu.model) for gpu in gpus):
@@ -61,26 +61,26 @@ def is_tegra(roots: Roots) -> bool:
 
 
 def is_integrated_name(name: str) -> bool:
-    """Whether a GPU's name, as nvidia-smi -L shows it, is that of an integrated one."""
+    """Return whether a GPU's name, as nvidia-smi -L shows it, is that of an integrated GPU."""
     return "(nvgpu)" in name or "NVIDIA Thor" in name
 
 
-def find(roots: Roots, wanted: Wanted | None = None) -> Inventory:
-    """Return what containers get on a Jetson or IGX board: mode csv.
+def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+    """Return the inventory of a Jetson or IGX board.
 
     Raises:
-        HostError: no list names anything, or no node that they name exists.
+        HostError: the lists are empty, or no node in them exists.
         UsageError: a search path is not absolute.
     """
-    board = _Board(roots, wanted or Wanted(), Findings())
-    entries = csv.read(roots, board.wanted, board.findings)
+    board = _Board(roots, options or DiscoveryOptions(), Findings())
+    entries = csv.read(roots, board.options, board.findings)
     if not entries:
-        paths = csv.list_paths(roots, board.wanted)
+        paths = csv.list_paths(roots, board.options)
         folders = {os.path.dirname(path) for path in paths}
-        place = folders.pop() if len(paths) > 1 == len(folders) else ", ".join(paths)
+        location = folders.pop() if len(paths) > 1 == len(folders) else ", ".join(paths)
         raise HostError(
             "no CSV file says what containers get on this board: "
-            f"{place or f'{roots.etc}/{csv.FOLDER}'}",
+            f"{location or f'{roots.etc}/{csv.FOLDER}'}",
             hint="install nvidia-l4t-init, or name them: --csv.file",
         )
     files, links, library = _files(board, entries)
@@ -93,7 +93,7 @@ def find(roots: Roots, wanted: Wanted | None = None) -> Inventory:
         devices=devices,
         files=tuple(files),
         links=links,
-        compat_container_root=_compat_root(board.wanted, report),
+        compat_container_root=_compat_root(board.options, report),
         left_out=tuple(board.findings.left_out.values()),
         warnings=tuple(board.findings.warnings),
         notes=tuple(board.findings.notes),
@@ -101,8 +101,8 @@ def find(roots: Roots, wanted: Wanted | None = None) -> Inventory:
 
 
 def _has_tegra_files(roots: Roots) -> bool:
-    places = (f"{roots.etc}/{RELEASE}", join(roots.driver_root, f"etc/{RELEASE}"))
-    if any(os.path.isfile(path) for path in places):
+    paths = (f"{roots.etc}/{RELEASE}", join(roots.driver_root, f"etc/{RELEASE}"))
+    if any(os.path.isfile(path) for path in paths):
         return True
     family = procfs.read_text(f"{roots.sys}/devices/soc0/family") or ""
     return family.lower().startswith("tegra")
@@ -112,14 +112,14 @@ def _files(
     board: _Board, entries: Sequence[Entry]
 ) -> tuple[list[DriverFile], tuple[Link, ...], str | None]:
     """Return the files, the links to directories, and the host path of NVML's library."""
-    for path in board.wanted.search_paths:
+    for path in board.options.search_paths:
         if not path.startswith("/"):
             raise UsageError(f"the search path {path!r} is not absolute", hint="start it with a /")
     with Tree(board.roots.driver_root) as tree:
         mounts = Mounts(tree, board.roots, board.findings)
         for entry in entries:
             if entry.kind != "dev":
-                mounts.take(entry, board.wanted.search_paths)
+                mounts.take(entry, board.options.search_paths)
         mounts.take_release()
         files = mounts.files()
         library = libraries.host_path_of(files, "libnvidia-ml.so") or _installed_nvml(tree)
@@ -132,14 +132,14 @@ def _files(
 def _installed_nvml(tree: Tree) -> str | None:
     for directory in libraries.machine_directories("aarch64"):
         for name in ("libnvidia-ml.so.1", "nvidia/libnvidia-ml.so.1"):
-            found = tree.find(join(directory, name))
-            if found is not None:
-                return tree.host_path(found.real)
+            library = tree.file(join(directory, name))
+            if library is not None:
+                return tree.host_path(library.real)
     return None
 
 
 def _ask(board: _Board, library: str | None) -> NvmlReport | None:
-    nvml = board.wanted.nvml_of(library)
+    nvml = board.options.nvml_of(library)
     if nvml is None:
         board.findings.note("no NVML: one device, and CUDA of a container's own is not used")
         return None
@@ -153,21 +153,21 @@ def _ask(board: _Board, library: str | None) -> NvmlReport | None:
     return report
 
 
-def _compat_root(wanted: Wanted, report: NvmlReport | None) -> str:
-    """Return where a container keeps its own CUDA for this board, "" for the usual place."""
+def _compat_root(options: DiscoveryOptions, report: NvmlReport | None) -> str:
+    """Return the folder of a container's own CUDA for this board, "" for the usual folder."""
     if report and any("Orin (nvgpu)" in gpu.name for gpu in report.gpus):
-        return wanted.compat_container_root or ORIN_COMPAT_ROOT
+        return options.compat_container_root or ORIN_COMPAT_ROOT
     return ""
 
 
 def _listed_nodes(board: _Board, entries: Sequence[Entry]) -> dict[str, DeviceNode]:
-    """Return the nodes that the lists name, by their paths.
+    """Return the existing nodes of the lists, by path.
 
     Raises:
         HostError: none of them exists.
     """
-    roots, stat_node = board.roots, board.wanted.stat_node
-    found: dict[str, DeviceNode] = {}
+    roots, stat_node = board.roots, board.options.stat_node
+    by_path: dict[str, DeviceNode] = {}
     with Tree(roots.dev_root or "/") as tree:
         for entry in (entry for entry in entries if entry.kind == "dev"):
             reason = f"{os.path.basename(entry.source)} names it"
@@ -176,15 +176,15 @@ def _listed_nodes(board: _Board, entries: Sequence[Entry]) -> dict[str, DeviceNo
                 folder, _, name = path.partition("/dev/")
                 node = nodes.make_node(roots, stat_node, name, reason) if not folder else None
                 named += [node] if node else []
-            found.update((node.path, node) for node in named)
+            by_path.update((node.path, node) for node in named)
             if not named:
                 board.findings.leave_out(entry.path, f"{reason}, the host has none")
-    if not found:
+    if not by_path:
         raise HostError(
             f"no device node that this board's CSV files name is in {roots.dev}",
             hint="load the GPU's module, or name the place: --dev-root",
         )
-    return found
+    return by_path
 
 
 def _devices(
@@ -194,7 +194,7 @@ def _devices(
     report: NvmlReport | None,
 ) -> tuple[NamedDevice, ...]:
     gpus = report.gpus if report else ()
-    if len(gpus) <= 1 or flags.ONE_CSV_DEVICE in board.wanted.flags:
+    if len(gpus) <= 1 or flags.ONE_CSV_DEVICE in board.options.flags:
         uuid = gpus[0].uuid if len(gpus) == 1 else ""
         return (NamedDevice(name="0", uuid=uuid, nodes=_sorted(listed.values())),)
     kinds = [(gpu.index, _is_integrated(gpu)) for gpu in gpus]
@@ -206,20 +206,26 @@ def _devices(
         return (NamedDevice(name="0", nodes=_sorted(listed.values())),)
     integrated, discrete = gpus
     by_path_mounted = any(file.container_path == BY_PATH for file in files)
-    own = _discrete_nodes(board, discrete, with_by_path=not by_path_mounted)
+    discrete_nodes = _discrete_nodes(board, discrete, with_by_path=not by_path_mounted)
     shared = [node for path, node in listed.items() if not REGULAR_NODE.fullmatch(path)]
-    both = [
+    devices = [
         NamedDevice(
             name="0",
             uuid=integrated.uuid,
-            nodes=_integrated_nodes(board, listed, discrete.minor, {node.path for node in own}),
+            nodes=_integrated_nodes(
+                board, listed, discrete.minor, {node.path for node in discrete_nodes}
+            ),
         )
     ]
-    if own:
-        control = nodes.control_nodes(board.roots, board.wanted.stat_node, board.findings)
-        all_nodes = [*own, *control, *(n for n in shared if n.path not in CONTROL_NODES)]
-        both.append(NamedDevice(name="1", uuid=discrete.uuid, nodes=_sorted(all_nodes)))
-    return tuple(both)
+    if discrete_nodes:
+        control = nodes.control_nodes(board.roots, board.options.stat_node, board.findings)
+        all_nodes = [
+            *discrete_nodes,
+            *control,
+            *(n for n in shared if n.path not in CONTROL_NODES),
+        ]
+        devices.append(NamedDevice(name="1", uuid=discrete.uuid, nodes=_sorted(all_nodes)))
+    return tuple(devices)
 
 
 def _is_integrated(gpu: NvmlGpu) -> bool:
@@ -230,11 +236,11 @@ def _is_integrated(gpu: NvmlGpu) -> bool:
 
 
 def _discrete_nodes(board: _Board, gpu: NvmlGpu, *, with_by_path: bool) -> list[DeviceNode]:
-    """Return a discrete GPU's own nodes, none where its main one is missing.
+    """Return a discrete GPU's own nodes; none if /dev/nvidia<minor> is missing.
 
-    Where the lists mount /dev/dri/by-path, nothing may be made in it: it is the host's.
+    If the lists mount /dev/dri/by-path, no node is made in it: that directory is the host's.
     """
-    roots, stat_node = board.roots, board.wanted.stat_node
+    roots, stat_node = board.roots, board.options.stat_node
     node = nodes.gpu_node(roots, stat_node, board.findings, gpu.minor, gpu.index)
     if node is None:
         return []
@@ -247,23 +253,23 @@ def _discrete_nodes(board: _Board, gpu: NvmlGpu, *, with_by_path: bool) -> list[
 def _integrated_nodes(
     board: _Board, listed: dict[str, DeviceNode], discrete_minor: int, discrete: set[str]
 ) -> tuple[DeviceNode, ...]:
-    """Return the listed nodes less those of the discrete GPU, and that of Thor's display.
+    """Return the listed nodes without those of the discrete GPU, and Thor's display node.
 
-    nvidia-container-toolkit v1.20 leaves the discrete GPU's DRM nodes in.
+    nvidia-container-toolkit v1.20 keeps the discrete GPU's DRM nodes.
     """
     discrete = {*discrete, f"/dev/nvidia{discrete_minor}"}
-    found = [node for path, node in listed.items() if path not in discrete]
+    remaining = [node for path, node in listed.items() if path not in discrete]
     display = nodes.make_node(
-        board.roots, board.wanted.stat_node, THOR_DISPLAY_NODE, "display of the integrated GPU"
+        board.roots, board.options.stat_node, THOR_DISPLAY_NODE, "display of the integrated GPU"
     )
     if display is not None and display.path not in discrete:
-        found.append(display)
-    return _sorted(found)
+        remaining.append(display)
+    return _sorted(remaining)
 
 
-def _sorted(found: Iterable[DeviceNode]) -> tuple[DeviceNode, ...]:
-    """Return nodes by path, each path once."""
+def _sorted(unsorted: Iterable[DeviceNode]) -> tuple[DeviceNode, ...]:
+    """Return nodes sorted by path, each path once."""
     by_path: dict[str, DeviceNode] = {}
-    for node in found:
+    for node in unsorted:
         by_path.setdefault(node.path, node)
     return tuple(by_path[path] for path in sorted(by_path))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JetPack's lists of what a container gets: one `TYPE, PATH` a line, as the board's packages say.
+"""JetPack's CSV files, which list what a container gets: one `TYPE, PATH` per line.
 
-Contract: lists and patterns only; nothing here looks at what a path leads to. Patterns are those
-of Go's filepath.Match, which the lists are written for: `*` and `?` stop at a slash, a class is
-negated by `^`, and a malformed pattern matches nothing.
+Contract: lists and patterns only; no file that a list names is read. Patterns have the syntax of
+Go's filepath.Match, for which the lists are written: `*` and `?` do not match a slash, `^` negates
+a class, and a malformed pattern matches nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from nvct.host.discovery_options import Wanted
+    from nvct.host.discovery_options import DiscoveryOptions
     from nvct.host.model import Findings
     from nvct.host.roots import Roots
 
@@ -27,7 +27,7 @@ Kind: TypeAlias = Literal["dev", "dir", "lib", "sym"]
 
 KINDS = ("dev", "dir", "lib", "sym")
 FOLDER = "nvidia-container-runtime/host-files-for-container.d"
-# JetPack 5 has l4t.csv, JetPack 6 the other two: nvidia-container-toolkit v1.20 takes all three.
+# JetPack 5 has l4t.csv, JetPack 6 the other two; nvidia-container-toolkit v1.20 reads all three.
 BASE_FILES = ("devices.csv", "drivers.csv", "l4t.csv")
 MAGIC = re.compile(r"[*?\[\\]")
 ITEM = r"(?:\\.|[^\\\-\]])"
@@ -40,12 +40,12 @@ TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One line of a list.
+    """One line of a CSV file.
 
     Attributes:
         kind: a device node, a directory, a file or a symbolic link.
-        path: as it is written; a pattern perhaps.
-        source: the list's own path.
+        path: as written; may be a pattern.
+        source: the path of the CSV file.
     """
 
     kind: Kind
@@ -53,29 +53,29 @@ class Entry:
     source: str
 
 
-def list_paths(roots: Roots, wanted: Wanted) -> list[str]:
-    """Return the host paths of the lists to read, whether they exist or not."""
-    if wanted.csv_files is not None:
-        return list(dict.fromkeys(wanted.csv_files))
-    folder = wanted.csv_folder or f"{roots.etc}/{FOLDER}"
-    if not wanted.csv_all:
+def list_paths(roots: Roots, options: DiscoveryOptions) -> list[str]:
+    """Return the host paths of the CSV files, existing or not."""
+    if options.csv_files is not None:
+        return list(dict.fromkeys(options.csv_files))
+    folder = options.csv_folder or f"{roots.etc}/{FOLDER}"
+    if not options.csv_all:
         return [f"{folder}/{name}" for name in BASE_FILES]
     paths = (f"{folder}/{name}" for name in list_directory(folder) if _is_list(name))
     return [path for path in paths if not os.path.isdir(path)]
 
 
-def read(roots: Roots, wanted: Wanted, findings: Findings) -> list[Entry]:
-    """Return the lines of every list, each kind and path once.
+def read(roots: Roots, options: DiscoveryOptions, findings: Findings) -> list[Entry]:
+    """Return the lines of all CSV files, each kind and path once.
 
-    A list that was named and is missing or empty is warned about; of JetPack's own ones, no board
-    has all. Symbolic links that an ignore pattern names are left out.
+    A file that an option names must exist and not be empty; else a warning follows. JetPack's base
+    files may be missing. Symbolic links that match an ignore pattern are left out.
     """
     unique: dict[tuple[Kind, str], Entry] = {}
-    ignored = [ignore_rule(pattern) for pattern in wanted.csv_ignore]
-    for source in list_paths(roots, wanted):
+    ignored = [ignore_rule(pattern) for pattern in options.csv_ignore]
+    for source in list_paths(roots, options):
         text = read_text(source)
         entries = [] if text is None else parse(text, source, findings)
-        if not entries and (text is not None or wanted.csv_files is not None):
+        if not entries and (text is not None or options.csv_files is not None):
             fault = "cannot be read" if text is None else "names nothing"
             findings.warn(f"the CSV file {source} {fault}")
         for entry in entries:
@@ -87,20 +87,20 @@ def read(roots: Roots, wanted: Wanted, findings: Findings) -> list[Entry]:
 
 
 def parse(text: str, source: str, findings: Findings) -> list[Entry]:
-    """Return the lines of one list; those that say nothing are noted and skipped."""
-    found = []
-    # Only newlines end a line: a path may hold what str.splitlines() takes for one.
+    """Return the lines of one CSV file; a malformed line is skipped with a note."""
+    entries = []
+    # Only newlines end a line: a path may contain the other separators of str.splitlines().
     for number, line in enumerate(text.split("\n"), 1):
         kind, _, path = (part.strip() for part in line.partition(","))
         if kind in KINDS and path and "\0" not in path:
-            found.append(Entry(kind=cast("Kind", kind), path=path, source=source))
+            entries.append(Entry(kind=cast("Kind", kind), path=path, source=source))
         elif kind and not kind.startswith("#"):
             findings.note(f"line {number} of {source} is no TYPE, PATH: {line.strip()[:60]!r}")
-    return found
+    return entries
 
 
 def ignore_rule(pattern: str) -> Callable[[str], bool]:
-    """Return whether a path is to be ignored: `**/X` is about its last part, else all of it."""
+    """Return a predicate for paths: `**/X` matches the last component, X the whole path."""
     last_part = pattern.startswith("**/")
     compiled = compile_pattern(pattern.removeprefix("**/"))
 
@@ -112,11 +112,11 @@ def ignore_rule(pattern: str) -> Callable[[str], bool]:
 
 
 def expand(pattern: str, names: Callable[[str], Sequence[str]]) -> Iterator[str]:
-    """Yield the paths that a pattern stands for, sorted; one without magic stands for itself.
+    """Yield the paths that match a pattern, sorted; a path without magic yields itself.
 
     Args:
         pattern: an absolute path.
-        names: the sorted names in a directory, [] where there is none.
+        names: returns the sorted names in a directory, [] if there is none.
     """
     if not MAGIC.search(pattern):
         yield pattern
@@ -138,7 +138,7 @@ def expand(pattern: str, names: Callable[[str], Sequence[str]]) -> Iterator[str]
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str] | None:
-    """Return a pattern of Go's filepath.Match, None if it is malformed."""
+    """Return a pattern of Go's filepath.Match as a regular expression, None if malformed."""
     out, at = [], 0
     while at < len(pattern):
         token = TOKEN.match(pattern, at)
@@ -158,7 +158,7 @@ def _translate(token: re.Match[str]) -> str:
     if not token["items"]:
         return re.escape(token["literal"] or token["plain"])
     parts = re.findall(r"\\.|.", token["items"], re.DOTALL)
-    # A bare hyphen is a range's: TOKEN lets it stand nowhere else.
+    # A bare hyphen is part of a range: TOKEN permits it nowhere else.
     inner = "".join(part if part == "-" else re.escape(part[-1]) for part in parts)
     return f"[{token['negated'] or ''}{inner}]"
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files, directories and links that JetPack's lists name.
 
-Contract: a file is mounted where it really is; every link that leads to it from the listed name is
-made again with the text it has on the host. Links are resolved inside the driver root.
-nvidia-container-toolkit v1.20 resolves them against the host and gives its hook host paths, which
-are wrong in a container where the driver root is not /.
+Contract: a file is mounted at its real path. Every link from the listed name to the file is made
+in the container with the link text of the host. Links are resolved inside the driver root.
+nvidia-container-toolkit v1.20 resolves them against the host and passes host paths to its hook,
+which are wrong in a container if the driver root is not /.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nvct.host.driver.tree import Found, Tree
+    from nvct.host.driver.tree import Tree, TreeFile
     from nvct.host.model import FileKind, Findings
     from nvct.host.roots import Roots
     from nvct.host.tegra.csv import Entry
 
 LIBRARY = re.compile(r"(lib.+?\.so)(?:\..*)?", re.DOTALL)
-LINK_LIMIT = 40  # as many as the kernel follows
+LINK_LIMIT = 40  # the kernel's limit
 RELEASE = "nv_tegra_release"
 
 
 class Mounts:
-    """Collects what the lists name; `files` and `links` tell it, sorted by container path."""
+    """Collects the files and links that lists name, sorted by container path."""
 
     def __init__(self, tree: Tree, roots: Roots, findings: Findings) -> None:
-        """Start with nothing."""
+        """Start empty."""
         self._tree = tree
         self._roots = roots
         self._findings = findings
         self._files: dict[str, DriverFile] = {}
-        # Container path of a link -> (its text, the file that it leads to, "" for a directory).
+        # Container path of a link -> (link text, path of its file, "" for a directory).
         self._links: dict[str, tuple[str, str]] = {}
 
     def take(self, entry: Entry, search_paths: Sequence[str]) -> None:
-        """Take what one line names; what is not there is left out with a reason."""
+        """Add the files of one line; a line without a file is left out with a reason."""
         bases = ["/"] if entry.kind == "dir" else [*search_paths, "/"]
         taken = [
             self._take_path(entry, path)
@@ -55,7 +55,7 @@ class Mounts:
             self._findings.leave_out(entry.path, f"{_name(entry)} names it, the host has none")
 
     def take_release(self) -> None:
-        """Take the file that tells programs which board and release they are on."""
+        """Add the file by which programs detect the board and the release."""
         path = f"{self._roots.etc}/{RELEASE}"
         if os.path.isfile(path):
             self._files[f"/etc/{RELEASE}"] = DriverFile(
@@ -66,7 +66,7 @@ class Mounts:
             )
 
     def files(self) -> list[DriverFile]:
-        """Return the files, each with the links that lead to it."""
+        """Return the files, each with the links to it."""
         self._add_library_links()
         links: dict[str, list[Link]] = {}
         for path, (text, target) in sorted(self._links.items()):
@@ -85,25 +85,27 @@ class Mounts:
         ]
 
     def links(self) -> tuple[Link, ...]:
-        """Return the links that lead to directories."""
-        found = ((path, text) for path, (text, target) in self._links.items() if not target)
-        return tuple(Link(target=text, path=path) for path, text in sorted(found))
+        """Return the links to directories."""
+        directory_links = (
+            (path, text) for path, (text, target) in self._links.items() if not target
+        )
+        return tuple(Link(target=text, path=path) for path, text in sorted(directory_links))
 
     def _take_path(self, entry: Entry, path: str) -> bool:
         if entry.kind == "dir":
             return self._take_directory(entry, path)
-        found = self._tree.find(path)
+        target = self._tree.file(path)
         chain = list(self._chain(path))
-        if found is None and not (chain and self._tree.directory(path)):
+        if target is None and not (chain and self._tree.directory(path)):
             return False
         for link, text in chain:
-            self._links.setdefault(link, (text, found.real if found else ""))
-        if found is not None and found.real not in self._files:
-            self._files[found.real] = self._file(entry, found)
+            self._links.setdefault(link, (text, target.real if target else ""))
+        if target is not None and target.real not in self._files:
+            self._files[target.real] = self._file(entry, target)
         return True
 
     def _take_directory(self, entry: Entry, path: str) -> bool:
-        # A directory of /dev is beside the nodes, wherever the rest of the driver is.
+        # A directory in /dev is below the dev root, whatever the driver root is.
         in_dev = path.startswith("/dev/")
         host_path = join(self._roots.dev_root or "/", path) if in_dev else self._host_path(path)
         if not os.path.isdir(host_path):
@@ -121,7 +123,7 @@ class Mounts:
         return self._tree.host_path(path if real is None else real)
 
     def _chain(self, path: str) -> Iterator[tuple[str, str]]:
-        """Yield (place, text) of each link on the way from a name to its file."""
+        """Yield (path, link text) of each link between a name and its file."""
         for _ in range(LINK_LIMIT):
             folder = self._tree.directory(os.path.dirname(path))
             if folder is None:
@@ -139,13 +141,13 @@ class Mounts:
         except (OSError, NvctError):
             return None
 
-    def _file(self, entry: Entry, found: Found) -> DriverFile:
-        name = os.path.basename(found.real)
-        kind = _kind(found, name)
-        machine, soname = self._machine_and_soname(found.real) if kind == "library" else ("", "")
+    def _file(self, entry: Entry, target: TreeFile) -> DriverFile:
+        name = os.path.basename(target.real)
+        kind = _kind(target, name)
+        machine, soname = self._machine_and_soname(target.real) if kind == "library" else ("", "")
         return DriverFile(
-            host_path=self._tree.host_path(found.real),
-            container_path=found.real,
+            host_path=self._tree.host_path(target.real),
+            container_path=target.real,
             reason=f"{_name(entry)} names it",
             kind=kind,
             machine=machine,
@@ -162,10 +164,10 @@ class Mounts:
         return machine, "" if "/" in soname else soname
 
     def _add_library_links(self) -> None:
-        """Add the names that the dynamic linker and programs look for, where they are free.
+        """Add the names that the dynamic linker and programs look for, unless they are taken.
 
-        nvidia-container-toolkit v1.20 does so for names like libx.so.1.2 only, and adds those
-        links only that the host has.
+        nvidia-container-toolkit v1.20 does so only for names like libx.so.1.2, and only if the
+        host has the link.
         """
         for real, file in list(self._files.items()):
             match = LIBRARY.fullmatch(os.path.basename(real))
@@ -179,22 +181,22 @@ class Mounts:
                 self._add_link(real, stem, file.soname or os.path.basename(real))
 
     def _add_link(self, real: str, name: str, text: str) -> None:
-        """Add a link beside a file unless the host has something else of this name."""
+        """Add a link beside a file, unless the host has another file of that name."""
         path = join(os.path.dirname(real), name)
-        there = self._tree.find(path)
-        is_free = there is None or there.real == real
+        existing = self._tree.file(path)
+        is_free = existing is None or existing.real == real
         if path != real and name != text and is_free and path not in self._files:
             self._links.setdefault(path, (text, real))
 
 
-def _kind(found: Found, name: str) -> FileKind:
+def _kind(target: TreeFile, name: str) -> FileKind:
     if LIBRARY.fullmatch(name):
         return "library"
-    if "/firmware/" in found.real:
+    if "/firmware/" in target.real:
         return "firmware"
     if name.endswith(".so"):
         return "module"
-    return "binary" if found.mode & 0o111 else "config"
+    return "binary" if target.mode & 0o111 else "config"
 
 
 def _name(entry: Entry) -> str:

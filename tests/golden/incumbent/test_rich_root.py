@@ -13,7 +13,7 @@ import socket
 import pytest
 
 from nvct.host.discover import discover
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from tests.support.host_tree import FakeNvml, HostTree, elf_bytes, nvml_gpu
 
 TYPE_CHECKING = False
@@ -131,8 +131,10 @@ def found(tmp_path: Path) -> Inventory:
         folder = host.driver / name
         folder.mkdir(parents=True)
         _socket(folder)
-    wanted = Wanted(nvml=FakeNvml(gpus=(nvml_gpu(0),)), stat_node=host.stat_node, machine="x86_64")
-    return discover(host.roots, wanted)
+    options = DiscoveryOptions(
+        nvml=FakeNvml(gpus=(nvml_gpu(0),)), stat_node=host.stat_node, machine="x86_64"
+    )
+    return discover(host.roots, options)
 
 
 def _socket(folder: Path) -> None:

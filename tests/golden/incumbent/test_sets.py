@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from nvct.host import modes
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu.nodes import named_nodes
 from nvct.host.nvml.model import NvmlGpu, NvmlMig
 from nvct.host.roots import Roots
@@ -171,12 +171,12 @@ def ours(case: str, tmp_path: Path) -> Reduced:
         dev_root=str(node.tree),
         **{name: str(node.tree / name) for name in ("proc", "sys", "etc", "run")},
     )
-    wanted = Wanted(
+    options = DiscoveryOptions(
         nvml=nvml_of(node.state()),
         stat_node=with_groups(named_nodes(roots)),
         machine="x86_64",
     )
-    spec = generate(modes.find(mode, roots, wanted))
+    spec = generate(modes.discover(mode, roots, options))
     places = {str(node.driver_root): "$ROOT", attach.DRIVER_ROOT: "$ROOT", str(node.tree): ""}
     return reduce(spec, places, node.installed)
 

@@ -12,7 +12,7 @@ from nvct.compile import plans as compiler
 from nvct.compile.parts import in_parts
 from nvct.container.plan import hook_command, model
 from nvct.host.discover import discover
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.spec.generate import Options, generate
 from tests.support.host_tree import HostTree
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def inventory(tmp_path: Path) -> Inventory:
     host = HostTree(tmp_path).module().user_space().gpu(0).gpu(1)
-    wanted = Wanted(nvml=None, stat_node=host.stat_node, machine="x86_64")
-    return discover(host.roots, wanted)
+    options = DiscoveryOptions(nvml=None, stat_node=host.stat_node, machine="x86_64")
+    return discover(host.roots, options)
 
 
 @pytest.fixture
@@ -141,7 +141,9 @@ def test_video_alone_brings_what_decodes_it_even_where_nothing_is_called_video(
     tmp_path: Path, options: Options
 ) -> None:
     host = HostTree(tmp_path).module().user_space().gpu(0)
-    found = discover(host.roots, Wanted(nvml=None, stat_node=host.stat_node, machine="x86_64"))
+    found = discover(
+        host.roots, DiscoveryOptions(nvml=None, stat_node=host.stat_node, machine="x86_64")
+    )
     compute = tuple(file for file in found.files if file.capability == "compute")
 
     made = plan(replace(found, files=compute), options)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from nvct.farm.folder import Farm
 from nvct.host import discover
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.linux.kernel import KERNEL
 from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
 
@@ -41,8 +41,10 @@ class FarmLab:
         return Farm(path=str(self.path), kernel=kernel)
 
     @property
-    def wanted(self) -> Wanted:
-        return Wanted(nvml=None, stat_node=self.host.stat_node, machine="x86_64", compat32=True)
+    def wanted(self) -> DiscoveryOptions:
+        return DiscoveryOptions(
+            nvml=None, stat_node=self.host.stat_node, machine="x86_64", compat32=True
+        )
 
     def find(self) -> Inventory:
         return discover.discover(self.host.roots, self.wanted)

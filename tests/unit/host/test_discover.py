@@ -12,7 +12,7 @@ import pytest
 from nvct.compile import parts
 from nvct.errors import DriverNotFoundError, HostError, NvmlError, UsageError
 from nvct.host.discover import discover
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.linux import elf, ldcache
 from nvct.sim.elf_writer import shared_object
 from nvct.spec.generate import Options
@@ -33,10 +33,10 @@ def host(tmp_path: Path) -> HostTree:
 def look(
     host: HostTree, nvml: FakeNvml | None = None, search_paths: tuple[str, ...] = ()
 ) -> Inventory:
-    wanted = Wanted(
+    options = DiscoveryOptions(
         nvml=nvml, stat_node=host.stat_node, machine="x86_64", search_paths=search_paths
     )
-    return discover(host.roots, wanted)
+    return discover(host.roots, options)
 
 
 def test_node_without_mig_is_described_without_nvml(host: HostTree) -> None:
@@ -288,17 +288,19 @@ def test_gpu_is_known_to_be_coherent_if_the_flag_asks(host: HostTree, *, flagged
     flags = frozenset({"enable-coherent-annotations"} if flagged else ())
     gpu = replace(nvml_gpu(0, instances=((7, 0),)), coherent=True)
     nvml = FakeNvml(gpus=(gpu,))
-    wanted = Wanted(nvml=nvml, stat_node=host.stat_node, machine="x86_64", flags=flags)
+    options = DiscoveryOptions(nvml=nvml, stat_node=host.stat_node, machine="x86_64", flags=flags)
 
-    assert discover(host.roots, wanted).gpus[0].coherent is (True if flagged else None)
+    assert discover(host.roots, options).gpus[0].coherent is (True if flagged else None)
 
 
 def test_flag_for_coherent_gpus_is_worth_asking_nvml(host: HostTree) -> None:
     flags = frozenset({"enable-coherent-annotations"})
     nvml = FakeNvml(error=NvmlError("nvmlInit failed: gpu is lost"))
-    wanted = Wanted(nvml=nvml, stat_node=host.gpu(0).stat_node, machine="x86_64", flags=flags)
+    options = DiscoveryOptions(
+        nvml=nvml, stat_node=host.gpu(0).stat_node, machine="x86_64", flags=flags
+    )
 
-    (warning,) = discover(host.roots, wanted).warnings
+    (warning,) = discover(host.roots, options).warnings
 
     assert warning == (
         "nvmlInit failed: gpu is lost: it is not known which GPUs share one address space with "
@@ -308,9 +310,9 @@ def test_flag_for_coherent_gpus_is_worth_asking_nvml(host: HostTree) -> None:
 
 def test_flag_without_ipc_leaves_sockets_and_mps_out(host: HostTree) -> None:
     def sockets(*flags: str) -> list[str]:
-        wanted = Wanted(nvml=None, stat_node=host.stat_node, machine="x86_64",
+        options = DiscoveryOptions(nvml=None, stat_node=host.stat_node, machine="x86_64",
                         flags=frozenset(flags))  # fmt: skip
-        found = discover(host.roots, wanted)
+        found = discover(host.roots, options)
         return [file.container_path for file in found.files if file.kind == "socket"]
 
     place = host.base / "run/nvidia-persistenced"
@@ -364,9 +366,11 @@ def test_each_library_is_parsed_once_until_the_plan_is_there(
         return read(fd)
 
     monkeypatch.setattr(elf, "read", counting)
-    wanted = Wanted(nvml=None, stat_node=host.stat_node, machine="x86_64", compat32=True)
+    options = DiscoveryOptions(
+        nvml=None, stat_node=host.stat_node, machine="x86_64", compat32=True
+    )
 
-    parts.in_parts(discover(host.gpu(0).roots, wanted), Options(node_numbers=True))
+    parts.in_parts(discover(host.gpu(0).roots, options), Options(node_numbers=True))
 
     assert len(parsed) > 5
     assert len(set(parsed)) == len(parsed)

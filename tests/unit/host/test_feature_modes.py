@@ -8,7 +8,7 @@ import pytest
 from nvct import errors
 from nvct.errors import HostError
 from nvct.host import modes
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu.nodes import named_nodes
 from tests.support.host_tree import HostTree
 
@@ -33,7 +33,7 @@ def host(tmp_path: Path) -> HostTree:
 
 
 def look(host: HostTree, mode: str) -> Inventory:
-    return modes.find(mode, host.roots, Wanted(stat_node=named_nodes(host.roots)))
+    return modes.discover(mode, host.roots, DiscoveryOptions(stat_node=named_nodes(host.roots)))
 
 
 def nodes(host: HostTree, *names: str) -> HostTree:

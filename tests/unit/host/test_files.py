@@ -25,7 +25,7 @@ def find_libraries(host: HostTree, *, version: str = VERSION) -> tuple[list[Driv
     findings = Findings()
     with Tree(str(host.driver)) as tree:
         search = libraries.Search(tree, host.roots, "x86_64", findings)
-        return libraries.find(search, version, libraries.directories(search)), findings
+        return libraries.find_libraries(search, version, libraries.directories(search)), findings
 
 
 def find_one(host: HostTree, stem: str) -> DriverFile:
@@ -229,7 +229,7 @@ def test_programs_come_from_the_driver_root_alone(tmp_path: Path) -> None:
     findings = Findings()
 
     with Tree(str(host.driver)) as tree:
-        files = binaries.find(tree, host.roots, findings)
+        files = binaries.find_binaries(tree, host.roots, findings)
 
     assert [file.container_path for file in files] == [
         "/usr/bin/nvidia-smi",
@@ -249,7 +249,7 @@ def test_programs_of_fabric_imex_mps_and_display_are_in_with_their_class(tmp_pat
         host.write(f"driver/usr/bin/{name}", "ELF", mode=0o755)
 
     with Tree(str(host.driver)) as tree:
-        files = binaries.find(tree, host.roots, Findings())
+        files = binaries.find_binaries(tree, host.roots, Findings())
 
     found = {os.path.basename(file.container_path): file.capability for file in files}
     assert found == {
@@ -265,7 +265,7 @@ def test_setuid_program_is_left_out_whatever_its_name(tmp_path: Path) -> None:
     findings = Findings()
 
     with Tree(str(host.driver)) as tree:
-        assert binaries.find(tree, host.roots, findings) == []
+        assert binaries.find_binaries(tree, host.roots, findings) == []
 
     assert findings.left_out[str(path)].reason == "setuid or setgid"
 
@@ -277,7 +277,7 @@ def test_program_behind_a_link_is_mounted_under_its_own_name(tmp_path: Path) -> 
     host.link("driver/usr/bin/nvidia-smi", "/etc/alternatives/nvidia-smi")
 
     with Tree(str(host.driver)) as tree:
-        (file,) = binaries.find(tree, host.roots, Findings())
+        (file,) = binaries.find_binaries(tree, host.roots, Findings())
 
     assert file.container_path == "/usr/bin/nvidia-smi"
     assert file.host_path == f"{host.driver}/usr/lib/nvidia/current/nvidia-smi"
@@ -290,7 +290,7 @@ def test_firmware_is_gsp_only_and_taken_once(tmp_path: Path) -> None:
     findings = Findings()
 
     with Tree(str(host.driver)) as tree:
-        files = firmware.find(tree, host.roots, VERSION, findings)
+        files = firmware.find_firmware(tree, host.roots, VERSION, findings)
 
     assert [file.container_path for file in files] == [
         f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin",
@@ -307,7 +307,7 @@ def test_firmware_of_another_driver_is_left_out_with_its_version(tmp_path: Path)
     findings = Findings()
 
     with Tree(str(host.driver)) as tree:
-        firmware.find(tree, host.roots, VERSION, findings)
+        firmware.find_firmware(tree, host.roots, VERSION, findings)
 
     reasons = {path: entry.reason for path, entry in findings.left_out.items()}
     place = f"{host.driver}/lib/firmware/nvidia"
@@ -321,7 +321,7 @@ def test_custom_firmware_path_that_names_the_driver_root_is_found_in_it(tmp_path
     host.write(f"driver/opt/firmware/nvidia/{VERSION}/gsp_gb10x.bin", "firmware")
 
     with Tree(str(host.driver)) as tree:
-        files = firmware.find(tree, host.roots, VERSION, Findings())
+        files = firmware.find_firmware(tree, host.roots, VERSION, Findings())
 
     assert files[0].container_path == f"/opt/firmware/nvidia/{VERSION}/gsp_gb10x.bin"
     assert files[0].host_path == f"{host.driver}/opt/firmware/nvidia/{VERSION}/gsp_gb10x.bin"
@@ -356,7 +356,7 @@ def test_socket_is_at_run_in_the_container(tmp_path: Path, place: str) -> None:
     host = HostTree(tmp_path)
 
     with bind_socket(tmp_path / place / "nvidia-persistenced/socket"):
-        (file,) = ipc.find(host.roots, Findings())
+        (file,) = ipc.find_sockets(host.roots, Findings())
 
     assert file.container_path == "/run/nvidia-persistenced/socket"
     assert file.host_path == f"{tmp_path}/{place}/nvidia-persistenced/socket"
@@ -368,7 +368,7 @@ def test_file_or_link_in_place_of_a_socket_is_left_out(tmp_path: Path) -> None:
     host.write("driver/run/nvidia-persistenced/socket", "")
     host.link("driver/run/nvidia-fabricmanager/socket", "/etc/passwd")
 
-    assert ipc.find(host.roots, Findings()) == []
+    assert ipc.find_sockets(host.roots, Findings()) == []
 
 
 def test_mps_directory_is_taken_from_root_alone(tmp_path: Path) -> None:
@@ -376,7 +376,7 @@ def test_mps_directory_is_taken_from_root_alone(tmp_path: Path) -> None:
     (tmp_path / "driver/tmp/nvidia-mps").mkdir(parents=True)
     findings = Findings()
 
-    files = ipc.find(host.roots, findings)
+    files = ipc.find_sockets(host.roots, findings)
 
     if os.geteuid() == 0:
         assert [file.container_path for file in files] == ["/tmp/nvidia-mps"]
@@ -389,4 +389,4 @@ def test_mps_link_that_anybody_could_make_is_left_out(tmp_path: Path) -> None:
     host = HostTree(tmp_path)
     host.link("driver/tmp/nvidia-mps", "/etc")
 
-    assert ipc.find(host.roots, Findings()) == []
+    assert ipc.find_sockets(host.roots, Findings()) == []

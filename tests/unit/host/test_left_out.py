@@ -23,7 +23,7 @@ def look(host: HostTree) -> tuple[dict[str, DriverFile], Findings]:
     findings = Findings()
     with Tree(str(host.driver)) as tree:
         search = libraries.Search(tree, host.roots, "x86_64", findings)
-        files = libraries.find(search, VERSION, libraries.directories(search))
+        files = libraries.find_libraries(search, VERSION, libraries.directories(search))
     return {os.path.basename(file.container_path): file for file in files}, findings
 
 
@@ -211,7 +211,7 @@ def test_folder_of_vdpau_may_be_a_link(tmp_path: Path) -> None:
     findings = Findings()
     with Tree(str(host.driver)) as tree:
         search = libraries.Search(tree, host.roots, "x86_64", findings)
-        files = libraries.find(search, VERSION, libraries.directories(search))
+        files = libraries.find_libraries(search, VERSION, libraries.directories(search))
 
     assert f"/opt/vdpau/libvdpau_nvidia.so.{VERSION}" in {f.container_path for f in files}
 

@@ -7,7 +7,7 @@ import pytest
 
 from nvct.errors import UsageError
 from nvct.host import modes
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from tests.support.host_tree import HostTree
 
 TYPE_CHECKING = False
@@ -50,18 +50,18 @@ def test_machine_with_the_files_of_a_tegra_is_csv(host: HostTree) -> None:
 
 def test_auto_notes_which_mode_it_is(host: HostTree) -> None:
     host.module().user_space().gpu(0)
-    wanted = Wanted(nvml=None, stat_node=host.stat_node, machine="x86_64")
+    options = DiscoveryOptions(nvml=None, stat_node=host.stat_node, machine="x86_64")
 
-    found = modes.find("auto", host.roots, wanted)
+    found = modes.discover("auto", host.roots, options)
 
     assert found.mode == "nvml"
     assert found.notes[0] == "mode auto is nvml: it is neither WSL nor a Tegra"
-    assert modes.find("nvml", host.roots, wanted).notes == found.notes[1:]
+    assert modes.discover("nvml", host.roots, options).notes == found.notes[1:]
 
 
 def test_unknown_mode_names_those_that_there_are(host: HostTree) -> None:
     with pytest.raises(UsageError, match="mode 'cdi' is unknown") as caught:
-        modes.find("cdi", host.roots)
+        modes.discover("cdi", host.roots)
     assert caught.value.hint == (
         "it is one of auto, csv, gdrcopy, gds, imex, management, mofed, nvml, nvswitch, wsl"
     )

@@ -13,7 +13,7 @@ import pytest
 
 from nvct.errors import HostError, NvmlError
 from nvct.host import modes
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu.nodes import named_nodes
 from tests.support.host_tree import FakeNvml, HostTree, elf_bytes, nvml_gpu
 
@@ -65,8 +65,8 @@ def test_the_only_gpu_gives_the_device_its_uuid(host: HostTree) -> None:
 
 
 def look(host: HostTree, nvml: FakeNvml | None = None) -> Inventory:
-    wanted = Wanted(stat_node=named_nodes(host.roots), machine="x86_64", nvml=nvml)
-    return modes.find("wsl", host.roots, wanted)
+    options = DiscoveryOptions(stat_node=named_nodes(host.roots), machine="x86_64", nvml=nvml)
+    return modes.discover("wsl", host.roots, options)
 
 
 def test_all_gpus_are_one_device_with_one_node(host: HostTree) -> None:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from nvct.errors import HostError
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu import management as finder
 from nvct.installer import management
 from nvct.linux.kernel import KERNEL
@@ -34,7 +34,7 @@ def test_host_paths_are_the_hosts(host: HostTree, ask: Ask, tmp_path: Path) -> N
         cdi_spec=f"{tmp_path}/cdi/management.nvidia.com-gpu.yaml",
         cdi_kind="management.nvidia.com/gpu",
     )  # fmt: skip
-    path = management.make_spec(request, host.roots, Wanted(stat_node=host.stat_node))
+    path = management.make_spec(request, host.roots, DiscoveryOptions(stat_node=host.stat_node))
     spec = yaml.safe_load((tmp_path / "cdi/management.nvidia.com-gpu.yaml").read_bytes())
     assert path == request.cdi_spec
     assert spec["kind"] == "management.nvidia.com/gpu"
@@ -59,7 +59,7 @@ def test_roots_that_are_the_same_here_and_there_move_nothing(host: HostTree, ask
         driver_root=str(host.driver), driver_root_here=str(host.driver), dev_root=str(host.base),
         dev_root_here=str(host.base), cdi_kind="vendor.com/card",
     )  # fmt: skip
-    found = finder.find(host.roots, Wanted(stat_node=host.stat_node))
+    found = finder.discover(host.roots, DiscoveryOptions(stat_node=host.stat_node))
     spec = management.spec_of(request, host.roots, found)
     mounts = spec["containerEdits"]["mounts"]
     assert all(mount["hostPath"].startswith(str(host.driver)) for mount in mounts)

@@ -15,7 +15,7 @@ from nvct.cli.main import program
 from nvct.cli.sim import sim
 from nvct.errors import DriverNotFoundError, NvmlError
 from nvct.host import modes
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu.nodes import named_nodes
 from nvct.host.nvml.model import NvmlGpu, NvmlMig
 from nvct.host.roots import Roots
@@ -75,13 +75,15 @@ def test_a_simulated_node_replayed_gives_the_same_spec(
 ) -> None:
     node = tree.create("lab", profile, tmp_path / "nodes", native=False, nodes="plain")
     roots = node_roots(node)
-    wanted = Wanted(nvml=node_nvml(node), stat_node=named_nodes(roots), machine=node.machine)
+    discovery = DiscoveryOptions(
+        nvml=node_nvml(node), stat_node=named_nodes(roots), machine=node.machine
+    )
     options = generate.Options(node_numbers=True)
-    inventory = modes.find("auto", roots, wanted)
+    inventory = modes.discover("auto", roots, discovery)
     expected = generate.generate(inventory, options)
     path = str(tmp_path / name)
 
-    taken = record.record(roots, wanted)
+    taken = record.record(roots, discovery)
     document.save(document.redacted(taken, keep_uuids=True), path)
     with replay.opened(path) as opened:
         found, warnings = replay.spec(opened, "auto", options)
@@ -104,8 +106,10 @@ def without_own_paths(spec: object) -> object:
 def test_redaction_changes_nothing_but_uuids(tmp_path: Path, profile: str) -> None:
     node = tree.create("lab", profile, tmp_path / "nodes", native=False, nodes="plain")
     roots = node_roots(node)
-    wanted = Wanted(nvml=node_nvml(node), stat_node=named_nodes(roots), machine=node.machine)
-    taken = record.record(roots, wanted)
+    options = DiscoveryOptions(
+        nvml=node_nvml(node), stat_node=named_nodes(roots), machine=node.machine
+    )
+    taken = record.record(roots, options)
     specs = []
     for number, snapshot in enumerate(
         (document.redacted(taken, keep_uuids=True), document.redacted(taken))
@@ -129,8 +133,8 @@ def test_redaction_changes_nothing_but_uuids(tmp_path: Path, profile: str) -> No
 
 def replayed(tmp_path: Path, host: HostTree, nvml: FakeNvml | None = None) -> str:
     path = str(tmp_path / "snap.tar.gz")
-    wanted = Wanted(nvml=nvml, stat_node=host.stat_node, machine="x86_64")
-    document.save(document.redacted(record.record(host.roots, wanted)), path)
+    options = DiscoveryOptions(nvml=nvml, stat_node=host.stat_node, machine="x86_64")
+    document.save(document.redacted(record.record(host.roots, options)), path)
     return path
 
 
@@ -160,8 +164,8 @@ def test_a_refusal_of_nvml_is_replayed(tmp_path: Path) -> None:
 def test_a_report_of_a_later_version_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
     host = HostTree(tmp_path / "host").module().gpu(0).user_space()
     path = str(tmp_path / "snap")
-    wanted = Wanted(nvml=FakeNvml(gpus=(nvml_gpu(0),)), stat_node=host.stat_node)
-    taken = record.record(host.roots, wanted)
+    options = DiscoveryOptions(nvml=FakeNvml(gpus=(nvml_gpu(0),)), stat_node=host.stat_node)
+    taken = record.record(host.roots, options)
     taken.nvml["report"]["gpus"][0]["sponge"] = 1
     document.save(taken, path)
 
@@ -187,9 +191,9 @@ def test_the_headers_cache_and_sockets_are_laid_out(tmp_path: Path) -> None:
     with replay.opened(replayed(tmp_path, host)) as opened:
         files = {file.container_path: file for file in opened.inventory().files}
         with Tree(f"{opened.tree}/driver") as root:
-            assert [tuple(entry)[:2] for entry in root.cached_libraries()] == [
-                ("libcuda.so.1", cached)
-            ]
+            cache = root.linker_cache()
+            assert cache
+            assert [entry[:2] for entry in cache.entries] == [("libcuda.so.1", cached)]
 
     assert files[f"/{LIB}/libcuda.so.{VERSION}"].soname == "libcuda.so.1"
     assert "/run/nvidia-persistenced/socket" in files

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.snapshot import document, record
 from nvct.sim import replay
 from nvct.spec.generate import generate
@@ -30,13 +30,13 @@ def reasons(inventory: Inventory) -> dict[str, str]:
     return {entry.path: entry.reason for entry in inventory.left_out}
 
 
-def wanted_on(platform: Platform, host: HostTree) -> Wanted:
+def wanted_on(platform: Platform, host: HostTree) -> DiscoveryOptions:
     """Return how a platform's own `look` looks."""
     if isinstance(platform, Board):
-        return Wanted(
+        return DiscoveryOptions(
             nvml=FakeNvml(platform.reported), stat_node=jetson.stat_node, machine=platform.machine
         )
-    return Wanted(
+    return DiscoveryOptions(
         nvml=None,
         stat_node=host.stat_node,
         machine=platform.machine,

@@ -10,7 +10,7 @@ import pytest
 
 from nvct.cdi.validate import validate
 from nvct.host.discover import discover
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.spec import coherent
 from nvct.spec.generate import COHERENT_KEY, Options, generate
 from tests.support.host_tree import FakeNvml, HostTree, nvml_gpu
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 def look(host: HostTree, *is_coherent: bool | None) -> Inventory:
-    found = discover(host.roots, Wanted(nvml=None, stat_node=host.stat_node, machine="x86_64"))
+    found = discover(
+        host.roots, DiscoveryOptions(nvml=None, stat_node=host.stat_node, machine="x86_64")
+    )
     pairs = zip(found.gpus, is_coherent, strict=True)
     return replace(found, gpus=tuple(replace(gpu, coherent=known) for gpu, known in pairs))
 
@@ -110,8 +112,8 @@ def test_spec_of_which_nothing_is_known_is_the_only_one(host: HostTree) -> None:
 def test_mig_devices_are_in_the_whole_spec_alone(tmp_path: Path) -> None:
     host = HostTree(tmp_path).module().user_space().gpu(0).instance(0, 7, 0, (66, 67))
     nvml = FakeNvml(gpus=(nvml_gpu(0, instances=((7, 0),)),))
-    wanted = Wanted(nvml=nvml, stat_node=host.stat_node, machine="x86_64")
-    found = discover(host.roots, wanted)
+    options = DiscoveryOptions(nvml=nvml, stat_node=host.stat_node, machine="x86_64")
+    found = discover(host.roots, options)
     gpus = tuple(replace(gpu, coherent=True) for gpu in found.gpus)
 
     spec = generate(replace(found, gpus=gpus))

@@ -11,7 +11,14 @@ import pytest
 
 from nvct.errors import HostError
 from nvct.host.device_nodes import create as device_nodes
-from nvct.host.device_nodes.create import KINDS, Node, Permissions, Plan, Step, parse_permissions
+from nvct.host.device_nodes.create import (
+    KINDS,
+    ExpectedNode,
+    NodePlan,
+    NodeStep,
+    Permissions,
+    parse_permissions,
+)
 from nvct.host.model import Findings
 from nvct.linux.kernel import Kernel
 from tests.support.host_tree import HostTree
@@ -36,11 +43,11 @@ def host(tmp_path: Path) -> HostTree:
     return made
 
 
-def planned(tree: HostTree, *kinds: Kind) -> Plan:
-    return device_nodes.plan(tree.roots, kinds or KINDS, Findings())
+def planned(tree: HostTree, *kinds: Kind) -> NodePlan:
+    return device_nodes.plan_nodes(tree.roots, kinds or KINDS, Findings())
 
 
-def numbers(plan: Plan, tree: HostTree) -> dict[str, tuple[int, int]]:
+def numbers(plan: NodePlan, tree: HostTree) -> dict[str, tuple[int, int]]:
     dev = f"{tree.base}/dev/"
     return {s.node.path.removeprefix(dev): (s.node.major, s.node.minor) for s in plan.steps}
 
@@ -118,7 +125,7 @@ def test_a_missing_module_costs_its_nodes_and_is_named(tmp_path: Path) -> None:
 
     assert set(numbers(plan, tree)) == {"nvidiactl", "nvidia-modeset", "nvidia0", "nvidia3"}
     assert plan.missing == ("nvidia-uvm", "nvidia-caps")
-    error = device_nodes.lack(plan.missing, tree.roots)
+    error = device_nodes.missing_majors_error(plan.missing, tree.roots)
     assert error.message == (
         f"{tmp_path}/proc/devices has no nvidia-uvm and no nvidia-caps: nodes of these are not "
         "made"
@@ -131,7 +138,7 @@ def test_a_gpu_without_a_minor_costs_its_node_with_a_warning(tmp_path: Path) -> 
     tree.write("proc/driver/nvidia/gpus/0000:2a:00.0/information", "Model: NVIDIA H100\n")
     findings = Findings()
 
-    nodes, _ = device_nodes.wanted(tree.roots, ["gpu"], findings)
+    nodes, _ = device_nodes.expected_nodes(tree.roots, ["gpu"], findings)
 
     assert [node.path for node in nodes] == [f"{tmp_path}/dev/nvidia0"]
     assert findings.warnings == ["the GPU at 0000:2a:00.0 has no device minor yet: no node for it"]
@@ -206,7 +213,7 @@ def test_a_node_gets_owner_and_mode_before_its_name(tmp_path: Path) -> None:
     kernel = FakeKernel()
     gpu = next(s for s in planned(tree, "gpu").steps if s.node.minor == 3)
 
-    device_nodes.carry_out(Plan(steps=(gpu,)), kernel)
+    device_nodes.make_nodes(NodePlan(steps=(gpu,)), kernel)
 
     dev = f"{tmp_path}/dev"
     assert kernel.calls == [
@@ -225,7 +232,7 @@ def test_a_node_that_cannot_be_given_away_leaves_nothing(tmp_path: Path) -> None
     kernel = Refusing()
 
     with pytest.raises(HostError, match=r"cannot make .*/dev/nvidia0: Invalid argument 0:0"):
-        device_nodes.carry_out(planned(host(tmp_path), "gpu"), kernel)
+        device_nodes.make_nodes(planned(host(tmp_path), "gpu"), kernel)
 
     assert [call[0] for call in kernel.calls] == ["mknod", "unlink"]
 
@@ -237,7 +244,7 @@ def test_a_refusal_names_the_node(tmp_path: Path) -> None:
             raise PermissionError(1, "Operation not permitted", path)
 
     with pytest.raises(HostError) as raised:
-        device_nodes.carry_out(planned(host(tmp_path), "gpu"), Refusing())
+        device_nodes.make_nodes(planned(host(tmp_path), "gpu"), Refusing())
 
     assert raised.value.message == (f"cannot make {tmp_path}/dev/nvidia0: Operation not permitted")
     assert raised.value.hint == "run as root"
@@ -248,7 +255,7 @@ def test_nodes_are_made_and_a_second_run_keeps_them(tmp_path: Path) -> None:
     tree = host(tmp_path)
     kernel = RecordingKernel()
 
-    device_nodes.carry_out(planned(tree), kernel)
+    device_nodes.make_nodes(planned(tree), kernel)
 
     status = (tmp_path / "dev/nvidia-caps/nvidia-cap13").lstat()
     assert stat.S_ISCHR(status.st_mode)
@@ -258,7 +265,7 @@ def test_nodes_are_made_and_a_second_run_keeps_them(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(".nvct-*"))
     assert {step.action for step in planned(tree).steps} == {"keep"}
     before = len(kernel.calls)
-    device_nodes.carry_out(planned(tree), kernel)
+    device_nodes.make_nodes(planned(tree), kernel)
     assert len(kernel.calls) == before
 
 
@@ -267,7 +274,7 @@ def test_a_missing_dev_is_made_whichever_node_comes_first(tmp_path: Path) -> Non
     tree = host(tmp_path)
     (tmp_path / "dev").rename(tmp_path / "gone")
 
-    device_nodes.carry_out(planned(tree, "cap"), RecordingKernel())
+    device_nodes.make_nodes(planned(tree, "cap"), RecordingKernel())
 
     assert stat.S_ISCHR((tmp_path / "dev/nvidia-caps/nvidia-cap13").lstat().st_mode)
 
@@ -278,7 +285,7 @@ def test_a_dev_root_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     tmp_path.rename(tmp_path.with_name("gone"))
 
     with pytest.raises(HostError, match=r"cannot make .*: No such file or directory") as raised:
-        device_nodes.carry_out(steps, RecordingKernel())
+        device_nodes.make_nodes(steps, RecordingKernel())
 
     assert raised.value.hint == "is --dev-root there?"
 
@@ -289,9 +296,9 @@ def test_wrong_numbers_and_wrong_permissions_are_corrected(tmp_path: Path) -> No
     os.mknod(tmp_path / "dev/nvidia0", stat.S_IFCHR | 0o600, os.makedev(1, 3))
     os.mknod(tmp_path / "dev/nvidia3", stat.S_IFCHR | 0o600, os.makedev(195, 3))
     plan = planned(tree, "gpu")
-    sentences = [device_nodes.say(step) for step in plan.steps]
+    sentences = [device_nodes.describe(step) for step in plan.steps]
 
-    device_nodes.carry_out(plan, Kernel())
+    device_nodes.make_nodes(plan, Kernel())
 
     assert sentences == [
         f"{tmp_path}/dev/nvidia0 was device 1:3: now device 195:0",
@@ -311,7 +318,9 @@ def test_permissions_stay_where_the_driver_is_not_to_modify_them(tmp_path: Path)
     assert [step.action for step in planned(tree, "gpu").steps] == ["keep", "make"]
 
 
-NODE = Node(path="/dev/a b", major=195, minor=0, permissions=Permissions(mode=0o660, gid=44))
+NODE = ExpectedNode(
+    path="/dev/a b", major=195, minor=0, permissions=Permissions(mode=0o660, gid=44)
+)
 
 
 @pytest.mark.parametrize(
@@ -327,4 +336,4 @@ NODE = Node(path="/dev/a b", major=195, minor=0, permissions=Permissions(mode=0o
     ],
 )
 def test_a_step_can_be_shown_as_commands(action: Any, lines: list[str]) -> None:
-    assert device_nodes.shell(Step(node=NODE, action=action)) == lines
+    assert device_nodes.shell_commands(NodeStep(node=NODE, action=action)) == lines

@@ -18,17 +18,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nvct.host.device_nodes.dev_char import Plan
+    from nvct.host.device_nodes.dev_char import LinkPlan
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
-def planned(tree: HostTree, *, create_all: bool = True) -> Plan:
+def planned(tree: HostTree, *, create_all: bool = True) -> LinkPlan:
     folder = f"{tree.base}/dev/char"
-    return dev_char.plan(tree.roots, folder, Findings(), create_all=create_all)
+    return dev_char.plan_links(tree.roots, folder, Findings(), create_all=create_all)
 
 
-def actions(plan: Plan) -> dict[str, tuple[str, str]]:
+def actions(plan: LinkPlan) -> dict[str, tuple[str, str]]:
     return {os.path.basename(s.path): (s.action, os.path.basename(s.target)) for s in plan.steps}
 
 
@@ -79,13 +79,13 @@ def test_links_are_made_and_a_second_run_keeps_them(tmp_path: Path) -> None:
     tree = one_gpu(tmp_path)
     kernel = RecordingKernel()
 
-    dev_char.carry_out(planned(tree), f"{tmp_path}/dev/char", kernel)
+    dev_char.update_links(planned(tree), f"{tmp_path}/dev/char", kernel)
 
     assert os.readlink(tmp_path / "dev/char/195:0") == f"{tmp_path}/dev/nvidia0"
     assert len(os.listdir(tmp_path / "dev/char")) == 5
     assert {step.action for step in planned(tree).steps} == {"keep"}
     before = len(kernel.calls)
-    dev_char.carry_out(planned(tree), f"{tmp_path}/dev/char", kernel)
+    dev_char.update_links(planned(tree), f"{tmp_path}/dev/char", kernel)
     assert len(kernel.calls) == before
 
 
@@ -99,9 +99,9 @@ def test_a_link_that_leads_elsewhere_is_corrected(tmp_path: Path) -> None:
     tree = one_gpu(tmp_path).link("dev/char/195:0", "../nvidia7")
     plan = planned(tree)
 
-    dev_char.carry_out(plan, f"{tmp_path}/dev/char", RecordingKernel())
+    dev_char.update_links(plan, f"{tmp_path}/dev/char", RecordingKernel())
 
-    assert [dev_char.say(s) for s in plan.steps if s.action == "replace"] == [
+    assert [dev_char.describe(s) for s in plan.steps if s.action == "replace"] == [
         f"{tmp_path}/dev/char/195:0 led to ../nvidia7: now {tmp_path}/dev/nvidia0"
     ]
     assert os.readlink(tmp_path / "dev/char/195:0") == f"{tmp_path}/dev/nvidia0"
@@ -112,9 +112,9 @@ def test_a_link_of_a_number_that_the_node_no_longer_has_is_removed(tmp_path: Pat
     tree.link("dev/char/1:3", "../null").link("dev/char/511:9", "../nvidia-fs0")
     plan = planned(tree)
 
-    dev_char.carry_out(plan, f"{tmp_path}/dev/char", RecordingKernel())
+    dev_char.update_links(plan, f"{tmp_path}/dev/char", RecordingKernel())
 
-    assert [dev_char.say(s) for s in plan.steps if s.action == "remove"] == [
+    assert [dev_char.describe(s) for s in plan.steps if s.action == "remove"] == [
         f"{tmp_path}/dev/char/511:0 removed: ../nvidia-uvm has another number now"
     ]
     left = os.listdir(tmp_path / "dev/char")
@@ -127,11 +127,11 @@ def test_what_is_no_link_is_left_with_a_warning(tmp_path: Path) -> None:
     tree.write("dev/char/195:0", "a file")
     plan = planned(tree)
 
-    dev_char.carry_out(plan, f"{tmp_path}/dev/char", RecordingKernel())
+    dev_char.update_links(plan, f"{tmp_path}/dev/char", RecordingKernel())
 
     assert (tmp_path / "dev/char/195:0").read_text() == "a file"
     blocked = next(step for step in plan.steps if step.action == "blocked")
-    assert dev_char.say(blocked) == (
+    assert dev_char.describe(blocked) == (
         f"warning: {tmp_path}/dev/char/195:0 is no link: left as it is"
     )
 
@@ -187,7 +187,7 @@ def test_steps_can_be_shown_as_commands(tmp_path: Path) -> None:
     tree = one_gpu(tmp_path).link("dev/char/195:0", "../nvidia7")
     tree.link("dev/char/511:0", "../nvidia-uvm").link("dev/char/195:255", "../nvidiactl")
 
-    lines = [line for step in planned(tree).steps for line in dev_char.shell(step)]
+    lines = [line for step in planned(tree).steps for line in dev_char.shell_commands(step)]
 
     char, dev = f"{tmp_path}/dev/char", f"{tmp_path}/dev"
     assert lines == [

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from nvct.host.discover import discover
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.linux import ldcache
 from nvct.sim.elf_writer import shared_object
 from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
@@ -32,8 +32,10 @@ def add(host: HostTree, folder: str, stem: str = "libcuda", soname: str = "libcu
 
 
 def look(host: HostTree, *, compat32: bool = True, machine: str = "x86_64") -> Inventory:
-    wanted = Wanted(nvml=None, stat_node=host.stat_node, machine=machine, compat32=compat32)
-    return discover(host.roots, wanted)
+    options = DiscoveryOptions(
+        nvml=None, stat_node=host.stat_node, machine=machine, compat32=compat32
+    )
+    return discover(host.roots, options)
 
 
 def compat(found: Inventory) -> dict[str, DriverFile]:

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from nvct.host.discover import find_files
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver import config_files, libraries
 from nvct.host.driver.tree import Tree
 from nvct.host.model import DriverFile, Findings
@@ -46,7 +46,7 @@ def find(
     findings = Findings()
     with Tree(str(host.driver)) as tree:
         search = libraries.Search(tree, host.roots, machine, findings)
-        files = config_files.find(search, search_paths)
+        files = config_files.find_config_files(search, search_paths)
     assert len({file.container_path for file in files}) == len(files)
     return {file.container_path: file for file in files}, findings
 
@@ -166,7 +166,7 @@ def test_search_paths_are_of_the_host_and_replace_the_directories(host: HostTree
 def warnings_for(host: HostTree) -> list[str]:
     """Return what is said about files whose libraries are looked up."""
     findings = Findings()
-    find_files(host.module().user_space().roots, Wanted(nvml=None), "x86_64", findings)
+    find_files(host.module().user_space().roots, DiscoveryOptions(nvml=None), "x86_64", findings)
     marks = ("driver's libraries", "JSON", "can't be read")
     return [text for text in findings.warnings if any(mark in text for mark in marks)]
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nvct.host.discover import find_files
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver import graphics, libraries
 from nvct.host.driver.tree import Tree
 from nvct.host.model import DriverFile, Findings, Link
@@ -29,9 +29,9 @@ def find(host: HostTree, *, explicit: bool = False) -> tuple[dict[str, DriverFil
         search = libraries.Search(tree, host.roots, "x86_64", findings)
         dirs = libraries.directories(search)
         if explicit:
-            files = graphics.find_explicit(search, dirs)
+            files = graphics.find_loaders(search, dirs)
         else:
-            files = graphics.find(search, VERSION, dirs)
+            files = graphics.find_graphics(search, VERSION, dirs)
     assert len({file.container_path for file in files}) == len(files)
     return {file.container_path: file for file in files}, findings
 
@@ -197,8 +197,8 @@ def test_explicit_libraries_come_only_with_their_flag(tmp_path: Path) -> None:
     host.library("libEGL", "libEGL.so.1", suffix="1.1.0")
 
     def paths(flags: frozenset[str]) -> set[str]:
-        wanted = Wanted(nvml=None, flags=flags)
-        _, files = find_files(host.roots, wanted, "x86_64", Findings())
+        options = DiscoveryOptions(nvml=None, flags=flags)
+        _, files = find_files(host.roots, options, "x86_64", Findings())
         return {file.container_path for file in files}
 
     explicit = frozenset({"enable-explicit-driver-libraries"})
@@ -210,7 +210,7 @@ def test_gbm_backend_and_vulkan_producer_get_their_links(tmp_path: Path) -> None
     host.library("libnvidia-allocator", "libnvidia-allocator.so.1")
     host.library("libnvidia-vulkan-producer")
 
-    _, files = find_files(host.roots, Wanted(nvml=None), "x86_64", Findings())
+    _, files = find_files(host.roots, DiscoveryOptions(nvml=None), "x86_64", Findings())
     links = {link.path: link.target for file in files for link in file.links}
 
     assert links[f"/{LIB}/gbm/nvidia-drm_gbm.so"] == "../libnvidia-allocator.so.1"
@@ -234,7 +234,7 @@ def test_plugins_of_a_folder_of_the_drivers_own_are_linked_from_where_the_host_h
         host.link(f"driver/etc/alternatives/{stem}", f"/{own}/{stem}.so.1")
         host.link(f"driver/{LIB}/{plugin}", f"/etc/alternatives/{stem}")
 
-    _, files = find_files(host.roots, Wanted(nvml=None), "x86_64", Findings())
+    _, files = find_files(host.roots, DiscoveryOptions(nvml=None), "x86_64", Findings())
     links = {link.path: link.target for file in files for link in file.links}
 
     assert links[f"/{LIB}/gbm/nvidia-drm_gbm.so"] == "../nvidia/current/libnvidia-allocator.so.1"
@@ -259,4 +259,4 @@ def test_a_link_that_a_library_has_already_is_not_made_twice(tmp_path: Path) -> 
     with Tree(str(host.driver)) as tree:
         search = libraries.Search(tree, host.roots, "x86_64", Findings())
 
-        assert graphics.link(search, [], [file]) == [file]
+        assert graphics.add_links(search, [], [file]) == [file]

@@ -29,7 +29,7 @@ def warnings(host: HostTree, *needed: str) -> list[str]:
     with Tree(str(host.driver)) as tree:
         search = libraries.Search(tree, host.roots, "x86_64", findings)
         dirs = libraries.directories(search)
-        missing_dependencies.check(search, libraries.find(search, VERSION, dirs), dirs)
+        missing_dependencies.check(search, libraries.find_libraries(search, VERSION, dirs), dirs)
     return findings.warnings
 
 
@@ -109,7 +109,7 @@ def test_thirty_two_bit_libraries_are_members_of_each_other_alone(host: HostTree
     with Tree(str(host.driver)) as tree:
         search = libraries.Search(tree, host.roots, "x86_64", findings)
         dirs = libraries.directories(search)
-        files = libraries.find(search, VERSION, dirs)
+        files = libraries.find_libraries(search, VERSION, dirs)
         cuda = next(f for f in files if os.path.basename(f.host_path).startswith("libcuda."))
         compat = replace(cuda, capability="compat32", needed=(f"libnvidia-gpucomp.so.{VERSION}",))
         missing_dependencies.check(search, [*files, compat], dirs)

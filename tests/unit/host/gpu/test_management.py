@@ -7,7 +7,7 @@ import pytest
 
 from nvct.errors import DriverNotFoundError, HostError
 from nvct.host import flags, modes
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu.nodes import named_nodes
 from tests.support.host_tree import LIB, MAJORS, VERSION, FakeNvml, HostTree
 
@@ -28,8 +28,8 @@ def host(tmp_path: Path) -> HostTree:
 
 
 def look(host: HostTree, **options: object) -> Inventory:
-    wanted = Wanted(stat_node=named_nodes(host.roots), machine="x86_64", **options)  # type: ignore[arg-type]
-    return modes.find("management", host.roots, wanted)
+    discovery = DiscoveryOptions(stat_node=named_nodes(host.roots), machine="x86_64", **options)  # type: ignore[arg-type]
+    return modes.discover("management", host.roots, discovery)
 
 
 def test_every_node_of_the_driver_is_in_and_those_of_other_modes_are_not(host: HostTree) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import NvmlError
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.nvml import shared
 from tests.support.host_tree import FakeNvml
 
@@ -25,16 +25,16 @@ def test_everyone_who_asks_for_a_library_gets_one_session(tmp_path: Path) -> Non
 
     assert shared.session(str(first)) is session
     assert shared.session(str(second)) is not session
-    assert Wanted().nvml_of(str(first)) is session
+    assert DiscoveryOptions().nvml_of(str(first)) is session
 
 
 def test_discovery_asks_what_it_is_given(tmp_path: Path) -> None:
     fake = FakeNvml()
 
-    assert Wanted(nvml=fake).nvml_of("/lib/libnvidia-ml.so.1") is fake
-    assert Wanted(nvml=None).nvml_of("/lib/libnvidia-ml.so.1") is None
-    assert Wanted().nvml_of(None) is None
-    assert Wanted().nvml_of("") is None
+    assert DiscoveryOptions(nvml=fake).nvml_of("/lib/libnvidia-ml.so.1") is fake
+    assert DiscoveryOptions(nvml=None).nvml_of("/lib/libnvidia-ml.so.1") is None
+    assert DiscoveryOptions().nvml_of(None) is None
+    assert DiscoveryOptions().nvml_of("") is None
 
 
 def test_a_file_that_was_replaced_gets_another_session(tmp_path: Path) -> None:

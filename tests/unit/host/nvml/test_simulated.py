@@ -9,7 +9,7 @@ import pytest
 
 from nvct.errors import ContainerNotPossibleError, NvmlError
 from nvct.host.discover import discover
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu.nodes import named_nodes
 from nvct.host.nvml import shared
 from nvct.host.roots import Roots
@@ -46,7 +46,7 @@ def look(node: tree.Node) -> Inventory:
         dev_root=str(node.tree),
         **{name: str(path) for name, path in places.items()},
     )
-    return discover(roots, Wanted(stat_node=named_nodes(roots)))
+    return discover(roots, DiscoveryOptions(stat_node=named_nodes(roots)))
 
 
 def library_of(node: tree.Node) -> str:

@@ -12,7 +12,7 @@ import tarfile
 import pytest
 
 from nvct.errors import DocumentError, HostError
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.snapshot import document, record
 from nvct.host.snapshot.document import Snapshot
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, nvml_gpu
@@ -30,8 +30,8 @@ def host(tmp_path: Path) -> HostTree:
 
 
 def taken(tree: HostTree, nvml: FakeNvml | None = None) -> Snapshot:
-    wanted = Wanted(nvml=nvml, stat_node=tree.stat_node, machine="x86_64")
-    return record.record(tree.roots, wanted)
+    options = DiscoveryOptions(nvml=nvml, stat_node=tree.stat_node, machine="x86_64")
+    return record.record(tree.roots, options)
 
 
 def everything(snapshot: Snapshot) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from nvct.errors import NvmlError
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.snapshot import document, record
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
 
@@ -24,8 +24,8 @@ def host(tmp_path: Path) -> HostTree:
 
 
 def taken(tree: HostTree, nvml: FakeNvml | None = None) -> Snapshot:
-    wanted = Wanted(nvml=nvml, stat_node=tree.stat_node, machine="x86_64")
-    return record.record(tree.roots, wanted)
+    options = DiscoveryOptions(nvml=nvml, stat_node=tree.stat_node, machine="x86_64")
+    return record.record(tree.roots, options)
 
 
 def everything(snapshot: Snapshot) -> str:
@@ -150,7 +150,7 @@ def test_a_bug_in_discovery_is_recorded_too(tmp_path: Path) -> None:
             raise RuntimeError("sponge")
         return tree.stat_node(path)
 
-    found = record.record(tree.roots, Wanted(nvml=None, stat_node=stat_node))
+    found = record.record(tree.roots, DiscoveryOptions(nvml=None, stat_node=stat_node))
 
     assert found.about["discovery"] == "RuntimeError: sponge"
     assert found.nodes["dev/nvidia0"][:2] == [195, 0]
@@ -164,16 +164,18 @@ def test_a_node_that_cannot_be_looked_at_is_told(tmp_path: Path) -> None:
             raise PermissionError(13, "Permission denied", path)
         return tree.stat_node(path)
 
-    found = record.record(tree.roots, Wanted(nvml=None, stat_node=stat_node))
+    found = record.record(tree.roots, DiscoveryOptions(nvml=None, stat_node=stat_node))
 
     assert found.about["unreadable"] == {"dev/nvidia-uvm": "Permission denied"}
 
 
 def test_what_is_no_node_is_kept_as_the_file_that_it_is(tmp_path: Path) -> None:
     tree = host(tmp_path)
-    wanted = Wanted(nvml=None)  # the tree's nodes are plain files, and nobody reads their names
+    options = DiscoveryOptions(
+        nvml=None
+    )  # the tree's nodes are plain files, and nobody reads their names
 
-    found = record.record(tree.roots, wanted)
+    found = record.record(tree.roots, options)
 
     assert found.nodes == {}
     assert found.files["dev/nvidia0"] == [0o666, 0]

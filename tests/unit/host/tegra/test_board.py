@@ -7,7 +7,7 @@ import pytest
 
 from nvct.errors import HostError, NvmlError
 from nvct.host import flags
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.tegra import board as tegra
 from tests.support.host_tree import FakeNvml, HostTree
 from tests.support.jetson import FOLDER, ORIN, RTX, THOR, Board, node_paths
@@ -178,7 +178,7 @@ def test_a_board_without_lists_is_an_error_that_names_their_folder(board: Board)
     folder = board.host.base / FOLDER
 
     with pytest.raises(HostError) as caught:
-        tegra.find(board.host.roots, Wanted(nvml=None))
+        tegra.discover(board.host.roots, DiscoveryOptions(nvml=None))
 
     assert caught.value.message == (
         f"no CSV file says what containers get on this board: {folder}"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvct.host.discovery_options import Wanted
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.model import Findings
 from nvct.host.tegra import csv
 from tests.support.host_tree import HostTree
@@ -55,7 +55,7 @@ def test_the_base_files_are_read_and_no_other_one(tmp_path: Path) -> None:
     host.write(f"{FOLDER}/cuda.csv", "dir, /usr/local/cuda\n")
     findings = Findings()
 
-    found = csv.read(host.roots, Wanted(), findings)
+    found = csv.read(host.roots, DiscoveryOptions(), findings)
 
     assert [entry.path for entry in found] == ["/dev/nvmap", "/a.so"]
     assert findings.warnings == []
@@ -67,7 +67,7 @@ def test_all_files_of_the_folder_are_read_when_asked_for(tmp_path: Path) -> None
         host.write(f"{FOLDER}/{name}", f"lib, /{name}\n")
     (tmp_path / FOLDER / "folder.csv").mkdir()
 
-    found = csv.read(host.roots, Wanted(csv_all=True), Findings())
+    found = csv.read(host.roots, DiscoveryOptions(csv_all=True), Findings())
 
     assert [entry.path for entry in found] == ["/cuda.CSV", "/devices.csv"]
 
@@ -76,7 +76,7 @@ def test_the_folder_can_be_another_one(tmp_path: Path) -> None:
     host = HostTree(tmp_path)
     host.write("l4t/devices.csv", "dev, /dev/nvmap\n")
 
-    found = csv.read(host.roots, Wanted(csv_folder=str(tmp_path / "l4t")), Findings())
+    found = csv.read(host.roots, DiscoveryOptions(csv_folder=str(tmp_path / "l4t")), Findings())
 
     assert [entry.path for entry in found] == ["/dev/nvmap"]
 
@@ -86,7 +86,7 @@ def test_a_named_file_that_is_missing_or_empty_is_warned_about(tmp_path: Path) -
     empty, missing = host.write("empty.csv", "# nothing\n"), tmp_path / "missing.csv"
     findings = Findings()
 
-    found = csv.read(host.roots, Wanted(csv_files=(str(empty), str(missing))), findings)
+    found = csv.read(host.roots, DiscoveryOptions(csv_files=(str(empty), str(missing))), findings)
 
     assert found == []
     assert findings.warnings == [
@@ -100,7 +100,7 @@ def test_a_path_that_two_files_name_is_taken_once(tmp_path: Path) -> None:
     host.write(f"{FOLDER}/devices.csv", "dev, /dev/nvmap\ndev, /dev/nvmap\n")
     host.write(f"{FOLDER}/l4t.csv", "dev, /dev/nvmap\nlib, /dev/nvmap\n")
 
-    found = csv.read(host.roots, Wanted(), Findings())
+    found = csv.read(host.roots, DiscoveryOptions(), Findings())
 
     assert [(entry.kind, entry.source.rpartition("/")[2]) for entry in found] == [
         ("dev", "devices.csv"),
@@ -113,7 +113,7 @@ def test_ignore_patterns_drop_links_and_nothing_else(tmp_path: Path) -> None:
     host.write(f"{FOLDER}/l4t.csv", "sym, /a/libx.so\nlib, /a/libx.so\nsym, /b/liby.so\n")
     findings = Findings()
 
-    found = csv.read(host.roots, Wanted(csv_ignore=("**/libx.so",)), findings)
+    found = csv.read(host.roots, DiscoveryOptions(csv_ignore=("**/libx.so",)), findings)
 
     assert [(entry.kind, entry.path) for entry in found] == [
         ("lib", "/a/libx.so"),
