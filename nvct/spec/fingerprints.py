@@ -28,7 +28,7 @@ ATTEMPTS = 3
 
 def driver_facts(
     roots: Roots, inventory: Inventory, *, now_ns: int | None = None
-) -> list[fingerprints.Fact]:
+) -> list[fingerprints.Fingerprint]:
     """Return what must stay true for a spec of this inventory to describe the machine.
 
     They are true now, which may be later than the inventory: `discover_with_facts` sees to that.
@@ -43,7 +43,7 @@ def driver_facts(
     return found
 
 
-def kernel_facts(roots: Roots) -> list[fingerprints.Fact]:
+def kernel_facts(roots: Roots) -> list[fingerprints.Fingerprint]:
     """Return the facts that need no inventory: loaded driver, GPUs, nodes, MIG instances."""
     found = [
         fingerprints.take("text", f"{roots.proc}/driver/nvidia/version"),
@@ -59,7 +59,7 @@ def kernel_facts(roots: Roots) -> list[fingerprints.Fact]:
     return found
 
 
-def gpu_facts(roots: Roots, minor: int) -> list[fingerprints.Fact]:
+def gpu_facts(roots: Roots, minor: int) -> list[fingerprints.Fingerprint]:
     """Return the facts of one GPU: its node and which MIG instances it has."""
     directory = mig.capability_directory(roots, minor)
     instances = mig.instances(roots, minor)
@@ -72,7 +72,7 @@ def gpu_facts(roots: Roots, minor: int) -> list[fingerprints.Fact]:
 
 def discover_with_facts(
     roots: Roots, find: Callable[[], Inventory], *, now_ns: int | None = None
-) -> tuple[Inventory, list[fingerprints.Fact]]:
+) -> tuple[Inventory, list[fingerprints.Fingerprint]]:
     """Return an inventory and facts that were true all the while it was made.
 
     Raises:
