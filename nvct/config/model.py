@@ -157,7 +157,7 @@ class Config:
         self.csv_mount_spec_path = "/etc/nvidia-container-runtime/host-files-for-container.d"
         self.csv_compat_container_root = ""
         self.spec_dirs = list(paths.CDI_SPEC_DIRS)
-        self.default_kind = "nvidia.com/gpu"
+        self.default_kind = paths.GPU_KIND
         self.annotation_prefixes = ["cdi.k8s.io/"]
         self.jit_feature_flags: list[str] = []
         self.jit_disable_hooks: list[str] = []
