@@ -32,9 +32,15 @@ COMPAT_FOLDER = "/usr/local/cuda/compat"
 SIM_DEV_ENV = "NVCT_SIM_DEV"
 """Where the simulated NVML finds the device nodes of a node that is not attached (nvct.sim)."""
 
+GPU_KIND = "nvidia.com/gpu"
+"""The CDI kind of NVIDIA GPUs."""
+
 HOOK_PROGRAM = "nvidia-cdi-hook"
 HOOK_PATH = "/usr/bin/nvidia-cdi-hook"
 SHIM_PROGRAM = "nvidia-container-runtime"
+RUNTIME_HOOK_PROGRAM = "nvidia-container-runtime-hook"
+CTK_PROGRAM = "nvidia-ctk"
+CONTAINER_CLI_PROGRAM = "nvidia-container-cli"
 
 DEFAULT_PATH_DIRS = (
     "/usr/local/sbin",

@@ -238,7 +238,7 @@ def _error(error: NvctError, program: str) -> dict[str, str]:
 
 
 def _steps(origin: Origin | None) -> list[dict[str, object]]:
-    steps = [] if origin is None else origin.steps
+    steps = [] if origin is None else origin.results
     return [
         {"rule": one.rule, "then": one.then, "holds": one.holds, "why": one.why} for one in steps
     ]

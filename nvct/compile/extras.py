@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from nvct.cdi.types import Spec
     from nvct.config.model import Config
-    from nvct.container.plan.fingerprints import Fact
+    from nvct.container.plan.fingerprints import Fingerprint
     from nvct.container.plan.model import Plan
     from nvct.host.gpu.nodes import StatNode
     from nvct.host.model import DeviceNode, Inventory
@@ -139,7 +139,7 @@ def remake(config_path: str, run_dir: str) -> Iterator[tuple[str, Plan | None, N
             yield word, None, error
 
 
-def _facts(mode: str, roots: Roots) -> list[Fact]:
+def _facts(mode: str, roots: Roots) -> list[Fingerprint]:
     """Return what must stay true, taken before the mode is looked at."""
     kind, name = PLACES[mode]
     found = [

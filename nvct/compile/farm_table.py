@@ -186,7 +186,7 @@ def _mounts(file: DriverFile, _: str) -> Iterator[list[str]]:
         yield from made["mounts"]
 
 
-def _facts(manifest: Manifest) -> list[fingerprints.Fact]:
+def _facts(manifest: Manifest) -> list[fingerprints.Fingerprint]:
     """Return what breaks when the view goes, or is no longer mounted in this namespace.
 
     One file and the folder stand for all: nothing in a view is ever changed.

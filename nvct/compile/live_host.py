@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nvct.config.model import Config
-    from nvct.container.plan.fingerprints import Fact
+    from nvct.container.plan.fingerprints import Fingerprint
     from nvct.host.gpu.nodes import StatNode
     from nvct.host.model import Inventory
 
@@ -162,7 +162,7 @@ def own_wanted(settings: Config, *, csv_all: bool = False) -> DiscoveryOptions:
     )
 
 
-def own_facts(settings: Config, options: DiscoveryOptions, mode: str) -> list[Fact]:
+def own_facts(settings: Config, options: DiscoveryOptions, mode: str) -> list[Fingerprint]:
     """Return what an inventory depends on where procfs does not show it: CSV lists, WSL.
 
     To be taken before the inventory.

@@ -70,7 +70,7 @@ def empty(config: str) -> model.Plan:
     }  # fmt: skip
 
 
-def input_facts(paths: Sequence[str]) -> list[fingerprints.Fact]:
+def input_facts(paths: Sequence[str]) -> list[fingerprints.Fingerprint]:
     """Return the facts about the files and folders that something is compiled from."""
     now = time.time_ns()
     return [fingerprints.take_file(path, now) for path in paths]
@@ -222,7 +222,7 @@ def fragments(edits: ContainerEdits, source: str) -> model.Edits:
     }
 
 
-def _drift(parts: Mapping[str, Part], proc: str, found: list[fingerprints.Fact]) -> str:
+def _drift(parts: Mapping[str, Part], proc: str, found: list[fingerprints.Fingerprint]) -> str:
     """Return why a spec is for another driver, "" if it is not; add the facts looked at."""
     mounts = (mount for part in parts.values() for mount in part.edits.get("mounts", ()))
     libcuda = next((mount for mount in mounts if _LIBCUDA.search(mount["hostPath"])), None)

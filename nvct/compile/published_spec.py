@@ -23,7 +23,7 @@ from nvct.spec import provenance
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.config.model import Config
-    from nvct.container.plan.fingerprints import Fact
+    from nvct.container.plan.fingerprints import Fingerprint
 
 KIND = "nvidia.com/gpu"
 # What a generator leaves that was killed, or found the disk full, while it wrote in place.
@@ -33,7 +33,7 @@ BEGINS = re.compile(
 HEAD = 1 << 16  # bytes
 
 
-def watched(settings: Config) -> list[Fact]:
+def watched(settings: Config) -> list[Fingerprint]:
     """Return what moves when a driver is installed, removed or loaded; cheap to compare.
 
     A path unit does not see what happens while its service runs: so whoever publishes looks

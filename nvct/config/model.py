@@ -86,7 +86,7 @@ class Config:
     csv_mount_spec_path = "/etc/nvidia-container-runtime/host-files-for-container.d"
     csv_compat_container_root = ""
     spec_dirs: Texts = paths.CDI_SPEC_DIRS
-    default_kind = "nvidia.com/gpu"
+    default_kind = paths.GPU_KIND
     annotation_prefixes: Texts = ("cdi.k8s.io/",)
     jit_feature_flags: Texts = ()
     jit_disable_hooks: Texts = ()

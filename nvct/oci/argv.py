@@ -13,7 +13,9 @@ GLOBAL_SWITCH = ("debug", "systemd-cgroup", "help", "h", "version", "v")
 CREATE_VALUE = (
     "bundle", "b", "config", "f", "console-socket", "pidfd-socket", "pid-file", "preserve-fds",
 )  # fmt: skip
-OFF = ("0", "f", "F", "false", "False", "FALSE")  # Go's strconv.ParseBool
+TRUE = ("1", "t", "T", "true", "True", "TRUE")
+FALSE = ("0", "f", "F", "false", "False", "FALSE")
+"""The values of boolean flags, as strconv.ParseBool of Go accepts them."""
 COMMANDS = (
     "create", "run", "start", "kill", "delete", "exec", "state", "list", "events", "spec", "ps",
     "pause", "resume", "update", "checkpoint", "restore", "features", "help", "mounts",
@@ -79,11 +81,11 @@ def _parse_global(args: list[str], said: Invocation) -> int:
         name, joined, value = _split(arg)
         if name in GLOBAL_SWITCH:
             if name == "debug":
-                said.debug = value not in OFF
+                said.debug = value not in FALSE
             elif name in ("version", "v"):
-                said.version = value not in OFF
+                said.version = value not in FALSE
             elif name in ("help", "h"):
-                said.help = value not in OFF
+                said.help = value not in FALSE
             continue
         if name not in GLOBAL_VALUE:
             said.sure = False
@@ -113,7 +115,7 @@ def _parse_create(args: list[str], i: int, said: Invocation) -> None:
         name, joined, value = _split(arg)
         if name not in CREATE_VALUE:
             if name in ("help", "h"):
-                said.help = value not in OFF
+                said.help = value not in FALSE
             if arg[1] not in "bf" or len(arg) == 2:
                 continue
             name, joined, value = arg[1], True, arg[2:]  # crun takes -bDIR; runc -bundle DIR

@@ -185,6 +185,32 @@ class Bundle:
         return True
 
 
+def clean(path: str) -> str:
+    """Return a path without empty, "." and resolvable ".." components, without reading links.
+
+    Runtimes in Go apply the same function, filepath.Clean, to mounts.
+    """
+    rooted = path[:1] == "/"
+    if rooted and "//" not in path and "/." not in path and path[-1] != "/":
+        return path
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part in {"", "."}:
+            continue
+        if part != "..":
+            parts.append(part)
+        elif parts and parts[-1] != "..":
+            parts.pop()
+        elif not rooted:
+            parts.append("..")
+    return ("/" if rooted else "") + "/".join(parts) or "."
+
+
+def mount_point(destination: str) -> str:
+    """Return the destination of a mount as a clean absolute path; runtimes add a missing slash."""
+    return clean(destination if destination[:1] == "/" else f"/{destination}")
+
+
 def config_path(bundle: str, config: str = "") -> str:
     """Return where config.json is: in the bundle, else in the cwd, or where --config says.
 

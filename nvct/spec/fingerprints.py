@@ -28,7 +28,7 @@ ATTEMPTS = 3
 
 def driver_facts(
     roots: Roots, inventory: Inventory, *, now_ns: int | None = None
-) -> list[fingerprints.Fact]:
+) -> list[fingerprints.Fingerprint]:
     """Return the fingerprints that hold as long as a spec of this inventory fits the machine.
 
     They are taken now, which may be later than the inventory; see `discover_with_facts`.
@@ -43,7 +43,7 @@ def driver_facts(
     return found
 
 
-def kernel_facts(roots: Roots) -> list[fingerprints.Fact]:
+def kernel_facts(roots: Roots) -> list[fingerprints.Fingerprint]:
     """Return the fingerprints without an inventory: loaded driver, GPUs, nodes, MIG instances."""
     found = [
         fingerprints.take("text", f"{roots.proc}/driver/nvidia/version"),
@@ -59,7 +59,7 @@ def kernel_facts(roots: Roots) -> list[fingerprints.Fact]:
     return found
 
 
-def gpu_facts(roots: Roots, minor: int) -> list[fingerprints.Fact]:
+def gpu_facts(roots: Roots, minor: int) -> list[fingerprints.Fingerprint]:
     """Return the fingerprints of one GPU: its node and its MIG instances."""
     directory = mig.capability_directory(roots, minor)
     instances = mig.instances(roots, minor)
@@ -72,7 +72,7 @@ def gpu_facts(roots: Roots, minor: int) -> list[fingerprints.Fact]:
 
 def discover_with_facts(
     roots: Roots, find: Callable[[], Inventory], *, now_ns: int | None = None
-) -> tuple[Inventory, list[fingerprints.Fact]]:
+) -> tuple[Inventory, list[fingerprints.Fingerprint]]:
     """Return an inventory, and fingerprints that held during the whole discovery.
 
     Raises:

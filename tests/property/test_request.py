@@ -12,8 +12,8 @@ from nvct.config.model import Config
 from nvct.container.request.requirements import holds
 from nvct.container.request.resolve import decide, resolve
 from nvct.container.request.visible_devices import BLANK, check_word, evaluate, split
-from nvct.container.request.volume_mounts import clean
 from nvct.errors import RequestError, line
+from nvct.oci.bundle import clean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

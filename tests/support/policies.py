@@ -62,7 +62,7 @@ class Container:
         self.counted.append(kind)
         return self.gpus
 
-    def known_as(self, request: Request, name: str) -> list[list[str]] | None:
+    def aliases(self, request: Request, name: str) -> list[list[str]] | None:
         del request
         if not self.gpus:
             return None
@@ -79,7 +79,7 @@ class Container:
             "linux": self.linux,
         }
         bundle = Bundle("config.json", json.dumps(document))
-        self.origin = Origin(bundle, self.count, str(self.uid_map), known_as=self.known_as)
+        self.origin = Origin(bundle, self.count, str(self.uid_map), aliases=self.aliases)
         return decide(
             bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config,
             origin=self.origin,

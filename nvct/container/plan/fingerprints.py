@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts: what was true of the host when something was compiled, and whether it still is.
+"""Fingerprints of files at compile time, and whether the files are unchanged.
 
-Hot. A fact is a list [kind, path, value]:
+Hot. A fingerprint is a list [kind, path, value]; documents keep them under "facts":
 
 =======  ==========================================================================
 stat     [dev, ino, size, mtime_ns, uid] of the file or directory, links followed
-absent   None: nothing is there
-text     the content, at most 64 KiB (procfs, whose times move by themselves)
-list     the sorted names in a directory, [] where there is none
-prefix   those of them that start with the path's last part
+absent   None: the path does not exist
+text     the content, at most 64 KiB, for procfs: its files have no stable mtime
+list     the sorted names in a directory, [] if there is none
+prefix   the names that start with the last component of the path
 rdev     the device number of a character device node, links not followed
 hash     size and blake2b of the first MiB, for files that were younger than two seconds
-         when the fact was taken: coarse file times could hide a second change
+         at compile time: file times are coarse and could hide a second change
 =======  ==========================================================================
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     Value: TypeAlias = "int | str | list[int] | list[str] | None"
-    Fact: TypeAlias = "list[str | Value]"
+    Fingerprint: TypeAlias = "list[str | Value]"
 
 TEXT_LIMIT = 65536
 HASH_LIMIT = 1 << 20
@@ -34,10 +34,10 @@ S_IFMT, S_IFCHR, S_IFDIR = 0o170000, 0o020000, 0o040000
 
 
 def observe(kind: str, path: str) -> Value:
-    """Return what is true now, in the form of a fact's value; None where nothing is there.
+    """Return the current value of a fingerprint; None if the path does not exist.
 
     Raises:
-        ValueError: there is no such kind, or the path can be none.
+        ValueError: the kind is unknown, or the path is not valid.
     """
     try:
         if kind in ("stat", "absent"):
@@ -60,34 +60,34 @@ def observe(kind: str, path: str) -> Value:
     raise ValueError(kind)
 
 
-def broken(facts: list[Fact]) -> Fact | None:
-    """Return the first fact that no longer holds, None if all do.
+def broken(fingerprints: list[Fingerprint]) -> Fingerprint | None:
+    """Return the first fingerprint that no longer matches, None if all match.
 
-    What is no fact, from a damaged plan say, is shown as one: it holds under no circumstances.
+    A malformed one never matches.
     """
-    for fact in facts:
-        if not isinstance(fact, list) or len(fact) != 3:  # type: ignore[redundant-expr]  # it was read from a file
+    for fingerprint in fingerprints:
+        if not isinstance(fingerprint, list) or len(fingerprint) != 3:  # type: ignore[redundant-expr]  # it was read from a file
             return ["damaged", "", None]
-        kind, path, value = fact
+        kind, path, value = fingerprint
         if kind not in KINDS or not isinstance(path, str):
-            return fact
+            return fingerprint
         try:
             if observe(str(kind), path) != value:
-                return fact
-        except ValueError:  # no path: NUL, or half a surrogate pair
-            return fact
+                return fingerprint
+        except ValueError:  # NUL, or half a surrogate pair
+            return fingerprint
     return None
 
 
-def take(kind: str, path: str) -> Fact:
-    """Return the fact as it is now."""
+def take(kind: str, path: str) -> Fingerprint:
+    """Return the current fingerprint of a path."""
     return [kind, path, observe(kind, path)]
 
 
-def take_file(path: str, now_ns: int) -> Fact:
-    """Return the fact for a file or directory: absent, stat, or hash where it is too young.
+def take_file(path: str, now_ns: int) -> Fingerprint:
+    """Return the fingerprint of a file or directory: absent, stat, or hash if it is too young.
 
-    A directory that is too young is compared by its names as well as it can be: by list.
+    A directory that is too young gets kind list.
     """
     try:
         s = posix.stat(path)
@@ -120,17 +120,18 @@ def _digest(path: str) -> str:
     return f"{size} {blake2b(_read(path, HASH_LIMIT), digest_size=16).hexdigest()}"
 
 
-def settle(facts: list[Fact], now_ns: int) -> bool:
-    """Turn hashes that hold into the cheaper stat, once their files are old enough for it.
+def settle(fingerprints: list[Fingerprint], now_ns: int) -> bool:
+    """Replace matching hashes with the cheaper stat if their files are old enough.
 
     Returns:
-        Whether any was turned.
+        Whether any was replaced.
     """
-    turned = False
-    for fact in facts:
-        if fact[0] == "hash":
-            later = take_file(str(fact[1]), now_ns)  # before the content: a change breaks one
-            if later[0] == "stat" and broken([fact]) is None:
-                fact[:] = later
-                turned = True
-    return turned
+    replaced = False
+    for fingerprint in fingerprints:
+        if fingerprint[0] == "hash":
+            # Before the content is read: one of the two then shows a change in between.
+            later = take_file(str(fingerprint[1]), now_ns)
+            if later[0] == "stat" and broken([fingerprint]) is None:
+                fingerprint[:] = later
+                replaced = True
+    return replaced

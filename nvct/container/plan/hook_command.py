@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work in a container's root as the command line of `nvidia-cdi-hook apply`.
+"""The command line of `nvidia-cdi-hook apply` for work in a container's root.
 
-Hot; loaded only where a hook is written: into config.json here, into CDI specs by
-`nvct.spec.hooks`. The hook reads the options back in `nvct.container.cdi_hook.options`.
+Hot; loaded only if config.json gets a hook; `nvct.spec.hooks` writes it into CDI specs. The hook
+parses its options in `nvct.container.cdi_hook.options`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 POINT = "createContainer"
 SEPARATOR = "::"
-"""Between the two halves of --link."""
+"""Separates target and path in --link."""
 
 
 def options(work: Work) -> list[str]:
-    """Return the options behind `apply`."""
+    """Return the options of `apply`."""
     words: list[str] = []
     for target, path in work["links"]:
         words += ["--link", f"{target}{SEPARATOR}{path}"]

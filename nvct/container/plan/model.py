@@ -1,34 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans: CDI specs compiled into ready-made OCI fragments, and how a name is looked up in one.
+"""Plans: CDI specs compiled into OCI fragments, and the lookup of device names.
 
 Hot. A plan is a JSON object::
 
     {"nvct-plan": 5,
-     "config":  path,                           of the config.toml that it was compiled under
-     "facts":   [fact, ...],                    what the whole plan was compiled from
+     "config":  path,                           the config.toml that it was compiled with
+     "facts":   [fingerprint, ...],             of the inputs of the whole plan
      "specs":   [{"path": ..., "facts": [...], "edits": Edits, "refuse": ""}, ...],
-     "edits":   [Edits, ...],                   of the devices; two names of one device share one
+     "edits":   [Edits, ...],                   of devices; the names of a device share them
      "devices": {"vendor/class=name": {"spec": i, "edits": j, "facts": [...], "refuse": ""}},
      "kinds":   ["vendor/class", ...],
      "problems": ["sentence", ...],             spec files that could not be used
      "conflicts": {"vendor/class=name": [path, ...]},    names that several files define
-     "host": {"driver": ..., "cuda": ...},      what NVIDIA_REQUIRE_* is held against
-     "made":  nanoseconds since 1970}           when it was ready
+     "host": {"driver": ..., "cuda": ...},      the properties that NVIDIA_REQUIRE_* tests
+     "made":  nanoseconds since 1970}           the time of compilation
 
     Edits = {"env": ["K=V"], "nodes": [{"path": ..., "node": text, "rule": text}],
              "mounts": [[destination, text]], "hooks": {"createContainer": [text]},
              "gids": [int], "net": {host interface: text}, "rdt": text}
 
-where each `text` is JSON that is pasted into config.json. `refuse` is the sentence with which a
-request is turned down, "" where it is not. Edits of nvct's own plan may have more members::
+where each `text` is JSON that is pasted into config.json. `refuse` is the error message of a
+request for the device, "" if it is usable. Edits of nvct's own plan may have more members::
 
-    "parts": {capability: Edits},   what only containers with this driver capability get
-    "work":  Work,                  what is to be done in the container's root besides the mounts
-    "cache": [[machine, name, path], ...]    how the dynamic linker finds what "mounts" brings
+    "parts": {capability: Edits},   edits for containers with this driver capability
+    "work":  Work,                  work in the container's root besides mounts
+    "cache": [[machine, name, path], ...]    entries of ld.so.cache for "mounts"
 
-The work of edits and of the parts that are taken is merged by `collect`, into edits whose member
-"hook" says which program does it unless it is done beforehand. That program is the plan's "hook".
-Under "parents" the plan has the numbers of the GPUs in MIG mode, which are no devices themselves:
+`collect` merges the work of the selected edits and parts into edits with a member "hook". It names
+the program that does the work, unless the shim does it; the program is "hook" of the plan. The
+plan's member "parents" has the device numbers of GPUs in MIG mode, which are not devices:
 {UUID, index or PCI bus id: [major, minor]}. The plan "properties" has no devices, but
 "gpus": {name: {"brand": ..., "arch": ...}}.
 """
@@ -38,14 +38,14 @@ from __future__ import annotations
 import posix
 
 from nvct import paths
-from nvct.container.plan import fingerprints as facts
+from nvct.container.plan import fingerprints
 from nvct.errors import CdiSpecError, StaleSpecError, UnknownDeviceError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypedDict
 
-    class Node(TypedDict):
+    class DeviceNode(TypedDict):
         """A device node: its path in the container and on the host, OCI device, device rule."""
 
         path: str
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
         rule: str
 
     class Compat(TypedDict, total=False):
-        """What the choice of CUDA compatibility libraries needs; {}: the image's are not used.
+        """Input for the choice of CUDA compatibility libraries; {}: the image's are not used.
 
-        Versions of the host's driver and of the CUDA that it supports, one of them "" or missing;
-        the folder where images have the libraries, missing for the usual one.
+        The version of the host's driver or of the CUDA that it supports; the folder of the
+        libraries in images, if it is not the default.
         """
 
         driver: str
@@ -65,11 +65,11 @@ if TYPE_CHECKING:
         folder: str
 
     class Work(TypedDict):
-        """What is to be done in a container's root.
+        """Work in a container's root.
 
-        Symbolic links, [target, path] each; folders that the dynamic linker has to search; the
-        choice of CUDA compatibility libraries; whether the driver's params are masked, and
-        whether there is an application profile for EGL.
+        Symbolic links, [target, path] each; folders for the dynamic linker; the choice of CUDA
+        compatibility libraries; whether the driver's params are masked; whether an application
+        profile for EGL is written.
         """
 
         links: list[list[str]]
@@ -79,25 +79,25 @@ if TYPE_CHECKING:
         profile: bool
 
     class Program(TypedDict):
-        """The hook program: its path on the host, argv up to the options, environment."""
+        """The hook program: path on the host, argv without the options, environment."""
 
         path: str
         args: list[str]
         env: list[str]
 
     class Hook(TypedDict):
-        """Work, and the program that does it as a createContainer hook."""
+        """Work, and the program that does it as createContainer hook."""
 
         program: Program
         work: Work
 
     class Farm(TypedDict):
-        """What gives containers the driver by a view; made by `nvct.compile.farm_table`."""
+        """The table of a farm view, made by `nvct.compile.farm_table`."""
 
         view: str
         why: str
         version: str
-        facts: list[facts.Fact]
+        facts: list[fingerprints.Fingerprint]
         cache: dict[str, list[list[str]]]
         cache32: dict[str, list[list[str]]]
         links: dict[str, list[list[str]]]
@@ -108,16 +108,16 @@ if TYPE_CHECKING:
         staged: bool
 
     class Instead(TypedDict):
-        """A view that can take the place of the edits that all of its containers get."""
+        """A view of the farm that can replace the common edits of a spec."""
 
         table: Farm
         capabilities: list[str] | None
         common: list[Edits]
 
     class MoreEdits(TypedDict, total=False):
-        """What only edits of nvct's own plan have.
+        """Members that only edits of nvct's own plan have.
 
-        `hook` and `farm` stand in edits of `collect` that have nothing else.
+        `collect` returns `hook` and `farm` in otherwise empty edits.
         """
 
         parts: dict[str, Edits]
@@ -130,7 +130,7 @@ if TYPE_CHECKING:
         """Compiled container edits."""
 
         env: list[str]
-        nodes: list[Node]
+        nodes: list[DeviceNode]
         mounts: list[list[str]]
         hooks: dict[str, list[str]]
         gids: list[int]
@@ -141,16 +141,16 @@ if TYPE_CHECKING:
         """One compiled CDI spec."""
 
         path: str
-        facts: list[facts.Fact]
+        facts: list[fingerprints.Fingerprint]
         edits: Edits
         refuse: str
 
     class Device(TypedDict):
-        """One selectable name."""
+        """The device of one name."""
 
         spec: int
         edits: int
-        facts: list[facts.Fact]
+        facts: list[fingerprints.Fingerprint]
         refuse: str
 
     BasePlan = TypedDict(
@@ -158,7 +158,7 @@ if TYPE_CHECKING:
         {
             "nvct-plan": int,
             "config": str,
-            "facts": list[facts.Fact],
+            "facts": list[fingerprints.Fingerprint],
             "specs": list[Spec],
             "edits": list[Edits],
             "devices": dict[str, Device],
@@ -170,7 +170,7 @@ if TYPE_CHECKING:
     )
 
     class Plan(BasePlan, total=False):
-        """A plan; nvct's own has a hook and a table of the driver's view."""
+        """A plan; nvct's own plan has a hook and the table of a farm view."""
 
         hook: Program
         farm: Farm
@@ -180,66 +180,64 @@ if TYPE_CHECKING:
 
 FORMAT = 5
 NOT_BY_DEFAULT = "compat32"
-"""The capability that has to be asked for by name: the incumbent's CDI modes never deliver it."""
+"""The capability that must be requested by name: the incumbent's CDI modes never deliver it."""
 KEY = "nvct-plan"
 
 
 def is_current(plan: object) -> bool:
-    """Whether this is a plan of this version whose facts all hold."""
+    """Report whether this is a plan of this version whose fingerprints all match."""
     if not isinstance(plan, dict) or plan.get(KEY) != FORMAT:
         return False
-    found = plan.get("facts")
-    if not isinstance(found, list) or facts.broken(found) is not None:
-        return False
-    farm = plan.get("farm")
-    if farm is None:
-        return True
-    found = farm.get("facts") if isinstance(farm, dict) else None
-    return isinstance(found, list) and facts.broken(found) is None
+    return _match(plan) and (plan.get("farm") is None or _match(plan["farm"]))
+
+
+def _match(part: object) -> bool:
+    facts = part.get("facts") if isinstance(part, dict) else None
+    return isinstance(facts, list) and fingerprints.broken(facts) is None
 
 
 class StalePlanError(Exception):
-    """A device's own facts no longer hold: the plan must be compiled again."""
+    """A fingerprint of a device does not match: the plan must be compiled again."""
 
 
 def collect(
     plan: Plan, names: list[str], capabilities: list[str] | None = None, *, compat: bool = True
 ) -> list[Edits]:
-    """Return the edits for qualified device names: each spec's common ones first, once.
+    """Return the edits for full device names, after the common edits of their specs.
 
-    Two names of the same device count once.
+    Names of the same device count once.
 
     Args:
-        plan: a current one.
-        names: of devices.
-        capabilities: driver capabilities that are wanted; None for all but compat32.
-        compat: whether CUDA compatibility libraries of the image may replace the driver's. Only
-            nvct's own plan chooses; hooks of others' specs stay as they are.
+        plan: a current plan.
+        names: full CDI names.
+        capabilities: requested driver capabilities; None for all but compat32.
+        compat: whether CUDA compatibility libraries of the image may replace the driver's. It
+            applies to nvct's own plan only, not to hooks in specs of others.
 
     Raises:
         UnknownDeviceError: a name is not in the plan.
-        StaleSpecError: a name's spec no longer describes the host.
-        StalePlanError: a fact about a requested device is no longer true.
+        StaleSpecError: the spec of a device no longer describes the host.
+        StalePlanError: a fingerprint of a requested device does not match.
     """
     check_known(plan, names)
-    found: list[Edits] = []
-    specs: list[int] = []
-    seen: list[int] = []
+    selected: list[Edits] = []
+    spec_indexes: list[int] = []
+    edit_indexes: list[int] = []
     for name in names:
         device = plan["devices"][name]
         spec = plan["specs"][device["spec"]]
-        if facts.broken(spec["facts"]) or facts.broken(device["facts"]):
+        if fingerprints.broken(spec["facts"]) or fingerprints.broken(device["facts"]):
             raise StalePlanError(name)
         refuse = spec["refuse"] or device["refuse"]
         if refuse:
             raise _stale(name, spec["path"], refuse)
-        if device["spec"] not in specs:
-            specs.append(device["spec"])
-            found += _common(plan, spec, capabilities, compat=compat)
-        if device["edits"] not in seen:
-            seen.append(device["edits"])
-            found += _chosen(plan, plan["edits"][device["edits"]], capabilities, compat=compat)
-    return found
+        if device["spec"] not in spec_indexes:
+            spec_indexes.append(device["spec"])
+            selected += _common(plan, spec, capabilities, compat=compat)
+        if device["edits"] not in edit_indexes:
+            edit_indexes.append(device["edits"])
+            selected += _select(plan, plan["edits"][device["edits"]], capabilities, compat=compat)
+    return selected
 
 
 def check_known(plan: Plan, names: list[str]) -> None:
@@ -256,60 +254,60 @@ def check_known(plan: Plan, names: list[str]) -> None:
 def _common(
     plan: Plan, spec: Spec, capabilities: list[str] | None, *, compat: bool
 ) -> list[Edits]:
-    """Return what a spec's devices have in common, and by what the driver may come instead."""
-    found = _chosen(plan, spec["edits"], capabilities, compat=compat)
+    """Return the common edits of a spec, and the farm view that may replace them."""
+    selected = _select(plan, spec["edits"], capabilities, compat=compat)
     farm = plan.get("farm")
     if farm:
-        made = no_edits()
-        made["farm"] = {"table": farm, "capabilities": capabilities, "common": list(found)}
-        found.append(made)
-    return found
+        edits = no_edits()
+        edits["farm"] = {"table": farm, "capabilities": capabilities, "common": list(selected)}
+        selected.append(edits)
+    return selected
 
 
-def _chosen(
+def _select(
     plan: Plan, edits: Edits, capabilities: list[str] | None, *, compat: bool
 ) -> list[Edits]:
-    """Return edits, those parts of them that are wanted, and the hook that does their work."""
-    found = [edits]
+    """Return edits, their parts for the capabilities, and the hook that does their work."""
+    selected = [edits]
     for name, part in edits.get("parts", {}).items():
         if is_wanted(name, capabilities):
-            found.append(part)
-    work = merge([one["work"] for one in found if "work" in one])
+            selected.append(part)
+    work = merge([edit["work"] for edit in selected if "work" in edit])
     if not compat:
         work["compat"] = {}
     if any(work.values()):
-        made = no_edits()
-        made["hook"] = {"program": plan["hook"], "work": work}
-        found.append(made)
-    return found
+        hook_edits = no_edits()
+        hook_edits["hook"] = {"program": plan["hook"], "work": work}
+        selected.append(hook_edits)
+    return selected
 
 
-def merge(several: list[Work]) -> Work:
-    """Return work that does what several do; each link and folder once, in their order."""
-    found = no_work()
+def merge(works: list[Work]) -> Work:
+    """Return the union of several works; distinct links and folders in their order."""
+    merged = no_work()
     links: dict[str, list[str]] = {}
-    for work in several:
+    for work in works:
         for link in work["links"]:
             links.setdefault("\0".join(link), link)
-        found["folders"] += [one for one in work["folders"] if one not in found["folders"]]
-        found["compat"] = work["compat"] or found["compat"]
-        found["params"] = work["params"] or found["params"]
-        found["profile"] = work["profile"] or found["profile"]
-    found["links"] = list(links.values())
-    return found
+        merged["folders"] += [f for f in work["folders"] if f not in merged["folders"]]
+        merged["compat"] = work["compat"] or merged["compat"]
+        merged["params"] = work["params"] or merged["params"]
+        merged["profile"] = work["profile"] or merged["profile"]
+    merged["links"] = list(links.values())
+    return merged
 
 
 def no_work() -> Work:
-    """Return work that is nothing."""
+    """Return empty work."""
     return {"links": [], "folders": [], "compat": {}, "params": False, "profile": False}
 
 
-def gone(edits: list[Edits]) -> str:
-    """Return the first file or folder to be mounted that is not there, "" if all are."""
-    for one in edits:
-        for _, text in one["mounts"]:
+def missing_source(edits: list[Edits]) -> str:
+    """Return the first mount source that does not exist, "" if all exist."""
+    for edit in edits:
+        for _, text in edit["mounts"]:
             source = text.partition('"source":"')[2].partition('"')[0]
-            if source[:1] == "/" and "\\" not in source:  # an escape is rare, and left alone
+            if source[:1] == "/" and "\\" not in source:  # paths with escapes are rare: not tested
                 try:
                     posix.stat(source)
                 except OSError:
@@ -318,29 +316,29 @@ def gone(edits: list[Edits]) -> str:
 
 
 def is_wanted(name: str, capabilities: list[str] | None) -> bool:
-    """Tell whether a driver capability is among those that are wanted."""
+    """Report whether a driver capability is requested."""
     return name in capabilities if capabilities is not None else name != NOT_BY_DEFAULT
 
 
 def no_edits() -> Edits:
-    """Return edits that change nothing."""
+    """Return empty edits."""
     return {"env": [], "nodes": [], "mounts": [], "hooks": {}, "gids": [], "net": {}, "rdt": ""}
 
 
 def common(
     plan: Plan, kind: str, capabilities: list[str] | None = None, *, compat: bool = True
 ) -> list[Edits]:
-    """Return the common edits of a kind's first spec: driver files and control nodes, no GPU.
+    """Return the common edits of the first spec of a kind: driver files and control nodes.
 
     Raises:
         CdiSpecError: no spec of this kind is in the plan.
-        StalePlanError: a fact about the spec is no longer true.
+        StalePlanError: a fingerprint of the spec does not match.
         StaleSpecError: the spec no longer describes the host.
     """
     for name, device in plan["devices"].items():
         if name.partition("=")[0] == kind:
             spec = plan["specs"][device["spec"]]
-            if facts.broken(spec["facts"]):
+            if fingerprints.broken(spec["facts"]):
                 raise StalePlanError(name)
             if spec["refuse"]:
                 raise _stale(kind, spec["path"], spec["refuse"])
@@ -353,7 +351,7 @@ def _is_own(path: str) -> bool:
 
 
 def _stale(name: str, path: str, reason: str) -> StaleSpecError:
-    if _is_own(path):  # it has just been made
+    if _is_own(path):  # it is new
         if reason.startswith("its hook"):
             hint = "nvct launchers install puts the hook in place"
         else:
@@ -368,18 +366,18 @@ def _stale(name: str, path: str, reason: str) -> StaleSpecError:
 
 def _unknown(plan: Plan, name: str) -> UnknownDeviceError:
     kind, _, device = name.partition("=")
-    there = [n.partition("=")[2] for n in plan["devices"] if n.partition("=")[0] == kind]
-    short = [n for n in there if len(n) < 8]
-    listed = ", ".join((short or there)[:12]) + (" ..." if len(short or there) > 12 else "")
-    if there:
+    devices = [n.partition("=")[2] for n in plan["devices"] if n.partition("=")[0] == kind]
+    short = [n for n in devices if len(n) < 8]
+    listed = ", ".join((short or devices)[:12]) + (" ..." if len(short or devices) > 12 else "")
+    if devices:
         own = all(map(_is_own, [spec["path"] for spec in plan["specs"]]))
         hint = "nvidia-smi -L shows the GPUs" if own else "nvidia-ctk cdi list shows all"
-        parts = [n for n in there if n.startswith(device + ":")]
+        parts = [n for n in devices if n.startswith(device + ":")]
         if parts:
             hint = f"GPU {device} is in MIG mode: ask for {' or '.join(parts[:2])}"
         elif own and device.count(":") > 1:  # a PCI bus id
             hint = "nvidia-smi shows bus ids; of a GPU in MIG mode ask for its MIG devices"
-        elif own and there == ["all"]:
+        elif own and devices == ["all"]:
             hint = "ask for all: WSL does not tell its GPUs apart"
         return UnknownDeviceError(f"{kind} has no device {device!r}; it has {listed}", hint=hint)
     reason = f" ({plan['problems'][0]})" if plan["problems"] else ""

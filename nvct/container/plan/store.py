@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run directory: where compiled plans, the compiled configuration and the lock are kept.
+"""The run directory: compiled plans, the compiled configuration and the lock.
 
-Hot. `/run/nvct`, or `$XDG_RUNTIME_DIR/nvct` for anyone but the host's root: the shim of a rootless
-engine is root in a user namespace, whose `/` is somebody else's. What lies there is used as it
-is, so it is refused when the directory or a file in it belongs to somebody else or may be
-written by others. A plan is JSON, never a format that could run code, and sealed with a checksum,
-so that a damaged one is never half believed: what it lacks could be what refuses a request.
-Nothing here fails a container: what cannot be read or kept is as if it were not there.
+Hot. It is `/run/nvct` for the host's root, else `$XDG_RUNTIME_DIR/nvct`: the shim of a rootless
+engine is root in a user namespace, where `/` belongs to another user. Its files are trusted, so
+the directory or a file is refused if another user owns it or can write it. A plan is JSON, which
+cannot contain code, with a checksum: a damaged plan could lack the part that refuses a request.
+Errors here never fail a container: a file that cannot be read or written counts as missing.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ def run_dir(env: Mapping[str, str], root: str = "/") -> str:
     """Return the run directory's path for this user and environment.
 
     Args:
-        env: of this process.
-        root: the directory whose owner the host's root is.
+        env: environment of this process.
+        root: a directory that the host's root owns.
     """
     named = env.get(paths.RUN_DIR_ENV)
     if named:
@@ -51,14 +50,14 @@ class Store:
 
     Attributes:
         path: of the directory.
-        fd: of the directory, or -1 where it is missing or must not be used.
-        reason: why it must not be used, or "".
+        fd: of the directory, -1 if it is missing or not safe.
+        reason: of the last error, or "".
     """
 
     __slots__ = ("fd", "path", "reason")
 
     def __init__(self, path: str, *, create: bool = False) -> None:
-        """Open the directory if it is ours alone; make it if asked to."""
+        """Open the directory if no other user owns it or can write to it."""
         self.path = path
         self.fd = -1
         self.reason = ""
@@ -79,7 +78,7 @@ class Store:
         self.fd = fd
 
     def read(self, name: str) -> str | None:
-        """Return a file's text, None if it is missing or not ours alone."""
+        """Return the text of a file, None if it is missing or another user can change it."""
         if self.fd < 0:
             return None
         try:
@@ -109,7 +108,7 @@ class Store:
             posix.close(fd)
 
     def write(self, name: str, data: bytes) -> bool:
-        """Write a file in one step; return False if it cannot be kept."""
+        """Replace a file atomically; return False if that fails."""
         if self.fd < 0:
             return False
         temporary = f".{name}.{posix.getpid()}"
@@ -138,12 +137,12 @@ class Store:
         return True
 
     def read_json(self, name: str) -> dict[str, Json] | None:
-        """Return the JSON object that `write_json` kept, None where a byte of it has changed."""
-        found = self.read_plan(name)
-        return None if found is None else lazy_json.join(found)  # type: ignore[return-value]  # of JSON
+        """Return the JSON object that `write_json` wrote, None if its checksum is wrong."""
+        document = self.read_plan(name)
+        return None if document is None else lazy_json.join(document)  # type: ignore[return-value]  # of JSON
 
     def read_plan(self, name: str) -> dict[str, object] | None:
-        """Do the same, but parse what is used of a plan when it is used: see `lazy_json`."""
+        """Return the same, but parse parts of a plan on first use: see `lazy_json`."""
         text = self.read(name)
         if text is None or text[:SEAL_SIZE] != _seal(text[SEAL_SIZE:]):
             return None
@@ -155,7 +154,7 @@ class Store:
         return value
 
     def write_json(self, name: str, document: Mapping[str, object]) -> bool:
-        """Write a JSON object that is not empty, with its checksum; False if it cannot be kept."""
+        """Write a non-empty JSON object with its checksum; return False if that fails."""
         if self.fd < 0:
             return False
         head, lines = lazy_json.split(document)
@@ -174,18 +173,18 @@ class Store:
             posix.close(self.fd)
             self.fd = -1
 
-    __del__ = close  # for a caller that fails, or forgets
+    __del__ = close  # if a caller fails or forgets
 
 
 def _seal(rest: str) -> str:
-    """Return how a sealed object begins whose text goes on so."""
-    from binascii import crc32  # built in or beside; the launcher's other lanes do without
+    """Return the start of a sealed object, with the checksum of the rest of its text."""
+    from binascii import crc32  # not needed in the other lanes of the launcher
 
     return f"{SEAL}{crc32(rest.encode('utf-8', 'surrogateescape')):08x}{SEAL_END}"
 
 
 def _make(path: str) -> None:
-    """Make the directory, 0700, and its parent where that is missing."""
+    """Make the directory with mode 0700, and its parent if that is missing."""
     try:
         posix.mkdir(path, 0o700)
     except FileExistsError:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device requests in a container's annotations, under the configured prefixes (cdi.k8s.io/).
 
-Hot; loaded only where a container has annotations. They count in the modes auto and cdi, and in
-auto they have to be CDI names. The incumbent (v1.20) drops all of them if one is not, and goes on
-to the environment; there an image's "all" could take the place of a misspelt device, so it is an
-error here, as in the CDI library's own parser.
+Hot; loaded only for containers with annotations. The modes auto and cdi read them; mode auto
+accepts only CDI names. If one is not a CDI name, the incumbent (v1.20) drops all of them and reads
+the environment, where "all" of an image could replace a misspelt device. It is an error here, as
+in the parser of the CDI library.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from nvct.config.model import Config
 
 
-def find(
+def requested(
     annotations: Mapping[str, object], config: Config, notes: list[str]
 ) -> tuple[str, list[str]] | None:
-    """Return what brought a request and its words, or None if no annotation asks for a device.
+    """Return the source and the words of a request, None if no annotation asks for a device.
 
     Raises:
-        RequestError: mode auto, and a word is no CDI name.
+        RequestError: a word is not a CDI name, in mode auto.
     """
     prefixes = tuple(config.annotation_prefixes)
     keys = sorted(key for key in annotations if key.startswith(prefixes))
@@ -34,22 +34,22 @@ def find(
     if config.mode not in {"auto", "cdi"}:
         notes.append(f"annotation {keys[0]} is ignored: mode {config.mode} reads no annotations")
         return None
-    words: list[str] = []
+    devices: list[str] = []
     sources: list[str] = []
     for key in keys:
         value = annotations[key]
         if not isinstance(value, str):
             continue
         source = f"annotation {key}"
-        found = split(value, source)
+        words = split(value, source)
         if config.mode == "auto":
-            _check_qualified(found, source)
-        if found:
+            _check_qualified(words, source)
+        if words:
             sources.append(key)
-            words += found
-    if not words:
+            devices += words
+    if not devices:
         return None
-    return f"annotation {', '.join(sources)}", words
+    return f"annotation {', '.join(sources)}", devices
 
 
 def _check_qualified(words: list[str], source: str) -> None:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA_DRIVER_CAPABILITIES: which parts of the driver a container gets.
 
-Hot; loaded where the variable is set or legacy mode says what unset means. The incumbent's modes
-jit-cdi and cdi ignore the variable (nvidia-container-toolkit v1.20); its legacy mode has the same
-rules as here.
+Hot; loaded if the variable is set, or in legacy mode. Modes jit-cdi and cdi of the incumbent
+(nvidia-container-toolkit v1.20) ignore the variable; its legacy mode has the rules of this module.
 """
 
 from __future__ import annotations
 
 from nvct.config.model import DRIVER_CAPABILITIES
+from nvct.container.request.model import CAPABILITIES
 from nvct.container.request.visible_devices import shown, split
 from nvct.errors import ConfigError, NotPermittedError, RequestError
 
@@ -16,52 +16,51 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-VARIABLE = "NVIDIA_DRIVER_CAPABILITIES"
 DEFAULT = ("compute", "utility")
 HINT = f"use all, or of {' '.join(DRIVER_CAPABILITIES)}"
 
 
 def parse(value: str) -> list[str]:
-    """Return the capabilities of a comma list, sorted, each once; ["all"] alone when all.
+    """Return the sorted distinct capabilities of a comma list, or just ["all"].
 
     Raises:
-        RequestError: a word is no capability; "all" beside it doesn't hide that.
+        RequestError: a word is not a capability, even if the list contains "all".
     """
-    words = split(value, VARIABLE)
+    words = split(value, CAPABILITIES)
     for word in words:
         if word != "all" and word not in DRIVER_CAPABILITIES:
-            raise RequestError(f"{VARIABLE} has {shown(word)}, which is unknown", hint=HINT)
+            raise RequestError(f"{CAPABILITIES} has {shown(word)}, which is unknown", hint=HINT)
     return ["all"] if "all" in words else sorted(set(words))
 
 
 def resolve(value: str | None, supported: Sequence[str], *, legacy_image: bool) -> list[str]:
-    """Return the capabilities that a container gets, sorted.
+    """Return the sorted capabilities that a container gets.
 
     Args:
-        value: of the variable, None when unset.
-        supported: the configuration's upper bound.
-        legacy_image: unset means everything supported, as for images of before the variable.
+        value: of the variable, None if unset.
+        supported: the upper bound from the configuration.
+        legacy_image: an unset variable means all supported capabilities; for older images.
 
     Raises:
-        RequestError: a word is no capability.
+        RequestError: a word is not a capability.
         NotPermittedError: a capability is not among the supported ones.
         ConfigError: a supported capability does not exist.
     """
-    bound = _bound(supported)
+    allowed = _bound(supported)
     if value is None and legacy_image:
-        return bound
-    wanted = parse(value or "")
-    if not wanted:
-        return [name for name in DEFAULT if name in bound]
-    if wanted == ["all"]:
-        return bound
-    refused = [name for name in wanted if name not in bound]
+        return allowed
+    requested = parse(value or "")
+    if not requested:
+        return [name for name in DEFAULT if name in allowed]
+    if requested == ["all"]:
+        return allowed
+    refused = [name for name in requested if name not in allowed]
     if refused:
         raise NotPermittedError(
-            f"{VARIABLE} has {', '.join(refused)}, which this node does not allow",
+            f"{CAPABILITIES} has {', '.join(refused)}, which this node does not allow",
             hint="see supported-driver-capabilities in config.toml",
         )
-    return wanted
+    return requested
 
 
 def _bound(supported: Sequence[str]) -> list[str]:
@@ -74,11 +73,11 @@ def _bound(supported: Sequence[str]) -> list[str]:
 
 
 def mig_capability(variables: Mapping[str, str], name: str, *, privileged: bool) -> bool:
-    """Tell whether a container gets the MIG capability that a variable asks for.
+    """Report whether a container gets the MIG capability that a variable asks for.
 
     Raises:
-        NotPermittedError: it asks, and is not privileged.
-        RequestError: it asks for anything but "all" (libnvidia-container knows nothing else).
+        NotPermittedError: the container is not privileged.
+        RequestError: the value is not "all", the only one that libnvidia-container supports.
     """
     value = variables.get(name, "")
     if not value:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request and all that rules of the policy can ask about it.
+"""The facts that policy rules test: a request, its source and its origin.
 
-Hot; loaded only where there are rules.
+Hot; loaded only if the policy has rules.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ CONTAINERD_TYPE = "io.kubernetes.cri.container-type"
 CONTAINERD_NAMESPACE = "io.kubernetes.cri.sandbox-namespace"
 CRIO_TYPE = "io.kubernetes.cri-o.ContainerType"
 CRIO_NAMESPACE = "io.kubernetes.pod.namespace"
-"""What the two engines write into a container's annotations, behind those that a pod's author may
-set (containerd 2.1 internal/cri/annotations; CRI-O 1.33 SpecAddAnnotations, the kubelet's labels).
-CRI-O hands a pod's annotations on, so that containerd's can be forged there."""
+"""Annotations that the two engines add after those of the pod's author (containerd 2.1
+internal/cri/annotations; CRI-O 1.33 SpecAddAnnotations, labels of the kubelet). CRI-O passes
+annotations of the pod on, so a pod can forge those of containerd there."""
 
 
 class Case:
-    """A request and all that rules can ask about it.
+    """A request and everything that rules can test about it.
 
     Attributes:
-        request: None where it could not be understood.
-        trouble: why it could not, or cannot be had; to be set.
-        refuses: the rule that is looked at refuses; to be set.
-        source: what brought it.
-        annotations: of config.json; the origin's where there is one.
+        request: None if it is malformed.
+        error: why the request is malformed or cannot be met; set by callers.
+        refuses: the current rule ignores or denies; set by callers.
+        source: the variable, annotation or mount that carries the request.
+        annotations: of config.json; those of the origin if it is known.
         privileged: the container has CAP_SYS_ADMIN.
-        config: the configuration in force.
-        origin: None where nobody knows.
+        config: the current configuration.
+        origin: None if unknown.
     """
 
     __slots__ = (
-        "_injected", "annotations", "config", "origin", "privileged", "refuses", "request",
-        "source", "trouble",
+        "_injected", "annotations", "config", "error", "origin", "privileged", "refuses",
+        "request", "source",
     )  # fmt: skip
 
     def __init__(
@@ -67,9 +67,8 @@ class Case:
         *,
         privileged: bool,
     ) -> None:
-        """Keep them."""
         self.request = request
-        self.trouble: NvctError | None = None
+        self.error: NvctError | None = None
         self.refuses = False
         self._injected: Nodes | None = None
         self.source = source
@@ -80,20 +79,20 @@ class Case:
 
     @property
     def kubernetes(self) -> bool:
-        """Whether the container is, or says that it is, one of a pod's."""
+        """Whether the container belongs to a pod, or claims to."""
         return self.is_kubelets or self.is_annotated
 
     @property
     def is_annotated(self) -> bool:
-        """Whether annotations say that the container is a pod's; anyone could set them."""
+        """Whether annotations say that the container belongs to a pod; anyone can set them."""
         return CONTAINERD_TYPE in self.annotations or CRIO_TYPE in self.annotations
 
     @property
     def is_kubelets(self) -> bool:
-        """Whether the container is in a cgroup of the kubelet's, as config.json says.
+        """Whether config.json puts the container into a cgroup of the kubelet.
 
-        A path, "/kubepods/burstable/pod1/2", or systemd's SLICE:PREFIX:NAME with a slice like
-        kubepods-burstable-pod1.slice; the kubelet's cgroup root may stand before it.
+        The cgroup is a path, "/kubepods/burstable/pod1/2", or SLICE:PREFIX:NAME of systemd with a
+        slice such as kubepods-burstable-pod1.slice. The cgroup root of the kubelet may precede it.
         """
         if self.origin is None:
             return False
@@ -102,7 +101,7 @@ class Case:
 
     @property
     def by(self) -> list[str | None]:
-        """What brings the request, in a rule's words; None for what could not be learned."""
+        """The values of condition `by` that hold; None stands for an unknown one."""
         request = self.request
         words: list[str | None] = []
         if self.source.startswith("annotation "):
@@ -113,7 +112,7 @@ class Case:
             words.append("env")
             if request is None:
                 words.append(None)
-            elif not (request.ids and all(map(_is_of_this_node, request.ids))):
+            elif not (request.ids and all(map(_is_specific, request.ids))):
                 words.append("image-env")
         if request is not None and request.qualified:
             words.append("cdi-name")
@@ -121,7 +120,7 @@ class Case:
 
     @property
     def names(self) -> list[str]:
-        """The devices' full CDI names."""
+        """The full CDI names of the devices."""
         if self.request is None:
             return []
         kind = OWN_KIND if self.request.kind == RUNTIME_KIND else self.request.kind
@@ -129,18 +128,18 @@ class Case:
 
     @property
     def extras(self) -> list[str]:
-        """What is asked for besides devices, by the CDI names that it has in plans."""
+        """The CDI names, as in plans, of the requested extras."""
         if self.request is None:
             return []
         extras = self.request.extras
-        found = [f"{IMEX_KIND}={number}" for number in extras.imex]
-        return found + [name for key, name in EXTRA_NAMES.items() if getattr(extras, key)]
+        channels = [f"{IMEX_KIND}={number}" for number in extras.imex]
+        return channels + [name for key, name in EXTRA_NAMES.items() if getattr(extras, key)]
 
     @property
     def injected(self) -> Nodes:
-        """The device nodes that the container would get; none where it cannot have any.
+        """The device nodes that the container would get; empty if the request fails.
 
-        Why it cannot is the case's trouble then, with which its create fails.
+        In that case `error` is set, and the create fails with it.
         """
         if self._injected is None:
             self._injected = {}
@@ -148,10 +147,10 @@ class Case:
                 try:
                     self._injected = self.origin.plans.injected(self.request)
                 except NvctError as error:
-                    self.trouble = self.trouble or error
+                    self.error = self.error or error
         return self._injected
 
 
-def _is_of_this_node(word: str) -> bool:
-    """Tell whether a word names a device that no image can know: by its UUID."""
+def _is_specific(word: str) -> bool:
+    """Report whether a word is a UUID, which an image cannot know."""
     return is_uuid(word.partition("=")[2] or word)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conditions of a policy's rules, each a function of what the rule says and of the case.
+"""The conditions of policy rules, each a function of the rule's value and of the case.
 
-Hot; loaded only where there are rules. Each answers whether it holds, None where that cannot be
-learned, and what was seen, in words.
+Hot; loaded only if the policy has rules. A condition returns whether it holds, None if that is
+unknown, and the reason as text.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from nvct.container.request.case import (
     CONTAINERD_TYPE,
     CRIO_NAMESPACE,
     CRIO_TYPE,
+    IMEX_KIND,
 )
 from nvct.container.request.visible_devices import is_bus_id, shown
 from nvct.errors import NvctError
@@ -37,46 +38,46 @@ EXTRAS = {
 }
 WORD_OF = {
     "management.nvidia.com/gpu": "management",
-    "nvidia.com/imex-channel": "imex",
+    IMEX_KIND: "imex",
     "nvidia.com/gds": "gds",
     "nvidia.com/mofed": "mofed",
     "nvidia.com/gdrcopy": "gdrcopy",
     "nvidia.com/nvswitch": "nvswitch",
 }
-"""The same, asked for by the names of CDI devices."""
+"""The same, for requests by CDI device name."""
 
 
-def _by(wanted: Sequence[str], case: Case) -> Held:
-    found = case.by
-    for word in found:
-        if word in wanted:
+def _by(values: Sequence[str], case: Case) -> Held:
+    sources = case.by
+    for word in sources:
+        if word in values:
             return True, case.source
-    if None in found and "image-env" in wanted:
+    if None in sources and "image-env" in values:
         return None, f"{case.source} cannot be understood"
-    return False, f"{case.source} is {' and '.join([word for word in found if word])}"
+    return False, f"{case.source} is {' and '.join([word for word in sources if word])}"
 
 
-def _asks_for(wanted: Sequence[str], case: Case) -> Held:
-    """Hold all that is asked for against words: a rule that knows a part knows too little."""
+def _asks_for(values: Sequence[str], case: Case) -> Held:
+    """Compare the whole request; a rule that covers a part of it does not decide."""
     if case.request is None:
         return None, "the request cannot be understood"
     needed = _needed(case.names, case.request)
-    there = ["all"] if any(name.partition("=")[2] == "all" for name in case.names) else []
-    there += [word for word in needed if word not in there]
-    hits = [word for word in there if word in wanted]
+    asked = ["all"] if any(name.partition("=")[2] == "all" for name in case.names) else []
+    asked += [word for word in needed if word not in asked]
+    hits = [word for word in asked if word in values]
     if not hits:
-        also = [word for word in _words_of_nodes(case) if word in wanted]
-        if also:
-            return None, f"it would get {', '.join(also)}"
-        return False, f"it asks for {', '.join(there)}"
-    rest = [word for word in needed if word not in wanted]
+        implied = [word for word in _words_of_nodes(case) if word in values]
+        if implied:
+            return None, f"it would get {', '.join(implied)}"
+        return False, f"it asks for {', '.join(asked)}"
+    rest = [word for word in needed if word not in values]
     if rest:
         return None, f"it asks for {', '.join(rest)} besides {', '.join(hits)}"
     return True, ", ".join(hits)
 
 
 def _words_of_nodes(case: Case) -> list[str]:
-    """Return the words for the extras that a container would get that a rule wants to refuse."""
+    """Return the words for the extras that a container would get, for a rule that refuses."""
     if not (case.refuses and case.injected and case.origin and case.origin.plans):
         return []
     names = case.origin.plans.extras(case.injected)
@@ -87,20 +88,20 @@ def _words_of_nodes(case: Case) -> list[str]:
 
 
 def _needed(names: Sequence[str], request: Request) -> list[str]:
-    """Return the words for each thing that is asked for; who may have all GPUs may not manage."""
-    found = {"none": None} if request.none else {}
+    """Return a word for each requested thing; "all" does not include management devices."""
+    words = {"none": None} if request.none else {}
     for name in names:
         kind, _, device = name.partition("=")
         ordinary = "all" if device == "all" else "devices"
-        found[WORD_OF.get(kind, ordinary)] = None
+        words[WORD_OF.get(kind, ordinary)] = None
     extras = [word for word, attribute in EXTRAS.items() if getattr(request.extras, attribute)]
-    return [*dict.fromkeys([*found, *extras])]
+    return [*dict.fromkeys([*words, *extras])]
 
 
 def _devices(patterns: Sequence[str], case: Case) -> Held:
-    """Match all devices, by whatever name: index, UUID and all may be one GPU.
+    """Match all devices by any of their names: an index, a UUID and "all" may be the same GPU.
 
-    Extras, which variables bring beside the devices, are devices as well.
+    Extras, which other variables request, are devices as well.
     """
     if case.request is None:
         return None, "the request cannot be understood"
@@ -108,50 +109,50 @@ def _devices(patterns: Sequence[str], case: Case) -> Held:
     fits = [_fits(name, patterns, case) for name in case.names]
     fits += [_fits_extra(name, patterns) for name in case.extras]
     if True not in fits and None not in fits:
-        also = _given_too(patterns, case)
-        return None if also else False, also or f"{asked} is none of them"
+        implied = _implied(patterns, case)
+        return None if implied else False, implied or f"{asked} is none of them"
     if all(fits):
         return True, asked
     return None, f"not all of {asked} are known to be among them"
 
 
-def _given_too(patterns: Sequence[str], case: Case) -> str:
-    """Say by what a container would get a device that is named under another name, "" if not.
+def _implied(patterns: Sequence[str], case: Case) -> str:
+    """Return why a container would get a matching device under another name, "" if it would not.
 
-    Only for a rule that refuses: who is allowed to have a device asks for it by its name.
+    For rules that refuse only: a container with permission requests the device by its name.
     """
-    found = ""
+    path = ""
     nodes = case.injected if case.refuses else {}
     if nodes and case.origin is not None and case.origin.plans is not None:
         plans = case.origin.plans
         extras = [e for e in plans.extras(nodes) if _fits_extra(e, patterns) is not False]
-        found = ", ".join(sorted(extras))
-        if not found and case.request is not None:
+        path = ", ".join(sorted(extras))
+        if not path and case.request is not None:
             try:
-                stands_for = plans.meant(case.request, nodes, lambda n: _is_among(n, patterns))
-                found = stands_for.among(nodes)
+                selection = plans.select(case.request, nodes, lambda n: _is_among(n, patterns))
+                path = selection.among(nodes)
             except NvctError as error:
-                case.trouble = case.trouble or error
-    return found and f"it would get {found}, which is one of them"
+                case.error = case.error or error
+    return path and f"it would get {path}, which is one of them"
 
 
 def _fits(name: str, patterns: Sequence[str], case: Case) -> bool | None:
-    """Tell whether what a name stands for fits, None where only a part does or nobody knows."""
+    """Report whether all devices of a name match, None if only some do or if it is unknown."""
     if name in patterns or (not _is_by_bus(name) and _matches_any(name, patterns)):
         return True
-    if case.origin is None or case.origin.known_as is None or case.request is None:
+    if case.origin is None or case.origin.aliases is None or case.request is None:
         return None
-    devices = case.origin.known_as(case.request, name)
+    devices = case.origin.aliases(case.request, name)
     if devices is None:
         return None
-    hits = {_is_among(aliases, patterns) for aliases in devices}
+    hits = {_is_among(names, patterns) for names in devices}
     return None if len(hits) > 1 else True in hits
 
 
 def _fits_extra(name: str, patterns: Sequence[str]) -> bool | None:
-    """Tell whether a rule names an extra, None where its kind is only among those of a star.
+    """Report whether a rule names an extra, None if only a wildcard matches its kind.
 
-    Who writes nvidia.com/* means GPUs, and seldom who may change their MIG devices.
+    The author of nvidia.com/* means GPUs, and seldom the right to change their MIG devices.
     """
     hits = [pattern for pattern in patterns if matches(name, pattern)]
     named = any("*" not in pattern.partition("=")[0] for pattern in hits)
@@ -159,9 +160,9 @@ def _fits_extra(name: str, patterns: Sequence[str]) -> bool | None:
 
 
 def _is_among(aliases: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Tell whether a device fits by one of its names.
+    """Report whether one name of a device matches.
 
-    By its PCI bus id only if a pattern says just that: the 0* of who means indices is no domain.
+    A PCI bus id matches only a pattern that is equal to it: 0* means indices, not a PCI domain.
     """
     names = [alias for alias in aliases if not _is_by_bus(alias)]
     exactly = [alias for alias in aliases if alias in patterns]
@@ -173,22 +174,22 @@ def _is_by_bus(name: str) -> bool:
 
 
 def _namespaces(patterns: Sequence[str], case: Case) -> Held:
-    """Match the namespace; of two that contradict each other, both have to fit.
+    """Match the namespace; if the annotations name two, both must match.
 
-    Annotations are the engine's word only where the kubelet has made the container.
+    The engine's annotations are reliable only for containers in a cgroup of the kubelet.
     """
     annotations = case.annotations
-    found = []
+    namespaces: list[str] = []
     for kind, key in ((CRIO_TYPE, CRIO_NAMESPACE), (CONTAINERD_TYPE, CONTAINERD_NAMESPACE)):
         name = annotations.get(key)
-        if kind in annotations and isinstance(name, str) and name and name not in found:
-            found.append(name)
-    if not found:
+        if kind in annotations and isinstance(name, str) and name and name not in namespaces:
+            namespaces.append(name)
+    if not namespaces:
         if case.kubernetes:
             return None, "the engine does not say the pod's namespace"
         return False, "the container is in no pod"
-    text = " and ".join([shown(name) for name in found])
-    hits = [_matches_any(name, patterns) for name in found]
+    text = " and ".join([shown(name) for name in namespaces])
+    hits = [_matches_any(name, patterns) for name in namespaces]
     if any(hits) and not case.is_kubelets:
         return None, f"{text}, but the container is in no cgroup of the kubelet"
     if all(hits) == any(hits):
@@ -196,14 +197,14 @@ def _namespaces(patterns: Sequence[str], case: Case) -> Held:
     return None, f"the annotations contradict each other: {text}"
 
 
-def _annotations(wanted: Mapping[str, Sequence[str]], case: Case) -> Held:
-    for key, patterns in wanted.items():
+def _annotations(rules: Mapping[str, Sequence[str]], case: Case) -> Held:
+    for key, patterns in rules.items():
         value = case.annotations.get(key)
         if not isinstance(value, str):
             return False, f"there is no {key}"
         if not _matches_any(value, patterns):
             return False, f"{key} is {shown(value)}"
-    return True, ", ".join([f"{key}={shown(str(case.annotations[key]))}" for key in wanted])
+    return True, ", ".join([f"{key}={shown(str(case.annotations[key]))}" for key in rules])
 
 
 def _cgroups(patterns: Sequence[str], case: Case) -> Held:
@@ -213,7 +214,7 @@ def _cgroups(patterns: Sequence[str], case: Case) -> Held:
     if not path:
         return False, "config.json names no cgroup"
     if "/" in path:
-        from nvct.container.request.volume_mounts import clean  # rarely asked for
+        from nvct.oci.bundle import clean
 
         path = clean(path)
     return _matches_any(path, patterns), shown(path)
@@ -226,21 +227,21 @@ def _users(ranges: Sequence[Sequence[int]], case: Case) -> Held:
     return any(low <= owner <= high for low, high in ranges), f"host user {owner}"
 
 
-def _kubernetes(wanted: bool, case: Case) -> Held:  # noqa: FBT001  a condition's signature
-    there = case.is_kubelets
-    if not there and case.is_annotated:
+def _kubernetes(value: bool, case: Case) -> Held:  # noqa: FBT001  a condition's signature
+    in_pod = case.is_kubelets
+    if not in_pod and case.is_annotated:
         return None, "its annotations say that it is a pod's container, its cgroup does not"
-    if not there and case.origin is None:
+    if not in_pod and case.origin is None:
         return None, "it is not known whether it is a pod's container"
-    return there == wanted, "it is a pod's container" if there else "it is no pod's container"
+    return in_pod == value, "it is a pod's container" if in_pod else "it is no pod's container"
 
 
-def _privileged(wanted: bool, case: Case) -> Held:  # noqa: FBT001  a condition's signature
-    there = case.privileged
-    return there == wanted, f"it has {'' if there else 'no '}CAP_SYS_ADMIN on the host"
+def _privileged(value: bool, case: Case) -> Held:  # noqa: FBT001  a condition's signature
+    privileged = case.privileged
+    return privileged == value, f"it has {'' if privileged else 'no '}CAP_SYS_ADMIN on the host"
 
 
-def _more_gpus_than(most: int, case: Case) -> Held:
+def _more_gpus_than(limit: int, case: Case) -> Held:
     if case.request is None:
         return None, "the request cannot be understood"
     number = 0
@@ -253,13 +254,13 @@ def _more_gpus_than(most: int, case: Case) -> Held:
         else:
             asked = kind if name in case.request.ids else case.request.kind
             number += case.origin.count(case.request, asked)
-    if number <= most:
+    if number <= limit:
         number = max(number, _gpus(case))
-    return number > most, f"{number} asked for"
+    return number > limit, f"{number} asked for"
 
 
 def _gpus(case: Case) -> int:
-    """Return how many NVIDIA GPUs a container would get that a rule wants to refuse."""
+    """Return the number of NVIDIA GPUs that a container would get, for a rule that refuses."""
     if not (case.refuses and case.injected):
         return 0
     from nvct.container.request.device_numbers import is_gpu
@@ -277,7 +278,7 @@ CONDITIONS: dict[str, Callable[..., Held]] = {
     "namespaces": _namespaces,
     "privileged": _privileged,
     "users": _users,
-    "more-gpus-than": _more_gpus_than,  # last: it may have to look at a plan
+    "more-gpus-than": _more_gpus_than,  # last: it may read a plan
 }
 
 
@@ -286,7 +287,7 @@ def _matches_any(text: str, patterns: Sequence[str]) -> bool:
 
 
 def matches(text: str, pattern: str) -> bool:
-    """Tell whether a text fits a pattern, in which * stands for anything; everything counts."""
+    """Report whether a pattern, with * for any characters, matches a whole text."""
     first, *rest = pattern.split("*")
     if not rest:
         return text == pattern

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests for IMEX channels: NVIDIA_IMEX_CHANNELS, or volume mounts below imex/.
 
-Hot; loaded only where one of the two may be there. Grammar and privilege as for devices. Unlike
-in the incumbent (v1.20), where it means every channel, "none" means none. "all" means none as
-well: an old image that gets all GPUs must not get all channels with them.
+Hot; loaded only if one of the two may exist. Grammar and privilege are those of devices. "none"
+requests no channel; the incumbent (v1.20) gives every channel. "all" requests no channel either:
+an old image that gets all GPUs must not get all channels as well.
 """
 
 from __future__ import annotations
 
+from nvct.container.request.model import IMEX
 from nvct.container.request.visible_devices import evaluate, is_index, shown, split
 from nvct.errors import RequestError
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from nvct.config.model import Config
 
-VARIABLE = "NVIDIA_IMEX_CHANNELS"
 PREFIX = "channel"
 CHANNEL_LIMIT = 1 << 20
 HINT = f"use numbers from 0 to {CHANNEL_LIMIT - 1}"
@@ -31,10 +31,10 @@ def channels(
     *,
     privileged: bool,
 ) -> list[int]:
-    """Return the numbers of the channels that a container asks for, in order, each once.
+    """Return the distinct numbers of the requested channels, in order.
 
     Raises:
-        RequestError: a word is no channel.
+        RequestError: a word is not a channel.
     """
     if config.ignore_imex:
         return []
@@ -45,12 +45,12 @@ def channels(
         if words:
             return _numbers(words, SOURCE)
     words = []
-    if VARIABLE in variables:
+    if IMEX in variables:
         if not privileged and not config.accept_envvar_when_unprivileged:
-            notes.append(f"{VARIABLE} is ignored: the container is unprivileged")
+            notes.append(f"{IMEX} is ignored: the container is unprivileged")
         else:
-            words = evaluate(split(variables[VARIABLE], VARIABLE), VARIABLE, check=_number) or []
-    return [] if words == ["all"] else _numbers(words, VARIABLE)
+            words = evaluate(split(variables[IMEX], IMEX), IMEX, check=_number) or []
+    return [] if words == ["all"] else _numbers(words, IMEX)
 
 
 def _numbers(words: list[str], source: str) -> list[int]:

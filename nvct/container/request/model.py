@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A container's request: its GPUs, and what it asks for besides them. Hot."""
+"""The request of a container: GPUs and extras. Hot."""
 
 from __future__ import annotations
 
 from nvct.cdi.names import is_qualified
+from nvct.paths import GPU_KIND
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,9 +13,10 @@ if TYPE_CHECKING:
     Env: TypeAlias = dict[str, str]
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
-OWN_KIND = "nvidia.com/gpu"
-RUNTIME_KIND = "runtime.nvidia.com/gpu"
-"""Of this host's GPUs as nvct finds them, whatever the specs in the CDI folders say."""
+CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
+OWN_KIND = GPU_KIND
+RUNTIME_KIND = f"runtime.{GPU_KIND}"
+"""The GPUs that nvct discovers on this host; specs in the CDI folders do not define it."""
 FEATURES = {
     "gds": "NVIDIA_GDS",
     "mofed": "NVIDIA_MOFED",
@@ -31,14 +33,14 @@ EXTRAS = frozenset([*FEATURES.values(), *MIG_CAPABILITIES.values(), JETPACK, IME
 
 
 class Extras:
-    """What a container asks for besides its GPUs.
+    """What a container requests besides GPUs.
 
     Attributes:
-        gds, mofed, gdrcopy, nvswitch: its NVIDIA_<NAME> is "enabled".
-        imex: numbers of IMEX channels, each once.
-        imex_unmade: channels that have no device node on the host are given as well.
+        gds, mofed, gdrcopy, nvswitch: NVIDIA_<NAME> is "enabled".
+        imex: distinct numbers of IMEX channels.
+        imex_unmade: include channels without a device node on the host.
         mig_config, mig_monitor: access to the MIG capability of that name.
-        csv_all: on a Tegra, all that JetPack's files list; true extras are all but this.
+        csv_all: on Tegra, everything in the CSV files of JetPack; not counted by __bool__.
     """
 
     __slots__ = (
@@ -58,7 +60,7 @@ class Extras:
         self.csv_all = False
 
     def __bool__(self) -> bool:
-        """Tell whether there is anything to give besides GPUs."""
+        """Report whether any extra is requested."""
         return bool(
             self.gds
             or self.mofed
@@ -71,20 +73,20 @@ class Extras:
 
 
 class Request:
-    """What a container asks for.
+    """What a container requests.
 
     Attributes:
-        ids: as written, each once, in order; ["all"] alone when all; [] when none is true. But
-            for mode cdi, whose specs are others', PCI bus ids are in the one form of plans.
-        none: driver files and control nodes are wanted, but no GPU.
-        kind: of the ids that name none.
-        source: what brought the request, as a person would name it.
+        ids: distinct, in order, as written; ["all"] for all devices; empty if `none` is true.
+            PCI bus ids have the form of plans, except in mode cdi, whose specs are not ours.
+        none: the container gets driver files and control nodes, but no GPU.
+        kind: the CDI kind of unqualified ids.
+        source: the variable, annotation or mount of the request, for messages.
         qualified: there are ids, and each is a full CDI name.
-        mode: "cdi", "jit-cdi", or "legacy" or "csv" if that is configured.
+        mode: "cdi" or "jit-cdi"; "legacy" or "csv" if configured.
         notes: sentences for the log and for explanations.
-        extras: what else is asked for; nothing in mode cdi.
-        capabilities: driver capabilities, sorted; None for everything but 32-bit libraries.
-        requirements: (variable, expression) pairs that have to hold.
+        extras: other requested features; none in mode cdi.
+        capabilities: sorted driver capabilities; None for all except 32-bit libraries.
+        requirements: (variable, expression) pairs that must hold.
     """
 
     __slots__ = (

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a container comes from: what rules of the policy ask of config.json and of the kernel.
+"""The origin of a container: what policy rules read from config.json and from the kernel.
 
-Hot; loaded only where there are rules.
+Hot; loaded only if the policy has rules.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from nvct.container.plan.model import Plan
-    from nvct.container.request.device_numbers import Meant, Nodes
+    from nvct.container.request.device_numbers import Nodes, Selection
     from nvct.container.request.model import Request
     from nvct.oci.bundle import Bundle
 
-    class Numbers(Protocol):
-        """What is known of device numbers (nvct.container.shim.plan_devices)."""
+    class DeviceNumbers(Protocol):
+        """Looks device numbers up in plans (nvct.container.shim.plan_devices)."""
 
         def injected(self, request: Request) -> Nodes:
             """Return the nodes that a container would get."""
 
-        def meant(
+        def select(
             self, request: Request, nodes: Nodes, fits: Callable[[Sequence[str]], bool]
-        ) -> Meant:
-            """Return what the names that fit stand for."""
+        ) -> Selection:
+            """Return the device numbers of all devices whose names match."""
 
         def extras(self, nodes: Nodes) -> set[str]:
-            """Return the names of extras whose nodes are among some."""
+            """Return the CDI names of extras that own one of the nodes."""
 
 
 UID_MAP = "/proc/self/uid_map"
 
 
-class Step:
-    """One rule that was looked at.
+class RuleResult:
+    """The result of one rule.
 
     Attributes:
-        rule: its name.
-        then: its outcome.
-        holds: whether it decides.
-        why: the condition because of which it doesn't, or all that hold.
+        rule: name of the rule.
+        then: outcome of the rule.
+        holds: whether the rule decides.
+        why: the condition that does not hold, or all conditions.
     """
 
     __slots__ = ("holds", "rule", "then", "why")
@@ -56,25 +56,25 @@ class Step:
 
 
 class Origin:
-    """Where a request comes from, as far as config.json and the kernel say so.
+    """The origin of a request, according to config.json and the kernel.
 
     Attributes:
-        cgroup: linux.cgroupsPath of config.json, "" where it is not said.
-        mapped_root: host id of the container's uid 0, as config.json maps it; None where the
-            container joins a user namespace that nothing is known about.
+        cgroup: linux.cgroupsPath of config.json, "" if missing.
+        mapped_root: host uid of the container's uid 0, as config.json maps it; None if the
+            container joins another user namespace.
         annotations: of config.json.
-        count: tells how many devices a kind's "all" stands for, in a request.
-        known_as: gives all names of each device that a name stands for, in a request; None where
-            that cannot be learned.
-        look_up: fails where a request names a device that is not there.
-        uid_map: of the process that decides; read when a rule needs it.
-        plans: what is known of device numbers; None where nothing is.
-        steps: what was looked at, for explanations.
+        count: returns the number of devices of a kind, for a request.
+        aliases: returns all names of each device that a name selects, for a request; None if
+            they are unknown.
+        check_known: raises an error if a request names an unknown device.
+        uid_map: path of the deciding process's uid_map; read when a rule needs it.
+        plans: device numbers; None without plans.
+        results: of the evaluated rules, for explanations.
     """
 
     __slots__ = (
-        "annotations", "cgroup", "count", "known_as", "look_up", "mapped_root", "plans", "steps",
-        "uid_map",
+        "aliases", "annotations", "cgroup", "check_known", "count", "mapped_root", "plans",
+        "results", "uid_map",
     )  # fmt: skip
 
     def __init__(
@@ -83,27 +83,27 @@ class Origin:
         count: Callable[[Request, str], int] | None,
         uid_map: str = UID_MAP,
         *,
-        look_up: Callable[[Request], None] | None = None,
-        known_as: Callable[[Request, str], list[list[str]] | None] | None = None,
-        plans: Numbers | None = None,
+        check_known: Callable[[Request], None] | None = None,
+        aliases: Callable[[Request, str], list[list[str]] | None] | None = None,
+        plans: DeviceNumbers | None = None,
     ) -> None:
-        """Take what the rules may need from a bundle."""
+        """Read from a bundle what rules may need."""
         self.annotations = bundle.annotations
         document = bundle.document
         cgroup = document.value(("linux", "cgroupsPath"))
         self.cgroup = cgroup if isinstance(cgroup, str) else ""
         self.mapped_root = _mapped(bundle)
         self.count = count
-        self.look_up = look_up
-        self.known_as = known_as
+        self.check_known = check_known
+        self.aliases = aliases
         self.plans = plans
         self.uid_map = uid_map
-        self.steps: list[Step] = []
+        self.results: list[RuleResult] = []
 
     def owner(self) -> int | None:
-        """Return the host user that a container belongs to, None where it cannot be learned.
+        """Return the host uid that owns the container, None if unknown.
 
-        That is who runs the engine; where that is root, who the container's root is on the host.
+        It is the uid of the engine; if the engine is root, that of the container's root user.
         """
         try:
             fd = posix.open(self.uid_map, posix.O_RDONLY | posix.O_CLOEXEC)
@@ -128,7 +128,7 @@ def _outside(inside: int, lines: list[list[int]]) -> int | None:
 
 
 def _mapped(bundle: Bundle) -> int | None:
-    """Return the id of the container's root in the namespace that the container is made in."""
+    """Return the uid of the container's root in the user namespace of the runtime."""
     spaces = bundle.objects(("linux", "namespaces"))
     if not any(space.get("type") == "user" for space in spaces):
         return 0
@@ -140,27 +140,27 @@ def _mapped(bundle: Bundle) -> int | None:
 
 
 def count_all(plan: Plan, kind: str) -> int:
-    """Return how many devices of a kind a plan has; two names of one device count once."""
-    found = {
+    """Return the number of devices of a kind in a plan; two names of a device count once."""
+    devices = {
         (device["spec"], device["edits"])
         for name, device in plan["devices"].items()
         if name.partition("=")[0] == kind and name.partition("=")[2] != "all"
     }
-    return len(found) or 1
+    return len(devices) or 1
 
 
 def names_of(plan: Plan, name: str) -> list[list[str]] | None:
-    """Return all names of each device that a name stands for in a plan; None if it does not say.
+    """Return all names of each device that a name selects in a plan; None if unknown.
 
-    Devices of two specs are two, whatever their own edits are: what the specs give with them may
-    be all the difference.
+    Devices of two specs are distinct even if their own edits are equal, because the common edits
+    of the specs may differ.
     """
     kind, _, device = name.partition("=")
-    known = plan["devices"]
-    found: dict[tuple[int, int], list[str]] = {}
-    for other in known:
+    devices = plan["devices"]
+    names: dict[tuple[int, int], list[str]] = {}
+    for other in devices:
         if other.partition("=")[0] == kind and other != f"{kind}=all":
-            found.setdefault((known[other]["spec"], known[other]["edits"]), []).append(other)
+            names.setdefault((devices[other]["spec"], devices[other]["edits"]), []).append(other)
     if device == "all":
-        return list(found.values()) or None
-    return [found[known[name]["spec"], known[name]["edits"]]] if name in known else []
+        return list(names.values()) or None
+    return [names[devices[name]["spec"], devices[name]["edits"]]] if name in devices else []

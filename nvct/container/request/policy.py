@@ -1,24 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a container may have what it asks for: the rules [nvct.policy] of config.toml.
+"""Decides whether a container may have what it requests: [nvct.policy] of config.toml.
 
-Hot; loaded only where there are rules. A rule is a list of conditions, which all have to hold, and
-an outcome; the first rule that holds decides, and where none does the request is allowed.
-Contract: a policy never widens a request. A condition about which nothing can be learned counts
-against the container: a rule that allows doesn't hold then, one that refuses does. Who asks is
-read from what the engine wrote and from the kernel, never from the container's own words.
+Hot; loaded only if the policy has rules. A rule is a list of conditions and an outcome. It holds
+if all its conditions hold; the first rule that holds decides. If none holds, the request is
+allowed. Contract: a policy never widens a request. An unknown condition counts against the
+container: a rule that allows does not hold then, one that refuses does. The origin of a request is
+read from the engine's files and from the kernel, never from data that the container controls.
 """
 
 from __future__ import annotations
 
 from nvct.container.request.conditions import CONDITIONS
-from nvct.container.request.origin import Step
+from nvct.container.request.origin import RuleResult
 from nvct.container.request.visible_devices import shown
-from nvct.errors import (
-    DocumentError,
-    NotPermittedError,
-    NvctError,
-    UnknownDeviceError,
-)
+from nvct.errors import DocumentError, NotPermittedError, NvctError, UnknownDeviceError
 from nvct.oci import jsontext
 
 TYPE_CHECKING = False
@@ -31,95 +26,97 @@ NOT_CONDITIONS = ("name", "then", "reason")
 
 
 def admits(case: Case, notes: list[str]) -> bool:
-    """Tell whether a container gets what it asks for; False means that it starts without.
+    """Report whether a container gets what it requests; False means that it starts without.
 
-    Notes say what was decided, and why.
+    The decision and its reason are added to the notes.
 
     Raises:
-        NotPermittedError: the policy denies it.
-        RequestError: the policy denies it, and it is no device of this node: who has misspelt a
-            name has to mend that, not the policy.
+        NotPermittedError: the policy denies the request.
+        RequestError: the policy denies the request, and it names an unknown device: its author
+            must correct the name, not the policy.
         DocumentError: a compiled rule is damaged.
     """
-    steps = walk(case)
+    results = evaluate(case)
     if case.origin is not None:
-        case.origin.steps = steps
-    last = steps[-1]
+        case.origin.results = results
+    last = results[-1]
     if not last.holds:
         notes.append("no rule of the policy holds: allowed")
         return True
-    what = f"policy rule {shown(last.rule)}"
+    rule = f"policy rule {shown(last.rule)}"
     if last.then == ALLOW:
-        notes.append(f"{what} allows it: {last.why}")
+        notes.append(f"{rule} allows it: {last.why}")
         return True
     ids = ",".join(case.request.ids) or "none" if case.request else "what is no device"
     asks = f"{case.source} asks for {shown(ids)}"
-    reason = _reason(case.config.policy[len(steps) - 1])
-    told = f"{last.why}; {reason}" if reason else last.why
+    reason = _reason(case.config.policy[len(results) - 1])
+    why = f"{last.why}; {reason}" if reason else last.why
     if last.then == IGNORE:
-        notes.append(f"{asks}, which is ignored by {what}: {told}")
+        notes.append(f"{asks}, which is ignored by {rule}: {why}")
         return False
     if case.kubernetes and {"image-env", None} & set(case.by):
-        # It may come from the image of a pod that wants no GPU: that one has to start.
+        # The image of a pod without a GPU may set the variable; that pod has to start.
         notes.append(
-            f"{asks}, which is ignored and not denied by {what}, because an image of a pod"
-            f" without a GPU may bring it: {told}"
+            f"{asks}, which is ignored and not denied by {rule}, because an image of a pod"
+            f" without a GPU may bring it: {why}"
         )
         return False
     _refuse_misspelt(case)
     raise NotPermittedError(
-        f"{what} denies {case.source}={shown(ids)}", hint=reason or "nvct explain shows why"
+        f"{rule} denies {case.source}={shown(ids)}", hint=reason or "nvct explain shows why"
     )
 
 
 def _refuse_misspelt(case: Case) -> None:
-    """Refuse a request that is denied as what it is in the first place, if it is misspelt.
+    """Refuse a denied request because of its malformed or unknown names, if it has any.
 
     Raises:
-        RequestError: it cannot be understood, or names a device that is not there.
+        RequestError: the request is malformed or names an unknown device.
     """
     if case.request is None:
-        if case.trouble is not None:
-            raise case.trouble
+        if case.error is not None:
+            raise case.error
         return
-    look_up = case.origin.look_up if case.origin is not None else None
+    check_known = case.origin.check_known if case.origin is not None else None
     extras = case.request.extras
-    if look_up is None or extras.mig_config or extras.mig_monitor:  # GPUs of another plan
+    if check_known is None or extras.mig_config or extras.mig_monitor:  # GPUs of another plan
         return
     try:
-        look_up(case.request)
+        check_known(case.request)
     except UnknownDeviceError:
         raise
     except (NvctError, LookupError, TypeError, AttributeError):  # no plan, or a damaged one
         return
 
 
-def walk(case: Case) -> list[Step]:
-    """Return the rules that were looked at, in order; only the last one can hold.
+def evaluate(case: Case) -> list[RuleResult]:
+    """Return the results of the rules in order; only the last one can hold.
 
     Raises:
         DocumentError: a compiled rule is damaged.
     """
-    steps: list[Step] = []
+    results: list[RuleResult] = []
     for text in case.config.policy:
         rule = _parse(text)
         name, then = str(rule["name"]), str(rule["then"])
-        held: list[str] = []
+        reasons: list[str] = []
         case.refuses = then != ALLOW
         for key, condition in CONDITIONS.items():
             if key not in rule:
                 continue
-            holds, seen = condition(rule[key], case)
+            holds, reason = condition(rule[key], case)
             if holds is None:
-                holds, seen = then != ALLOW, f"{seen}, which counts against it"
+                holds, reason = then != ALLOW, f"{reason}, which counts against it"
             if not holds:
-                steps.append(Step(name, then, f"{key}: {seen}", holds=False))
+                results.append(RuleResult(name, then, f"{key}: {reason}", holds=False))
                 break
-            held.append(f"{key}: {seen}")
+            reasons.append(f"{key}: {reason}")
         else:
-            steps.append(Step(name, then, "; ".join(held) or "it has no conditions", holds=True))
+            results.append(
+                RuleResult(name, then, "; ".join(reasons) or "it has no conditions", holds=True)
+            )
             break
-    return steps
+    return results
 
 
 def _parse(text: str) -> dict[str, jsontext.Json]:

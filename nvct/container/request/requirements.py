@@ -1,35 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA_REQUIRE_*: what an image expects of driver and GPU, and whether it holds.
+"""NVIDIA_REQUIRE_*: requirements of an image for the driver and the GPU.
 
-Hot; loaded where an image has some. nvidia-container-toolkit v1.20 checks nothing in its modes
-jit-cdi and cdi, nvct does in all. An expression is a list of terms separated by spaces, of which
-one has to hold; a term is a list of factors separated by commas, which all have to; a factor is
-`property op value`. Semantics are libnvidia-container's: factors are read from left to right and
-no further than needed, and a property about which nothing is known holds.
+Hot; loaded only for images with requirements. nvidia-container-toolkit v1.20 checks them in mode
+legacy only, nvct in all modes. An expression is a list of terms separated by spaces; one of them
+must hold. A term is a list of factors separated by commas; all of them must hold. A factor is
+`property op value`. The semantics are those of libnvidia-container: evaluation runs from left to
+right and stops early, and a factor with an unknown property holds.
 """
 
 from __future__ import annotations
 
+from nvct.container.request.model import JETPACK
 from nvct.container.request.visible_devices import BLANK, shown
 from nvct.errors import RequestError, RequirementError
+from nvct.oci.argv import TRUE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 PREFIX = "NVIDIA_REQUIRE_"
-JETPACK = "NVIDIA_REQUIRE_JETPACK"
-"""Means something else, on Tegra, and is never an expression."""
+
 PROPERTIES = ("arch", "brand", "cuda", "driver")
 OF_GPUS = ("arch", "brand")
 UNKNOWN = "\0"
-"""Stands for a property that no factor is to count as met."""
+"""The value of a property with which no factor holds."""
 OPERATORS = ("<=", ">=", "!=", "=", "<", ">")
 """Longer ones first."""
-TRUE = ("1", "t", "T", "TRUE", "true", "True")
 DIGITS = "0123456789"
 LENGTH_LIMIT = 16 * 1024
-"""Characters of a container's expressions: a factor costs 2 us for each GPU. CUDA has 3 KiB."""
+"""Characters in all expressions of a container. A factor costs 2 us per GPU; CUDA uses 3 KiB."""
 NUMBER_LIMIT = 18
 HINT = "write PROPERTY OP VALUE without spaces, as in cuda>=12.4"
 
@@ -37,22 +37,22 @@ HINT = "write PROPERTY OP VALUE without spaces, as in cuda>=12.4"
 def gather(
     variables: Mapping[str, str], *, legacy_image: bool, disabled: bool = False
 ) -> list[tuple[str, str]]:
-    """Return the (variable, expression) pairs that have to hold, sorted by variable.
+    """Return the (variable, expression) pairs that must hold, sorted by variable.
 
     Args:
         variables: of the container.
-        legacy_image: CUDA_VERSION stands for an expression of its own.
-        disabled: the configuration switches requirements off.
+        legacy_image: CUDA_VERSION implies a requirement.
+        disabled: the configuration disables requirements.
 
     Raises:
-        RequestError: they are longer than LENGTH_LIMIT together.
+        RequestError: the expressions together are longer than LENGTH_LIMIT.
     """
     if disabled or variables.get("NVIDIA_DISABLE_REQUIRE") in TRUE:
         return []
     pairs = [
         (name, value)
         for name, value in sorted(variables.items())
-        if name.startswith(PREFIX) and not name.startswith(JETPACK)
+        if name.startswith(PREFIX) and not name.startswith(JETPACK)  # it is no expression
     ]
     if sum([len(value) for _, value in pairs]) > LENGTH_LIMIT:
         raise RequestError(
@@ -66,10 +66,9 @@ def gather(
 
 
 def _cuda(text: str) -> str:
-    """Return MAJOR.MINOR of a CUDA version, "" for what others write there: cu118, 118.
+    """Return MAJOR.MINOR of a CUDA version, "" for values of other vendors such as cu118 and 118.
 
-    It is not NVIDIA's alone to set. (The incumbent refuses it in legacy mode, and its default
-    mode does not look at it.)
+    The incumbent refuses such values in legacy mode and ignores the variable in its default mode.
     """
     try:
         version = major_minor(text)
@@ -82,7 +81,7 @@ def major_minor(version: str) -> str:
     """Return MAJOR.MINOR of a version such as 10.1, v10.1.243, 11 or 12.0-rc1.
 
     Raises:
-        RequestError: it is no version.
+        RequestError: it is not a version.
     """
     core = version.removeprefix("v").partition("+")[0].partition("-")[0]
     parts = core.split(".")
@@ -94,15 +93,15 @@ def major_minor(version: str) -> str:
 
 
 def check(requirements: Sequence[tuple[str, str]], facts: Mapping[str, str]) -> None:
-    """Refuse requirements that do not hold for one GPU, or for the node where none is selected.
+    """Refuse requirements that do not hold for one GPU, or for the node if no GPU is selected.
 
     Args:
         requirements: (variable, expression) pairs.
-        facts: values of cuda, driver, arch and brand; a missing or empty one is not known.
+        facts: values of cuda, driver, arch and brand; a missing or empty value is unknown.
 
     Raises:
-        RequirementError: one does not hold.
-        RequestError: one is malformed.
+        RequirementError: a requirement does not hold.
+        RequestError: a requirement is malformed.
     """
     for name, expression in requirements:
         if not holds(expression, facts, name):
@@ -113,7 +112,7 @@ def check(requirements: Sequence[tuple[str, str]], facts: Mapping[str, str]) -> 
 
 
 def undecided(requirements: Sequence[tuple[str, str]], facts: Mapping[str, str]) -> bool:
-    """Tell whether requirements that hold depend on what is not known of the GPUs."""
+    """Report whether requirements that hold depend on unknown properties of the GPUs."""
     assumed = {name: facts.get(name, "") or UNKNOWN for name in OF_GPUS}
     return any(
         not holds(expression, {**facts, **assumed}, name)
@@ -130,10 +129,10 @@ def _advice(expression: str, facts: Mapping[str, str]) -> str:
 
 
 def holds(expression: str, facts: Mapping[str, str], source: str = "the requirement") -> bool:
-    """Tell whether an expression holds; an empty one does.
+    """Report whether an expression holds; an empty one does.
 
     Raises:
-        RequestError: a factor that had to be read is malformed.
+        RequestError: an evaluated factor is malformed.
     """
     if len(expression) > LENGTH_LIMIT:
         raise RequestError(f"{source} is longer than {LENGTH_LIMIT} characters")
@@ -167,7 +166,7 @@ def parse_factor(factor: str, source: str = "the requirement") -> tuple[str, str
     """Return property, operator and value of a factor.
 
     Raises:
-        RequestError: it is malformed.
+        RequestError: the factor is malformed.
     """
     for name in PROPERTIES:
         rest = factor[len(name) :] if factor.startswith(name) else ""
@@ -188,7 +187,7 @@ def _is_value(name: str, operator: str, value: str) -> bool:
 
 
 def is_version(text: str) -> bool:
-    """Tell whether a text is made of numbers and dots."""
+    """Report whether a text consists of numbers separated by dots."""
     return all(_is_number(part) for part in text.split("."))
 
 
@@ -197,9 +196,10 @@ def _is_number(text: str) -> bool:
 
 
 def compare(left: str, right: str) -> int:
-    """Compare versions number by number; missing ones count as zero. Return -1, 0 or 1.
+    """Compare versions by their numbers; missing ones count as zero. Return -1, 0 or 1.
 
-    The left one is the host's word: what is no number in it ends it.
+    The first part that is not a number ends a version. Only the left version, which comes from
+    the host, can have one.
     """
     first, second = _numbers(left), _numbers(right)
     size = max(len(first), len(second))

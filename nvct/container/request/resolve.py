@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container asks for: annotations, then volume mounts, then the environment.
+"""Finds the request of a container in its annotations, volume mounts or environment.
 
-Hot, and security relevant: everything but the configuration is the container's word. Precedence
-and privilege are nvidia-container-toolkit v1.20's; design section 7 says what unset, empty, void
-and none mean. Contract: no request gives None and never an error about anything else in the
-container; a request that can't be understood is an error; nothing widens a request.
+Hot, and security relevant: the container controls all input except the configuration. Precedence
+and privilege are those of nvidia-container-toolkit v1.20. Contract: a container without a request
+gets None, whatever else it contains; a malformed request is an error; nothing widens a request.
 """
 
 from __future__ import annotations
@@ -12,7 +11,13 @@ from __future__ import annotations
 from nvct.cdi.names import is_qualified
 from nvct.config.model import MODES
 from nvct.container.request import visible_devices
-from nvct.container.request.model import EXTRAS, RUNTIME_KIND, VISIBLE_DEVICES, Request
+from nvct.container.request.model import (
+    CAPABILITIES,
+    EXTRAS,
+    RUNTIME_KIND,
+    VISIBLE_DEVICES,
+    Request,
+)
 from nvct.errors import ConfigError, RequestError
 
 TYPE_CHECKING = False
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
     from nvct.errors import NvctError
 
     Defined: TypeAlias = Callable[[str], bool]
-    Found: TypeAlias = "tuple[str, list[str]]"
+    Source: TypeAlias = "tuple[str, list[str]]"
 
 VOLUME_MOUNT_NAME = "nvidia-container-devices"
 CAP_SYS_ADMIN = "CAP_SYS_ADMIN"
@@ -39,17 +44,17 @@ def resolve(
     bounding: Sequence[object],
     config: Config,
 ) -> Request | None:
-    """Return what a container asks for, or None if it is to stay untouched.
+    """Return the request of a container, None if the container stays unchanged.
 
     Args:
         env: process.env of config.json.
-        mounts: its mounts.
-        annotations: its annotations.
-        bounding: process.capabilities.bounding; CAP_SYS_ADMIN in it means privileged.
+        mounts: mounts of config.json.
+        annotations: annotations of config.json.
+        bounding: process.capabilities.bounding; with CAP_SYS_ADMIN the container is privileged.
         config: the configuration.
 
     Raises:
-        RequestError: there is a request that cannot be understood.
+        RequestError: the request is malformed.
         ConfigError: there is a request, and the configured mode does not exist.
     """
     return decide(env, mounts, annotations, bounding, config)[0]
@@ -65,11 +70,11 @@ def decide(
     origin: Origin | None = None,
     defined: Defined | None = None,
 ) -> tuple[Request | None, list[str]]:
-    """As `resolve`, with the notes, which there may be where there is no request as well.
+    """Return the request as `resolve` does, and notes; there may be notes without a request.
 
-    What the rules of the policy cannot learn of its origin counts against the container. `defined`
-    tells whether a CDI specification has a device of a full name: a bare word is a device then,
-    even if no driver gives such names.
+    An unknown origin counts against the container in policy rules. `defined` reports whether a
+    CDI spec defines a device of a full name: then a bare word is valid, even if no NVIDIA driver
+    uses such names.
 
     Raises:
         RequestError, ConfigError: as `resolve`.
@@ -77,31 +82,31 @@ def decide(
     """
     variables, privileged = parse_env(env), CAP_SYS_ADMIN in bounding
     notes: list[str] = []
-    found = _find(variables, mounts, annotations, config, notes, privileged=privileged)
-    if found is None:
+    source = _find(variables, mounts, annotations, config, notes, privileged=privileged)
+    if source is None:
         return None, notes
-    trouble: NvctError | None
-    request, trouble = _understood(
-        found, variables, mounts, config, notes, privileged=privileged, defined=defined
+    error: NvctError | None
+    request, error = _parse(
+        source, variables, mounts, config, notes, privileged=privileged, defined=defined
     )
-    if request is None and trouble is None:
+    if request is None and error is None:
         return None, notes
     if config.policy:
-        from nvct.container.request.case import Case  # only where config.toml has rules
+        from nvct.container.request.case import Case  # only if config.toml has rules
         from nvct.container.request.policy import admits
 
-        case = Case(request, found[0], annotations, config, origin, privileged=privileged)
-        case.trouble = trouble
+        case = Case(request, source[0], annotations, config, origin, privileged=privileged)
+        case.error = error
         if not admits(case, notes):
             return None, notes
-        trouble = case.trouble
-    if trouble is not None:
-        raise trouble
+        error = case.error
+    if error is not None:
+        raise error
     return request, notes
 
 
-def _understood(
-    found: Found,
+def _parse(
+    source: Source,
     variables: Env,
     mounts: Sequence[Mapping[str, object]],
     config: Config,
@@ -110,19 +115,19 @@ def _understood(
     privileged: bool,
     defined: Defined | None,
 ) -> tuple[Request | None, RequestError | None]:
-    """Return the request as far as it can be understood, and why not further.
+    """Return the request, possibly incomplete, and the error that ended parsing.
 
-    A rule of the policy may concern who asks for what cannot be had.
+    Policy rules apply to malformed requests as well.
     """
     request: Request | None = None
     try:
-        request = _request(*found, config, defined)
+        request = _request(*source, config, defined)
         if request is None:
             return None, None
         request.notes = notes
-        may_ask = config.accept_volume_mounts or not EXTRAS.isdisjoint(variables)
-        if may_ask and request.mode != "cdi":
-            from nvct.container.request.extras import add  # few containers ask for any
+        has_extras = config.accept_volume_mounts or not EXTRAS.isdisjoint(variables)
+        if has_extras and request.mode != "cdi":
+            from nvct.container.request.extras import add  # rarely requested
 
             add(request, variables, mounts, config, privileged=privileged)
         if _is_for_nvidia(request):
@@ -133,10 +138,10 @@ def _understood(
 
 
 def parse_env(env: Sequence[object]) -> Env:
-    """Return the variables of process.env; a later one of the same name wins.
+    """Return the variables of process.env; the last one of a name wins.
 
-    What is no string with an "=" is no variable. (The incumbent fails the create; a
-    container that asks for nothing must never fail.)
+    An entry that is not a string with "=" is ignored. The incumbent fails the create, but a
+    container without a request must never fail.
     """
     variables: Env = {}
     for entry in env:
@@ -149,9 +154,9 @@ def parse_env(env: Sequence[object]) -> Env:
 
 
 def is_legacy_image(variables: Env) -> bool:
-    """Tell whether an image is of the kind that gets all GPUs without asking.
+    """Report whether an image gets all GPUs without a request.
 
-    CUDA images of before 2018 set CUDA_VERSION and no NVIDIA_* variables.
+    CUDA images from before 2018 set CUDA_VERSION and no NVIDIA_* variables.
     """
     return bool(variables.get("CUDA_VERSION")) and "NVIDIA_REQUIRE_CUDA" not in variables
 
@@ -164,16 +169,14 @@ def _find(
     notes: list[str],
     *,
     privileged: bool,
-) -> Found | None:
-    """Return the first source that has words, and the words."""
+) -> Source | None:
+    """Return the first source of a request, and its words."""
     if annotations:
-        from nvct.container.request.annotations import (
-            find as find_annotations,  # only where there are any
-        )
+        from nvct.container.request.annotations import requested  # few containers have any
 
-        found = find_annotations(annotations, config, notes)
-        if found is not None:
-            return found
+        source = requested(annotations, config, notes)
+        if source is not None:
+            return source
     if config.accept_volume_mounts:
         from nvct.container.request.volume_mounts import SOURCE, devices  # rarely accepted
 
@@ -181,7 +184,7 @@ def _find(
         if words:
             return SOURCE, words
     elif any(VOLUME_MOUNT_NAME in str(mount.get("destination")) for mount in mounts):
-        from nvct.container.request.volume_mounts import note_ignored  # just as rarely there
+        from nvct.container.request.volume_mounts import note_ignored  # rarely present
 
         note_ignored(mounts, notes)
     return _find_env(variables, config, notes, privileged=privileged)
@@ -189,7 +192,7 @@ def _find(
 
 def _find_env(
     variables: Env, config: Config, notes: list[str], *, privileged: bool
-) -> Found | None:
+) -> Source | None:
     swarm = [name for name in config.swarm_resource if name in variables]
     source = ", ".join(swarm) or VISIBLE_DEVICES
     value = ",".join([variables[name] for name in swarm or [VISIBLE_DEVICES] if name in variables])
@@ -199,7 +202,7 @@ def _find_env(
     if value.strip(visible_devices.BLANK + ",") in {"", "void"}:
         return None
     if not privileged and not config.accept_envvar_when_unprivileged:
-        # The value is not even read: a typo in what is ignored must not fail the create.
+        # The value is not parsed: a typo in an ignored value must not fail the create.
         notes.append(
             f"{source}={visible_devices.shown(value)} is ignored: the container is unprivileged"
             " and accept-nvidia-visible-devices-envvar-when-unprivileged is false"
@@ -234,8 +237,8 @@ def _request(
     jit = [word for word in ids if word.startswith(prefix)]
     _refuse_mixture(ids, jit, source)
     if jit:
-        # The incumbent's name, in any mode, for what it generates on demand: here the same
-        # devices under their plain names.
+        # The incumbent's names, in any mode, for devices that it generates on demand; nvct gives
+        # the same devices by their plain names.
         ids = visible_devices.evaluate([word[len(prefix) :] for word in jit], source) or []
     request = Request(ids, source)
     request.mode = _mode(request, config)
@@ -250,11 +253,11 @@ def _request(
     return request
 
 
-def _refuse_mixture(ids: list[str], kin: list[str], source: str) -> None:
-    """Refuse ids of which some but not all are of a kind that is delivered in a way of its own."""
-    if kin and len(kin) < len(ids):
+def _refuse_mixture(ids: list[str], special: list[str], source: str) -> None:
+    """Refuse a list with both special and other ids, which come from different plans."""
+    if special and len(special) < len(ids):
         raise RequestError(
-            f"{source} mixes the CDI name {visible_devices.shown(kin[0])} with other names",
+            f"{source} mixes the CDI name {visible_devices.shown(special[0])} with other names",
             hint="write only names of that kind, or none of them",
         )
 
@@ -272,7 +275,7 @@ def _mode(request: Request, config: Config) -> str:
 
 
 def _is_for_nvidia(request: Request) -> bool:
-    """Tell whether any device is NVIDIA's: other vendors' have no such driver."""
+    """Report whether a device is of NVIDIA; others have no driver requirements."""
     kinds = [word.partition("/")[0] for word in request.ids if "=" in word]
     return (
         len(kinds) < len(request.ids)
@@ -282,19 +285,19 @@ def _is_for_nvidia(request: Request) -> bool:
 
 
 def _add_conditions(request: Request, variables: Env, config: Config) -> None:
-    """Add what the driver has to be, and which of its parts are wanted.
+    """Add driver requirements and driver capabilities to a request.
 
-    nvidia-container-toolkit v1.20 does so in the modes legacy and csv only; its default mode
-    ignores both variables. Unset, legacy mode means compute and utility, the others everything.
+    nvidia-container-toolkit v1.20 does this in modes legacy and csv only; its default mode ignores
+    both variables. Unset capabilities mean compute and utility in mode legacy, else all.
     """
     legacy_image = is_legacy_image(variables)
     if legacy_image or "NVIDIA_REQUIRE_" in " ".join(variables):
-        from nvct.container.request import requirements  # CUDA images have one, others do not
+        from nvct.container.request import requirements  # few but CUDA images have any
 
         request.requirements = requirements.gather(
             variables, legacy_image=legacy_image, disabled=config.disable_require
         )
-    value = variables.get("NVIDIA_DRIVER_CAPABILITIES")
+    value = variables.get(CAPABILITIES)
     if value is not None or request.mode == "legacy" or config.bounds_capabilities:
         from nvct.container.request import capabilities
 

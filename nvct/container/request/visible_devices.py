@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The grammar of a device list, whatever brings it: env, swarm variables, mounts, annotations.
+"""The grammar of device lists in the environment, mounts and annotations.
 
-Hot. The words are an attacker's. Contract: an unknown word fails the whole list, so that nothing
-hides a typo, and no result names a device that the list doesn't: nothing here widens a request.
-The algebra (void, all, none, order) is nvidia-container-toolkit v1.20's, but for its duplicates,
-which fold here instead of turning into "none".
+Hot. An attacker may control the words. Contract: an unknown word fails the whole list, so no typo
+stays unnoticed; no result names a device that is not in the list. The meaning of void, all, none
+and of the order is that of nvidia-container-toolkit v1.20. Duplicates count once here; there they
+turn into "none".
 """
 
 from __future__ import annotations
 
 from nvct.cdi import names
+from nvct.container.request.model import RUNTIME_KIND
 from nvct.errors import RequestError
 from nvct.paths import VOLUME_MOUNT_ROOT
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 VALUE_LIMIT = 64 * 1024
 WORD_LIMIT = 4096
-JIT_PREFIX = "runtime.nvidia.com/gpu="
-"""What the incumbent puts before the names of the devices that it generates in memory."""
+JIT_PREFIX = f"{RUNTIME_KIND}="
+"""The prefix of device names that the incumbent generates in memory."""
 
 BLANK = " \t\n\r\v\f"
 DIGITS = "0123456789"
@@ -32,7 +33,7 @@ HINT = "use all, none, void, an index, G:M, a UUID, a PCI bus id or a CDI name"
 
 
 def split(value: str, source: str) -> list[str]:
-    """Return the words of a comma list, trimmed, without the empty ones.
+    """Return the trimmed words of a comma list, without empty ones.
 
     Raises:
         RequestError: the value is longer than VALUE_LIMIT or has more than WORD_LIMIT words.
@@ -52,19 +53,19 @@ def split(value: str, source: str) -> list[str]:
 def evaluate(
     words: Iterable[str], source: str, *, check: Callable[[str, str], object] | None = None
 ) -> list[str] | None:
-    """Return what a list of trimmed words asks for.
+    """Return the devices that a list of trimmed words requests.
 
     Args:
         words: the list.
-        source: what brings it, for the error.
-        check: raises RequestError for a word (with the source); `check_word` if not given.
+        source: the variable, annotation or mount, for errors.
+        check: raises RequestError for an invalid word; default `check_word`.
 
     Returns:
-        None for no request (no word, or void among them), [] for "none" (driver files but no
-        device), ["all"], or the ids as written, each once, in order.
+        None for no request (empty, or contains void), [] for "none" (driver files but no device),
+        ["all"], or the distinct ids as written, in order.
 
     Raises:
-        RequestError: a word is no device name, or there are too many.
+        RequestError: a word is not a device name, or there are too many.
     """
     check = check or check_word
     ids = list(dict.fromkeys(words))
@@ -78,7 +79,7 @@ def evaluate(
     for word in ids:
         if word in {"all", "none"}:
             # The first of the two decides, as in nvidia-container-toolkit v1.20; the rest of the
-            # list is still read, for its typos.
+            # list is still checked for typos.
             if result is ids:
                 result = ["all"] if word == "all" else []
         else:
@@ -90,7 +91,7 @@ def check_word(word: str, source: str) -> None:
     """Refuse a word that cannot name a device.
 
     Raises:
-        RequestError: it is none of the forms that HINT lists.
+        RequestError: the word has none of the forms in HINT.
     """
     plain = word[len(JIT_PREFIX) :] if word.startswith(JIT_PREFIX) else word
     if is_index(plain) or is_mig_index(plain) or is_uuid(plain) or is_bus_id(plain):
@@ -112,25 +113,25 @@ def _check_qualified(word: str, source: str) -> None:
 
 
 def is_qualified(word: str) -> bool:
-    """Tell whether a word is a full CDI name, vendor/class=device."""
+    """Report whether a word is a full CDI name, vendor/class=device."""
     return "=" in word and names.is_qualified(word)
 
 
 def is_index(word: str) -> bool:
-    """Tell whether a word is a decimal index, written the one way it can be."""
+    """Report whether a word is a decimal index without leading zeros."""
     if not word or len(word) > INDEX_DIGITS or word.strip(DIGITS):
         return False
     return word == "0" or word[0] != "0"
 
 
 def is_mig_index(word: str) -> bool:
-    """Tell whether a word is G:M, the index of a GPU and of a MIG device in it."""
+    """Report whether a word is G:M, the index of a GPU and of a MIG device in it."""
     gpu, colon, mig = word.partition(":")
     return bool(colon) and is_index(gpu) and is_index(mig)
 
 
 def is_uuid(word: str) -> bool:
-    """Tell whether a word is GPU-<uuid>, MIG-<uuid> or MIG-GPU-<uuid>/gi/ci."""
+    """Report whether a word is GPU-<uuid>, MIG-<uuid> or MIG-GPU-<uuid>/gi/ci."""
     if word.startswith("GPU-"):
         return _is_hex_uuid(word[4:])
     if word.startswith("MIG-GPU-"):
@@ -141,7 +142,7 @@ def is_uuid(word: str) -> bool:
 
 
 def is_bus_id(word: str) -> bool:
-    """Tell whether a word is a PCI bus id, domain:bus:device with or without .function."""
+    """Report whether a word is a PCI bus id, domain:bus:device with or without .function."""
     fields = word.split(":")
     if len(fields) != 3:
         return False
@@ -153,10 +154,10 @@ def is_bus_id(word: str) -> bool:
 
 
 def plain_bus_id(word: str) -> str:
-    """Return a PCI bus id as plans have it, which is sysfs' way; any other word as it is.
+    """Return a PCI bus id in the form of plans and sysfs; any other word unchanged.
 
-    As libnvidia-container takes it: in either case, with or without leading zeros. A GPU is
-    function 0 of its device, and no other function stands for it here.
+    As in libnvidia-container, case and leading zeros do not matter. A GPU is function 0 of its
+    PCI device; other functions do not select it.
     """
     if not is_bus_id(word):
         return word
@@ -176,22 +177,22 @@ def _is_hex_uuid(text: str) -> bool:
     )
 
 
-def _is_hex(text: str, most: int) -> bool:
-    return 0 < len(text) <= most and not text.strip(HEX)
+def _is_hex(text: str, limit: int) -> bool:
+    return 0 < len(text) <= limit and not text.strip(HEX)
 
 
 def shown(word: str) -> str:
-    """Return a word as a message quotes it: shortened, and in quotes."""
+    """Return a word in quotes, shortened, for a message."""
     return f"'{word}'" if len(word) <= 64 else f"'{word[:61]}...'"
 
 
 def hint(word: str) -> str:
-    """Return what to do about a word that names no device."""
+    """Return the hint for a word that names no device."""
     if word.lower() in {"all", "none", "void"}:
         return f"write '{word.lower()}' in lower case"
     if word.count(":") == 1 and is_bus_id(f"0:{word}"):
         return f"a PCI bus id begins with its domain, as in 0000:{word}"
-    if f"{word}/".startswith(f"{VOLUME_MOUNT_ROOT}/"):  # what the device plugin writes there then
+    if f"{word}/".startswith(f"{VOLUME_MOUNT_ROOT}/"):  # the device plugin sets it in that case
         return f"set {VOLUME_MOUNT_KEY} in config.toml"
     first, dash, last = word.partition("-")
     if dash and is_index(first) and is_index(last):

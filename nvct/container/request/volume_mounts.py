@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device requests as mounts of /dev/null below /var/run/nvidia-container-devices.
 
-Hot; loaded only where the configuration accepts them: unlike the environment, an image cannot
-bring them. `<id>` names a device, `cdi/<vendor>/<class>/<device>` (or `=` for the last slash) a
-CDI device, `imex/<channel>` an IMEX channel. Differs from the incumbent (v1.20) in two places:
-the folder is matched by component, and a malformed CDI name is an error and not skipped, because
-skipping it would hand the decision to the environment.
+Hot; loaded only if the configuration accepts them. Unlike variables, an image cannot contain
+them. `<id>` names a device, `cdi/<vendor>/<class>/<device>` (or `=` for the last slash) a CDI
+device, `imex/<channel>` an IMEX channel. There are two differences to the incumbent (v1.20): the
+folder is compared by component, and a malformed CDI name is an error instead of being skipped,
+because then the environment would decide.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from nvct.cdi import names
 from nvct.container.request.visible_devices import VOLUME_MOUNT_KEY, shown
 from nvct.errors import RequestError
+from nvct.oci.bundle import clean
 from nvct.paths import VOLUME_MOUNT_ROOT
 
 TYPE_CHECKING = False
@@ -20,16 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 SOURCE = "volume mount"
-SOURCE_OF_A_REQUEST = "/dev/null"
+MOUNT_SOURCE = "/dev/null"
 CDI = "cdi/"
 IMEX = "imex/"
 
 
 def devices(mounts: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return the device words that the mounts stand for, in order, each once.
+    """Return the distinct device words of the mounts, in order.
 
     Raises:
-        RequestError: a mount below cdi/ makes no CDI name.
+        RequestError: a mount below cdi/ is not a CDI name.
     """
     words: list[str] = []
     for request in _requests(mounts):
@@ -41,7 +42,7 @@ def devices(mounts: Sequence[Mapping[str, object]]) -> list[str]:
 
 
 def note_ignored(mounts: Sequence[Mapping[str, object]], notes: list[str]) -> None:
-    """Note that mounts ask for devices where the configuration does not accept that."""
+    """Add a note about mounts that request devices; the configuration does not accept them."""
     requests = _requests(mounts)
     if requests:
         notes.append(
@@ -50,23 +51,23 @@ def note_ignored(mounts: Sequence[Mapping[str, object]], notes: list[str]) -> No
 
 
 def imex_channels(mounts: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return the words of the IMEX channels that the mounts stand for."""
+    """Return the words of the IMEX channels that the mounts request."""
     return [request[len(IMEX) :] for request in _requests(mounts) if request.startswith(IMEX)]
 
 
 def _requests(mounts: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return what stands below the folder in the destinations of all requests."""
-    found: list[str] = []
+    """Return the destinations of all requests, relative to the folder."""
+    requests: list[str] = []
     for mount in mounts:
         source, destination = mount.get("source"), mount.get("destination")
         if not isinstance(source, str) or not isinstance(destination, str):
             continue
-        if clean(source) != SOURCE_OF_A_REQUEST:
+        if clean(source) != MOUNT_SOURCE:
             continue
         path = clean(destination)
         if path.startswith(f"{VOLUME_MOUNT_ROOT}/"):
-            found.append(path[len(VOLUME_MOUNT_ROOT) + 1 :])
-    return list(dict.fromkeys(found))
+            requests.append(path[len(VOLUME_MOUNT_ROOT) + 1 :])
+    return list(dict.fromkeys(requests))
 
 
 def _cdi_name(text: str) -> str:
@@ -82,22 +83,3 @@ def _cdi_name(text: str) -> str:
             hint=f"mount /dev/null at {VOLUME_MOUNT_ROOT}/cdi/VENDOR/CLASS/DEVICE",
         ) from error
     return text
-
-
-def clean(path: str) -> str:
-    """Return a path without empty, "." and resolvable ".." components, as text alone says.
-
-    What runtimes written in Go do with a mount's paths (filepath.Clean).
-    """
-    rooted = path.startswith("/")
-    parts: list[str] = []
-    for part in path.split("/"):
-        if part in {"", "."}:
-            continue
-        if part != "..":
-            parts.append(part)
-        elif parts and parts[-1] != "..":
-            parts.pop()
-        elif not rooted:
-            parts.append("..")
-    return ("/" if rooted else "") + "/".join(parts) or "."

@@ -169,7 +169,7 @@ def _edits_in_place(
         edits = classic
         if wants_view(bundle, config, said):
             edits = _by_view(bundle, folder, classic, said)
-        gone = model.gone(edits)
+        gone = model.missing_source(edits)
         if not gone:
             notes += said
             if edits is not classic:
@@ -187,7 +187,7 @@ def edits_that_exist(request: Request, config: Config, host: Host) -> list[model
     gone = ""
     for anew in (False, True):
         edits = edits_for(request, config, host, anew=anew)
-        gone = model.gone(edits)
+        gone = model.missing_source(edits)
         if not gone:
             return edits
     raise _gone_error(gone)
@@ -263,7 +263,9 @@ def origin_of(bundle: bundles.Bundle, config: Config, host: Host) -> Origin | No
     from nvct.container.shim.plan_devices import PlanDevices
 
     plans = PlanDevices(config, host)
-    return Origin(bundle, plans.count, look_up=plans.look_up, known_as=plans.known_as, plans=plans)
+    return Origin(
+        bundle, plans.count, check_known=plans.check_known, aliases=plans.aliases, plans=plans
+    )
 
 
 def edits_for(

@@ -93,7 +93,7 @@ class Failures:
             self._store.write_json(self._name, document)
             raise
 
-    def _facts(self) -> list[fingerprints.Fact]:
+    def _facts(self) -> list[fingerprints.Fingerprint]:
         """Return what changes when the driver is loaded, or config.toml is mended."""
         return [
             fingerprints.take_file(self._config, time.time_ns()),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nvct.config.model import Config
-    from nvct.container.request.device_numbers import Meant, Nodes
+    from nvct.container.request.device_numbers import Nodes, Selection
     from nvct.container.request.model import Request
     from nvct.container.shim.create import Host
 
@@ -46,7 +46,7 @@ class PlanDevices:
         plan, name = plan_of(request, self._host, kind, self._path, anew=False)
         return count_all(plan, name)
 
-    def look_up(self, request: Request) -> None:
+    def check_known(self, request: Request) -> None:
         """Fail where a request names a device that is not there.
 
         Raises:
@@ -56,7 +56,7 @@ class PlanDevices:
         for plan, names in plans_of(request, request.ids, self._host, self._path, anew=False):
             model.check_known(plan, names)
 
-    def known_as(self, request: Request, name: str) -> list[list[str]] | None:
+    def aliases(self, request: Request, name: str) -> list[list[str]] | None:
         """Return all names of each device that a name stands for, None if nobody knows."""
         kind, _, device = name.partition("=")
         asked = kind if name in request.ids else request.kind  # as plans_of does
@@ -76,9 +76,9 @@ class PlanDevices:
 
         return nodes_of(edits_for(request, self._config, self._host))
 
-    def meant(
+    def select(
         self, request: Request, nodes: Nodes, fits: Callable[[Sequence[str]], bool]
-    ) -> Meant:
+    ) -> Selection:
         """Return what the names that fit stand for, as far as that concerns some nodes.
 
         Raises:
@@ -92,7 +92,7 @@ class PlanDevices:
         except NvctError:
             if any(map(device_numbers.is_gpu, nodes)):
                 raise
-        return device_numbers.meant(plans, OWN_KIND, fits)
+        return device_numbers.select(plans, OWN_KIND, fits)
 
     def extras(self, nodes: Nodes) -> set[str]:
         """Return the names of extras whose nodes are among some."""

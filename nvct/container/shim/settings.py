@@ -90,7 +90,7 @@ def _kept(store: Store, path: str) -> tuple[Config | None, bool]:
         return None, False
 
 
-def _keep(store: Store, path: str, config: Config, fact: fingerprints.Fact) -> None:
+def _keep(store: Store, path: str, config: Config, fact: fingerprints.Fingerprint) -> None:
     """Keep the compiled configuration, and launcher.conf where the file's times can be trusted."""
     document = {"nvct-config": FORMAT, "path": path, "facts": [fact], "config": config.to_dict()}
     store.write_json(paths.CONFIG_CACHE, document)
@@ -98,7 +98,7 @@ def _keep(store: Store, path: str, config: Config, fact: fingerprints.Fact) -> N
         store.write(paths.LAUNCHER_CONF, launcher_conf(config, path, fact).encode(*AS_BYTES))
 
 
-def launcher_conf(config: Config, path: str, fact: fingerprints.Fact) -> str:
+def launcher_conf(config: Config, path: str, fact: fingerprints.Fingerprint) -> str:
     """Return what the launcher needs to know; nothing that makes it hand over while debugging.
 
     Words are cut at characters that JSON may escape, so that no escape hides them. Where nothing

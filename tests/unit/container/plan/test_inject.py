@@ -14,7 +14,7 @@ from nvct.oci.bundle import Bundle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.container.plan.model import Edits, Node
+    from nvct.container.plan.model import DeviceNode, Edits
 
 
 def edits(**parts: Any) -> Edits:
@@ -31,7 +31,7 @@ def edits(**parts: Any) -> Edits:
     return made
 
 
-def node(path: str, minor: int = 0, **more: Any) -> Node:
+def node(path: str, minor: int = 0, **more: Any) -> DeviceNode:
     entry = {"path": path, "type": "c", "major": 195, "minor": minor} | more
     rule = {"allow": True, "type": "c", "major": 195, "minor": minor, "access": "rw"}
     return {"path": path, "host": path, "node": dumps(entry), "rule": dumps(rule)}
@@ -366,7 +366,7 @@ def test_hooks_of_another_type_are_refused() -> None:
         inject.remove_nvidia_hooks(Bundle("config.json", '{"hooks":{"prestart":{}}}'))
 
 
-def in_user_namespace(*nodes: Node, **linux: object) -> Any:
+def in_user_namespace(*nodes: DeviceNode, **linux: object) -> Any:
     spaces = {"namespaces": [{"type": "mount"}, {"type": "user"}]} | linux
     return applied({"process": {}, "mounts": [], "linux": spaces}, edits(nodes=list(nodes)))
 

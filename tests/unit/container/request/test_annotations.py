@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from nvct.config.model import Config
-from nvct.container.request.annotations import find
+from nvct.container.request.annotations import requested
 from nvct.errors import RequestError
 
 
@@ -22,7 +22,7 @@ def test_keys_are_read_in_order_and_values_split_and_trimmed() -> None:
         "x.cdi.k8s.io/c": "v.com/gpu=3",
     }
 
-    found = find(annotations, configured(), [])
+    found = requested(annotations, configured(), [])
 
     assert found == (
         "annotation cdi.k8s.io/a, cdi.k8s.io/b",
@@ -37,7 +37,7 @@ def test_prefixes_are_configured() -> None:
         "yours/a": "v.com/gpu=2",
     }
 
-    assert find(annotations, configured("auto", "mine/", "yours/"), []) == (
+    assert requested(annotations, configured("auto", "mine/", "yours/"), []) == (
         "annotation mine/a, yours/a",
         ["v.com/gpu=1", "v.com/gpu=2"],
     )
@@ -49,7 +49,7 @@ def test_prefixes_are_configured() -> None:
 def test_without_words_there_is_no_request(annotations: dict[str, object]) -> None:
     notes: list[str] = []
 
-    assert find(annotations, configured(), notes) is None
+    assert requested(annotations, configured(), notes) is None
     assert notes == []
 
 
@@ -57,18 +57,18 @@ def test_without_words_there_is_no_request(annotations: dict[str, object]) -> No
 def test_other_modes_ignore_annotations_with_a_note(mode: str) -> None:
     notes: list[str] = []
 
-    assert find({"cdi.k8s.io/a": "v.com/gpu=0"}, configured(mode), notes) is None
+    assert requested({"cdi.k8s.io/a": "v.com/gpu=0"}, configured(mode), notes) is None
     assert notes == [f"annotation cdi.k8s.io/a is ignored: mode {mode} reads no annotations"]
 
 
 @pytest.mark.parametrize("word", ["0", "all", "void", "v.com/gpu"])
 def test_mode_auto_takes_cdi_names_only(word: str) -> None:
     with pytest.raises(RequestError, match=r"^annotation cdi.k8s.io/a asks for"):
-        find({"cdi.k8s.io/a": word}, configured(), [])
+        requested({"cdi.k8s.io/a": word}, configured(), [])
 
 
 def test_mode_cdi_takes_plain_words_too() -> None:
-    assert find({"cdi.k8s.io/a": "0,all"}, configured("cdi"), []) == (
+    assert requested({"cdi.k8s.io/a": "0,all"}, configured("cdi"), []) == (
         "annotation cdi.k8s.io/a",
         ["0", "all"],
     )
@@ -76,4 +76,4 @@ def test_mode_cdi_takes_plain_words_too() -> None:
 
 def test_a_huge_annotation_is_refused() -> None:
     with pytest.raises(RequestError, match="characters long"):
-        find({"cdi.k8s.io/a": "x" * 70000}, configured(), [])
+        requested({"cdi.k8s.io/a": "x" * 70000}, configured(), [])

@@ -156,7 +156,7 @@ def test_what_else_is_asked_for_is_said(container: Container) -> None:
     container.outcome(config, f"{VISIBLE_DEVICES}={value}")
 
     assert container.origin is not None
-    (step,) = container.origin.steps
+    (step,) = container.origin.results
     assert step.why == (
         "asks-for: it asks for devices, gds besides management, which counts against it"
     )
@@ -434,7 +434,7 @@ def test_a_user_who_cannot_be_learned_counts_against_the_container(
 
     assert outcome == "ignore"
     assert container.origin is not None
-    why = container.origin.steps[0].why
+    why = container.origin.results[0].why
     assert why == "users: the host user is not known, which counts against it"
 
 
@@ -527,7 +527,7 @@ def test_two_names_of_a_device_are_one_device() -> None:
 class OfAnother(Container):
     """On a host whose spec, another vendor's, names devices by their PCI bus ids alone."""
 
-    def known_as(self, request: Request, name: str) -> list[list[str]] | None:
+    def aliases(self, request: Request, name: str) -> list[list[str]] | None:
         del self, request
         return [[name]]
 

@@ -79,7 +79,7 @@ def test_the_first_rule_that_holds_decides(container: Container) -> None:
     assert request is not None
     assert notes == ["policy rule 'this' allows it: by: NVIDIA_VISIBLE_DEVICES"]
     assert container.origin is not None
-    assert [(step.rule, step.holds, step.why) for step in container.origin.steps] == [
+    assert [(step.rule, step.holds, step.why) for step in container.origin.results] == [
         ("not this", False, "by: NVIDIA_VISIBLE_DEVICES is env and image-env"),
         ("this", True, "by: NVIDIA_VISIBLE_DEVICES"),
     ]

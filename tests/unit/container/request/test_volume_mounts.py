@@ -7,8 +7,9 @@ import posixpath
 
 import pytest
 
-from nvct.container.request.volume_mounts import clean, devices, imex_channels
+from nvct.container.request.volume_mounts import devices, imex_channels
 from nvct.errors import RequestError
+from nvct.oci.bundle import clean
 
 ROOT = "/var/run/nvidia-container-devices"
 
