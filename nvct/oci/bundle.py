@@ -206,7 +206,7 @@ def clean(path: str) -> str:
     return ("/" if rooted else "") + "/".join(parts) or "."
 
 
-def mount_point(destination: str) -> str:
+def mount_target(destination: str) -> str:
     """Return the destination of a mount as a clean absolute path; runtimes add a missing slash."""
     return clean(destination if destination[:1] == "/" else f"/{destination}")
 

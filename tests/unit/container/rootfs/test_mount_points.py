@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.container.rootfs.mount_points import is_engines
+from nvct.container.rootfs.mount_points import is_private
 from nvct.linux import constants as c
 from nvct.linux.kernel import KERNEL
 from nvct.linux.root import Root
@@ -44,7 +44,7 @@ class Lab:
 
     def is_own(self) -> bool:
         with Root.open(str(self.root)) as root:
-            return is_engines(root, str(self.bundle), KERNEL)
+            return is_private(root, str(self.bundle), KERNEL)
 
     def plain(self) -> None:
         _mkdir(self.root)
