@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import signal
 import stat
@@ -35,7 +34,6 @@ def test_a_file_is_written_through_every_call(kernel: Kernel, tmp_path: Path) ->
     fd = kernel.open("sub/a", os.O_RDWR | os.O_CREAT, 0o600, dir_fd=folder)
     assert not os.get_inheritable(fd)
     assert kernel.write(fd, b"hello") == 5
-    kernel.ftruncate(fd, 4)
     kernel.fchmod(fd, 0o640)
     kernel.fchown(fd, -1, -1)
     kernel.fsync(fd)
@@ -47,7 +45,7 @@ def test_a_file_is_written_through_every_call(kernel: Kernel, tmp_path: Path) ->
     kernel.chmod("soft", 0o600, dir_fd=folder)
     assert os.stat("hard", dir_fd=folder).st_mode == stat.S_IFREG | 0o600
     again = kernel.open(str(tmp_path / "soft"), os.O_RDONLY)
-    assert kernel.read(again, 99) == b"hell"
+    assert kernel.read(again, 99) == b"hello"
     kernel.close(again)
     kernel.unlink("soft", dir_fd=folder)
     kernel.rmdir("sub", dir_fd=folder)
@@ -73,17 +71,6 @@ def test_an_o_path_descriptor_is_reopened_though_its_name_is_gone(
     assert os.read(again, 99) == b"first"
     os.close(again)
     os.close(fd)
-
-
-def test_a_memfd_can_be_sealed(kernel: Kernel) -> None:
-    fd = kernel.memfd_create("part", c.MFD_CLOEXEC | c.MFD_ALLOW_SEALING)
-    kernel.write(fd, b"x")
-    fcntl.fcntl(
-        fd, c.F_ADD_SEALS, c.F_SEAL_WRITE | c.F_SEAL_GROW | c.F_SEAL_SHRINK | c.F_SEAL_SEAL
-    )
-    with pytest.raises(PermissionError):
-        kernel.write(fd, b"y")
-    kernel.close(fd)
 
 
 def test_openat2_keeps_inside_the_root_and_refuses_links_when_told(
@@ -114,8 +101,6 @@ def test_errors_name_the_path(kernel: Kernel, tmp_path: Path) -> None:
         (kernel.mount, "none", missing, "tmpfs"),
         (kernel.umount2, missing),
         (kernel.pivot_root, missing, "/"),
-        (kernel.chroot, missing),
-        (kernel.chdir, missing),
         (kernel.unlink, missing),
         (partial(kernel.mount_setattr, attr_set=c.MOUNT_ATTR_RDONLY), -100, missing, 0),
     ]
@@ -176,7 +161,7 @@ def test_a_root_is_pivoted_into(kernel: Kernel, tmp_path: Path) -> None:
     def child() -> None:
         kernel.mount("none", str(tmp_path), "tmpfs", c.MS_NOSUID | c.MS_NODEV, "size=64k,mode=700")
         (tmp_path / "proof").touch()
-        kernel.chdir(str(tmp_path))
+        os.chdir(tmp_path)
         kernel.pivot_root(".", ".")
         kernel.umount2(".", c.MNT_DETACH)
         assert os.listdir("/") == ["proof"]
