@@ -11,7 +11,7 @@ from nvct.errors import DocumentError
 from nvct.oci import jsontext
 from nvct.oci.jsontext import ELEMENTS, Document
 
-WANT: jsontext.Want = {
+WANT: jsontext.Schema = {
     "a": {"list": ELEMENTS, "deep": {"list": ELEMENTS, "value": None}},
     "list": ELEMENTS,
     "value": None,
