@@ -53,10 +53,10 @@ def number(name: str, machine: str = "") -> int:
             f"system calls of a {machine} machine are not known",
             hint="x86_64 and aarch64 are supported",
         )
-    found = _NEWER.get(name) or table.get(name)
-    if found is None:
+    nr = _NEWER.get(name) or table.get(name)
+    if nr is None:
         raise HostError(f"system call {name} has no known number on {machine}")
-    return found
+    return nr
 
 
 def syscall(nr: int, *args: Argument) -> int:

@@ -94,10 +94,10 @@ class Bundle:
     @property
     def annotations(self) -> dict[str, str]:
         """The annotations whose values are strings."""
-        found = self.document.value(("annotations",))
-        if not isinstance(found, dict):
+        members = self.document.value(("annotations",))
+        if not isinstance(members, dict):
             return {}
-        return {k: v for k, v in found.items() if isinstance(v, str)}
+        return {k: v for k, v in members.items() if isinstance(v, str)}
 
     @property
     def bounding(self) -> list[str]:
@@ -108,12 +108,12 @@ class Bundle:
         """
         if self.has_user_namespace() or any(map(self.objects, MAPPINGS)):
             return []
-        found = self.document.value(("process", "capabilities", "bounding"))
-        if found is None:
-            found = self.document.value(("process", "capabilities"))
-        if not isinstance(found, list):
+        capabilities = self.document.value(("process", "capabilities", "bounding"))
+        if capabilities is None:
+            capabilities = self.document.value(("process", "capabilities"))
+        if not isinstance(capabilities, list):
             return []
-        return [v for v in found if isinstance(v, str)]
+        return [v for v in capabilities if isinstance(v, str)]
 
     def process_id(self, member: str) -> int:
         """Return process.user.uid or .gid, default 0."""

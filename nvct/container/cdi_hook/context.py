@@ -181,7 +181,7 @@ def _text(value: jsontext.Json, key: str, source: str) -> str:
     return member
 
 
-def read_object(source: str | int, what: str) -> dict[str, jsontext.Json]:
+def read_object(source: str | int, kind: str) -> dict[str, jsontext.Json]:
     """Read a JSON object from a file's path or from a descriptor."""
     label = "the container's state" if isinstance(source, int) else source
     try:
@@ -190,7 +190,7 @@ def read_object(source: str | int, what: str) -> dict[str, jsontext.Json]:
         else:
             from nvct.linux.files import read_bytes
 
-            data = read_bytes(source, STATE_LIMIT if what == "state" else CONFIG_LIMIT)
+            data = read_bytes(source, STATE_LIMIT if kind == "state" else CONFIG_LIMIT)
         value = jsontext.parse(data.decode("utf-8", "surrogateescape"), label)
     except OSError as error:
         raise BundleError(f"cannot read {label}: {error.strerror}", hint=STATE_HINT) from error

@@ -65,8 +65,8 @@ def main(argv: list[str], stdin_fd: int = 0, *, program: str = PROGRAM) -> int:
     except NvctError as error:
         _say(errors.line(program, error))
     except OSError as error:
-        what = f"cannot use {error.filename}" if error.filename is not None else "system error"
-        _say(errors.line(program, NvctError(f"{what}: {error.strerror}")))
+        problem = f"cannot use {error.filename}" if error.filename is not None else "system error"
+        _say(errors.line(program, NvctError(f"{problem}: {error.strerror}")))
     except Exception as error:
         if "--debug" in argv or "-d" in argv:
             raise

@@ -49,11 +49,11 @@ class MountTargets:
         try:
             inside = posix.readlink(f"{proc_root}/self/fd/{root.fd}").rstrip("/") + "/"
             data = read_bytes(f"{proc_root}/self/mountinfo", MOUNTINFO_LIMIT)
-            found = targets(data.decode("utf-8", "surrogateescape"))
+            mounted = targets(data.decode("utf-8", "surrogateescape"))
         except (OSError, DocumentError):
             return cls([])
         start = len(inside) - 1
-        return cls([target[start:] for target in found if target.startswith(inside)])
+        return cls([target[start:] for target in mounted if target.startswith(inside)])
 
     def names_in(self, folder: str) -> set[str] | None:
         """Return the names mounted in a folder; None if the whole folder must be read.
@@ -130,18 +130,18 @@ class _Reader:
         """
         if name in self._cache:
             return self._cache[name]
-        found = None
+        library = None
         # A link to a name in the same folder needs no path walk.
         target = link_text(name, self._folder_root.fd) if name in self.links else None
         if target is not None and target in self.names and depth < LINK_LIMIT:
-            found = self.read(target, depth + 1)
+            library = self.read(target, depth + 1)
         else:
             try:
-                found = self._read_file(name, target)
+                library = self._read_file(name, target)
             except (UnsafePathError, ElfError, OSError):
-                found = None  # linker scripts, FIFOs and so on: not loadable
-        self._cache[name] = found
-        return found
+                library = None  # linker scripts, FIFOs and so on: not loadable
+        self._cache[name] = library
+        return library
 
     def _read_file(self, name: str, target: str | None) -> tuple[str, str] | None:
         if target is None:

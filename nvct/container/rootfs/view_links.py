@@ -75,11 +75,11 @@ def left_behind(root: Root, folders: Iterable[str], kept: Iterable[str] = ()) ->
     for library in (linker.library_folder(root), linker.library_folder_32(root)):
         searched += [library + below for below in BELOW if library]
     keep = set(kept)
-    found: list[str] = []
+    links: list[str] = []
     entries_left = ENTRY_LIMIT
     for folder in dict.fromkeys(searched):
-        entries_left -= _add_into_views(root, folder, found, entries_left)
-    return [path for path in found if path not in keep]
+        entries_left -= _add_into_views(root, folder, links, entries_left)
+    return [path for path in links if path not in keep]
 
 
 def _has_files(root: Root, path: str, *ours: str) -> bool:
@@ -89,13 +89,13 @@ def _has_files(root: Root, path: str, *ours: str) -> bool:
         return True
 
 
-def _add_into_views(root: Root, folder: str, found: list[str], limit: int) -> int:
+def _add_into_views(root: Root, folder: str, links: list[str], limit: int) -> int:
     """Append the links of a folder that lead into views, to files of the same name.
 
     Args:
         root: of the container.
         folder: a path in it.
-        found: receives the paths, at most LINK_LIMIT.
+        links: receives the paths, at most LINK_LIMIT.
         limit: maximum number of inspected names.
 
     Returns:
@@ -109,11 +109,11 @@ def _add_into_views(root: Root, folder: str, found: list[str], limit: int) -> in
         with entries(fd) as listed:
             for entry in listed:
                 number += 1
-                if number > limit or len(found) >= LINK_LIMIT:
+                if number > limit or len(links) >= LINK_LIMIT:
                     break
                 text = link_text(entry.name, fd) if entry.is_symlink() else None
                 if text and text.startswith(TARGETS) and text.endswith(f"/{entry.name}"):
-                    found.append(f"{folder}/{entry.name}")
+                    links.append(f"{folder}/{entry.name}")
     except OSError:  # not a directory
         return number
     finally:
