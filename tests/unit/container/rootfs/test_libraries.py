@@ -70,7 +70,7 @@ def test_of_two_files_with_one_soname_the_later_version_wins(container: Containe
     assert found_in(container, "/drv")["x86_64"] == [("libcuda.so.1", "/drv/libcuda.so.580.10")]
 
 
-def test_libraries_are_told_apart_by_machine(container: Container) -> None:
+def test_libraries_are_grouped_by_machine(container: Container) -> None:
     container.library("/drv/liba.so", "liba.so")
     container.library("/drv/libb.so", "libb.so", "i386")
     container.library("/drv/libc.so", "libc.so", "aarch64")
@@ -111,7 +111,7 @@ def test_a_soname_that_is_a_path_loses_it(container: Container) -> None:
     assert found_in(container, "/drv")["x86_64"] == [("libx.so.1", "/drv/libx.so")]
 
 
-def test_only_what_is_mounted_and_named_after_it_is_read(container: Container) -> None:
+def test_only_mounted_files_and_files_of_their_names_are_read(container: Container) -> None:
     for name in ("libz.so.1", "libcuda.so.580.1", "libssl.so.3"):
         container.library(f"/usr/lib/{name}", name)
     container.link("/usr/lib/libcuda.so.1", "libcuda.so.580.1")
@@ -190,5 +190,5 @@ def test_too_many_libraries_are_cut_short_with_a_warning(container: Container) -
         ("cuda.so.1", False), ("ld-linux.so.2", False), ("libcuda.a", False),
     ],
 )  # fmt: skip
-def test_libraries_are_told_by_their_names(name: str, verdict: bool) -> None:  # noqa: FBT001  a table
+def test_libraries_are_recognized_by_their_names(name: str, verdict: bool) -> None:  # noqa: FBT001  a table
     assert libraries.is_library(name) is verdict

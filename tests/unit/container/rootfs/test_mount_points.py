@@ -207,7 +207,7 @@ OTHERS: dict[str, Callable[[Lab], None]] = {
     [pytest.param(make, True, id=name) for name, make in OWN.items()]
     + [pytest.param(make, False, id=name) for name, make in OTHERS.items()],
 )
-def test_what_the_engine_made_for_the_container_is_its_own(
+def test_a_root_that_the_engine_made_for_the_container_is_private(
     tmp_path: Path, make: Callable[[Lab], None], *, own: bool
 ) -> None:
     def check() -> None:
