@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error that nvct raises on purpose, and the one way to print one.
+"""The exceptions of nvct, and the form in which programs print them.
 
 ::
 
     NvctError
     ├── UsageError                     wrong option or combination; exit status 2
-    ├── RequestError                   the container may not have, or misspelt, what it asks for
+    ├── RequestError                   the request is malformed or not allowed
     │   ├── UnknownDeviceError
     │   ├── NotPermittedError
     │   └── RequirementError
@@ -13,16 +13,16 @@
     │   ├── DriverNotFoundError
     │   ├── NvmlError
     │   ├── StaleSpecError             a CDI spec no longer describes the host
-    │   └── EngineError                a container engine refuses its configuration or stays away
+    │   └── EngineError                a container engine refuses its configuration or is down
     ├── DocumentError                  a file is malformed or of an unknown version
     │   ├── BundleError
     │   ├── CdiSpecError
     │   ├── CdiConflictError
     │   ├── ConfigError
-    │   ├── EngineConfigError          the same, of a container engine
+    │   ├── EngineConfigError          a container engine's configuration
     │   └── ElfError  LdCacheError
-    ├── UnsafePathError                a path in a container leaves its root, or is no regular file
-    ├── ContainerNotPossibleError      this machine does not let containers run (simulation, demo)
+    ├── UnsafePathError                a path leaves a container's root, or is not a regular file
+    ├── ContainerNotPossibleError      this machine cannot run containers (simulation, demo)
     └── RuntimeNotFoundError           no low-level runtime; exit status 127
 
 Contract: imports nothing; the hot side loads it before anything else.
@@ -32,11 +32,11 @@ LINE_LIMIT = 200
 
 
 class NvctError(Exception):
-    """One sentence about what is wrong, and a hint about what to do.
+    """An error with a message and a hint.
 
     Attributes:
-        message: lower case start, no full stop, with the value and the path concerned.
-        hint: what to do, or "" where there is nothing to say.
+        message: starts in lower case, without full stop, with the value and the path.
+        hint: how to correct the error, or "".
         code: stable kebab-case reference.
         exit_status: of the program that ends with this error.
     """
@@ -45,7 +45,6 @@ class NvctError(Exception):
     exit_status = 1
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        """Keep message and hint; both are shown, the message is shortened first."""
         super().__init__(message)
         self.message = message
         self.hint = hint
@@ -59,19 +58,19 @@ class UsageError(NvctError):
 
 
 class RequestError(NvctError):
-    """The container may not have, or misspelt, what it asks for."""
+    """The request of a container is malformed or not allowed."""
 
     code = "bad-request"
 
 
 class UnknownDeviceError(RequestError):
-    """A device was asked for that this node does not have."""
+    """A requested device does not exist on this node."""
 
     code = "unknown-device"
 
 
 class NotPermittedError(RequestError):
-    """The container is not allowed what it asks for."""
+    """The container is not allowed to have what it requests."""
 
     code = "not-permitted"
 
@@ -83,7 +82,7 @@ class RequirementError(RequestError):
 
 
 class HostError(NvctError):
-    """This machine lacks something that the work needs."""
+    """This machine lacks something that is required."""
 
     code = "host"
 
@@ -95,7 +94,7 @@ class DriverNotFoundError(HostError):
 
 
 class NvmlError(HostError):
-    """NVML refused."""
+    """An NVML call failed."""
 
     code = "nvml"
 
@@ -107,7 +106,7 @@ class StaleSpecError(HostError):
 
 
 class EngineError(HostError):
-    """A container engine refuses its configuration, or does not come back with it."""
+    """A container engine refuses its configuration, or does not start with it."""
 
     code = "engine"
 
@@ -137,7 +136,7 @@ class CdiConflictError(DocumentError):
 
 
 class ConfigError(DocumentError):
-    """config.toml is malformed or holds a value that cannot be used."""
+    """config.toml is malformed or has a value that is not valid."""
 
     code = "bad-config"
 
@@ -149,7 +148,7 @@ class EngineConfigError(DocumentError):
 
 
 class ElfError(DocumentError):
-    """A file is no ELF file, or a damaged one."""
+    """A file is not an ELF file, or damaged."""
 
     code = "bad-elf"
 
@@ -161,13 +160,13 @@ class LdCacheError(DocumentError):
 
 
 class UnsafePathError(NvctError):
-    """A path inside a container leaves its root or is not what it has to be."""
+    """A path in a container leaves its root or has the wrong file type."""
 
     code = "unsafe-path"
 
 
 class ContainerNotPossibleError(NvctError):
-    """This machine does not let containers run."""
+    """This machine cannot run containers."""
 
     code = "no-containers"
 
@@ -180,17 +179,17 @@ class RuntimeNotFoundError(NvctError):
 
 
 def unexpected(error: Exception) -> NvctError:
-    """Return what nobody expected as an error that asks to be reported."""
-    made = NvctError(
+    """Return an NvctError for an unexpected exception; its hint asks for a report."""
+    unknown = NvctError(
         f"unexpected {type(error).__name__}: {error}",
         hint="please report it; NVCT_DEBUG=1 shows more",
     )
-    made.code = "bug"
-    return made
+    unknown.code = "bug"
+    return unknown
 
 
-def told(error: NvctError) -> dict[str, str]:
-    """Return an error as plain strings, of which another process makes it again."""
+def to_dict(error: NvctError) -> dict[str, str]:
+    """Return an error as strings, for another process."""
     return {
         "class": type(error).__name__,
         "message": error.message,
@@ -199,31 +198,31 @@ def told(error: NvctError) -> dict[str, str]:
     }
 
 
-def rebuilt(said: object) -> NvctError:
-    """Make an error again of what `told` says of it, of the same class where there is one."""
-    if not isinstance(said, dict):
-        said = {}
-    made = globals().get(str(said.get("class")))
-    if not (isinstance(made, type) and issubclass(made, NvctError)):
-        made = NvctError
-    error = made(str(said.get("message")), hint=str(said.get("hint", "")))
-    if isinstance(said.get("code"), str):
-        error.code = said["code"]
+def from_dict(members: object) -> NvctError:
+    """Return the error of a result of `to_dict`; of class NvctError if its class is unknown."""
+    if not isinstance(members, dict):
+        members = {}
+    error_class = globals().get(str(members.get("class")))
+    if not (isinstance(error_class, type) and issubclass(error_class, NvctError)):
+        error_class = NvctError
+    error = error_class(str(members.get("message")), hint=str(members.get("hint", "")))
+    if isinstance(members.get("code"), str):
+        error.code = members["code"]
     return error
 
 
 def printable(text: str) -> str:
-    """Return text on one line: control characters, which may be an attacker's, as escapes."""
+    """Return text on one line, with escapes for control characters."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def line(program: str, error: NvctError) -> str:
-    """Render an error as the one line that users see, of at most LINE_LIMIT characters.
+    """Return an error as one line for users, of at most LINE_LIMIT characters.
 
-    The form is ``program: message; hint [code]``. A message that is too long loses its middle,
-    never the code, and the hint only where it takes most of the line by itself.
+    The form is ``program: message; hint [code]``. A long message is shortened in its middle; a
+    hint only if it takes most of the line; the code never.
     """
     head = f"{shortened(printable(program), 40)}: "
     code = f" [{error.code}]"
@@ -233,8 +232,8 @@ def line(program: str, error: NvctError) -> str:
 
 
 def shortened(text: str, room: int) -> str:
-    """Return a text of at most `room` characters: a longer one loses its middle."""
+    """Return a text shortened to `room` characters by removing its middle."""
     if len(text) <= room:
         return text
-    behind = (room - 3) // 3
-    return text[: room - 3 - behind] + "..." + text[len(text) - behind :]
+    tail = (room - 3) // 3
+    return text[: room - 3 - tail] + "..." + text[len(text) - tail :]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every well-known path, named once. Imports nothing: the hot side reads it.
+"""Constants for well-known paths and names. Imports nothing, because the hot side uses it.
 
-The names and values are the incumbent's where users rely on them (nvidia-container-toolkit v1.20).
+Values that users rely on are those of the incumbent (nvidia-container-toolkit v1.20).
 """
 
 CDI_STATIC_DIR = "/etc/cdi"
@@ -12,7 +12,7 @@ CONFIG_FILE = "/etc/nvidia-container-runtime/config.toml"
 CONFIG_NAME = "nvidia-container-runtime/config.toml"
 CONFIG_ENV = "NVIDIA_CTK_CONFIG_FILE_PATH"
 OWN_CONFIG_ENV = "NVCT_CONFIG_FILE_PATH"
-"""The same for `nvidia-container-cli configure`, whose NVIDIA_* may be those of an image."""
+"""For `nvidia-container-cli configure`, whose variables NVIDIA_* may come from an image."""
 
 RUN_DIR = "/run/nvct"
 RUN_DIR_ENV = "NVCT_RUN_DIR"
@@ -27,10 +27,10 @@ LOCK_FILE = "lock"
 FARM_DIR = "/var/lib/nvct/farm"
 
 COMPAT_FOLDER = "/usr/local/cuda/compat"
-"""Where CUDA images have their forward compatibility libraries."""
+"""The folder of forward compatibility libraries in CUDA images."""
 
 SIM_DEV_ENV = "NVCT_SIM_DEV"
-"""Where the simulated NVML finds the device nodes of a node that is not attached (nvct.sim)."""
+"""The folder of device nodes for the simulated NVML, if no node is attached (nvct.sim)."""
 
 GPU_KIND = "nvidia.com/gpu"
 """The CDI kind of NVIDIA GPUs."""

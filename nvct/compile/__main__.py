@@ -11,7 +11,7 @@ import sys
 import traceback
 
 from nvct.compile import refresh as compiled
-from nvct.errors import NvctError, UsageError, told, unexpected
+from nvct.errors import NvctError, UsageError, to_dict, unexpected
 from nvct.oci import jsontext
 
 
@@ -45,12 +45,12 @@ def main() -> int:
         text = jsontext.dumps(answer(sys.argv[1:]))
         status = 0
     except NvctError as error:
-        text = jsontext.dumps({"error": told(error)})
+        text = jsontext.dumps({"error": to_dict(error)})
         status = error.exit_status
     except Exception as error:
         if "NVCT_DEBUG" in os.environ:
             traceback.print_exc()
-        text = jsontext.dumps({"error": told(unexpected(error))})
+        text = jsontext.dumps({"error": to_dict(unexpected(error))})
         status = 1
     sys.stdout.write(text + "\n")
     return status

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The config.toml that a node starts with: what holds without one, and what else can be said.
+"""The default config.toml, with all defaults and commented examples.
 
-Cold. Keys, order and commented examples are those of `nvidia-ctk config default` of
-nvidia-container-toolkit v1.20; the last table is ours. Contract: reading it gives the defaults.
+Cold. Keys, order and examples are those of `nvidia-ctk config default` of nvidia-container-toolkit
+v1.20; the last table is ours. Contract: parsing it gives the default Config.
 """
 
 TEXT = """\

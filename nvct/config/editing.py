@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes to the text of a config.toml: everything else in it stays, comments and order included.
+"""Edits the text of a config.toml; comments, order and all other text are preserved.
 
-Cold. `--set KEY[=VALUE]` of `nvidia-ctk config`, by the rules of nvidia-container-toolkit v1.20,
-but for its bug that a list with commas cannot be given. A key that stands there as a comment
-(`#root = "/run/nvidia/driver"`) is written in that place.
+Cold. Implements `--set KEY[=VALUE]` of `nvidia-ctk config` with the rules of
+nvidia-container-toolkit v1.20, without its bug in lists with commas. A key that exists as comment
+(`#root = "/run/nvidia/driver"`) replaces the comment.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Setting:
 
 
 def parse(words: list[str], separator: str = SEPARATOR) -> list[Setting]:
-    """Read the values of --set.
+    """Parse the values of --set.
 
-    A word may hold several settings between commas, as the incumbent's command line splits them;
-    what stands behind a comma and names no key belongs to the value before it.
+    A word may contain several settings separated by commas, as in the incumbent; text after a
+    comma that does not start with a key belongs to the previous value.
 
     Raises:
-        UsageError: a key is unknown, a table, or its value does not fit.
+        UsageError: a key is unknown or a table, or its value has the wrong type.
     """
     return [_setting(word, separator) for text in words for word in _split(text)]
 
@@ -99,15 +99,15 @@ def _list(value: str, separator: str) -> list[str]:
 
 
 def change(text: str, settings: list[Setting], path: str) -> str:
-    """Return the text with settings made.
+    """Return the text with new settings.
 
     Args:
         text: of a config.toml.
-        settings: in order; the last one for a key holds.
+        settings: in order; the last one of a key wins.
         path: of the file, for errors.
 
     Raises:
-        ConfigError: the text is no TOML, or no container could be created with the outcome.
+        ConfigError: the text is not TOML, or no container can be created with the result.
     """
     _read(text, path)
     for setting in settings:
@@ -118,35 +118,35 @@ def change(text: str, settings: list[Setting], path: str) -> str:
 
 
 def complete(text: str, path: str) -> str:
-    """Return the default file with all that a text sets; a text that lacks no key as it is.
+    """Return the default file with the keys of a text; a text with all keys unchanged.
 
-    As the incumbent, which prints what holds: scripts read keys from there.
+    The incumbent also prints all effective values, and scripts read them.
 
     Raises:
-        ConfigError: the text is no TOML.
+        ConfigError: the text is not TOML.
     """
     import tomlkit
 
     _read(text, path)
-    said = leaves(text)
-    if leaves(default.TEXT).keys() <= said.keys():
+    current = leaves(text)
+    if leaves(default.TEXT).keys() <= current.keys():
         return text
-    made = default.TEXT
-    for key, value in said.items():
-        at = _commented(made, key)
+    completed = default.TEXT
+    for key, value in current.items():
+        at = _commented(completed, key)
         if at is not None and isinstance(value, bool | str | list):
-            made = _uncomment(made, at, Setting(key=key, value=value))
-    document = tomlkit.parse(made)
+            completed = _uncomment(completed, at, Setting(key=key, value=value))
+    document = tomlkit.parse(completed)
     _merge(document, tomlkit.parse(text))
     return tomlkit.dumps(document)
 
 
 def _merge(into: Table, table: Table) -> None:
-    """Set in one table what another one sets."""
+    """Copy the values of a table into another one."""
     for name, value in table.items():
-        there = into.get(name)
-        if isinstance(value, dict) and isinstance(there, dict):
-            _merge(there, value)
+        existing = into.get(name)
+        if isinstance(value, dict) and isinstance(existing, dict):
+            _merge(existing, value)
         else:
             into[name] = value
 
@@ -171,12 +171,12 @@ def _change(text: str, setting: Setting, path: str) -> str:
 
 
 def _find(document: TOMLDocument, key: str) -> object:
-    found: object = document
+    value: object = document
     for name in key.split("."):
-        if not isinstance(found, dict) or name not in found:
+        if not isinstance(value, dict) or name not in value:
             return None
-        found = found[name]
-    return found
+        value = value[name]
+    return value
 
 
 def _edit(document: TOMLDocument, setting: Setting) -> str:
@@ -198,7 +198,7 @@ def _edit(document: TOMLDocument, setting: Setting) -> str:
 
 
 def lines(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield (line index, table, line) for each line of a config.toml, multi-line strings aside."""
+    """Yield (line index, table, line) of a config.toml; multi-line strings are not recognized."""
     table = ""
     for number, line in enumerate(text.splitlines(keepends=True)):
         header = _HEADER.match(line)
@@ -208,18 +208,18 @@ def lines(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def line_of(text: str, key: str) -> int | None:
-    """Return the number of the line, from 1, that sets a key; None if it is not to be found."""
+    """Return the number, from 1, of the line that sets a key; None if there is none."""
     for number, table, line in lines(text):
-        found = _KEY.match(line)
-        if found and f"{table}.{found[1]}".lstrip(".") == key:
+        match = _KEY.match(line)
+        if match and f"{table}.{match[1]}".lstrip(".") == key:
             return number + 1
     return None
 
 
 def _commented(text: str, key: str) -> int | None:
     for number, table, line in lines(text):
-        found = _COMMENTED.match(line)
-        if found and f"{table}.{found[1]}".lstrip(".") == key:
+        match = _COMMENTED.match(line)
+        if match and f"{table}.{match[1]}".lstrip(".") == key:
             return number
     return None
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads config.toml into a Config. Cold: TOML costs more than the whole create lane may.
+"""Parses config.toml into a Config. Cold: a TOML parser is too slow for the create lane.
 
-The file overlays the defaults key by key; keys that nobody knows are ignored, as the incumbent
-does (nvidia-container-toolkit v1.20), but a value of the wrong type is an error.
+The file overrides the defaults key by key. Unknown keys are ignored, as in the incumbent
+(nvidia-container-toolkit v1.20), but a value of the wrong type is an error.
 """
 
 from __future__ import annotations
@@ -72,29 +72,29 @@ KEYS: dict[str, str] = {
     "nvct.sys-root": "sys_root",
     "nvct.plain-nodes": "plain_nodes",
 }
-"""Every key that is read: where it stands in the file, and its attribute of Config."""
+"""Every supported key: its path in the file, and its attribute of Config."""
 
 POLICY = "nvct.policy"
-"""A table that is read as a whole, and strictly: see `rules`."""
+"""A table that `rules` parses as a whole."""
 
 COMMA_LISTS = ("swarm_resource", "supported_driver_capabilities")
-"""Attributes that are lists, but strings with commas in the file."""
+"""List attributes whose file values are strings with commas."""
 
 SWITCHES = ("params_mask",)
-"""Attributes that are strings, but may be true or false in the file."""
+"""String attributes whose file values may be true or false."""
 
 _ABSENT = object()
 
 
 def load(path: str, *, required: bool = False) -> Config:
-    """Read a config.toml; without the file, the defaults hold.
+    """Return the configuration in a config.toml; the default one if the file does not exist.
 
     Args:
         path: of the file.
-        required: make a missing file an error.
+        required: a missing file is an error.
 
     Raises:
-        ConfigError: the file cannot be read, is no TOML, or holds a value of the wrong type.
+        ConfigError: the file cannot be read, is not TOML, or has a value of the wrong type.
     """
     data = read(path)
     if data is None:
@@ -105,10 +105,10 @@ def load(path: str, *, required: bool = False) -> Config:
 
 
 def read(path: str) -> bytes | None:
-    """Return the bytes of a config.toml, None where there is none; /dev/null is an empty one.
+    """Return the bytes of a config.toml, None if absent; /dev/null counts as empty.
 
     Raises:
-        ConfigError: it cannot be read, is too large, or no regular file.
+        ConfigError: it cannot be read, is too large, or is not a regular file.
     """
     if path == os.devnull:
         return b""
@@ -120,17 +120,17 @@ def read(path: str) -> bytes | None:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror}", hint="make it a file that root can read"
         ) from error
-    except DocumentError as error:  # a FIFO, say, which would keep every create waiting
+    except DocumentError as error:  # for example a FIFO, which would block every create
         raise ConfigError(error.message, hint="put a file of settings there") from error
 
 
 def sets(text: str, key: str) -> bool:
-    """Return whether the text of a config.toml, which is valid, sets a key of KEYS."""
+    """Report whether the text of a valid config.toml sets a key of KEYS."""
     return _find(_parse(text), key, "") is not _ABSENT
 
 
 def leaves(text: str) -> dict[str, object]:
-    """Return the keys that the text of a config.toml, which is valid, sets; the policy is one."""
+    """Return key -> value of the text of a valid config.toml; the policy is one key."""
 
     def walk(table: dict[str, object], before: str) -> Iterator[tuple[str, object]]:
         for name, value in table.items():
@@ -144,7 +144,7 @@ def leaves(text: str) -> dict[str, object]:
 
 
 def from_toml(data: bytes, path: str) -> Config:
-    """Make a Config from the bytes of a config.toml.
+    """Return the configuration in the bytes of a config.toml.
 
     Raises:
         ConfigError: as `load`.
@@ -166,14 +166,14 @@ def from_toml(data: bytes, path: str) -> Config:
 
 
 def _parse(text: str) -> dict[str, object]:
-    # tomli is the same parser for Python 3.10.
+    # tomli is the same parser, for Python 3.10.
     toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     document: dict[str, object] = toml.loads(text)
     return document
 
 
 def _find(document: dict[str, object], key: str, path: str) -> object:
-    """Return the value at a dotted key, or _ABSENT."""
+    """Return the value of a dotted key, or _ABSENT."""
     *tables, last = key.split(".")
     table = document
     for depth, name in enumerate(tables):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What config.toml can say, with the defaults that hold where it says nothing.
+"""The configuration: the keys of config.toml and their defaults.
 
-Hot: the create lane gets a Config from the compiled form (`Config.from_dict`), never from TOML.
-Keys and defaults are nvidia-container-toolkit v1.20's; those of the table [nvct] are ours.
-Contract: one attribute per key, of the default's type; "" stands for "not set"; lists are tuples
-of str, and nothing is changed once it is there. Nothing here reads a file or the environment.
+Hot: the create lane gets a Config from its compiled form (`Config.from_dict`), never from TOML.
+Keys and defaults are those of nvidia-container-toolkit v1.20; those of the table [nvct] are ours.
+Contract: one attribute per key, with the type of its default; "" means "not set"; lists are tuples
+of str. A Config never changes. This module reads neither files nor the environment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MODES = ("auto", "jit-cdi", "cdi", "csv", "legacy")
 LAYOUTS = ("auto", "classic", "farm")
 SWITCHES = ("auto", "true", "false")
 COMPAT_OTHERS = ("disabled", "ldconfig", "mount")
-"""Values of cuda-compat-mode beside hook."""
+"""Values of cuda-compat-mode besides hook."""
 LOG_LEVELS = ("panic", "fatal", "error", "warn", "warning", "info", "debug", "trace")
 DRIVER_CAPABILITIES = (
     "compat32", "compute", "display", "graphics", "ngx", "utility", "video",
@@ -37,26 +37,26 @@ class Config:
     """The configuration of the shim, the hooks and the generator.
 
     Attributes:
-        path: the file it was read from, "" if there was none.
-        warnings: sentences about values that were replaced, for the log.
+        path: of the file, "" if there is none.
+        warnings: messages about replaced values, for the log.
         disable_require, swarm_resource, accept_envvar_when_unprivileged, accept_volume_mounts,
         supported_driver_capabilities: top level ("all" is expanded, unknown names are kept).
         driver_root: nvidia-container-cli.root, "/" when unset; never ends in a slash otherwise.
         cli_*: the other keys of nvidia-container-cli.
         ctk_path: nvidia-ctk.path.
         debug: nvidia-container-runtime.debug, "" when off (unset, empty or /dev/null).
-        log_level, runtimes, mode: of nvidia-container-runtime; log_level is always a valid one.
+        log_level, runtimes, mode: of nvidia-container-runtime; log_level is always valid.
         csv_*, spec_dirs, default_kind, annotation_prefixes, jit_*, cuda_compat_mode: of its modes.
         runtime_hook_path, skip_mode_detection: of nvidia-container-runtime-hook.
         allow_*, disable_cuda_compat_lib_hook, disable_imex_channel_creation, ignore_imex,
         no_additional_gids: of features.
-        hook_path: of nvct; the program named in generated specs.
-        layout: of nvct; auto is the farm where a view is no more than a folder of links, and
-            classic where every file of it would be a mount of its own.
-        farm_dir, params_mask: of nvct; params_mask is "auto", "true" or "false", and auto masks
-            the driver's params where a hook runs anyway.
-        dev_root, proc_root, sys_root, plain_nodes: of nvct; where a simulated node's parts are.
-        policy: of nvct; the rules, each a JSON object that `nvct.container.request.policy` reads.
+        hook_path: of nvct; the hook program in generated specs.
+        layout: of nvct; auto is farm if a view is a folder of links, and classic if each of its
+            files would be a separate mount.
+        farm_dir, params_mask: of nvct; params_mask is "auto", "true" or "false"; auto masks the
+            driver's params if a hook runs anyway.
+        dev_root, proc_root, sys_root, plain_nodes: of nvct; the parts of a simulated node.
+        policy: of nvct; the rules, each a JSON object for `nvct.container.request.policy`.
     """
 
     path = ""
@@ -78,7 +78,7 @@ class Config:
     cli_user = ""
     cli_ldconfig = "@/sbin/ldconfig"
 
-    ctk_path = "nvidia-ctk"
+    ctk_path = paths.CTK_PROGRAM
     debug = ""
     log_level = "info"
     runtimes: Texts = ("runc", "crun")
@@ -91,7 +91,7 @@ class Config:
     jit_feature_flags: Texts = ()
     jit_disable_hooks: Texts = ()
     cuda_compat_mode = "ldconfig"
-    runtime_hook_path = "nvidia-container-runtime-hook"
+    runtime_hook_path = paths.RUNTIME_HOOK_PROGRAM
     skip_mode_detection = False
 
     allow_cuda_compat_libs_from_container = False
@@ -136,43 +136,43 @@ class Config:
 
     @classmethod
     def from_dict(cls, flat: Mapping[str, object]) -> Config:
-        """Build a Config from attribute names and values, as `to_dict` makes them.
+        """Return a Config from the result of `to_dict`.
 
-        Names that no attribute has are ignored; missing ones keep their default.
+        Unknown names are ignored; missing ones keep their default.
 
         Raises:
-            ConfigError: a value is not of its attribute's type.
+            ConfigError: a value has the wrong type.
         """
         return cls(**{name: flat[name] for name in FIELDS if name in flat})
 
     @property
     def bounds_capabilities(self) -> bool:
-        """Whether some driver capability is not allowed on this node."""
+        """Whether this node does not allow all driver capabilities."""
         return not set(DRIVER_CAPABILITIES) <= set(self.supported_driver_capabilities)
 
     @property
     def wants_view(self) -> bool:
-        """Whether containers get the driver by a view of it, where that can be."""
+        """Whether containers get a farm view of the driver if possible."""
         return self.layout != "classic"
 
     def wants_compat(self, mode: str) -> bool:
-        """Whether an image's CUDA compatibility libraries may take the driver's place.
+        """Report whether CUDA compatibility libraries of an image may replace the driver's.
 
-        As nvidia-container-toolkit v1.20: in mode legacy its hook passes cuda-compat-mode on to
-        nvidia-container-cli, whose own way no feature switches off.
+        In mode legacy, nvidia-container-toolkit v1.20 passes cuda-compat-mode to
+        nvidia-container-cli; the feature flag has no effect on that program.
 
         Args:
             mode: of the request.
         """
-        way = self.cuda_compat_mode
-        if mode != "legacy" or way == "hook":
+        compat_mode = self.cuda_compat_mode
+        if mode != "legacy" or compat_mode == "hook":
             return not self.disable_cuda_compat_lib_hook
-        if way in COMPAT_OTHERS:
-            return way != "disabled"
+        if compat_mode in COMPAT_OTHERS:
+            return compat_mode != "disabled"
         return self.allow_cuda_compat_libs_from_container
 
     def to_dict(self) -> dict[str, Value]:
-        """Return attribute names and values, plain enough for JSON."""
+        """Return attribute names and values, for JSON."""
         flat: dict[str, Value] = {}
         for name in FIELDS:
             value = getattr(self, name)
@@ -203,21 +203,21 @@ def _checked(name: str, value: object, default: object) -> object:
 
 
 def path_from(env: Mapping[str, str]) -> str:
-    """Return the path of the config.toml that an environment names; it need not exist.
+    """Return the path of config.toml for an environment; the file need not exist.
 
-    As nvidia-container-toolkit v1.20: an explicit path, then XDG_CONFIG_HOME, then /etc. A
-    relative XDG_CONFIG_HOME is ignored, as the XDG base directory specification wants it, and so
-    is one without the file: Podman 5 sets it for every rootless container, and only to create it.
+    The order is that of nvidia-container-toolkit v1.20: explicit path, XDG_CONFIG_HOME, /etc. A
+    relative XDG_CONFIG_HOME is ignored (XDG base directory specification), as is one without the
+    file: Podman 5 sets it for every rootless container, but only on create.
     """
     explicit = env.get(paths.CONFIG_ENV, "")
     if explicit:
         return explicit
     home = env.get("XDG_CONFIG_HOME", "")
     own = f"{home.rstrip('/')}/{paths.CONFIG_NAME}"
-    return own if home.startswith("/") and _is_there(own) else paths.CONFIG_FILE
+    return own if home.startswith("/") and _exists(own) else paths.CONFIG_FILE
 
 
-def _is_there(path: str) -> bool:
+def _exists(path: str) -> bool:
     try:
         posix.stat(path)
     except OSError:
@@ -226,13 +226,13 @@ def _is_there(path: str) -> bool:
 
 
 def check(config: Config) -> None:
-    """Refuse what a container cannot be created with.
+    """Refuse values with which no container can be created.
 
     Called on create only: a bad value must not break delete or --version, as it does in
     nvidia-container-toolkit v1.20.
 
     Raises:
-        ConfigError: a value cannot be used.
+        ConfigError: a value is not valid.
     """
     where = config.path or "the configuration"
     mode = "nvidia-container-runtime.mode"

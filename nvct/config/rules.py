@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the table [nvct.policy] of config.toml: rules about who may ask for which GPUs.
+"""Parses the table [nvct.policy] of config.toml: rules for requests of GPUs.
 
 Cold. ::
 
     [nvct.policy]
-    default = "allow"                    # what holds where no rule does; allow is the default
+    default = "allow"                    # if no rule holds; allow is the default
 
     [[nvct.policy.rules]]                # the first rule whose conditions all hold decides
     name = "pods ask through the device plugin"
@@ -12,9 +12,9 @@ Cold. ::
     by = ["image-env"]
     then = "ignore"                      # allow, ignore or deny
 
-Contract: anything that is not understood is an error, unlike in the rest of config.toml: a rule
-with a misspelt condition would hold for more containers than its writer meant. Rules come out as
-one JSON object each (`nvct.container.request.policy` reads them), so that a Config stays flat.
+Contract: unlike in other tables, unknown keys are errors: a rule with a misspelt condition would
+hold for more containers than intended. The result is a JSON object for each rule, so that Config
+stays flat; `nvct.container.request.policy` parses them.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ CORRECT = "correct the file; docs/policy.md says what a rule can contain"
 
 
 def parse(table: object, path: str) -> list[str]:
-    """Return the rules of [nvct.policy], each as a JSON object, in order.
+    """Return the rules of [nvct.policy] in order, each as JSON object.
 
     Args:
         table: the parsed table.
         path: of config.toml, for the error.
 
     Raises:
-        ConfigError: something in it is unknown, of the wrong type, or could never hold.
+        ConfigError: a key is unknown, or a value has the wrong type or never holds.
     """
     where = f"{path}: nvct.policy"
     if not isinstance(table, dict):
@@ -71,8 +71,8 @@ def parse(table: object, path: str) -> list[str]:
         )
     if len(rules) > RULE_LIMIT:
         raise ConfigError(f"{where}.rules has more than {RULE_LIMIT} rules", hint=CORRECT)
-    found = [_rule(rule, number, where) for number, rule in enumerate(rules, 1)]
-    names = [rule["name"] for rule in found]
+    parsed = [_rule(rule, number, where) for number, rule in enumerate(rules, 1)]
+    names = [rule["name"] for rule in parsed]
     for name in names:
         if names.count(name) > 1 or name == "default":
             raise ConfigError(f"{where}.rules: two rules are named {name!r}", hint=CORRECT)
@@ -80,8 +80,8 @@ def parse(table: object, path: str) -> list[str]:
     if default not in OUTCOMES:
         raise ConfigError(f"{where}.default cannot be {default!r:.80}", hint=_one_of(OUTCOMES))
     if default != "allow":
-        found.append({"name": "default", "then": default})
-    return [json.dumps(rule, sort_keys=True) for rule in found]
+        parsed.append({"name": "default", "then": default})
+    return [json.dumps(rule, sort_keys=True) for rule in parsed]
 
 
 def _rule(table: Table, number: int, where: str) -> Table:
@@ -181,12 +181,12 @@ def _range(item: object, where: str) -> list[int]:
     )
 
 
-def _one_of(words: tuple[str, ...], said: object = "") -> str:
-    """Return what to write instead; of many words the one that was probably meant."""
+def _one_of(words: tuple[str, ...], word: object = "") -> str:
+    """Return a hint with the valid words, or with the most similar one if there are many."""
     text = f"use one of: {', '.join(words)}"
     if len(text) <= HINT_LIMIT:
         return text
-    import difflib  # 4 ms, for who has made a mistake
+    import difflib  # 4 ms
 
-    meant = difflib.get_close_matches(str(said), words, 1)
-    return f"did you mean {meant[0]}?" if meant else "docs/policy.md has a table of them"
+    similar = difflib.get_close_matches(str(word), words, 1)
+    return f"did you mean {similar[0]}?" if similar else "docs/policy.md has a table of them"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys of config.toml that are accepted and have no effect, and why.
+"""Keys of config.toml that are accepted but have no effect, and the reasons.
 
-Cold: who changes or looks at the configuration is warned; a create never is. docs/config.md
-prints the table. Keys are those of nvidia-container-toolkit v1.20.
+Cold: commands that show or change the configuration warn, a create does not. docs/config.md
+contains the table. Keys are those of nvidia-container-toolkit v1.20.
 """
 
 from __future__ import annotations
@@ -31,49 +31,49 @@ UNREAD = {
     "features.allow-ldconfig-from-container": f"{_NO_LDCONFIG}, so the container's never runs",
     "features.allow-unknown-oci-spec-fields": "unknown fields of config.json always stay",
 }
-"""The key and why it has no effect."""
+"""Key -> reason."""
 
 _PROGRAMS = {
-    "nvidia-container-cli.path": "nvidia-container-cli",
-    "nvidia-ctk.path": "nvidia-ctk",
-    "nvidia-container-runtime-hook.path": "nvidia-container-runtime-hook",
+    "nvidia-container-cli.path": paths.CONTAINER_CLI_PROGRAM,
+    "nvidia-ctk.path": paths.CTK_PROGRAM,
+    "nvidia-container-runtime-hook.path": paths.RUNTIME_HOOK_PROGRAM,
 }
-_USUAL: dict[str, object] = {
+_DEFAULTS: dict[str, object] = {
     "nvidia-container-cli.user": "root:video",
     "nvidia-container-cli.ldcache": "/etc/ld.so.cache",
 }
 
 
 def warnings(settings: Config) -> list[str]:
-    """Return a sentence for each key that is set to what nvct does not do."""
+    """Return a message for each key with a value that has no effect."""
     default = Config()
     return [
         f"{key} has no effect: {why}"
         for key, why in UNREAD.items()
         if getattr(settings, KEYS[key]) != getattr(default, KEYS[key])
-        and not _is_usual(key, getattr(settings, KEYS[key]), settings)
+        and not _is_redundant(key, getattr(settings, KEYS[key]), settings)
     ]
 
 
 def unknown_keys(text: str) -> list[str]:
-    """Return a sentence for each key in the text of a config.toml that nobody knows."""
-    found = []
+    """Return a message for each unknown key in the text of a config.toml."""
+    messages = []
     for key in leaves(text):
         if key in KEYS or key == POLICY:
             continue
-        near = difflib.get_close_matches(key, KEYS, 1)
-        end = f"; did you mean {near[0]}?" if near else ""
-        found.append(f"{key} has no effect: there is no such key{end}")
-    return found
+        similar = difflib.get_close_matches(key, KEYS, 1)
+        suggestion = f"; did you mean {similar[0]}?" if similar else ""
+        messages.append(f"{key} has no effect: there is no such key{suggestion}")
+    return messages
 
 
-def _is_usual(key: str, value: object, settings: Config) -> bool:
-    """Return whether a value says what holds anyway."""
+def _is_redundant(key: str, value: object, settings: Config) -> bool:
+    """Report whether a value describes what nvct does anyway."""
     if key == "nvidia-container-cli.ldconfig":
         root = settings.driver_root.rstrip("/")
-        places = ("/sbin/ldconfig", f"{root}/sbin/ldconfig")
-        return value in ("", *(f"@{path}{end}" for path in places for end in ("", ".real")))
+        programs = ("/sbin/ldconfig", f"{root}/sbin/ldconfig")
+        return value in ("", *(f"@{path}{end}" for path in programs for end in ("", ".real")))
     if key in _PROGRAMS:
         folders = {posixpath.dirname(path) for path in (settings.hook_path, paths.HOOK_PATH)}
         return value in ("", *(f"{folder}/{_PROGRAMS[key]}" for folder in folders))
-    return value in ("", _USUAL.get(key))
+    return value in ("", _DEFAULTS.get(key))

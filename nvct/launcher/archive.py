@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The archive: all modules of the hot side compiled into one file, to be imported fast.
+"""The archive: the byte code of all modules of the hot side in one file, for fast imports.
 
-Cold, but for the standard library alone: the interpreter of the hot side runs it, as byte code is
-that interpreter's. Importing 30 modules in the usual way costs 5 ms of looking into folders,
-opening and checking; from the archive 2 ms. What has no effect at run time is left out:
-docstrings, annotations, TYPE_CHECKING blocks and `from __future__ import annotations`, whose
-module alone costs 0.4 ms. Line numbers stay for tracebacks.
+Cold, but with the standard library only: the interpreter of the hot side runs it, because byte
+code depends on the interpreter. Importing 30 modules from files costs 5 ms, from the archive 2 ms.
+Code without effect at run time is removed: docstrings, annotations, TYPE_CHECKING blocks and `from
+__future__ import annotations`, a module that costs 0.4 ms. Line numbers stay for tracebacks.
 
-The file is the interpreter's magic number for byte code; the length of the head, 4 bytes, little
-endian; the head, a marshalled tuple (code of `nvct.launcher.finder`, and what its `install`
-takes); and each module's code. So what a lane does not import is not read either: the whole is 300
-KB. It is only a copy: the finder compares each source with what is kept of it, and whoever starts
-the hot side refuses an archive of a foreign owner.
+The file contains the interpreter's magic number for byte code; the length of the head, 4 bytes,
+little endian; the head, a marshalled tuple (code of `nvct.launcher.finder`, arguments of its
+`install`); and the code of each module. Only imported modules are read; the file has 300 KB. The
+finder compares each source with its size and time in the archive, and the launchers refuse an
+archive of another owner.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ if TYPE_CHECKING:
     from nvct.launcher.finder import Module
 
 ENTRIES = ("nvct.container.shim", "nvct.container.cdi_hook", "nvct.container.prestart")
-"""Everything in these packages is hot, and so is what it imports."""
+"""All modules of these packages and their imports are hot."""
 FINDER = "nvct.launcher.finder"
 LENGTH_SIZE = 4
-"""Of the head's length; the launchers' boot text knows it."""
+"""Bytes of the head's length; also in the boot code of the launchers."""
 
 
 class _Strip(ast.NodeTransformer):
-    """Leaves out what has no effect at run time."""
+    """Removes code without effect at run time."""
 
     def _body(self, body: list[ast.stmt]) -> list[ast.stmt]:
         first = body[0] if body else None
@@ -86,22 +85,22 @@ class _Strip(ast.NodeTransformer):
 
 
 class _Source:
-    """One module: its file as it is now, and its stripped syntax tree."""
+    """The source file of a module, and its stripped syntax tree."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
         self.path = str(path)
         self.is_package = path.name == "__init__.py"
-        found = path.stat()  # before it is read: what changes meanwhile makes it stale
-        self.size, self.mtime_ns = found.st_size, found.st_mtime_ns
+        status = path.stat()  # before reading, so a later change makes the archive stale
+        self.size, self.mtime_ns = status.st_size, status.st_mtime_ns
         self.text = path.read_bytes()
         self.tree = _Strip().visit(ast.parse(self.text, self.path))
 
     def imports(self, *, at_once: bool) -> list[str]:
-        """Return the names of what it imports, modules or not, in order, each once.
+        """Return the distinct imported names, modules or not, in order.
 
         Args:
-            at_once: leave out what only a function imports.
+            at_once: without imports in functions.
         """
         names: dict[str, None] = {}
         for node in self.tree.body if at_once else ast.walk(self.tree):
@@ -113,20 +112,20 @@ class _Source:
         return list(names)
 
     def code(self) -> CodeType:
-        """Compile it; no flags of this module's own come along."""
+        """Compile the module, without the future flags of this file."""
         return compile(self.tree, self.path, "exec", dont_inherit=True)
 
 
 def make(packages: Path) -> bytes:
-    """Return the archive of the nvct that lies in a folder, for the running interpreter."""
+    """Return the archive of nvct in a folder, for the running interpreter."""
     sources, others = discover(packages)
     modules: dict[str, Module] = {}
     body = bytearray()
     for name, source in sorted(sources.items()):
         code = marshal.dumps(source.code())
-        place = len(body), len(code)
+        position = len(body), len(code)
         stamp = source.size, source.mtime_ns, source.is_package
-        modules[name] = (*stamp, *place, needs(sources, name))
+        modules[name] = (*stamp, *position, needs(sources, name))
         body += code
     extensions = {name: path for name in sorted(others) if (path := _extension(name))}
     finder = _Source(FINDER, packages.joinpath(*FINDER.split(".")).with_suffix(".py")).code()
@@ -135,7 +134,7 @@ def make(packages: Path) -> bytes:
 
 
 def discover(packages: Path) -> tuple[dict[str, _Source], set[str]]:
-    """Return the sources of the hot side by module name, and the other names it imports."""
+    """Return the sources of the hot side by module name, and other imported names."""
     sources: dict[str, _Source] = {}
     others: set[str] = set()
     todo = [
@@ -158,48 +157,48 @@ def discover(packages: Path) -> tuple[dict[str, _Source], set[str]]:
 
 
 def digest(sources: dict[str, _Source]) -> str:
-    """Return 16 hex digits that tell one hot side from another, by names and texts."""
-    from _blake2 import blake2b  # what hashlib wraps; the interpreter of nvct-hot has no hashlib
+    """Return 16 hex digits, a hash of the names and texts of the sources."""
+    from _blake2 import blake2b  # the interpreter of nvct-hot has no hashlib
 
-    told = blake2b(digest_size=8)
+    state = blake2b(digest_size=8)
     for name, source in sorted(sources.items()):
-        told.update(f"{name} {len(source.text)}\n".encode() + source.text)
-    found: str = told.hexdigest()
-    return found
+        state.update(f"{name} {len(source.text)}\n".encode() + source.text)
+    hex_digits: str = state.hexdigest()
+    return hex_digits
 
 
 def needs(sources: dict[str, _Source], name: str) -> tuple[str, ...]:
-    """Return the hot modules that are imported when a module is, in the order that they end."""
+    """Return the hot modules that a module imports, in the order in which they are complete."""
     order: dict[str, None] = {}
-    begun = {name}
+    visited = {name}
 
-    def visit(found: str) -> None:
-        for other in sources[found].imports(at_once=True):
+    def visit(importer: str) -> None:
+        for other in sources[importer].imports(at_once=True):
             parts = other.split(".")
-            for wanted in (".".join(parts[: n + 1]) for n in range(len(parts))):
-                if wanted in sources and wanted not in begun:
-                    begun.add(wanted)
-                    visit(wanted)
-                    order[wanted] = None
+            for module in (".".join(parts[: n + 1]) for n in range(len(parts))):
+                if module in sources and module not in visited:
+                    visited.add(module)
+                    visit(module)
+                    order[module] = None
 
     visit(name)
     return tuple(order)
 
 
 def _find(packages: Path, name: str) -> Path | None:
-    """Return the file of a module of nvct, None if it is none."""
+    """Return the file of a module of nvct, None for other names."""
     parts = name.split(".")
     if parts[0] != "nvct":
         return None
-    place = packages.joinpath(*parts)
-    for path in (place / "__init__.py", place.with_suffix(".py")):
+    folder = packages.joinpath(*parts)
+    for path in (folder / "__init__.py", folder.with_suffix(".py")):
         if path.is_file():
             return path
     return None
 
 
 def _extension(name: str) -> str:
-    """Return the file of an extension module of the standard library, "" if it is none."""
+    """Return the file of an extension module of the standard library, "" for other names."""
     if "." in name or name in sys.builtin_module_names:
         return ""
     spec = importlib.util.find_spec(name)
@@ -212,10 +211,10 @@ def write(packages: Path, path: str = "") -> str:
 
     Args:
         packages: the folder that holds nvct.
-        path: where to; "" for the __pycache__ of nvct.
+        path: of the archive; "" for the __pycache__ of nvct.
 
     Raises:
-        OSError: it cannot be written there.
+        OSError: it cannot be written.
     """
     path = path or f"{packages}/nvct/__pycache__/hot-{sys.implementation.cache_tag}.bin"
     os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Install the launchers: the programs that start the hot side.
+"""Installs the launchers: the programs that start the hot side.
 
-Cold. One static C program under several names where a compiler is at hand; or nvct-hot, the static
-executable that packaging/static builds, which has an interpreter inside; else a shell script for
-the runtimes alone, as only a static program may serve hooks.
-The interpreter and the folder of nvct are built in, so that no environment variable and no
-working directory has a say in what a process running as root loads.
+Cold. The launcher is a static C program with several names, if there is a compiler; or nvct-hot,
+the static executable with an interpreter from packaging/static; else a shell script for the
+runtimes only, because hooks need a static program. The paths of the interpreter and of nvct are
+built in, so neither environment nor working directory affects the code that root runs.
 """
 
 from __future__ import annotations
@@ -19,25 +18,22 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nvct import paths
 from nvct.errors import HostError, UsageError
 from nvct.launcher.cold import interpreter
 from nvct.linux.files import write_atomic
 
-RUNTIMES = (
-    "nvidia-container-runtime",
-    "nvidia-container-runtime.cdi",
-    "nvidia-container-runtime.legacy",
-)
+RUNTIMES = (paths.SHIM_PROGRAM, f"{paths.SHIM_PROGRAM}.cdi", f"{paths.SHIM_PROGRAM}.legacy")
 HOOKS = (
-    "nvidia-cdi-hook",
-    "nvidia-container-runtime-hook",
+    paths.HOOK_PROGRAM,
+    paths.RUNTIME_HOOK_PROGRAM,
     "nvidia-container-toolkit",
-    "nvidia-ctk",
+    paths.CTK_PROGRAM,
     "nvct",
 )
-"""What a CDI spec or an engine may name as a hook, and then start with the image's environment.
-Only a static program is safe there: a shell or a dynamic program has loaded LD_PRELOAD before its
-first line. nvidia-ctk and nvct are the command line; the launcher serves its command `hook`."""
+"""Programs that CDI specs or engines use as hooks, with the environment of an image. Only a static
+program is safe: a shell or a dynamic program loads LD_PRELOAD before its first line. nvidia-ctk
+and nvct are the command line; the launcher handles their command `hook`."""
 PROGRAMS = RUNTIMES + HOOKS
 SOURCE = Path(__file__).with_name("launcher.c")
 SCRIPT = Path(__file__).with_name("launcher.sh")
@@ -45,20 +41,20 @@ FLAGS = (
     "-O2", "-Wall", "-Wextra", "-s", "-fPIE", "-fstack-protector-strong", "-U_FORTIFY_SOURCE",
     "-D_FORTIFY_SOURCE=2", "-Wl,-z,relro,-z,now,-z,noexecstack",
 )  # fmt: skip
-"""Of the launchers, of the programs of the bundle, and of wrappers."""
+"""Flags for launchers, programs of the bundle, and wrappers."""
 LINKS = ("-static-pie", "-static", "-pie")
-"""How launchers are linked: the first that the compiler can do."""
+"""Link modes of launchers; the first one that the compiler supports is used."""
 OURS = b"nvct.container.cdi_hook.launch"
-"""Stands in each launcher that serves hooks."""
+"""A string in each launcher for hooks."""
 FORMS = ("auto", "c", "sh", "static")
 COLD_MARK = b"@nvct cold side@"
-"""Stands in nvct-hot (packaging/static/main.c) before the room for the cold side's path."""
+"""Precedes the space for the cold side's path in nvct-hot (packaging/static/main.c)."""
 COLD_ROOM = 1024
 PT_INTERP = 3
 """elf(5): the program header that names the dynamic loader."""
 HOT_HINT = "make static builds it; --hot names it"
 DIGEST_SIZE = 16
-"""The last bytes of nvct-hot say of which sources it is (`nvct.launcher.archive.digest`)."""
+"""nvct-hot ends with the digest of its sources (`nvct.launcher.archive.digest`)."""
 BOOT = """\
 import sys,posix,gc,marshal,_frozen_importlib_external as e
 gc.disable();sys.path.append('{packages}')
@@ -69,24 +65,24 @@ try:
   g={{}};exec(c,g);g['install'](f,n+8,*a)
 except Exception:pass
 """
-"""What an interpreter runs first: use the archive if it is root's or ours, nobody else may write
-it, and its byte code is this interpreter's (`nvct.launcher.archive` describes it). Whatever is
-wrong with it, the package folder has the same modules. Short, as it is compiled at every start. No
-garbage is collected: looking for cycles costs 2 to 5 % of a create, and exec is the end of all.
-No double quotes, no backslashes: it stands in a C string and in a shell's quotes."""
+"""The boot code of the interpreter. It uses the archive (`nvct.launcher.archive`) if root or this
+user owns it, no other user can write it, and its byte code is for this interpreter. Without it the
+package folder has the same modules. The code is short, because each start compiles it. Garbage
+collection is off: it costs 2 to 5 % of a create, and exec frees everything. The code must not
+contain double quotes or backslashes, because it is quoted in C and in sh."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """What is built into a launcher.
+    """The paths that are built into a launcher.
 
     Attributes:
-        python: interpreter of the hot side; needs nothing but the standard library.
-        packages: the folder that holds the package nvct.
-        cold: interpreter of the cold side, which has nvct's dependencies.
-        archive: the hot side in one file, "" where there is none.
-        hot: nvct-hot. The C launcher starts it where it is there, else the interpreter; "" for
-            never. For form "static", what is installed under the programs' names.
+        python: interpreter of the hot side, which needs only the standard library.
+        packages: the folder that contains the package nvct.
+        cold: interpreter of the cold side, with the dependencies of nvct.
+        archive: the archive of the hot side, or "".
+        hot: nvct-hot, or "". The C launcher starts it if it exists, else the interpreter. With
+            form "static" it is installed with the names of the programs.
     """
 
     python: str
@@ -96,10 +92,10 @@ class Built:
     hot: str = ""
 
     def check(self) -> None:
-        """Refuse paths that would need quoting, and relative ones.
+        """Refuse relative paths, and paths that need quoting.
 
         Raises:
-            UsageError: a path cannot be built in.
+            UsageError: a path is not allowed.
         """
         optional = (self.archive or "/", self.hot or "/")
         for path in (self.python, self.packages, self.cold, *optional):
@@ -110,14 +106,14 @@ class Built:
                 )
 
     def boot(self) -> str:
-        """Return the Python that stands before `from MODULE import main`."""
+        """Return the Python code that precedes `from MODULE import main`."""
         if not self.archive:
             return f"import sys;sys.path.append('{self.packages}');"
         return BOOT.format(packages=self.packages, archive=self.archive)
 
 
 def default_built() -> Built:
-    """Return this installation's paths: the base interpreter of a venv starts faster."""
+    """Return the paths of this installation; the base interpreter of a venv starts faster."""
     base = getattr(sys, "_base_executable", None) or sys.executable
     return Built(
         python=os.path.realpath(base),
@@ -134,26 +130,25 @@ def install(
     *,
     archive: bool = True,
 ) -> tuple[str, list[Path]]:
-    """Put the launchers into a folder, and the archive of the hot side in its place.
+    """Install the launchers into a folder, and the archive of the hot side.
 
     Args:
-        bin_dir: where the programs go; it must exist.
-        form: "c", "sh" (runtimes only), "static", or "auto": C where it can be compiled, nvct-hot
-            where that is named, else sh.
-        built: what to build in; default this installation. Where it names no archive, one is
-            made in nvct's own __pycache__ if that can be written.
+        bin_dir: existing folder for the programs.
+        form: "c", "sh" (runtimes only), "static", or "auto": C with a compiler, else nvct-hot if
+            `built` has it, else sh.
+        built: the built-in paths; default this installation. Without an archive path, the archive
+            is written into the __pycache__ of nvct if possible.
         cc: the C compiler.
-        archive: make the archive now; a package makes it where it is installed.
+        archive: make the archive now; a package makes it at installation.
 
     Returns:
-        The form that was used, and the paths of the programs and the archive. Without HOOKS where
-        no static program could be made; older ones of nvct that are not static are removed.
+        The form, and the paths of the programs and the archive. If no static program can be made,
+        HOOKS are not installed, and launchers of hooks that are not static are removed.
 
     Raises:
-        UsageError: a path cannot be built in.
-        HostError: form "c" and no compiler, the compiler failed, or so did a named archive; form
-            "static" and nvct-hot is not one; nvct-hot is another nvct's; or a program cannot be
-            written.
+        UsageError: a path is not allowed.
+        HostError: there is no compiler for form "c"; compiling or making the archive failed;
+            nvct-hot is damaged or of other sources; or a program cannot be written.
     """
     built = built or default_built()
     built.check()
@@ -164,7 +159,7 @@ def install(
         data = fill_static(built)
         check_hot(built.hot)
         return form, _write(bin_dir, PROGRAMS, data)
-    if archive and built.hot and os.path.exists(built.hot):  # else they are for another root
+    if archive and built.hot and os.path.exists(built.hot):  # else it is for another root
         check_hot(built.hot)
     if archive:
         try:
@@ -173,13 +168,13 @@ def install(
             if built.archive:
                 raise
     data = compile_launcher(built, compiler) if form == "c" else fill_script(built)
-    made = _write(bin_dir, PROGRAMS if is_static(data) else RUNTIMES, data)
+    programs = _write(bin_dir, PROGRAMS if is_static(data) else RUNTIMES, data)
     _remove_unsafe_hooks(bin_dir)
-    return form, made + ([Path(built.archive)] if built.archive and archive else [])
+    return form, programs + ([Path(built.archive)] if built.archive and archive else [])
 
 
 def is_static(data: bytes) -> bool:
-    """Return whether an ELF program of 64 bits runs without a dynamic loader (no PT_INTERP)."""
+    """Report whether a 64-bit ELF program needs no dynamic loader (no PT_INTERP)."""
     try:
         if data[:5] != b"\x7fELF\x02":
             return False
@@ -193,7 +188,7 @@ def is_static(data: bytes) -> bool:
 
 
 def _remove_unsafe_hooks(bin_dir: Path) -> None:
-    """Remove launchers of hooks that an older nvct has left and that are not static."""
+    """Remove launchers of hooks by an older nvct that are not static."""
     for name in HOOKS:
         path = bin_dir / name
         try:
@@ -208,7 +203,7 @@ def check_hot(path: str) -> None:
     """Refuse an nvct-hot that was not built from the sources of this nvct.
 
     Raises:
-        HostError: it is of others, or cannot be read.
+        HostError: it was built from other sources, or cannot be read.
     """
     try:
         with open(path, "rb") as file:
@@ -221,14 +216,14 @@ def check_hot(path: str) -> None:
 
 
 def hot_digest() -> str:
-    """Return the digest of this nvct's hot side."""
-    from nvct.launcher import archive  # its interpreter makes it elsewhere
+    """Return the digest of the hot side of this nvct."""
+    from nvct.launcher import archive
 
     return archive.digest(archive.discover(Path(__file__).parents[2])[0])
 
 
 def _write(bin_dir: Path, names: tuple[str, ...], data: bytes) -> list[Path]:
-    made = []
+    written = []
     for name in names:
         path = bin_dir / name
         try:
@@ -238,22 +233,22 @@ def _write(bin_dir: Path, names: tuple[str, ...], data: bytes) -> list[Path]:
                 f"{path} cannot be written: {error.strerror}",
                 hint="name a folder that is there, or run as root",
             ) from error
-        made.append(path)
-    return made
+        written.append(path)
+    return written
 
 
 def make_archive(built: Built) -> str:
     """Make the archive with the interpreter that will read it; return its path.
 
     Raises:
-        HostError: that failed, or it cannot be written.
+        HostError: making or writing it failed.
     """
     code = (
         "import sys;sys.path.append(sys.argv[1]);from pathlib import Path;"
         "from nvct.launcher import archive;print(archive.write(Path(sys.argv[1]),sys.argv[2]))"
     )
     done = subprocess.run(
-        # Without the columns of a line, which only tracebacks show, it is a tenth smaller.
+        # Without column numbers, which only tracebacks show, it is 10 % smaller.
         [built.python, "-I", "-S", "-X", "no_debug_ranges", "-c", code, built.packages,
          built.archive],
         capture_output=True, text=True, check=False,
@@ -268,7 +263,7 @@ def make_archive(built: Built) -> str:
 
 
 def compile_launcher(built: Built, compiler: str | None, *flags: str) -> bytes:
-    """Return the compiled launcher, static where the C library allows, else position-independent.
+    """Return the compiled launcher, static if the C library supports it.
 
     Raises:
         HostError: there is no compiler, or it failed.
@@ -288,17 +283,17 @@ def compile_launcher(built: Built, compiler: str | None, *flags: str) -> bytes:
     with tempfile.TemporaryDirectory(prefix="nvct-launcher-") as folder:
         out = Path(folder, "launcher")
         command = [compiler, *FLAGS, *flags, *defines, "-o", str(out), str(SOURCE)]
-        said = ""
+        output = ""
         for link in LINKS:
             done = subprocess.run([*command, link], capture_output=True, text=True, check=False)
             if done.returncode:
-                said = done.stderr.strip()
+                output = done.stderr.strip()
                 continue
             data = out.read_bytes()
-            # musl-gcc takes -static-pie for -pie.
+            # musl-gcc treats -static-pie as -pie.
             if link == LINKS[-1] or is_static(data):
                 return data
-    reason = next((text for text in said.splitlines() if "error" in text), said[-200:])
+    reason = next((text for text in output.splitlines() if "error" in text), output[-200:])
     raise HostError(
         f"{compiler} could not compile {SOURCE}: {reason}",
         hint="install gcc and libc6-dev, or use --form sh",
@@ -318,10 +313,10 @@ def fill_script(built: Built) -> bytes:
 
 
 def fill_static(built: Built) -> bytes:
-    """Return nvct-hot with the cold side's path in it.
+    """Return nvct-hot with the path of the cold side.
 
     Raises:
-        HostError: it cannot be read, is no nvct-hot, or has no room for the path.
+        HostError: the file cannot be read or is not nvct-hot, or the path is too long.
     """
     path = built.hot or "nvct-hot"
     try:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device programs of cgroup v2: bpf(2), one function per command.
 
-Layouts and numbers: include/uapi/linux/bpf.h of Linux 6.12; an attr may be shorter than the
-kernel's, what is missing counts as zero. Descriptors are close-on-exec. Errors are OSErrors
-without a path.
+Layouts and numbers: include/uapi/linux/bpf.h of Linux 6.12. An attr may be shorter than the
+kernel's; missing fields are zero. Descriptors are close-on-exec. Errors are OSErrors without a
+path.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _BYTES_HEADER = bytes.__basicsize__ - 1
 
 
 def query(cgroup_fd: int) -> tuple[int, list[int]]:
-    """Return how device programs are attached to a cgroup itself, and their ids."""
+    """Return the attach flags of a cgroup's own device programs, and their ids."""
     ids = pack(f"{MAX_PROGRAMS}I", *[0] * MAX_PROGRAMS)
     attr = pack("IIIIQI4x", cgroup_fd, ATTACH_CGROUP_DEVICE, 0, 0, _address(ids), MAX_PROGRAMS)
-    _bpf(PROG_QUERY, attr)  # the kernel writes into both; nobody else has seen them
+    _bpf(PROG_QUERY, attr)  # the kernel writes into both; no other code holds them
     flags, count = unpack_from("I", attr, 12)[0], unpack_from("I", attr, 24)[0]
     return flags, list(unpack_from(f"{count}I", ids))
 
@@ -37,9 +37,9 @@ def open_program(program_id: int) -> int:
 
 
 def instructions(program_fd: int) -> bytes:
-    """Return the instructions of a loaded program; nothing where the kernel does not show them.
+    """Return the instructions of a loaded program, empty if the kernel hides them.
 
-    It shows them to who has CAP_BPF or CAP_SYS_ADMIN, unless it has blinded their constants.
+    Reading them needs CAP_BPF or CAP_SYS_ADMIN, and fails if their constants are blinded.
     """
     size: int = unpack_from("I", _info(program_fd, b""), 20)[0]
     if not 0 < size <= PROGRAM_LIMIT or size % INSTRUCTION:
@@ -57,7 +57,7 @@ def _info(program_fd: int, code: bytes) -> bytes:
 
 
 def load(instructions: bytes, name: str) -> int:
-    """Load a device program and return its descriptor; the verifier says EINVAL or EACCES."""
+    """Load a device program and return its descriptor; the verifier fails by EINVAL or EACCES."""
     license_ = b"Apache-2.0\0"
     attr = pack(
         "IIQQIIQII16s", TYPE_CGROUP_DEVICE, len(instructions) // INSTRUCTION,
@@ -67,12 +67,12 @@ def load(instructions: bytes, name: str) -> int:
 
 
 def replace(cgroup_fd: int, program_fd: int, old_fd: int) -> None:
-    """Put a program in the place of an attached one, in one step. Linux 5.6."""
+    """Replace an attached program atomically. Linux 5.6."""
     _attach(cgroup_fd, program_fd, ALLOW_MULTI | REPLACE, old_fd)
 
 
 def attach(cgroup_fd: int, program_fd: int, flags: int) -> None:
-    """Attach a program; without ALLOW_MULTI it takes the place of the one that is there."""
+    """Attach a program; without ALLOW_MULTI it replaces the attached one."""
     _attach(cgroup_fd, program_fd, flags, 0)
 
 
@@ -86,8 +86,8 @@ def _bpf(command: int, attr: bytes) -> int:
 
 
 def _address(data: bytes) -> int:
-    """Return where the content of a bytes object is: CPython keeps it behind a fixed head.
+    """Return the address of the content of a bytes object; in CPython a fixed header precedes it.
 
-    The object has to live as long as the address is used. (ctypes would cost 3 ms.)
+    The object must live as long as the address is used. (ctypes would cost 3 ms.)
     """
     return id(data) + _BYTES_HEADER

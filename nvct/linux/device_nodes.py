@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Character devices: the majors that the kernel gave out, and what a node in /dev is."""
+"""Character devices: /proc/devices, and the status of a node in /dev."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from nvct.linux import constants
 def parse_proc_devices(text: str) -> dict[str, int]:
     """Return name -> major of the character section of /proc/devices.
 
-    A name listed twice keeps its first major; lines that say nothing are passed over, because
-    what one unknown driver writes must not cost the others their numbers.
+    The first major of a name counts. Malformed lines are skipped, so the output of one driver does
+    not hide the majors of others.
     """
     majors: dict[str, int] = {}
     inside = False
@@ -30,17 +30,17 @@ def parse_proc_devices(text: str) -> dict[str, int]:
 def node(path: str) -> tuple[int, int, int, int, int] | None:
     """Return (major, minor, permissions, uid, gid) of a character device, else None.
 
-    A symbolic link is not followed: the node itself is what a container gets.
+    Symbolic links are not followed: a container gets the node itself.
 
     Raises:
-        OSError: it cannot be told, EACCES for instance.
+        OSError: lstat(2) failed, for instance by EACCES.
     """
     try:
-        found = posix.lstat(path)
+        status = posix.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if found.st_mode & constants.S_IFMT != constants.S_IFCHR:
+    if status.st_mode & constants.S_IFMT != constants.S_IFCHR:
         return None
-    device = found.st_rdev
-    permissions = found.st_mode & 0o7777
-    return posix.major(device), posix.minor(device), permissions, found.st_uid, found.st_gid
+    device = status.st_rdev
+    permissions = status.st_mode & 0o7777
+    return posix.major(device), posix.minor(device), permissions, status.st_uid, status.st_gid

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of the host: written in one step, read with a limit, locked, told apart.
+"""Files of the host: atomic writes, reads with a limit, locks, signatures.
 
-Contract: a reader sees the old file or the new one, never a part; who is killed half-way leaves
-the old one and at most one `.nvct-*` file beside it. For files inside a container see `root`.
+Contract: a reader sees the old file or the new one, never a part; a killed writer leaves the old
+one and at most one `.nvct-*` file beside it. For files in a container see `root`.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ def write_atomic(
     sync: bool = False,
     kernel: Kernel = KERNEL,
 ) -> None:
-    """Put `data` in place of the file at `path` by a temporary file and rename.
+    """Replace the file at `path` with `data` by a temporary file and rename.
 
-    A symbolic link at `path` stays, and the file it leads to is replaced. Mode and owner of an
-    existing file are kept; `mode`, where given, is set whatever the umask; a new file without it
-    gets 0666 less the umask. `sync` waits for the disk before and after the rename.
+    A symbolic link at `path` stays, and its target is replaced. An existing file keeps its mode
+    and owner. `mode` is independent of the umask; without it a new file gets 0666 less the umask.
+    `sync` waits for the disk before and after the rename.
 
     Raises:
-        UnsafePathError: no regular file is there, or a link or file of another user lies in a
+        UnsafePathError: the path is not a regular file, or a link or file of another user in a
             world-writable directory (as fs.protected_symlinks and protected_regular refuse it).
         OSError: with the path; nothing was changed, and no temporary file is left.
     """
-    dir_fd, name, old = _place(path, kernel)
+    dir_fd, name, old = _resolve(path, kernel)
     try:
         _replace(dir_fd, name, data, old, mode, sync=sync, kernel=kernel)
     except OSError as error:
@@ -63,11 +63,11 @@ def write_atomic(
         kernel.close(dir_fd)
 
 
-def _place(path: str, kernel: Kernel) -> tuple[int, str, stat_result | None]:
-    """Follow links at `path`; return its directory's descriptor, its name, and what is there."""
-    where = path
+def _resolve(path: str, kernel: Kernel) -> tuple[int, str, stat_result | None]:
+    """Follow links at `path`; return descriptor of its directory, its name and its status."""
+    current = path
     for _ in range(LINK_LIMIT + 1):
-        folder, name = split(where)
+        folder, name = split(current)
         if name in ("", ".", ".."):
             raise UnsafePathError(f"{path} is a directory", hint="name a file")
         dir_fd = kernel.open(folder, posix.O_PATH | posix.O_DIRECTORY)
@@ -85,18 +85,18 @@ def _place(path: str, kernel: Kernel) -> tuple[int, str, stat_result | None]:
         finally:
             if dir_fd >= 0:
                 kernel.close(dir_fd)
-        where = target if target.startswith("/") else f"{folder}/{target}"
+        current = target if target.startswith("/") else f"{folder}/{target}"
     raise UnsafePathError(f"{path} leads through more than {LINK_LIMIT} symbolic links")
 
 
-def _check_owner(path: str, found: stat_result, folder: stat_result) -> None:
-    """Refuse what another user put into a directory that everybody may write to, as /tmp."""
+def _check_owner(path: str, status: stat_result, folder: stat_result) -> None:
+    """Refuse a file of another user in a world-writable directory such as /tmp."""
     shared = constants.S_ISVTX | 0o002
     if folder.st_mode & shared != shared:
         return
-    if found.st_uid not in (posix.geteuid(), folder.st_uid):
+    if status.st_uid not in (posix.geteuid(), folder.st_uid):
         raise UnsafePathError(
-            f"{path} belongs to uid {found.st_uid} in a world-writable directory",
+            f"{path} belongs to uid {status.st_uid} in a world-writable directory",
             hint="remove it or write to another directory",
         )
 
@@ -137,18 +137,18 @@ def write_temporary(
     sync: bool = False,
     kernel: Kernel = KERNEL,
 ) -> str:
-    """Write a new file under a name nobody can guess; return the name.
+    """Write a new file with an unpredictable name; return the name.
 
     Raises:
-        OSError: and the file is gone again.
+        OSError: writing failed; the file is removed.
     """
     name = temporary_name()
     flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW
     fd = kernel.open(name, flags, 0o666 if mode is None else 0o600, dir_fd=dir_fd)
     try:
         try:
-            made = posix.fstat(fd)
-            if owner is not None and owner != (made.st_uid, made.st_gid):
+            status = posix.fstat(fd)
+            if owner is not None and owner != (status.st_uid, status.st_gid):
                 kernel.fchown(fd, *owner)
             rest = data
             while rest:
@@ -166,12 +166,12 @@ def write_temporary(
 
 
 def temporary_name() -> str:
-    """Return a file name that no other process uses or can foresee."""
+    """Return a unique and unpredictable file name."""
     return TEMPORARY_PREFIX + posix.urandom(8).hex()
 
 
 def discard(name: str, dir_fd: int, kernel: Kernel) -> None:
-    """Remove a temporary file; the error that led here matters more than one of this."""
+    """Remove a temporary file; ignore errors, because callers report an earlier one."""
     try:
         kernel.unlink(name, dir_fd=dir_fd)
     except OSError:
@@ -186,24 +186,24 @@ def read_bytes(
 ) -> bytes:
     """Return the content of a regular file of the host, procfs and sysfs included.
 
-    `check` may refuse the file by the status of what was opened.
+    `check` may refuse the opened file because of its status.
 
     Raises:
-        DocumentError: larger than `limit`, or no regular file (a FIFO is not waited for), or the
-            path is none.
+        DocumentError: larger than `limit`, not a regular file (FIFOs do not block), or the path
+            is not valid.
         OSError: absent or not readable.
     """
     try:
         fd = posix.open(path, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOCTTY)
-    except ValueError as error:  # it comes out of JSON, which can say more than a path can
+    except ValueError as error:  # from JSON, whose strings need not be valid paths
         raise DocumentError(f"{path!r} is no path: it holds a NUL, say") from error
     try:
-        found = posix.fstat(fd)
-        if found.st_mode & constants.S_IFMT != constants.S_IFREG:
+        status = posix.fstat(fd)
+        if status.st_mode & constants.S_IFMT != constants.S_IFREG:
             raise DocumentError(f"{path} is no regular file")
         if check is not None:
-            check(path, found)
-        data = read_all(fd, found.st_size, limit)
+            check(path, status)
+        data = read_all(fd, status.st_size, limit)
     finally:
         posix.close(fd)
     if data is None:
@@ -212,13 +212,12 @@ def read_bytes(
 
 
 def open_log(path: str) -> int:
-    """Open a log of the host to append to, and make it where it is absent; return its descriptor.
+    """Open a log of the host for appending, create it if missing; return its descriptor.
 
-    A log may lie where others can put something in its place: a link is not followed, and nobody
-    waits for the reader of a FIFO.
+    Other users may be able to replace a log: links are not followed, and a FIFO does not block.
 
     Raises:
-        DocumentError: it is a link, or no regular file.
+        DocumentError: the path is a link, or not a regular file.
         OSError: it cannot be written.
     """
     flags = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_CLOEXEC
@@ -236,11 +235,11 @@ def open_log(path: str) -> int:
 
 
 def read_all(fd: int, size: int, limit: int) -> bytes | None:
-    """Read a file to its end, `size` being what stat says; None if there is more than `limit`."""
+    """Read a file of `size` bytes, as stat(2) reports it; None if it has more than `limit`."""
     if size > limit:
         return None
-    # One byte more than there should be shows the end, or that the file grew. A procfs file says
-    # size 0 and must be asked for in one go: a sysctl has nothing to say at any other offset.
+    # One more byte than `size` detects the end, or growth. A procfs file has size 0 and must be
+    # read by one call: a sysctl returns nothing at other offsets.
     data = posix.read(fd, max(size, min(64 << 10, limit)) + 1)
     if len(data) == size and size:
         return data
@@ -253,20 +252,20 @@ def read_all(fd: int, size: int, limit: int) -> bytes | None:
 
 
 def signature(path: str) -> Signature | None:
-    """Return (device, inode, size, mtime in ns, uid) of what `path` names; None if absent.
+    """Return (device, inode, size, mtime in ns, uid) of a path, links followed; None if absent.
 
     Raises:
-        OSError: it cannot be told, EACCES for instance.
+        OSError: stat(2) failed, for instance by EACCES.
     """
     try:
-        found = posix.stat(path)
+        status = posix.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_uid
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_uid
 
 
 def lstat_or_none(name: str, dir_fd: int | None) -> stat_result | None:
-    """Return the status of a name itself, or None if there is no such name."""
+    """Return the status of a name, links not followed; None if absent."""
     try:
         return posix.lstat(name, dir_fd=dir_fd)
     except (FileNotFoundError, NotADirectoryError):
@@ -274,7 +273,7 @@ def lstat_or_none(name: str, dir_fd: int | None) -> stat_result | None:
 
 
 def split(path: str) -> tuple[str, str]:
-    """Return directory and name of a path; the directory is never empty."""
+    """Return directory and name of a path; "." and "/" instead of an empty directory."""
     folder, slash, name = path.rpartition("/")
     if not slash:
         return ".", name
@@ -282,15 +281,15 @@ def split(path: str) -> tuple[str, str]:
 
 
 class Lock:
-    """An exclusive lock (flock) on a file that is made for it and stays.
+    """An exclusive lock (flock) on a lock file, which is never removed.
 
     Args:
         path: the lock file; a symbolic link is refused.
         timeout_s: how long to wait for another holder.
 
     Raises (on entering):
-        HostError: another process holds it for longer than that.
-        OSError: the file cannot be made.
+        HostError: another process held the lock until the timeout.
+        OSError: the file cannot be created.
     """
 
     __slots__ = ("fd", "path", "timeout_s")
@@ -301,7 +300,7 @@ class Lock:
         self.fd = -1
 
     def __enter__(self) -> Self:
-        import time  # a builtin module; here because only who locks needs it
+        import time  # built in; few callers lock
 
         end = time.monotonic() + self.timeout_s
         while not self._try():
@@ -327,9 +326,9 @@ class Lock:
         fd = posix.open(self.path, flags, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            mine, there = posix.fstat(fd), lstat_or_none(self.path, None)
-            if there and (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino):
-                self.fd = fd  # else it was removed or replaced meanwhile: lock the new one
+            locked, current = posix.fstat(fd), lstat_or_none(self.path, None)
+            if current and (locked.st_dev, locked.st_ino) == (current.st_dev, current.st_ino):
+                self.fd = fd  # else it was removed or replaced: try to lock the new file
         except BlockingIOError:
             pass
         finally:

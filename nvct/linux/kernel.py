@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place that asks the kernel to change something.
+"""All system calls that change something.
 
-One method per system call, named as the call; nothing here decides anything. Every OSError
-carries the path, and the second path where the call has two. `tests/support/recording_kernel.py`
-holds a twin that does the same and writes down what was asked.
+One method per system call, with its name and without logic. Every OSError has the path, or both
+paths. `tests/support/recording_kernel.py` has a subclass that also records the calls.
 
 Descriptors are close-on-exec throughout. Paths are str as Python decodes file names.
 """
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Kernel:
-    """The real thing. It has no state: `KERNEL` is the instance to use."""
+    """Makes the system calls. It has no state; use the instance `KERNEL`."""
 
     __slots__ = ()
 
@@ -31,16 +30,15 @@ class Kernel:
         return posix.open(path, flags, mode, dir_fd=dir_fd)
 
     def reopen(self, fd: int, flags: int) -> int:
-        """Open again what a descriptor, O_PATH perhaps, stands for, by its magic link.
+        """Open the file of a descriptor, for example an O_PATH one, again by its magic link.
 
-        There is no race: no name is looked up twice. The path is this process's own table of
-        descriptors and no part of the host's tree, hence no parameter. The caller compares
-        identities where it cannot be sure that /proc is a procfs (`Root` does).
+        No name is resolved again, so there is no race. If /proc may not be a procfs, the caller
+        must compare device and inode, as `Root` does.
         """
         return posix.open(f"/proc/self/fd/{fd}", flags)
 
     def mount_id(self, fd: int) -> bytes:
-        """Return what tells the mount of a descriptor from others (statx has it since 5.8)."""
+        """Return the id of the mount of a descriptor (statx has it since Linux 5.8)."""
         info = posix.open(f"/proc/self/fdinfo/{fd}", posix.O_RDONLY)
         try:
             return posix.read(info, 4096).partition(b"mnt_id:")[2].partition(b"\n")[0]
@@ -52,7 +50,7 @@ class Kernel:
         return posix.read(fd, length)
 
     def write(self, fd: int, data: bytes) -> int:
-        """Write, perhaps not everything; returns how much."""
+        """Write, possibly a part; return the number of bytes."""
         return posix.write(fd, data)
 
     def fsync(self, fd: int) -> None:
@@ -60,17 +58,13 @@ class Kernel:
         posix.fsync(fd)
 
     def clone_file(self, source_fd: int, target_fd: int) -> None:
-        """Let a file share all of another one's data; a write to either parts them (FICLONE)."""
-        from fcntl import ioctl  # only who builds a view of the driver needs it
+        """Share all data of another file, copy on write (FICLONE)."""
+        from fcntl import ioctl  # only to build a farm view
 
         ioctl(target_fd, constants.FICLONE, source_fd)
 
-    def ftruncate(self, fd: int, length: int) -> None:
-        """Set the size of an open file."""
-        posix.ftruncate(fd, length)
-
     def fchmod(self, fd: int, mode: int) -> None:
-        """Set the mode of an open file; an O_PATH descriptor is refused by the kernel."""
+        """Set the mode of an open file; the kernel refuses an O_PATH descriptor."""
         posix.fchmod(fd, mode)
 
     def fchown(self, fd: int, uid: int, gid: int) -> None:
@@ -78,11 +72,11 @@ class Kernel:
         posix.fchown(fd, uid, gid)
 
     def chmod(self, path: str, mode: int, *, dir_fd: int | None = None) -> None:
-        """Set the mode of what `path`, links followed, names."""
+        """Set the mode of a path, links followed."""
         posix.chmod(path, mode, dir_fd=dir_fd)
 
     def lchown(self, path: str, uid: int, gid: int, *, dir_fd: int | None = None) -> None:
-        """Set owner and group of a name, of a symbolic link itself; -1 leaves one as it is."""
+        """Set owner and group of a path, links not followed; -1 leaves one as it is."""
         posix.chown(path, uid, gid, dir_fd=dir_fd, follow_symlinks=False)
 
     def close(self, fd: int) -> None:
@@ -99,7 +93,7 @@ class Kernel:
         source_dir_fd: int | None = None,
         target_dir_fd: int | None = None,
     ) -> None:
-        """Give a file another name, in place of what has that name."""
+        """Rename a file; an existing target is replaced."""
         posix.rename(source, target, src_dir_fd=source_dir_fd, dst_dir_fd=target_dir_fd)
 
     def link(
@@ -120,19 +114,19 @@ class Kernel:
         )
 
     def link_open_file(self, fd: int, target: str, *, dir_fd: int | None = None) -> None:
-        """Give a name to an open file that has none (O_TMPFILE)."""
+        """Link an open file without a name (O_TMPFILE)."""
         posix.link(f"/proc/self/fd/{fd}", target, dst_dir_fd=dir_fd, follow_symlinks=True)
 
     def symlink(self, target: str, path: str, *, dir_fd: int | None = None) -> None:
-        """Make a symbolic link at `path` that says `target`."""
+        """Make a symbolic link at `path` with the text `target`."""
         posix.symlink(target, path, dir_fd=dir_fd)
 
     def unlink(self, path: str, *, dir_fd: int | None = None) -> None:
-        """Remove a name that is no directory."""
+        """Remove a name other than a directory."""
         posix.unlink(path, dir_fd=dir_fd)
 
     def mkdir(self, path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
-        """Make a directory; the umask is taken off the mode."""
+        """Make a directory; the umask applies to the mode."""
         posix.mkdir(path, mode, dir_fd=dir_fd)
 
     def rmdir(self, path: str, *, dir_fd: int | None = None) -> None:
@@ -143,12 +137,8 @@ class Kernel:
         """Make a device node, FIFO or socket; `device` is posix.makedev(major, minor)."""
         posix.mknod(path, mode, device, dir_fd=dir_fd)
 
-    def memfd_create(self, name: str, flags: int = constants.MFD_CLOEXEC) -> int:
-        """Make a file that has no name in any file system."""
-        return posix.memfd_create(name, flags)
-
     def openat2(self, dir_fd: int, path: str, flags: int, mode: int = 0, resolve: int = 0) -> int:
-        """Open with restrictions on the way there (RESOLVE_*). Linux 5.6."""
+        """Open with restricted path resolution (RESOLVE_*). Linux 5.6."""
         how = _pack("QQQ", flags | posix.O_CLOEXEC, mode, resolve)
         return self._call("openat2", path, None, dir_fd, _encode(path), how, len(how))
 
@@ -179,7 +169,7 @@ class Kernel:
         self._call("umount2", target, None, _encode(target), flags)
 
     def open_tree(self, dir_fd: int, path: str, flags: int) -> int:
-        """Take a mount, or with OPEN_TREE_CLONE a detached copy, as a descriptor. Linux 5.2."""
+        """Open a mount, or with OPEN_TREE_CLONE a detached copy. Linux 5.2."""
         flags |= constants.OPEN_TREE_CLOEXEC
         return self._call("open_tree", path, None, dir_fd, _encode(path), flags)
 
@@ -209,12 +199,12 @@ class Kernel:
         propagation: int = 0,
         userns_fd: int = 0,
     ) -> None:
-        """Change what a mount, with AT_RECURSIVE a tree of them, allows. Linux 5.12."""
+        """Change the attributes of a mount, with AT_RECURSIVE of a tree. Linux 5.12."""
         attr = _pack("QQQQ", attr_set, attr_clr, propagation, userns_fd)
         self._call("mount_setattr", path, None, dir_fd, _encode(path), flags, attr, len(attr))
 
     def pivot_root(self, new_root: str, put_old: str) -> None:
-        """Make `new_root` the root; the old one stands at `put_old`."""
+        """Make `new_root` the root; the old root is then at `put_old`."""
         self._call("pivot_root", new_root, put_old, _encode(new_root), _encode(put_old))
 
     def setns(self, fd: int, nstype: int) -> None:
@@ -222,11 +212,11 @@ class Kernel:
         self._call("setns", f"/proc/self/fd/{fd}", None, fd, nstype)
 
     def unshare(self, flags: int) -> None:
-        """Leave the namespaces named by CLONE_* flags for new ones."""
+        """Move this process into new namespaces, selected by CLONE_* flags."""
         self._call("unshare", None, None, flags)
 
     def set_effective_ids(self, uid: int, gid: int) -> None:
-        """Act as another user and group, or as root again; supplementary groups stay."""
+        """Set effective uid and gid, also back to root; supplementary groups stay."""
         if posix.geteuid() == 0:
             posix.setegid(gid)
             posix.seteuid(uid)
@@ -235,23 +225,15 @@ class Kernel:
             posix.setegid(gid)
 
     def set_dumpable(self) -> None:
-        """Let this process see its own /proc again, which a change of its ids took from it."""
+        """Restore access to this process's own /proc files, which a change of ids removes."""
         self._call("prctl", None, None, constants.PR_SET_DUMPABLE, 1, 0, 0, 0)
-
-    def chroot(self, path: str) -> None:
-        """Make a directory the root of this process."""
-        posix.chroot(path)
-
-    def chdir(self, path: str) -> None:
-        """Make a directory the working directory."""
-        posix.chdir(path)
 
     def fchdir(self, fd: int) -> None:
         """Make an open directory the working directory."""
         posix.fchdir(fd)
 
     def _call(self, name: str, path: str | None, other: str | None, *args: Argument) -> int:
-        from nvct.linux import syscall  # 0.1 ms; only who mounts needs it
+        from nvct.linux import syscall  # 0.1 ms; only for mounts
 
         try:
             return syscall.syscall(syscall.number(name), *args)
@@ -261,17 +243,17 @@ class Kernel:
 
 
 def _encode(path: str) -> bytes:
-    """Return a path as the kernel's bytes, as `os.fsencode` would."""
+    """Return a path as bytes, as `os.fsencode` does."""
     if "\0" in path:
-        raise ValueError("embedded null byte")  # as posix says; never a path cut short
+        raise ValueError("embedded null byte")  # as posix does; never truncate a path
     import sys
 
     return path.encode(sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
 
 
 def _pack(layout: str, *values: int) -> bytes:
-    """Return a struct of the kernel's."""
-    from _struct import pack  # a builtin or 0.1 ms; only who mounts needs it
+    """Return a packed kernel struct."""
+    from _struct import pack  # up to 0.1 ms; only for mounts
 
     return pack(layout, *values)
 

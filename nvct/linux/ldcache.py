@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read ld.so.cache, and merge libraries into it as data, so that no ldconfig has to run.
+"""Parses ld.so.cache and merges libraries into it, so that no ldconfig has to run.
 
-Contract: bytes in, bytes out; nothing is opened. Reads glibc's format 1.1, alone or behind the
-old libc5 table (``ldconfig -c compat``), little endian; writes format 1.1 alone, which every
-glibc since 2.2 reads. Generator and glibc-hwcaps extension (glibc 2.33) are kept. A cache that
-another glibc could have written but this module does not know is an error, never a guess.
+Contract: bytes in, bytes out; no file is opened. Reads glibc's format 1.1, little endian, alone or
+after the old libc5 table (``ldconfig -c compat``). Writes only format 1.1, which every glibc since
+2.2 reads. Generator and glibc-hwcaps extensions (glibc 2.33) are kept. An unknown format or
+extension is an error.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ EXTENSION_HEADER = 8
 SECTION = 16
 TAG_GENERATOR = 0
 TAG_HWCAPS = 1
-HWCAP_EXTENSION = 1 << 62
-"""Set in an entry's hwcap where its low 32 bits are an index into the glibc-hwcaps section."""
 
 ELF_LIBC6 = 0x0003
 FLAGS = {
@@ -43,30 +41,30 @@ FLAGS = {
     "aarch64": ELF_LIBC6 | 0x0A00,
     "i386": ELF_LIBC6,
 }
-"""What the dynamic linker of a machine wants of an entry (glibc, _DL_CACHE_DEFAULT_ID)."""
+"""Flags of entries that the dynamic linker of a machine accepts (glibc, _DL_CACHE_DEFAULT_ID)."""
 
 LIMIT = 16 << 20
-RECORD_LIMIT, FIND_LIMIT = 1 << 16, 64  # strings may overlap: few bytes can be much text
+RECORD_LIMIT, FIND_LIMIT = 1 << 16, 64  # strings may overlap, so few bytes can be much text
 STRING_LIMIT = 4096  # PATH_MAX
-NAME_LIMIT = 255  # NAME_MAX: of a library; an order key takes 30 times the memory and 80 ns a byte
+NAME_LIMIT = 255  # NAME_MAX; an order key takes 30 times the memory, and 80 ns per byte
 SAME_LIMIT = 1024
-"""Entries of one name, by the order of names: `libx.so.1` and `libx.so.0001` are one."""
+"""Entries that the sort order takes for one name, such as `libx.so.1` and `libx.so.0001`."""
 DIGITS = frozenset(b"0123456789")
 NUMBER = 1 << 40
-"""Stands before a number in an order key, above every character."""
+"""Precedes a number in an order key; greater than every character."""
 
 
 class Cache:
     """A parsed cache.
 
     Attributes:
-        records: (flags, offset of the name, offset of the path, osversion, hwcap) for each
-            library, in the file's order; offsets count from `strings` less `base`.
-        base: what the offsets of the first byte of `strings` is.
+        records: (flags, offset of the name, offset of the path, osversion, hwcap) of each library,
+            in the order of the file.
+        base: the offset of the first byte of `strings`.
         strings: the string table.
-        generator: who wrote the file, or None.
-        hwcaps: offsets of the glibc-hwcaps subdirectories' names.
-        extended: whether the file has an extension at all.
+        generator: name of the program that wrote the file, or None.
+        hwcaps: offsets of the names of glibc-hwcaps subdirectories.
+        extended: whether the file has extensions.
     """
 
     __slots__ = ("base", "extended", "generator", "hwcaps", "records", "strings")
@@ -81,16 +79,16 @@ class Cache:
 
     @property
     def entries(self) -> list[Entry]:
-        """All libraries as (name, path, flags, osversion, hwcap), in the file's order."""
+        """All libraries as (name, path, flags, osversion, hwcap), in the order of the file."""
         text = self.text
         return [(text(key), text(value), f, o, h) for f, key, value, o, h in self.records]
 
     def text(self, offset: int) -> str:
-        """Return the string at an offset of a record."""
+        """Return the string at an offset."""
         return self.raw(offset).decode("utf-8", "surrogateescape")
 
     def raw(self, offset: int) -> bytes:
-        """Return the string at an offset of a record, as bytes."""
+        """Return the string at an offset, as bytes."""
         start = offset - self.base
         end = self.strings.find(0, start, start + STRING_LIMIT)
         if end < 0:
@@ -98,17 +96,17 @@ class Cache:
         return self.strings[start:end]
 
     def find(self, name: str) -> list[str]:
-        """Return the paths of a name's first FIND_LIMIT entries, as the linker orders them."""
-        wanted = encode(name)
-        found = [r[2] for r in self.records if self.raw(r[1]) == wanted]
-        return list(map(self.text, found[:FIND_LIMIT]))
+        """Return the paths of the first FIND_LIMIT entries of a name, in the order of the file."""
+        encoded = encode(name)
+        offsets = [r[2] for r in self.records if self.raw(r[1]) == encoded]
+        return list(map(self.text, offsets[:FIND_LIMIT]))
 
 
 def encode(text: str) -> bytes:
-    """Return a name or path as the bytes that stand in a cache.
+    """Return the bytes of a name or path.
 
     Raises:
-        LdCacheError: it holds a NUL and can't.
+        LdCacheError: the text contains a NUL.
     """
     data = text.encode("utf-8", "surrogateescape")
     if 0 in data:
@@ -120,7 +118,7 @@ def parse(data: bytes) -> Cache:
     """Parse the content of an ld.so.cache.
 
     Raises:
-        LdCacheError: it is damaged, or of a format, byte order or extension unknown here.
+        LdCacheError: it is damaged, or its format, byte order or extension is unknown.
     """
     from _struct import iter_unpack, unpack_from
 
@@ -145,7 +143,7 @@ def parse(data: bytes) -> Cache:
 
 
 def _find_header(data: bytes) -> int:
-    """Return where the header of format 1.1 stands."""
+    """Return the offset of the header of format 1.1."""
     if len(data) > LIMIT:
         raise LdCacheError(f"ld.so.cache is {len(data)} bytes long, more than {LIMIT}")
     start = 0
@@ -159,7 +157,7 @@ def _find_header(data: bytes) -> int:
 
 
 def _check_offsets(cache: Cache, offsets: Sequence[int]) -> None:
-    """Refuse offsets that are no NUL-terminated strings of the string table."""
+    """Refuse offsets without a NUL-terminated string in the string table."""
     if not offsets:
         return
     last = cache.strings.rfind(0)
@@ -177,14 +175,14 @@ def _read_extension(cache: Cache, data: bytes, offset: int) -> None:
     if magic != EXTENSION_MAGIC or offset % 4 or len(data) < table + count * SECTION:
         raise LdCacheError("ld.so.cache has an unknown or damaged extension")
     cache.extended = True
-    known = {TAG_GENERATOR, TAG_HWCAPS}
+    allowed = {TAG_GENERATOR, TAG_HWCAPS}
     for index in range(count):
         tag, flags, start, size = unpack_from("<4I", data, table + index * SECTION)
         if start + size > len(data):
             raise LdCacheError("ld.so.cache has an extension section outside the file")
-        if flags or tag not in known:
+        if flags or tag not in allowed:
             raise LdCacheError(f"ld.so.cache has an unknown extension section {tag}")
-        known.remove(tag)
+        allowed.remove(tag)
         content = data[start : start + size]
         if tag == TAG_GENERATOR:
             cache.generator = content
@@ -196,14 +194,14 @@ def _read_extension(cache: Cache, data: bytes, offset: int) -> None:
 
 
 def order_key(name: bytes, *, signed: bool = True) -> tuple[int, ...]:
-    """Return a key that sorts names as the dynamic linker's bisection compares them.
+    """Return a sort key with the order of the dynamic linker's binary search.
 
-    Numbers compare as numbers and stand above every character (glibc, _dl_cache_libcmp). They
-    wrap at 32 bits there, as do they here.
+    Numbers compare by value and are greater than every character (glibc, _dl_cache_libcmp). As in
+    glibc, they wrap at 32 bits.
 
     Args:
         name: the name.
-        signed: whether the machine's char is signed (x86: yes, Arm: no).
+        signed: whether char is signed on the machine (x86: yes, Arm: no).
     """
     key = []
     number = -1
@@ -226,7 +224,7 @@ def _wrap(number: int) -> int:
 
 
 class _Keys:
-    """Order keys of a cache's records, made when they are asked for."""
+    """Order keys of the records of a cache, computed on first use."""
 
     __slots__ = ("_cache", "_keys", "_signed")
 
@@ -239,9 +237,9 @@ class _Keys:
         """Return the key of a record.
 
         Raises:
-            LdCacheError: its name is longer than that of any file.
+            LdCacheError: its name is too long for a file name.
         """
-        offset = self._cache.records[index][1]  # by name: many records may share a long one
+        offset = self._cache.records[index][1]  # many records may share a long name
         key = self._keys.get(offset)
         if key is None:
             name = self._cache.raw(offset)
@@ -250,12 +248,12 @@ class _Keys:
             key = self._keys[offset] = order_key(name, signed=self._signed)
         return key
 
-    def bisect(self, wanted: tuple[int, ...]) -> int:
-        """Return the first index whose name is not above wanted; the file's order descends."""
+    def bisect(self, key: tuple[int, ...]) -> int:
+        """Return the first index with a key not greater than `key`; records are descending."""
         low, high = 0, len(self._cache.records)
         while low < high:
             middle = (low + high) // 2
-            if self.key(middle) > wanted:
+            if self.key(middle) > key:
                 low = middle + 1
             else:
                 high = middle
@@ -269,15 +267,15 @@ def merge(
     machine: str,
     drop_dirs: Sequence[str] = (),
 ) -> bytes:
-    """Return a cache that has the libraries to add before all others of the same name.
+    """Return a cache with added libraries before all others of the same name.
 
-    Among equal names the first one given comes first. Merging twice is merging once.
+    Added libraries of the same name keep their order. The function is idempotent.
 
     Args:
-        data: the cache as it is; None makes a new one of nothing but the added libraries.
+        data: the current cache; None to make a new one with the added libraries only.
         add: (name, path) of each library.
-        machine: whose dynamic linker is to find them: x86_64, aarch64, i386.
-        drop_dirs: directories whose entries are to go.
+        machine: the machine of the libraries: x86_64, aarch64, i386.
+        drop_dirs: directories whose entries are removed.
 
     Raises:
         LdCacheError: the cache is damaged or of an unknown format, or the machine is unknown.
@@ -296,7 +294,7 @@ def merge(
 
 
 class _Merger:
-    """One merge: what goes, what comes and where."""
+    """One merge: removed entries, and added entries with their positions."""
 
     __slots__ = ("_added", "_cache", "_dropped", "_flags", "_keys", "_offsets", "_signed", "tail")
 
@@ -314,23 +312,23 @@ class _Merger:
         """Drop all entries of some directories."""
         if not folders:
             return
-        wanted = {encode(f.rstrip("/")) for f in folders}
+        removed = {encode(f.rstrip("/")) for f in folders}
         for index, record in enumerate(self._cache.records):
-            if self._cache.raw(record[2]).rpartition(b"/")[0] in wanted:
+            if self._cache.raw(record[2]).rpartition(b"/")[0] in removed:
                 self._dropped.add(index)
 
     def add(self, name: bytes, path: bytes) -> None:
-        """Place one library; an identical entry that is there is moved, not doubled.
+        """Add a library; an identical entry is moved.
 
         Raises:
             LdCacheError: the cache has names that no ldconfig writes.
         """
         cache = self._cache
         key = order_key(name, signed=self._signed)
-        place = index = self._keys.bisect(key)
+        position = index = self._keys.bisect(key)
         name_at = path_at = -1
         while index < len(cache.records) and self._keys.key(index) == key:
-            if index - place >= SAME_LIMIT:
+            if index - position >= SAME_LIMIT:
                 raise LdCacheError(f"ld.so.cache has more than {SAME_LIMIT} libraries of one name")
             flags, old_name, old_path, _, hwcap = cache.records[index]
             same = flags == self._flags and not hwcap and cache.raw(old_path) == path
@@ -344,10 +342,10 @@ class _Merger:
             if path.endswith(b"/" + name):
                 name_at = path_at + len(path) - len(name)
         record = (self._flags, name_at, path_at, 0, 0)
-        self._added.setdefault(place, []).append((key, record))
+        self._added.setdefault(position, []).append((key, record))
 
     def _offset(self, text: bytes) -> int:
-        """Return where a new string will stand, counted as the old strings are."""
+        """Return the offset of a new string, relative to the old header."""
         offset = self._offsets.get(text)
         if offset is None:
             offset = self._cache.base + len(self._cache.strings) + len(self.tail)
@@ -356,16 +354,16 @@ class _Merger:
         return offset
 
     def merged(self) -> list[Record]:
-        """Return all records in their order; new ones before old ones of the same name."""
+        """Return all records in order; new ones before old ones of the same name."""
         merged: list[Record] = []
         done = 0
         old = self._cache.records
-        for place in sorted(self._added):
-            merged += self._kept(done, place)
-            new = self._added[place]
-            new.sort(key=lambda added: added[0], reverse=True)  # stable: first given stays first
+        for position in sorted(self._added):
+            merged += self._kept(done, position)
+            new = self._added[position]
+            new.sort(key=lambda added: added[0], reverse=True)  # stable
             merged += [record for _, record in new]
-            done = place
+            done = position
         return merged + self._kept(done, len(old))
 
     def _kept(self, start: int, end: int) -> list[Record]:
@@ -375,7 +373,7 @@ class _Merger:
         return [r for i, r in enumerate(records, start) if i not in self._dropped]
 
     def render(self, records: list[Record]) -> bytes:
-        """Return the file of some records."""
+        """Return the content of a file with the records."""
         from _struct import pack
 
         cache = self._cache

@@ -10,11 +10,11 @@ class Mount:
     """One line of mountinfo.
 
     Attributes:
-        mount_id, parent_id, major, minor: as the kernel numbers them.
-        root: which directory of the file system is mounted.
-        target: where, as the process that the file belongs to sees it.
-        options: of this mount, as "ro" and "nosuid".
-        tags: propagation, as "shared:7"; empty for a private mount.
+        mount_id, parent_id, major, minor: numbers of the kernel.
+        root: the mounted directory of the file system.
+        target: the mount point, as the process of the file sees it.
+        options: of this mount, such as "ro" and "nosuid".
+        tags: propagation, such as "shared:7"; empty for a private mount.
         fstype, source, super_options: of the file system.
     """
 
@@ -53,19 +53,19 @@ class Mount:
 
 
 def parse(text: str) -> list[Mount]:
-    """Return the mounts in the order in which they were made; later ones lie on top.
+    """Return the mounts in mount order; later ones cover earlier ones.
 
     Raises:
-        DocumentError: this is no mountinfo.
+        DocumentError: the text is not mountinfo.
     """
     return [Mount(line) for line in text.split("\n") if line]
 
 
 def targets(text: str) -> list[str]:
-    """Return nothing but the mount points: 1 us a line instead of 8.
+    """Return only the mount points, in 1 us per line instead of 8.
 
     Raises:
-        DocumentError: this is no mountinfo.
+        DocumentError: the text is not mountinfo.
     """
     try:
         return [unescape(line.split(" ", 5)[4]) for line in text.split("\n") if line]
@@ -74,9 +74,9 @@ def targets(text: str) -> list[str]:
 
 
 def unescape(text: str) -> str:
-    r"""Undo the octal escapes that stand for space, tab, newline and backslash.
+    r"""Decode the octal escapes of space, tab, newline and backslash.
 
-    The kernel writes bytes of a name that are no ASCII as they are, so nothing else is escaped.
+    The kernel does not escape any other bytes.
     """
     if "\\" not in text:
         return text

@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paths inside a container's root, or a driver's, without ever leaving it.
+"""Access to files in the root of a container or driver; no path leaves the root.
 
-The container's root is an attacker's, and may change while it is looked at. Contract:
+An attacker may control the container's root, and change it at any time. Contract:
 
-- Every path is walked from one descriptor, component by component, each opened relative to the
-  one before with O_PATH and O_NOFOLLOW: the kernel never follows a link for us, so no link, magic
-  ones of /proc included, leads out. A link's text is put before what is left of the path; an
-  absolute one starts again at the root, `..` goes back to a directory that was walked through,
-  and stops at the root. Links, depth and steps have limits.
-- Nothing is opened for reading before its descriptor is known to be a regular file's, and then it
-  is that descriptor which is opened again, no name: no FIFO blocks us, no device is touched.
-- Nothing is written through a link at the last component; files and links are replaced by rename.
-- Mounts below the root belong to the container and are walked into, as RESOLVE_IN_ROOT does; but
-  nothing is written where a link led from one mount into another: an image's links do not say
-  what we do to a volume.
-- A regular file of size 0 has no content, whatever procfs would make up for whoever reads it.
+- A path is walked from one descriptor; each component is opened relative to the one before with
+  O_PATH and O_NOFOLLOW. The kernel never follows a link, so no link, not even a magic one of
+  /proc, leads out. The text of a link is put before the rest of the path; an absolute text
+  continues at the root; `..` goes back to the directory walked before, but not above the root.
+  Links, depth and steps have limits.
+- A file is opened for reading only after its O_PATH descriptor was found to be a regular file, and
+  by that descriptor, not by name: no FIFO blocks, no device is touched.
+- The last component is never written through a link; rename replaces files and links.
+- Mounts below the root belong to the container and are entered, as with RESOLVE_IN_ROOT. Nothing
+  is written after a link led from one mount into another: links of an image must not select files
+  in a volume.
+- A regular file of size 0 counts as empty, even in procfs.
 
-Errors: UnsafePathError where the content is to blame, else OSError with the path as the root's
-inside sees it. Reading needs the host's /proc, so it is done before entering a container's mount
-namespace; a /proc that isn't genuine is noticed.
+Errors: UnsafePathError if the content of the root is the cause, else OSError with the path inside
+the root. Reading needs the host's /proc, so it is done before this process enters a container's
+mount namespace; a false /proc is detected.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from nvct.linux.walk import (
     EXISTING,
     FOLLOW,
     NOFOLLOW,
-    Place,
+    Location,
     is_name,
     link_text,
     names_in,
@@ -58,17 +58,17 @@ LIST_LIMIT = 1 << 16
 
 
 class Root:
-    """A container's root directory, or any other tree that must not be left.
+    """The root directory of a container, or of another tree that paths must not leave.
 
-    A walk costs 7 us a component. For many files of one directory take `Root(root.dir_fd(path))`;
-    links in it end at that directory, so it is for making and replacing, not for following.
+    A walk costs 7 us per component. For many files of one directory use `Root(root.dir_fd(path))`
+    to create and replace files; its links do not lead out of that directory.
 
     Args:
         fd: an O_PATH or readable descriptor of the directory; the object closes it.
-        label: what error messages call this root.
+        label: the name of this root in error messages.
 
     Attributes:
-        budget: the steps that all walks may take together, None for any number.
+        budget: limits the steps of all walks together; None for no limit.
     """
 
     __slots__ = ("budget", "fd", "label")
@@ -80,20 +80,20 @@ class Root:
 
     @classmethod
     def open(cls, path: str) -> Self:
-        """Open a directory of the host; links in `path` itself are the host's and are followed.
+        """Open a directory of the host; links in `path` are followed.
 
         Raises:
-            HostError: there is no such directory.
+            HostError: the directory does not exist.
         """
         try:
             return cls(posix.open(path, posix.O_PATH | posix.O_DIRECTORY), path)
         except OSError as error:
             raise HostError(f"root folder {path} cannot be opened: {error.strerror}") from error
-        except ValueError as error:  # it comes out of JSON, which can say more than a path can
+        except ValueError as error:  # from JSON, whose strings need not be valid paths
             raise HostError(f"root folder {path!r} is no path: it holds a NUL, say") from error
 
     def close(self) -> None:
-        """Close the descriptor; a second time does nothing."""
+        """Close the descriptor; a second call does nothing."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             posix.close(fd)
@@ -117,76 +117,76 @@ class Root:
         kernel: Kernel = KERNEL,
         *,
         write: bool = False,
-    ) -> Place:
+    ) -> Location:
         may_write = write or create is not None
-        place = Place(self.fd, path, self.label, write=may_write, budget=self.budget)
-        return walk(place, last, create, kernel)
+        location = Location(self.fd, path, self.label, write=may_write, budget=self.budget)
+        return walk(location, last, create, kernel)
 
-    # Looking.
+    # Reading.
 
     def lstat(self, path: str) -> stat_result | None:
-        """Return the status of a path, the last link not followed; None if absent."""
+        """Return the status of a path, without following a last link; None if absent."""
         try:
-            with self._walk(path, NOFOLLOW) as place:
-                return place.status()
+            with self._walk(path, NOFOLLOW) as location:
+                return location.status()
         except ABSENT:
             return None
 
     def stat(self, path: str) -> stat_result | None:
-        """Return the status of what a path leads to inside the root; None if absent."""
+        """Return the status of a path, links followed; None if absent."""
         try:
-            with self._walk(path, FOLLOW) as place:
-                return place.status()
+            with self._walk(path, FOLLOW) as location:
+                return location.status()
         except ABSENT:
             return None
 
     def is_file(self, path: str) -> bool:
-        """Tell whether a path leads to a regular file."""
-        found = self.stat(path)
-        return found is not None and found.st_mode & constants.S_IFMT == constants.S_IFREG
+        """Report whether a path leads to a regular file."""
+        status = self.stat(path)
+        return status is not None and status.st_mode & constants.S_IFMT == constants.S_IFREG
 
     def resolve(self, path: str) -> str | None:
-        """Return the path without links, `.` or `..`, as the container sees it; None if absent.
+        """Return the path in the container without links, `.` and `..`; None if absent.
 
-        It is for showing and comparing.
+        Use it for messages and comparisons only.
         """
         try:
-            with self._walk(path, FOLLOW) as place:
-                return None if place.status() is None else place.shown()
+            with self._walk(path, FOLLOW) as location:
+                return None if location.status() is None else location.shown()
         except ABSENT:
             return None
 
     def real(self, path: str) -> str:
-        """Return a path without links, as far as it exists.
+        """Return a path without links; its last components need not exist.
 
         Raises:
-            UnsafePathError: it leads through a file, a link to nowhere, or too many links.
+            UnsafePathError: it leads through a file, a dangling link, or too many links.
         """
         try:
-            with self._walk(path, EXISTING) as place:
-                return place.shown()
+            with self._walk(path, EXISTING) as location:
+                return location.shown()
         except ABSENT as error:
             raise UnsafePathError(f"{path} leads through a file, or a link to nowhere") from error
 
     def readlink(self, path: str) -> str | None:
-        """Return the text of a symbolic link; None if there is no such link."""
+        """Return the text of a symbolic link; None if the path is not one."""
         try:
-            with self._walk(path, NOFOLLOW) as place:
-                return link_text(place.leaf, place.dir_fd) if place.leaf else None
+            with self._walk(path, NOFOLLOW) as location:
+                return link_text(location.leaf, location.dir_fd) if location.leaf else None
         except ABSENT:
             return None
 
     def listdir(self, path: str, limit: int = LIST_LIMIT) -> list[str] | None:
-        """Return the sorted names in a directory; None if there is no such directory.
+        """Return the sorted names in a directory; None if absent.
 
         Raises:
-            UnsafePathError: more than `limit` names.
+            UnsafePathError: the directory has more than `limit` names.
         """
         try:
-            with self._walk(path, DIRECTORY) as place:
-                names = names_in(place.dir_fd, limit)
+            with self._walk(path, DIRECTORY) as location:
+                names = names_in(location.dir_fd, limit)
                 if names is None:
-                    raise place.unsafe(f"has more than {limit} entries")
+                    raise location.unsafe(f"has more than {limit} entries")
         except ABSENT:
             return None
         names.sort()
@@ -197,41 +197,41 @@ class Root:
     def dir_fd(
         self, path: str, *, create: bool = False, mode: int = 0o755, kernel: Kernel = KERNEL
     ) -> int:
-        """Return an O_PATH descriptor of a directory, to write to; the caller closes it.
+        """Return an O_PATH descriptor of a directory to write to; the caller closes it.
 
-        With `create`, missing directories are made with `mode`, whatever the umask.
+        With `create`, missing directories are created with `mode`, independent of the umask.
 
         Raises:
-            FileNotFoundError: absent.
-            NotADirectoryError: something else is there.
+            FileNotFoundError: the path does not exist.
+            NotADirectoryError: the path is not a directory.
         """
-        with self._walk(path, DIRECTORY, mode if create else None, kernel, write=True) as place:
-            return place.take()
+        with self._walk(path, DIRECTORY, mode if create else None, kernel, write=True) as location:
+            return location.take()
 
     def path_fd(self, path: str, *, follow: bool = True, write: bool = False) -> int | None:
-        """Return an O_PATH descriptor of whatever is there, to mount on, say; None if absent.
+        """Return an O_PATH descriptor of any file, for example to mount on; None if absent.
 
-        Opening one has no side effect, not even on a device. With `follow` False, and where
-        somebody races us, it may be a link's.
+        Opening it has no side effect, not even for a device. It may be a link if `follow` is
+        False, or if another process changes the path.
         """
         flags = posix.O_PATH | posix.O_NOFOLLOW
         try:
             if not (follow or write) and is_name(path):
                 return posix.open(path, flags, dir_fd=self.fd)
-            with self._walk(path, FOLLOW if follow else NOFOLLOW, write=write) as place:
-                if not place.leaf:
-                    return place.take()
-                return posix.open(place.leaf, flags, dir_fd=place.dir_fd)
+            with self._walk(path, FOLLOW if follow else NOFOLLOW, write=write) as location:
+                if not location.leaf:
+                    return location.take()
+                return posix.open(location.leaf, flags, dir_fd=location.dir_fd)
         except ABSENT:
             return None
 
     def file_fd(self, path: str, *, follow: bool = True) -> int | None:
         """Open a regular file for reading; None if absent or empty; the caller closes it.
 
-        With `follow` False a link is no regular file.
+        If `follow` is False, a link counts as not regular.
 
         Raises:
-            UnsafePathError: something else than a regular file is there.
+            UnsafePathError: the path is not a regular file.
         """
         fd = self.path_fd(path, follow=follow)
         if fd is None:
@@ -242,28 +242,28 @@ class Root:
             posix.close(fd)
 
     def _size(self, fd: int, path: str) -> int:
-        found = posix.fstat(fd)
-        if found.st_mode & constants.S_IFMT != constants.S_IFREG:
+        status = posix.fstat(fd)
+        if status.st_mode & constants.S_IFMT != constants.S_IFREG:
             raise UnsafePathError(f"{path} in {self.label} is no regular file")
-        return found.st_size
+        return status.st_size
 
     def read_file(self, path: str, limit: int = READ_LIMIT) -> bytes | None:
         """Return the content of a regular file; None if absent.
 
         Raises:
-            UnsafePathError: larger than `limit`, or no regular file.
+            UnsafePathError: larger than `limit`, or not a regular file.
         """
-        place = self.path_fd(path)
-        if place is None:
+        path_fd = self.path_fd(path)
+        if path_fd is None:
             return None
         fd = -1
         try:
-            if not self._size(place, path):
+            if not self._size(path_fd, path):
                 return b""
-            fd = self._reopen(place, path)
+            fd = self._reopen(path_fd, path)
             data = read_all(fd, posix.fstat(fd).st_size, limit)
         finally:
-            posix.close(place)
+            posix.close(path_fd)
             if fd >= 0:
                 posix.close(fd)
         if data is None:
@@ -275,38 +275,39 @@ class Root:
     def write_file(
         self, path: str, data: bytes, *, mode: int = 0o644, kernel: Kernel = KERNEL
     ) -> None:
-        """Put a file in place of a file or link by rename; parent directories are made.
+        """Create or replace a file by rename; missing parent directories are created.
 
-        An existing regular file's permission bits are kept, set-id bits are not.
+        An existing regular file keeps its permission bits, but not its set-id bits.
 
         Raises:
-            UnsafePathError: a directory is there.
+            UnsafePathError: the path is a directory.
         """
-        with self._walk(path, NOFOLLOW, 0o755, kernel) as place:
-            found = _replaceable(place)
-            if found is not None and found.st_mode & constants.S_IFMT == constants.S_IFREG:
-                mode = found.st_mode & 0o777
-            _put(write_temporary(place.dir_fd, data, mode, kernel=kernel), place, kernel)
+        with self._walk(path, NOFOLLOW, 0o755, kernel) as location:
+            status = _replaceable(location)
+            if status is not None and status.st_mode & constants.S_IFMT == constants.S_IFREG:
+                mode = status.st_mode & 0o777
+            _put(write_temporary(location.dir_fd, data, mode, kernel=kernel), location, kernel)
 
     def symlink(self, target: str, path: str, *, kernel: Kernel = KERNEL) -> None:
-        """Make a link with the text `target` in place of a file or link; none if it is there.
+        """Create or replace a link with the text `target`, unless it exists.
 
-        Parent directories are made. The text is not looked at: it is the container that follows.
+        Missing parent directories are created. The text is not resolved: only the container
+        follows the link.
 
         Raises:
-            UnsafePathError: a directory is there, or the text cannot be a link's.
+            UnsafePathError: the path is a directory, or the text is not valid.
         """
         if not target or "\0" in target:
             raise UnsafePathError(f"{path} in {self.label} cannot be a link to {target!r}")
-        with self._walk(path, NOFOLLOW, 0o755, kernel) as place:
-            _replaceable(place)
-            if link_text(place.leaf, place.dir_fd) != target:
+        with self._walk(path, NOFOLLOW, 0o755, kernel) as location:
+            _replaceable(location)
+            if link_text(location.leaf, location.dir_fd) != target:
                 temporary = temporary_name()
-                kernel.symlink(target, temporary, dir_fd=place.dir_fd)
-                _put(temporary, place, kernel)
+                kernel.symlink(target, temporary, dir_fd=location.dir_fd)
+                _put(temporary, location, kernel)
 
     def symlinks(self, links: Iterable[tuple[str, str]], *, kernel: Kernel = KERNEL) -> None:
-        """Make links, (text, path) each, as `symlink` does, with one walk for neighbors.
+        """Create links, (text, path) each, as `symlink` does, with one walk per directory.
 
         Raises:
             UnsafePathError: as `symlink`.
@@ -329,15 +330,15 @@ class Root:
                 posix.close(fd)
 
     def unlink(self, path: str, *, kernel: Kernel = KERNEL) -> None:
-        """Remove a file or link; nothing happens if there is none.
+        """Remove a file or link, if it exists.
 
         Raises:
-            UnsafePathError: a directory is there.
+            UnsafePathError: the path is a directory.
         """
         try:
-            with self._walk(path, NOFOLLOW, write=True) as place:
-                if _replaceable(place) is not None:
-                    kernel.unlink(place.leaf, dir_fd=place.dir_fd)
+            with self._walk(path, NOFOLLOW, write=True) as location:
+                if _replaceable(location) is not None:
+                    kernel.unlink(location.leaf, dir_fd=location.dir_fd)
         except ABSENT:
             return
 
@@ -345,7 +346,7 @@ class Root:
         """Set the mode of a regular file or directory, links followed; False if absent.
 
         Raises:
-            UnsafePathError: something else is there.
+            UnsafePathError: the path is neither.
         """
         fd = self.path_fd(path, write=True)
         if fd is None:
@@ -364,7 +365,7 @@ class Root:
         return True
 
     def _reopen(self, fd: int, path: str) -> int:
-        """Open for reading what an O_PATH descriptor stands for, and be sure it is the same."""
+        """Open the file of an O_PATH descriptor for reading, and verify that it is the same."""
         try:
             again = KERNEL.reopen(fd, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOCTTY)
         except FileNotFoundError:
@@ -378,32 +379,32 @@ class Root:
         return again
 
 
-def _replaceable(place: Place) -> stat_result | None:
-    """Return what is at a place, None if nothing is; a directory is refused."""
-    found = place.status()
-    if found is not None and found.st_mode & constants.S_IFMT == constants.S_IFDIR:
-        raise place.unsafe("is a directory")
-    return found
+def _replaceable(location: Location) -> stat_result | None:
+    """Return the status of the last component, None if absent; refuse a directory."""
+    status = location.status()
+    if status is not None and status.st_mode & constants.S_IFMT == constants.S_IFDIR:
+        raise location.unsafe("is a directory")
+    return status
 
 
 def _make_link(target: str, name: str, dir_fd: int, kernel: Kernel) -> bool:
-    """Make a link if that takes nothing but asking for it; tell whether it did."""
+    """Try to make a link without any checks; return whether that succeeded."""
     if not target or "\0" in target + name or name in ("", ".", ".."):
         return False
     try:
         kernel.symlink(target, name, dir_fd=dir_fd)
-    except OSError:  # EEXIST mostly; the careful way says what is wrong, if anything is
+    except OSError:  # mostly EEXIST; the slow path reports errors
         return False
     return True
 
 
-def _put(temporary: str, place: Place, kernel: Kernel) -> None:
-    """Give a temporary file its name; it goes away if that fails."""
-    fd = place.dir_fd
+def _put(temporary: str, location: Location, kernel: Kernel) -> None:
+    """Rename a temporary file to the last component; remove it on failure."""
+    fd = location.dir_fd
     try:
-        kernel.rename(temporary, place.leaf, source_dir_fd=fd, target_dir_fd=fd)
+        kernel.rename(temporary, location.leaf, source_dir_fd=fd, target_dir_fd=fd)
     except BaseException as error:
         discard(temporary, fd, kernel)
         if isinstance(error, IsADirectoryError):
-            raise place.unsafe("is a directory") from None
+            raise location.unsafe("is a directory") from None
         raise

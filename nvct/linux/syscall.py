@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One function, `syscall(nr, *args)`, and the numbers by machine.
+"""The function `syscall(nr, *args)`, and system call numbers by machine.
 
-Two backends, chosen at the first call: the builtin module `_nvct` of the static interpreter
+The first call selects one of two backends: the builtin module `_nvct` of the static interpreter
 (`_nvct.syscall(nr, *args)` returns -errno on failure, as the kernel does), or libc's syscall(2)
-through `_ctypes`, without the `ctypes` package around it.
+through `_ctypes`, without the package `ctypes`.
 
 Why not cffi: CPU that the first call adds to `python3 -I -S` (minimum of 60 interleaved runs,
 Python 3.11, x86_64): `_ctypes` 0.8 ms, cffi out of line 0.9 (either mode), `ctypes` 3.7. One call
-then takes 1.5 us against 0.9. So cffi gains nothing and would have to be on every host.
+takes 1.5 us against 0.9. So cffi has no advantage, and would have to be on every host.
 """
 
 from __future__ import annotations
@@ -24,16 +24,8 @@ if TYPE_CHECKING:
     Argument: TypeAlias = "int | bytes | None"
     Backend: TypeAlias = Callable[..., int]
 
-# Linux's asm/unistd_64.h and asm-generic/unistd.h: what came after 5.0 has one number everywhere.
-_NEWER = {
-    "open_tree": 428,
-    "move_mount": 429,
-    "fsopen": 430,
-    "fsconfig": 431,
-    "fsmount": 432,
-    "openat2": 437,
-    "mount_setattr": 442,
-}
+# Linux, asm/unistd_64.h and asm-generic/unistd.h: calls since 5.0 have one number everywhere.
+_NEWER = {"open_tree": 428, "move_mount": 429, "openat2": 437, "mount_setattr": 442}
 _BY_MACHINE = {
     "x86_64": {
         "mount": 165, "umount2": 166, "pivot_root": 155, "setns": 308, "unshare": 272,
@@ -49,10 +41,10 @@ _backends: list[Backend] = []
 
 
 def number(name: str, machine: str = "") -> int:
-    """Return the number of a system call on this machine, or on the one named.
+    """Return the number of a system call on a machine; default is this one.
 
     Raises:
-        HostError: unknown call or machine.
+        HostError: the call or the machine is unknown.
     """
     machine = machine or posix.uname().machine
     table = _BY_MACHINE.get(machine)
@@ -61,14 +53,14 @@ def number(name: str, machine: str = "") -> int:
             f"system calls of a {machine} machine are not known",
             hint="x86_64 and aarch64 are supported",
         )
-    found = _NEWER.get(name) or table.get(name)
-    if found is None:
+    nr = _NEWER.get(name) or table.get(name)
+    if nr is None:
         raise HostError(f"system call {name} has no known number on {machine}")
-    return found
+    return nr
 
 
 def syscall(nr: int, *args: Argument) -> int:
-    """Make system call `nr`; bytes are passed by address and end in NUL, None is a null pointer.
+    """Make system call `nr`; bytes are passed by address, with a final NUL; None is NULL.
 
     Raises:
         OSError: with errno and its text; the caller adds the path.
@@ -79,7 +71,7 @@ def syscall(nr: int, *args: Argument) -> int:
 
 
 def _choose() -> Backend:
-    """Take the static interpreter's builtin where there is one: it needs no dlopen."""
+    """Return the builtin of the static interpreter if it exists: it needs no dlopen."""
     import sys
 
     return _builtin() if "_nvct" in sys.builtin_module_names else _through_libc()
@@ -115,13 +107,13 @@ def _through_libc() -> Backend:
         _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
         _restype_ = Long
 
-    # Variadic and fixed arguments travel alike on both machines (registers, 64 bits each).
-    itself: Any = None  # dlopen's name for all that this process has loaded, libc or musl
+    # Both machines pass variadic and fixed arguments alike (registers, 64 bits each).
+    itself: Any = None  # dlopen(NULL): everything that this process has loaded, glibc or musl
     function = Function(_ctypes.dlsym(_ctypes.dlopen(itself, 0), "syscall"))
 
     def call(nr: int, *args: Argument) -> int:
-        made = [Long(a) if isinstance(a, int) else Pointer(a) for a in args]
-        result: int = function(Long(nr), *made)
+        converted = [Long(a) if isinstance(a, int) else Pointer(a) for a in args]
+        result: int = function(Long(nr), *converted)
         if result < 0:
             errno = _ctypes.get_errno()
             raise OSError(errno, posix.strerror(errno))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walk behind `root`: one descriptor per directory, links as text. The rules stand there."""
+"""The path walk of `root`, with a descriptor for each directory; see there for the rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Budget(Protocol):
-        """Whatever counts the steps that many walks may take together."""
+        """An object with the remaining steps of several walks."""
 
         steps_left: int
 
@@ -28,19 +28,20 @@ if TYPE_CHECKING:
     from nvct.linux.kernel import Kernel
 
 LINK_LIMIT = 40  # the kernel's MAXSYMLINKS
-DEPTH_LIMIT = 256  # each level holds a descriptor; the usual limit of those is 1024
+DEPTH_LIMIT = 256  # each level has an open descriptor; their usual limit is 1024
 STEP_LIMIT = 512  # 40 links of 4095 bytes each could name 80000 components
-TEXT_STEP = 256  # bytes of a link's text that cost as much as a component
+TEXT_STEP = 256  # bytes of link text that cost as much as a component
 
 ABSENT = (FileNotFoundError, NotADirectoryError)
 DIRECTORY, FOLLOW, NOFOLLOW, EXISTING = range(4)
 
 
-class Place:
-    """Where a walk ended: open directories from the root down, and a last name in them.
+class Location:
+    """The position of a walk: open directories from the root down, and a last name.
 
-    `leaf` is "" where the path is the directory itself. Leaving the context closes everything and
-    gives OSErrors the whole path. `missing` is what of an EXISTING walk's path does not exist.
+    `leaf` is "" if the path is the directory itself; `missing` has the components that do not
+    exist, in an EXISTING walk. The context manager closes all descriptors and adds the whole path
+    to OSErrors.
     """
 
     __slots__ = (
@@ -68,68 +69,68 @@ class Place:
 
     @property
     def dir_fd(self) -> int:
-        """The directory that holds the last name; it stays the Place's own."""
+        """The descriptor of the directory with the last name; this object closes it."""
         return self.fds[-1] if self.fds else self.root_fd
 
     def take(self) -> int:
-        """Return the directory's descriptor for the caller to keep and close."""
+        """Return the descriptor of the directory; the caller closes it."""
         return self.fds.pop() if self.fds else posix.dup(self.root_fd)
 
     def up(self) -> None:
-        """Go back to the directory before, at most to the root."""
+        """Return to the previous directory, but not above the root."""
         if self.fds:
             self.names.pop()
             posix.close(self.fds.pop())
 
     def down(self, name: str, fd: int) -> None:
-        """Go on to a directory that was just opened."""
+        """Continue in an open directory."""
         self.fds.append(fd)
         self.names.append(name)
         if len(self.fds) > DEPTH_LIMIT:
             raise self.unsafe(f"lies more than {DEPTH_LIMIT} directories deep")
 
     def restart(self) -> None:
-        """Go back to the root."""
+        """Return to the root."""
         self.names.clear()
         while self.fds:
             posix.close(self.fds.pop())
 
     def linked(self) -> None:
-        """Remember the mount that holds a link, if something is to be written."""
+        """Record the mount of a link, for writes."""
         if self.mounts is not None:
             self.mounts.add(KERNEL.mount_id(self.dir_fd))
 
     def check_mount(self) -> None:
-        """Refuse to write where a link led from one mount into another.
+        """Refuse a write if a link led from one mount into another.
 
-        A volume that lies at the path itself is meant; one that the image's links lead to is
-        none of ours, and may be one that the container's own user cannot write to.
+        A volume at the path itself is allowed. A volume behind a link of the image is not: the
+        container's own user may have no right to write to it.
 
         Raises:
-            UnsafePathError: a link led there.
+            UnsafePathError: a link led into another mount.
         """
         if self.mounts and self.mounts != {KERNEL.mount_id(self.dir_fd)}:
             raise self.unsafe("leads by a symbolic link into another mount")
 
     def status(self) -> stat_result | None:
-        """Tell what the last name stands for now, itself and no link's target."""
+        """Return the current status of the last name, links not followed; None if absent."""
         if not self.leaf:
             return posix.stat(self.dir_fd)
         return lstat_or_none(self.leaf, self.dir_fd)
 
     def shown(self) -> str:
-        """Return where the walk ended, without links, as the root's inside sees it."""
+        """Return the position as a path inside the root, without links."""
         return "/" + "/".join([*self.names, *filter(None, [self.leaf]), *self.missing])
 
     def unsafe(self, what: str) -> UnsafePathError:
-        """Return the error that says what is wrong with this path."""
+        """Return an error about this path; `what` is the predicate."""
         return UnsafePathError(f"{self.path} in {self.label} {what}")
 
     def spend(self, budget: Budget, steps: int = 1) -> None:
         """Take steps off the budget.
 
         Raises:
-            HostError: none is left. It is no UnsafePathError: this path is not to blame.
+            HostError: none is left. Not UnsafePathError: this path is not the cause.
         """
         budget.steps_left -= steps
         if budget.steps_left < 0:
@@ -154,111 +155,111 @@ class Place:
             raise OSError(error.errno, error.strerror, self.path) from error
 
 
-def walk(place: Place, last: int, create: int | None, kernel: Kernel) -> Place:
-    """Walk from the root to `place.path`; `last` says what to do with the last component.
+def walk(location: Location, last: int, create: int | None, kernel: Kernel) -> Location:
+    """Walk from the root to `location.path`; `last` selects how the last component is handled.
 
-    DIRECTORY: it is a directory, walked into. FOLLOW: if it is a link, go on with its text.
-    NOFOLLOW: stop before it. EXISTING: as FOLLOW, but what is missing at the end may be missing.
-    `create` is the mode of directories to make on the way, or None.
+    DIRECTORY: enter it. FOLLOW: if it is a link, follow it. NOFOLLOW: stop before it. EXISTING: as
+    FOLLOW, but last components need not exist. `create` is the mode for missing directories, None
+    to create none.
 
     Raises:
-        UnsafePathError: too many links, too deep, or no path at all.
+        UnsafePathError: too many links, too deep, or not a valid path.
         FileNotFoundError, NotADirectoryError: a directory on the way is missing.
         HostError: the budget is spent.
     """
-    if "\0" in place.path:
-        raise UnsafePathError(f"a path inside {place.label} holds a NUL character")
-    if not place.path.isascii():
+    if "\0" in location.path:
+        raise UnsafePathError(f"a path inside {location.label} holds a NUL character")
+    if not location.path.isascii():
         try:
-            place.path.encode("utf-8", "surrogateescape")
-        except UnicodeEncodeError as error:  # JSON can say more than a path can
-            raise UnsafePathError(f"a path inside {place.label} is no Unicode text") from error
+            location.path.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:  # from JSON, whose strings need not be valid paths
+            raise UnsafePathError(f"a path inside {location.label} is no Unicode text") from error
     try:
-        _steps(place, last, create, kernel)
+        _steps(location, last, create, kernel)
     except BaseException as error:
-        place.__exit__(None, error, None)
+        location.__exit__(None, error, None)
         raise
-    return place
+    return location
 
 
-def _steps(place: Place, last: int, create: int | None, kernel: Kernel) -> None:
-    todo = _components(place.path)
-    own = len(todo)  # how many of these are the path's, not a link's
+def _steps(location: Location, last: int, create: int | None, kernel: Kernel) -> None:
+    todo = _components(location.path)
+    own = len(todo)  # number of components from the path itself, not from links
     links = steps = 0
     while todo:
         steps += 1
-        if place.budget is not None:
-            place.spend(place.budget)
+        if location.budget is not None:
+            location.spend(location.budget)
         name = todo.pop()
         is_own, own = len(todo) < own, min(own, len(todo))
         if name == "..":
-            place.up()
+            location.up()
             continue
-        if name == ".":  # the last one: the path is the directory walked into before
+        if name == ".":  # at the end: the path is the current directory
             continue
         text = None
         if todo or last == DIRECTORY:
             try:
-                text = _enter(place, name, create, kernel)
+                text = _enter(location, name, create, kernel)
             except FileNotFoundError:
                 if last != EXISTING or not is_own:
                     raise
-                place.missing = [name, *(n for n in reversed(todo) if n != ".")]
+                location.missing = [name, *(n for n in reversed(todo) if n != ".")]
                 return
         elif last != NOFOLLOW:
-            text = link_text(name, place.dir_fd)
+            text = link_text(name, location.dir_fd)
         if text is not None:
             links += 1
-            if place.budget is not None:
-                place.spend(place.budget, len(text) // TEXT_STEP)
-            place.linked()
+            if location.budget is not None:
+                location.spend(location.budget, len(text) // TEXT_STEP)
+            location.linked()
             if text.startswith("/"):
-                place.restart()
+                location.restart()
             todo.extend(_components(text))
         elif not todo and last != DIRECTORY:
-            place.leaf = name
-            if last == EXISTING and not is_own and place.status() is None:
+            location.leaf = name
+            if last == EXISTING and not is_own and location.status() is None:
                 raise FileNotFoundError(errno.ENOENT, "no such file", name)
         if links > LINK_LIMIT or steps > STEP_LIMIT:
-            raise place.unsafe("leads through too many symbolic links")
-    place.check_mount()
+            raise location.unsafe("leads through too many symbolic links")
+    location.check_mount()
 
 
 def _components(path: str) -> list[str]:
-    """Return the components of a path, last one first, without those that say nothing.
+    """Return the components of a path, the last one first, without empty ones and `.`.
 
-    A `.` at the end, or a slash, does say something: what is before it has to be a directory.
+    A final slash or `.` is kept as `.`: the component before it must be a directory.
     """
     names = path.split("/")
     end = ["."] if names[-1] in ("", ".") else []
     return end + [name for name in reversed(names) if name not in ("", ".")]
 
 
-def _enter(place: Place, name: str, create: int | None, kernel: Kernel) -> str | None:
-    """Go down into a directory, or return the text of the link that stands there."""
+def _enter(location: Location, name: str, create: int | None, kernel: Kernel) -> str | None:
+    """Enter a directory, or return the text of a link."""
     flags = posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW
-    for _ in range(LINK_LIMIT):  # more than two turns only if somebody races us
+    for _ in range(LINK_LIMIT):  # more than two iterations only if another process interferes
         try:
-            fd = posix.open(name, flags, dir_fd=place.dir_fd)
+            fd = posix.open(name, flags, dir_fd=location.dir_fd)
         except NotADirectoryError:
-            text = link_text(name, place.dir_fd)
+            text = link_text(name, location.dir_fd)
             if text is not None:
                 return text
-            if create is None or lstat_or_none(name, place.dir_fd) is not None:
+            if create is None or lstat_or_none(name, location.dir_fd) is not None:
                 raise
         except FileNotFoundError:
             if create is None:
                 raise
-            place.check_mount()
-            _make_directory(place, name, create, kernel)
+            location.check_mount()
+            _make_directory(location, name, create, kernel)
         else:
-            place.down(name, fd)
+            location.down(name, fd)
             return None
-    raise place.unsafe("changes while it is walked")
+    raise location.unsafe("changes while it is walked")
 
 
 def link_text(name: str, dir_fd: int) -> str | None:
-    """Return a symbolic link's text, or None if that name is none."""
+    """Return the text of a symbolic link, None if the name is not one."""
     try:
         return posix.readlink(name, dir_fd=dir_fd)
     except ABSENT:
@@ -270,10 +271,10 @@ def link_text(name: str, dir_fd: int) -> str | None:
 
 
 def entries(dir_fd: int) -> ScandirIterator[str]:
-    """Return what is in a directory, of which any descriptor will do; to be closed."""
+    """Return an iterator over a directory, to be closed; the descriptor may be O_PATH."""
     fd = posix.open(".", posix.O_RDONLY | posix.O_DIRECTORY, dir_fd=dir_fd)
     try:
-        return posix.scandir(fd)  # it has a descriptor of its own
+        return posix.scandir(fd)  # it duplicates the descriptor
     finally:
         posix.close(fd)
 
@@ -281,8 +282,8 @@ def entries(dir_fd: int) -> ScandirIterator[str]:
 def names_in(dir_fd: int, limit: int) -> list[str] | None:
     """Return the names in a directory, None if there are more than `limit`."""
     names = []
-    with entries(dir_fd) as found:
-        for entry in found:
+    with entries(dir_fd) as listed:
+        for entry in listed:
             names.append(entry.name)
             if len(names) > limit:
                 return None
@@ -290,22 +291,22 @@ def names_in(dir_fd: int, limit: int) -> list[str] | None:
 
 
 def is_name(path: str) -> bool:
-    """Tell whether a path is one plain name, for which there is nothing to walk."""
+    """Report whether a path is a single plain name, which needs no walk."""
     fits = path.isascii() and len(path) < 256 and path[:1] not in ("", ".")
     return fits and "/" not in path and "\0" not in path
 
 
-def _make_directory(place: Place, name: str, mode: int, kernel: Kernel) -> None:
-    """Make a directory with these permissions; if somebody else was quicker, his is taken."""
+def _make_directory(location: Location, name: str, mode: int, kernel: Kernel) -> None:
+    """Make a directory with a mode; use one that another process has just made."""
     try:
-        kernel.mkdir(name, mode, dir_fd=place.dir_fd)
+        kernel.mkdir(name, mode, dir_fd=location.dir_fd)
     except FileExistsError:
         return
     flags = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW
-    fd = kernel.open(name, flags, dir_fd=place.dir_fd)
+    fd = kernel.open(name, flags, dir_fd=location.dir_fd)
     try:
-        found = posix.fstat(fd).st_mode & 0o7777
-        if found & 0o777 != mode:  # the umask; an inherited set-group-id bit stays
-            kernel.fchmod(fd, found & 0o7000 | mode)
+        current = posix.fstat(fd).st_mode & 0o7777
+        if current & 0o777 != mode:  # the umask; an inherited set-group-id bit stays
+            kernel.fchmod(fd, current & 0o7000 | mode)
     finally:
         kernel.close(fd)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Just enough of the command lines of runc and crun: which command, which bundle, which log.
+"""Parses command lines of runc and crun: command, bundle and log.
 
-Hot, and written twice: `nvct/launcher/launcher.c` takes the same decisions, and the same table of
-cases (tests/unit/oci/argv_cases.py) is run against both. Sources: `runc --help` and `runc create
---help` of 1.1 to 1.4, `crun --help` of 1.8 to 1.28. An id called "create" is an id.
+Hot. `nvct/launcher/launcher.c` has the same parser, and both are tested with the same table of
+cases (tests/unit/oci/argv_cases.py). Sources: `runc --help` and `runc create --help` of 1.1 to
+1.4, `crun --help` of 1.8 to 1.28. A container id may be "create".
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ COMMANDS = (
 
 
 class Invocation:
-    """What a command line of a low-level runtime says.
+    """The command line of a low-level runtime.
 
     Attributes:
-        command: the first word that is no flag and no flag's value, or "".
+        command: the first word that is neither a flag nor a value, or "".
         bundle: value of the last --bundle or -b of create and run, or "".
         config: value of crun's --config or -f, or "".
         log: value of the last --log, or "".
         log_format: value of the last --log-format, or "".
-        debug, version, help: whether the switch is there and on.
-        sure: False if an unknown global flag had to be guessed at.
+        debug, version, help: whether the switch is on.
+        sure: False after an unknown global flag, which may have a value or not.
     """
 
     __slots__ = (
@@ -40,7 +40,6 @@ class Invocation:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        """Start with nothing said."""
         self.command = ""
         self.bundle = ""
         self.config = ""
@@ -53,23 +52,23 @@ class Invocation:
 
     @property
     def creates(self) -> bool:
-        """Whether a container is created; help and version are printed instead of it."""
+        """Whether a container is created; with --help or --version it is not."""
         return self.command in ("create", "run") and not (self.help or self.version)
 
 
 def parse(args: list[str]) -> Invocation:
-    """Read the arguments that follow the program's name."""
-    said = Invocation()
-    i = _parse_global(args, said)
+    """Parse the arguments after the name of the program."""
+    invocation = Invocation()
+    i = _parse_global(args, invocation)
     if i < len(args):
-        said.command = args[i]
-        if said.command in ("create", "run"):
-            _parse_create(args, i + 1, said)
-    return said
+        invocation.command = args[i]
+        if invocation.command in ("create", "run"):
+            _parse_create(args, i + 1, invocation)
+    return invocation
 
 
-def _parse_global(args: list[str], said: Invocation) -> int:
-    """Read the flags before the command; return the command's place."""
+def _parse_global(args: list[str], invocation: Invocation) -> int:
+    """Parse the flags before the command; return the index of the command."""
     i = 0
     while i < len(args):
         arg = args[i]
@@ -81,14 +80,14 @@ def _parse_global(args: list[str], said: Invocation) -> int:
         name, joined, value = _split(arg)
         if name in GLOBAL_SWITCH:
             if name == "debug":
-                said.debug = value not in FALSE
+                invocation.debug = value not in FALSE
             elif name in ("version", "v"):
-                said.version = value not in FALSE
+                invocation.version = value not in FALSE
             elif name in ("help", "h"):
-                said.help = value not in FALSE
+                invocation.help = value not in FALSE
             continue
         if name not in GLOBAL_VALUE:
-            said.sure = False
+            invocation.sure = False
             if joined or i >= len(args) or args[i] in COMMANDS:
                 continue
         if not joined:
@@ -97,14 +96,14 @@ def _parse_global(args: list[str], said: Invocation) -> int:
             value = args[i]
             i += 1
         if name == "log":
-            said.log = value
+            invocation.log = value
         elif name == "log-format":
-            said.log_format = value
+            invocation.log_format = value
     return i
 
 
-def _parse_create(args: list[str], i: int, said: Invocation) -> None:
-    """Read the flags of create and run; both runtimes take them before and behind the id."""
+def _parse_create(args: list[str], i: int, invocation: Invocation) -> None:
+    """Parse the flags of create and run, which may stand before and after the id."""
     while i < len(args):
         arg = args[i]
         i += 1
@@ -115,7 +114,7 @@ def _parse_create(args: list[str], i: int, said: Invocation) -> None:
         name, joined, value = _split(arg)
         if name not in CREATE_VALUE:
             if name in ("help", "h"):
-                said.help = value not in FALSE
+                invocation.help = value not in FALSE
             if arg[1] not in "bf" or len(arg) == 2:
                 continue
             name, joined, value = arg[1], True, arg[2:]  # crun takes -bDIR; runc -bundle DIR
@@ -125,13 +124,13 @@ def _parse_create(args: list[str], i: int, said: Invocation) -> None:
             value = args[i]
             i += 1
         if name in ("bundle", "b"):
-            said.bundle = value
+            invocation.bundle = value
         elif name in ("config", "f"):
-            said.config = value
+            invocation.config = value
 
 
 def _split(arg: str) -> tuple[str, bool, str]:
-    """Split a flag into its name, whether a value is joined to it, and that value."""
+    """Return the name of a flag, whether a value is joined by "=", and that value."""
     name = arg[2:] if arg[:2] == "--" else arg[1:]
     at = name.find("=")
     if at < 0:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An OCI bundle's config.json: what a request needs of it, and the edits that go into it.
+"""Reads and edits config.json of an OCI bundle.
 
-Hot. The file is read once; edits are pasted into its text, so unknown fields, order and number
-formats survive. It is written by temporary file and rename, and only when something changed.
+Hot. The file is read once. Edits are pasted into its text, so unknown fields, order and number
+formats are preserved. It is written by temporary file and rename, and only if it has changed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ HOOK_POINTS = (
 MAPPINGS = (("linux", "uidMappings"), ("linux", "gidMappings"))
 WRITER = "the container engine writes this file"
 STEP_BUDGET = 20_000
-"""Steps of walks in a container's root: 7 us each. A usual create takes 500."""
+"""Path components in a container's root: 7 us each. A usual create takes 500."""
 
 
-def _array(*members: str) -> jsontext.Want:
-    """Return the mark of an array of objects with these members (runtime-spec 1.2, config.go)."""
+def _array(*members: str) -> jsontext.Schema:
+    """Return the schema of an array of objects with members (runtime-spec 1.2, config.go)."""
     return {jsontext.EACH: dict.fromkeys(members)}
 
 
-def _want() -> jsontext.Want:
-    """Return the members of config.json that a request reads or an edit changes."""
+def _schema() -> jsontext.Schema:
+    """Return the members of config.json that nvct reads or edits."""
     elements = jsontext.ELEMENTS
     mappings = _array("containerID", "hostID", "size")
     hooks = _array("path", "args", "env", "timeout")
@@ -58,32 +58,32 @@ def _want() -> jsontext.Want:
 
 
 class Bundle:
-    """A bundle's config.json, read and ready to be edited.
+    """The config.json of a bundle, ready for edits.
 
     Attributes:
         path: of config.json.
-        document: its text, walked.
-        steps_left: how many steps this create may still take in the container's root.
+        document: the parsed text.
+        steps_left: remaining budget for path components in the container's root.
     """
 
     __slots__ = ("document", "path", "steps_left")
 
     def __init__(self, path: str, text: str) -> None:
-        """Walk the text of a config.json.
+        """Parse the text of a config.json.
 
         Raises:
-            BundleError: it is no JSON object, or a part that matters has another type.
+            BundleError: it is not a JSON object, or ambiguous.
         """
         self.path = path
         self.steps_left = STEP_BUDGET
         try:
-            self.document = jsontext.Document(text, _want(), path)
+            self.document = jsontext.Document(text, _schema(), path)
         except DocumentError as error:
             raise BundleError(error.message, hint=WRITER) from error
 
     @property
     def env(self) -> list[str]:
-        """process.env; entries that are no strings are left out."""
+        """The strings in process.env."""
         return [v for v in self._values(("process", "env")) if isinstance(v, str)]
 
     @property
@@ -94,62 +94,62 @@ class Bundle:
     @property
     def annotations(self) -> dict[str, str]:
         """The annotations whose values are strings."""
-        found = self.document.value(("annotations",))
-        if not isinstance(found, dict):
+        members = self.document.value(("annotations",))
+        if not isinstance(members, dict):
             return {}
-        return {k: v for k, v in found.items() if isinstance(v, str)}
+        return {k: v for k, v in members.items() if isinstance(v, str)}
 
     @property
     def bounding(self) -> list[str]:
-        """The bounding set, empty where its capabilities are those of a user namespace.
+        """The bounding set, empty if its capabilities are those of a user namespace.
 
         It is process.capabilities.bounding, or the flat list of runtime-spec before 1.0.0-rc5.
-        A mapping of ids counts as a user namespace: nothing else uses one.
+        A mapping of ids implies a user namespace.
         """
         if self.has_user_namespace() or any(map(self.objects, MAPPINGS)):
             return []
-        found = self.document.value(("process", "capabilities", "bounding"))
-        if found is None:
-            found = self.document.value(("process", "capabilities"))
-        if not isinstance(found, list):
+        capabilities = self.document.value(("process", "capabilities", "bounding"))
+        if capabilities is None:
+            capabilities = self.document.value(("process", "capabilities"))
+        if not isinstance(capabilities, list):
             return []
-        return [v for v in found if isinstance(v, str)]
+        return [v for v in capabilities if isinstance(v, str)]
 
-    def process_id(self, which: str) -> int:
-        """Return process.user.uid or .gid, 0 where it is not said."""
-        found = self.document.value(("process", "user", which))
-        return found if isinstance(found, int) and not isinstance(found, bool) else 0
+    def process_id(self, member: str) -> int:
+        """Return process.user.uid or .gid, default 0."""
+        number = self.document.value(("process", "user", member))
+        return number if isinstance(number, int) and not isinstance(number, bool) else 0
 
     def host_root(self) -> tuple[int, int] | None:
-        """Return the host's ids of the container's root user and group, None where it has none."""
+        """Return the host uid and gid of the container's root user, None if unmapped."""
         ids = (self._mapped("uidMappings"), self._mapped("gidMappings"))
         return None if None in ids else ids  # type: ignore[return-value]  # no None
 
     def has_user_namespace(self) -> bool:
-        """Tell whether the container gets, or joins, a user namespace."""
+        """Report whether the container creates or joins a user namespace."""
         spaces = self.objects(("linux", "namespaces"))
         return any(space.get("type") == "user" for space in spaces)
 
     def has_group(self, gid: int) -> bool:
-        """Tell whether a group exists in the container's user namespace, as far as it is known."""
-        found = self.objects(("linux", "gidMappings"))
-        for entry in found:
+        """Report whether a gid is mapped in the user namespace; True without mappings."""
+        mappings = self.objects(("linux", "gidMappings"))
+        for entry in mappings:
             first, size = entry.get("containerID"), entry.get("size")
             if isinstance(first, int) and isinstance(size, int) and first <= gid < first + size:
                 return True
-        return not found
+        return not mappings
 
     def objects(self, path: tuple[str, ...]) -> list[dict[str, jsontext.Json]]:
-        """Return the objects of an array; none where something else stands there."""
+        """Return the objects of an array; empty if the member is not an array."""
         node = self.document.find(path)
         elements = node.elements if node is not None else None
-        return [one.value for one in elements or () if isinstance(one.value, dict)]
+        return [e.value for e in elements or () if isinstance(e.value, dict)]
 
     def _mapped(self, which: str) -> int | None:
-        found = self.objects(("linux", which))
-        if not found:
+        mappings = self.objects(("linux", which))
+        if not mappings:
             return 0
-        for entry in found:
+        for entry in mappings:
             if entry.get("containerID") == 0 and entry.get("size"):
                 host = entry.get("hostID")
                 if isinstance(host, int) and not isinstance(host, bool) and host >= 0:
@@ -163,11 +163,11 @@ class Bundle:
             raise BundleError(error.message, hint=WRITER) from error
 
     def save(self, kernel: Kernel) -> bool:
-        """Write config.json in one step if anything changed; return whether it was.
+        """Replace config.json atomically if it has changed; return whether it has.
 
         Raises:
             BundleError: it cannot be written.
-            UnsafePathError: something else than a regular file took its place.
+            UnsafePathError: the path is no longer a regular file.
         """
         if not self.document.changed:
             return False
@@ -206,16 +206,16 @@ def clean(path: str) -> str:
     return ("/" if rooted else "") + "/".join(parts) or "."
 
 
-def mount_point(destination: str) -> str:
+def mount_target(destination: str) -> str:
     """Return the destination of a mount as a clean absolute path; runtimes add a missing slash."""
     return clean(destination if destination[:1] == "/" else f"/{destination}")
 
 
 def config_path(bundle: str, config: str = "") -> str:
-    """Return where config.json is: in the bundle, else in the cwd, or where --config says.
+    """Return the path of config.json: in the bundle, default the cwd, or the value of --config.
 
-    crun takes the value of --config from the cwd, but the plain name "config.json" from the
-    bundle (create.c of 1.8).
+    crun resolves --config in the cwd, but the plain name "config.json" in the bundle (create.c of
+    1.8).
     """
     if config not in ("", "config.json"):
         return config
@@ -223,10 +223,10 @@ def config_path(bundle: str, config: str = "") -> str:
 
 
 def load(path: str) -> Bundle:
-    """Read a bundle's config.json.
+    """Read the config.json of a bundle.
 
     Raises:
-        BundleError: it cannot be read, is too large, or is no JSON object.
+        BundleError: it cannot be read, is too large, or is not a JSON object.
     """
     from nvct.linux.files import read_bytes
 

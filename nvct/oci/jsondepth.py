@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How deeply a JSON text is nested, before the C scanner recurses into it.
+"""Limits the nesting of a JSON text before the C scanner recurses into it.
 
-Hot. CPython's own limit (10,000 levels in 3.12 and 3.13) is for a stack of 8 MiB; an engine whose
-RLIMIT_STACK is 256 KiB would see the runtime die of SIGSEGV.
+Hot. CPython's own limit (10,000 levels in 3.12 and 3.13) assumes a stack of 8 MiB; with a
+RLIMIT_STACK of 256 KiB the runtime would die of SIGSEGV.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from nvct.errors import DocumentError
 
 LIMIT = 200
-"""Arrays and objects in one another. config.json of runc's and Docker's has less than 10."""
+"""Nested arrays and objects. config.json of runc and Docker has less than 10 levels."""
 OTHERS = bytes([code for code in range(256) if code not in b"[]{}"])
 STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
 def check_depth(text: str, source: str) -> None:
-    """Refuse a text that is nested more deeply than LIMIT; whether it is JSON is not looked at.
+    """Refuse a text with more than LIMIT levels; the syntax is not checked.
 
     Raises:
-        DocumentError: it is, in the part before its first error.
+        DocumentError: the text has more levels, before its first syntax error.
     """
     if text.count("[") + text.count("{") <= LIMIT:
         return

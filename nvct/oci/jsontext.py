@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON read for the places of its values, and edited without touching any other byte.
+"""Parses JSON with the positions of values, and edits it without a change to any other byte.
 
-Hot: `import json` costs 5 ms, the C scanner behind it 0.3 ms. A document is walked by hand only
-along the members that may change; everything else is skipped by the C scanner. Unknown members,
-number formats, key order and white space survive because they are never written again.
+Hot: `import json` costs 5 ms, its C scanner alone 0.3 ms. Python code parses only the members that
+may change; the C scanner handles all others. Unknown members, number formats, key order and white
+space are preserved because their text is copied.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-    Want: TypeAlias = "dict[str, Want | None]"
+    Schema: TypeAlias = "dict[str, Schema | None]"
     Cut: TypeAlias = tuple[int, int, str]
     Path: TypeAlias = tuple[str, ...]
 
 SPACE = " \t\n\r"
 EACH = "[]"
-"""Marks, in a table of wanted members, an array whose elements' places are wanted."""
-ELEMENTS: Want = {EACH: None}
-SKIPPED: Want = {"": None}
-"""What no table names."""
+"""The key, in a schema, of an array whose elements are parsed with positions."""
+ELEMENTS: Schema = {EACH: None}
+SKIPPED: Schema = {"": None}
+"""The schema of all other members."""
 MALFORMED = (StopIteration, ValueError, IndexError, RecursionError, SystemError)
-"""What malformed text makes the C scanner raise; up to Python 3.12 it has no exception to raise
-while json.decoder is not loaded, and the interpreter makes that a SystemError."""
+"""Exceptions of the C scanner for malformed text; up to Python 3.12 it fails without an exception
+if json.decoder is not loaded, which the interpreter turns into a SystemError."""
 
 
 class _Context:
-    """What `_json.make_scanner` reads its settings from."""
+    """The settings for `_json.make_scanner`."""
 
     __slots__ = (
         "memo", "object_hook", "object_pairs_hook", "parse_constant", "parse_float", "parse_int",
@@ -54,20 +54,20 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-class _TwiceError(Exception):
-    """An object names a member twice."""
+class _DuplicateError(Exception):
+    """An object has two members of the same name."""
 
 
-def _once(pairs: list[tuple[str, Json]]) -> Json:
-    """Make an object of its members; of two of a name Go takes the last, others the first."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _unique(pairs: list[tuple[str, Json]]) -> Json:
+    """Return an object; refuse duplicate names, of which Go uses the last, others the first."""
+    members = dict(pairs)
+    if len(members) < len(pairs):
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise _TwiceError(name)
+                raise _DuplicateError(name)
             seen.add(name)
-    return found
+    return members
 
 
 def _scanner(
@@ -80,10 +80,10 @@ def _scanner(
 
 
 def parse(text: str, source: str) -> Json:
-    """Parse one JSON document; an error names its source.
+    """Parse a JSON document; `source` is its name in errors.
 
     Raises:
-        DocumentError: it is no JSON, or has something behind its end.
+        DocumentError: the text is not JSON, or has characters after its end.
     """
     check_depth(text, source)
     try:
@@ -118,7 +118,7 @@ def dumps(value: object) -> str:
     """Return plain data (dicts, lists, strings, integers, booleans, None) as JSON.
 
     Raises:
-        TypeError: it holds something else.
+        TypeError: it contains another type.
     """
     if isinstance(value, str):
         return quote(value)
@@ -140,14 +140,14 @@ def _skip(text: str, pos: int) -> int:
     return pos
 
 
-class Node:
-    """One value of a document and its place in the text.
+class Element:
+    """A value of a document and its position in the text.
 
     Attributes:
-        start, end: the value is text[start:end].
-        members: of a walked object, by key; else None.
-        elements: of a walked array; else None.
-        value: of anything else, parsed.
+        start, end: the text of the value is text[start:end].
+        members: of an object in the schema, by key; else None.
+        elements: of an array in the schema; else None.
+        value: the parsed value of other types and members.
     """
 
     __slots__ = ("elements", "end", "members", "start", "value")
@@ -157,8 +157,8 @@ class Node:
         start: int,
         end: int,
         value: Json = None,
-        members: dict[str, Node] | None = None,
-        elements: list[Node] | None = None,
+        members: dict[str, Element] | None = None,
+        elements: list[Element] | None = None,
     ) -> None:
         self.start = start
         self.end = end
@@ -168,10 +168,10 @@ class Node:
 
 
 class Document:
-    """A JSON object whose wanted members can be read and edited in place.
+    """A JSON object; the members of its schema can be read, and edited in place.
 
-    Reads return the text as it came; edits show in `render`. Edits of one path add up: the last
-    `put` counts, appended elements follow rewritten ones. No edited path lies within another one.
+    Reads return original values; `render` applies edits. Edits of a path are combined: the last
+    `put` wins, appended elements follow rewritten ones. No edited path may be below another one.
     """
 
     __slots__ = (
@@ -179,53 +179,53 @@ class Document:
         "_puts",
         "_rewritten",
         "_scan",
-        "_scan_wanted",
+        "_scan_unique",
         "root",
         "source",
         "text",
     )
 
-    def __init__(self, text: str, want: Want, source: str) -> None:
-        """Walk text along the wanted members.
+    def __init__(self, text: str, schema: Schema, source: str) -> None:
+        """Parse a text along a schema.
 
         Raises:
-            DocumentError: the text is no JSON object, or names a wanted member twice, or one of
-                an object in there.
+            DocumentError: the text is not a JSON object, or a member of the schema, or of an
+                object in it, occurs twice.
         """
         check_depth(text, source)
         self.text = text
         self.source = source
         self._scan = _scanner()
-        self._scan_wanted = _scanner(_once)
+        self._scan_unique = _scanner(_unique)
         self._added: dict[Path, list[str]] = {}
         self._rewritten: dict[Path, list[str]] = {}
         self._puts: dict[Path, str] = {}
         try:
-            self.root = self._walk(_skip(text, 0), want)
+            self.root = self._walk(_skip(text, 0), schema)
             if _skip(text, self.root.end) != len(text):
                 raise ValueError(f"something follows its end at {self.root.end}")
         except MALFORMED as error:
             raise DocumentError(f"{source} is not JSON: {_reason(error)}") from error
-        except _TwiceError as error:
+        except _DuplicateError as error:
             raise DocumentError(f"{source} is ambiguous: {error} stands there twice") from error
         if self.root.members is None:
             raise DocumentError(f"{source} is not a JSON object")
 
-    def _walk(self, pos: int, want: Want | None) -> Node:
+    def _walk(self, pos: int, schema: Schema | None) -> Element:
         text = self.text
-        if want is not None and want is not SKIPPED and text[pos] == "{":
-            return self._walk_object(pos, want)
-        if want and EACH in want and text[pos] == "[":
-            return self._walk_array(pos, want[EACH] or {})
-        value, end = (self._scan if want is SKIPPED else self._scan_wanted)(text, pos)
-        return Node(pos, end, value)
+        if schema is not None and schema is not SKIPPED and text[pos] == "{":
+            return self._walk_object(pos, schema)
+        if schema and EACH in schema and text[pos] == "[":
+            return self._walk_array(pos, schema[EACH] or {})
+        value, end = (self._scan if schema is SKIPPED else self._scan_unique)(text, pos)
+        return Element(pos, end, value)
 
-    def _walk_object(self, start: int, want: Want) -> Node:
+    def _walk_object(self, start: int, schema: Schema) -> Element:
         text = self.text
-        members: dict[str, Node] = {}
+        members: dict[str, Element] = {}
         pos = _skip(text, start + 1)
         if text[pos] == "}":
-            return Node(start, pos + 1, members=members)
+            return Element(start, pos + 1, members=members)
         while True:
             if text[pos] != '"':
                 raise ValueError(f"a member name is missing at {pos}")
@@ -233,9 +233,9 @@ class Document:
             pos = _skip(text, pos)
             if text[pos] != ":":
                 raise ValueError(f"a colon is missing at {pos}")
-            child = self._walk(_skip(text, pos + 1), want.get(str(key), SKIPPED))
-            self._refuse_folded((str(key),), want)
-            if key in want and key in members:
+            child = self._walk(_skip(text, pos + 1), schema.get(str(key), SKIPPED))
+            self._refuse_folded((str(key),), schema)
+            if key in schema and key in members:
                 raise DocumentError(f"{self.source} is ambiguous: {key} stands there twice")
             members[str(key)] = child
             pos = _skip(text, child.end)
@@ -244,109 +244,111 @@ class Document:
             if text[pos] != ",":
                 raise ValueError(f"a comma is missing at {pos}")
             pos = _skip(text, pos + 1)
-        return Node(start, pos + 1, members=members)
+        return Element(start, pos + 1, members=members)
 
-    def _refuse_folded(self, keys: Iterable[str], known: Want) -> None:
-        """Refuse a key that is a known one but for its case: runc takes it (Go), crun does not."""
+    def _refuse_folded(self, keys: Iterable[str], known: Schema) -> None:
+        """Refuse a known key in the wrong case: runc (Go) accepts it, crun does not."""
         for key in keys:
             if key not in known and key.casefold() in map(str.casefold, known):
                 raise DocumentError(f"{self.source} is ambiguous: {key} is in the wrong case")
 
-    def _walk_array(self, start: int, known: Want) -> Node:
+    def _walk_array(self, start: int, known: Schema) -> Element:
         text = self.text
-        elements: list[Node] = []
+        elements: list[Element] = []
         pos = _skip(text, start + 1)
         if text[pos] != "]":
             while True:
-                value, end = self._scan_wanted(text, pos)
+                value, end = self._scan_unique(text, pos)
                 if known and isinstance(value, dict):
                     self._refuse_folded(value, known)
-                elements.append(Node(pos, end, value))
+                elements.append(Element(pos, end, value))
                 pos = _skip(text, end)
                 if text[pos] == "]":
                     break
                 if text[pos] != ",":
                     raise ValueError(f"a comma is missing at {pos}")
                 pos = _skip(text, pos + 1)
-        return Node(start, pos + 1, elements=elements)
+        return Element(start, pos + 1, elements=elements)
 
-    def find(self, path: Path) -> Node | None:
-        """Return the node of a walked path, None where there is none or null stands there."""
-        node: Node | None = self.root
+    def find(self, path: Path) -> Element | None:
+        """Return the value at a path in the schema, None if it is missing or null."""
+        element: Element | None = self.root
         for key in path:
-            if node is None or node.members is None:
+            if element is None or element.members is None:
                 return None
-            node = node.members.get(key)
-        if node is None or (node.members is None and node.elements is None and node.value is None):
+            element = element.members.get(key)
+        if element is None or (
+            element.members is None and element.elements is None and element.value is None
+        ):
             return None
-        return node
+        return element
 
     def value(self, path: Path) -> Json:
-        """Return the parsed value of a member that was not walked into, else None."""
-        node = self.find(path)
-        return None if node is None else node.value
+        """Return the parsed value at a path, None for objects and arrays in the schema."""
+        element = self.find(path)
+        return None if element is None else element.value
 
-    def elements(self, path: Path) -> list[Node]:
-        """Return the elements of the array at path, an empty list where there is none.
+    def elements(self, path: Path) -> list[Element]:
+        """Return the elements of the array at path, empty if there is none.
 
         Raises:
-            DocumentError: something else than an array stands there.
+            DocumentError: the value is not an array.
         """
-        node = self.find(path)
-        if node is None:
+        element = self.find(path)
+        if element is None:
             return []
-        if node.elements is None:
+        if element.elements is None:
             raise DocumentError(f"{self.source}: {'.'.join(path)} is not an array")
-        return node.elements
+        return element.elements
 
     def append(self, path: Path, fragments: list[str]) -> None:
-        """Append elements, given as JSON text, to the array at path; what is missing is made.
+        """Append elements, as JSON text, to the array at path; missing parents are created.
 
         Raises:
-            DocumentError: something else than an array stands there.
+            DocumentError: the value is not an array.
         """
         if fragments:
             self.elements(path)
             self._added.setdefault(path, []).extend(fragments)
 
     def rewrite(self, path: Path, fragments: list[str]) -> None:
-        """Replace the elements of the array at path, given as JSON text.
+        """Replace the elements of the array at path by JSON texts.
 
         Raises:
-            DocumentError: something else than an array stands there.
+            DocumentError: the value is not an array.
         """
         self.elements(path)
         self._rewritten[path] = fragments
 
     def put(self, path: Path, fragment: str) -> None:
-        """Set the member at path to a JSON text, replacing what stands there."""
+        """Set the member at path to a JSON text."""
         self._puts[path] = fragment
 
-    def fragment(self, node: Node) -> str:
-        """Return the text of a node."""
-        return self.text[node.start : node.end]
+    def fragment(self, element: Element) -> str:
+        """Return the text of a value."""
+        return self.text[element.start : element.end]
 
     @property
     def changed(self) -> bool:
-        """Whether anything was edited."""
+        """Whether there are edits."""
         return bool(self._puts or self._rewritten or self._added)
 
     def render(self) -> str:
-        """Return the text with all edits in it.
+        """Return the text with all edits.
 
         Raises:
-            DocumentError: a parent of a new member is no object.
+            DocumentError: a parent of a new member is not an object.
         """
         cuts: list[Cut] = []
         new: dict[Path, str] = {}
         for path in {**self._rewritten, **self._added}:
             self._edit_array(path, cuts, new)
         for path, fragment in self._puts.items():
-            node = self.find(path)
-            if node is None:
+            element = self.find(path)
+            if element is None:
                 new[path] = fragment
             else:
-                cuts.append((node.start, node.end, fragment))
+                cuts.append((element.start, element.end, fragment))
         self._insert(new, cuts)
         parts: list[str] = []
         done = 0
@@ -357,24 +359,24 @@ class Document:
         return "".join(parts)
 
     def _edit_array(self, path: Path, cuts: list[Cut], new: dict[Path, str]) -> None:
-        node = self.find(path)
+        element = self.find(path)
         added = ",".join(self._added.get(path, ()))
-        if node is not None and path not in self._rewritten:
-            if node.elements:
-                at = node.elements[-1].end
+        if element is not None and path not in self._rewritten:
+            if element.elements:
+                at = element.elements[-1].end
                 cuts.append((at, at, "," + added))
             else:
-                cuts.append((node.start + 1, node.start + 1, added))
+                cuts.append((element.start + 1, element.start + 1, added))
             return
         kept = ",".join(self._rewritten.get(path, ()))
         text = f"[{kept},{added}]" if kept and added else f"[{kept}{added}]"
-        if node is None:
+        if element is None:
             new[path] = text
         else:
-            cuts.append((node.start, node.end, text))
+            cuts.append((element.start, element.end, text))
 
     def _insert(self, new: dict[Path, str], cuts: list[Cut]) -> None:
-        """Turn new members into one insertion for each object that is there."""
+        """Combine new members into one insertion per existing object."""
         trees: dict[Path, dict[str, object]] = {}
         for path, text in new.items():
             depth = len(path) - 1
@@ -388,20 +390,20 @@ class Document:
             self._insert_members(parent, branch, cuts)
 
     def _insert_members(self, parent: Path, branch: dict[str, object], cuts: list[Cut]) -> None:
-        node = self.find(parent)
-        if node is None or node.members is None:
+        element = self.find(parent)
+        if element is None or element.members is None:
             raise DocumentError(f"{self.source}: {'.'.join(parent)} is not an object")
         added = []
         for key, value in branch.items():
-            old = node.members.get(key)
-            if old is not None:  # null stood there
+            old = element.members.get(key)
+            if old is not None:  # it is null
                 cuts.append((old.start, old.end, _text(value)))
             else:
                 added.append(f"{quote(key)}:{_text(value)}")
         if added:
             text = ",".join(added)
-            at = max((m.end for m in node.members.values()), default=node.start + 1)
-            cuts.append((at, at, "," + text if node.members else text))
+            at = max((m.end for m in element.members.values()), default=element.start + 1)
+            cuts.append((at, at, "," + text if element.members else text))
 
 
 def _text(value: object) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # busy machines
 
-WANT: jsontext.Want = {
+WANT: jsontext.Schema = {
     "list": ELEMENTS,
     "value": None,
     "a": {"list": ELEMENTS, "value": None, "deep": {"list": ELEMENTS, "value": None}},

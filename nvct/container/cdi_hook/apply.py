@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hook apply: all of a container's work in one process, in the order that the parts need.
+"""Hook apply: does all work for a container in one process.
 
-The mount over the driver's params first, as it has to be made in the container's mount namespace;
-then links, as SONAME links are what libraries are found by; then the choice of CUDA compatibility
-and the dynamic linker's cache.
+The order is: the mount over the driver's params, which needs the container's mount namespace;
+links, because libraries are found by SONAME links; CUDA compatibility and the linker's cache.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def run(context: Context) -> None:
-    """Do what the flags ask for.
+    """Do the work that the flags describe.
 
     Raises:
-        NvctError: a part could not be done; what was done before stays.
+        NvctError: a part failed; earlier changes stay.
     """
     do(context, options.work(context.options))
 
@@ -29,7 +28,7 @@ def do(context: Context, work: Work) -> None:
     """Do the work in a container's root.
 
     Raises:
-        NvctError: a part could not be done; what was done before stays.
+        NvctError: a part failed; earlier changes stay.
     """
     if work["params"]:
         from nvct.container.cdi_hook import disable_device_node_modification

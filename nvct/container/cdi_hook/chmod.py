@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hook chmod: the mode of files and directories inside the container.
+"""Hook chmod: sets the mode of files and directories in the container.
 
-Deprecated by the incumbent, kept for specs that name it. A mode is taken as a whole, its sticky
-and set-id bits as well.
+The incumbent has deprecated it; existing specs use it. The mode includes the sticky and set-id
+bits.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ if TYPE_CHECKING:
 
 
 def run(context: Context) -> None:
-    """Set the mode of what exists; a lack of permission is passed over, as the incumbent does.
+    """Set the mode of existing paths; ignore missing permission, as the incumbent does.
 
     Raises:
-        UsageError: there is no mode, or it's not octal.
-        NvctError: the first thing that went wrong, after all paths were tried.
+        UsageError: the mode is missing or not octal.
+        NvctError: the first error, after all paths were tried.
     """
     mode = parse_mode(context.options.text("mode"))
     paths = context.options.values("path")
     if not paths:
         return
     root = context.root()
-    failed: NvctError | OSError | None = None
+    first_error: NvctError | OSError | None = None
     for path in paths:
         try:
-            found = root.stat(path)
-            if found is not None and found.st_mode & ~S_IFMT != mode:
+            status = root.stat(path)
+            if status is not None and status.st_mode & ~S_IFMT != mode:
                 root.chmod(path, mode, kernel=context.kernel)
         except PermissionError:
             continue
         except (NvctError, OSError) as error:
-            failed = failed or error
-    if failed is not None:
-        raise failed
+            first_error = first_error or error
+    if first_error is not None:
+        raise first_error
 
 
 def parse_mode(text: str) -> int:
     """Return an octal mode.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is not an octal mode.
     """
     digits = text[2:] if text.startswith("0o") else text
     if not digits or len(digits) > 5 or digits.strip("01234567") or int(digits, 8) > 0o7777:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every hook needs: its flags, the container's root, and a place for warnings.
+"""The context of a hook: its flags, the container's root, and a function for warnings.
 
-The root is found by the state that the runtime hands over: a top-level `root` (crun), or
-`root.path` in the bundle's config.json. Never by a process id, and by the working directory only
-where a user namespace closes the bundle to us: Docker's is below folders that are root's alone.
-It's opened once; everything in the container goes through that descriptor. Where the runtime made
-a read-only root read-only already, files are written in a mount namespace of the hook's own.
+The path of the root comes from the state that the runtime passes: a top-level `root` (crun), or
+`root.path` in config.json of the bundle. A process id is never used. The working directory is used
+only if the bundle cannot be read from a user namespace: Docker's is in folders of the host's root.
+The root is opened once, and all access to the container goes through that descriptor. If the
+runtime has already made the root read-only, files are written in a private mount namespace.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import posix
 
 from nvct.errors import BundleError, DocumentError, UnsafePathError
+from nvct.linux.constants import ST_RDONLY
 from nvct.linux.kernel import KERNEL
 from nvct.linux.root import Root
 from nvct.oci import jsontext
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 STATE_LIMIT = 1 << 20
 CONFIG_LIMIT = 64 << 20
 STEP_BUDGET = 50_000
-"""Steps of walks in a container's root, 4 to 7 us each. A usual run takes 1,000."""
-ST_RDONLY = 1
+"""Path components in a container's root, 4 to 7 us each. A usual run takes 1,000."""
 STATE_HINT = "the OCI runtime hands the container's state to a hook on stdin"
 
 
@@ -36,16 +36,16 @@ class Context:
     """One run of one hook.
 
     Attributes:
-        options: the hook's flags.
-        kernel: what changes anything.
-        proc_root: the host's /proc.
-        warn: takes one sentence for the user.
-        steps_left: how many steps this run may still take in the container's root.
+        options: flags of the hook.
+        kernel: makes system calls that change anything.
+        proc_root: /proc of the host.
+        warn: prints a warning.
+        steps_left: remaining budget for path components in the container's root.
     """
 
     __slots__ = (
         "_bundle",
-        "_looked",
+        "_is_checked",
         "_root",
         "_stdin_fd",
         "kernel",
@@ -63,7 +63,6 @@ class Context:
         *,
         kernel: Kernel = KERNEL,
     ) -> None:
-        """Keep what was given; nothing is read before it's asked for."""
         self.options = options
         self.kernel = kernel
         self.proc_root = options.text("proc-root", "/proc")
@@ -71,22 +70,22 @@ class Context:
         self.steps_left = STEP_BUDGET
         self._stdin_fd = stdin_fd
         self._bundle = ""
-        self._looked = False
+        self._is_checked = False
         self._root: Root | None = None
 
     def mounts(self) -> Root:
-        """Return the container's root, opened by the first call, to mount something in it.
+        """Return the container's root, to mount in it; the first call opens it.
 
-        That comes before any use of `root()`, which may leave the mount namespace.
+        Call it before `root()`, which may leave the mount namespace.
 
         Raises:
             BundleError: the state or config.json cannot be read or names no root.
-            UnsafePathError: the container's root is the host's.
-            HostError: there is no such directory.
+            UnsafePathError: the container's root is the root of the host.
+            HostError: the directory does not exist.
         """
         if self._root is None:
             root = Root.open(self._root_path())
-            root.label = "the container"  # a bundle's path is long and tells users nothing
+            root.label = "the container"  # the path of a bundle is long and does not help users
             root.budget = self
             own, host = posix.fstat(root.fd), posix.stat(f"{self.proc_root}/self/root")
             if (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino):
@@ -98,15 +97,15 @@ class Context:
         return self._root
 
     def root(self) -> Root:
-        """Return the container's root, to read and to write files in it.
+        """Return the container's root, to read and write files in it.
 
         Raises:
             BundleError, UnsafePathError: as `mounts`.
-            HostError: as `mounts`, or the kernel allows no writing.
+            HostError: as `mounts`, or the root cannot be made writable.
         """
         root = self.mounts()
-        if not self._looked:
-            self._looked = True
+        if not self._is_checked:
+            self._is_checked = True
             if posix.fstatvfs(root.fd).f_flag & ST_RDONLY and self._is_asked_read_only():
                 from nvct.container.cdi_hook import readonly
 
@@ -124,7 +123,7 @@ class Context:
             self._root = None
 
     def _is_asked_read_only(self) -> bool:
-        """Tell whether config.json wants the root read-only."""
+        """Report whether config.json has a read-only root."""
         if not self._bundle:
             return False
         section = read_object(f"{self._bundle}/config.json", "config").get("root")
@@ -157,7 +156,7 @@ class Context:
         return path if path.startswith("/") else f"{bundle}/{path}"
 
     def _is_closed(self, path: str) -> bool:
-        """Tell whether a container's own users may not read a path that the runtime could."""
+        """Report whether the user namespace prevents this process from reading a path."""
         try:
             posix.stat(path)
         except PermissionError:
@@ -166,23 +165,23 @@ class Context:
             ids = read_bytes(f"{self.proc_root}/self/uid_map", 1 << 16)
             return ids.split()[:3] != [b"0", b"0", b"4294967295"]
         except (OSError, ValueError):  # UnicodeEncodeError and NUL are ValueErrors
-            return False  # reading it says what is wrong
+            return False  # reading the path reports the error
         return False
 
 
 def _text(value: jsontext.Json, key: str, source: str) -> str:
-    """Return a member that is a string, "" where it's missing."""
+    """Return a string member, "" if it is missing."""
     if not isinstance(value, dict):
         raise BundleError(f"{source} is no JSON object where {key} is looked for")
-    found = value.get(key)
-    if found is None:
+    member = value.get(key)
+    if member is None:
         return ""
-    if not isinstance(found, str):
+    if not isinstance(member, str):
         raise BundleError(f"{source} has a {key} that is no string")
-    return found
+    return member
 
 
-def read_object(source: str | int, what: str) -> dict[str, jsontext.Json]:
+def read_object(source: str | int, kind: str) -> dict[str, jsontext.Json]:
     """Read a JSON object from a file's path or from a descriptor."""
     label = "the container's state" if isinstance(source, int) else source
     try:
@@ -191,7 +190,7 @@ def read_object(source: str | int, what: str) -> dict[str, jsontext.Json]:
         else:
             from nvct.linux.files import read_bytes
 
-            data = read_bytes(source, STATE_LIMIT if what == "state" else CONFIG_LIMIT)
+            data = read_bytes(source, STATE_LIMIT if kind == "state" else CONFIG_LIMIT)
         value = jsontext.parse(data.decode("utf-8", "surrogateescape"), label)
     except OSError as error:
         raise BundleError(f"cannot read {label}: {error.strerror}", hint=STATE_HINT) from error

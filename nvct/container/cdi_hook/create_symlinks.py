@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hook create-symlinks: links inside the container, `--link TARGET::LINK` each.
+"""Hook create-symlinks: makes links in the container, `--link TARGET::LINK` each.
 
-The target stands in the link as given: it may be relative, absolute or dangling, and means what
-it means inside the container. The link's directory is resolved inside the root and made if need
-be; a file or another link at its place is replaced in one step.
+The target is used as given: it may be relative, absolute or dangling, and is resolved in the
+container. The directory of the link is resolved in the root, and made if it is missing. An
+existing file or link is replaced atomically.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def run(context: Context) -> None:
     """Make the links.
 
     Raises:
-        UsageError: a link isn't written TARGET::LINK.
-        UnsafePathError: a directory stands where the link is to be.
+        UsageError: a link is not written TARGET::LINK.
+        UnsafePathError: the path of a link is a directory.
     """
     make(context, options.work(context.options)["links"])
 
@@ -29,7 +29,7 @@ def make(context: Context, links: list[list[str]]) -> None:
     """Make links, [target, path] each.
 
     Raises:
-        UnsafePathError: a directory stands where the link is to be.
+        UnsafePathError: the path of a link is a directory.
     """
     if links:
         pairs = [(target, path) for target, path in links]

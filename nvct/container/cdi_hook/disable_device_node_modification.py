@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hook disable-device-node-modification: keep the driver from making nodes in the container.
+"""Hook disable-device-node-modification: keeps the driver from creating nodes in the container.
 
-The driver's user space creates and changes /dev/nvidia* unless /proc/driver/nvidia/params says
-`ModifyDeviceFiles: 0`. A copy that says so is mounted over it. The copy is a file in the
-container that has no name any more once it is mounted, so nothing is left behind and nobody can
-write to it; the mount itself is read-only, made so before it is attached. (The incumbent's is
-writable: a bind mount ignores MS_RDONLY until it is mounted again.)
+The driver's user space creates and changes /dev/nvidia* unless /proc/driver/nvidia/params contains
+`ModifyDeviceFiles: 0`. The hook mounts a copy with this line over the file. The copy is a file in
+the container that is unlinked after mounting, so no file is left and nobody can write to it. The
+mount is read-only before it is attached. (The mount of the incumbent is writable: a bind mount
+ignores MS_RDONLY until it is remounted.)
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ TARGET = "/proc/driver/nvidia/params"
 ON = "ModifyDeviceFiles: 1"
 OFF = "ModifyDeviceFiles: 0"
 LIMIT = 1 << 20
-PLACES = ("/dev", "/run", "/tmp", "/")  # noqa: S108  a place inside the container, O_EXCL, gone at once
+FOLDERS = ("/dev", "/run", "/tmp", "/")  # noqa: S108  in the container; O_EXCL, unlinked at once
 BIND = c.MS_BIND
 REMOUNT = c.MS_REMOUNT | c.MS_BIND | c.MS_RDONLY | c.MS_NOSUID | c.MS_NODEV | c.MS_NOEXEC
 ATTRIBUTES = c.MOUNT_ATTR_RDONLY | c.MOUNT_ATTR_NOSUID | c.MOUNT_ATTR_NODEV | c.MOUNT_ATTR_NOEXEC
-ST_RDONLY = 1
 
 
 def run(context: Context) -> None:
-    """Mask the params file where the host's allows changes and the container has one.
+    """Mask the params file if the host's allows changes and the container has one.
 
     Raises:
-        HostError: the mount cannot be made.
-        UnsafePathError: the container's file is no regular file.
+        HostError: mounting failed.
+        UnsafePathError: the container's file is not a regular file.
     """
     try:
         data = read_bytes(context.proc_root + PARAMS, LIMIT)
@@ -63,7 +62,7 @@ def run(context: Context) -> None:
 
 
 def mask(data: bytes) -> bytes | None:
-    """Return the params with changes to device files switched off; None if they are."""
+    """Return the params with modification of device files disabled; None if it already is."""
     on, off = ON.encode(), OFF.encode()
     lines = data.split(b"\n")
     if on not in lines:
@@ -77,7 +76,7 @@ def _cover(kernel: Kernel, root: Root, target: int, data: bytes) -> None:
         kernel.fchmod(source, 0o444)
         while data:
             data = data[kernel.write(source, data) :]
-        made = posix.fstat(source)
+        status = posix.fstat(source)
         try:
             _attach(kernel, root, source, target)
         except OSError as error:
@@ -89,15 +88,15 @@ def _cover(kernel: Kernel, root: Root, target: int, data: bytes) -> None:
         kernel.close(source)
         kernel.unlink(name, dir_fd=folder)
         kernel.close(folder)
-    _check(root, made.st_dev, made.st_ino)
+    _check(root, status.st_dev, status.st_ino)
 
 
 def _make_file(kernel: Kernel, root: Root) -> tuple[int, str, int]:
-    """Make a file in the container; return its folder, its name and a descriptor to write."""
+    """Make a file in the container; return its folder, its name and a writable descriptor."""
     refused: OSError | None = None
-    for place in PLACES:
+    for path in FOLDERS:
         try:
-            folder = root.dir_fd(place)
+            folder = root.dir_fd(path)
         except UnsafePathError:  # a link into a volume
             continue
         except OSError as error:
@@ -107,7 +106,7 @@ def _make_file(kernel: Kernel, root: Root) -> tuple[int, str, int]:
         flags = posix.O_RDWR | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW
         try:
             fd = kernel.open(name, flags, 0o600, dir_fd=folder)
-        except OSError as error:  # a read-only image, or a folder that others own
+        except OSError as error:  # read-only, or a folder of another user
             kernel.close(folder)
             refused = error
             continue
@@ -117,7 +116,7 @@ def _make_file(kernel: Kernel, root: Root) -> tuple[int, str, int]:
 
 
 def _attach(kernel: Kernel, root: Root, source: int, target: int) -> None:
-    """Mount the file over the target; by mount(2) on kernels before 5.12."""
+    """Mount the file over the target; kernels before 5.12 need mount(2)."""
     try:
         tree = kernel.open_tree(source, "", c.OPEN_TREE_CLONE | c.AT_EMPTY_PATH)
     except OSError as error:
@@ -156,15 +155,15 @@ def attach_by_remount(kernel: Kernel, root: Root, source: int, target: int) -> N
 
 
 def _check(root: Root, device: int, inode: int) -> None:
-    """Make sure that what the container sees is our file, and read-only."""
+    """Verify that the container sees our file, mounted read-only."""
     fd = root.path_fd(TARGET)
     if fd is None:
         raise UnsafePathError(f"{TARGET} in the container vanished")
     try:
-        found = posix.fstat(fd)
-        if (found.st_dev, found.st_ino) != (device, inode):
+        status = posix.fstat(fd)
+        if (status.st_dev, status.st_ino) != (device, inode):
             raise UnsafePathError(f"{TARGET} in the container changed while it was mounted over")
-        if not posix.fstatvfs(fd).f_flag & ST_RDONLY:
+        if not posix.fstatvfs(fd).f_flag & c.ST_RDONLY:
             raise HostError(f"the mount over {TARGET} in the container is not read-only")
     finally:
         posix.close(fd)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hook enable-cuda-compat: prefer the image's newer libcuda where the driver allows it.
+"""Hook enable-cuda-compat: prefers the image's newer libcuda if the driver supports it.
 
-The rules are in `nvct.container.rootfs.compat`. The image's folder is only named to its dynamic
-linker, nothing of it runs here.
+The rules are in `nvct.container.rootfs.compat`. The folder is only added to the search path of the
+image's dynamic linker; no code of the image runs here.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 
 
 def run(context: Context) -> None:
-    """Put the folder first in the drop-in, where the next update-ldcache finds it.
+    """Put the folder first in the drop-in, which the next update-ldcache reads.
 
     Raises:
-        NvctError: the container's files don't allow it.
+        NvctError: a file of the container is damaged or not safe.
     """
     versions = options.work(context.options)["compat"]
     if not versions:
         return
     root = context.root()
     old = linker_conf.read(root)
-    chosen = compat.choose(root, versions, context.warn)
-    folders = [chosen] if chosen else []
+    folder = compat.choose(root, versions, context.warn)
+    folders = [folder] if folder else []
     if folders == old.compat:
         return
     changes = Changes(root)
-    gone = [f for f in old.compat if f not in folders]
-    if gone:
+    removed = [f for f in old.compat if f not in folders]
+    if removed:
         from nvct.container.cdi_hook.update_ldcache import forget
 
-        forget(context, changes, gone)
+        forget(context, changes, removed)
     changes.linker_conf(linker_conf.LinkerConf(folders, old.folders, old.view))
     changes.write(context.kernel)

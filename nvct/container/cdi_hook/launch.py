@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the launcher starts nvidia-cdi-hook: `sys.argv` is -c, the program's name, its arguments.
+"""Entry point of nvidia-cdi-hook: `sys.argv` is -c, the name of the program, its arguments.
 
 Hot.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def main(_cold: str) -> NoReturn:
-    """Run the hook that the arguments name and leave without finalising the interpreter."""
+    """Run the hook and exit without finalizing the interpreter."""
     from nvct.container.cdi_hook.main import main as run
 
     status = run(sys.argv[2:])

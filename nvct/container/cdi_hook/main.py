@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Program nvidia-cdi-hook: does a container's work before its own process starts.
+"""Program nvidia-cdi-hook: changes a container's root before its process starts.
 
-Contract, as the incumbent's, so that a spec from another version doesn't break containers: no
-hook's name, or one unknown here, is a warning and success, whatever flags come with it. A known
-hook with an unknown flag fails. Errors are one line on stderr, which the OCI runtime quotes.
+Contract, as in the incumbent: a missing or unknown hook name is a warning and success, whatever
+the flags are, so that a spec of another version does not break containers. A known hook with an
+unknown flag fails. Errors are one line on stderr, which the OCI runtime quotes.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ HOOKS: dict[str, Kinds] = {
     "update-application-profile": {},
     "update-ldcache": {"folder": flags.LIST, "ldconfig-path": flags.TEXT},
 }
-"""Flags of each hook. --ldconfig-path is taken and not used: no ldconfig runs."""
+"""Flags of each hook. --ldconfig-path is accepted but not used: no ldconfig runs."""
 
 
 def main(argv: list[str], stdin_fd: int = 0, *, program: str = PROGRAM) -> int:
-    """Run the hook that the arguments, without the program's name, ask for.
+    """Run the hook that the arguments name; they do not include the name of the program.
 
     Returns:
-        The exit status: 0 done or nothing to do, 1 failed.
+        The exit status: 0 for success, 1 for failure.
     """
     try:
         return _dispatch(argv, stdin_fd, program)
     except NvctError as error:
         _say(errors.line(program, error))
     except OSError as error:
-        what = f"cannot use {error.filename}" if error.filename is not None else "system error"
-        _say(errors.line(program, NvctError(f"{what}: {error.strerror}")))
+        problem = f"cannot use {error.filename}" if error.filename is not None else "system error"
+        _say(errors.line(program, NvctError(f"{problem}: {error.strerror}")))
     except Exception as error:
         if "--debug" in argv or "-d" in argv:
             raise
@@ -80,34 +80,43 @@ def _dispatch(argv: list[str], stdin_fd: int, program: str) -> int:
     if name not in HOOKS:
         return _without_hook(argv, name, program)
     before = argv[: argv.index(name)]
-    found = flags.read(before, GLOBAL)
-    if found.is_set("help") or found.is_set("h") or found.is_set("version") or found.is_set("v"):
+    options = flags.read(before, GLOBAL)
+    if (
+        options.is_set("help")
+        or options.is_set("h")
+        or options.is_set("version")
+        or options.is_set("v")
+    ):
         return _without_hook(before, "", program)
-    given = flags.read(argv[len(before) + 1 :], HOOKS[name] | COMMON, surplus=True)
-    if given.is_set("help") or given.is_set("h") or given.rest[:1] in (["help"], ["h"]):
+    hook_options = flags.read(argv[len(before) + 1 :], HOOKS[name] | COMMON, surplus=True)
+    if (
+        hook_options.is_set("help")
+        or hook_options.is_set("h")
+        or hook_options.rest[:1] in (["help"], ["h"])
+    ):
         print(usage(program, name))
         return 0
-    quiet = found.is_set("quiet") or given.is_set("quiet")
-    _run(name, given, stdin_fd, program, quiet=quiet)
+    quiet = options.is_set("quiet") or hook_options.is_set("quiet")
+    _run(name, hook_options, stdin_fd, program, quiet=quiet)
     return 0
 
 
 def _hook_name(argv: list[str]) -> str:
-    """Return the first word that is no flag."""
+    """Return the first word that is not a flag."""
     return next((word for word in argv if not word.startswith("-")), "")
 
 
 def _without_hook(argv: list[str], name: str, program: str) -> int:
-    """Answer --help and --version; warn of anything else, and succeed."""
+    """Handle --help and --version; warn about anything else and succeed."""
     try:
-        found = flags.read(argv, GLOBAL)
+        options = flags.read(argv, GLOBAL)
     except UsageError:
-        found = flags.Options()
-    if found.is_set("version") or found.is_set("v"):
+        options = flags.Options()
+    if options.is_set("version") or options.is_set("v"):
         from nvct import version
 
         print(version.text("NVIDIA CDI Hook"), end="")
-    elif found.is_set("help") or found.is_set("h") or name in ("help", "h"):
+    elif options.is_set("help") or options.is_set("h") or name in ("help", "h"):
         print(usage(program))
     elif name:
         _say(f"{program}: warning: unsupported CDI hook: {errors.printable(name)}")
@@ -117,13 +126,13 @@ def _without_hook(argv: list[str], name: str, program: str) -> int:
 
 
 def usage(program: str, name: str = "") -> str:
-    """Return how the program or one of its hooks is used."""
+    """Return the help text of the program or of a hook."""
     if not name:
         hooks = "\n".join(f"  {hook}" for hook in HOOKS if hook != "noop")
         return f"usage: {program} [--debug] [--quiet] HOOK [FLAGS]\n\nhooks:\n{hooks}"
-    known = HOOKS[name]
+    kinds = HOOKS[name]
     lines = [
-        f"  --{flag}" + ("" if kind == flags.SWITCH else " VALUE") for flag, kind in known.items()
+        f"  --{flag}" + ("" if kind == flags.SWITCH else " VALUE") for flag, kind in kinds.items()
     ]
     return "\n".join([f"usage: {program} {name} [FLAGS] < STATE", "", *lines])
 
@@ -143,7 +152,7 @@ def _run(name: str, options: Options, stdin_fd: int, program: str, *, quiet: boo
 
 
 def module(name: str) -> ModuleType:
-    """Import a hook's module; a hook pays for no other's."""
+    """Import the module of one hook only."""
     module = f"nvct.container.cdi_hook.{name.replace('-', '_')}"
     __import__(module)
     return sys.modules[module]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hook noop: nothing, successfully. It shows that hooks are started at all."""
+"""Hook noop: does nothing. It shows that the runtime starts hooks."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ if TYPE_CHECKING:
 
 
 def run(_context: Context) -> None:
-    """Do nothing, and read nothing."""
+    """Do nothing."""

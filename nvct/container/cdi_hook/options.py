@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command lines of the hooks, read as the incumbent reads its own.
+"""Command lines of the hooks, with the syntax of the incumbent.
 
-`--name value`, `--name=value`, and with one dash; switches take `=true` or `=false`. A list is
-a repeated flag; a value is never split at commas, which may stand in a path. `work` is the one
-reader of what `nvct.container.plan.hook_command` writes.
+Flags are `--name value` or `--name=value`, with one or two dashes; switches accept `=true` and
+`=false`. A list is a repeated flag; values are not split at commas, which paths may contain.
+`work` parses the options that `nvct.container.plan.hook_command` writes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Kinds: TypeAlias = dict[str, str]
 
 LIST, TEXT, SWITCH = "list", "text", "switch"
-TRUE = ("1", "t", "T", "true", "TRUE", "True")
+TRUE = ("1", "t", "T", "true", "TRUE", "True")  # as nvct.oci.argv, which hooks do not load
 FALSE = ("0", "f", "F", "false", "FALSE", "False")
 SEPARATOR = "::"
 
@@ -28,36 +28,35 @@ class Options:
     """The flags of one command line.
 
     Attributes:
-        lists, texts, switches: by name; a text that was not given is missing.
-        rest: what stands behind the flags.
+        lists, texts, switches: by name, without missing flags.
+        rest: the words that are not flags.
     """
 
     __slots__ = ("lists", "rest", "switches", "texts")
 
     def __init__(self) -> None:
-        """Start with nothing set."""
         self.lists: dict[str, list[str]] = {}
         self.texts: dict[str, str] = {}
         self.switches: dict[str, bool] = {}
         self.rest: list[str] = []
 
     def values(self, name: str) -> list[str]:
-        """Return the values of a repeated flag, each once, in the order given."""
+        """Return the distinct values of a repeated flag, in order."""
         return list(dict.fromkeys(self.lists.get(name, [])))
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a flag's value, or the default where it wasn't given."""
+        """Return the value of a flag, or the default if it is missing."""
         return self.texts.get(name, default)
 
     def is_set(self, name: str) -> bool:
-        """Tell whether a switch is on."""
+        """Report whether a switch is on."""
         return self.switches.get(name, False)
 
     def put(self, kind: str, name: str, value: str) -> None:
-        """Keep one flag.
+        """Set a flag.
 
         Raises:
-            UsageError: a switch has another value than true or false.
+            UsageError: the value of a switch is neither true nor false.
         """
         if kind == LIST:
             self.lists.setdefault(name, []).append(value)
@@ -72,10 +71,10 @@ class Options:
 
 
 def read(words: list[str], kinds: Kinds, *, surplus: bool = False) -> Options:
-    """Read flags up to the first word that is none; with `surplus`, beyond such words as well.
+    """Parse flags up to the first word that is not a flag; with `surplus`, to the end.
 
     Raises:
-        UsageError: a flag is unknown, has no value or a wrong one.
+        UsageError: a flag is unknown, or its value is missing or wrong.
     """
     options = Options()
     index = 0
@@ -109,10 +108,10 @@ def read(words: list[str], kinds: Kinds, *, surplus: bool = False) -> Options:
 
 
 def work(options: Options) -> Work:
-    """Return the work in the container's root that flags ask for.
+    """Return the work in the container's root that flags describe.
 
     Raises:
-        UsageError: a link isn't written TARGET::LINK.
+        UsageError: a link is not written TARGET::LINK.
     """
     compat: Compat = {}
     if options.text("host-driver-version") or options.text("host-cuda-version"):
@@ -134,7 +133,7 @@ def _link(text: str) -> list[str]:
     """Return [target, link].
 
     Raises:
-        UsageError: it isn't written TARGET::LINK.
+        UsageError: the text is not written TARGET::LINK.
     """
     parts = text.split(SEPARATOR)
     if len(parts) != 2 or not parts[0] or not parts[1].strip("/"):

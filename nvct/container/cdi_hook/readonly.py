@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A read-only root that a hook has to write to, as `root.readonly` makes it.
+"""Writes to a root that the runtime has made read-only because of `root.readonly`.
 
-runc makes the root read-only after the createContainer hooks, crun (1.8.1) before them. So that a
-hook does the same under both, it takes a mount namespace of its own and allows writing in there:
-the container's own mount stays read-only all the time. Only what the runtime itself closed is
-opened: a root that was read-only before, on the host, stays so.
+runc makes the root read-only after the createContainer hooks, crun (1.8.1) before them. To work
+with both, a hook makes the root writable in a private mount namespace; the container's mount stays
+read-only. This is done only if the runtime made the root read-only, not if it already was on the
+host.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.linux.kernel import Kernel
 
-# statvfs(3); a bind remount without the others would take them away.
-ST_RDONLY, ST_NOSUID, ST_NODEV, ST_NOEXEC, ST_NOSYMFOLLOW = 1, 2, 4, 8, 0x2000
+# statvfs(3); a bind remount removes flags that it does not repeat.
+ST_NOSUID, ST_NODEV, ST_NOEXEC, ST_NOSYMFOLLOW = 2, 4, 8, 0x2000
 KEPT = (
     (ST_NOSUID, c.MS_NOSUID),
     (ST_NODEV, c.MS_NODEV),
@@ -30,31 +30,26 @@ KEPT = (
 MOUNTINFO_LIMIT = 16 << 20
 
 
-def is_read_only(root: Root) -> bool:
-    """Tell whether nothing can be written through this mount of the root."""
-    return bool(posix.fstatvfs(root.fd).f_flag & ST_RDONLY)
-
-
 def writable(root: Root, proc_root: str, kernel: Kernel) -> Root:
-    """Return the root as it can be written to, in a mount namespace that this process enters.
+    """Return the root in a new mount namespace, in which it is writable.
 
-    It leaves the container's mount namespace by that: what is to be mounted there comes before.
-    The working directory becomes the root, too. A root that was closed by somebody else than the
-    runtime is returned as it is.
+    This process leaves the container's mount namespace, so make mounts before the call. The root
+    becomes the working directory. If the runtime did not make the root read-only, it is returned
+    unchanged.
 
     Raises:
-        HostError: the kernel refused.
+        HostError: the kernel refuses.
     """
     if not _is_closed_by_runtime(root, proc_root, kernel):
         return root
     flags = c.MS_REMOUNT | c.MS_BIND
-    held = posix.fstatvfs(root.fd).f_flag
-    for shown, flag in KEPT:
-        if held & shown:
+    current = posix.fstatvfs(root.fd).f_flag
+    for status_flag, flag in KEPT:
+        if current & status_flag:
             flags |= flag
     try:
         kernel.fchdir(root.fd)
-        kernel.unshare(c.CLONE_NEWNS)  # the working directory comes along, as the copied mount's
+        kernel.unshare(c.CLONE_NEWNS)  # the working directory is then in the copied mount
         kernel.mount(None, ".", None, flags)
         fd = posix.open(".", posix.O_PATH | posix.O_DIRECTORY)
     except OSError as error:
@@ -66,7 +61,7 @@ def writable(root: Root, proc_root: str, kernel: Kernel) -> Root:
 
 
 def _is_closed_by_runtime(root: Root, proc_root: str, kernel: Kernel) -> bool:
-    """Tell whether the root is a read-only mount on top of what can be written to."""
+    """Report whether the root is a read-only mount on a writable one."""
     from nvct.linux.files import read_bytes
     from nvct.linux.mountinfo import Mount
 
@@ -81,6 +76,6 @@ def _is_closed_by_runtime(root: Root, proc_root: str, kernel: Kernel) -> bool:
 
     top = mount(kernel.mount_id(root.fd).decode().strip())
     if top is None or top.target != posix.readlink(f"{proc_root}/self/fd/{root.fd}"):
-        return False  # the runtime mounted no root of its own
+        return False  # the root is not a mount
     below = mount(str(top.parent_id))
     return below is not None and "ro" not in below.options

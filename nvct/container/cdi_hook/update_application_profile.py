@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hook update-application-profile: tell EGL which GPUs the container has.
+"""Hook update-application-profile: lists the GPUs of the container for EGL.
 
-The profile is `nvct.container.rootfs.profile`'s.
+`nvct.container.rootfs.profile` has the format.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEVICE_LIMIT = 100_000
 
 
 def run(context: Context) -> None:
-    """Write the profile; a container without GPU nodes stays as it is."""
+    """Write the profile; a container without GPU nodes stays unchanged."""
     root = context.root()
     minors = gpu_minors(root)
     for minor in minors:
@@ -37,7 +37,7 @@ def gpu_minors(root: Root) -> list[int]:
     minors = set()
     for name in root.listdir("/dev", DEVICE_LIMIT) or ():
         if profile.is_gpu(name):
-            found = root.lstat(f"/dev/{name}")
-            if found is not None and found.st_mode & S_IFMT == S_IFCHR:
-                minors.add(posix.minor(found.st_rdev))
+            status = root.lstat(f"/dev/{name}")
+            if status is not None and status.st_mode & S_IFMT == S_IFCHR:
+                minors.add(posix.minor(status.st_rdev))
     return sorted(minors)

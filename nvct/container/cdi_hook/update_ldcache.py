@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hook update-ldcache: let the container's dynamic linker find the libraries of some folders.
+"""Hook update-ldcache: adds libraries to the cache of the container's dynamic linker.
 
-No ldconfig runs, and no program of the image: ld.so.cache is edited as data, our libraries before
-others of the same name. A drop-in keeps them through a later ldconfig in the container. Where the
-cache is of a format unknown here it stays, the drop-in is written and a warning says so. musl has
-no cache; its path file gets the folders. An image with neither linker is left alone.
+Neither ldconfig nor a program of the image runs: ld.so.cache is edited as data, with our libraries
+before others of the same name. With a drop-in, ldconfig in the container keeps them. A cache of an
+unknown format stays; the drop-in is written, with a warning. musl has no cache; its path file gets
+the folders. An image without a dynamic linker is not changed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import posix
 
 from nvct.container.rootfs import linker, linker_conf
 from nvct.container.rootfs.changes import Changes
-from nvct.container.rootfs.libraries import Mounts, scan
+from nvct.container.rootfs.libraries import MountTargets, scan
 from nvct.container.rootfs.linker import CACHE
-from nvct.container.rootfs.linker_state import Known
+from nvct.container.rootfs.linker_state import LinkerState
 from nvct.errors import LdCacheError
 from nvct.linux import ldcache
 from nvct.linux.constants import S_IFDIR, S_IFMT
@@ -23,15 +23,15 @@ from nvct.linux.constants import S_IFDIR, S_IFMT
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.container.cdi_hook.context import Context
-    from nvct.container.rootfs.libraries import Found
+    from nvct.container.rootfs.libraries import Libraries
     from nvct.linux.root import Root
 
 
 def run(context: Context) -> None:
-    """Update the cache for the folders given, and for those enable-cuda-compat left.
+    """Update the cache for folders from the flags and from enable-cuda-compat.
 
     Raises:
-        NvctError: the container's files don't allow it.
+        NvctError: a file of the container is damaged or not safe.
     """
     folders = context.options.values("folder")
     root = context.root()
@@ -39,10 +39,10 @@ def run(context: Context) -> None:
 
 
 def update(context: Context, folders: list[str], compat: list[str]) -> None:
-    """Make the libraries of folders loadable, those of compat before the others.
+    """Add the libraries of folders, those of compat first.
 
     Raises:
-        NvctError: the container's files don't allow it.
+        NvctError: a file of the container is damaged or not safe.
     """
     changes = Changes(context.root())
     musl = linker.musl_path(changes.root)
@@ -55,38 +55,38 @@ def update(context: Context, folders: list[str], compat: list[str]) -> None:
 
 def _add_glibc(context: Context, changes: Changes, folders: list[str], compat: list[str]) -> None:
     root = changes.root
-    known = Known(root)
-    if known.trouble:
-        context.warn(f"{known.trouble}; it is left as it is, run ldconfig in the container")
-    mounts = Mounts.read(root, context.proc_root)
-    default = known.default_folders()
-    libraries: Found = {}
+    state = LinkerState(root)
+    if state.problem:
+        context.warn(f"{state.problem}; it is left as it is, run ldconfig in the container")
+    mounts = MountTargets.read(root, context.proc_root)
+    default = state.default_folders()
+    libraries: Libraries = {}
     kept: list[str] = []
     seen: set[str] = set()
     for folder in [*compat, *folders]:
-        place = root.resolve(folder)
-        if place is None or place in seen or not _is_folder(root, place):
+        resolved = root.resolve(folder)
+        if resolved is None or resolved in seen or not _is_folder(root, resolved):
             continue
-        seen.add(place)
-        shown = default.get(place, folder.rstrip("/"))
-        for machine, found in scan(root, place, mounts, context.warn, shown).items():
-            libraries.setdefault(machine, []).extend(found)
-        if folder not in compat and place not in default:
+        seen.add(resolved)
+        shown = default.get(resolved, folder.rstrip("/"))
+        for machine, pairs in scan(root, resolved, mounts, context.warn, shown).items():
+            libraries.setdefault(machine, []).extend(pairs)
+        if folder not in compat and resolved not in default:
             kept.append(shown)
-    view = [f for f in known.old.view if root.listdir(f)]  # mounted: the shim's work, not ours
-    known.add_to(changes, libraries, compat or (known.old.compat if view else []), kept, view)
+    view = [f for f in state.old.view if root.listdir(f)]  # the shim has mounted it
+    state.add_to(changes, libraries, compat or (state.old.compat if view else []), kept, view)
 
 
-def _is_folder(root: Root, place: str) -> bool:
-    found = root.stat(place)
-    return found is not None and found.st_mode & S_IFMT == S_IFDIR
+def _is_folder(root: Root, path: str) -> bool:
+    status = root.stat(path)
+    return status is not None and status.st_mode & S_IFMT == S_IFDIR
 
 
 def forget(context: Context, changes: Changes, folders: list[str]) -> None:
-    """Take the entries of folders out of the cache.
+    """Remove the entries of folders from the cache.
 
     Raises:
-        NvctError: the container's files don't allow it.
+        NvctError: a file of the container is damaged or not safe.
     """
     data = changes.root.read_file(CACHE, ldcache.LIMIT)
     if data is None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from nvct.container.plan.model import Compat, Edits
     from nvct.container.rootfs.changes import Changes
-    from nvct.container.rootfs.mount_points import Covered
+    from nvct.container.rootfs.mount_points import ConfigMounts
     from nvct.linux.kernel import Kernel
     from nvct.oci.bundle import Bundle
 
@@ -71,13 +71,13 @@ def why_unwritable(bundle: Bundle, folder: str, root: Root, kernel: Kernel) -> s
 
     if bundle.host_root() is None:
         return "the user namespace has no root"
-    if not mount_points.is_engines(root, folder or ".", kernel):
+    if not mount_points.is_private(root, folder or ".", kernel):
         return f"{root_path(bundle, folder)} is no root of this container's own"
     return ""
 
 
 def compat_folder(
-    root: Root, covered: Covered, versions: Compat, note: Callable[[str], None]
+    root: Root, covered: ConfigMounts, versions: Compat, note: Callable[[str], None]
 ) -> str:
     """Return the folder of the image's CUDA compatibility libraries, "" where they are not used.
 
@@ -103,7 +103,7 @@ def compat_folder(
     return compat.choose(root, versions, note) or ""
 
 
-def add_profile(changes: Changes, covered: Covered, minors: list[int]) -> None:
+def add_profile(changes: Changes, covered: ConfigMounts, minors: list[int]) -> None:
     """Add the application profile, which tells EGL what GPUs there are, if there are any."""
     from nvct.container.rootfs import profile
 

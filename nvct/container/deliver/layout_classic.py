@@ -24,13 +24,14 @@ from nvct.container.rootfs import linker, linker_conf, mount_points, profile
 from nvct.container.rootfs.changes import Changes
 from nvct.errors import NvctError
 from nvct.linux.kernel import KERNEL
+from nvct.oci.bundle import mount_target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvct.container.plan.model import Edits, Work
-    from nvct.container.rootfs.libraries import Found
+    from nvct.container.rootfs.libraries import Libraries
     from nvct.linux.kernel import Kernel
     from nvct.linux.root import Root
     from nvct.oci.bundle import Bundle
@@ -102,10 +103,8 @@ class _Container:
         self._note = note
         self._ours = {mount[0] for one in edits if "cache" in one for mount in one["mounts"]}
         others = [mount[0] for one in edits if "cache" not in one for mount in one["mounts"]]
-        others += [
-            path for path in _destinations(bundle) if mount_points.clean(path) not in self._ours
-        ]
-        self._covered = mount_points.Covered(root, others)
+        others += [path for path in _destinations(bundle) if mount_target(path) not in self._ours]
+        self._covered = mount_points.ConfigMounts(root, others)
         self.changes = Changes(root)
 
     def decide(self, work: Work, folder: str, kernel: Kernel) -> None:
@@ -169,20 +168,20 @@ class _Container:
             UnfitError: the cache cannot be edited.
             UnsafePathError: something else stands there.
         """
-        from nvct.container.rootfs.linker_state import Known
+        from nvct.container.rootfs.linker_state import LinkerState
 
         root = self._root
-        known = Known(root)
-        if known.trouble:
-            raise UnfitError(known.trouble)
+        known = LinkerState(root)
+        if known.problem:
+            raise UnfitError(known.problem)
         if known.old.view:
             self._remove_view_links()
         default = known.default_folders()
-        libraries: Found = {}
+        libraries: Libraries = {}
         if compat:
-            from nvct.container.rootfs.libraries import Mounts, scan
+            from nvct.container.rootfs.libraries import MountTargets, scan
 
-            libraries = scan(root, compat, Mounts([]), self._note, compat)
+            libraries = scan(root, compat, MountTargets([]), self._note, compat)
         shown = {}
         for folder in folders:
             real = root.real(folder)
@@ -197,9 +196,9 @@ class _Container:
 
         folders = [path.rpartition("/")[0] for path in self._ours]
         old = view_links.left_behind(self._root, folders)
-        self.changes.gone += [path for path in old if not self._covered.above(path)]
+        self.changes.removed += [path for path in old if not self._covered.above(path)]
 
-    def _add_libraries(self, libraries: Found, shown: dict[str, str]) -> None:
+    def _add_libraries(self, libraries: Libraries, shown: dict[str, str]) -> None:
         """Add what the mounts bring, under the names that the image has for its folders."""
         seen: set[tuple[str, str, str]] = set()
         for entry in [entry for one in self._edits for entry in one.get("cache", ())]:
@@ -217,7 +216,7 @@ class _Container:
         """
         own_dev = False
         for mount in self._bundle.mounts:
-            destination = mount_points.clean(str(mount.get("destination")))
+            destination = mount_target(str(mount.get("destination")))
             if destination == "/dev":
                 own_dev = mount.get("type") == "tmpfs"
             if profile.is_gpu(destination.removeprefix("/dev/")):

@@ -128,7 +128,7 @@ class _Container:
         self._hooks = [one["hook"] for one in found["common"] if "hook" in one]
         self._work = merge([hook["work"] for hook in self._hooks])
         self._note = note
-        self._covered = mount_points.Covered(root, self._destinations())
+        self._covered = mount_points.ConfigMounts(root, self._destinations())
         self._changes = Changes(root)
         self._linked: list[str] = []
         self._above: dict[str, bool] = {}
@@ -295,9 +295,9 @@ class _Container:
         entries = self._share.at("cache", self.place)
         if not self.compat:
             return entries
-        from nvct.container.rootfs.libraries import Mounts, scan
+        from nvct.container.rootfs.libraries import MountTargets, scan
 
-        found = scan(self._root, self.compat, Mounts([]), self._note)
+        found = scan(self._root, self.compat, MountTargets([]), self._note)
         return found.get(posix.uname().machine, []) + entries
 
     def _find_links(self) -> None:
@@ -317,14 +317,14 @@ class _Container:
         if is_any_there or self._is_again:
             folders = [mount[0].rpartition("/")[0] for mount, _ in self._share.singles()]
             old = view_links.left_behind(self._root, folders, made)
-            self._changes.gone += [path for path in old if not self._is_covered(path)]
+            self._changes.removed += [path for path in old if not self._is_covered(path)]
 
     def _is_covered(self, path: str) -> bool:
         """Tell whether a path is a mount or below one; each folder is looked at once."""
         folder = path.rpartition("/")[0]
         if folder not in self._above:
             self._above[folder] = bool(self._covered.above(folder or "/"))
-        return self._above[folder] or path in self._covered.places
+        return self._above[folder] or path in self._covered.targets
 
     # Doing.
 

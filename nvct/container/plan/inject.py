@@ -9,7 +9,7 @@ mounts below them.
 
 from __future__ import annotations
 
-from nvct.oci.bundle import mount_point
+from nvct.oci.bundle import mount_target
 from nvct.oci.jsontext import parse, quote
 from nvct.paths import RUNTIME_HOOK_PROGRAM
 
@@ -145,7 +145,7 @@ def _replace_devices(bundle: Bundle, nodes: dict[str, DeviceNode], texts: list[s
 
 def _mounts(bundle: Bundle, mounts: list[list[str]]) -> None:
     """Append mounts; equal destinations are replaced, existing mounts below ours follow them."""
-    texts_by_target = {mount_point(destination): text for destination, text in mounts}
+    texts_by_target = {mount_target(destination): text for destination, text in mounts}
     if not texts_by_target:
         return
     document = bundle.document
@@ -155,7 +155,7 @@ def _mounts(bundle: Bundle, mounts: list[list[str]]) -> None:
     elements = document.elements(("mounts",))
     for element in elements:
         destination = element.value.get("destination") if isinstance(element.value, dict) else None
-        target = mount_point(destination) if isinstance(destination, str) else ""
+        target = mount_target(destination) if isinstance(destination, str) else ""
         if target in texts_by_target:
             continue
         if target.startswith(parents):

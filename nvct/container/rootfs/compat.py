@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether CUDA forward compatibility libraries of an image are for this host.
+"""Decides whether a container uses the CUDA forward compatibility libraries of its image.
 
-CUDA images bring them in /usr/local/cuda/compat. They are for hosts with an older driver; which
-ones, an ELF note of libcuda says, and where it has none the major version does.
+CUDA images have them in /usr/local/cuda/compat, for hosts with an older driver. An ELF note of
+libcuda lists the supported drivers; without a note the major versions are compared.
 """
 
 from __future__ import annotations
@@ -36,38 +36,37 @@ LIST_LIMIT = 1024
 
 
 def choose(root: Root, versions: Compat, warn: Warn) -> str | None:
-    """Return the folder of the compatibility libraries if they are to be used, else None.
+    """Return the folder of the compatibility libraries if they are used, else None.
 
     Args:
-        root: the container's.
-        versions: of the host's driver and of the CUDA that it brings, and where images have the
-            libraries.
-        warn: told of what cannot be used.
+        root: of the container.
+        versions: of the host's driver and its CUDA; the folder of the libraries in images.
+        warn: receives warnings about unusable libraries.
 
     Raises:
-        UnsafePathError: the folder cannot be named to the dynamic linker.
+        UnsafePathError: the folder's name is not valid in files of the dynamic linker.
     """
-    place = root.resolve(versions.get("folder") or paths.COMPAT_FOLDER)
-    if place is None:
+    folder = root.resolve(versions.get("folder") or paths.COMPAT_FOLDER)
+    if folder is None:
         return None
-    names = _libraries(root, place)
+    names = _libraries(root, folder)
     if len(names) > 1:
-        warn(f"{place} has {len(names)} libcuda.so of full version; none is used")
+        warn(f"{folder} has {len(names)} libcuda.so of full version; none is used")
     if len(names) != 1:
         return None
     version = _version(warn, names[0][len(LIBRARY) :])
-    note = _note(warn, root, f"{place}/{names[0]}")
+    note = _note(warn, root, f"{folder}/{names[0]}")
     driver, cuda = versions.get("driver"), versions.get("cuda")
     host = _version(warn, driver) if driver else None, _version(warn, cuda) if cuda else None
     if not is_wanted(*host, version, note):
         return None
-    if not linker_conf.is_plain(place):
-        raise UnsafePathError(f"folder {place!r} of CUDA compatibility libraries is not usable")
-    return place
+    if not linker_conf.is_plain(folder):
+        raise UnsafePathError(f"folder {folder!r} of CUDA compatibility libraries is not usable")
+    return folder
 
 
 def _libraries(root: Root, folder: str) -> list[str]:
-    """Return the names of regular files libcuda.so.X.Y in a folder, which is walked to once."""
+    """Return the names of regular files libcuda.so.X.Y in a folder."""
     names = [name for name in root.listdir(folder, LIST_LIMIT) or () if _is_full(name)]
     if not names:
         return names
@@ -75,10 +74,10 @@ def _libraries(root: Root, folder: str) -> list[str]:
     if fd is None:
         return []
     try:
-        found = [(name, lstat_or_none(name, fd)) for name in names]
+        statuses = [(name, lstat_or_none(name, fd)) for name in names]
     finally:
         posix.close(fd)
-    return [n for n, status in found if status and status.st_mode & S_IFMT == S_IFREG]
+    return [name for name, status in statuses if status and status.st_mode & S_IFMT == S_IFREG]
 
 
 def _is_full(name: str) -> bool:
@@ -88,13 +87,13 @@ def _is_full(name: str) -> bool:
 def is_wanted(
     driver: Version | None, cuda: Version | None, compat: Version | None, note: Note | None
 ) -> bool:
-    """Tell whether compatibility libraries are for this host (as v1.20 of the incumbent does).
+    """Report whether compatibility libraries are used, by the rules of the incumbent's v1.20.
 
     Args:
-        driver: the host's driver version.
-        cuda: the CUDA version that the host's driver brings.
-        compat: the driver version that the libraries are of.
-        note: what libcuda says about itself.
+        driver: version of the host's driver.
+        cuda: CUDA version of the host's driver.
+        compat: driver version of the libraries.
+        note: ELF note of libcuda.
     """
     if note is not None:
         if driver is not None and compat is not None:
@@ -109,20 +108,19 @@ class Note:
     """The ELF note of a compatibility libcuda.
 
     Attributes:
-        cuda: the CUDA version it brings, None where it names none.
-        drivers: the major versions of host drivers it runs on; empty where it names none.
+        cuda: its CUDA version, or None.
+        drivers: supported major versions of host drivers; may be empty.
     """
 
     __slots__ = ("cuda", "drivers")
 
     def __init__(self, cuda: Version | None, drivers: frozenset[int]) -> None:
-        """Keep both."""
         self.cuda = cuda
         self.drivers = drivers
 
 
 def _note(warn: Warn, root: Root, path: str) -> Note | None:
-    """Read the note; a damaged file or note counts as none, with a warning."""
+    """Return the note of a file, None without one; warn if the file or note is damaged."""
     fd = root.file_fd(path)
     if fd is None:
         return None
@@ -139,13 +137,13 @@ def _note(warn: Warn, root: Root, path: str) -> Note | None:
 
 
 def parse_note(description: bytes) -> Note:
-    """Read a note's description, as the incumbent's v1.20 does by Go's encoding/json.
+    """Parse the description of a note, as encoding/json of Go does for the incumbent's v1.20.
 
-    NVIDIA's libraries write `CUDA version` and `driver`, the incumbent's struct says
-    `CUDA Version` and `Driver`: Go ignores case. What is missing or null is empty.
+    NVIDIA's libraries have the members `CUDA version` and `driver`, the incumbent's struct
+    `CUDA Version` and `Driver`: Go ignores case. A missing member or null counts as empty.
 
     Raises:
-        DocumentError: it is no JSON object, or a member has another type.
+        DocumentError: it is not a JSON object, or a member has the wrong type.
     """
     text = description.rstrip(b"\0").decode("utf-8", "surrogateescape")
     value = jsontext.parse(text, "CUDA compatibility note")
@@ -161,7 +159,7 @@ def parse_note(description: bytes) -> Note:
 
 
 def parse_version(text: str) -> Version | None:
-    """Return a version of up to three numbers as three, None where it is none."""
+    """Return a version of one to three numbers as three, None if it is malformed."""
     parts = text.split(".")
     if len(parts) > 3:
         return None

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the libraries of a folder inside the container and the names they are loaded by.
+"""Finds the libraries in a folder of a container and their names for the dynamic linker.
 
-A folder that the driver shares with the image holds hundreds of libraries that the image's own
-cache knows already. There only what the runtime mounted is read, and what is named after it; so
-the cost doesn't grow with the image. A folder of the driver's own is read as a whole.
+A folder that the driver shares with the image may have hundreds of libraries, which are already
+in the cache of the image. In such a folder only files that the runtime mounted, and files with
+the same name up to `.so`, are read, so the cost does not depend on the image. Other folders are
+read completely.
 
-The names are what ldconfig makes of them (glibc 2.36, search_dir): the SONAME, and `libX.so` where
-such a link exists. Other links, as libGLX_indirect.so.0, get no entry.
+Names are those of ldconfig (glibc 2.36, search_dir): the SONAME, and `libX.so` if there is such a
+link. Other links, such as libGLX_indirect.so.0, get no entry.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    Found: TypeAlias = dict[str, list[tuple[str, str]]]
+    Libraries: TypeAlias = dict[str, list[tuple[str, str]]]
 
 NAME_LIMIT = 200_000
 READ_LIMIT = 1024
@@ -31,35 +32,34 @@ LINK_LIMIT = 8
 MOUNTINFO_LIMIT = 16 << 20
 
 
-class Mounts:
-    """Where file systems are mounted inside a container's root."""
+class MountTargets:
+    """The mount points inside a container's root, as paths in the container."""
 
     __slots__ = ("_targets",)
 
     def __init__(self, targets: list[str]) -> None:
-        """Keep the mount points, as paths inside the container."""
         self._targets = targets
 
     @classmethod
-    def read(cls, root: Root, proc_root: str) -> Mounts:
-        """Read this process's mounts; where that fails, none is known: folders are read whole."""
+    def read(cls, root: Root, proc_root: str) -> MountTargets:
+        """Return the mounts of this process; none on error: then folders are read completely."""
         from nvct.linux.files import read_bytes
         from nvct.linux.mountinfo import targets
 
         try:
             inside = posix.readlink(f"{proc_root}/self/fd/{root.fd}").rstrip("/") + "/"
             data = read_bytes(f"{proc_root}/self/mountinfo", MOUNTINFO_LIMIT)
-            found = targets(data.decode("utf-8", "surrogateescape"))
+            mounted = targets(data.decode("utf-8", "surrogateescape"))
         except (OSError, DocumentError):
             return cls([])
         start = len(inside) - 1
-        return cls([target[start:] for target in found if target.startswith(inside)])
+        return cls([target[start:] for target in mounted if target.startswith(inside)])
 
     def names_in(self, folder: str) -> set[str] | None:
-        """Return the names mounted in a folder; None if all of it has to be read.
+        """Return the names mounted in a folder; None if the whole folder must be read.
 
         Args:
-            folder: a path inside the container without links.
+            folder: a resolved path in the container.
         """
         names = set()
         for target in self._targets:
@@ -72,110 +72,110 @@ class Mounts:
 
 
 def is_library(name: str) -> bool:
-    """Tell whether a file's name is a shared library's."""
+    """Report whether a file name is that of a shared library."""
     return name.startswith("lib") and (name.endswith(".so") or ".so." in name)
 
 
 def stem(name: str) -> str:
-    """Return a library's name up to and with `.so`."""
+    """Return the name of a library up to and including `.so`."""
     return name[: name.index(".so") + 3]
 
 
 def scan(
-    root: Root, folder: str, mounts: Mounts, warn: Callable[[str], None], shown: str = ""
-) -> Found:
-    """Return (name, path) of a folder's libraries by the machine they are for.
+    root: Root, folder: str, mounts: MountTargets, warn: Callable[[str], None], shown: str = ""
+) -> Libraries:
+    """Return (name, path) of the libraries in a folder, by machine.
 
     Args:
-        root: the container's.
-        folder: a path inside it without links.
-        mounts: what is mounted in the container.
-        warn: told of what is left out.
-        shown: how the entries name the folder.
+        root: of the container.
+        folder: a resolved path in it.
+        mounts: mount points in the container.
+        warn: receives warnings about ignored libraries.
+        shown: the name of the folder in the result.
 
     Raises:
         UnsafePathError: the folder has too many entries.
     """
-    names = [n for n in root.listdir(folder, NAME_LIMIT) or () if is_library(n)]
+    names = [name for name in root.listdir(folder, NAME_LIMIT) or () if is_library(name)]
     mounted = mounts.names_in(folder)
     if mounted is not None:
-        stems = {stem(n) for n in mounted if is_library(n)}
-        names = [n for n in names if stem(n) in stems]
+        stems = {stem(name) for name in mounted if is_library(name)}
+        names = [name for name in names if stem(name) in stems]
     if len(names) > READ_LIMIT:
         warn(f"{folder} has {len(names)} libraries; only {READ_LIMIT} go into ld.so.cache")
         del names[READ_LIMIT:]
-    with Root(root.dir_fd(folder)) as place:
-        reader = _Reader(root, place, folder, frozenset(names))
+    with Root(root.dir_fd(folder)) as folder_root:
+        reader = _Reader(root, folder_root, folder, frozenset(names))
         return _entries(reader, names, shown or folder)
 
 
 class _Reader:
-    """Reads SONAMEs of a folder; a file that several links lead to is read once."""
+    """Reads the SONAMEs in a folder; each file is read once, however many links lead to it."""
 
-    __slots__ = ("_folder", "_known", "_place", "_root", "links", "names")
+    __slots__ = ("_cache", "_folder", "_folder_root", "_root", "links", "names")
 
-    def __init__(self, root: Root, place: Root, folder: str, names: frozenset[str]) -> None:
+    def __init__(self, root: Root, folder_root: Root, folder: str, names: frozenset[str]) -> None:
         self._root = root
-        self._place = place
+        self._folder_root = folder_root
         self._folder = folder
-        self._known: dict[str, tuple[str, str] | None] = {}
-        with entries(place.fd) as found:
-            self.links = {entry.name for entry in found if entry.is_symlink()}
+        self._cache: dict[str, tuple[str, str] | None] = {}
+        with entries(folder_root.fd) as listed:
+            self.links = {entry.name for entry in listed if entry.is_symlink()}
         self.names = names
 
     def read(self, name: str, depth: int = 0) -> tuple[str, str] | None:
-        """Return (SONAME or "", machine), None for what is no library.
+        """Return (SONAME or "", machine), None for files that are not libraries.
 
-        A SONAME that no file can have counts as none.
+        A SONAME that is too long for a file name counts as missing.
         """
-        if name in self._known:
-            return self._known[name]
-        found = None
-        # A name of this very folder: nothing to walk.
-        target = link_text(name, self._place.fd) if name in self.links else None
+        if name in self._cache:
+            return self._cache[name]
+        library = None
+        # A link to a name in the same folder needs no path walk.
+        target = link_text(name, self._folder_root.fd) if name in self.links else None
         if target is not None and target in self.names and depth < LINK_LIMIT:
-            found = self.read(target, depth + 1)
+            library = self.read(target, depth + 1)
         else:
             try:
-                found = self._read_file(name, target)
+                library = self._read_file(name, target)
             except (UnsafePathError, ElfError, OSError):
-                found = None  # linker scripts, FIFOs, other things of the image: not loadable
-        self._known[name] = found
-        return found
+                library = None  # linker scripts, FIFOs and so on: not loadable
+        self._cache[name] = library
+        return library
 
     def _read_file(self, name: str, target: str | None) -> tuple[str, str] | None:
         if target is None:
-            fd = self._place.file_fd(name, follow=False)  # it was no link just now
+            fd = self._folder_root.file_fd(name, follow=False)  # it was not a link
         else:
             fd = self._root.file_fd(f"{self._folder}/{name}")
         if fd is None:
             return None
         try:
-            found = elf.read(fd)
-            soname = found.soname or ""
-            return soname if len(soname) <= ldcache.NAME_LIMIT else "", found.machine
+            library = elf.read(fd)
+            soname = library.soname or ""
+            return soname if len(soname) <= ldcache.NAME_LIMIT else "", library.machine
         finally:
             posix.close(fd)
 
 
-def _entries(reader: _Reader, names: list[str], shown: str) -> Found:
-    found: dict[str, dict[str, str]] = {}
+def _entries(reader: _Reader, names: list[str], shown: str) -> Libraries:
+    files: dict[str, dict[str, str]] = {}
     for name in names:
-        read = reader.read(name)
-        if read is None:
+        library = reader.read(name)
+        if library is None:
             continue
-        soname, machine = read
+        soname, machine = library
         soname = soname.rpartition("/")[2] or name
-        named = found.setdefault(machine, {})
+        by_name = files.setdefault(machine, {})
         if soname in reader.names:
-            named[soname] = soname
-        elif soname not in named or order(named[soname]) <= order(name):
-            named[soname] = name
+            by_name[soname] = soname
+        elif soname not in by_name or order(by_name[soname]) <= order(name):
+            by_name[soname] = name
         if name in reader.links and name.endswith(".so") and soname.startswith(name):
-            named[name] = name
-    return {m: [(n, f"{shown}/{f}") for n, f in sorted(e.items())] for m, e in found.items()}
+            by_name[name] = name
+    return {m: [(n, f"{shown}/{f}") for n, f in sorted(e.items())] for m, e in files.items()}
 
 
 def order(name: str) -> tuple[int, ...]:
-    """Return a key by which of two files with the same SONAME the later version wins."""
+    """Return a sort key for file names with the same SONAME: the latest version is greatest."""
     return ldcache.order_key(name.encode("utf-8", "surrogateescape"))

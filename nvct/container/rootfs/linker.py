@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an image's dynamic linker is, and where it looks.
+"""The dynamic linker of an image and its search paths.
 
-glibc has a cache and folders of its own, musl a path file; a static image has neither linker.
+glibc has a cache and default folders, musl a path file; a static image has no dynamic linker.
 """
 
 from __future__ import annotations
@@ -31,39 +31,39 @@ MUSL_LIMIT = 1 << 16
 
 
 def has_glibc(root: Root) -> bool:
-    """Tell whether programs of the image may be linked dynamically to glibc."""
+    """Report whether programs of the image may use glibc's dynamic linker."""
     return root.lstat(CACHE) is not None or any(root.is_file(p) for p in LOADERS.values())
 
 
 def has_loader(root: Root) -> bool:
-    """Tell whether glibc's dynamic linker of this machine is where programs usually name it."""
+    """Report whether glibc's dynamic linker for this machine is at its usual path."""
     return root.is_file(LOADERS.get(posix.uname().machine, ""))
 
 
 def musl_path(root: Root) -> str:
-    """Return the path file of the image's musl, "" where it has none."""
+    """Return the path file of the image's musl, "" without musl."""
     name = f"ld-musl-{posix.uname().machine}"
     return f"/etc/{name}.path" if root.is_file(f"/lib/{name}.so.1") else ""
 
 
 def add_musl(changes: Changes, path: str, folders: list[str]) -> None:
-    """Add folders to musl's path file, which replaces its defaults when it is there.
+    """Add folders to musl's path file; the file replaces the default folders.
 
     Raises:
-        UnsafePathError: the path file is no regular file.
+        UnsafePathError: the path file is not a regular file.
     """
     data = changes.root.read_file(path, MUSL_LIMIT) or b""
     text = data.decode("utf-8", "surrogateescape")
     lines = [part for line in text.splitlines() for part in line.split(":") if part]
-    known = lines or list(MUSL_DEFAULT)
-    new = [f for f in folders if f not in known and linker_conf.is_plain(f)]
+    existing = lines or list(MUSL_DEFAULT)
+    new = [f for f in folders if f not in existing and linker_conf.is_plain(f)]
     if new:
-        text = "\n".join([*known, *new]) + "\n"
+        text = "\n".join([*existing, *new]) + "\n"
         changes.file(path, None, text.encode("utf-8", "surrogateescape"))
 
 
 def library_folder(root: Root) -> str:
-    """Return the image's folder for libraries of this machine, "" where none is known."""
+    """Return the image's folder for libraries of this machine, "" if unknown."""
     machine = posix.uname().machine
     triplet = f"{machine}-linux-gnu"
     return _library_folder(
@@ -73,10 +73,9 @@ def library_folder(root: Root) -> str:
 
 
 def library_folder_32(root: Root) -> str:
-    """Return the image's folder for 32-bit x86 libraries, "" where none is known.
+    """Return the image's folder for 32-bit x86 libraries, "" if unknown.
 
-    Distributions without lib64 (Arch) have 64-bit libraries in a folder that others use for
-    32-bit ones.
+    Distributions without lib64 (Arch) have 64-bit libraries in the 32-bit folder of others.
     """
     folder = _library_folder(root, FOLDERS_32)
     own = library_folder(root)
@@ -88,8 +87,8 @@ def library_folder_32(root: Root) -> str:
 def _library_folder(root: Root, folders: tuple[str, ...]) -> str:
     """Return the first folder that has libc, or the folder of the same name below /usr.
 
-    Where /usr is not merged (Debian up to 11, Ubuntu 18.04) libc is in /lib, and packages put
-    libraries below /usr, where compilers and programs look for them.
+    If /usr is not merged (Debian up to 11, Ubuntu 18.04), libc is in /lib, but packages have
+    their libraries below /usr, where compilers and programs look for them.
     """
     for folder in folders:
         if root.lstat(f"{folder}/{LIBC}") is not None:
@@ -99,5 +98,5 @@ def _library_folder(root: Root, folders: tuple[str, ...]) -> str:
 
 
 def _is_folder(root: Root, path: str) -> bool:
-    found = root.stat(path)
-    return found is not None and found.st_mode & S_IFMT == S_IFDIR
+    status = root.stat(path)
+    return status is not None and status.st_mode & S_IFMT == S_IFDIR

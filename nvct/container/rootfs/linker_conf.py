@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drop-in that makes a later ldconfig in the container find what was injected.
+"""The drop-in file with which ldconfig in the container finds injected libraries.
 
-One file of a fixed name, so that a container started again has no second one. `00-` wins over
-the image's own folders; the folder of CUDA forward compatibility comes first.
+The file has a fixed name, so a restarted container has only one. Because of `00-` it precedes the
+image's own folders. The folder of CUDA forward compatibility comes first.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ FOLDER_LIMIT = 256
 
 
 class LinkerConf:
-    """What the drop-in says.
+    """The content of the drop-in.
 
     Attributes:
         compat: folders of CUDA forward compatibility.
         folders: folders of the driver.
-        view: folders of the view of the driver that the shim mounts as a whole.
+        view: folders of a farm view, which the shim mounts as a whole.
     """
 
     __slots__ = ("compat", "folders", "view")
@@ -38,7 +38,6 @@ class LinkerConf:
     def __init__(
         self, compat: list[str], folders: list[str], view: list[str] | None = None
     ) -> None:
-        """Keep the lists."""
         self.compat = compat
         self.folders = folders
         self.view = view or []
@@ -49,10 +48,10 @@ class LinkerConf:
         return [*self.compat, *self.view, *self.folders]
 
     def render(self) -> bytes:
-        """Return the file's content, nothing if no folder is named.
+        """Return the content of the file, empty without folders.
 
         Raises:
-            UnsafePathError: a folder's name would be read as something else.
+            UnsafePathError: a folder's name has a special meaning in the file.
         """
         lines: list[str] = []
         groups = {COMPAT_MARK: self.compat, VIEW_MARK: self.view, FOLDERS_MARK: self.folders}
@@ -66,26 +65,26 @@ class LinkerConf:
 
 
 def is_plain(folder: str) -> bool:
-    """Tell whether a folder's name means itself in a configuration of a dynamic linker."""
+    """Report whether a folder's name has no special characters for dynamic linkers."""
     return folder.startswith("/") and not any(c.isspace() or c in "#=*?[:,;\0" for c in folder)
 
 
 def read(root: Root) -> LinkerConf:
-    """Read the drop-in of an earlier start of the container; empty if there is none."""
-    found = LinkerConf([], [])
+    """Return the drop-in of an earlier start of the container; empty if there is none."""
+    conf = LinkerConf([], [])
     data = root.read_file(PATH, LIMIT)
     if data is None:
-        return found
-    into = found.folders
+        return conf
+    group = conf.folders
     for line in data.decode("utf-8", "surrogateescape").splitlines():
         if line == COMPAT_MARK:
-            into = found.compat
+            group = conf.compat
         elif line == VIEW_MARK:
-            into = found.view
+            group = conf.view
         elif line.startswith("#"):
-            into = found.folders
+            group = conf.folders
         elif is_plain(line):
-            into.append(line)
-    # An image may bring the file.
-    del found.compat[COMPAT_LIMIT:], found.folders[FOLDER_LIMIT:], found.view[COMPAT_LIMIT:]
-    return found
+            group.append(line)
+    # The file may come from the image.
+    del conf.compat[COMPAT_LIMIT:], conf.folders[FOLDER_LIMIT:], conf.view[COMPAT_LIMIT:]
+    return conf

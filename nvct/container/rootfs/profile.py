@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The application profile that tells EGL which GPUs a container has.
+"""The application profile that lists the GPUs of a container for EGL.
 
-What nvidia-container-toolkit v1.20 writes: a bit for each /dev/nvidiaN by its minor, as a
-hexadecimal number, which is no JSON but what the driver reads.
+The content is that of nvidia-container-toolkit v1.20: a bit for the minor of each /dev/nvidiaN, as
+a hexadecimal number. That is not JSON, but the driver accepts it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MINORS = 64
 
 
 def mask_of(minors: Iterable[int]) -> int:
-    """Return the bits of those minors that have one."""
+    """Return the bit mask of minors; minors from MINORS on are ignored."""
     mask = 0
     for minor in minors:
         if minor < MINORS:
@@ -31,7 +31,7 @@ def mask_of(minors: Iterable[int]) -> int:
 
 
 def is_gpu(name: str) -> bool:
-    """Tell whether a node's name in /dev is a GPU's."""
+    """Report whether a name in /dev is that of a GPU."""
     number = name[len(DEVICE) :]
     return name.startswith(DEVICE) and number.isascii() and number.isdecimal()
 
@@ -47,10 +47,10 @@ def render(mask: int) -> bytes:
 
 
 def add(changes: Changes, minors: Iterable[int]) -> None:
-    """Add the profile for GPUs; none where there is no GPU.
+    """Add the profile to changes if there are GPUs.
 
     Raises:
-        UnsafePathError: something else stands in its place.
+        UnsafePathError: its path is not a regular file.
     """
     mask = mask_of(minors)
     if mask and changes.file(PATH, changes.root.read_file(PATH), render(mask), 0o444):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links into the driver's view, made where programs of an image look for the driver's files.
+"""Links into a farm view, at the paths where programs of an image look for the driver's files.
 
 Contract: reads only; the caller writes.
 """
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
     from nvct.linux.root import Root
 
 PLACE = "/usr/local/nvidia"
-"""Where CUDA images look: PATH, LD_LIBRARY_PATH and ld.so.conf.d of public ones name it."""
+"""In PATH, LD_LIBRARY_PATH and ld.so.conf.d of public CUDA images."""
 BESIDE_COMPAT = f"{PLACE}/drv"
-"""Where no image looks: CUDA forward compatibility has to come first."""
+"""In no search path of images: CUDA forward compatibility must come first."""
 LAST_RESORT = "/dev/.nvct"
-"""On the runtime's own tmpfs, where a read-only image has no mount point."""
+"""On the tmpfs of the runtime, for read-only images without a mount point."""
 TARGETS = (f"{PLACE}/", f"{LAST_RESORT}/")
 LIBRARIES, LIBRARIES_32 = "LIBDIR/", "LIBDIR32/"
-"""Stand for the image's folders of libraries in the links of plan["farm"]."""
+"""Placeholders for the image's library folders in the links of plan["farm"]."""
 PROGRAMS = "/usr/bin"
 BELOW = ("", "/gbm", "/vdpau")
 ENTRY_LIMIT, LINK_LIMIT = 1 << 15, 512
 
 
 def placed(root: Root, links: Iterable[list[str]]) -> dict[str, str]:
-    """Return paths of links in the container with their paths in the view.
+    """Return the links: path in the container -> path in the view.
 
-    Links for a library folder that the image does not have are left out.
+    Links for a library folder that the image does not have are skipped.
 
     Args:
-        root: the container's.
+        root: of the container.
         links: (path, path in the view) each; a path may begin with LIBRARIES or LIBRARIES_32.
     """
     folders: dict[str, str] = {}
@@ -59,28 +59,27 @@ def placed(root: Root, links: Iterable[list[str]]) -> dict[str, str]:
 
 
 def left_behind(root: Root, folders: Iterable[str], kept: Iterable[str] = ()) -> list[str]:
-    """Return links into a view that an earlier start made and that lead nowhere now.
+    """Return dangling links into a view that an earlier start made.
 
-    A container that starts again, or is started from a committed image, has those of the driver,
-    the layout and the capabilities of that time. What an image brings any number of costs bounded
-    time.
+    A restarted container, or one from a committed image, has the links for the driver, layout and
+    capabilities of the earlier start. The number of inspected names is limited.
 
     Args:
-        root: the container's.
-        folders: where such links may be, beside the image's folders of libraries and programs.
+        root: of the container.
+        folders: folders to search besides those of libraries and programs.
         kept: paths of links that stay.
     """
     if _has_files(root, PLACE, "drv") or _has_files(root, BESIDE_COMPAT):
-        return []  # of the image: its links may lead to them
-    places = [PROGRAMS, *folders]
+        return []  # files of the image: its links may lead to them
+    searched = [PROGRAMS, *folders]
     for library in (linker.library_folder(root), linker.library_folder_32(root)):
-        places += [library + below for below in BELOW if library]
-    stays = set(kept)
-    found: list[str] = []
+        searched += [library + below for below in BELOW if library]
+    keep = set(kept)
+    links: list[str] = []
     entries_left = ENTRY_LIMIT
-    for place in dict.fromkeys(places):
-        entries_left -= _add_into_views(root, place, found, entries_left)
-    return [path for path in found if path not in stays]
+    for folder in dict.fromkeys(searched):
+        entries_left -= _add_into_views(root, folder, links, entries_left)
+    return [path for path in links if path not in keep]
 
 
 def _has_files(root: Root, path: str, *ours: str) -> bool:
@@ -90,17 +89,17 @@ def _has_files(root: Root, path: str, *ours: str) -> bool:
         return True
 
 
-def _add_into_views(root: Root, folder: str, found: list[str], limit: int) -> int:
-    """Add the links of a folder into views, to files of their own name.
+def _add_into_views(root: Root, folder: str, links: list[str], limit: int) -> int:
+    """Append the links of a folder that lead into views, to files of the same name.
 
     Args:
-        root: the container's.
+        root: of the container.
         folder: a path in it.
-        found: gets the paths, LINK_LIMIT at most.
-        limit: how many names are looked at.
+        links: receives the paths, at most LINK_LIMIT.
+        limit: maximum number of inspected names.
 
     Returns:
-        How many names were looked at.
+        The number of inspected names.
     """
     fd = root.path_fd(folder)
     if fd is None:
@@ -110,12 +109,12 @@ def _add_into_views(root: Root, folder: str, found: list[str], limit: int) -> in
         with entries(fd) as listed:
             for entry in listed:
                 number += 1
-                if number > limit or len(found) >= LINK_LIMIT:
+                if number > limit or len(links) >= LINK_LIMIT:
                     break
                 text = link_text(entry.name, fd) if entry.is_symlink() else None
                 if text and text.startswith(TARGETS) and text.endswith(f"/{entry.name}"):
-                    found.append(f"{folder}/{entry.name}")
-    except OSError:  # no directory, or no longer
+                    links.append(f"{folder}/{entry.name}")
+    except OSError:  # not a directory
         return number
     finally:
         posix.close(fd)

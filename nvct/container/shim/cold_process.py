@@ -66,7 +66,7 @@ def run(
         raise _crashed(cold, args, work, status)
     failed = answer.get("error")
     if isinstance(failed, dict):
-        raise errors.rebuilt(failed)
+        raise errors.from_dict(failed)
     return answer
 
 

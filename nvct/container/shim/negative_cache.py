@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 
 from nvct.container.plan import fingerprints
-from nvct.errors import NvctError, rebuilt, told
+from nvct.errors import NvctError, from_dict, to_dict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Failures:
             return
         was_slow = ended - began >= SLOW_NS and now - ended < KEPT_NS
         if (ended >= self._asked or was_slow) and not fingerprints.broken(found["facts"]):  # type: ignore[arg-type]
-            raise rebuilt(found["error"])
+            raise from_dict(found["error"])
 
     def watch(self, make: Callable[[], T]) -> T:
         """Make something; remember how it failed.
@@ -88,7 +88,7 @@ class Failures:
                 "facts": there,
                 "began": began,
                 "ended": time.monotonic_ns(),
-                "error": told(error),
+                "error": to_dict(error),
             }
             self._store.write_json(self._name, document)
             raise

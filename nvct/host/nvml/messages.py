@@ -7,8 +7,8 @@ A message is its length in four bytes, big-endian, then that many bytes of ASCII
     answer   {"id": 1, "value": ...}
     answer   {"id": 1, "error": {"class": ..., "message": ..., "hint": ..., "code": ...}}
 
-The error is an `NvctError` as `nvct.errors.told` writes it. The worker answers requests in order,
-and the session sends one at a time. Closing the socket ends the session.
+The error is an `NvctError` as from `nvct.errors.to_dict`. The worker answers requests in their
+order, and the session sends one at a time. Closing the socket ends the session.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def value_of(message: Json, number: int) -> Json:
     if message.keys() == {"id", "error"} and isinstance(error, dict):
         texts = [value for value in error.values() if isinstance(value, str)]
         if error.keys() == ERROR_FIELDS and len(texts) == len(ERROR_FIELDS):
-            raise errors.rebuilt(error)
+            raise errors.from_dict(error)
     raise MalformedMessageError("a message is not an answer")
 
 

@@ -68,13 +68,13 @@ def _answer(driver: calls.Driver, verb: str, arguments: dict[str, Json]) -> dict
     try:
         return {"value": _as_json(driver.ask(_function(verb), dict(arguments)))}
     except NvctError as error:
-        return {"error": {**errors.told(error)}}
+        return {"error": {**errors.to_dict(error)}}
     except Exception as error:  # the last resort of this process: the session raises it
         if DEBUG_ENV in os.environ:
             import traceback  # 3 ms
 
             traceback.print_exc()
-        return {"error": {**errors.told(errors.unexpected(error))}}
+        return {"error": {**errors.to_dict(errors.unexpected(error))}}
 
 
 def _function(verb: str) -> Callable[..., object]:

@@ -123,7 +123,7 @@ def test_a_feature_is_taken_out_again() -> None:
         ("nvct.policy=1", "is no key"),
     ],
 )
-def test_what_cannot_be_set_is_said(word: str, says: str) -> None:
+def test_a_setting_that_cannot_be_set_is_an_error(word: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         editing.parse([word])
 
@@ -131,7 +131,7 @@ def test_what_cannot_be_set_is_said(word: str, says: str) -> None:
 @pytest.mark.parametrize(
     "word", ["nvidia-container-runtime.mode=foo", "nvidia-container-runtime.runtimes="]
 )
-def test_what_would_fail_every_create_is_not_written(word: str) -> None:
+def test_a_value_that_would_fail_every_create_is_not_written(word: str) -> None:
     with pytest.raises(ConfigError, match="cannot be"):
         _set(TEXT, word)
 

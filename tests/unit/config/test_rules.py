@@ -64,7 +64,7 @@ def test_without_rules_there_is_no_policy(text: str) -> None:
     assert rules(text) == []
 
 
-def test_to_allow_what_no_rule_decides_needs_no_rule() -> None:
+def test_default_allow_needs_no_rule() -> None:
     assert rules('[nvct.policy]\ndefault = "allow"\n') == []
 
 
@@ -160,7 +160,7 @@ def test_more_rules_than_anybody_writes_are_refused() -> None:
         ("by=['Env']", "use one of: env, image-env, annotation, mount, cdi-name"),
     ],
 )
-def test_the_hint_says_what_was_probably_meant(rule: str, hint: str) -> None:
+def test_the_hint_names_the_most_similar_word(rule: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         from_toml(f"[nvct]\npolicy.rules = [{{then='deny', {rule}}}]\n".encode(), "/c")
 

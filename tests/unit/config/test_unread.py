@@ -48,7 +48,7 @@ def _own_reads() -> set[str]:
     }
 
 
-def test_every_key_is_read_or_stands_in_the_table() -> None:
+def test_every_key_is_read_or_in_the_table() -> None:
     read = _own_reads()
     for path in (REPOSITORY / "nvct").rglob("*.py"):
         if path.parent.name != "config":

@@ -127,7 +127,7 @@ def test_a_source_that_changed_is_never_run_from_it(built: Built, change: str) -
     assert value == ("7\n" if change == "grow" else "2000000000\n")
 
 
-def test_a_source_that_is_gone_is_gone_and_a_new_one_is_found(built: Built) -> None:
+def test_a_removed_source_is_missing_and_a_new_one_is_found(built: Built) -> None:
     package = Path(built.packages, "nvct/container/plan")
     (package / "fingerprints.py").unlink()
     (package / "new.py").write_text("ANSWER = 42\n", encoding="utf-8")
@@ -162,7 +162,7 @@ def test_an_archive_that_cannot_be_trusted_is_not_used(built: Built, spoil: obje
     assert imported(built, "nvct.paths")["nvct.paths"] == [False, True]
 
 
-def test_what_has_no_effect_is_left_out_and_lines_stay(tmp_path: Path) -> None:
+def test_code_without_effect_is_removed_and_lines_stay(tmp_path: Path) -> None:
     path = tmp_path / "m.py"
     path.write_text(
         '"""Doc."""\nfrom __future__ import annotations\nTYPE_CHECKING = False\n'

@@ -32,7 +32,7 @@ def test_the_c_launcher_reads_the_table_as_python_does(shown: Path) -> None:
             assert rest == expected, case
 
 
-def test_only_what_makes_no_container_is_handed_over(lab: Lab) -> None:
+def test_only_commands_that_create_no_container_are_handed_over(lab: Lab) -> None:
     lab.keep()
     for case in CASES:
         if lab.form == "c":

@@ -220,7 +220,7 @@ def test_a_conf_that_c_cannot_hold_is_not_used(c_lab: Lab) -> None:
         assert goes(c_lab) == "python", text
 
 
-def test_what_stands_behind_the_end_is_not_read(lab: Lab) -> None:
+def test_text_after_the_end_is_not_read(lab: Lab) -> None:
     lab.keep()
     with lab.conf.open("a") as file:
         file.write("runtime\t/evil\nnonsense")
@@ -297,7 +297,7 @@ def test_the_runtime_directory_of_a_user_is_used_by_users_only(lab: Lab) -> None
     assert goes(lab) == ("python" if os.geteuid() == 0 else "bin/runc")
 
 
-def test_the_shim_itself_writes_what_the_launcher_reads(lab: Lab) -> None:
+def test_the_shim_writes_the_conf_of_the_launcher(lab: Lab) -> None:
     config = Config(runtimes=["nope", "runc"])
     fact = fingerprints.take_file(str(lab.config), time.time_ns())
     lab.conf.write_text(settings.launcher_conf(config, str(lab.config), fact))

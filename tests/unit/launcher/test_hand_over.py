@@ -135,7 +135,7 @@ def test_signals_that_python_ignores_are_default_again_and_others_as_they_were(
     assert ignored(c_lab, command) == {signal.SIGHUP}
 
 
-def test_a_python_that_is_gone_is_said_in_one_line(c_lab: Lab) -> None:
+def test_a_missing_python_is_reported_in_one_line(c_lab: Lab) -> None:
     python = c_lab.launchers / "python"
     python.rename(c_lab.launchers / "gone")
     try:

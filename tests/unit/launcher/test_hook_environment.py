@@ -197,7 +197,7 @@ def test_other_commands_get_the_environment_as_it_is(
     assert env == given
 
 
-def test_every_hook_program_is_told_by_its_name(lab: Lab) -> None:
+def test_every_hook_program_is_recognized_by_its_name(lab: Lab) -> None:
     for name in HOOKS:
         answer, _ = start(lab, lab.launchers / "c" / name, ["x", "--new-option", "hook"], EVIL)
 

@@ -71,7 +71,7 @@ def test_a_seed_that_did_not_start_the_interpreter_is_refused(size: int) -> None
         image.program(seed(READ, READ_WRITE), b"m" * size)
 
 
-def test_what_two_runs_have_not_in_common_is_zero() -> None:
+def test_random_parts_of_two_runs_are_zero() -> None:
     one, other = bytearray(b"x" * 80), bytearray(b"x" * 80)
     one[8:16], other[8:16] = b"address1", b"address2"
     other[75] = 0

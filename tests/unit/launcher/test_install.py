@@ -75,7 +75,7 @@ def test_form_c_without_a_compiler_is_an_error(tmp_path: Path, built: launch.Bui
     assert launch.PROGRAMS[0] not in os.listdir(tmp_path)
 
 
-def test_what_the_compiler_says_is_the_reason(tmp_path: Path, built: launch.Built) -> None:
+def test_the_error_of_the_compiler_is_the_reason(tmp_path: Path, built: launch.Built) -> None:
     compiler = script(tmp_path / "cc", "echo note >&2; echo 'x.c:1: error: odd' >&2; exit 1\n")
 
     with pytest.raises(HostError, match=r"could not compile .*launcher.c: x.c:1: error: odd$"):
@@ -99,9 +99,7 @@ while [ "$1" != -o ]; do shift; done; echo made > "$2"
     assert [path.name for path in made] == [*launch.RUNTIMES, "hot.bin"]
 
 
-def test_a_compiler_that_says_static_and_is_not_is_not_believed(
-    tmp_path: Path, built: launch.Built
-) -> None:
+def test_a_compiler_that_ignores_static_is_detected(tmp_path: Path, built: launch.Built) -> None:
     """As musl-gcc, which takes -static-pie for -pie."""
     compiler = script(
         tmp_path / "cc",
@@ -232,7 +230,7 @@ def test_launchers_are_compiled_with_a_stack_protector(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "flags", [["-static"], ["-static-pie", "-fPIE"], ["-pie", "-fPIE"], ["-no-pie"]]
 )
-def test_a_static_program_is_told_from_one_with_a_loader(tmp_path: Path, flags: list[str]) -> None:
+def test_a_static_program_has_no_loader(tmp_path: Path, flags: list[str]) -> None:
     (tmp_path / "x.c").write_text("int main(void) { return 0; }\n")
     subprocess.run(["cc", *flags, "-o", tmp_path / "x", tmp_path / "x.c"], check=True)
     data = (tmp_path / "x").read_bytes()

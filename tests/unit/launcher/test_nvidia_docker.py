@@ -55,7 +55,7 @@ def test_another_docker_may_be_several_words(tmp_path: Path) -> None:
     assert called(tmp_path, ["run", "x"], NV_DOCKER="sudo docker")[1] == ["run", RUNTIME, "x"]
 
 
-def test_version_says_its_own_as_well(tmp_path: Path) -> None:
+def test_version_includes_our_own(tmp_path: Path) -> None:
     said, given = called(tmp_path, ["version"])
 
     assert said.startswith("NVIDIA Docker: 2.14.0 ")

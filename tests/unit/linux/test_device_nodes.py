@@ -52,6 +52,6 @@ def test_what_is_no_character_device_is_none(tmp_path: Path) -> None:
         assert device_nodes.node(str(tmp_path / name)) is None
 
 
-def test_a_path_that_cannot_be_told_is_an_error() -> None:
+def test_a_path_without_permission_is_an_error() -> None:
     with pytest.raises(OSError, match="too long"):
         device_nodes.node("/" + "x" * 300)

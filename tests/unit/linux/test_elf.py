@@ -73,7 +73,7 @@ def test_a_note_longer_than_its_section_ends_with_it() -> None:
     assert elf.read(data).notes(".note.x") == [("NVIDIA Corporation", 7, b"ab")]
 
 
-def test_a_note_whose_name_leaves_its_section_is_an_error() -> None:
+def test_a_note_name_that_exceeds_its_section_is_an_error() -> None:
     data = shared_object(sections={".note.x": NOTE[:20]})
 
     with pytest.raises(ElfError, match="leaves its section"):

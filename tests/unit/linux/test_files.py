@@ -315,7 +315,7 @@ def test_a_lock_file_that_is_a_link_is_refused(tmp_path: Path) -> None:
     assert only_file(tmp_path) == "lock"
 
 
-def test_a_lock_on_a_file_that_was_replaced_excludes_nobody_falsely(tmp_path: Path) -> None:
+def test_a_lock_on_a_replaced_file_does_not_count(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
     before = os.listdir("/proc/self/fd")
     with files.Lock(path, 0.0):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import signal
 import stat
@@ -35,7 +34,6 @@ def test_a_file_is_written_through_every_call(kernel: Kernel, tmp_path: Path) ->
     fd = kernel.open("sub/a", os.O_RDWR | os.O_CREAT, 0o600, dir_fd=folder)
     assert not os.get_inheritable(fd)
     assert kernel.write(fd, b"hello") == 5
-    kernel.ftruncate(fd, 4)
     kernel.fchmod(fd, 0o640)
     kernel.fchown(fd, -1, -1)
     kernel.fsync(fd)
@@ -47,7 +45,7 @@ def test_a_file_is_written_through_every_call(kernel: Kernel, tmp_path: Path) ->
     kernel.chmod("soft", 0o600, dir_fd=folder)
     assert os.stat("hard", dir_fd=folder).st_mode == stat.S_IFREG | 0o600
     again = kernel.open(str(tmp_path / "soft"), os.O_RDONLY)
-    assert kernel.read(again, 99) == b"hell"
+    assert kernel.read(again, 99) == b"hello"
     kernel.close(again)
     kernel.unlink("soft", dir_fd=folder)
     kernel.rmdir("sub", dir_fd=folder)
@@ -75,20 +73,7 @@ def test_an_o_path_descriptor_is_reopened_though_its_name_is_gone(
     os.close(fd)
 
 
-def test_a_memfd_can_be_sealed(kernel: Kernel) -> None:
-    fd = kernel.memfd_create("part", c.MFD_CLOEXEC | c.MFD_ALLOW_SEALING)
-    kernel.write(fd, b"x")
-    fcntl.fcntl(
-        fd, c.F_ADD_SEALS, c.F_SEAL_WRITE | c.F_SEAL_GROW | c.F_SEAL_SHRINK | c.F_SEAL_SEAL
-    )
-    with pytest.raises(PermissionError):
-        kernel.write(fd, b"y")
-    kernel.close(fd)
-
-
-def test_openat2_keeps_inside_the_root_and_refuses_links_when_told(
-    kernel: Kernel, tmp_path: Path
-) -> None:
+def test_openat2_stays_in_the_root_and_can_refuse_links(kernel: Kernel, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"inside")
     (tmp_path / "link").symlink_to("/../in")
     root = os.open(tmp_path, os.O_PATH)
@@ -114,8 +99,6 @@ def test_errors_name_the_path(kernel: Kernel, tmp_path: Path) -> None:
         (kernel.mount, "none", missing, "tmpfs"),
         (kernel.umount2, missing),
         (kernel.pivot_root, missing, "/"),
-        (kernel.chroot, missing),
-        (kernel.chdir, missing),
         (kernel.unlink, missing),
         (partial(kernel.mount_setattr, attr_set=c.MOUNT_ATTR_RDONLY), -100, missing, 0),
     ]
@@ -145,7 +128,7 @@ def test_names_that_are_no_utf8_reach_the_kernel(kernel: Kernel, tmp_path: Path)
     os.close(kernel.openat2(-100, os.fsdecode(name), os.O_RDONLY))
 
 
-def test_setns_refuses_what_is_no_namespace(kernel: Kernel, tmp_path: Path) -> None:
+def test_setns_refuses_a_file_that_is_not_a_namespace(kernel: Kernel, tmp_path: Path) -> None:
     fd = os.open(tmp_path, os.O_RDONLY)
     with pytest.raises(OSError, match="Invalid argument"):
         kernel.setns(fd, c.CLONE_NEWNS)
@@ -176,7 +159,7 @@ def test_a_root_is_pivoted_into(kernel: Kernel, tmp_path: Path) -> None:
     def child() -> None:
         kernel.mount("none", str(tmp_path), "tmpfs", c.MS_NOSUID | c.MS_NODEV, "size=64k,mode=700")
         (tmp_path / "proof").touch()
-        kernel.chdir(str(tmp_path))
+        os.chdir(tmp_path)
         kernel.pivot_root(".", ".")
         kernel.umount2(".", c.MNT_DETACH)
         assert os.listdir("/") == ["proof"]
@@ -203,9 +186,7 @@ def test_a_device_node_is_made(kernel: Kernel, tmp_path: Path) -> None:
     assert (tmp_path / "null").stat().st_rdev == os.makedev(1, 3)
 
 
-def test_a_clone_shares_data_or_the_file_system_says_that_it_cannot(
-    kernel: Kernel, tmp_path: Path
-) -> None:
+def test_a_clone_shares_data_or_is_not_supported(kernel: Kernel, tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(b"data" * 1024)
     source = os.open(tmp_path / "source", os.O_RDONLY)
     target = os.open(tmp_path / "target", os.O_WRONLY | os.O_CREAT, 0o600)

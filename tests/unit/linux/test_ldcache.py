@@ -81,7 +81,7 @@ def test_an_added_library_comes_before_others_of_its_name() -> None:
     assert ldcache.parse(data).find("liba.so") == ["/ours/liba.so", "/image/liba.so"]
 
 
-def test_among_added_libraries_of_one_name_the_first_given_comes_first() -> None:
+def test_added_libraries_of_one_name_keep_their_order() -> None:
     added = [("liba.so", "/compat/liba.so"), ("liba.so", "/ours/liba.so")]
 
     data = ldcache.merge(None, added, machine="x86_64")
@@ -251,7 +251,7 @@ def test_hwcaps_subdirectories_survive_a_merge(tmp_path: Path, form: str) -> Non
 
 
 @needs_ldconfig
-def test_a_merged_cache_can_be_made_anew_by_ldconfig(tmp_path: Path) -> None:
+def test_ldconfig_can_rebuild_a_merged_cache(tmp_path: Path) -> None:
     old = image(tmp_path, NAMES)
     cache = tmp_path / "etc/ld.so.cache"
     cache.write_bytes(ldcache.merge(old, [("liba.so", "/drv/liba.so")], machine="x86_64"))

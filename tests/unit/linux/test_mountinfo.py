@@ -15,7 +15,7 @@ TEXT = r"""22 28 0:21 / /proc rw,nosuid,nodev,noexec,relatime shared:12 - proc p
 """
 
 
-def test_a_line_says_what_is_mounted_where() -> None:
+def test_a_line_has_root_and_target_of_a_mount() -> None:
     proc, root, odd = mountinfo.parse(TEXT)
     assert (proc.mount_id, proc.parent_id, proc.major, proc.minor) == (22, 28, 0, 21)
     assert (proc.fstype, proc.root, proc.target) == ("proc", "/", "/proc")

@@ -81,7 +81,7 @@ def test_a_file_is_read_through_links_inside(root: Root, inside: Path) -> None:
         "/etc/passwd/.",
     ],
 )
-def test_what_is_absent_is_none(root: Root, path: str) -> None:
+def test_an_absent_path_is_none(root: Root, path: str) -> None:
     assert root.read_file(path) is None
     assert root.stat(path) is None
     assert root.lstat(path) is None
@@ -207,7 +207,7 @@ def test_names_that_are_no_utf8_are_the_same_file_again(root: Root, inside: Path
     assert root.read_file(f"/tmp/{name}") == b"x"
 
 
-def test_directories_are_made_with_their_mode_whatever_the_umask(root: Root, inside: Path) -> None:
+def test_directories_get_their_mode_with_any_umask(root: Root, inside: Path) -> None:
     os.close(root.dir_fd("/var/lib/x", create=True))
     os.close(root.dir_fd("/var/lib/x/y", create=True, mode=0o555))
     assert [mode(inside / p) for p in ("var", "var/lib", "var/lib/x")] == [0o755] * 3
@@ -261,7 +261,7 @@ def test_set_id_bits_are_not_kept(root: Root, inside: Path) -> None:
     assert mode(inside / "etc/passwd") == 0o755
 
 
-def test_a_file_replaces_a_link_and_not_what_it_leads_to(root: Root, inside: Path) -> None:
+def test_a_file_replaces_a_link_and_not_its_target(root: Root, inside: Path) -> None:
     (inside / "etc/cache").symlink_to("passwd")
     root.write_file("/etc/cache", b"new")
     assert (inside / "etc/passwd").read_bytes() == b"inside"
@@ -356,7 +356,7 @@ def test_links_of_one_folder_take_one_call_each(root: Root, inside: Path) -> Non
         ("x", "/etc/a\0"),
     ],
 )
-def test_what_no_link_can_be_is_refused_among_many_too(root: Root, target: str, path: str) -> None:
+def test_an_invalid_link_text_is_refused_among_many(root: Root, target: str, path: str) -> None:
     with pytest.raises(UnsafePathError):
         root.symlinks([("ok", "/etc/ok"), (target, path)])
 

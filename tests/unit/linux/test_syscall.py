@@ -60,7 +60,7 @@ def test_numbers_are_those_of_both_machines() -> None:
 
 
 @pytest.mark.parametrize(("name", "machine"), [("mount", "s390x"), ("reboot", "x86_64")])
-def test_what_has_no_number_is_an_error(name: str, machine: str) -> None:
+def test_a_call_without_a_number_is_an_error(name: str, machine: str) -> None:
     with pytest.raises(HostError, match=machine):
         syscall.number(name, machine)
 

@@ -22,7 +22,7 @@ def made(document: object) -> Bundle:
     return Bundle("b/config.json", json.dumps(document))
 
 
-def test_what_a_request_needs_is_read() -> None:
+def test_the_members_for_a_request_are_read() -> None:
     bundle = made(
         {
             "process": {
@@ -53,7 +53,7 @@ def test_what_a_request_needs_is_read() -> None:
     {"process": {"user": [], "capabilities": "x"}, "annotations": ["x"]},
     {"process": 5, "annotations": {"k": 1, "l": None, "m": ["x"]}},
 ])  # fmt: skip
-def test_what_is_missing_null_or_odd_asks_for_nothing(document: object) -> None:
+def test_missing_null_or_malformed_members_request_nothing(document: object) -> None:
     bundle = made(document)
     found = (bundle.env, bundle.mounts, bundle.annotations, bundle.bounding)
     assert found == ([], [], {}, [])
@@ -157,7 +157,7 @@ def test_a_config_that_cannot_be_written_is_a_bundle_error(tmp_path: Path) -> No
         bundle.save(KERNEL)
 
 
-def test_an_edit_of_what_is_no_object_is_a_bundle_error_and_writes_nothing(tmp_path: Path) -> None:
+def test_an_edit_below_a_value_that_is_not_an_object_is_a_bundle_error(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('{"linux":5}')
     bundle = bundles.load(str(path))

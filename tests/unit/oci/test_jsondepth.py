@@ -32,7 +32,7 @@ def refused(text: str) -> bool:
 
 
 @pytest.mark.parametrize("inner", ["1", '"]}"', '"\\\\"', '"\\\\\\"]"', '"\\u005d\\\\", "\\"]"'])
-def test_the_limit_counts_what_stands_outside_of_strings(inner: str) -> None:
+def test_the_limit_counts_brackets_outside_of_strings(inner: str) -> None:
     assert not refused(nested(LIMIT, inner))
     assert refused(nested(LIMIT + 2, inner))
 

@@ -11,7 +11,7 @@ from nvct.errors import DocumentError
 from nvct.oci import jsontext
 from nvct.oci.jsontext import ELEMENTS, Document
 
-WANT: jsontext.Want = {
+WANT: jsontext.Schema = {
     "a": {"list": ELEMENTS, "deep": {"list": ELEMENTS, "value": None}},
     "list": ELEMENTS,
     "value": None,
@@ -37,7 +37,7 @@ def edited(text: str, *edits: tuple[str, tuple[str, ...], list[str] | str]) -> s
         '{"a":{"b":[{"c":null}]}}', '"\\u00e4\\ud83d\\ude00\\/\\"\\\\"', '"ä😀"', '"\\ud800"',
     ],
 )  # fmt: skip
-def test_what_is_json_is_parsed_as_the_json_module_does(text: str) -> None:
+def test_json_is_parsed_as_by_the_json_module(text: str) -> None:
     assert jsontext.parse(text, "x") == json.loads(text)
 
 
@@ -74,7 +74,7 @@ def test_deep_nesting_is_refused_with_a_sentence(text: str) -> None:
         document('{"y":' + text)
 
 
-def test_what_is_nested_as_deeply_as_a_seccomp_profile_is_read() -> None:
+def test_the_nesting_of_a_seccomp_profile_is_accepted() -> None:
     text = '{"value":' + "[" * 100 + "]" * 100 + "}"
     assert document(text).render() == text
 
@@ -89,7 +89,7 @@ def test_an_integer_too_long_for_python_is_refused_with_a_sentence() -> None:
              '{"value":1,"v\\u0061lue":2}', '{"list":[{"x":1,"x":2}]}',
              '{"a":{"list":[[{"x":1},{"y":{"x":1,"x":1}}]]}}', '{"value":{"x":1,"\\u0078":2}}']
 )  # fmt: skip
-def test_a_wanted_member_that_is_there_twice_is_refused(text: str) -> None:
+def test_a_duplicate_key_in_the_schema_is_refused(text: str) -> None:
     with pytest.raises(DocumentError, match=r"^x.json is ambiguous: \w+ stands there twice$"):
         document(text)
 
@@ -122,7 +122,7 @@ def test_an_escaped_member_name_is_the_member() -> None:
         ('{"a":{"list":[\n 0\n]}}', '{"a":{"list":[\n 0,1,2\n]}}'),
     ],
 )
-def test_appending_makes_what_is_missing_and_moves_nothing_else(text: str, expected: str) -> None:
+def test_appending_creates_missing_members_and_moves_no_others(text: str, expected: str) -> None:
     assert edited(text, ("append", ("a", "list"), ["1", "2"])) == expected
 
 
@@ -161,7 +161,7 @@ def test_edits_next_to_each_other_do_not_touch() -> None:
     )
 
 
-def test_what_is_appended_stands_behind_what_is_rewritten_in_whatever_order() -> None:
+def test_appended_elements_follow_rewritten_ones_in_any_order() -> None:
     for text in ('{"list":[1,2]}', "{}"):
         after = edited(text, ("rewrite", ("list",), ["3"]), ("append", ("list",), ["4"]))
         before = edited(text, ("append", ("list",), ["4"]), ("rewrite", ("list",), ["3"]))
@@ -210,7 +210,7 @@ def test_an_object_of_another_type_is_refused(value: str) -> None:
         made.render()
 
 
-def test_a_member_that_stands_in_no_object_is_none() -> None:
+def test_a_member_without_a_parent_object_is_none() -> None:
     made = document('{"a":5,"value":{"x":1},"list":[null,1]}')
     assert made.value(("a", "deep", "value")) is None
     assert made.value(("value",)) == {"x": 1}
@@ -234,7 +234,7 @@ def test_lone_surrogates_and_bytes_that_are_no_utf_8_survive() -> None:
     "value", [None, True, False, 0, -5, 2**70, "", 'q"\\/\n\x00\x7f', "ä😀", "\ud800", [], {}, [[]],
               {"": {"k": [1, None, "x"]}}]
 )  # fmt: skip
-def test_what_is_dumped_is_ascii_and_reads_the_same(value: object) -> None:
+def test_dumps_returns_ascii_with_the_same_value(value: object) -> None:
     text = jsontext.dumps(value)
     assert text.isascii()
     assert jsontext.parse(text, "x") == value

@@ -155,7 +155,7 @@ def test_help_lists_the_hooks(arguments: list[str], capsys: pytest.CaptureFixtur
     assert "update-ldcache" in capsys.readouterr().out
 
 
-def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_recognized(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"], -1) == 0
 
     said = f"NVIDIA CDI Hook version {TOOLKIT_VERSION}\nnvct: {__version__}\n"
@@ -171,7 +171,7 @@ def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_what_the_incumbent_ignores_is_ignored(
+def test_keys_that_the_incumbent_ignores_are_ignored(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 0

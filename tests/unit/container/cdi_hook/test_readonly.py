@@ -57,7 +57,7 @@ def test_files_are_written_and_the_container_still_cannot(container: Container) 
     in_mount_namespace(hooked)
 
 
-def test_what_the_mount_forbids_stays_forbidden_while_files_are_written(
+def test_mount_flags_stay_set_while_files_are_written(
     container: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(HOT_ENV, raising=False)

@@ -16,7 +16,7 @@ FOLDER = "etc/nvidia/nvidia-application-profiles-rc.d"
 PROFILE = f"{FOLDER}/10-container.conf"
 
 
-def test_a_profile_is_what_the_driver_reads() -> None:
+def test_a_profile_has_the_format_of_the_driver() -> None:
     assert render(0b1000) == (
         b'{"profiles":[{"name":"_container_","settings":["EGLVisibleDGPUDevices",0x8]}],'
         b'"rules":[{"pattern":[],"profile":"_container_"}]}'

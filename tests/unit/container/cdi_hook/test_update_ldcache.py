@@ -215,7 +215,7 @@ def test_a_cache_that_is_a_folder_fails(
     assert "/etc/ld.so.cache in the container is no regular file" in capsys.readouterr().err
 
 
-def test_a_folder_whose_name_a_linker_would_misread_fails(
+def test_a_folder_name_that_a_linker_would_misread_fails(
     glibc: Container, capsys: pytest.CaptureFixture[str]
 ) -> None:
     glibc.library("/a b/libcuda.so.1", "libcuda.so.1")
@@ -250,7 +250,7 @@ def test_the_view_that_the_shim_has_mounted_stays(glibc: Container) -> None:
     )
 
 
-def test_a_view_of_an_earlier_start_that_is_no_longer_mounted_goes(glibc: Container) -> None:
+def test_a_view_of_an_earlier_start_that_is_not_mounted_is_removed(glibc: Container) -> None:
     viewed(glibc)
     glibc.library("/more/libmore.so.1", "libmore.so.1")
 

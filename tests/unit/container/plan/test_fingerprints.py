@@ -31,7 +31,7 @@ def holds(fact: Any) -> bool:
     return fingerprints.broken([kept]) is None  # type: ignore[list-item]  # what a file holds
 
 
-def test_stat_breaks_on_whatever_a_file_is_told_by(tmp_path: Path) -> None:
+def test_stat_breaks_on_each_of_its_fields(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_text("12345")
     fact = fingerprints.take("stat", str(aged(path)))
@@ -85,7 +85,7 @@ def test_absent_breaks_when_something_appears(tmp_path: Path) -> None:
     assert not holds(fact)
 
 
-def test_absent_holds_below_what_is_no_directory(tmp_path: Path) -> None:
+def test_absent_holds_below_a_file(tmp_path: Path) -> None:
     (tmp_path / "f").touch()
     assert holds(fingerprints.take_file(f"{tmp_path}/f/below", OLD))
 
@@ -252,7 +252,7 @@ def test_a_hash_becomes_a_stat_when_its_file_is_old_enough(tmp_path: Path) -> No
     assert not fingerprints.settle(taken, now + 3 * fingerprints.YOUNG_NS)
 
 
-def test_a_hash_that_no_longer_holds_is_never_settled(tmp_path: Path) -> None:
+def test_a_hash_that_does_not_match_is_never_settled(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"1")
     now = path.stat().st_mtime_ns

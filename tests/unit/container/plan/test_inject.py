@@ -69,7 +69,7 @@ def test_no_edits_leave_the_text_alone() -> None:
     assert not bundle.document.changed
 
 
-def test_everything_is_made_where_nothing_is() -> None:
+def test_missing_members_are_created() -> None:
     whole = edits(
         env=["A=1"],
         nodes=[node("/dev/nvidia0")],
@@ -120,7 +120,7 @@ def test_env_is_replaced_by_key_and_there_once(
     assert env_of(before, *entries) == after
 
 
-def test_the_visible_devices_are_there_once_whatever_the_edits_say() -> None:
+def test_the_visible_devices_occur_once_with_any_edits() -> None:
     name = "NVIDIA_VISIBLE_DEVICES"
 
     assert env_of([f"{name}=all", "A=1", f"{name}=0"], "B=2") == [f"{name}=0", "A=1", "B=2"]
@@ -166,7 +166,7 @@ def test_a_device_node_belongs_to_the_process_where_the_spec_does_not_say(
     assert device["path"] == odd
 
 
-def test_a_device_node_replaces_what_has_its_path() -> None:
+def test_a_device_node_replaces_one_with_the_same_path() -> None:
     before = [
         {"path": "/dev/a", "fileMode": 1},
         {"path": "/dev/nvidia0", "major": 1},
@@ -252,7 +252,7 @@ def test_nodes_with_the_same_rule_or_none_add_it_once() -> None:
         (["a/x"], ["/a"], ["+/a", "a/x"]),
     ],
 )
-def test_mounts_are_replaced_by_destination_and_what_lies_below_stays_above(
+def test_mounts_are_replaced_by_destination_and_mounts_below_follow(
     before: list[str], ours: list[str], after: list[str]
 ) -> None:
     assert order(before, *ours) == after
@@ -263,7 +263,7 @@ def test_the_last_mount_of_ours_at_a_destination_counts() -> None:
     assert [m["source"] for m in applied({}, two)["mounts"]] == ["second"]
 
 
-def test_mounts_that_are_none_are_kept() -> None:
+def test_malformed_mounts_are_kept() -> None:
     odd = [None, 5, {"destination": 7}, {"source": "/a"}, {"destination": "/a/x"}]
     after = applied({"mounts": odd}, edits(mounts=[mount("/a")]))
     assert after["mounts"] == [*odd[:4], {"destination": "/a", "source": "ours"}, odd[4]]

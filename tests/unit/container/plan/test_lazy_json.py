@@ -54,7 +54,7 @@ def test_a_plan_comes_back_whole() -> None:
     assert text(lazy_json.join(kept())) == text(plan())
 
 
-def test_what_was_read_can_be_split_again_used_or_not() -> None:
+def test_a_document_that_was_read_can_be_split_again() -> None:
     found = kept()
     assert list(found["specs"][0]["edits"]["mounts"]) == [MOUNT]
     assert text(found) == text(kept()) == text(plan())
@@ -116,7 +116,7 @@ def test_entries_of_the_linkers_cache_are_rows_of_their_own() -> None:
     assert "libcuda.so.1" not in "".join(text(plan()).split("\n")[:-1])
 
 
-def test_a_row_that_nobody_asks_for_is_not_parsed() -> None:
+def test_an_unused_row_is_not_parsed() -> None:
     lines = text(plan()).split("\n")
     lines[2:] = ["?"] * len(lines[2:])  # all but the spec: its mounts, edits and devices
     found = lazy_json.read("\n".join(lines))
@@ -130,7 +130,7 @@ def test_a_row_that_nobody_asks_for_is_not_parsed() -> None:
     ["", "[]", '{"rows":1}', '{"rows":{"specs":[0,1]}}', '{"rows":{"mounts":0,"specs":[1]}}',
      '{"rows":{"mounts":0,"devices":[0,1]}}', '{"rows":[]}'],
 )  # fmt: skip
-def test_a_damaged_head_is_told(damaged: str) -> None:
+def test_a_damaged_head_is_reported(damaged: str) -> None:
     with pytest.raises(DocumentError):
         lazy_json.read(damaged)
 

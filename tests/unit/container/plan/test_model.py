@@ -74,7 +74,7 @@ def test_no_names_give_no_edits() -> None:
     assert model.collect(plan(), []) == []
 
 
-def test_an_unknown_device_is_refused_with_what_there_is() -> None:
+def test_an_unknown_device_is_refused_with_a_list_of_devices() -> None:
     with pytest.raises(UnknownDeviceError) as caught:
         model.collect(plan(), ["x.org/gpu=0", "x.org/gpu=9"])
     assert caught.value.message == "x.org/gpu has no device '9'; it has 0, 1"
@@ -119,7 +119,7 @@ def test_a_damaged_fact_asks_for_a_new_plan() -> None:
 
 
 @pytest.mark.parametrize("where", ["spec", "device"])
-def test_what_no_longer_fits_the_host_is_refused_with_the_reason(where: str) -> None:
+def test_a_stale_spec_is_refused_with_the_reason(where: str) -> None:
     made = plan()
     if where == "spec":
         made["specs"][0]["refuse"] = "it is for driver 1, but 2 is loaded"
@@ -151,7 +151,7 @@ def test_what_is_no_plan_or_no_longer_true_is_not_current(made: object) -> None:
     assert model.is_current(made) is False
 
 
-def test_a_plan_whose_facts_hold_is_current() -> None:
+def test_a_plan_with_matching_fingerprints_is_current() -> None:
     assert model.is_current(plan(facts=[["absent", "/no/such/file", None]]))
 
 
@@ -209,7 +209,7 @@ def test_a_plan_is_as_current_as_its_view() -> None:
         ("/lib/libcuda.so.1 is gone", "is the driver being installed? try again"),
     ],
 )
-def test_what_is_wrong_with_our_own_spec_has_a_hint_that_helps(reason: str, hint: str) -> None:
+def test_a_problem_of_our_own_spec_has_a_helpful_hint(reason: str, hint: str) -> None:
     made = plan(specs=[spec(f"/run/x/{paths.OWN_SPEC}", refuse=reason), spec("/b")])
 
     with pytest.raises(StaleSpecError, match=reason) as caught:

@@ -34,7 +34,7 @@ def store(folder: Path) -> Iterator[Store]:
     made.close()
 
 
-def test_what_is_written_is_read(store: Store, folder: Path) -> None:
+def test_written_documents_are_read(store: Store, folder: Path) -> None:
     assert store.write("own.plan", PLAN)
     assert store.read("own.plan") == PLAN.decode()
     assert (folder / "own.plan").stat().st_mode & 0o7777 == 0o600
@@ -90,14 +90,14 @@ def test_a_file_is_replaced_in_one_step(store: Store, folder: Path) -> None:
     assert store.read("f") == "new"
 
 
-def test_what_a_killed_process_left_does_not_stop_the_next(store: Store, folder: Path) -> None:
+def test_files_of_a_killed_process_do_not_stop_the_next_one(store: Store, folder: Path) -> None:
     (folder / f".f.{os.getpid()}").write_bytes(b"half of a much longer thing")
     assert store.write("f", b"new")
     assert store.read("f") == "new"
     assert os.listdir(folder) == ["f"]
 
 
-def test_what_cannot_be_written_is_said_and_leaves_nothing(store: Store, folder: Path) -> None:
+def test_a_failed_write_is_reported_and_leaves_nothing(store: Store, folder: Path) -> None:
     (folder / "f").mkdir()
     assert store.write("f", b"x") is False
     assert store.reason == f"{folder}/f: Is a directory"
@@ -169,7 +169,7 @@ def test_a_missing_directory_is_made_for_us_alone(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_directory_is_private_whatever_the_umask(tmp_path: Path) -> None:
+def test_a_directory_is_private_with_any_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         store = Store(f"{tmp_path}/run", create=True)
@@ -259,7 +259,7 @@ def test_the_run_directory_is_named_by_the_environment() -> None:
     assert run_dir({}) == run_dir({"XDG_RUNTIME_DIR": ""}) == "/run/nvct"
 
 
-def test_a_store_that_nobody_closed_leaves_no_descriptor(folder: Path) -> None:
+def test_an_unclosed_store_leaves_no_descriptor(folder: Path) -> None:
     before = os.listdir("/proc/self/fd")
     Store(str(folder))
     assert os.listdir("/proc/self/fd") == before

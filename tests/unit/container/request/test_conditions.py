@@ -57,7 +57,7 @@ WORDS = ["env", "image-env", "annotation", "mount", "cdi-name"]
 
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("what", BY)
-def test_by_tells_what_brings_the_request(what: str, word: str, container: Container) -> None:
+def test_by_matches_the_source_of_the_request(what: str, word: str, container: Container) -> None:
     env = {
         "env": [ALL],
         "uuid": [f"{VISIBLE_DEVICES}={UUID}"],
@@ -105,7 +105,7 @@ ASKS_FOR = ["all", "none", "devices", "management", "mig-config", "mig-monitor",
 
 @pytest.mark.parametrize("word", ASKS_FOR)
 @pytest.mark.parametrize(("value", "words", "more"), ASKED, ids=str)
-def test_asks_for_tells_what_is_asked_for(
+def test_asks_for_matches_the_requested_things(
     value: str, words: list[str], more: tuple[str, ...], word: str, container: Container
 ) -> None:
     container.bounding = ["CAP_SYS_ADMIN"]
@@ -137,7 +137,7 @@ def test_asks_for_tells_what_is_asked_for(
         ("all mig-config", "all", "NVIDIA_MIG_CONFIG_DEVICES=all", True),
     ],
 )  # fmt: skip
-def test_a_rule_that_allows_some_of_what_is_asked_for_lets_in_nothing(
+def test_a_rule_that_allows_a_part_of_the_request_does_not_hold(
     words: str, value: str, more: str, *, allowed: bool, container: Container
 ) -> None:
     container.bounding = ["CAP_SYS_ADMIN"]
@@ -149,7 +149,7 @@ def test_a_rule_that_allows_some_of_what_is_asked_for_lets_in_nothing(
     assert outcome == ("allow" if allowed else "deny")
 
 
-def test_what_else_is_asked_for_is_said(container: Container) -> None:
+def test_the_rest_of_the_request_is_in_the_reason(container: Container) -> None:
     config = policy('asks-for = ["management"]\nthen = "allow"', mode="auto")
     value = "management.nvidia.com/gpu=all,nvidia.com/gpu=0,nvidia.com/gds=all"
 
@@ -216,9 +216,7 @@ def test_a_rule_that_allows_a_device_allows_no_other_with_it(
 
 
 @pytest.mark.parametrize("then", ["allow", "deny"])
-def test_where_nobody_knows_a_device_s_names_that_counts_against_the_container(
-    then: str, container: Container
-) -> None:
+def test_unknown_device_names_count_against_the_container(then: str, container: Container) -> None:
     container.gpus = 0
     config = policy(f'devices = ["nvidia.com/gpu=0"]\nthen = "{then}"', "deny")
 
@@ -386,7 +384,7 @@ JOINED = [{"type": "user", "path": "/proc/1/ns/user"}]
     ],
 )  # fmt: skip
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_the_owner_is_who_runs_the_engine_or_who_its_root_is(
+def test_the_owner_is_the_user_of_the_engine_or_the_mapped_root(
     uid_map: str | None, linux: dict[str, Any], owner: int | None, container: Container
 ) -> None:
     if uid_map is None:
@@ -400,7 +398,7 @@ def test_the_owner_is_who_runs_the_engine_or_who_its_root_is(
     assert container.origin.owner() == owner
 
 
-def test_the_kernel_says_who_runs_this(container: Container) -> None:
+def test_the_owner_comes_from_the_uid_map_of_the_kernel(container: Container) -> None:
     bundle = Bundle("config.json", "{}")
 
     assert Origin(bundle, None).owner() == os.getuid()
@@ -425,7 +423,7 @@ def test_users_are_ranges_of_host_ids(
 
 
 @pytest.mark.parametrize(("then", "default"), [("allow", "ignore"), ("ignore", "allow")])
-def test_a_user_who_cannot_be_learned_counts_against_the_container(
+def test_an_unknown_user_counts_against_the_container(
     then: str, default: str, container: Container
 ) -> None:
     container.uid_map.unlink()
@@ -540,7 +538,7 @@ def test_a_device_that_has_no_name_but_a_bus_id_fits_patterns_by_it(tmp_path: Pa
     assert container.outcome(config, f"{VISIBLE_DEVICES}=x.com/nic=0000:04:00.0") == "allow"
 
 
-def test_devices_of_two_specs_are_two_whatever_their_own_edits_are() -> None:
+def test_devices_of_two_specs_are_distinct_with_equal_edits() -> None:
     def device(spec: int) -> dict[str, object]:
         return {"spec": spec, "edits": 0, "facts": [], "refuse": ""}
 
@@ -550,7 +548,7 @@ def test_devices_of_two_specs_are_two_whatever_their_own_edits_are() -> None:
     assert count_all(plan, "x.com/y") == 2
 
 
-def test_nobody_knows_what_all_stands_for_where_it_is_the_only_name(container: Container) -> None:
+def test_all_has_unknown_devices_if_it_is_the_only_name(container: Container) -> None:
     plan: Any = {"devices": {"nvidia.com/gpu=all": {"spec": 0, "edits": 0}}}  # WSL's GPUs
     config = policy('devices = ["nvidia.com/gpu=0"]\nthen = "deny"')
 

@@ -36,6 +36,6 @@ def test_nothing_but_hot_modules_of_our_own_is_imported() -> None:
     assert foreign == {"__future__"}
 
 
-def test_what_a_container_does_not_ask_for_is_not_imported() -> None:
+def test_modules_for_missing_requests_are_not_imported() -> None:
     # Legacy mode alone has to say what no NVIDIA_DRIVER_CAPABILITIES means.
     assert modules("legacy") - modules("auto") == {"nvct.container.request.capabilities"}

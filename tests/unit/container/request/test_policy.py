@@ -96,13 +96,13 @@ def test_where_no_rule_holds_the_default_decides(container: Container) -> None:
 
 @pytest.mark.parametrize("default", ["ignore", "deny"])
 @pytest.mark.parametrize("env", [[], ["PATH=/bin"], [f"{VISIBLE_DEVICES}=void"]])
-def test_who_asks_for_nothing_is_never_touched(
+def test_a_container_without_a_request_is_never_changed(
     default: str, env: list[str], container: Container
 ) -> None:
     assert container.decide(policy("", default), *env) == (None, [])
 
 
-def test_what_is_ignored_is_noted_with_rule_and_reason(container: Container) -> None:
+def test_an_ignored_request_is_noted_with_rule_and_reason(container: Container) -> None:
     config = policy('name = "env"\nby = ["env"]\nthen = "ignore"\nreason = "use the plugin"')
 
     assert container.decide(config, ALL) == (
@@ -135,7 +135,7 @@ def test_a_denial_is_one_sentence_with_the_reason_as_its_hint(container: Contain
      f"{UUID},0", "foo", ",".join(["x"] * 4000)],
     ids=lambda value: value[:40],
 )  # fmt: skip
-def test_a_pod_whose_image_asks_starts_without_a_gpu_where_that_is_denied(
+def test_a_pod_starts_without_a_gpu_if_the_request_of_its_image_is_denied(
     value: str, container: Container
 ) -> None:
     container.annotations = CONTAINERD
@@ -163,7 +163,7 @@ def test_a_pod_that_names_gpus_of_this_node_is_denied_with_an_error(
     assert container.outcome(policy("", "deny"), f"{VISIBLE_DEVICES}={value}") == "deny"
 
 
-def test_a_pod_is_denied_what_an_annotation_asks_for(container: Container) -> None:
+def test_a_pod_is_denied_the_devices_of_an_annotation(container: Container) -> None:
     container.annotations = {**CONTAINERD, "cdi.k8s.io/x": "nvidia.com/gpu=0"}
 
     assert container.outcome(policy("", "deny")) == "deny"
@@ -174,27 +174,27 @@ def test_outside_of_kubernetes_a_denial_is_an_error(value: str, container: Conta
     assert container.outcome(policy("", "deny"), f"{VISIBLE_DEVICES}={value}") == "deny"
 
 
-def test_a_typo_in_what_is_ignored_does_not_fail_the_create(container: Container) -> None:
+def test_a_typo_in_an_ignored_value_does_not_fail_the_create(container: Container) -> None:
     config = policy('by = ["env"]\nthen = "ignore"')
 
     assert container.outcome(config, f"{VISIBLE_DEVICES}=fooo") == "ignore"
     assert container.outcome(config, ALL, "NVIDIA_DRIVER_CAPABILITIES=fooo") == "ignore"
 
 
-def test_a_typo_in_what_is_allowed_still_fails_it(container: Container) -> None:
+def test_a_typo_fails_an_allowed_request(container: Container) -> None:
     for text in ('by = ["env"]\nthen = "allow"', 'by = ["mount"]\nthen = "deny"'):
         with pytest.raises(RequestError, match="names no device"):
             container.decide(policy(text), f"{VISIBLE_DEVICES}=fooo")
 
 
-def test_what_is_ignored_leaves_the_other_sources_ignored_too(container: Container) -> None:
+def test_an_ignored_source_does_not_enable_others(container: Container) -> None:
     container.annotations = {"cdi.k8s.io/x": "nvidia.com/gpu=0"}
     config = policy('by = ["annotation"]\nthen = "ignore"')
 
     assert container.outcome(config, ALL) == "ignore"
 
 
-def test_what_nobody_knows_counts_against_the_container() -> None:
+def test_an_unknown_condition_counts_against_the_container() -> None:
     """A caller that does not say where the container comes from must not open a way round."""
     for condition in ("users = [0]", 'cgroups = ["*"]', "kubernetes = true", "kubernetes = false",
                       "more-gpus-than = 100"):  # fmt: skip
@@ -249,7 +249,7 @@ def test_a_damaged_compiled_rule_is_an_error_and_no_permission(
         ("a*c", "a*c", True),
     ],
 )
-def test_a_star_stands_for_anything_and_all_else_for_itself(
+def test_a_star_matches_anything_and_other_characters_themselves(
     text: str, pattern: str, *, fits: bool
 ) -> None:
     assert matches(text, pattern) is fits

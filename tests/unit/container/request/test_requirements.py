@@ -203,7 +203,7 @@ def test_an_image_of_the_old_kind_requires_its_cuda() -> None:
 
 
 @pytest.mark.parametrize("version", ["cu118", "118", "latest", "", "12.x"])
-def test_what_somebody_else_keeps_in_cuda_version_requires_nothing(version: str) -> None:
+def test_cuda_version_of_another_vendor_requires_nothing(version: str) -> None:
     assert gather({"CUDA_VERSION": version}, legacy_image=True) == []
 
 

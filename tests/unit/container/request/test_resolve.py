@@ -132,7 +132,7 @@ def test_swarm_variables_win_over_the_plain_one_in_configured_order() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "void", ","])
-def test_an_empty_swarm_variable_silences_the_plain_one(value: str) -> None:
+def test_an_empty_swarm_variable_overrides_the_plain_one(value: str) -> None:
     config = configured(swarm_resource=["A"])
 
     assert asked("NVIDIA_VISIBLE_DEVICES=all", f"A={value}", config=config) is None
@@ -401,7 +401,7 @@ def test_without_capabilities_legacy_mode_means_two_and_the_others_everything() 
     assert legacy.capabilities == ["compute", "utility"]
 
 
-def test_what_a_node_does_not_allow_nobody_gets_without_asking() -> None:
+def test_a_capability_that_the_node_does_not_allow_is_not_given_by_default() -> None:
     config = configured(supported_driver_capabilities=["compute", "utility"])
 
     assert must(asked("NVIDIA_VISIBLE_DEVICES=0", config=config)).capabilities == [

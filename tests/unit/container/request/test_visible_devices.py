@@ -122,7 +122,7 @@ def test_a_device_name_is_accepted(word: str) -> None:
 
 
 @pytest.mark.parametrize("word", NO_WORDS, ids=ascii)
-def test_what_names_no_device_is_refused(word: str) -> None:
+def test_a_word_that_names_no_device_is_refused(word: str) -> None:
     with pytest.raises(RequestError, match=r"^NVIDIA_VISIBLE_DEVICES"):
         check_word(word, "NVIDIA_VISIBLE_DEVICES")
 
@@ -282,7 +282,7 @@ def test_a_long_word_is_shortened_in_messages() -> None:
 @pytest.mark.parametrize(
     "value", ["/var/run/nvidia-container-devices", "/var/run/nvidia-container-devices/GPU-1"]
 )
-def test_what_the_device_plugin_writes_beside_volume_mounts_names_the_key(value: str) -> None:
+def test_the_variable_of_the_device_plugin_with_volume_mounts_names_the_key(value: str) -> None:
     with pytest.raises(RequestError) as caught:
         check_word(value, "NVIDIA_VISIBLE_DEVICES")
 

@@ -70,7 +70,7 @@ def test_a_malformed_cdi_name_is_an_error(name: str) -> None:
         devices(mounts(f"{ROOT}/0", f"{ROOT}/cdi/{name}"))
 
 
-def test_channels_are_told_from_devices() -> None:
+def test_channels_are_not_devices() -> None:
     assert imex_channels(mounts(f"{ROOT}/imex/3", f"{ROOT}/0", f"{ROOT}/imex/4/5")) == ["3", "4/5"]
 
 

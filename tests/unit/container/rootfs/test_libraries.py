@@ -9,24 +9,28 @@ import shutil
 import pytest
 
 from nvct.container.rootfs import libraries
-from nvct.container.rootfs.libraries import Mounts, scan
+from nvct.container.rootfs.libraries import MountTargets, scan
 from nvct.linux.root import Root
 from tests.support.forked import in_mount_namespace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.container.rootfs.libraries import Found
+    from nvct.container.rootfs.libraries import Libraries
     from tests.support.containers import Container
 
-NOTHING_MOUNTED = Mounts([])
+NOTHING_MOUNTED = MountTargets([])
 
 
-def found_in(container: Container, folder: str, mounts: Mounts = NOTHING_MOUNTED) -> Found:
+def found_in(
+    container: Container, folder: str, mounts: MountTargets = NOTHING_MOUNTED
+) -> Libraries:
     with Root.open(str(container.root)) as root:
         return scan(root, folder, mounts, pytest.fail)
 
 
-def names_in(container: Container, folder: str, mounts: Mounts = NOTHING_MOUNTED) -> list[str]:
+def names_in(
+    container: Container, folder: str, mounts: MountTargets = NOTHING_MOUNTED
+) -> list[str]:
     return [name for name, _ in found_in(container, folder, mounts).get("x86_64", [])]
 
 
@@ -66,7 +70,7 @@ def test_of_two_files_with_one_soname_the_later_version_wins(container: Containe
     assert found_in(container, "/drv")["x86_64"] == [("libcuda.so.1", "/drv/libcuda.so.580.10")]
 
 
-def test_libraries_are_told_apart_by_machine(container: Container) -> None:
+def test_libraries_are_grouped_by_machine(container: Container) -> None:
     container.library("/drv/liba.so", "liba.so")
     container.library("/drv/libb.so", "libb.so", "i386")
     container.library("/drv/libc.so", "libc.so", "aarch64")
@@ -107,11 +111,11 @@ def test_a_soname_that_is_a_path_loses_it(container: Container) -> None:
     assert found_in(container, "/drv")["x86_64"] == [("libx.so.1", "/drv/libx.so")]
 
 
-def test_only_what_is_mounted_and_named_after_it_is_read(container: Container) -> None:
+def test_only_mounted_files_and_files_of_their_names_are_read(container: Container) -> None:
     for name in ("libz.so.1", "libcuda.so.580.1", "libssl.so.3"):
         container.library(f"/usr/lib/{name}", name)
     container.link("/usr/lib/libcuda.so.1", "libcuda.so.580.1")
-    mounts = Mounts(["/proc", "/usr/lib/libcuda.so.580.1", "/usr/libexec/libssl.so.3"])
+    mounts = MountTargets(["/proc", "/usr/lib/libcuda.so.580.1", "/usr/libexec/libssl.so.3"])
 
     assert names_in(container, "/usr/lib", mounts) == ["libcuda.so.580.1"]
 
@@ -121,7 +125,7 @@ def test_a_folder_that_is_itself_mounted_is_read_whole(container: Container, mou
     container.library("/opt/drv/liba.so", "liba.so")
     container.library("/opt/drv/libb.so", "libb.so")
 
-    assert names_in(container, "/opt/drv", Mounts([mount, "/opt/drv/liba.so"])) == [
+    assert names_in(container, "/opt/drv", MountTargets([mount, "/opt/drv/liba.so"])) == [
         "liba.so",
         "libb.so",
     ]
@@ -138,7 +142,7 @@ def test_real_mounts_are_seen(container: Container) -> None:
         place = str(container.root / "usr/lib/libcuda.so.1")
         KERNEL.mount(place, place, None, MS_BIND)
         with Root.open(str(container.root)) as root:
-            mounts = Mounts.read(root, "/proc")
+            mounts = MountTargets.read(root, "/proc")
             assert mounts.names_in("/usr/lib") == {"libcuda.so.1"}
             assert mounts.names_in("/usr") is None
             assert scan(root, "/usr/lib", mounts, pytest.fail)["x86_64"] == [
@@ -186,5 +190,5 @@ def test_too_many_libraries_are_cut_short_with_a_warning(container: Container) -
         ("cuda.so.1", False), ("ld-linux.so.2", False), ("libcuda.a", False),
     ],
 )  # fmt: skip
-def test_libraries_are_told_by_their_names(name: str, verdict: bool) -> None:  # noqa: FBT001  a table
+def test_libraries_are_recognized_by_their_names(name: str, verdict: bool) -> None:  # noqa: FBT001  a table
     assert libraries.is_library(name) is verdict

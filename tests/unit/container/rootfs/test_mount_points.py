@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.container.rootfs.mount_points import is_engines
+from nvct.container.rootfs.mount_points import is_private
 from nvct.linux import constants as c
 from nvct.linux.kernel import KERNEL
 from nvct.linux.root import Root
@@ -44,7 +44,7 @@ class Lab:
 
     def is_own(self) -> bool:
         with Root.open(str(self.root)) as root:
-            return is_engines(root, str(self.bundle), KERNEL)
+            return is_private(root, str(self.bundle), KERNEL)
 
     def plain(self) -> None:
         _mkdir(self.root)
@@ -207,7 +207,7 @@ OTHERS: dict[str, Callable[[Lab], None]] = {
     [pytest.param(make, True, id=name) for name, make in OWN.items()]
     + [pytest.param(make, False, id=name) for name, make in OTHERS.items()],
 )
-def test_what_the_engine_made_for_the_container_is_its_own(
+def test_a_root_that_the_engine_made_for_the_container_is_private(
     tmp_path: Path, make: Callable[[Lab], None], *, own: bool
 ) -> None:
     def check() -> None:

@@ -87,7 +87,7 @@ def test_the_cold_side_gets_its_arguments_and_only_some_variables(tmp_path: Path
 def test_an_error_of_the_cold_side_is_raised_here_as_what_it_was(
     made: type[NvctError], tmp_path: Path
 ) -> None:
-    answer = json.dumps({"error": errors.told(made("it's broken: \u20ac", hint="repair it"))})
+    answer = json.dumps({"error": errors.to_dict(made("it's broken: \u20ac", hint="repair it"))})
     (tmp_path / "answer").write_text(answer)
     program = cold(tmp_path, f"cat {tmp_path}/answer; exit 1\n")
 

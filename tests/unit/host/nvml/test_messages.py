@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvct.errors import NvmlError, told
+from nvct.errors import NvmlError, to_dict
 from nvct.host.nvml import messages
 from nvct.host.nvml.messages import MalformedMessageError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from nvct.oci.jsontext import Json
 
-ERROR: dict[str, Json] = {**told(NvmlError("gpu is lost", hint="see dmesg"))}
+ERROR: dict[str, Json] = {**to_dict(NvmlError("gpu is lost", hint="see dmesg"))}
 
 
 @pytest.fixture
