@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cold side of the shim's door: `python -I -m nvct.compile config|registry|own|... ...`.
+"""The program that the shim starts: `python -I -m nvct.compile config|registry|own|... ...`.
 
-Answers with one JSON object on stdout: what was asked for, or {"error": {...}}.
+Writes one JSON object to stdout: the result, or {"error": {...}}.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from nvct.oci import jsontext
 
 
 def answer(args: list[str]) -> dict[str, object]:
-    """Do what the arguments say and return the answer.
+    """Return the result of a request.
 
     Raises:
-        NvctError: it cannot be done.
+        NvctError: the request is unknown or fails.
     """
     match args:
         case ["config", path]:
@@ -40,7 +40,7 @@ def answer(args: list[str]) -> dict[str, object]:
 
 
 def main() -> int:
-    """Answer on stdout."""
+    """Write the answer to stdout and return the exit status."""
     try:
         text = jsontext.dumps(answer(sys.argv[1:]))
         status = 0

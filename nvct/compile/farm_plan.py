@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The farm's part of the plan of nvct's own spec, as config.toml wants it."""
+"""The farm table of nvct's own plan, as config.toml requests it."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     from nvct.host.roots import Roots
 
 NEEDED = ("create-symlinks", "update-ldcache")
-"""Hooks whose work the shim does for a view: who wants none of it gets the classic layout."""
+"""Hooks that the shim executes itself for a view; if one is disabled, the layout is classic."""
 
 
 def of(settings: Config) -> Farm:
-    """Return the farm that config.toml names."""
+    """Return the farm of config.toml's farm-dir."""
     return Farm(path=settings.farm_dir.rstrip("/"))
 
 
 def look(
     settings: Config, roots: Roots, options: DiscoveryOptions, find: Callable[[], Inventory]
 ) -> Inventory:
-    """Return what discovery finds, or the loaded driver's view where the disk has another one.
+    """Return the result of discovery, or the loaded driver's view if the disk has another driver.
 
     Raises:
-        HostError: as discovery does.
+        HostError: discovery fails.
     """
     return after_upgrade.look(of(settings), roots, _named(settings, roots, options), find)
 
 
 def loaded_view(settings: Config, roots: Roots, options: DiscoveryOptions) -> Inventory | None:
-    """Return what containers get although the disk has another driver, None if nothing."""
+    """Return the inventory of the loaded driver's view, None if there is no view."""
     if not settings.wants_view:
         return None
     return after_upgrade.loaded_view(of(settings), roots, _named(settings, roots, options))
@@ -58,11 +58,11 @@ def _named(settings: Config, roots: Roots, options: DiscoveryOptions) -> Discove
 
 
 def table_of(settings: Config, inventory: Inventory) -> Table:
-    """Return the plan's table of a view of this driver, which is made where it is not there.
+    """Return the table of this driver's view; a missing view is made.
 
-    A view that cannot be made is no reason to fail: containers get the classic layout. So they
-    do where layout is auto and every file would have to be a mount of its own, unless that has
-    been done: after a driver is gone from the disk nothing else may be left of it.
+    If no view can be made, the table requests the classic layout. With layout auto, no view with
+    a mount per file is made; an existing one is used, because it may be all that is left of a
+    driver that was removed from the disk.
     """
     off = set(NEEDED) - enabled_names(tuple(settings.jit_disable_hooks), ())
     if off:
@@ -76,11 +76,11 @@ def table_of(settings: Config, inventory: Inventory) -> Table:
 
 
 def choice(settings: Config, table: Table | None) -> str:
-    """Return which layout this host's containers get and why, as a sentence's part.
+    """Return the layout of this host's containers and the reason, as part of a sentence.
 
     Args:
         settings: config.toml.
-        table: of the own plan in force, None where there is none.
+        table: of the own plan in force, None if there is none.
     """
     if not settings.wants_view:
         return "layout classic, as config.toml says"
@@ -93,9 +93,9 @@ def choice(settings: Config, table: Table | None) -> str:
 
 
 def tend(settings: Config, needed: Needs) -> list[str]:
-    """Compare every view with what was put there, remove those that nobody needs.
+    """Verify every view, and remove the views that nobody needs.
 
-    Returns what is wrong, in sentences; a damaged view is made anew when a plan needs it.
+    Returns the problems, in sentences; a damaged view is made again when a plan needs it.
     """
     farm = of(settings)
     if not farm.names():

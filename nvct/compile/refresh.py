@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make what the hot side reads: the configuration and the plans of registry and own spec.
+"""Makes the files that the hot side reads: the configuration, the registry's and the own plan.
 
-Cold. Called by the shim through its door, and by `nvct refresh` ahead of time. What is made is
-kept in the run directory; where that cannot be, it is answered all the same.
+Cold. The shim calls it through `cold_process`, `nvct refresh` calls it in advance. The results are
+stored in the run directory, and returned even if that is not possible.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nvct.errors import HostError
 from nvct.host import flags
 from nvct.host.driver import cuda_version
 from nvct.spec import capabilities, generate
-from nvct.spec import fingerprints as spec_facts
+from nvct.spec import fingerprints as spec_fingerprints
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ OWN, OWN_CSV_ALL, OWN_NONE = "own", "own-csv-all", "own-none"
 
 
 def config(path: str) -> dict[str, object]:
-    """Return config.toml as the flat values that `Config.from_dict` takes.
+    """Return config.toml as the flat values that `Config.from_dict` parses.
 
     Raises:
-        ConfigError: it cannot be used.
+        ConfigError: config.toml is invalid.
     """
     settings = load.load(path)
     settings.warnings += flags.parse(settings.jit_feature_flags)[1]
@@ -48,12 +48,12 @@ def config(path: str) -> dict[str, object]:
 
 
 def registry_plan(config_path: str, run_dir: str) -> Plan:
-    """Compile the CDI spec folders that config.toml names, and keep the plan.
+    """Compile the CDI spec folders that config.toml names, and store the plan.
 
     Raises:
-        ConfigError: config.toml cannot be used.
+        ConfigError: config.toml is invalid.
     """
-    # Facts before reading, and those of folders before listing: what changes meanwhile breaks one.
+    # Fingerprints of files before reading, of folders before listing: a later change breaks one.
     facts = compiler.input_facts([config_path])
     settings = load.load(config_path)
     facts += compiler.input_facts(settings.spec_dirs)
@@ -71,20 +71,20 @@ def registry_plan(config_path: str, run_dir: str) -> Plan:
 
 @live_host.hints_name_keys()
 def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
-    """Make nvct's own spec of this host as it is now, compile it, and keep both.
+    """Make nvct's own spec of this host, compile it, and store both.
 
-    The spec lies in the run directory: in a CDI folder it would outrank an admin's.
+    The spec is in the run directory: in a CDI folder it would override an admin's.
 
     Args:
         config_path: of config.toml.
-        run_dir: where it is kept.
-        which: the usual plan, or one whose spec is not kept: OWN_CSV_ALL, on a Tegra, of all
-            that JetPack's files list, for images that ask for it; OWN_NONE, without a GPU, for
-            who asks for none, and on hosts that have none to give. NVML is not asked for it.
+        run_dir: the run directory.
+        which: OWN, or a plan without a stored spec: OWN_CSV_ALL, on a Tegra, with all of JetPack's
+            lists, for images that request it; OWN_NONE, without a GPU and without NVML, for
+            containers that request none and for hosts that have none.
 
     Raises:
         DriverNotFoundError: no driver is installed or loaded.
-        ConfigError: config.toml cannot be used.
+        ConfigError: config.toml is invalid.
     """
     facts = compiler.input_facts([config_path])
     settings = load.load(config_path)
@@ -96,7 +96,9 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
     if which == OWN_NONE:
         wanted = replace(wanted, nvml=None)
     facts += live_host.own_facts(settings, wanted, mode)
-    inventory, driver = spec_facts.discover_with_facts(roots, _finder(settings, wanted, mode))
+    inventory, driver = spec_fingerprints.discover_with_fingerprints(
+        roots, _finder(settings, wanted, mode)
+    )
     options = _options(settings, wanted, which)
     own = parts.in_parts(inventory, options)
     spec_path = f"{run_dir}/{paths.OWN_SPEC}"
@@ -114,7 +116,7 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
         for name in (gpu.uuid, str(gpu.index), gpu.bus_id)
     }
     if settings.wants_view:
-        from nvct.compile import farm_plan as farm  # who wants no view does not load what makes it
+        from nvct.compile import farm_plan as farm  # not loaded with the classic layout
 
         plan["farm"] = farm.table_of(settings, inventory)
     if which == OWN:
@@ -124,8 +126,8 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
 
 
 def _keep_spec(inventory: Inventory, options: generate.Options, run_dir: str) -> None:
-    """Keep the spec for people: it lies in the run directory, where no engine looks."""
-    usual = generate.generate(capabilities.filter(inventory, capabilities.DEFAULT), options)
+    """Store the spec for people to read, in the run directory, which no engine reads."""
+    usual = generate.generate(capabilities.restrict(inventory, capabilities.DEFAULT), options)
     kept = Store(run_dir, create=True)
     kept.write(paths.OWN_SPEC, store.dumps(usual, "json"))
     kept.close()
@@ -142,10 +144,10 @@ def _options(settings: Config, options: DiscoveryOptions, which: str) -> generat
 
 
 def name_the_only_gpu(plan: Plan, inventory: Inventory) -> None:
-    """Give the one device of WSL the name of a GPU, where NVML shows just one.
+    """Give WSL's one device the name of a GPU as well, if NVML shows exactly one GPU.
 
-    With several, a container that asks for one of them would get all, as it does from the
-    incumbent.
+    With several GPUs there is no such name: a container that requests one of them would get all,
+    as with nvidia-container-toolkit.
     """
     if inventory.mode == "wsl" and inventory.devices[0].uuid:
         (kind,) = plan["kinds"]
@@ -155,9 +157,9 @@ def name_the_only_gpu(plan: Plan, inventory: Inventory) -> None:
 
 
 def name_by_bus_id(plan: Plan, inventory: Inventory) -> None:
-    """Give each GPU that is not in MIG mode the name by which libnvidia-container knows it too.
+    """Give each GPU that is not in MIG mode its bus id as a name, as libnvidia-container does.
 
-    The spec itself has no such names: those of the incumbent have none.
+    The spec itself has no such names, like those of nvidia-container-toolkit.
     """
     known = [gpu.bus_id for gpu in inventory.gpus]
     for kind in plan["kinds"]:
@@ -168,7 +170,7 @@ def name_by_bus_id(plan: Plan, inventory: Inventory) -> None:
 
 
 def _finder(settings: Config, options: DiscoveryOptions, mode: str) -> Callable[[], Inventory]:
-    """Return how the host is looked at: a view may stand for the disk."""
+    """Return the discovery function; it returns a view if the disk has another driver."""
 
     def find() -> Inventory:
         try:
@@ -198,7 +200,7 @@ def _spec_files(dirs: list[str]) -> list[str]:
 
 
 def keep(plan: Plan, name: str, run_dir: str) -> None:
-    """Keep a plan in the run directory, if that can be."""
+    """Store a plan in the run directory, if possible."""
     plan["made"] = time.time_ns()
     kept = Store(run_dir, create=True)
     kept.write_json(name, plan)

@@ -28,7 +28,7 @@ def split(spec: Spec) -> dict[str, Spec]:
     The annotation that distinguishes the GPUs is removed, and a part without devices is omitted.
     Each part has a device `all` if the spec has one.
     """
-    found = {"": _spec(spec, spec["kind"], [_plain(device) for device in spec["devices"]])}
+    specs = {"": _spec(spec, spec["kind"], [_plain(device) for device in spec["devices"]])}
     has_all = any(device["name"] == "all" for device in spec["devices"])
     for value, suffix in PARTS.items():
         devices = [
@@ -39,8 +39,8 @@ def split(spec: Spec) -> dict[str, Spec]:
         if devices and has_all:
             devices.append(_all(devices))
         if devices:
-            found[suffix] = _spec(spec, f"{spec['kind']}.{suffix}", devices)
-    return found
+            specs[suffix] = _spec(spec, f"{spec['kind']}.{suffix}", devices)
+    return specs
 
 
 def _plain(device: Device) -> Device:

@@ -97,7 +97,7 @@ def generate(**given: Any) -> None:  # noqa: ANN401  the options above, each wit
     wanted = _wanted(given, needs)
     options = _options(given, settings, wanted.flags)
     inventory = _look(given, settings, wanted)
-    inventory = capabilities.filter(inventory, needs)
+    inventory = capabilities.restrict(inventory, needs)
     for warning in inventory.warnings:
         say(f"warning: {warning}")
     complete.check(inventory, needs)

@@ -88,7 +88,7 @@ MACHINE = Inventory(
 
 
 def cut(*words: str) -> Inventory:
-    return capabilities.filter(MACHINE, capabilities.parse(words))
+    return capabilities.restrict(MACHINE, capabilities.parse(words))
 
 
 def libraries(found: Inventory, folder: str = LIB) -> set[str]:
@@ -208,7 +208,7 @@ def test_devices_of_other_modes_are_cut_as_well() -> None:
         files=(file("/usr/lib/libnvidia-ngx.so.1", "ngx"), file("/usr/lib/libdxcore.so")),
     )
 
-    (found,) = capabilities.filter(replace(MACHINE, devices=(device,)), {"compute"}).devices
+    (found,) = capabilities.restrict(replace(MACHINE, devices=(device,)), {"compute"}).devices
 
     assert [n.path for n in found.nodes] == ["/dev/dxg"]
     assert [f.container_path for f in found.files] == ["/usr/lib/libdxcore.so"]
@@ -216,9 +216,9 @@ def test_devices_of_other_modes_are_cut_as_well() -> None:
 
 @given(st.frozensets(st.sampled_from(capabilities.NAMES)))
 def test_cutting_twice_is_cutting_once_and_nothing_is_lost(wanted: frozenset[Capability]) -> None:
-    found = capabilities.filter(MACHINE, wanted)
+    found = capabilities.restrict(MACHINE, wanted)
 
-    assert capabilities.filter(found, wanted) == found
+    assert capabilities.restrict(found, wanted) == found
     everything = {f.host_path for f in MACHINE.files}
     kept = {f.host_path for f in found.files}
     assert kept | {entry.path for entry in found.left_out} >= everything
@@ -232,8 +232,8 @@ def test_cutting_twice_is_cutting_once_and_nothing_is_lost(wanted: frozenset[Cap
 def test_more_capabilities_never_give_less(
     one: frozenset[Capability], more: frozenset[Capability]
 ) -> None:
-    few = capabilities.filter(MACHINE, one)
-    many = capabilities.filter(MACHINE, one | more)
+    few = capabilities.restrict(MACHINE, one)
+    many = capabilities.restrict(MACHINE, one | more)
 
     assert set(few.files) <= set(many.files)
     assert set(few.control_nodes) <= set(many.control_nodes)

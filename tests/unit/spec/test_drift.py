@@ -69,7 +69,7 @@ class Site:
 
     def check(self, live: Inventory | None = None, *, loaded: str = VERSION) -> drift.Report:
         found = registry.scan([str(self.base / "low"), str(self.base / "high")])
-        host = drift.Host(
+        host = drift.HostState(
             live=live or self.machine.inventory(),
             loaded=loaded,
             stat_node=self.machine.host.stat_node,
@@ -182,7 +182,7 @@ def test_a_host_without_a_driver_is_told_of_specs_that_give_one(site: Site) -> N
     found = registry.scan([str(site.base / "low")])
 
     report = drift.check(
-        found, drift.Host(live=None, loaded="", stat_node=site.machine.host.stat_node)
+        found, drift.HostState(live=None, loaded="", stat_node=site.machine.host.stat_node)
     )
 
     assert kinds(report) == ["driver-version"]

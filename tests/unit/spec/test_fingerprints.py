@@ -12,7 +12,7 @@ from nvct.container.plan import fingerprints
 from nvct.errors import HostError
 from nvct.host.discover import discover
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.spec.fingerprints import discover_with_facts, driver_facts
+from nvct.spec.fingerprints import discover_with_fingerprints, driver_fingerprints
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
 
 TYPE_CHECKING = False
@@ -61,7 +61,7 @@ def test_change_of_the_machine_breaks_a_fact(
     host: HostTree, change: Callable[[HostTree], object], age_s: int
 ) -> None:
     now = time.time_ns() + age_s * 1_000_000_000
-    known = driver_facts(host.roots, look(host), now_ns=now)
+    known = driver_fingerprints(host.roots, look(host), now_ns=now)
     assert fingerprints.broken(known) is None
 
     change(host)
@@ -74,7 +74,7 @@ def test_node_that_appears_breaks_a_fact(tmp_path: Path) -> None:
         pytest.skip("needs root: makes a device node")
     host = HostTree(tmp_path).module().user_space().gpu(0)
     (tmp_path / "dev/nvidia-uvm").unlink()
-    known = driver_facts(host.roots, look(host))
+    known = driver_fingerprints(host.roots, look(host))
 
     try:
         os.mknod(tmp_path / "dev/nvidia-uvm", 0o020666, os.makedev(508, 0))
@@ -89,7 +89,7 @@ def test_node_that_appears_breaks_a_fact(tmp_path: Path) -> None:
 def test_facts_survive_json(host: HostTree) -> None:
     import json
 
-    known = driver_facts(host.roots, look(host))
+    known = driver_fingerprints(host.roots, look(host))
 
     assert json.loads(json.dumps(known)) == known
 
@@ -103,7 +103,7 @@ def test_discovery_is_repeated_while_the_machine_changes(host: HostTree) -> None
             host.instance(0, 1, 0, (12, 13))
         return look(host)
 
-    inventory, known = discover_with_facts(host.roots, find)
+    inventory, known = discover_with_fingerprints(host.roots, find)
 
     assert len(calls) == 2
     assert fingerprints.broken(known) is None
@@ -116,4 +116,4 @@ def test_machine_that_never_rests_is_an_error(host: HostTree) -> None:
         return look(host)
 
     with pytest.raises(HostError, match="changed 3 times while they were listed"):
-        discover_with_facts(host.roots, find)
+        discover_with_fingerprints(host.roots, find)
