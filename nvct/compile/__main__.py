@@ -10,7 +10,7 @@ import os
 import sys
 import traceback
 
-from nvct.compile import refresh as compiled
+from nvct.compile import refresh
 from nvct.errors import NvctError, UsageError, told, unexpected
 from nvct.oci import jsontext
 
@@ -23,11 +23,11 @@ def answer(args: list[str]) -> dict[str, object]:
     """
     match args:
         case ["config", path]:
-            return compiled.config(path)
+            return refresh.config(path)
         case ["registry", path, run_dir]:
-            return dict(compiled.registry_plan(path, run_dir))
-        case [compiled.OWN | compiled.OWN_CSV_ALL | compiled.OWN_NONE as which, path, run_dir]:
-            return dict(compiled.own_plan(path, run_dir, which))
+            return dict(refresh.registry_plan(path, run_dir))
+        case [refresh.OWN | refresh.OWN_CSV_ALL | refresh.OWN_NONE as which, path, run_dir]:
+            return dict(refresh.own_plan(path, run_dir, which))
         case ["properties", path, run_dir]:
             from nvct.compile import extras
 

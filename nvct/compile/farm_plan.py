@@ -28,12 +28,12 @@ NEEDED = ("create-symlinks", "update-ldcache")
 """Hooks that the shim executes itself for a view; if one is disabled, the layout is classic."""
 
 
-def of(settings: Config) -> Farm:
+def farm_of(settings: Config) -> Farm:
     """Return the farm of config.toml's farm-dir."""
     return Farm(path=settings.farm_dir.rstrip("/"))
 
 
-def look(
+def discover_or_view(
     settings: Config, roots: Roots, options: DiscoveryOptions, find: Callable[[], Inventory]
 ) -> Inventory:
     """Return the result of discovery, or the loaded driver's view if the disk has another driver.
@@ -41,14 +41,14 @@ def look(
     Raises:
         HostError: discovery fails.
     """
-    return after_upgrade.look(of(settings), roots, _named(settings, roots, options), find)
+    return after_upgrade.look(farm_of(settings), roots, _named(settings, roots, options), find)
 
 
 def loaded_view(settings: Config, roots: Roots, options: DiscoveryOptions) -> Inventory | None:
     """Return the inventory of the loaded driver's view, None if there is no view."""
     if not settings.wants_view:
         return None
-    return after_upgrade.loaded_view(of(settings), roots, _named(settings, roots, options))
+    return after_upgrade.loaded_view(farm_of(settings), roots, _named(settings, roots, options))
 
 
 def _named(settings: Config, roots: Roots, options: DiscoveryOptions) -> DiscoveryOptions:
@@ -66,16 +66,18 @@ def table_of(settings: Config, inventory: Inventory) -> Table:
     """
     off = set(NEEDED) - enabled_names(tuple(settings.jit_disable_hooks), ())
     if off:
-        return table.none(f"config.toml disables the hook {min(off)}", inventory.driver_version)
+        return table.without_view(
+            f"config.toml disables the hook {min(off)}", inventory.driver_version
+        )
     try:
-        ways = METHODS if settings.layout == "farm" else LEAN
-        manifest = build.build(of(settings), inventory, settings.driver_root, ways=ways)
+        methods = METHODS if settings.layout == "farm" else LEAN
+        manifest = build.build(farm_of(settings), inventory, settings.driver_root, ways=methods)
     except HostError as error:
-        return table.none(error.message, inventory.driver_version)
-    return table.make(manifest, inventory, params=settings.params_mask == "true")
+        return table.without_view(error.message, inventory.driver_version)
+    return table.of_view(manifest, inventory, params=settings.params_mask == "true")
 
 
-def choice(settings: Config, table: Table | None) -> str:
+def describe_layout(settings: Config, table: Table | None) -> str:
     """Return the layout of this host's containers and the reason, as part of a sentence.
 
     Args:
@@ -88,21 +90,21 @@ def choice(settings: Config, table: Table | None) -> str:
         return f"layout {settings.layout}: the first container shows whether it is farm or classic"
     if not table["view"]:
         return f"layout {settings.layout} is classic here: {table['why']}"
-    made = "a mount for every file" if table["staged"] else "made of links"
-    return f"layout {settings.layout} is farm here: the view {table['view']} is {made}"
+    description = "a mount for every file" if table["staged"] else "made of links"
+    return f"layout {settings.layout} is farm here: the view {table['view']} is {description}"
 
 
-def tend(settings: Config, needed: Needs) -> list[str]:
+def verify_and_collect(settings: Config, needed: Needs) -> list[str]:
     """Verify every view, and remove the views that nobody needs.
 
     Returns the problems, in sentences; a damaged view is made again when a plan needs it.
     """
-    farm = of(settings)
+    farm = farm_of(settings)
     if not farm.names():
         return []
     try:
-        found = [problem for _, problems in collect.verify(farm) for problem in problems]
+        problems = [problem for _, problems in collect.verify(farm) for problem in problems]
         collect.collect(farm, needed)
     except HostError as error:
         return [error.message]
-    return found
+    return problems

@@ -68,7 +68,7 @@ LIBRARY_DIRS = {"lib64": "LIBDIR/", "lib": "LIBDIR32/"}
 VIEW = "VIEW/"
 
 
-def none(why: str, version: str = "") -> Table:
+def without_view(why: str, version: str = "") -> Table:
     """Return the table of a host without a view."""
     return {
         "view": "", "why": why, "version": version, "facts": [], "cache": {}, "cache32": {},
@@ -77,7 +77,7 @@ def none(why: str, version: str = "") -> Table:
     }  # fmt: skip
 
 
-def make(manifest: Manifest, inventory: Inventory, *, params: bool = False) -> Table:
+def of_view(manifest: Manifest, inventory: Inventory, *, params: bool = False) -> Table:
     """Return the table of a view.
 
     Args:
@@ -86,9 +86,9 @@ def make(manifest: Manifest, inventory: Inventory, *, params: bool = False) -> T
         params: whether config.toml requests the mask of the driver's params.
     """
     files = [file for file in map(_mover(manifest), inventory.files) if file is not None]
-    usual = [file for file in files if file.capability != COMPAT32]
-    wanted = capabilities.files_by_capability(usual)
-    wanted_32 = {
+    native = [file for file in files if file.capability != COMPAT32]
+    by_capability = capabilities.files_by_capability(native)
+    by_capability_32 = {
         name: [file for file in share if file.capability == COMPAT32]
         for name, share in capabilities.files_by_capability(files, (COMPAT32,)).items()
     }
@@ -97,12 +97,12 @@ def make(manifest: Manifest, inventory: Inventory, *, params: bool = False) -> T
         "view": manifest.path,
         "why": "",
         "version": manifest.version,
-        "facts": _facts(manifest),
-        "cache": _table(wanted, view.cache),
-        "cache32": _table(wanted_32, view.cache),
-        "links": _table(wanted, view.links),
-        "links32": _table(wanted_32, view.links),
-        "mounts": _table(wanted, _mounts),
+        "facts": _fingerprints(manifest),
+        "cache": _table(by_capability, view.cache),
+        "cache32": _table(by_capability_32, view.cache),
+        "links": _table(by_capability, view.links),
+        "links32": _table(by_capability_32, view.links),
+        "mounts": _table(by_capability, _mounts),
         "env": {"": [VOID_ENV], "compute": [f"NVIDIA_CTK_LIBCUDA_DIR={VIEW}lib64"]},
         "params": params,
         "staged": manifest.method == "binds",
@@ -111,13 +111,13 @@ def make(manifest: Manifest, inventory: Inventory, *, params: bool = False) -> T
 
 def _mover(manifest: Manifest) -> Callable[[DriverFile], DriverFile | None]:
     """Return a function that gives a file its path in the view, None if the view lacks it."""
-    held = {file.container_path: file.host_path for file in manifest.held_files}
+    view_paths = {file.container_path: file.host_path for file in manifest.held_files}
 
     def move(file: DriverFile) -> DriverFile | None:
         capability = FIRMWARE if file.kind == "firmware" else file.capability
         if file.kind in ("socket", "directory"):
             return file
-        path = held.get(file.container_path)
+        path = view_paths.get(file.container_path)
         if path is None or (file.kind in MOUNTED and os.stat(path).st_nlink == 0):
             return None  # the kernel cannot bind a single file that has no name any more
         return replace(file, host_path=path, capability=capability)
@@ -126,7 +126,7 @@ def _mover(manifest: Manifest) -> Callable[[DriverFile], DriverFile | None]:
 
 
 def _table(
-    wanted: Mapping[Capability, Sequence[DriverFile]],
+    by_capability: Mapping[Capability, Sequence[DriverFile]],
     show: Callable[[DriverFile, str], Iterable[list[str]]],
 ) -> dict[str, Pairs]:
     """Return the entries of each capability's files, sorted and without duplicates."""
@@ -134,7 +134,7 @@ def _table(
         name: [
             list(pair) for pair in sorted({tuple(p) for file in files for p in show(file, name)})
         ]
-        for name, files in wanted.items()
+        for name, files in by_capability.items()
     }
     return {name: pairs for name, pairs in tables.items() if pairs}
 
@@ -183,11 +183,11 @@ class _View:
 
 def _mounts(file: DriverFile, _: str) -> Iterator[list[str]]:
     if file.kind in MOUNTED:
-        made = compiler.fragments(edits.make(files=[file]), "")  # type: ignore[arg-type]  # plain
-        yield from made["mounts"]
+        compiled = compiler.fragments(edits.make(files=[file]), "")  # type: ignore[arg-type]  # plain
+        yield from compiled["mounts"]
 
 
-def _facts(manifest: Manifest) -> list[fingerprints.Fact]:
+def _fingerprints(manifest: Manifest) -> list[fingerprints.Fact]:
     """Return fingerprints that change if the view is removed or unmounted in this namespace.
 
     One file and its folder represent all files: a view never changes.

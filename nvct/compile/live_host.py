@@ -75,7 +75,7 @@ def stat_node(settings: Config) -> StatNode:
     )
 
 
-def look(
+def discover(
     settings: Config, options: DiscoveryOptions | None = None, mode: str = "auto"
 ) -> Inventory:
     """Return the inventory of the host that config.toml describes.
@@ -91,7 +91,7 @@ def look(
     return modes.discover(mode, roots, options)
 
 
-def seen(
+def discover_or_view(
     settings: Config, options: DiscoveryOptions, mode: str = "auto", *, elsewhere: bool = False
 ) -> Inventory:
     """Return what containers get: as `look`, or the loaded driver's view after an upgrade.
@@ -107,7 +107,7 @@ def seen(
     """
 
     def find() -> Inventory:
-        return look(settings, options, mode)
+        return discover(settings, options, mode)
 
     if elsewhere or mode not in ("auto", "nvml"):
         return find()
@@ -115,7 +115,7 @@ def seen(
         return find()
     from nvct.compile import farm_plan  # not loaded on hosts without a view
 
-    return farm_plan.look(settings, roots_of(settings), options, find)
+    return farm_plan.discover_or_view(settings, roots_of(settings), options, find)
 
 
 def own_mode(settings: Config) -> str:
@@ -147,7 +147,7 @@ def without_csv(settings: Config, error: HostError) -> Inventory:
     )
 
 
-def own_wanted(settings: Config, *, csv_all: bool = False) -> DiscoveryOptions:
+def own_options(settings: Config, *, csv_all: bool = False) -> DiscoveryOptions:
     """Return the discovery options that config.toml sets for the shim.
 
     Unknown feature flags have no effect, as in nvidia-container-toolkit; the shim's log warns of
@@ -163,7 +163,7 @@ def own_wanted(settings: Config, *, csv_all: bool = False) -> DiscoveryOptions:
     )
 
 
-def own_facts(settings: Config, options: DiscoveryOptions, mode: str) -> list[Fact]:
+def own_fingerprints(settings: Config, options: DiscoveryOptions, mode: str) -> list[Fact]:
     """Return the fingerprints of an inventory that procfs does not show: CSV lists, WSL.
 
     They must be taken before the inventory.

@@ -41,9 +41,9 @@ def in_parts(inventory: Inventory, options: Options) -> Own:
     )
 
 
-def _joined(several: tuple[Injection, ...]) -> Injection:
+def _joined(injections: tuple[Injection, ...]) -> Injection:
     """Return one injection with the entries of several, each once."""
-    nodes, files, links = zip(*several, strict=True)
+    nodes, files, links = zip(*injections, strict=True)
     return Injection(
         tuple(dict.fromkeys(chain(*nodes))),
         tuple(dict.fromkeys(chain(*files))),
@@ -51,15 +51,15 @@ def _joined(several: tuple[Injection, ...]) -> Injection:
     )
 
 
-def _parts(job: Job, found: Injection, *, is_common: bool) -> dict[str, Part]:
+def _parts(job: Job, content: Injection, *, is_common: bool) -> dict[str, Part]:
     """Return the parts of the capabilities that have any entry; "" is always included."""
-    nodes = capabilities.nodes_by_capability(found.nodes)
-    files = capabilities.files_by_capability(found.files)
-    usual = capabilities.files_of(found.files, capabilities.DEFAULT)
-    every = capabilities.files_of(found.files, capabilities.NAMES)
-    files["compat32"] = tuple(file for file in every if file not in usual)
+    nodes = capabilities.nodes_by_capability(content.nodes)
+    files = capabilities.files_by_capability(content.files)
+    default_files = capabilities.files_of(content.files, capabilities.DEFAULT)
+    all_files = capabilities.files_of(content.files, capabilities.NAMES)
+    files["compat32"] = tuple(file for file in all_files if file not in default_files)
     shares = {name: Injection(nodes[name], files[name]) for name in nodes}
-    shares[""] = shares[""]._replace(links=found.links)
+    shares[""] = shares[""]._replace(links=content.links)
     shares = {name: share for name, share in shares.items() if any(share) or not name}
     works = {name: _work(job, name, share, is_common=is_common) for name, share in shares.items()}
     merged = merge(list(works.values()))

@@ -69,7 +69,7 @@ def empty(config: str) -> model.Plan:
     }  # fmt: skip
 
 
-def input_facts(paths: Sequence[str]) -> list[fingerprints.Fact]:
+def input_fingerprints(paths: Sequence[str]) -> list[fingerprints.Fact]:
     """Return the fingerprints of the files and folders that are input of a plan."""
     now = time.time_ns()
     return [fingerprints.take_file(path, now) for path in paths]
@@ -85,15 +85,15 @@ def compile_registry(registry: Registry, config: str, proc: str = "/proc") -> mo
     """
     plan = empty(config)
     plan["problems"] = [error.message for error in registry.errors.values()]
-    places: dict[str, int] = {}
+    spec_numbers: dict[str, int] = {}
     for name, (spec_file, device) in sorted(registry.devices.items()):
         path = spec_file.path
-        if path not in places:
-            places[path] = len(plan["specs"])
+        if path not in spec_numbers:
+            spec_numbers[path] = len(plan["specs"])
             common = _alone(spec_file.spec.get("containerEdits"))
             plan["specs"].append(_spec(plan, path, common, proc))
         edits = _alone(device.get("containerEdits"))
-        _add_device(plan, [name], edits, spec=places[path], path=path)
+        _add_device(plan, [name], edits, spec=spec_numbers[path], path=path)
     plan["conflicts"] = dict(sorted(registry.conflicts.items()))
     # A kind is listed even if all its names conflict: no other source may answer for it.
     plan["kinds"] = sorted({n.partition("=")[0] for n in (*plan["devices"], *plan["conflicts"])})
@@ -153,8 +153,8 @@ def _add_device(
     """Compile one device; devices with equal edits share them, so no edit is applied twice."""
     entry: model.Device = {"spec": spec, "edits": 0, "facts": [], "refuse": ""}
     nodes = (node for part in parts.values() for node in part.edits.get("deviceNodes", ()))
-    for place in dict.fromkeys(node.get("hostPath") or node["path"] for node in nodes):
-        entry["facts"].append(fingerprints.take("rdev", place))
+    for host_path in dict.fromkeys(node.get("hostPath") or node["path"] for node in nodes):
+        entry["facts"].append(fingerprints.take("rdev", host_path))
     entry["refuse"] = _missing(plan, parts)
     compiled = model.no_edits()
     try:
@@ -177,17 +177,17 @@ def _with_parts(plan: model.Plan, parts: Mapping[str, Part], source: str) -> mod
     Raises:
         NvctError: an edit is not applicable on this host.
     """
-    made = {name: fragments(part.edits, source) for name, part in parts.items()}
-    base = made.pop("")
-    if not made:
+    compiled = {name: fragments(part.edits, source) for name, part in parts.items()}
+    base = compiled.pop("")
+    if not compiled:
         work = parts[""].work
         if work is not None:
             text = hook_command.text({"program": plan["hook"], "work": work})
             base["hooks"] = {hook_command.POINT: [text]}
         return base
-    base["parts"] = made
+    base["parts"] = compiled
     for name, part in parts.items():
-        edits = made.get(name, base)
+        edits = compiled.get(name, base)
         edits["cache"] = list(part.cache)
         if part.work is not None:
             edits["work"] = part.work
@@ -221,14 +221,14 @@ def fragments(edits: ContainerEdits, source: str) -> model.Edits:
     }
 
 
-def _drift(parts: Mapping[str, Part], proc: str, found: list[fingerprints.Fact]) -> str:
+def _drift(parts: Mapping[str, Part], proc: str, taken: list[fingerprints.Fact]) -> str:
     """Return the reason if a spec is for another driver, else ""; add fingerprints to `found`."""
     mounts = (mount for part in parts.values() for mount in part.edits.get("mounts", ()))
     libcuda = next((mount for mount in mounts if _LIBCUDA.search(mount["hostPath"])), None)
     if libcuda is not None:
         version_file = f"{proc}/{VERSION_FILE}"
-        found.append(fingerprints.take("text", version_file))
-        found.append(fingerprints.take("stat", libcuda["hostPath"]))
+        taken.append(fingerprints.take("text", version_file))
+        taken.append(fingerprints.take("stat", libcuda["hostPath"]))
         match = _LIBCUDA.search(libcuda["hostPath"])
         loaded = loaded_version(proc)
         if match and loaded and match[1] != loaded:

@@ -32,7 +32,7 @@ BEGINS = re.compile(
 HEAD = 1 << 16  # bytes
 
 
-def watched(settings: Config) -> list[Fact]:
+def watched_fingerprints(settings: Config) -> list[Fact]:
     """Return fingerprints that change when a driver is installed, removed or loaded.
 
     A path unit does not see changes while its service runs, so `nvct publish` compares these
@@ -40,13 +40,13 @@ def watched(settings: Config) -> list[Fact]:
     """
     roots, now = live_host.roots_of(settings), time.time_ns()
     files = [f"{roots.etc}/ld.so.cache"]
-    places = ("/usr/bin", *machine_directories(os.uname().machine))
-    files += [join(roots.driver_root, place) for place in places]
-    found = [fingerprints.take_file(path, now) for path in files]
-    return [*found, fingerprints.take("text", f"{roots.proc}/driver/nvidia/version")]
+    folders = ("/usr/bin", *machine_directories(os.uname().machine))
+    files += [join(roots.driver_root, folder) for folder in folders]
+    taken = [fingerprints.take_file(path, now) for path in files]
+    return [*taken, fingerprints.take("text", f"{roots.proc}/driver/nvidia/version")]
 
 
-def check(path: str) -> None:
+def check_replaceable(path: str) -> None:
     """Check that the file may be replaced.
 
     Raises:
@@ -57,14 +57,14 @@ def check(path: str) -> None:
     try:
         spec = load.load_file(path)
     except DocumentError as error:
-        if _is_half_of_ours(path):
+        if _is_partial_spec(path):
             return
-        raise _stays(path, "no CDI specification") from error
+        raise _refusal(path, "no CDI specification") from error
     if spec["kind"] != KIND and provenance.read(spec, path) is None:
-        raise _stays(path, f"somebody else's specification of {spec['kind']}")
+        raise _refusal(path, f"somebody else's specification of {spec['kind']}")
 
 
-def place(output: str) -> str:
+def output_path(output: str) -> str:
     """Return the path of a spec; without an extension that engines read, .yaml is added.
 
     Raises:
@@ -76,7 +76,7 @@ def place(output: str) -> str:
     return output if ending in load.EXTENSIONS else f"{output}.yaml"
 
 
-def _is_half_of_ours(path: str) -> bool:
+def _is_partial_spec(path: str) -> bool:
     """Return whether a malformed file is empty or the start of a spec of these devices."""
     if os.path.islink(path) or not os.path.isfile(path):
         return False
@@ -87,7 +87,7 @@ def _is_half_of_ours(path: str) -> bool:
         return False
 
 
-def _stays(path: str, what: str) -> HostError:
+def _refusal(path: str, what: str) -> HostError:
     return HostError(
         f"{path} is {what}; it stays",
         hint="move it away, or set NVIDIA_CTK_CDI_OUTPUT_FILE_PATH",
@@ -100,7 +100,7 @@ def withdraw(path: str) -> bool:
     Raises:
         HostError: as in `check`, or the removal failed.
     """
-    check(path)
+    check_replaceable(path)
     try:
         os.unlink(path)
     except FileNotFoundError:

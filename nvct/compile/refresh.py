@@ -54,10 +54,10 @@ def registry_plan(config_path: str, run_dir: str) -> Plan:
         ConfigError: config.toml is invalid.
     """
     # Fingerprints of files before reading, of folders before listing: a later change breaks one.
-    facts = compiler.input_facts([config_path])
+    facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)
-    facts += compiler.input_facts(settings.spec_dirs)
-    facts += compiler.input_facts(_spec_files(settings.spec_dirs))
+    facts += compiler.input_fingerprints(settings.spec_dirs)
+    facts += compiler.input_fingerprints(_spec_files(settings.spec_dirs))
     version_fact = take("text", f"{settings.proc_root}/{compiler.VERSION_FILE}")
     loaded = compiler.loaded_version(settings.proc_root)
     plan = compiler.compile_registry(
@@ -65,7 +65,7 @@ def registry_plan(config_path: str, run_dir: str) -> Plan:
     )
     plan["facts"] = [*facts, version_fact]
     plan["host"] = {"driver": loaded, "cuda": cuda_version.of_driver(loaded)}
-    keep(plan, paths.REGISTRY_PLAN, run_dir)
+    store_plan(plan, paths.REGISTRY_PLAN, run_dir)
     return plan
 
 
@@ -86,21 +86,21 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
         DriverNotFoundError: no driver is installed or loaded.
         ConfigError: config.toml is invalid.
     """
-    facts = compiler.input_facts([config_path])
+    facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)
     roots = live_host.roots_of(settings)
-    wanted, mode = (
-        live_host.own_wanted(settings, csv_all=which == OWN_CSV_ALL),
+    discovery_options, mode = (
+        live_host.own_options(settings, csv_all=which == OWN_CSV_ALL),
         live_host.own_mode(settings),
     )
     if which == OWN_NONE:
-        wanted = replace(wanted, nvml=None)
-    facts += live_host.own_facts(settings, wanted, mode)
+        discovery_options = replace(discovery_options, nvml=None)
+    facts += live_host.own_fingerprints(settings, discovery_options, mode)
     inventory, driver = spec_fingerprints.discover_with_fingerprints(
-        roots, _finder(settings, wanted, mode)
+        roots, _finder(settings, discovery_options, mode)
     )
-    options = _options(settings, wanted, which)
-    own = parts.in_parts(inventory, options)
+    spec_options = _options(settings, discovery_options, which)
+    own = parts.in_parts(inventory, spec_options)
     spec_path = f"{run_dir}/{paths.OWN_SPEC}"
     plan = compiler.compile_own(own, spec_path, config_path, settings.proc_root)
     plan["facts"] = facts + driver
@@ -120,17 +120,19 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
 
         plan["farm"] = farm.table_of(settings, inventory)
     if which == OWN:
-        _keep_spec(inventory, options, run_dir)
-    keep(plan, which + paths.PLAN_SUFFIX, run_dir)
+        _store_spec(inventory, spec_options, run_dir)
+    store_plan(plan, which + paths.PLAN_SUFFIX, run_dir)
     return plan
 
 
-def _keep_spec(inventory: Inventory, options: generate.Options, run_dir: str) -> None:
+def _store_spec(inventory: Inventory, options: generate.Options, run_dir: str) -> None:
     """Store the spec for people to read, in the run directory, which no engine reads."""
-    usual = generate.generate(capabilities.restrict(inventory, capabilities.DEFAULT), options)
-    kept = Store(run_dir, create=True)
-    kept.write(paths.OWN_SPEC, store.dumps(usual, "json"))
-    kept.close()
+    default_spec = generate.generate(
+        capabilities.restrict(inventory, capabilities.DEFAULT), options
+    )
+    run_store = Store(run_dir, create=True)
+    run_store.write(paths.OWN_SPEC, store.dumps(default_spec, "json"))
+    run_store.close()
 
 
 def _options(settings: Config, options: DiscoveryOptions, which: str) -> generate.Options:
@@ -161,47 +163,47 @@ def name_by_bus_id(plan: Plan, inventory: Inventory) -> None:
 
     The spec itself has no such names, like those of nvidia-container-toolkit.
     """
-    known = [gpu.bus_id for gpu in inventory.gpus]
+    bus_ids = [gpu.bus_id for gpu in inventory.gpus]
     for kind in plan["kinds"]:
         for gpu in inventory.gpus:
             device = plan["devices"].get(f"{kind}={gpu.index}")
-            if device is not None and gpu.bus_id and known.count(gpu.bus_id) == 1:
+            if device is not None and gpu.bus_id and bus_ids.count(gpu.bus_id) == 1:
                 plan["devices"][f"{kind}={gpu.bus_id}"] = device
 
 
 def _finder(settings: Config, options: DiscoveryOptions, mode: str) -> Callable[[], Inventory]:
     """Return the discovery function; it returns a view if the disk has another driver."""
 
-    def find() -> Inventory:
+    def discover() -> Inventory:
         try:
-            return live_host.look(settings, options, mode)
+            return live_host.discover(settings, options, mode)
         except HostError as error:
             if mode != "csv":
                 raise
             return live_host.without_csv(settings, error)
 
     if not settings.wants_view:
-        return find
+        return discover
     from nvct.compile import farm_plan as own
 
-    return lambda: own.look(settings, live_host.roots_of(settings), options, find)
+    return lambda: own.discover_or_view(settings, live_host.roots_of(settings), options, discover)
 
 
 def _spec_files(dirs: list[str]) -> list[str]:
     """Return the files in the spec folders that the registry reads."""
-    found = []
+    files = []
     for folder in dirs:
         try:
             names = sorted(os.listdir(folder))
         except OSError:
             continue
-        found += [f"{folder}/{n}" for n in names if n.endswith((".json", ".yaml", ".yml"))]
-    return found
+        files += [f"{folder}/{n}" for n in names if n.endswith((".json", ".yaml", ".yml"))]
+    return files
 
 
-def keep(plan: Plan, name: str, run_dir: str) -> None:
+def store_plan(plan: Plan, name: str, run_dir: str) -> None:
     """Store a plan in the run directory, if possible."""
     plan["made"] = time.time_ns()
-    kept = Store(run_dir, create=True)
-    kept.write_json(name, plan)
-    kept.close()
+    run_store = Store(run_dir, create=True)
+    run_store.write_json(name, plan)
+    run_store.close()

@@ -47,7 +47,7 @@ def driver(settings: Config) -> tuple[Part, Inventory | None]:
     """Check the driver; return the inventory as well, None if discovery fails."""
     roots = live_host.roots_of(settings)
     try:
-        inventory = live_host.look(settings)
+        inventory = live_host.discover(settings)
     except DriverNotFoundError as error:
         if procfs.driver_version(roots):
             return _part("driver", "attention", [_text(error)]), None
@@ -117,10 +117,10 @@ def farm(settings: Config, run_dir: str) -> Part:
     loaded = procfs.driver_version(live_host.roots_of(settings))
     try:
         need = collect.needs(loaded, [f"{run_dir}/{paths.OWN_PLAN}"])
-        statuses = collect.statuses(farm_plan.of(settings), need, strict=False)
+        statuses = collect.statuses(farm_plan.farm_of(settings), need, strict=False)
     except (NvctError, OSError) as error:
         return _part("farm", "attention", [f"layout {settings.layout}: {error}"])
-    chosen = farm_plan.choice(settings, _table(run_dir))
+    chosen = farm_plan.describe_layout(settings, _table(run_dir))
     if not statuses:
         return _part("farm", "absent", [f"{chosen}; no view of the driver"])
     problems = [

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver's files for a loaded module whose package has been replaced on the disk.
+"""The driver's files for a loaded module after an upgrade of its package on the disk.
 
-An unattended upgrade puts a new user space beside the running kernel module; until the next boot
-nothing on the disk fits it, but the view of the loaded version does. `look` then answers with the
-view's files, under the paths that the driver's own had.
+An unattended upgrade installs a new user space beside the running kernel module. Until the next
+boot no file on the disk fits the module, but the view of the loaded version does. `look` then
+returns the view's files, with the container paths of the driver's own.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 def look(
     farm: Farm, roots: Roots, options: DiscoveryOptions, find: Callable[[], Inventory]
 ) -> Inventory:
-    """Return what a machine has, its driver's files from a view where the disk has others.
+    """Return the inventory of a machine, with files of a view if the disk has another driver.
 
     Args:
-        farm: where views are.
+        farm: the folder of views.
         roots: of the host.
         options: of the discovery.
-        find: discovery.
+        find: the discovery.
 
     Raises:
         DriverNotFoundError: no driver fits the loaded module, on the disk or in a view.
-        HostError: as `find`.
+        HostError: discovery fails.
     """
     loaded = procfs.driver_version(roots)
     try:
@@ -62,13 +62,13 @@ def look(
 
 
 def loaded_view(farm: Farm, roots: Roots, options: DiscoveryOptions) -> Inventory | None:
-    """Return what `look` would answer with were the driver gone from the disk; makes nothing."""
+    """Return the inventory that `look` returns if the disk has no driver; makes no view."""
     manifest, changed = _of_version(farm, procfs.driver_version(roots))
     return None if manifest is None else _from_view(roots, options, manifest, changed)
 
 
 def _of_version(farm: Farm, version: str) -> tuple[Manifest | None, list[Entry]]:
-    """Return the best view of a driver that programs can run with, and what is spoilt in it."""
+    """Return the best usable view of a driver version, and its changed files."""
     if not version:
         return None, []
     try:
@@ -86,9 +86,9 @@ def _of_version(farm: Farm, version: str) -> tuple[Manifest | None, list[Entry]]
 
 
 def is_being_replaced(manifest: Manifest, found: Inventory) -> bool:
-    """Tell whether another version is taking the place of the driver's libraries on the disk.
+    """Return whether another version is replacing the driver's libraries on the disk.
 
-    Packages are unpacked one after the other: discovery then finds what is left of the old one.
+    Packages are unpacked one after the other, so discovery may find the rest of the old version.
     """
     there = {file.host_path for file in found.files}
     names: dict[str, list[str]] = {}
@@ -105,7 +105,7 @@ def is_being_replaced(manifest: Manifest, found: Inventory) -> bool:
 
 
 def _has_other(names: Iterable[str], name: str, version: str) -> bool:
-    """Tell whether a folder has a library of another driver version."""
+    """Return whether a folder has a library of another driver version."""
     head = driver_names.stem(name) + ".so."
     matches = (driver_names.DRIVER_SUFFIX.search(n) for n in names if n.startswith(head))
     return any(match and match[1] != version for match in matches)
@@ -114,10 +114,10 @@ def _has_other(names: Iterable[str], name: str, version: str) -> bool:
 def _answer(
     farm: Farm, roots: Roots, options: DiscoveryOptions, manifest: Manifest, changed: list[Entry]
 ) -> Inventory:
-    """Return the inventory of a view; what is intact of a spoilt one is made a view again.
+    """Return the inventory of a view; the intact files of a damaged view become a new view.
 
-    So is one of binds whose files are gone from the disk: the whole of it can be mounted, but no
-    single file, and no other process could make it anew.
+    So do the files of a view of binds that are gone from the disk: the view can be mounted as a
+    whole, but a single file cannot, and no other process could make the view again.
     """
     found = _from_view(roots, options, manifest, changed)
     if not changed and not (manifest.method == "binds" and is_orphaned(manifest)):
@@ -132,7 +132,7 @@ def _answer(
 
 
 def is_orphaned(manifest: Manifest) -> bool:
-    """Tell whether a view has files that have no other name any more."""
+    """Return whether a view has files that have no other name any more."""
     paths = (manifest.host_path(entry.path) for entry in manifest.entries)
     return any(os.stat(path).st_nlink == 0 for path in paths if os.path.exists(path))
 
@@ -140,7 +140,7 @@ def is_orphaned(manifest: Manifest) -> bool:
 def _from_view(
     roots: Roots, options: DiscoveryOptions, manifest: Manifest, changed: list[Entry]
 ) -> Inventory:
-    """Return the machine's GPUs and nodes as they are, with the driver's files of a view."""
+    """Return the machine's current GPUs and nodes, with the driver's files of a view."""
     findings = Findings()
     spoilt = {manifest.host_path(entry.path) for entry in changed}
     for entry in changed:

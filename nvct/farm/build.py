@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the view of a driver's user space: aside, then under its name, then never changed again.
+"""Builds the view of a driver's user space: in a temporary folder that is renamed when complete.
 
-Contract: the name is a hash of what the view was made from (path, device, inode, size and time of
-every file), so that a driver that changes gets another view and containers keep the one they
-have. Setuid files are left out. Two processes that build the same view end up with one.
+Contract: the name is a hash of the sources (path, device, inode, size and time of every file), so
+a changed driver gets another view and containers keep theirs. A view never changes. Setuid files
+are left out. Two processes that build the same view produce one.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 
 class _Job(NamedTuple):
-    """A view that is to be made.
+    """A view to build.
 
     Attributes:
-        origins: host path -> the driver's own file, where another view is the source.
+        origins: host path -> the driver's own file, if another view is the source.
     """
 
     name: str
@@ -57,17 +57,17 @@ def build(
     ways: Sequence[Method] = METHODS,
     anew: bool = False,
 ) -> Manifest:
-    """Return the view of a driver's files, made now where it is not there yet.
+    """Return the view of a driver's files; build it if it is missing.
 
     Args:
-        farm: where.
-        inventory: what discovery found, or `survive` made of a view.
+        farm: the folder of views.
+        inventory: of the host, or of a view (`after_upgrade`).
         root: of the driver.
-        ways: in which the files may be put there; the first that works is taken.
-        anew: even if the files are those of a view.
+        ways: methods of building, in order of preference; the first that works is used.
+        anew: build even if the files are those of a view.
 
     Raises:
-        HostError: there is no way, or nothing to make it of.
+        HostError: no method works, or there are no files.
     """
     if inventory.mode != "nvml":
         raise HostError(f"mode {inventory.mode} has no driver of which a view could be made")
@@ -76,7 +76,7 @@ def build(
         return made
     farm.prepare()
     job = _job(farm, inventory, root)
-    # Who may not write here uses what root made, and waits for nobody.
+    # A process without write permission uses the view that root built, without the lock.
     kept = _kept(farm, job, ways)
     if kept is not None:
         return kept
@@ -91,14 +91,14 @@ def build(
 
 
 def _made_anew(farm: Farm, job: _Job, ways: Sequence[Method]) -> Manifest:
-    """Make a view in the place of what is no longer as it was made."""
+    """Build a view in place of one that is damaged."""
     _leave_staged(farm, job.name, ways)
     put_aside(farm, job.name)
     return _make(farm, job, ways)
 
 
 def _kept(farm: Farm, job: _Job, ways: Sequence[Method]) -> Manifest | None:
-    """Return the view if it is there already and as it was made."""
+    """Return the existing view if it is intact and its method is permitted."""
     kept = farm.manifest(job.name)
     if kept is None or kept.method not in ways or not folder.is_intact(kept):
         return None
@@ -106,10 +106,10 @@ def _kept(farm: Farm, job: _Job, ways: Sequence[Method]) -> Manifest | None:
 
 
 def _leave_staged(farm: Farm, name: str, ways: Sequence[Method]) -> None:
-    """Refuse to replace mounts that somebody has made, for who wants none.
+    """Refuse to replace existing mounts if the caller permits no mounts.
 
     Raises:
-        HostError: there are such.
+        HostError: the view is made of mounts.
     """
     there = farm.manifest(name)
     if there is None or there.method in ways or there.method != "binds":
@@ -122,7 +122,7 @@ def _leave_staged(farm: Farm, name: str, ways: Sequence[Method]) -> None:
 
 
 def _made_of(farm: Farm, inventory: Inventory) -> Manifest | None:
-    """Return the view that an inventory's files come from, None unless it is all of a view."""
+    """Return the view whose files an inventory has, None unless it has all of one view."""
     held = {place.file.host_path for place in layout.places(inventory.files)}
     prefix = farm.path + "/"
     if not held or not all(path.startswith(prefix) for path in held):
@@ -161,7 +161,7 @@ def _unusable(found: os.stat_result) -> str:
     if not stat.S_ISREG(found.st_mode):
         return "no regular file"
     if found.st_mode & methods.S_ISUGID:
-        # An upgrade of a package sets such a file's hard links to mode 0600 as well (dpkg).
+        # A package upgrade also sets the mode of such a file's hard links to 0600 (dpkg).
         return "setuid or setgid"
     if found.st_mode & stat.S_IWOTH:
         return "everybody may write to it"
@@ -232,11 +232,11 @@ def _own(farm: Farm, job: _Job) -> Manifest:
 
 
 def _aside(farm: Farm, job: _Job, way: Method) -> Manifest:
-    """Make a view in a folder of its own and give it its name.
+    """Build a view in a temporary folder and give it its name.
 
     Raises:
-        RefusedError: not in this way.
-        OSError: it cannot be written.
+        RefusedError: the method does not work here.
+        OSError: a file cannot be written.
     """
     aside = f"{farm.path}/{folder.BUILDING}{temporary_name().lstrip('.')}"
     final = farm.view(job.name)
@@ -283,7 +283,7 @@ def _manifest(job: _Job, way: Method, path: str, made_at: str) -> Manifest:
         left_out=tuple(job.left_out),
     )
     for entry in entries:
-        # A driver that is being replaced while its view is made would be a mixture.
+        # A driver that is replaced during the build would give a mixture of two versions.
         if not entry.is_live and entry.source != _now(_source_of(job, entry.path)):
             raise HostError(
                 f"{_source_of(job, entry.path)} changed while a view was made of it",
@@ -293,7 +293,7 @@ def _manifest(job: _Job, way: Method, path: str, made_at: str) -> Manifest:
 
 
 def _source_of(job: _Job, path: str) -> str:
-    """Return the host path of what stands at a path of the view."""
+    """Return the host path of the source of a path in the view."""
     return next(place.file.host_path for place in job.plan.places if place.path == path)
 
 
@@ -305,13 +305,13 @@ def _now(path: str) -> Identity | None:
 
 
 def put_aside(farm: Farm, name: str) -> str:
-    """Take a view's name away, under the lock; return where it is now, "" where there was none.
+    """Rename a view, under the lock; return its temporary path, "" if there was no view.
 
-    Containers that have it keep it: a mount does not depend on a name. An empty folder stays: it
-    may be what another mount namespace has its view on, and would take that along.
+    Containers keep it: a mount does not depend on a name. An empty folder stays: it may be the
+    mount point of a view in another mount namespace, which would lose the mount.
 
     Raises:
-        HostError: it cannot be renamed.
+        HostError: the view cannot be renamed.
     """
     path = farm.view(name)
     _unmount(farm, path)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The farm: the folder that holds views, their manifests and a lock.
+"""The farm: the folder that contains views, their manifests and a lock.
 
-Contract: it belongs to root (or whoever runs this) and nobody else may write to it; else it is
-refused, because containers run what lies there. A view has its manifest beside it, written before
-the view gets its name; a name is given once and what it stands for is never changed.
+Contract: it belongs to root (or the user of this process) and nobody else may write to it, because
+containers run its files; otherwise it is refused. A manifest is written before its view gets its
+name. A name always stands for the same, unchanged view.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ WHOLE_MAP = [b"0", b"0", b"4294967295"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Farm:
-    """Where views are kept, and who asks the kernel.
+    """The folder of views, and the kernel's interface.
 
     Attributes:
         path: of the folder.
-        processes: a procfs that shows this machine's processes.
+        processes: a procfs with this machine's processes.
     """
 
     path: str
@@ -52,7 +52,7 @@ class Farm:
         """Make the folder, mode 0755 whatever the umask.
 
         Raises:
-            HostError: it cannot be made, or others may write to it.
+            HostError: it cannot be made, or other users may write to it.
         """
         self._check_way()
         try:
@@ -61,7 +61,7 @@ class Farm:
                 self.kernel.mkdir(self.path, 0o755)
                 self.kernel.chmod(self.path, 0o755)
         except FileExistsError:
-            pass  # made by another process meanwhile
+            pass  # another process made it
         except OSError as error:
             raise HostError(
                 f"the farm {self.path} cannot be made: {error.strerror}",
@@ -70,10 +70,10 @@ class Farm:
         self.check()
 
     def check(self) -> None:
-        """Refuse a farm that others may write to, or put another in the place of.
+        """Refuse a farm that other users may write to, or may replace.
 
         Raises:
-            HostError: they may, or it is no folder.
+            HostError: they may, or the path is not a folder.
         """
         self._check_way()
         try:
@@ -91,12 +91,12 @@ class Farm:
             )
 
     def _check_way(self) -> None:
-        """Refuse a folder or link above the farm that somebody else may change.
+        """Refuse a folder or link above the farm that another user may change.
 
-        In a sticky one, as /tmp, nobody can rename what is root's.
+        In a sticky folder, such as /tmp, nobody else can rename root's files.
 
         Raises:
-            HostError: there is such.
+            HostError: there is one.
         """
         trusted = self.trusted()
         try:
@@ -117,10 +117,10 @@ class Farm:
             ) from error
 
     def trusted(self) -> set[int]:
-        """Return the owners whose files are believed: root, as it is seen here, and ourselves."""
+        """Return the owners to trust: root, as this process sees it, and the process's user."""
         found = {0, os.geteuid()}
         try:
-            # In a user namespace that has no root of the host's it is the overflow uid's.
+            # In a user namespace that does not map the host's root, root is the overflow uid.
             if read_bytes(f"{self.processes}/self/uid_map").split() != WHOLE_MAP:
                 found.add(int(read_bytes(f"{self.processes}/sys/kernel/overflowuid")))
         except (OSError, ValueError, DocumentError):
@@ -128,11 +128,11 @@ class Farm:
         return found
 
     def lock(self) -> Lock:
-        """Return the lock under which views are made and removed."""
+        """Return the lock for building and removing views."""
         return Lock(f"{self.path}/{LOCK}", LOCK_TIMEOUT_S)
 
     def names(self) -> list[str]:
-        """Return what views there are or were, sorted: those that have a manifest."""
+        """Return the sorted names of views that have a manifest."""
         try:
             found = os.listdir(self.path)
         except OSError:
@@ -144,7 +144,7 @@ class Farm:
         )
 
     def manifest(self, name: str) -> Manifest | None:
-        """Return a view's manifest, None where it is missing or cannot be used."""
+        """Return a view's manifest, None if it is missing or invalid."""
         path = f"{self.path}/{name}{MANIFEST}"
         try:
             manifest = model.loads(read_bytes(path), path)
@@ -154,7 +154,7 @@ class Farm:
         return manifest if mine and manifest.name == name else None
 
     def manifests(self) -> list[Manifest]:
-        """Return the manifests that can be used, the newest first."""
+        """Return the valid manifests, the newest first."""
         found = filter(None, map(self.manifest, self.names()))
         return sorted(found, key=lambda one: (one.made, one.name), reverse=True)
 
@@ -162,21 +162,21 @@ class Farm:
         """Write a manifest.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the write failed.
         """
         path = f"{self.path}/{manifest.name}{MANIFEST}"
         write_atomic(path, model.dumps(manifest), mode=0o644, sync=True, kernel=self.kernel)
 
     def view(self, name: str) -> str:
-        """Return where a view is."""
+        """Return the path of a view."""
         return f"{self.path}/{name}"
 
 
 def _way(path: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield every folder and link on the way to a folder, from / on.
+    """Yield every folder and link on the path to a folder, from / on.
 
     Raises:
-        OSError: one is missing, or they are too many.
+        OSError: one is missing, or there are too many links.
     """
     at, rest, links = "/", path.split("/"), 0
     yield at, os.lstat(at)
@@ -197,7 +197,7 @@ def _way(path: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def changed(manifest: Manifest) -> list[tuple[Entry, str]]:
-    """Return the files of a view that are no longer what was put there, and what they are."""
+    """Return the changed or missing files of a view, each with a description."""
     found = []
     for entry in manifest.entries:
         try:
@@ -205,7 +205,7 @@ def changed(manifest: Manifest) -> list[tuple[Entry, str]]:
         except OSError as error:
             found.append((entry, str(error.strerror).lower()))
             continue
-        # A copy on a tmpfs: every mount namespace that has this view has one of its own.
+        # A copy on a tmpfs differs in each mount namespace that has this view.
         is_copy = manifest.method == "binds" and entry.held.ino != entry.source.ino
         same = now.st_size == entry.held.size if is_copy else entry.is_kept(Identity.of(now))
         if not stat.S_ISREG(now.st_mode) or not same:
@@ -214,30 +214,30 @@ def changed(manifest: Manifest) -> list[tuple[Entry, str]]:
 
 
 def lost_links(manifest: Manifest) -> list[str]:
-    """Return the links of a view that are not there or say something else."""
+    """Return the links of a view that are missing or have another target."""
     found = []
     for link in manifest.links:
         try:
             target = os.readlink(manifest.host_path(link.path))
         except OSError:
             target = ""
-        # A driver's own folder may have a link to the file itself.
+        # A driver's own folder may have a link with another text to the same file.
         if target != link.target and not (manifest.method == "own" and target):
             found.append(link.path)
     return found
 
 
 def is_intact(manifest: Manifest) -> bool:
-    """Tell by the cheap facts, a few microseconds a file, whether a view is as it was made."""
+    """Return whether a view is unchanged by stat data, in a few microseconds a file."""
     return not changed(manifest) and not lost_links(manifest)
 
 
 def mount_of(farm: Farm, path: str) -> mountinfo.Mount:
-    """Return the mount that a path is on.
+    """Return the mount of a path.
 
     Raises:
         OSError: the path cannot be opened.
-        HostError: the kernel does not tell.
+        HostError: the kernel does not report the mount.
     """
     fd = farm.kernel.open(path, os.O_PATH | os.O_NOFOLLOW)
     try:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the driver's files stand in a view. Pure functions.
+"""The paths of the driver's files in a view. Pure functions.
 
-`lib64` and `lib` are what CUDA images name in LD_LIBRARY_PATH below /usr/local/nvidia, `bin` is in
-their PATH. `lib` has the 32-bit libraries. What programs look for at a fixed place is in `share`,
-Xorg's modules are in `lib64`: containers get these by single mounts of the view's files.
+CUDA images name `lib64` and `lib` of /usr/local/nvidia in LD_LIBRARY_PATH, and its `bin` in PATH.
+`lib` contains the 32-bit libraries. `share` contains files that programs look up at a fixed path,
+`lib64` also Xorg's modules: containers get both by single mounts of the view's files.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _DATA_DIR = re.compile(r"/(?:usr/(?:local/)?share|etc|usr/lib|lib)/")
 
 
 class Place(NamedTuple):
-    """A file and its path below the view."""
+    """A file and its path in the view."""
 
     path: str
     file: DriverFile
 
 
 def places(files: Iterable[DriverFile]) -> list[Place]:
-    """Return the files that a view holds, sorted by path; none has another's path."""
+    """Return the files of a view, sorted by path; the paths are unique."""
     taken: dict[str, DriverFile] = {}
     for file in files:
         if file.kind in NOT_HELD:
@@ -60,7 +60,7 @@ def _path(file: DriverFile) -> str:
 
 
 def links(held: Iterable[Place]) -> list[Link]:
-    """Return the links that stand beside the files in a view, sorted; targets are relative."""
+    """Return the links to make in a view, sorted; targets are relative."""
     held = list(held)
     files = {place.path for place in held}
     found: dict[str, Link] = {}
@@ -73,14 +73,14 @@ def links(held: Iterable[Place]) -> list[Link]:
 
 
 def _link(place: Place, link: Link) -> Link | None:
-    """Return a link of a file as it is in the view, None where it would lead out of it."""
+    """Return a file's link as it is in the view, None if it would leave the view."""
     folder = os.path.dirname(place.file.container_path)
     beside = os.path.relpath(link.path, folder)
     path = os.path.normpath(os.path.join(os.path.dirname(place.path), beside))
     aim = os.path.normpath(os.path.join(os.path.dirname(link.path), link.target))
     known = _LIBRARY_DIR.match(link.path)
     if path.startswith("..") and known and os.path.dirname(aim) == folder:
-        # Of a library in a folder of the driver's own (Debian's) that a loader has to find.
+        # A loader's link to a library in a folder of the driver's own (Debian).
         path = f"{place.path.partition('/')[0]}/{link.path[known.end() :]}"
         name = os.path.join(os.path.dirname(place.path), os.path.basename(aim))
         return Link(path=path, target=os.path.relpath(name, os.path.dirname(path)))

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways of putting the driver's files into a view, cheapest first.
+"""The methods of putting the driver's files into a view, cheapest first.
 
-- own: the driver has a folder of its own that is laid out as a view is; nothing is made.
-- links: hard links. Whether they can be made is tried, not foreseen: two bind mounts of one file
-  system give EXDEV although the device number is the same. Never where the driver is on an
+- own: the driver's own folder has the layout of a view; nothing is made.
+- links: hard links. Only a trial shows whether they work: link() between two bind mounts of one
+  file system fails with EXDEV although the device number is the same. Never for a driver on an
   overlay: link() copies the whole file up there.
-- reflinks: copies that share the data (btrfs, XFS). Unlike links they outlive a file that is
+- reflinks: copies that share the data (btrfs, XFS). Unlike links they survive a file that is
   overwritten in place.
 - binds: the files themselves, each bound onto an empty file of a tmpfs and made read-only, nosuid
   and nodev *itself*: a container's read-only mount of the whole is not recursive. Small files of
-  configuration are copied: the kernel binds no file by itself that has been replaced since.
-- copies: only of what another view of binds has left of a driver that is gone from the disk.
+  configuration are copied: the kernel cannot bind a single file that has been replaced.
+- copies: only for files in another view of binds whose driver is gone from the disk.
 
-Contract: each of these gets a folder that nobody else knows, or raises and leaves nothing there.
+Contract: each method fills a folder that no other process uses, or raises and leaves nothing.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ if TYPE_CHECKING:
 
 COPY_LIMIT = 1 << 20
 OWN_LIMIT = 4096
-# A driver root that has one of these is a whole system, not a folder of the driver alone.
+# A driver root with one of these is a whole system, not a folder of the driver alone.
 SYSTEM_DIRS = frozenset({"usr", "etc", "proc", "sys", "dev", "run", "var", "root", "home", "tmp"})
 S_ISUGID = stat.S_ISUID | stat.S_ISGID
 STAGED = "nvct-farm:"
 
 
 class RefusedError(Exception):
-    """A way that cannot be gone here, and why."""
+    """A method that does not work here; the text is the reason."""
 
 
 class Plan(NamedTuple):
-    """What is to stand in a view."""
+    """The content of a view."""
 
     places: Sequence[Place]
     links: Sequence[Link]
@@ -70,8 +70,8 @@ def fill(farm: Farm, folder: str, plan: Plan, way: Method) -> None:
     """Fill a folder with the files, as hard links, reflinks or copies, and with the links.
 
     Raises:
-        RefusedError: a file can be no such link, or programs cannot be run from here.
-        OSError: it cannot be written.
+        RefusedError: a file cannot be linked this way, or the folder is on a noexec mount.
+        OSError: a file cannot be written.
     """
     try:
         options = mount_of(farm, folder).options
@@ -99,7 +99,7 @@ def fill(farm: Farm, folder: str, plan: Plan, way: Method) -> None:
 
 
 def _is_on_overlay(farm: Farm, path: str) -> bool:
-    """Tell whether link() would copy a file; where the kernel does not tell it is taken for so."""
+    """Return whether link() would copy a file; true if the kernel does not report the mount."""
     try:
         return mount_of(farm, path).fstype == "overlay"
     except HostError:
@@ -107,10 +107,10 @@ def _is_on_overlay(farm: Farm, path: str) -> bool:
 
 
 def _other_way(farm: Farm, place: Place, target: str, reason: str) -> None:
-    """Copy a small file of configuration: /etc may be another file system than /usr.
+    """Copy a small configuration file: /etc and /usr may be different file systems.
 
     Raises:
-        RefusedError: it is none.
+        RefusedError: it is another kind of file.
     """
     if not _is_small(place):
         raise RefusedError(f"{place.file.host_path}: {reason}")
@@ -153,7 +153,7 @@ HANDS: dict[Method, Hand] = {"links": _hard_link, "reflinks": _reflink}
 
 
 def _open_both(farm: Farm, place: Place, target: str) -> tuple[int, int]:
-    """Open a file and the one to be made of it, which gets its mode."""
+    """Open a file and its copy, which gets the file's mode."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     source = farm.kernel.open(place.file.host_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -166,11 +166,11 @@ def _open_both(farm: Farm, place: Place, target: str) -> tuple[int, int]:
 
 
 def bind(farm: Farm, folder: str, final: str, plan: Plan, name: str) -> None:
-    """Stage binds of the files on a tmpfs of their own, and show it at its final place.
+    """Bind the files onto a tmpfs, and bind that to the final path.
 
     Raises:
         RefusedError: this process may not mount.
-        OSError: something else went wrong.
+        OSError: another call failed.
     """
     kernel = farm.kernel
     try:
@@ -193,7 +193,7 @@ def bind(farm: Farm, folder: str, final: str, plan: Plan, name: str) -> None:
             kernel.mkdir(final, 0o755)
         except FileExistsError:
             pass
-        # A mount below a shared one cannot be moved; a bind shows all of it at once as well.
+        # A mount below a shared one cannot be moved; a recursive bind is atomic as well.
         kernel.mount(folder, final, None, MS_BIND | MS_REC)
         kernel.mount(None, final, None, MS_PRIVATE | MS_REC)
     finally:
@@ -208,7 +208,7 @@ def _bind_file(farm: Farm, source: str, target: str) -> None:
 
 
 def _make_folders(farm: Farm, folder: str, path: str) -> None:
-    """Make the folders above a path of the view, 0755 whatever the umask."""
+    """Make the folders above a path of the view, mode 0755 whatever the umask."""
     parts = path.split("/")[:-1]
     for depth in range(len(parts)):
         made = "/".join([folder, *parts[: depth + 1]])
@@ -226,10 +226,10 @@ def _make_links(farm: Farm, folder: str, links: Sequence[Link]) -> None:
 
 
 def in_own_folder(farm: Farm, root: str, plan: Plan) -> None:
-    """Refuse, unless the driver root is a folder of the driver alone that is like a view.
+    """Check that the driver root is a folder of the driver alone with the layout of a view.
 
     Raises:
-        RefusedError: it is not; and why.
+        RefusedError: it is not; the text is the reason.
     """
     files = [place.file.host_path for place in plan.places]
     if root == "/" or not all(path.startswith(root + "/") for path in files):

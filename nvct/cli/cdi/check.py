@@ -78,7 +78,7 @@ def _look(settings: Config, *, required: bool) -> tuple[Inventory | None, str]:
     from nvct.host.discovery_options import DiscoveryOptions
 
     try:
-        return live_host.look(settings), ""
+        return live_host.discover(settings), ""
     except HostError as error:
         if required:
             raise

@@ -111,7 +111,7 @@ def _look(given: Given, settings: Config, options: DiscoveryOptions) -> Inventor
     from nvct.compile import live_host
 
     said = any(given[name] for name in ELSEWHERE)
-    return live_host.seen(settings, options, given["mode"].lower(), elsewhere=said)
+    return live_host.discover_or_view(settings, options, given["mode"].lower(), elsewhere=said)
 
 
 def _settings(given: Given) -> Config:

@@ -10,8 +10,7 @@ import subprocess
 import pytest
 
 from nvct import paths
-from nvct.compile import extras
-from nvct.compile import refresh as compiled
+from nvct.compile import extras, refresh
 from nvct.container.plan import model
 from nvct.container.plan.store import Store
 from nvct.errors import HostError, UsageError
@@ -61,8 +60,8 @@ def mode_plan(lab: Lab, mode: str) -> model.Plan:
     return extras.mode_plan(mode, str(lab.config_toml), str(lab.run_dir))
 
 
-def own_plan(lab: Lab, which: str = compiled.OWN) -> model.Plan:
-    return compiled.own_plan(str(lab.config_toml), str(lab.run_dir), which)
+def own_plan(lab: Lab, which: str = refresh.OWN) -> model.Plan:
+    return refresh.own_plan(str(lab.config_toml), str(lab.run_dir), which)
 
 
 def nodes_of(plan: model.Plan, name: str) -> list[str]:
@@ -304,7 +303,7 @@ def test_a_board_is_one_in_mode_auto_as_well(lab: Lab) -> None:
 def test_an_image_may_ask_for_all_lists(lab: Lab) -> None:
     jetson(lab)
 
-    plan = own_plan(lab, compiled.OWN_CSV_ALL)
+    plan = own_plan(lab, refresh.OWN_CSV_ALL)
 
     assert f"/{LIB}/libmore.so" in mounts(plan)
     names = sorted(path.name for path in lab.run_dir.iterdir())
@@ -314,7 +313,7 @@ def test_an_image_may_ask_for_all_lists(lab: Lab) -> None:
 @pytest.mark.parametrize("name", ["devices.csv", "new.csv"])
 def test_a_list_that_changes_breaks_the_plan(name: str, lab: Lab) -> None:
     jetson(lab)
-    plan = own_plan(lab, compiled.OWN_CSV_ALL)
+    plan = own_plan(lab, refresh.OWN_CSV_ALL)
 
     lab.host.write(f"{CSV}/{name}", "dev, /dev/nvidiactl\n")
 
@@ -354,7 +353,7 @@ def live_flags(lab: Lab) -> set[str]:
     from nvct.compile import live_host
     from nvct.config import load
 
-    return set(live_host.own_wanted(load.load(str(lab.config_toml))).flags)
+    return set(live_host.own_options(load.load(str(lab.config_toml))).flags)
 
 
 # --- WSL ---
@@ -389,7 +388,7 @@ def test_the_only_gpu_of_wsl_is_gpu_0(uuid: str, names: list[str], lab: Lab) -> 
     plan = own_plan(lab)
     device = NamedDevice(name="all", uuid=uuid)
 
-    compiled.name_the_only_gpu(plan, Inventory(driver_version="", mode="wsl", devices=(device,)))
+    refresh.name_the_only_gpu(plan, Inventory(driver_version="", mode="wsl", devices=(device,)))
 
     assert sorted(plan["devices"]) == [f"nvidia.com/gpu={name}" for name in names]
 
@@ -403,7 +402,7 @@ def test_a_host_without_a_gpu_to_give_still_has_a_driver(lab: Lab) -> None:
     with pytest.raises(HostError):
         own_plan(lab)
 
-    plan = own_plan(lab, compiled.OWN_NONE)
+    plan = own_plan(lab, refresh.OWN_NONE)
 
     found = model.common(plan, "nvidia.com/gpu")
     assert "/dev/nvidiactl" in [node["path"] for one in found for node in one["nodes"]]
@@ -430,6 +429,6 @@ def test_nvml_is_not_asked_for_who_wants_no_gpu(lab: Lab) -> None:
     assert asked.exists()
     asked.unlink()
 
-    own_plan(lab, compiled.OWN_NONE)
+    own_plan(lab, refresh.OWN_NONE)
 
     assert not asked.exists()

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from nvct import paths
 from nvct.cli.main import program
-from nvct.compile import refresh as compiled
+from nvct.compile import refresh
 from nvct.container.plan import fingerprints, model
 from tests.support.host_tree import VERSION, WORKING_NVML
 from tests.support.shim_lab import REPOSITORY, Lab
@@ -68,7 +68,7 @@ def ask(node: Lab, *argv: str) -> subprocess.CompletedProcess[str]:
 
 
 def own_plan(node: Lab) -> model.Plan:
-    return compiled.own_plan(str(node.config_toml), str(node.run_dir))
+    return refresh.own_plan(str(node.config_toml), str(node.run_dir))
 
 
 def driver(node: Lab) -> FarmLab:

@@ -41,7 +41,7 @@ def full(lab: FarmLab) -> FarmLab:
 def made(lab: FarmLab) -> tuple[Manifest, Table]:
     inventory = lab.find()
     manifest = build(lab.farm, inventory)
-    return manifest, farm_table.make(manifest, inventory)
+    return manifest, farm_table.of_view(manifest, inventory)
 
 
 def names(pairs: list[list[str]]) -> list[str]:
@@ -148,7 +148,7 @@ def test_a_file_that_the_view_left_out_is_in_no_entry(full: FarmLab) -> None:
     inventory = full.find()
     full.driver_file("usr/bin/nvidia-smi").chmod(0o4755)
 
-    found = farm_table.make(build(full.farm, inventory), inventory)
+    found = farm_table.of_view(build(full.farm, inventory), inventory)
 
     assert "nvidia-smi" not in json.dumps(found)
 
@@ -166,13 +166,13 @@ def test_the_facts_are_two_and_break_with_the_view(full: FarmLab) -> None:
 def test_a_table_without_a_view_has_the_same_keys(full: FarmLab) -> None:
     _, found = made(full)
 
-    assert farm_table.none("why not").keys() == found.keys()
-    assert farm_table.none("why not")["why"] == "why not"
+    assert farm_table.without_view("why not").keys() == found.keys()
+    assert farm_table.without_view("why not")["why"] == "why not"
 
 
 def test_a_table_is_json_and_the_same_each_time(full: FarmLab) -> None:
     manifest, found = made(full)
 
     assert json.loads(json.dumps(found)) == found
-    again = farm_table.make(manifest, replace(full.find(), files=full.find().files[::-1]))
+    again = farm_table.of_view(manifest, replace(full.find(), files=full.find().files[::-1]))
     assert again == found

@@ -410,6 +410,6 @@ def test_facts_of_inputs_are_hashes_while_they_are_young(tmp_path: Path) -> None
         path.touch()
     os.utime(old, (0, 0))
 
-    found = compiler.input_facts([str(young), str(old), str(tmp_path / "none")])
+    found = compiler.input_fingerprints([str(young), str(old), str(tmp_path / "none")])
 
     assert [fact[0] for fact in found] == ["hash", "stat", "absent"]

@@ -12,8 +12,7 @@ from dataclasses import replace
 import pytest
 
 from nvct import paths
-from nvct.compile import live_host
-from nvct.compile import refresh as compiled
+from nvct.compile import live_host, refresh
 from nvct.config import load
 from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import Store
@@ -35,11 +34,11 @@ def lab() -> Generator[Lab]:
 
 
 def registry_plan(lab: Lab) -> model.Plan:
-    return compiled.registry_plan(str(lab.config_toml), str(lab.run_dir))
+    return refresh.registry_plan(str(lab.config_toml), str(lab.run_dir))
 
 
 def own_plan(lab: Lab) -> model.Plan:
-    return compiled.own_plan(str(lab.config_toml), str(lab.run_dir))
+    return refresh.own_plan(str(lab.config_toml), str(lab.run_dir))
 
 
 def kept(lab: Lab, name: str) -> object:
@@ -52,7 +51,7 @@ def kept(lab: Lab, name: str) -> object:
 def test_the_configuration_is_flat(lab: Lab) -> None:
     lab.configure(mode="cdi")
 
-    found = compiled.config(str(lab.config_toml))
+    found = refresh.config(str(lab.config_toml))
 
     assert found == load.load(str(lab.config_toml)).to_dict()
     assert found["mode"] == "cdi"
@@ -242,7 +241,7 @@ def test_two_gpus_of_one_bus_id_have_none_of_it(lab: Lab) -> None:
     known = set(plan["devices"])
     gpu = Gpu(index=0, minor=0, uuid="", bus_id="0000:00:01.0", model="", node=None)
 
-    compiled.name_by_bus_id(plan, Inventory(driver_version="1", gpus=(gpu, replace(gpu, index=1))))
+    refresh.name_by_bus_id(plan, Inventory(driver_version="1", gpus=(gpu, replace(gpu, index=1))))
 
     assert set(plan["devices"]) == known
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from nvct.compile import refresh as compiled
+from nvct.compile import refresh
 from nvct.config import load
 from nvct.config.model import Config
 from nvct.container.plan.store import Store
@@ -89,7 +89,7 @@ def test_specs_absent_right_and_drifted(lab: Lab) -> None:
 def test_plans_are_fresh_until_the_host_changes(lab: Lab) -> None:
     run_dir = str(lab.run_dir)
     assert parts.plans(run_dir).health == "absent"
-    compiled.own_plan(str(lab.config_toml), run_dir)
+    refresh.own_plan(str(lab.config_toml), run_dir)
     assert parts.plans(run_dir).lines[-1].endswith(", fresh")
     lab.configure("# changed\n")
     assert "has changed" in parts.plans(run_dir).lines[-1]
