@@ -131,7 +131,7 @@ def _needs(settings: Config) -> Needs:
     from nvct.host import procfs
 
     plan = f"{run_dir(os.environ)}/{paths.OWN_PLAN}"
-    return collect.needs(procfs.driver_version(live_host.roots_of(settings)), [plan])
+    return collect.read_needs(procfs.driver_version(live_host.roots_of(settings)), [plan])
 
 
 def _show(found: Sequence[Status], form: str) -> None:

@@ -81,6 +81,6 @@ def _tend_farm(config: str, folder: str) -> None:
     from nvct.host import procfs
 
     loaded = procfs.driver_version(live_host.roots_of(settings))
-    needed = collect.needs(loaded, [f"{folder}/{paths.OWN_PLAN}"])
+    needed = collect.read_needs(loaded, [f"{folder}/{paths.OWN_PLAN}"])
     for sentence in farm_plan.verify_and_collect(settings, needed):
         click.echo(f"warning: {sentence}", err=True)

@@ -34,14 +34,16 @@ def farm_of(settings: Config) -> Farm:
 
 
 def discover_or_view(
-    settings: Config, roots: Roots, options: DiscoveryOptions, find: Callable[[], Inventory]
+    settings: Config, roots: Roots, options: DiscoveryOptions, discover: Callable[[], Inventory]
 ) -> Inventory:
     """Return the result of discovery, or the loaded driver's view if the disk has another driver.
 
     Raises:
         HostError: discovery fails.
     """
-    return after_upgrade.look(farm_of(settings), roots, _named(settings, roots, options), find)
+    return after_upgrade.discover_or_view(
+        farm_of(settings), roots, _named(settings, roots, options), discover
+    )
 
 
 def loaded_view(settings: Config, roots: Roots, options: DiscoveryOptions) -> Inventory | None:
@@ -70,8 +72,8 @@ def table_of(settings: Config, inventory: Inventory) -> Table:
             f"config.toml disables the hook {min(off)}", inventory.driver_version
         )
     try:
-        methods = METHODS if settings.layout == "farm" else LEAN
-        manifest = build.build(farm_of(settings), inventory, settings.driver_root, ways=methods)
+        allowed = METHODS if settings.layout == "farm" else LEAN
+        manifest = build.build(farm_of(settings), inventory, settings.driver_root, allowed=allowed)
     except HostError as error:
         return table.without_view(error.message, inventory.driver_version)
     return table.of_view(manifest, inventory, params=settings.params_mask == "true")

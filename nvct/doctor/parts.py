@@ -116,7 +116,7 @@ def farm(settings: Config, run_dir: str) -> Part:
 
     loaded = procfs.driver_version(live_host.roots_of(settings))
     try:
-        need = collect.needs(loaded, [f"{run_dir}/{paths.OWN_PLAN}"])
+        need = collect.read_needs(loaded, [f"{run_dir}/{paths.OWN_PLAN}"])
         statuses = collect.statuses(farm_plan.farm_of(settings), need, strict=False)
     except (NvctError, OSError) as error:
         return _part("farm", "attention", [f"layout {settings.layout}: {error}"])

@@ -69,7 +69,7 @@ class Needs:
     plan_age_s: float = PLAN_AGE_S
 
 
-def needs(loaded: str, plans: Iterable[str], *, now: float | None = None) -> Needs:
+def read_needs(loaded: str, plans: Iterable[str], *, now: float | None = None) -> Needs:
     """Read the plans in force."""
     texts, ages = [], [float(PLAN_AGE_S)]
     for path in plans:
@@ -105,7 +105,8 @@ def statuses(farm: Farm, need: Needs, *, strict: bool = True) -> list[Status]:
 
 def _status(manifest: Manifest, need: Needs, users: int) -> Status:
     problems = [
-        f"{manifest.host_path(entry.path)}: {what}" for entry, what in folder.changed(manifest)
+        f"{manifest.host_path(entry.path)}: {description}"
+        for entry, description in folder.changed(manifest)
     ]
     problems += [
         f"{manifest.host_path(path)}: the link is missing" for path in folder.lost_links(manifest)
@@ -157,30 +158,30 @@ def _users(farm: Farm, names: Sequence[str]) -> dict[str, int]:
     namespaces: dict[str, set[str]] = {}
     members: dict[str, int] = {}
     for process in processes:
-        place = f"{farm.processes}/{process}"
+        process_dir = f"{farm.processes}/{process}"
         try:
-            namespace = os.readlink(f"{place}/ns/mnt")
+            namespace = os.readlink(f"{process_dir}/ns/mnt")
         except OSError:
             namespace = process
-        namespaces.setdefault(namespace, set()).update(_named(farm, place, names))
+        namespaces.setdefault(namespace, set()).update(_names_in_use(farm, process_dir, names))
         members[namespace] = members.get(namespace, 0) + 1
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for namespace, used in namespaces.items():
         for name in used:
-            found[name] = found.get(name, 0) + members[namespace]
-    return found
+            counts[name] = counts.get(name, 0) + members[namespace]
+    return counts
 
 
-def _named(farm: Farm, place: str, names: Sequence[str]) -> set[str]:
+def _names_in_use(farm: Farm, process_dir: str, names: Sequence[str]) -> set[str]:
     try:
-        text = read_bytes(f"{place}/mountinfo").decode("utf-8", "surrogateescape")
+        text = read_bytes(f"{process_dir}/mountinfo").decode("utf-8", "surrogateescape")
     except FileNotFoundError:
         return set()  # it has ended
     except (OSError, DocumentError) as error:
         if isinstance(error, OSError) and error.errno in (errno.ESRCH, errno.EINVAL):
             return set()  # it is exiting: it has no memory or no root any more
         raise HostError(
-            f"{place}/mountinfo cannot be read, so that it is not known what is in use",
+            f"{process_dir}/mountinfo cannot be read, so that it is not known what is in use",
             hint="run it as root",
         ) from error
     return {
@@ -215,14 +216,14 @@ def verify(farm: Farm, names: Sequence[str] = ()) -> list[tuple[Manifest, list[s
     Raises:
         HostError: a view does not exist, or its manifest is unreadable.
     """
-    known = farm.names()
+    view_names = farm.names()
     for name in names:
-        if name not in known:
+        if name not in view_names:
             raise HostError(
                 f"{farm.path} has no view {name!r}", hint="nvct farm list shows what there is"
             )
-    found: list[tuple[Manifest, list[str]]] = []
-    for name in names or known:
+    results: list[tuple[Manifest, list[str]]] = []
+    for name in names or view_names:
         manifest = farm.manifest(name)
         if manifest is None:
             raise HostError(
@@ -230,17 +231,18 @@ def verify(farm: Farm, names: Sequence[str] = ()) -> list[tuple[Manifest, list[s
                 hint="remove it and the folder beside it",
             )
         if is_absent(manifest):
-            found.append((manifest, []))
+            results.append((manifest, []))
             continue
         problems = [
-            f"{manifest.host_path(entry.path)}: {what}" for entry, what in folder.changed(manifest)
+            f"{manifest.host_path(entry.path)}: {description}"
+            for entry, description in folder.changed(manifest)
         ]
         problems += [
             f"{manifest.host_path(path)}: the link is missing"
             for path in folder.lost_links(manifest)
         ]
-        found.append((manifest, problems or _by_content(farm, manifest)))
-    return found
+        results.append((manifest, problems or _by_content(farm, manifest)))
+    return results
 
 
 def _by_content(farm: Farm, manifest: Manifest) -> list[str]:
@@ -252,10 +254,10 @@ def _by_content(farm: Farm, manifest: Manifest) -> list[str]:
         if entry.digest and digest != entry.digest:
             problems.append(f"{path}: its content changed, its size and time did not")
         entries.append(entry if entry.digest else replace(entry, digest=digest))
-    made = replace(manifest, entries=tuple(entries))
-    if made != manifest and not problems:
+    updated = replace(manifest, entries=tuple(entries))
+    if updated != manifest and not problems:
         try:
-            farm.keep(made)
+            farm.store(updated)
         except OSError:
             pass  # the comparison needs no write permission
     return problems
@@ -287,17 +289,17 @@ def collect(farm: Farm, need: Needs, *, dry_run: bool = False) -> list[Status]:
         return []
     farm.check()
     with farm.lock():
-        going = [status for status in statuses(farm, need) if not status.keep]
+        removable = [status for status in statuses(farm, need) if not status.keep]
         if dry_run:
-            return going
-        gone = [status for status in going if _remove(farm, status.manifest)]
+            return removable
+        removed = [status for status in removable if _remove(farm, status.manifest)]
         for name in os.listdir(farm.path):
             path = f"{farm.path}/{name}"
             if name.startswith(TEMPORARY_PREFIX):  # of a manifest
                 farm.kernel.unlink(path)
             elif name.startswith((folder.BUILDING, folder.GONE)) and not _users(farm, [name]):
                 _discard(farm, path)
-        return gone
+        return removed
 
 
 def _remove(farm: Farm, manifest: Manifest) -> bool:
@@ -307,10 +309,10 @@ def _remove(farm: Farm, manifest: Manifest) -> bool:
         HostError: the removal failed.
     """
     record = f"{farm.path}/{manifest.name}{folder.MANIFEST}"
-    aside = "" if manifest.method == "own" else build.put_aside(farm, manifest.name)
-    if aside and _users(farm, [manifest.name, os.path.basename(aside)]):
+    temporary = "" if manifest.method == "own" else build.put_aside(farm, manifest.name)
+    if temporary and _users(farm, [manifest.name, os.path.basename(temporary)]):
         # It was mounted between the check and the rename: the mount follows the folder.
-        farm.kernel.rename(aside, farm.view(manifest.name))
+        farm.kernel.rename(temporary, farm.view(manifest.name))
         return False
     try:
         farm.kernel.unlink(record)
@@ -320,8 +322,8 @@ def _remove(farm: Farm, manifest: Manifest) -> bool:
         pass
     except OSError as error:
         raise HostError(f"{record} cannot be removed: {error.strerror}") from error
-    if aside:
-        _discard(farm, aside)
+    if temporary:
+        _discard(farm, temporary)
     return True
 
 

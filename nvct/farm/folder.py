@@ -54,7 +54,7 @@ class Farm:
         Raises:
             HostError: it cannot be made, or other users may write to it.
         """
-        self._check_way()
+        self._check_parents()
         try:
             os.makedirs(os.path.dirname(self.path), mode=0o755, exist_ok=True)
             if not os.path.lexists(self.path):
@@ -75,22 +75,22 @@ class Farm:
         Raises:
             HostError: they may, or the path is not a folder.
         """
-        self._check_way()
+        self._check_parents()
         try:
-            found = os.lstat(self.path)
+            status = os.lstat(self.path)
         except OSError as error:
             raise HostError(f"there is no farm {self.path}: {error.strerror}") from error
-        mode = stat.S_IMODE(found.st_mode)
-        if not stat.S_ISDIR(found.st_mode):
+        mode = stat.S_IMODE(status.st_mode)
+        if not stat.S_ISDIR(status.st_mode):
             raise HostError(f"the farm {self.path} is no folder", hint="remove it")
-        if found.st_uid not in self.trusted() or mode & 0o022:
+        if status.st_uid not in self.trusted() or mode & 0o022:
             raise HostError(
-                f"the farm {self.path} belongs to uid {found.st_uid} with mode {mode:o}: "
+                f"the farm {self.path} belongs to uid {status.st_uid} with mode {mode:o}: "
                 "somebody else may write to it",
                 hint="make it root's, with mode 755",
             )
 
-    def _check_way(self) -> None:
+    def _check_parents(self) -> None:
         """Refuse a folder or link above the farm that another user may change.
 
         In a sticky folder, such as /tmp, nobody else can rename root's files.
@@ -100,13 +100,13 @@ class Farm:
         """
         trusted = self.trusted()
         try:
-            for path, found in _way(os.path.dirname(self.path)):
-                mode = 0 if stat.S_ISLNK(found.st_mode) else stat.S_IMODE(found.st_mode)
-                others = mode & 0o002 or (mode & 0o020 and found.st_gid != 0)
-                if found.st_uid not in trusted or (others and not mode & stat.S_ISVTX):
+            for path, status in _path_components(os.path.dirname(self.path)):
+                mode = 0 if stat.S_ISLNK(status.st_mode) else stat.S_IMODE(status.st_mode)
+                others_write = mode & 0o002 or (mode & 0o020 and status.st_gid != 0)
+                if status.st_uid not in trusted or (others_write and not mode & stat.S_ISVTX):
                     raise HostError(
                         f"the farm {self.path} is below {path}, which somebody else may change: "
-                        f"uid {found.st_uid}, mode {mode:o}",
+                        f"uid {status.st_uid}, mode {mode:o}",
                         hint="farm-dir in config.toml names another place",
                     )
         except FileNotFoundError:
@@ -118,14 +118,14 @@ class Farm:
 
     def trusted(self) -> set[int]:
         """Return the owners to trust: root, as this process sees it, and the process's user."""
-        found = {0, os.geteuid()}
+        owners = {0, os.geteuid()}
         try:
             # In a user namespace that does not map the host's root, root is the overflow uid.
             if read_bytes(f"{self.processes}/self/uid_map").split() != WHOLE_MAP:
-                found.add(int(read_bytes(f"{self.processes}/sys/kernel/overflowuid")))
+                owners.add(int(read_bytes(f"{self.processes}/sys/kernel/overflowuid")))
         except (OSError, ValueError, DocumentError):
             pass
-        return found
+        return owners
 
     def lock(self) -> Lock:
         """Return the lock for building and removing views."""
@@ -134,12 +134,12 @@ class Farm:
     def names(self) -> list[str]:
         """Return the sorted names of views that have a manifest."""
         try:
-            found = os.listdir(self.path)
+            entries = os.listdir(self.path)
         except OSError:
             return []
         return sorted(
             name.removesuffix(MANIFEST)
-            for name in found
+            for name in entries
             if name.endswith(MANIFEST) and not name.startswith(".")
         )
 
@@ -150,15 +150,15 @@ class Farm:
             manifest = model.loads(read_bytes(path), path)
         except (OSError, DocumentError):
             return None
-        mine = manifest.method == "own" or manifest.path == self.view(name)
-        return manifest if mine and manifest.name == name else None
+        is_in_place = manifest.method == "own" or manifest.path == self.view(name)
+        return manifest if is_in_place and manifest.name == name else None
 
     def manifests(self) -> list[Manifest]:
         """Return the valid manifests, the newest first."""
-        found = filter(None, map(self.manifest, self.names()))
-        return sorted(found, key=lambda one: (one.made, one.name), reverse=True)
+        valid = filter(None, map(self.manifest, self.names()))
+        return sorted(valid, key=lambda manifest: (manifest.made, manifest.name), reverse=True)
 
-    def keep(self, manifest: Manifest) -> None:
+    def store(self, manifest: Manifest) -> None:
         """Write a manifest.
 
         Raises:
@@ -172,50 +172,52 @@ class Farm:
         return f"{self.path}/{name}"
 
 
-def _way(path: str) -> Iterator[tuple[str, os.stat_result]]:
+def _path_components(path: str) -> Iterator[tuple[str, os.stat_result]]:
     """Yield every folder and link on the path to a folder, from / on.
 
     Raises:
         OSError: one is missing, or there are too many links.
     """
-    at, rest, links = "/", path.split("/"), 0
+    at, remaining, links = "/", path.split("/"), 0
     yield at, os.lstat(at)
-    while rest:
-        name = rest.pop(0)
+    while remaining:
+        name = remaining.pop(0)
         if name in ("", "."):
             continue
         before, at = at, os.path.dirname(at) if name == ".." else os.path.join(at, name)
-        found = os.lstat(at)
-        yield at, found
-        if stat.S_ISLNK(found.st_mode):
+        status = os.lstat(at)
+        yield at, status
+        if stat.S_ISLNK(status.st_mode):
             links += 1
             if links > LINK_LIMIT:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
             target = os.readlink(at)
             at = "/" if target.startswith("/") else before
-            rest = [*target.split("/"), *rest]
+            remaining = [*target.split("/"), *remaining]
 
 
 def changed(manifest: Manifest) -> list[tuple[Entry, str]]:
     """Return the changed or missing files of a view, each with a description."""
-    found = []
+    entries = []
     for entry in manifest.entries:
         try:
-            now = os.lstat(manifest.host_path(entry.path))
+            status = os.lstat(manifest.host_path(entry.path))
         except OSError as error:
-            found.append((entry, str(error.strerror).lower()))
+            entries.append((entry, str(error.strerror).lower()))
             continue
         # A copy on a tmpfs differs in each mount namespace that has this view.
         is_copy = manifest.method == "binds" and entry.held.ino != entry.source.ino
-        same = now.st_size == entry.held.size if is_copy else entry.is_kept(Identity.of(now))
-        if not stat.S_ISREG(now.st_mode) or not same:
-            found.append((entry, "changed in place"))
-    return found
+        is_unchanged = (
+            status.st_size == entry.held.size if is_copy else entry.is_kept(Identity.of(status))
+        )
+        if not stat.S_ISREG(status.st_mode) or not is_unchanged:
+            entries.append((entry, "changed in place"))
+    return entries
 
 
 def lost_links(manifest: Manifest) -> list[str]:
     """Return the links of a view that are missing or have another target."""
-    found = []
+    lost = []
     for link in manifest.links:
         try:
             target = os.readlink(manifest.host_path(link.path))
@@ -223,8 +225,8 @@ def lost_links(manifest: Manifest) -> list[str]:
             target = ""
         # A driver's own folder may have a link with another text to the same file.
         if target != link.target and not (manifest.method == "own" and target):
-            found.append(link.path)
-    return found
+            lost.append(link.path)
+    return lost
 
 
 def is_intact(manifest: Manifest) -> bool:

@@ -26,14 +26,14 @@ _LIBRARY_DIR = re.compile(r"/(?:usr/)?lib(?:32|64)?/(?:[a-z0-9_]+-linux-gnu[a-z0
 _DATA_DIR = re.compile(r"/(?:usr/(?:local/)?share|etc|usr/lib|lib)/")
 
 
-class Place(NamedTuple):
+class ViewFile(NamedTuple):
     """A file and its path in the view."""
 
     path: str
     file: DriverFile
 
 
-def places(files: Iterable[DriverFile]) -> list[Place]:
+def view_files(files: Iterable[DriverFile]) -> list[ViewFile]:
     """Return the files of a view, sorted by path; the paths are unique."""
     taken: dict[str, DriverFile] = {}
     for file in files:
@@ -43,7 +43,7 @@ def places(files: Iterable[DriverFile]) -> list[Place]:
         if path in taken and taken[path].host_path != file.host_path:
             path = "share" + file.container_path
         taken.setdefault(path, file)
-    return [Place(path, file) for path, file in sorted(taken.items())]
+    return [ViewFile(path, file) for path, file in sorted(taken.items())]
 
 
 def _path(file: DriverFile) -> str:
@@ -59,30 +59,30 @@ def _path(file: DriverFile) -> str:
     return "share/" + _DATA_DIR.sub("", file.container_path, count=1).lstrip("/")
 
 
-def links(held: Iterable[Place]) -> list[Link]:
+def links(view_files: Iterable[ViewFile]) -> list[Link]:
     """Return the links to make in a view, sorted; targets are relative."""
-    held = list(held)
-    files = {place.path for place in held}
-    found: dict[str, Link] = {}
-    for place in held:
-        for link in place.file.links:
-            made = _link(place, link)
-            if made is not None and made.path not in files:
-                found.setdefault(made.path, made)
-    return [found[path] for path in sorted(found)]
+    view_files = list(view_files)
+    files = {view_file.path for view_file in view_files}
+    by_path: dict[str, Link] = {}
+    for view_file in view_files:
+        for link in view_file.file.links:
+            in_view = _link(view_file, link)
+            if in_view is not None and in_view.path not in files:
+                by_path.setdefault(in_view.path, in_view)
+    return [by_path[path] for path in sorted(by_path)]
 
 
-def _link(place: Place, link: Link) -> Link | None:
+def _link(view_file: ViewFile, link: Link) -> Link | None:
     """Return a file's link as it is in the view, None if it would leave the view."""
-    folder = os.path.dirname(place.file.container_path)
+    folder = os.path.dirname(view_file.file.container_path)
     beside = os.path.relpath(link.path, folder)
-    path = os.path.normpath(os.path.join(os.path.dirname(place.path), beside))
-    aim = os.path.normpath(os.path.join(os.path.dirname(link.path), link.target))
-    known = _LIBRARY_DIR.match(link.path)
-    if path.startswith("..") and known and os.path.dirname(aim) == folder:
+    path = os.path.normpath(os.path.join(os.path.dirname(view_file.path), beside))
+    destination = os.path.normpath(os.path.join(os.path.dirname(link.path), link.target))
+    match = _LIBRARY_DIR.match(link.path)
+    if path.startswith("..") and match and os.path.dirname(destination) == folder:
         # A loader's link to a library in a folder of the driver's own (Debian).
-        path = f"{place.path.partition('/')[0]}/{link.path[known.end() :]}"
-        name = os.path.join(os.path.dirname(place.path), os.path.basename(aim))
+        path = f"{view_file.path.partition('/')[0]}/{link.path[match.end() :]}"
+        name = os.path.join(os.path.dirname(view_file.path), os.path.basename(destination))
         return Link(path=path, target=os.path.relpath(name, os.path.dirname(path)))
     target = os.path.normpath(os.path.join(os.path.dirname(path), link.target))
     if os.path.isabs(link.target) or path.startswith("..") or target.startswith(".."):

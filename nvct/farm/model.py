@@ -43,10 +43,10 @@ class Identity:
     mtime_ns: int
 
     @classmethod
-    def of(cls, found: stat_result) -> Identity:
+    def of(cls, status: stat_result) -> Identity:
         """Return the identity of a file."""
         return cls(
-            dev=found.st_dev, ino=found.st_ino, size=found.st_size, mtime_ns=found.st_mtime_ns
+            dev=status.st_dev, ino=status.st_ino, size=status.st_size, mtime_ns=status.st_mtime_ns
         )
 
 
@@ -74,13 +74,13 @@ class Entry:
         """Return whether the file changes while it is in use."""
         return LIVE in self.path
 
-    def is_kept(self, now: Identity) -> bool:
+    def is_kept(self, current: Identity) -> bool:
         """Return whether the view's file is unchanged.
 
         The device number is not compared: it may change at each boot.
         """
-        same = (now.ino, now.size) == (self.held.ino, self.held.size)
-        return same and (self.is_live or now.mtime_ns == self.held.mtime_ns)
+        is_same_file = (current.ino, current.size) == (self.held.ino, self.held.size)
+        return is_same_file and (self.is_live or current.mtime_ns == self.held.mtime_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +166,11 @@ def _check(manifest: Manifest) -> None:
     texts += [value for link in manifest.links for value in (link.path, link.target)]
     for entry in manifest.entries:
         texts += [entry.path, entry.digest, entry.file.host_path, entry.file.container_path]
-        numbers = [getattr(one, f.name) for one in (entry.source, entry.held) for f in fields(one)]
+        numbers = [
+            getattr(identity, f.name)
+            for identity in (entry.source, entry.held)
+            for f in fields(identity)
+        ]
         if any(type(number) is not int for number in numbers):
             raise ValueError(f"{entry.path} has an identity that is no number")
     if any(type(text) is not str for text in texts):

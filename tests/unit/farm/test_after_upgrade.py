@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def look(lab: FarmLab) -> Inventory:
-    return after_upgrade.look(lab.farm, lab.host.roots, lab.wanted, lab.find)
+    return after_upgrade.discover_or_view(lab.farm, lab.host.roots, lab.wanted, lab.find)
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the driver of the lab is for x86_64")

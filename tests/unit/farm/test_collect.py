@@ -133,7 +133,7 @@ def test_a_view_that_a_plan_names_stays(lab: FarmLab, processes: Processes) -> N
     plan = lab.host.write("own.plan", f'{{"farm": {{"view": "{old.path}"}}}}')
     os.utime(plan, (1, 1))
 
-    need = collect.needs(NEWER, [str(plan), "/nonexistent/own.plan"])
+    need = collect.read_needs(NEWER, [str(plan), "/nonexistent/own.plan"])
 
     assert collect.collect(farm(lab, processes), need) == []
 
@@ -143,8 +143,8 @@ def test_right_after_a_new_plan_nothing_goes(lab: FarmLab, processes: Processes)
     plan = lab.host.write("own.plan", "{}")
     at = plan.stat().st_mtime
 
-    young = collect.needs(NEWER, [str(plan)], now=at + PLAN_AGE_S - 1)
-    old_enough = collect.needs(NEWER, [str(plan)], now=at + PLAN_AGE_S + 1)
+    young = collect.read_needs(NEWER, [str(plan)], now=at + PLAN_AGE_S - 1)
+    old_enough = collect.read_needs(NEWER, [str(plan)], now=at + PLAN_AGE_S + 1)
 
     assert collect.collect(farm(lab, processes), young) == []
     assert names(collect.collect(farm(lab, processes), old_enough)) == [old.name]
@@ -216,7 +216,7 @@ def test_what_killed_builds_left_goes_too(lab: FarmLab, processes: Processes) ->
 
 def test_a_drivers_own_folder_is_never_removed(lab: FarmLab, processes: Processes) -> None:
     view = build(lab.farm, lab.find())
-    lab.farm.keep(type(view)(**{
+    lab.farm.store(type(view)(**{
         **{name: getattr(view, name) for name in view.__slots__},
         "method": "own", "path": str(lab.host.driver),
     }))  # fmt: skip

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from nvct.errors import HostError
-from nvct.farm.after_upgrade import look
+from nvct.farm.after_upgrade import discover_or_view
 from nvct.farm.build import build
 from nvct.farm.folder import Farm
 
@@ -109,9 +109,9 @@ def test_a_view_below_a_folder_that_everybody_may_change_does_not_stand_for_the_
     farm = Farm(path=f"{above}/between/farm")
     build(farm, lab.find())
     lab.install("999.1")
-    held = look(farm, lab.host.roots, lab.wanted, lab.find)
+    held = discover_or_view(farm, lab.host.roots, lab.wanted, lab.find)
     above.chmod(0o777)
 
     assert held.driver_version == lab.host.version
     with pytest.raises(HostError):
-        look(farm, lab.host.roots, lab.wanted, lab.find)
+        discover_or_view(farm, lab.host.roots, lab.wanted, lab.find)
