@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Annotations: those that a spec carries, and those that ask for devices (`cdi.k8s.io/…`).
+"""Annotations of a spec, and annotations that request devices (`cdi.k8s.io/…`).
 
 Cold. A request's key is `cdi.k8s.io/<plugin>_<device id>`, its value a comma-separated list of
-qualified device names. Rules as in the CDI library, which takes those for keys from Kubernetes.
+qualified device names. Rules as in the CDI library, which has those for keys from Kubernetes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _DOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII)
 
 
 def key(plugin: str, device_id: str) -> str:
-    """Return the key under which a device plugin asks for a device.
+    """Return the key by which a device plugin requests a device.
 
     Raises:
-        RequestError: plugin and device make no key, because of a character or their length.
+        RequestError: plugin and device id make no valid key: a character, or the length.
     """
     if not plugin or not device_id:
         raise RequestError(f"no annotation key without {'device id' if plugin else 'plugin'}")
@@ -41,10 +41,10 @@ def key(plugin: str, device_id: str) -> str:
 
 
 def value(devices: Iterable[str]) -> str:
-    """Return the value that asks for devices.
+    """Return the value that requests devices.
 
     Raises:
-        RequestError: one is no qualified name.
+        RequestError: a name is not a qualified name.
     """
     wanted = list(devices)
     for device in wanted:
@@ -53,10 +53,10 @@ def value(devices: Iterable[str]) -> str:
 
 
 def parse(annotations: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the keys that ask for devices, sorted, and the devices, each once.
+    """Return the keys that request devices, sorted, and the devices, each once.
 
     Raises:
-        RequestError: an element is no qualified name.
+        RequestError: an element is not a qualified name.
     """
     keys = sorted(one for one in annotations if one.startswith(PREFIX))
     devices: list[str] = []
@@ -76,7 +76,7 @@ def update(annotations: dict[str, str], plugin: str, device_id: str, devices: li
     """Add a request to a container's annotations.
 
     Raises:
-        RequestError: the request can not be written, or its key is taken.
+        RequestError: the request makes no valid annotation, or its key exists.
     """
     new = key(plugin, device_id)
     if new in annotations:
@@ -85,10 +85,10 @@ def update(annotations: dict[str, str], plugin: str, device_id: str, devices: li
 
 
 def check(annotations: Mapping[str, str]) -> None:
-    """Refuse annotations of a spec or device that Kubernetes would refuse.
+    """Check annotations of a spec or device by the rules of Kubernetes.
 
     Raises:
-        RequestError: a key is none, or all are too large together.
+        RequestError: a key is invalid, or the total size is too large.
     """
     total = 0
     for one, text in annotations.items():

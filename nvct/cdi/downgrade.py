@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CDI specs made readable for old engines: what needs a later version than theirs is left out.
+"""Lowers a CDI spec to the version of an old engine: removes fields of later versions.
 
-Cold. Only that is left out without which the devices still work; each loss is a sentence. What
-cannot be left out is an error that names it.
+Cold. Drops only fields that the devices can do without; each loss is a sentence. A field that the
+devices need is an error that names it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 BIND = ("bind", "rbind")
 
-# What can be done about a need that `versions.NEEDS` names by its reason, if not "lower the spec".
+# Hints for the reasons in `versions.NEEDS`; the others have the hint of `lower`.
 HINTS = {
     "a class with a dot": "choose another --class, and no coherent annotations",
     "a device name that begins with a digit": "choose --device-name-strategy uuid or type-index",
@@ -32,10 +32,10 @@ HINTS = {
 
 
 def check_version(version: str) -> str:
-    """Return a version that specs may be limited to, without a leading v.
+    """Return a version that a spec can have, without a leading v.
 
     Raises:
-        UsageError: there is none such, or no engine reads specs of it.
+        UsageError: the version is unknown, or no engine reads specs of it.
     """
     plain = version.removeprefix("v")
     if not versions.is_known(version) or versions.is_older(plain, versions.LOWEST):
@@ -48,11 +48,11 @@ def check_version(version: str) -> str:
 
 
 def lower(spec: Spec, maximum: str) -> tuple[Spec, list[str]]:
-    """Return a spec that needs no version above a maximum, and sentences about what that cost.
+    """Return a spec that needs no version above a maximum, and sentences about the losses.
 
     Raises:
-        UsageError: the maximum is no version.
-        CdiSpecError: it needs more, for something that it cannot do without.
+        UsageError: the maximum is not a version.
+        CdiSpecError: the devices need a field of a later version.
     """
     maximum = check_version(maximum)
     lost: list[str] = []
@@ -98,7 +98,7 @@ def _drop_annotations(spec: Json, lost: list[str]) -> Json:
 
 
 def _drop_host_paths(spec: Json, lost: list[str]) -> Json:
-    """Leave out the host paths that say what is so without them: nothing is lost."""
+    """Remove the host paths that are equal to the container paths; nothing is lost."""
     del lost
 
     def without(edits: Json) -> Json:
@@ -112,7 +112,7 @@ def _drop_host_paths(spec: Json, lost: list[str]) -> Json:
 
 
 def _drop_mount_types(spec: Json, lost: list[str]) -> Json:
-    """Leave out the type of bind mounts, which their options tell as well: nothing is lost."""
+    """Remove the type of bind mounts, which their options contain as well; nothing is lost."""
     del lost
 
     def without(edits: Json) -> Json:
@@ -131,10 +131,10 @@ def _is_bind(mount: Json) -> bool:
 
 
 def _each(spec: Json, change: Callable[[Json], Json]) -> Json:
-    """Return a spec with changed edits; those of a device may not be empty.
+    """Return a spec with changed edits; those of a device must not be empty.
 
     Raises:
-        CdiSpecError: a device has nothing left.
+        CdiSpecError: a device has no edits left.
     """
     after = {**spec, "devices": []}
     if "containerEdits" in spec:
@@ -150,8 +150,8 @@ def _each(spec: Json, change: Callable[[Json], Json]) -> Json:
     return after
 
 
-# What versions brought, latest first, and how to do without. netDevices and intelRdt are not here:
-# they are what a device is for.
+# The fields to drop, by the version that introduced them, latest first. netDevices and intelRdt
+# are not here: a device that has them needs them.
 DROPS: tuple[Callable[[Json, list[str]], Json], ...] = (
     _drop_gids,  # 0.7.0
     _drop_annotations,  # 0.6.0

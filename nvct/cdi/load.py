@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CDI spec files read: JSON or YAML, with a limit, without duplicate keys, and valid.
+"""Reads CDI spec files: JSON or YAML, of limited size, without duplicate keys, valid.
 
-Cold. Engines read both by one YAML 1.1 reader (go-yaml) that knows which members are strings; so
-an unquoted `name: 0` is the device "0", and `fileMode: 0660` is octal. The same here, except
-where such a reader would silently make another string of it (`name: on` a device "true",
-`name: 007` a device "7"): that is an error that asks for quotes.
+Cold. Engines read both with a YAML 1.1 parser (go-yaml) that has the type of each member, so an
+unquoted `name: 0` is the device "0", and `fileMode: 0660` is octal. This module does the same,
+with one exception: an unquoted string that go-yaml would change silently (`name: on` to "true",
+`name: 007` to "7") is an error that asks for quotes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nvct.linux.files import read_bytes
 
 try:
     from yaml import CSafeLoader as _Base
-except ImportError:  # PyYAML without libyaml: slower, the same
+except ImportError:  # PyYAML without libyaml: slower, otherwise the same
     from yaml import SafeLoader as _Base  # type: ignore[assignment]
 
 TYPE_CHECKING = False
@@ -35,7 +35,7 @@ EXTENSIONS = (".json", ".yaml", ".yml")
 SIZE_LIMIT = 16 << 20
 DEPTH_LIMIT = 32
 WHOLE_MAP = ["0", "0", "4294967295"]
-VALUE_LIMIT = 400_000  # YAML aliases can make few bytes into many values
+VALUE_LIMIT = 400_000  # YAML aliases can expand a few bytes to many values
 
 _PLAIN = "!plain"
 _NULL = re.compile(r"~|null|Null|NULL|")
@@ -52,11 +52,11 @@ def load_file(path: str, *, owned: bool = False) -> Spec:
 
     Args:
         path: of the file.
-        owned: refuse what is not root's or ours, or may be written by everybody: its mounts and
-            hooks would be somebody else's.
+        owned: refuse a file that belongs neither to root nor to this user, or that everybody may
+            write: another user could choose its mounts and hooks.
 
     Raises:
-        CdiSpecError: it cannot be read or is no valid spec; names the file and the place.
+        CdiSpecError: the file is unreadable or not a valid spec; names the file and the position.
     """
     try:
         data = read_bytes(path, SIZE_LIMIT, check=_check_owner if owned else None)
@@ -80,7 +80,7 @@ def _check_owner(path: str, found: os.stat_result) -> None:
 
 
 def _unmapped_root() -> set[int]:
-    """Return what the host's root looks like in a user namespace (rootless engines)."""
+    """Return the uid that stands for the host's root in a user namespace (rootless engines)."""
     try:
         if Path("/proc/self/uid_map").read_text(encoding="ascii").split() == WHOLE_MAP:
             return set()
@@ -93,7 +93,7 @@ def loads(data: bytes, *, source: str) -> Spec:
     """Return the spec in a file's content.
 
     Raises:
-        CdiSpecError: it is no valid spec; names the file and the place.
+        CdiSpecError: it is not a valid spec; names the file and the position.
     """
     return validate(parse(data, source=source), source=source)
 
@@ -101,11 +101,11 @@ def loads(data: bytes, *, source: str) -> Spec:
 def parse(data: bytes, *, source: str) -> object:
     """Return the document in a file's content, which need not be a valid spec.
 
-    JSON where it begins with a brace and is some, else YAML, whatever the file is called, as
-    engines do.
+    Content that begins with a brace and is JSON is read as JSON, all else as YAML, whatever the
+    file's name, as engines do.
 
     Raises:
-        CdiSpecError: it is neither, has a key twice, or is too deep or too large.
+        CdiSpecError: it is neither, has a duplicate key, or is too deep or too large.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -135,7 +135,7 @@ def _parse_json(text: str, source: str) -> object:
     try:
         return json.loads(text, object_pairs_hook=unique, parse_constant=_refuse_constant)
     except ValueError as error:
-        # YAML may begin with a brace too; the complaint is JSON's, which most such files are.
+        # YAML may begin with a brace too; the error is JSON's, as most such files are JSON.
         try:
             return _parse_yaml(text, source)
         except CdiSpecError:
@@ -160,13 +160,13 @@ def _parse_yaml(text: str, source: str) -> object:
 
 
 class _Plain(str):
-    """A YAML scalar without quotes: what it means depends on where it stands."""
+    """An unquoted YAML scalar; its type depends on its member."""
 
     __slots__ = ()
 
 
 class _Loader(_Base):
-    """Reads strings, `_Plain`s, lists and tables with unique keys, and nothing else."""
+    """Reads only strings, `_Plain` scalars, lists, and tables with unique keys."""
 
     yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  as in PyYAML
     yaml_constructors: ClassVar = {}
@@ -177,7 +177,7 @@ class _Loader(_Base):
         """Limit the depth: libyaml's binding recurses in C, and deep enough nesting crashes it.
 
         Raises:
-            yaml.MarkedYAMLError: too deep.
+            yaml.MarkedYAMLError: the nesting is too deep.
         """
         super().descend_resolver(current_node, current_index)
         self.depth += 1
@@ -185,14 +185,14 @@ class _Loader(_Base):
             raise yaml.MarkedYAMLError(problem="nested too deeply")
 
     def ascend_resolver(self) -> None:
-        """Note the end of a node."""
+        """Leave a level of nesting."""
         super().ascend_resolver()
         self.depth -= 1
 
 
 def _scalar(loader: _Loader, node: yaml.ScalarNode) -> str:
     text = str(loader.construct_scalar(node))
-    # libyaml's binding says style "" for plain scalars, the Python reader None.
+    # For plain scalars libyaml's binding has style "", the Python parser None.
     return text if node.style else _Plain(text)
 
 
@@ -225,7 +225,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
                     raise yaml.constructor.ConstructorError(
                         None, None, "<< merges too much", key_node.start_mark
                     )
-                merged = {**one, **merged}  # of several, the first one wins
+                merged = {**one, **merged}  # the first of several tables wins
             continue
         if key in found:
             raise yaml.constructor.ConstructorError(
@@ -253,14 +253,14 @@ _Loader.add_constructor(None, _unknown)
 
 
 class _Types:
-    """Gives unquoted scalars the type of their place in a CDI spec."""
+    """Converts unquoted scalars to the types of their members in a CDI spec."""
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.values = 0
 
     def convert(self, value: object, at: str, key: str, depth: int) -> object:
-        """Return a value with its types; `key` is the member that it belongs to."""
+        """Return a converted value; `key` is its member."""
         self.values += 1
         if self.values > VALUE_LIMIT or depth > DEPTH_LIMIT:
             raise CdiSpecError(f"{self.source} is nested too deeply or too large")
@@ -286,7 +286,7 @@ def _typed(text: _Plain, at: str, key: str) -> object:
     if key.lower() in spec_fields.FLAGS:
         return text.lower() == "true" if _FLAG.fullmatch(text) else str(text)
     if key == "annotations":
-        # Kubernetes' rule for annotations: strings, not what looks like them.
+        # Kubernetes' rule for annotations: they are strings, a boolean or number is an error.
         if _FLAG_WORD.fullmatch(text):
             return text.lower() in {"y", "yes", "on", "true"}
         return _integer(text) if _INTEGER.fullmatch(text) else str(text)
@@ -302,10 +302,10 @@ def _integer(text: str) -> int:
 
 
 def _unambiguous(text: str, at: str) -> str:
-    """Return the string that every reader makes of an unquoted scalar.
+    """Return an unquoted scalar as a string, if every parser reads it as that string.
 
     Raises:
-        CdiSpecError: they differ.
+        CdiSpecError: parsers differ.
     """
     looks_otherwise = (
         _FLAG_WORD.fullmatch(text)

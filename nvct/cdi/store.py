@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CDI specs written: the same spec gives the same bytes, in one step, with the lowest version.
+"""Writes CDI specs: atomically, deterministically, with the lowest cdiVersion.
 
-Cold. Members come in the order of `nvct.cdi.spec_fields`, array elements stay in theirs. In YAML
-every string that some reader could take for something else is quoted: a device "0", "0:1" or
-"1e3".
+Cold. Members have the order of `nvct.cdi.spec_fields`, array elements keep theirs. In YAML every
+string that a parser may read as another type is quoted: a device "0", "0:1" or "1e3".
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def check_format(name: str) -> str:
     """Return the name of a format in lower case.
 
     Raises:
-        UsageError: the format is none.
+        UsageError: the format is unknown.
     """
     if name.lower() not in FORMATS:
         raise UsageError(f"{name!r} is no format of a CDI spec", hint="yaml or json")
@@ -42,15 +41,15 @@ def check_format(name: str) -> str:
 
 
 def dumps(spec: Spec, format: str = "yaml", comment: str = "") -> bytes:  # noqa: A002  as the option
-    """Return a spec as a file's content; `cdiVersion` is the lowest that it needs.
+    """Return a spec as a file's content, with the lowest possible `cdiVersion`.
 
     Args:
-        spec: to write.
+        spec: the CDI spec.
         format: yaml or json.
-        comment: whole lines to put before YAML; JSON has no comments.
+        comment: whole lines before the YAML; JSON has no comments.
 
     Raises:
-        UsageError: the format is none.
+        UsageError: the format is unknown.
     """
     ordered = _ordered(spec)
     if format == "json":
@@ -60,20 +59,20 @@ def dumps(spec: Spec, format: str = "yaml", comment: str = "") -> bytes:  # noqa
 
 
 def save(spec: Spec, path: str, format: str | None = None, comment: str = "") -> str:  # noqa: A002
-    """Write a spec to a file, mode 0644, in one step; return the file's path.
+    """Write a spec to a file atomically, mode 0644; return the file's path.
 
     Args:
-        spec: checked before anything is written.
-        path: gets the ending .yaml or .json if it has none of these nor .yml: engines read no
-            other files. A pipe or a character device, as /dev/stdout may be, is written into.
-        format: yaml or json; by the path's ending if None, which is left as it is.
+        spec: validated before the file is written.
+        path: .yaml or .json is added if it has no extension that nvct reads: engines read no
+            other files. A pipe or character device, such as /dev/stdout, is written directly.
+        format: yaml or json; None means by the extension of the path, which then stays.
         comment: as in `dumps`.
 
     Raises:
-        CdiSpecError: it is no valid spec.
-        UsageError: the format is none.
+        CdiSpecError: the spec is invalid.
+        UsageError: the format is unknown.
         HostError: the file cannot be written.
-        UnsafePathError: no regular file is there.
+        UnsafePathError: the path is not a regular file.
     """
     if _is_stream(path):
         return _stream(spec, path, format or "yaml", comment)
@@ -84,7 +83,7 @@ def save(spec: Spec, path: str, format: str | None = None, comment: str = "") ->
     validate(_ordered(spec), source=path)
     try:
         os.makedirs(os.path.dirname(path) or ".", mode=FOLDER_MODE, exist_ok=True)
-        if not _holds(path, data):  # engines that watch the folder would read it all again
+        if not _holds(path, data):  # engines that watch the folder would read all files again
             write_atomic(path, data, mode=MODE)
     except OSError as error:
         raise _not_written(path, error) from error

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a document is a CDI spec that can be used: its form, and what engines check.
+"""Validates a document as a CDI spec: its fields, and the rules of engines.
 
-Cold. As the CDI library does when it loads a file, and what it means to do (annotations, which
-its v1.1.0 never looks at) or crashes on (a vendor of one letter). The JSON schema, `schema`, is
-stricter; it is for who writes specs, this is for who uses them.
+Cold. As the CDI library when it loads a file, with two additions: annotations, which its v1.1.0
+never checks, and a vendor of one letter, which crashes it. The JSON schema in `schema` is stricter
+and for authors of specs.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ CLOS_ID_LIMIT = 4096
 
 
 def validate(document: object, *, source: str) -> Spec:
-    """Return a document as a spec: members with their proper names, and no nulls.
+    """Return a document as a spec: members with their exact names, and no nulls.
 
     Args:
-        document: what a JSON or YAML file holds.
+        document: the content of a JSON or YAML file.
         source: the file, for messages.
 
     Raises:
-        CdiSpecError: it is none, or one that engines refuse; names the file and the place.
+        CdiSpecError: it is not a valid spec; names the file and the position.
     """
     at = f"{source}:"
     if document is None:
@@ -94,7 +94,7 @@ def _check_device(device: Device, at: str) -> None:
 
 
 def _is_empty(edits: ContainerEdits) -> bool:
-    """Whether nothing would happen; an intelRdt object counts even if it is empty."""
+    """Return whether edits change nothing; an intelRdt object counts even if it is empty."""
     return "intelRdt" not in edits and not any(edits.values())
 
 
@@ -161,7 +161,7 @@ def _check_net_devices(edits: ContainerEdits, at: str) -> None:
 
 
 def _check_rdt(rdt: IntelRdt, at: str) -> None:
-    """Refuse a class of service that cannot be the name of a directory in resctrl."""
+    """Check that a class of service can be the name of a directory in resctrl."""
     name = rdt.get("closID", "")
     if len(name.encode()) >= CLOS_ID_LIMIT or name in {".", ".."}:
         raise CdiSpecError(f"{at}.closID {shown(name)} is no name of a directory")
@@ -181,7 +181,7 @@ def _required(holder: Mapping[str, object], key: str, at: str) -> str:
 
 
 def _rule(check: Callable[..., object], value: object, at: str) -> None:
-    """Check by a rule that is also one for requests, and name the place in the file."""
+    """Apply a rule for requests; report a violation with the position in the file."""
     try:
         check(value)
     except RequestError as error:
