@@ -46,10 +46,10 @@ def value(devices: Iterable[str]) -> str:
     Raises:
         RequestError: a name is not a qualified name.
     """
-    wanted = list(devices)
-    for device in wanted:
+    device_names = list(devices)
+    for device in device_names:
         names.parse(device)
-    return ",".join(wanted)
+    return ",".join(device_names)
 
 
 def parse(annotations: Mapping[str, str]) -> tuple[list[str], list[str]]:
@@ -58,15 +58,15 @@ def parse(annotations: Mapping[str, str]) -> tuple[list[str], list[str]]:
     Raises:
         RequestError: an element is not a qualified name.
     """
-    keys = sorted(one for one in annotations if one.startswith(PREFIX))
+    keys = sorted(annotation for annotation in annotations if annotation.startswith(PREFIX))
     devices: list[str] = []
-    for one in keys:
-        for device in annotations[one].split(","):
+    for annotation in keys:
+        for device in annotations[annotation].split(","):
             try:
                 names.parse(device)
             except RequestError as error:
                 raise RequestError(
-                    f"annotation {one}: {error.message}", hint=error.hint
+                    f"annotation {annotation}: {error.message}", hint=error.hint
                 ) from error
             devices.append(device)
     return keys, list(dict.fromkeys(devices))
@@ -78,10 +78,10 @@ def update(annotations: dict[str, str], plugin: str, device_id: str, devices: li
     Raises:
         RequestError: the request makes no valid annotation, or its key exists.
     """
-    new = key(plugin, device_id)
-    if new in annotations:
-        raise RequestError(f"annotation {new} is already there: {shown(annotations[new])}")
-    annotations[new] = value(devices)
+    new_key = key(plugin, device_id)
+    if new_key in annotations:
+        raise RequestError(f"annotation {new_key} is already there: {shown(annotations[new_key])}")
+    annotations[new_key] = value(devices)
 
 
 def check(annotations: Mapping[str, str]) -> None:
@@ -91,24 +91,26 @@ def check(annotations: Mapping[str, str]) -> None:
         RequestError: a key is invalid, or the total size is too large.
     """
     total = 0
-    for one, text in annotations.items():
-        domain, slash, name = one.rpartition("/")
+    for full_key, text in annotations.items():
+        domain, slash, name = full_key.rpartition("/")
         if slash and (len(domain) > DOMAIN_LIMIT or not _DOMAIN.fullmatch(domain.lower())):
-            raise RequestError(f"annotation key {shown(one)} does not begin with a domain name")
-        _check_name(name, one)
-        total += len(one.encode()) + len(text.encode())
+            raise RequestError(
+                f"annotation key {shown(full_key)} does not begin with a domain name"
+            )
+        _check_name(name, full_key)
+        total += len(full_key.encode()) + len(text.encode())
     if total > TOTAL_LIMIT:
         raise RequestError(f"annotations are of {total} bytes, more than {TOTAL_LIMIT}")
 
 
-def _check_name(name: str, whole: str) -> None:
+def _check_name(name: str, full_key: str) -> None:
     if len(name) > NAME_LIMIT:
         raise RequestError(
-            f"annotation key {shown(whole)} has a name of {len(name)} characters",
+            f"annotation key {shown(full_key)} has a name of {len(name)} characters",
             hint=f"{NAME_LIMIT} are allowed",
         )
     if not _NAME.fullmatch(name):
         raise RequestError(
-            f"annotation key {shown(whole)} is malformed",
+            f"annotation key {shown(full_key)} is malformed",
             hint="letters, digits, and _ . - between them",
         )

@@ -77,7 +77,7 @@ class EffectiveSpec:
 
 def in_force(registry: Registry) -> list[EffectiveSpec]:
     """Return the spec files that engines use a device from, with these devices."""
-    found = []
+    effective = []
     for spec_file in registry.specs:
         kind = spec_file.spec["kind"]
         devices = tuple(
@@ -86,8 +86,8 @@ def in_force(registry: Registry) -> list[EffectiveSpec]:
             if registry.devices.get(qualified(kind, device["name"]), (None,))[0] is spec_file
         )
         if devices:
-            found.append(EffectiveSpec(file=spec_file, devices=devices))
-    return found
+            effective.append(EffectiveSpec(file=spec_file, devices=devices))
+    return effective
 
 
 def overlaps(registry: Registry) -> list[Drift]:

@@ -55,10 +55,10 @@ def lower(spec: Spec, maximum: str) -> tuple[Spec, list[str]]:
         CdiSpecError: the devices need a field of a later version.
     """
     maximum = check_version(maximum)
-    lost: list[str] = []
+    losses: list[str] = []
     for drop in DROPS:
         if versions.is_older(maximum, versions.minimum_version(spec)):
-            spec = cast("Spec", drop(cast("Json", spec), lost))
+            spec = cast("Spec", drop(cast("Json", spec), losses))
     needed, reason = versions.minimum(spec)
     if versions.is_older(maximum, needed):
         raise CdiSpecError(
@@ -66,63 +66,63 @@ def lower(spec: Spec, maximum: str) -> tuple[Spec, list[str]]:
             hint=HINTS.get(reason, "the devices do not work without it"),
         )
     spec = cast("Spec", {**spec, "cdiVersion": needed})
-    return spec, lost
+    return spec, losses
 
 
-def _drop_gids(spec: Json, lost: list[str]) -> Json:
+def _drop_gids(spec: Json, losses: list[str]) -> Json:
     gids: set[int] = set()
 
-    def without(edits: Json) -> Json:
+    def remove(edits: Json) -> Json:
         gids.update(edits.get("additionalGids", ()))
         return {key: value for key, value in edits.items() if key != "additionalGids"}
 
-    after = _each(spec, without)
+    changed = _each(spec, remove)
     if gids:
-        lost.append(
+        losses.append(
             f"containers do not get the groups {', '.join(map(str, sorted(gids)))}: "
             "users that are not root may be refused the nodes of these groups"
         )
-    return after
+    return changed
 
 
-def _drop_annotations(spec: Json, lost: list[str]) -> Json:
+def _drop_annotations(spec: Json, losses: list[str]) -> Json:
     holders = [spec, *spec["devices"]]
-    if any(one.get("annotations") for one in holders):
-        lost.append("annotations are left out")
-    after = {key: value for key, value in spec.items() if key != "annotations"}
-    after["devices"] = [
+    if any(holder.get("annotations") for holder in holders):
+        losses.append("annotations are left out")
+    changed = {key: value for key, value in spec.items() if key != "annotations"}
+    changed["devices"] = [
         {key: value for key, value in device.items() if key != "annotations"}
         for device in spec["devices"]
     ]
-    return after
+    return changed
 
 
-def _drop_host_paths(spec: Json, lost: list[str]) -> Json:
+def _drop_host_paths(spec: Json, losses: list[str]) -> Json:
     """Remove the host paths that are equal to the container paths; nothing is lost."""
-    del lost
+    del losses
 
-    def without(edits: Json) -> Json:
+    def remove(edits: Json) -> Json:
         nodes = [
             {k: v for k, v in node.items() if k != "hostPath" or v != node["path"]}
             for node in edits.get("deviceNodes", ())
         ]
         return {**edits, "deviceNodes": nodes} if nodes else edits
 
-    return _each(spec, without)
+    return _each(spec, remove)
 
 
-def _drop_mount_types(spec: Json, lost: list[str]) -> Json:
+def _drop_mount_types(spec: Json, losses: list[str]) -> Json:
     """Remove the type of bind mounts, which their options contain as well; nothing is lost."""
-    del lost
+    del losses
 
-    def without(edits: Json) -> Json:
+    def remove(edits: Json) -> Json:
         mounts = [
             {k: v for k, v in mount.items() if k != "type" or not _is_bind(mount)}
             for mount in edits.get("mounts", ())
         ]
         return {**edits, "mounts": mounts} if mounts else edits
 
-    return _each(spec, without)
+    return _each(spec, remove)
 
 
 def _is_bind(mount: Json) -> bool:
@@ -136,9 +136,9 @@ def _each(spec: Json, change: Callable[[Json], Json]) -> Json:
     Raises:
         CdiSpecError: a device has no edits left.
     """
-    after = {**spec, "devices": []}
+    changed = {**spec, "devices": []}
     if "containerEdits" in spec:
-        after["containerEdits"] = change(spec["containerEdits"])
+        changed["containerEdits"] = change(spec["containerEdits"])
     for device in spec["devices"]:
         edits = change(device["containerEdits"])
         if "intelRdt" not in edits and not any(edits.values()):
@@ -146,8 +146,8 @@ def _each(spec: Json, change: Callable[[Json], Json]) -> Json:
                 f"device {device['name']} has nothing left for so low a CDI version",
                 hint="choose a higher --cdi-version-max",
             )
-        after["devices"].append({**device, "containerEdits": edits})
-    return after
+        changed["devices"].append({**device, "containerEdits": edits})
+    return changed
 
 
 # The fields to drop, by the version that introduced them, latest first. netDevices and intelRdt

@@ -61,25 +61,25 @@ def oci_edits(edits: ContainerEdits, *, source: str) -> Edit:
 
 
 def _hook(hook: Hook) -> dict[str, Any]:
-    found: dict[str, Any] = {"path": hook["path"]}
+    oci_hook: dict[str, Any] = {"path": hook["path"]}
     if hook.get("args"):
-        found["args"] = list(hook["args"])
+        oci_hook["args"] = list(hook["args"])
     if hook.get("env"):
-        found["env"] = list(hook["env"])
+        oci_hook["env"] = list(hook["env"])
     if "timeout" in hook:
-        found["timeout"] = hook["timeout"]
-    return found
+        oci_hook["timeout"] = hook["timeout"]
+    return oci_hook
 
 
 def _mount(mount: Mount) -> dict[str, Any]:
     """Return the OCI mount, without a type if the spec gives none, as the CDI library does."""
-    found: dict[str, Any] = {"destination": mount["containerPath"]}
+    oci_mount: dict[str, Any] = {"destination": mount["containerPath"]}
     if mount.get("type"):
-        found["type"] = mount["type"]
-    found["source"] = mount["hostPath"]
+        oci_mount["type"] = mount["type"]
+    oci_mount["source"] = mount["hostPath"]
     if mount.get("options"):
-        found["options"] = list(mount["options"])
-    return found
+        oci_mount["options"] = list(mount["options"])
+    return oci_mount
 
 
 def _node(node: DeviceNode, source: str) -> OciNode:
@@ -107,11 +107,11 @@ def _filled(node: DeviceNode, host: str, source: str) -> tuple[dict[str, Any], i
     or another one (CDI library: "minimally specified").
     """
     kind = node.get("type", "")
-    complete = kind == "p" or bool(kind and node.get("major"))
-    there = _look(host, source, may_be_missing=complete)
-    host_kind = _kind(there.st_mode) if there else ""
-    rdev = there.st_rdev if there and host_kind in {"b", "c"} else None
-    if not complete:
+    is_complete = kind == "p" or bool(kind and node.get("major"))
+    status = _status(host, source, may_be_missing=is_complete)
+    host_kind = _kind(status.st_mode) if status else ""
+    rdev = status.st_rdev if status and host_kind in {"b", "c"} else None
+    if not is_complete:
         if not host_kind:
             raise CdiSpecError(f"{source}: {host} is no device node", hint="correct its hostPath")
         if kind and _plain(kind) != host_kind:
@@ -122,16 +122,16 @@ def _filled(node: DeviceNode, host: str, source: str) -> tuple[dict[str, Any], i
         entry["major"], entry["minor"] = node.get("major", 0), node.get("minor", 0)
         if not entry["major"] and rdev is not None:
             entry["major"], entry["minor"] = os.major(rdev), os.minor(rdev)
-        if not complete and rdev is not None:
+        if not is_complete and rdev is not None:
             _check_numbers(host, entry, rdev, source)
     if "fileMode" in node:
         entry["fileMode"] = node["fileMode"]
-    elif there and host_kind == _plain(kind):
-        entry["fileMode"] = stat.S_IMODE(there.st_mode)
+    elif status and host_kind == _plain(kind):
+        entry["fileMode"] = stat.S_IMODE(status.st_mode)
     return entry, rdev
 
 
-def _look(host: str, source: str, *, may_be_missing: bool) -> os.stat_result | None:
+def _status(host: str, source: str, *, may_be_missing: bool) -> os.stat_result | None:
     """Return the status of the host's node; a symbolic link is not followed."""
     try:
         return os.lstat(host)
@@ -139,8 +139,8 @@ def _look(host: str, source: str, *, may_be_missing: bool) -> os.stat_result | N
         if may_be_missing:
             return None
         missing = isinstance(error, FileNotFoundError)
-        what = "is missing" if missing else f"cannot be used: {error.strerror}"
-        raise HostError(f"{source}: device node {host} {what}", hint=REGENERATE) from error
+        problem = "is missing" if missing else f"cannot be used: {error.strerror}"
+        raise HostError(f"{source}: device node {host} {problem}", hint=REGENERATE) from error
 
 
 def _check_numbers(host: str, entry: dict[str, Any], rdev: int, source: str) -> None:

@@ -89,11 +89,11 @@ def parse(word: str) -> tuple[str, str]:
 
 def highest(engine: str, release: str) -> str:
     """Return the highest CDI version that a release of an engine reads, "" if it reads none."""
-    found = ""
+    highest_version = ""
     for since, version, _library in ENGINES[engine][1]:
         if _numbers(since) <= _numbers(release):
-            found = version
-    return found
+            highest_version = version
+    return highest_version
 
 
 def refusal(spec: Spec, engine: str, release: str) -> str:
@@ -115,24 +115,24 @@ def refusals(spec: Spec) -> list[str]:
     ]
 
 
-def is_passed_over(path: str) -> bool:
+def is_ignored(path: str) -> bool:
     """Return whether engines ignore a file because of its name: they do not read .yml."""
     return path.endswith(".yml")
 
 
 def _by_reason(spec: Spec, rows: tuple[tuple[str, str, str], ...]) -> dict[str, list[str]]:
     """Return a map from each reason to refuse a spec to the ranges of releases."""
-    found: dict[str, list[str]] = {}
+    ranges: dict[str, list[str]] = {}
     reasons = [_reason(spec, version) for _since, version, _library in rows]
     start = 0
-    for place, reason in enumerate(reasons):
-        if place + 1 < len(rows) and reasons[place + 1] == reason:
+    for row, reason in enumerate(reasons):
+        if row + 1 < len(rows) and reasons[row + 1] == reason:
             continue
         if reason:
-            after = rows[place + 1][0] if place + 1 < len(rows) else ""
-            found.setdefault(reason, []).append(_range(rows[start][0] if start else "", after))
-        start = place + 1
-    return found
+            after = rows[row + 1][0] if row + 1 < len(rows) else ""
+            ranges.setdefault(reason, []).append(_range(rows[start][0] if start else "", after))
+        start = row + 1
+    return ranges
 
 
 def _range(since: str, before: str) -> str:

@@ -69,12 +69,12 @@ def load_file(path: str, *, owned: bool = False) -> Spec:
     return loads(data, source=path)
 
 
-def _check_owner(path: str, found: os.stat_result) -> None:
-    mode = found.st_mode & 0o777
-    if found.st_uid in {0, os.geteuid(), *_unmapped_root()} and not mode & 0o002:
+def _check_owner(path: str, status: os.stat_result) -> None:
+    mode = status.st_mode & 0o777
+    if status.st_uid in {0, os.geteuid(), *_unmapped_root()} and not mode & 0o002:
         return
     raise CdiSpecError(
-        f"{path} belongs to uid {found.st_uid} with mode {mode:o}, so it is not used",
+        f"{path} belongs to uid {status.st_uid} with mode {mode:o}, so it is not used",
         hint="make it root's alone to write: chown root, chmod 644",
     )
 
@@ -121,16 +121,16 @@ def parse(data: bytes, *, source: str) -> object:
 
 def _parse_json(text: str, source: str) -> object:
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
+        table = dict(pairs)
+        if len(table) != len(pairs):
             count: dict[str, int] = {}
             for key, _ in pairs:
                 count[key] = count.get(key, 0) + 1
-            twice = next(key for key in count if count[key] > 1)
+            duplicate = next(key for key in count if count[key] > 1)
             raise CdiSpecError(
-                f"{source} has the key {spec_fields.shown(twice)} twice in one object"
+                f"{source} has the key {spec_fields.shown(duplicate)} twice in one object"
             )
-        return found
+        return table
 
     try:
         return json.loads(text, object_pairs_hook=unique, parse_constant=_refuse_constant)
@@ -151,9 +151,9 @@ def _parse_yaml(text: str, source: str) -> object:
         document = yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader with fewer types
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = f" in line {mark.line + 1}" if mark else ""
+        line = f" in line {mark.line + 1}" if mark else ""
         problem = error.problem or error.context or "malformed"
-        raise CdiSpecError(f"{source} is no YAML{where}: {problem}") from error
+        raise CdiSpecError(f"{source} is no YAML{line}: {problem}") from error
     except yaml.YAMLError as error:
         raise CdiSpecError(f"{source} is no YAML: {str(error).splitlines()[0]}") from error
     return _Types(source).convert(document, f"{source}:", "", 0)
@@ -205,7 +205,7 @@ def _sequence(loader: _Loader, node: yaml.SequenceNode) -> list[Any]:
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    table: dict[str, Any] = {}
     merged: dict[str, Any] = {}
     for key_node, value_node in node.value:
         if not isinstance(key_node, yaml.ScalarNode):
@@ -215,27 +215,27 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
         key = key_node.value
         value = loader.construct_object(value_node, deep=True)
         if key == "<<" and not key_node.style:
-            for one in value if isinstance(value, list) else [value]:
-                if not isinstance(one, dict):
+            for source in value if isinstance(value, list) else [value]:
+                if not isinstance(source, dict):
                     raise yaml.constructor.ConstructorError(
                         None, None, "<< merges a table", key_node.start_mark
                     )
-                loader.merged += len(one) + len(merged)
+                loader.merged += len(source) + len(merged)
                 if loader.merged > VALUE_LIMIT:
                     raise yaml.constructor.ConstructorError(
                         None, None, "<< merges too much", key_node.start_mark
                     )
-                merged = {**one, **merged}  # the first of several tables wins
+                merged = {**source, **merged}  # the first of several tables wins
             continue
-        if key in found:
+        if key in table:
             raise yaml.constructor.ConstructorError(
                 None,
                 None,
                 f"the key {spec_fields.shown(str(key))} is there twice",
                 key_node.start_mark,
             )
-        found[key] = value
-    return {**merged, **found}
+        table[key] = value
+    return {**merged, **table}
 
 
 def _unknown(loader: _Loader, node: yaml.Node) -> object:
@@ -267,13 +267,15 @@ class _Types:
         if isinstance(value, dict):
             inside = "annotations" if key == "annotations" else ""
             return {
-                name: self.convert(one, spec_fields.member(at, name), inside or name, depth + 1)
-                for name, one in value.items()
+                name: self.convert(
+                    element, spec_fields.member(at, name), inside or name, depth + 1
+                )
+                for name, element in value.items()
             }
         if isinstance(value, list):
             return [
-                self.convert(one, f"{at}[{index}]", key, depth + 1)
-                for index, one in enumerate(value)
+                self.convert(element, f"{at}[{index}]", key, depth + 1)
+                for index, element in enumerate(value)
             ]
         return _typed(value, at, key) if isinstance(value, _Plain) else value
 

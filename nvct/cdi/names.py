@@ -99,26 +99,26 @@ def check_device_name(device: str) -> None:
     _check_between("device name", device, DEVICE_BETWEEN)
 
 
-def _check_kind_part(what: str, text: str) -> None:
+def _check_kind_part(part: str, text: str) -> None:
     if not text or text[0] not in LETTERS or text[-1] not in ALPHANUMERIC:
         raise RequestError(
-            f"CDI {what} {_shown(text)} does not begin with a letter "
+            f"CDI {part} {_shown(text)} does not begin with a letter "
             "and end with a letter or digit",
             hint=HINT,
         )
     if len(text) == 1:
         raise RequestError(
-            f"CDI {what} {_shown(text)} is of one letter, which crashes Docker 28",
+            f"CDI {part} {_shown(text)} is of one letter, which crashes Docker 28",
             hint="choose a longer one",
         )
-    _check_between(what, text, KIND_BETWEEN)
+    _check_between(part, text, KIND_BETWEEN)
 
 
-def _check_between(what: str, text: str, between: str) -> None:
+def _check_between(part: str, text: str, between: str) -> None:
     for character in text:
         if character not in ALPHANUMERIC and character not in between:
             raise RequestError(
-                f"CDI {what} {_shown(text)} has the character {character!r}",
+                f"CDI {part} {_shown(text)} has the character {character!r}",
                 hint=f"letters, digits and {between} are allowed",
             )
 

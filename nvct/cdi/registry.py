@@ -83,7 +83,7 @@ def scan(dirs: Sequence[str]) -> Registry:
     registry = Registry()
     for priority, folder in enumerate(dirs):
         registry.inputs.append(folder)
-        found: list[SpecFile] = []
+        spec_files: list[SpecFile] = []
         for path in _spec_paths(folder, registry.errors):
             registry.inputs.append(path)
             try:
@@ -91,9 +91,9 @@ def scan(dirs: Sequence[str]) -> Registry:
             except NvctError as error:
                 registry.errors[path] = error
             else:
-                found.append(SpecFile(path=path, priority=priority, spec=spec))
-        registry.specs.extend(found)
-        _add_devices(registry, found)
+                spec_files.append(SpecFile(path=path, priority=priority, spec=spec))
+        registry.specs.extend(spec_files)
+        _add_devices(registry, spec_files)
     return registry
 
 
@@ -101,7 +101,7 @@ def _spec_paths(folder: str, errors: dict[str, NvctError]) -> list[str]:
     """Return the spec files directly in a folder, sorted by name."""
     try:
         with os.scandir(folder) as entries:
-            found = [
+            spec_paths = [
                 os.path.join(folder, entry.name)
                 for entry in entries
                 if entry.name.endswith(load.EXTENSIONS) and not _is_folder(entry)
@@ -114,7 +114,7 @@ def _spec_paths(folder: str, errors: dict[str, NvctError]) -> list[str]:
             hint="correct spec-dirs in config.toml or the folder's mode",
         )
         return []
-    return sorted(found)
+    return sorted(spec_paths)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -99,7 +99,10 @@ def texts(value: object, at: str) -> dict[str, str]:
     """
     if not isinstance(value, dict):
         raise CdiSpecError(f"{owner(at)} is {shown(value)}, not a table")
-    return {text(key, at): text(one, member(at, str(key))) for key, one in value.items()}
+    return {
+        text(key, at): text(member_value, member(at, str(key)))
+        for key, member_value in value.items()
+    }
 
 
 def table(fields: Mapping[str, Reader]) -> Reader:
@@ -109,19 +112,19 @@ def table(fields: Mapping[str, Reader]) -> Reader:
     def read(value: object, at: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise CdiSpecError(f"{owner(at)} is {shown(value)}, not a table")
-        found: dict[str, Any] = {}
-        for key, one in value.items():
+        members: dict[str, Any] = {}
+        for key, member_value in value.items():
             name = names.get(key.lower()) if isinstance(key, str) else None
             if name is None:
                 raise CdiSpecError(
                     f"{owner(at)} has the unknown field {shown(key)}",
                     hint="CDI 1.1 knows " + ", ".join(fields) if len(fields) < 8 else "",
                 )
-            if name in found:
+            if name in members:
                 raise CdiSpecError(f"{owner(at)} has {name} twice, in different spellings")
-            if one is not None:
-                found[name] = fields[name](one, member(at, name))
-        return found
+            if member_value is not None:
+                members[name] = fields[name](member_value, member(at, name))
+        return members
 
     return read
 

@@ -12,8 +12,7 @@ import os
 import stat
 from typing import Any
 
-from nvct.cdi import spec_fields as form
-from nvct.cdi import versions, yaml_writer
+from nvct.cdi import spec_fields, versions, yaml_writer
 from nvct.cdi.validate import validate
 from nvct.errors import DocumentError, HostError, UsageError
 from nvct.linux.files import read_bytes, write_atomic
@@ -92,8 +91,8 @@ def save(spec: Spec, path: str, format: str | None = None, comment: str = "") ->
 
 def _holds(path: str, data: bytes) -> bool:
     try:
-        found = os.stat(path)
-        return stat.S_IMODE(found.st_mode) == MODE and read_bytes(path) == data
+        status = os.stat(path)
+        return stat.S_IMODE(status.st_mode) == MODE and read_bytes(path) == data
     except (OSError, DocumentError):
         return False
 
@@ -106,8 +105,8 @@ def _is_stream(path: str) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 
-def _stream(spec: Spec, path: str, form: str, comment: str) -> str:
-    data = dumps(spec, form, comment)
+def _stream(spec: Spec, path: str, format_name: str, comment: str) -> str:
+    data = dumps(spec, format_name, comment)
     validate(_ordered(spec), source=path)
     try:
         with open(path, "wb") as file:
@@ -126,41 +125,43 @@ def _not_written(path: str, error: OSError) -> HostError:
 
 def _ordered(spec: Spec) -> dict[str, Any]:
     """Return the spec with its lowest version, members in order, unknown ones last, by name."""
-    edits = _order(form.EDITS)
-    found = _sorted(spec, _order(form.SPEC))
-    found["cdiVersion"] = versions.minimum_version(spec)
-    found = _sorted(found, _order(form.SPEC))
-    if "containerEdits" in found:
-        found["containerEdits"] = _edits(found["containerEdits"], edits)
-    found["devices"] = [_sorted(device, _order(form.DEVICE)) for device in found["devices"]]
-    for device in found["devices"]:
+    edits = _order(spec_fields.EDITS)
+    ordered = _sorted(spec, _order(spec_fields.SPEC))
+    ordered["cdiVersion"] = versions.minimum_version(spec)
+    ordered = _sorted(ordered, _order(spec_fields.SPEC))
+    if "containerEdits" in ordered:
+        ordered["containerEdits"] = _edits(ordered["containerEdits"], edits)
+    ordered["devices"] = [
+        _sorted(device, _order(spec_fields.DEVICE)) for device in ordered["devices"]
+    ]
+    for device in ordered["devices"]:
         if "containerEdits" in device:
             device["containerEdits"] = _edits(device["containerEdits"], edits)
-    return found
+    return ordered
 
 
 def _edits(edits: Mapping[str, Any], order: dict[str, int]) -> dict[str, Any]:
-    found = _sorted(edits, order)
+    ordered = _sorted(edits, order)
     for key, fields in (
-        ("deviceNodes", form.DEVICE_NODE),
-        ("netDevices", form.NET_DEVICE),
-        ("hooks", form.HOOK),
-        ("mounts", form.MOUNT),
+        ("deviceNodes", spec_fields.DEVICE_NODE),
+        ("netDevices", spec_fields.NET_DEVICE),
+        ("hooks", spec_fields.HOOK),
+        ("mounts", spec_fields.MOUNT),
     ):
-        if key in found:
-            found[key] = [_sorted(one, _order(fields)) for one in found[key]]
-    if "intelRdt" in found:
-        found["intelRdt"] = _sorted(found["intelRdt"], _order(form.INTEL_RDT))
-    return found
+        if key in ordered:
+            ordered[key] = [_sorted(entry, _order(fields)) for entry in ordered[key]]
+    if "intelRdt" in ordered:
+        ordered["intelRdt"] = _sorted(ordered["intelRdt"], _order(spec_fields.INTEL_RDT))
+    return ordered
 
 
 def _order(fields: Mapping[str, object]) -> dict[str, int]:
-    return {name: place for place, name in enumerate(fields)}
+    return {name: index for index, name in enumerate(fields)}
 
 
 def _sorted(table: Mapping[str, Any], order: dict[str, int]) -> dict[str, Any]:
     keys = sorted(table, key=lambda key: (order.get(key, len(order)), key))
-    found = {key: table[key] for key in keys}
-    if "annotations" in found:
-        found["annotations"] = dict(sorted(found["annotations"].items()))
-    return found
+    ordered = {key: table[key] for key in keys}
+    if "annotations" in ordered:
+        ordered["annotations"] = dict(sorted(ordered["annotations"].items()))
+    return ordered

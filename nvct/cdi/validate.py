@@ -49,7 +49,7 @@ def validate(document: object, *, source: str) -> Spec:
     spec = cast("Spec", spec_fields.read_spec(document, at))
     _check_version(spec, at)
     kind = _required(spec, "kind", at)
-    _rule(names.parse_kind, kind, member(at, "kind"))
+    _apply_rule(names.parse_kind, kind, member(at, "kind"))
     _check_annotations(spec, at)
     _check_devices(spec, at)
     _check_edits(spec.get("containerEdits", {}), member(at, "containerEdits"))
@@ -76,13 +76,13 @@ def _check_devices(spec: Spec, at: str) -> None:
         raise CdiSpecError(f"{owner(at)} has no devices", hint="a spec defines at least one")
     seen: set[str] = set()
     for index, device in enumerate(spec["devices"]):
-        place = f"{member(at, 'devices')}[{index}]"
-        name = _required(device, "name", place)
-        _rule(names.check_device_name, name, member(place, "name"))
+        position = f"{member(at, 'devices')}[{index}]"
+        name = _required(device, "name", position)
+        _apply_rule(names.check_device_name, name, member(position, "name"))
         if name in seen:
-            raise CdiSpecError(f"{place} is the second device named {shown(name)}")
+            raise CdiSpecError(f"{position} is the second device named {shown(name)}")
         seen.add(name)
-        _check_device(device, place)
+        _check_device(device, position)
 
 
 def _check_device(device: Device, at: str) -> None:
@@ -152,11 +152,11 @@ def _check_net_devices(edits: ContainerEdits, at: str) -> None:
     hosts: set[str] = set()
     inside: set[str] = set()
     for index, device in enumerate(edits.get("netDevices", ())):
-        place = f"{at}[{index}]"
+        position = f"{at}[{index}]"
         for key, seen in (("hostInterfaceName", hosts), ("name", inside)):
-            name = _required(device, key, place)
+            name = _required(device, key, position)
             if name in seen:
-                raise CdiSpecError(f"{place}.{key} is {shown(name)}, which is there already")
+                raise CdiSpecError(f"{position}.{key} is {shown(name)}, which is there already")
             seen.add(name)
 
 
@@ -170,17 +170,17 @@ def _check_rdt(rdt: IntelRdt, at: str) -> None:
 
 
 def _check_annotations(holder: Spec | Device, at: str) -> None:
-    _rule(annotation_rules.check, holder.get("annotations", {}), member(at, "annotations"))
+    _apply_rule(annotation_rules.check, holder.get("annotations", {}), member(at, "annotations"))
 
 
 def _required(holder: Mapping[str, object], key: str, at: str) -> str:
-    found = holder.get(key)
-    if not isinstance(found, str) or not found:
+    value = holder.get(key)
+    if not isinstance(value, str) or not value:
         raise CdiSpecError(f"{owner(at)} has no {key}", hint=f"{key} is required")
-    return found
+    return value
 
 
-def _rule(check: Callable[..., object], value: object, at: str) -> None:
+def _apply_rule(check: Callable[..., object], value: object, at: str) -> None:
     """Apply a rule for requests; report a violation with the position in the file."""
     try:
         check(value)

@@ -71,7 +71,7 @@ def _has_gids(spec: Spec) -> bool:
 
 
 def _has_annotations(spec: Spec) -> bool:
-    return any(one.get("annotations") for one in (spec, *spec["devices"]))
+    return any(holder.get("annotations") for holder in (spec, *spec["devices"]))
 
 
 def _has_dotted_class(spec: Spec) -> bool:

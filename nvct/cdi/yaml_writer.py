@@ -40,15 +40,15 @@ def string(text: str) -> str:
     return f'"{"".join(map(_character, text))}"'
 
 
-def _character(one: str) -> str:
-    if one in _ESCAPES:
-        return _ESCAPES[one]
-    if " " <= one <= "~":
-        return one
-    code = ord(one)
+def _character(character: str) -> str:
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    if " " <= character <= "~":
+        return character
+    code = ord(character)
     # U+FEFF is a byte order mark, U+2028 a line break: only printable characters are plain.
-    if one.isprintable() and 0xA0 <= code < 0xD800:
-        return one
+    if character.isprintable() and 0xA0 <= code < 0xD800:
+        return character
     return (
         f"\\x{code:02X}"
         if code < 0x100

@@ -239,10 +239,9 @@ def properties_plan(config_path: str, run_dir: str) -> Plan:
         name: {key: value for key, value in asdict(gpu).items() if value}
         for name, gpu in by_name(inventory, properties).items()
     }
-    document = {**plan, "gpus": gpus}
-    made = cast("Plan", document)
-    refresh.store_plan(made, PROPERTIES + paths.PLAN_SUFFIX, run_dir)
-    return made
+    plan = cast("Plan", {**plan, "gpus": gpus})
+    refresh.store_plan(plan, PROPERTIES + paths.PLAN_SUFFIX, run_dir)
+    return plan
 
 
 def by_name(

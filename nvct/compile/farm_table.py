@@ -163,8 +163,8 @@ class _View:
         path = file.host_path.removeprefix(self.root)
         folder = os.path.dirname(path)
         beside = [link for link in self.names(path) if os.path.dirname(link) == folder]
-        for found in beside or [path]:
-            yield [os.path.basename(found), found]
+        for link_or_file in beside or [path]:
+            yield [os.path.basename(link_or_file), link_or_file]
 
     def links(self, file: DriverFile, capability: str) -> Iterator[list[str]]:
         """Yield the links that a container with a capability needs outside of the view."""

@@ -153,9 +153,9 @@ def own_options(settings: Config, *, csv_all: bool = False) -> DiscoveryOptions:
     Unknown feature flags have no effect, as in nvidia-container-toolkit; the shim's log warns of
     them.
     """
-    known, _ = flags.parse(settings.jit_feature_flags)
+    known_flags, _ = flags.parse(settings.jit_feature_flags)
     return DiscoveryOptions(
-        flags=known,
+        flags=known_flags,
         compat32=True,  # for containers that request compat32
         csv_all=csv_all,
         csv_folder=settings.csv_mount_spec_path,

@@ -87,9 +87,9 @@ def _is_partial_spec(path: str) -> bool:
         return False
 
 
-def _refusal(path: str, what: str) -> HostError:
+def _refusal(path: str, description: str) -> HostError:
     return HostError(
-        f"{path} is {what}; it stays",
+        f"{path} is {description}; it stays",
         hint="move it away, or set NVIDIA_CTK_CDI_OUTPUT_FILE_PATH",
     )
 

@@ -199,5 +199,5 @@ def _text(error: NvctError) -> str:
     return f"{error.message}; {error.hint}" if error.hint else error.message
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

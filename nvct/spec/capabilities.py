@@ -58,14 +58,14 @@ def parse(words: Iterable[str]) -> frozenset[Capability]:
     Raises:
         UsageError: a word is not a capability.
     """
-    found = [word.strip() for part in words for word in part.split(",") if word.strip()]
-    for word in found:
+    requested = [word.strip() for part in words for word in part.split(",") if word.strip()]
+    for word in requested:
         if word != "all" and word not in NAMES:
             raise UsageError(
                 f"capability {word!r} is unknown", hint=f"use all, or of {' '.join(NAMES)}"
             )
-    named = frozenset(cast("Capability", word) for word in found if word != "all")
-    return named | DEFAULT if "all" in found or not found else named
+    named = frozenset(cast("Capability", word) for word in requested if word != "all")
+    return named | DEFAULT if "all" in requested or not requested else named
 
 
 def restrict(inventory: Inventory, requested: Iterable[Capability]) -> Inventory:

@@ -45,9 +45,9 @@ def split(spec: Spec) -> dict[str, Spec]:
 
 def _plain(device: Device) -> Device:
     """Return a device without the annotation."""
-    kept = {k: v for k, v in device.get("annotations", {}).items() if k != COHERENT_KEY}
+    annotations = {k: v for k, v in device.get("annotations", {}).items() if k != COHERENT_KEY}
     rest = {key: value for key, value in device.items() if key != "annotations"}
-    return cast("Device", {**rest, **({"annotations": kept} if kept else {})})
+    return cast("Device", {**rest, **({"annotations": annotations} if annotations else {})})
 
 
 def _all(devices: Sequence[Device]) -> Device:
@@ -55,7 +55,7 @@ def _all(devices: Sequence[Device]) -> Device:
     return cast("Device", {"name": "all", "containerEdits": transform.tidy(edits, {})})
 
 
-def _spec(whole: Spec, kind: str, devices: list[Device]) -> Spec:
-    spec = cast("Spec", {**whole, "kind": kind, "devices": devices})
+def _spec(original: Spec, kind: str, devices: list[Device]) -> Spec:
+    spec = cast("Spec", {**original, "kind": kind, "devices": devices})
     spec["cdiVersion"] = minimum_version(spec)
     return spec

@@ -127,9 +127,9 @@ def _parts(spec: EffectiveSpec, host: HostState) -> Iterator[Drift]:
     identities = origin.files if origin else {}
     for edits, devices in spec.edits():
         parts = (
-            *((_mount(one, identities), one["hostPath"]) for one in edits.get("mounts", ())),
-            *((_node(one, host.stat_node), _host(one)) for one in edits.get("deviceNodes", ())),
-            *((_hook(one), one["path"]) for one in edits.get("hooks", ())),
+            *((_mount(mount, identities), mount["hostPath"]) for mount in edits.get("mounts", ())),
+            *((_node(node, host.stat_node), _host(node)) for node in edits.get("deviceNodes", ())),
+            *((_hook(hook), hook["path"]) for hook in edits.get("hooks", ())),
         )
         for problem, path in parts:
             if problem:

@@ -95,9 +95,9 @@ def select_named(inventory: Inventory, ids: Sequence[str]) -> list[NamedDevice]:
         name = word.removeprefix("channel") if inventory.mode == "imex" else word
         matches = [d.name for d in inventory.devices if name in (d.name, d.uuid)]
         if not name or not matches:
-            have = ", ".join(device.name for device in inventory.devices)
+            listed = ", ".join(device.name for device in inventory.devices)
             raise UnknownDeviceError(
-                f"no device {word!r} in mode {inventory.mode}", hint=f"there are: {have}"[:88]
+                f"no device {word!r} in mode {inventory.mode}", hint=f"there are: {listed}"[:88]
             )
         chosen.update(matches)
     return [device for device in inventory.devices if device.name in chosen]
