@@ -55,7 +55,7 @@ def _remake_the_others(config: str, folder: str) -> None:
     """Compile again what containers have asked for besides GPUs."""
     from nvct.compile import extras
 
-    for word, made, error in extras.recompile(config, folder):
+    for word, made, error in extras.rebuild(config, folder):
         if made is not None:
             click.echo(f"{word}: {len(made['devices'])} device names")
         else:

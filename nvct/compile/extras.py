@@ -75,9 +75,7 @@ def mode_plan(mode: str, config_path: str, run_dir: str) -> Plan:
     problems: list[str] = []
     host_values: dict[str, str] = {}
     if mode == MIG:
-        inventory, driver = spec_fingerprints.discover_with_fingerprints(
-            roots, lambda: live_host.discover(settings)
-        )
+        inventory, driver = spec_fingerprints.discover(roots, lambda: live_host.discover(settings))
         facts += driver
         spec = _mig_spec(settings, roots, inventory, problems)
         # If no GPU is left, the plan of the GPUs cannot be made: an error of its own.
@@ -104,24 +102,22 @@ def _mode_spec(
     settings: Config,
     roots: Roots,
     options: generate.Options,
-    host_values: dict[str, str],
+    values: dict[str, str],
 ) -> Spec:
     """Return the spec of a mode; for IMEX, also store the major number of all channels."""
     if mode == "imex" and imex.FOLDER in procfs.majors(roots):
-        host_values["major"] = str(procfs.majors(roots)[imex.FOLDER])
+        values["major"] = str(procfs.majors(roots)[imex.FOLDER])
     try:
         return generate.generate(live_host.discover(settings, mode=mode), options)
     except HostError:
-        if "major" not in host_values:
+        if "major" not in values:
             raise
     # Channels need no node on the host: a permitted container gets a node of that number.
     spec = {"cdiVersion": "0.5.0", "kind": IMEX_KIND, "devices": [], "containerEdits": {}}
     return cast("Spec", spec)
 
 
-def recompile(
-    config_path: str, run_dir: str
-) -> Iterator[tuple[str, Plan | None, NvctError | None]]:
+def rebuild(config_path: str, run_dir: str) -> Iterator[tuple[str, Plan | None, NvctError | None]]:
     """Compile the stored plans again, except the registry's and the usual own plan.
 
     Yields each plan's word with the plan, or with the error if the host no longer has its devices;
@@ -156,12 +152,10 @@ def _fingerprints(mode: str, roots: Roots) -> list[Fact]:
     ]
     mode_files = {str(gate): files.files for gate, files in feature_modes.FEATURE_MODES.items()}
     for file_kind, path, _ in mode_files.get(mode, ()):
-        for host_path in feature_modes.candidate_paths(roots, path):
+        for file in feature_modes.candidate_paths(roots, path):
             # A directory's times change with its content; only its existence matters.
             is_folder = file_kind == "directory"
-            taken.append(
-                take("prefix", host_path) if is_folder else take_file(host_path, time.time_ns())
-            )
+            taken.append(take("prefix", file) if is_folder else take_file(file, time.time_ns()))
     return taken
 
 
@@ -224,7 +218,7 @@ def properties_plan(config_path: str, run_dir: str) -> Plan:
     """
     facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)
-    inventory, driver = spec_fingerprints.discover_with_fingerprints(
+    inventory, driver = spec_fingerprints.discover(
         live_host.roots_of(settings), lambda: live_host.discover(settings)
     )
     library = libraries.host_path_of(inventory.files, "libnvidia-ml.so")

@@ -20,8 +20,7 @@ container, the others are those of NVIDIA_DRIVER_CAPABILITIES; an entry may occu
      "staged": bool}                each file is a mount of its own below the view
 
 - `path` is relative to the view, e.g. "lib64/libcuda.so.1": the container has it relative to the
-  view's mount point. `name` is the name that the linker looks up: the SONAME, or a development
-  link.
+  view's mount point. `name` is the linker's: the SONAME, or a development link.
 - `where` is an absolute path in the container ("/usr/bin/nvidia-smi"), or begins with "LIBDIR/"
   ("LIBDIR/gbm/nvidia-drm_gbm.so"): the image's folder for libraries of this machine; or with
   "LIBDIR32/": that for 32-bit ones. Every name of a library has a link there, because compilers,

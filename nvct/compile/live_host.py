@@ -19,6 +19,7 @@ from nvct.host import flags, modes, platform
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu import nodes
 from nvct.host.roots import Roots, join
+from nvct.linux import device_nodes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,11 +69,7 @@ def roots_of(settings: Config) -> Roots:
 
 def stat_node(settings: Config) -> StatNode:
     """Return the stat function of device nodes; some trees have plain files as nodes."""
-    return (
-        nodes.named_nodes(roots_of(settings))
-        if settings.plain_nodes
-        else DiscoveryOptions().stat_node
-    )
+    return nodes.named_nodes(roots_of(settings)) if settings.plain_nodes else device_nodes.node
 
 
 def discover(
@@ -150,8 +147,7 @@ def without_csv(settings: Config, error: HostError) -> Inventory:
 def own_options(settings: Config, *, csv_all: bool = False) -> DiscoveryOptions:
     """Return the discovery options that config.toml sets for the shim.
 
-    Unknown feature flags have no effect, as in nvidia-container-toolkit; the shim's log warns of
-    them.
+    Unknown feature flags have no effect; the shim's log warns of them.
     """
     known_flags, _ = flags.parse(settings.jit_feature_flags)
     return DiscoveryOptions(

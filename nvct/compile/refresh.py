@@ -89,17 +89,15 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
     facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)
     roots = live_host.roots_of(settings)
-    discovery_options, mode = (
+    discovery, mode = (
         live_host.own_options(settings, csv_all=which == OWN_CSV_ALL),
         live_host.own_mode(settings),
     )
     if which == OWN_NONE:
-        discovery_options = replace(discovery_options, nvml=None)
-    facts += live_host.own_fingerprints(settings, discovery_options, mode)
-    inventory, driver = spec_fingerprints.discover_with_fingerprints(
-        roots, _finder(settings, discovery_options, mode)
-    )
-    spec_options = _options(settings, discovery_options, which)
+        discovery = replace(discovery, nvml=None)
+    facts += live_host.own_fingerprints(settings, discovery, mode)
+    inventory, driver = spec_fingerprints.discover(roots, _finder(settings, discovery, mode))
+    spec_options = _options(settings, discovery, which)
     own = parts.in_parts(inventory, spec_options)
     spec_path = f"{run_dir}/{paths.OWN_SPEC}"
     plan = compiler.compile_own(own, spec_path, config_path, settings.proc_root)

@@ -117,16 +117,14 @@ def farm(settings: Config, run_dir: str) -> Part:
     loaded = procfs.driver_version(live_host.roots_of(settings))
     try:
         need = collect.read_needs(loaded, [f"{run_dir}/{paths.OWN_PLAN}"])
-        statuses = collect.statuses(farm_plan.farm_of(settings), need, strict=False)
+        views = collect.statuses(farm_plan.farm_of(settings), need, strict=False)
     except (NvctError, OSError) as error:
         return _part("farm", "attention", [f"layout {settings.layout}: {error}"])
     chosen = farm_plan.describe_layout(settings, _table(run_dir))
-    if not statuses:
+    if not views:
         return _part("farm", "absent", [f"{chosen}; no view of the driver"])
-    problems = [
-        f"{status.manifest.name}: {text}" for status in statuses for text in status.problems
-    ]
-    lines = [f"{chosen}; {_count(len(statuses), 'view')} of the driver", *problems]
+    problems = [f"{view.manifest.name}: {text}" for view in views for text in view.problems]
+    lines = [f"{chosen}; {_count(len(views), 'view')} of the driver", *problems]
     return _part("farm", "attention" if problems else "ok", lines)
 
 

@@ -202,9 +202,7 @@ def _make(farm: Farm, job: _Job, allowed: Sequence[Method]) -> Manifest:
     reasons = []
     for method in allowed:
         try:
-            return (
-                _in_own_folder(farm, job) if method == "own" else _in_temporary(farm, job, method)
-            )
+            return _in_place(farm, job) if method == "own" else _in_temporary(farm, job, method)
         except RefusedError as reason:
             reasons.append(f"{method}: {reason}")
         except OSError as error:
@@ -219,7 +217,7 @@ def _make(farm: Farm, job: _Job, allowed: Sequence[Method]) -> Manifest:
     )
 
 
-def _in_own_folder(farm: Farm, job: _Job) -> Manifest:
+def _in_place(farm: Farm, job: _Job) -> Manifest:
     if job.origins:
         raise RefusedError("the files are those of another view")
     methods.in_own_folder(farm, job.root, job.content)

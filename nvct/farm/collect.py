@@ -103,14 +103,16 @@ def statuses(farm: Farm, need: Needs, *, strict: bool = True) -> list[Status]:
     return [_status(manifest, need, users.get(manifest.name, 0)) for manifest in manifests]
 
 
+def _problems(manifest: Manifest) -> list[str]:
+    """Return a sentence for each changed or missing file or link of a view."""
+    path_of = manifest.host_path
+    changed = (f"{path_of(entry.path)}: {text}" for entry, text in folder.changed(manifest))
+    lost = (f"{path_of(path)}: the link is missing" for path in folder.lost_links(manifest))
+    return [*changed, *lost]
+
+
 def _status(manifest: Manifest, need: Needs, users: int) -> Status:
-    problems = [
-        f"{manifest.host_path(entry.path)}: {description}"
-        for entry, description in folder.changed(manifest)
-    ]
-    problems += [
-        f"{manifest.host_path(path)}: the link is missing" for path in folder.lost_links(manifest)
-    ]
+    problems = _problems(manifest)
     absent = is_absent(manifest)
     return Status(
         manifest=manifest,
@@ -233,15 +235,7 @@ def verify(farm: Farm, names: Sequence[str] = ()) -> list[tuple[Manifest, list[s
         if is_absent(manifest):
             results.append((manifest, []))
             continue
-        problems = [
-            f"{manifest.host_path(entry.path)}: {description}"
-            for entry, description in folder.changed(manifest)
-        ]
-        problems += [
-            f"{manifest.host_path(path)}: the link is missing"
-            for path in folder.lost_links(manifest)
-        ]
-        results.append((manifest, problems or _by_content(farm, manifest)))
+        results.append((manifest, _problems(manifest) or _by_content(farm, manifest)))
     return results
 
 

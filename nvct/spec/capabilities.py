@@ -40,7 +40,7 @@ IMPLIED: dict[Capability, Capability] = {"video": "compute", "display": "graphic
 EXPLICIT_KINDS = ("binary", "socket")
 
 
-class _Requested(NamedTuple):
+class _Request(NamedTuple):
     """The requested capabilities, and the same with the capabilities that they imply."""
 
     named: frozenset[Capability]
@@ -92,8 +92,7 @@ def files_by_capability(
 ) -> dict[Capability, tuple[DriverFile, ...]]:
     """Return the files that each capability except compat32 adds to those under "".
 
-    A file may occur under several. `also` names capabilities that are requested together with
-    each one.
+    A file may occur under several. `also` is requested together with each of them.
     """
     base = files_of(files, also)
     shares: dict[Capability, tuple[DriverFile, ...]] = {"": base}
@@ -102,11 +101,9 @@ def files_by_capability(
     return shares
 
 
-def files_of(
-    files: Sequence[DriverFile], requested: Iterable[Capability]
-) -> tuple[DriverFile, ...]:
+def files_of(files: Sequence[DriverFile], names: Iterable[Capability]) -> tuple[DriverFile, ...]:
     """Return the files that these capabilities need, and those that every container gets."""
-    return _files(files, _rule(requested), {})
+    return _files(files, _rule(names), {})
 
 
 def nodes_by_capability(
@@ -120,39 +117,39 @@ def nodes_by_capability(
     return shares
 
 
-def _rule(names: Iterable[Capability]) -> _Requested:
+def _rule(names: Iterable[Capability]) -> _Request:
     named = frozenset(names)
-    return _Requested(named, named | {IMPLIED[name] for name in named if name in IMPLIED})
+    return _Request(named, named | {IMPLIED[name] for name in named if name in IMPLIED})
 
 
 def _files(
-    files: Sequence[DriverFile], requested: _Requested, removed: dict[str, LeftOut]
+    files: Sequence[DriverFile], request: _Request, removed: dict[str, LeftOut]
 ) -> tuple[DriverFile, ...]:
-    kept = {file.host_path for file in files if _is_kept(file, requested)}
+    kept = {file.host_path for file in files if _is_kept(file, request)}
     for compat in (False, True):
         kept |= _linked([f for f in files if (f.capability == "compat32") is compat], kept)
     for file in files:
         if file.host_path not in kept:
-            reason = requested.reason(file.capability)
+            reason = request.reason(file.capability)
             removed[file.host_path] = LeftOut(path=file.host_path, reason=reason)
     return tuple(file for file in files if file.host_path in kept)
 
 
-def _is_kept(file: DriverFile, requested: _Requested) -> bool:
+def _is_kept(file: DriverFile, request: _Request) -> bool:
     capability = file.capability
-    if capability == "" or capability in requested.named:
+    if capability == "" or capability in request.named:
         # A 32-bit library also has the capability of its name.
         own = driver_names.class_of(os.path.basename(file.host_path))
-        return capability != "compat32" or own == "" or _serves(file, requested)
+        return capability != "compat32" or own == "" or _serves(file, request)
     if capability == "compat32" or file.kind in EXPLICIT_KINDS:
         return False
-    return capability in requested.all or (file.kind == "library" and _serves(file, requested))
+    return capability in request.all or (file.kind == "library" and _serves(file, request))
 
 
-def _serves(file: DriverFile, requested: _Requested) -> bool:
+def _serves(file: DriverFile, request: _Request) -> bool:
     name = os.path.basename(file.host_path)
     also = driver_names.ALSO.get(driver_names.stem(name), ())
-    return not requested.all.isdisjoint({driver_names.class_of(name), *also})
+    return not request.all.isdisjoint({driver_names.class_of(name), *also})
 
 
 def _linked(files: Sequence[DriverFile], kept: set[str]) -> set[str]:
@@ -177,25 +174,23 @@ def _link_names(file: DriverFile) -> list[str]:
 
 
 def _nodes(
-    nodes: Sequence[DeviceNode], requested: _Requested, removed: dict[str, LeftOut]
+    nodes: Sequence[DeviceNode], request: _Request, removed: dict[str, LeftOut]
 ) -> tuple[DeviceNode, ...]:
     """Return the nodes that stay, with CUDA's nodes for video, which runs on CUDA."""
     for node in nodes:
-        if node.capability and node.capability not in requested.all:
-            reason = requested.reason(node.capability)
+        if node.capability and node.capability not in request.all:
+            reason = request.reason(node.capability)
             removed[node.host_path] = LeftOut(path=node.host_path, reason=reason)
-    return tuple(node for node in nodes if not node.capability or node.capability in requested.all)
+    return tuple(node for node in nodes if not node.capability or node.capability in request.all)
 
 
-def _gpu(gpu: Gpu, requested: _Requested, removed: dict[str, LeftOut]) -> Gpu:
-    drm = _nodes(gpu.drm_nodes, requested, removed)
+def _gpu(gpu: Gpu, request: _Request, removed: dict[str, LeftOut]) -> Gpu:
+    drm = _nodes(gpu.drm_nodes, request, removed)
     names = {os.path.basename(node.path) for node in drm}
     links = tuple(link for link in gpu.by_path if os.path.basename(link.target) in names)
     return replace(gpu, drm_nodes=drm, by_path=links)
 
 
-def _device(
-    device: NamedDevice, requested: _Requested, removed: dict[str, LeftOut]
-) -> NamedDevice:
-    nodes = _nodes(device.nodes, requested, removed)
-    return replace(device, nodes=nodes, files=_files(device.files, requested, removed))
+def _device(device: NamedDevice, request: _Request, removed: dict[str, LeftOut]) -> NamedDevice:
+    nodes = _nodes(device.nodes, request, removed)
+    return replace(device, nodes=nodes, files=_files(device.files, request, removed))

@@ -31,7 +31,7 @@ def driver_fingerprints(
 ) -> list[fingerprints.Fact]:
     """Return the fingerprints that hold as long as a spec of this inventory fits the machine.
 
-    They are taken now, which may be later than the inventory; see `discover_with_fingerprints`.
+    They are taken now, which may be later than the inventory; see `discover`.
     """
     now_ns = time.time_ns() if now_ns is None else now_ns
     taken = kernel_fingerprints(roots)
@@ -70,17 +70,17 @@ def gpu_fingerprints(roots: Roots, minor: int) -> list[fingerprints.Fact]:
     ]
 
 
-def discover_with_fingerprints(
-    roots: Roots, find: Callable[[], Inventory], *, now_ns: int | None = None
+def discover(
+    roots: Roots, inventory_of: Callable[[], Inventory], *, now_ns: int | None = None
 ) -> tuple[Inventory, list[fingerprints.Fact]]:
     """Return an inventory, and fingerprints that held during the whole discovery.
 
     Raises:
-        HostError: the machine changed during each of ATTEMPTS discoveries, or `find` failed.
+        HostError: the machine changed during each of ATTEMPTS discoveries, or one of them failed.
     """
     for _ in range(ATTEMPTS):
         before = kernel_fingerprints(roots)
-        inventory = find()
+        inventory = inventory_of()
         after = driver_fingerprints(roots, inventory, now_ns=now_ns)
         if after[: len(before)] == before:
             return inventory, after

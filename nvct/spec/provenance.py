@@ -185,9 +185,7 @@ def _files(inventory: Inventory) -> dict[str, Identity]:
         for file in files
         if file.kind not in CHANGING
     }
-    return {
-        path: file_identity for path, file_identity in sorted(identities.items()) if file_identity
-    }
+    return {path: numbers for path, numbers in sorted(identities.items()) if numbers}
 
 
 def _has_room(spec: Spec) -> bool:
@@ -201,7 +199,7 @@ def _table(provenance: Provenance) -> Json:
         if getattr(provenance, key)
     }
     table[FILES] = {
-        path: ":".join(map(str, file_identity)) for path, file_identity in provenance.files.items()
+        path: ":".join(map(str, numbers)) for path, numbers in provenance.files.items()
     }
     return table
 

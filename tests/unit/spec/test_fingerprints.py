@@ -12,7 +12,8 @@ from nvct.container.plan import fingerprints
 from nvct.errors import HostError
 from nvct.host.discover import discover
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.spec.fingerprints import discover_with_fingerprints, driver_fingerprints
+from nvct.spec import fingerprints as spec_fingerprints
+from nvct.spec.fingerprints import driver_fingerprints
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
 
 TYPE_CHECKING = False
@@ -103,7 +104,7 @@ def test_discovery_is_repeated_while_the_machine_changes(host: HostTree) -> None
             host.instance(0, 1, 0, (12, 13))
         return look(host)
 
-    inventory, known = discover_with_fingerprints(host.roots, find)
+    inventory, known = spec_fingerprints.discover(host.roots, find)
 
     assert len(calls) == 2
     assert fingerprints.broken(known) is None
@@ -116,4 +117,4 @@ def test_machine_that_never_rests_is_an_error(host: HostTree) -> None:
         return look(host)
 
     with pytest.raises(HostError, match="changed 3 times while they were listed"):
-        discover_with_fingerprints(host.roots, find)
+        spec_fingerprints.discover(host.roots, find)
