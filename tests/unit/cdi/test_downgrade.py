@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 def spec(**more: Any) -> Spec:
-    made: Any = {
+    document: Any = {
         "cdiVersion": "1.1.0",
         "kind": "acme.com/chip",
         "devices": [{"name": "x", "containerEdits": {"env": ["A=b"]}}],
         "containerEdits": {"env": ["C=d"]},
         **more,
     }
-    made["cdiVersion"] = versions.minimum_version(made)
-    return made  # type: ignore[no-any-return]
+    document["cdiVersion"] = versions.minimum_version(document)
+    return document  # type: ignore[no-any-return]
 
 
 def device(name: str = "x", **edits: Any) -> dict[str, Any]:
@@ -65,16 +65,16 @@ CASES: list[tuple[dict[str, Any], str, str, list[str]]] = [
 
 
 @pytest.mark.parametrize(("more", "maximum", "needed", "lost"), CASES)
-def test_what_is_not_necessary_is_left_out_and_each_loss_is_told(
+def test_what_is_not_necessary_is_left_out_and_each_loss_is_reported(
     more: dict[str, Any], maximum: str, needed: str, lost: list[str]
 ) -> None:
-    given = spec(**more)
-    before = copy.deepcopy(given)
+    document = spec(**more)
+    before = copy.deepcopy(document)
 
-    lowered, told = downgrade.lower(given, maximum)
+    lowered, losses = downgrade.lower(document, maximum)
 
-    assert given == before
-    assert told == lost
+    assert document == before
+    assert losses == lost
     assert lowered["cdiVersion"] == versions.minimum_version(lowered) == needed
     assert not versions.is_older(maximum, needed)
     assert validate(lowered, source="x")
@@ -82,12 +82,12 @@ def test_what_is_not_necessary_is_left_out_and_each_loss_is_told(
 
 
 def test_only_what_is_too_new_is_left_out() -> None:
-    given = spec(annotations={"a": "b"}, containerEdits={"additionalGids": [1], "env": ["C=d"]})
+    document = spec(annotations={"a": "b"}, containerEdits={"additionalGids": [1], "env": ["C=d"]})
 
-    lowered, _lost = downgrade.lower(given, "0.6.0")
+    lowered, _lost = downgrade.lower(document, "0.6.0")
 
     assert lowered == {
-        **given, "cdiVersion": "0.6.0", "containerEdits": {"env": ["C=d"]},
+        **document, "cdiVersion": "0.6.0", "containerEdits": {"env": ["C=d"]},
     }  # fmt: skip
 
 

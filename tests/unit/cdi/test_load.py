@@ -121,11 +121,11 @@ def test_an_annotation_named_as_a_number_field_stays_a_string() -> None:
 
 
 def test_nulls_and_empty_values_are_absent() -> None:
-    found = device(
+    spec_device = device(
         "{name: a, annotations: ~, containerEdits: {env: [A=1], mounts: , hooks: null}}"
     )
 
-    assert found == {"name": "a", "containerEdits": {"env": ["A=1"]}}
+    assert spec_device == {"name": "a", "containerEdits": {"env": ["A=1"]}}
 
 
 def test_a_merge_takes_what_is_not_there() -> None:
@@ -185,10 +185,10 @@ def test_json_is_read_under_any_name_and_yaml_too(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_neither_json_nor_yaml_is_refused(data: bytes, message: str) -> None:
-    found = refusal(data)
+    sentences = refusal(data)
 
-    assert found.startswith(message)
-    assert len(found) < 200
+    assert sentences.startswith(message)
+    assert len(sentences) < 200
 
 
 def test_few_bytes_do_not_become_many_values() -> None:

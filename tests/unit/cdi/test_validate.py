@@ -107,7 +107,7 @@ def test_what_is_no_spec_is_refused(document: object, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("edits", "place"),
+    ("edits", "position"),
     [
         ({}, " has no container edits"),
         ({"env": [], "mounts": [], "additionalGids": []}, " has no container edits"),
@@ -164,8 +164,8 @@ def test_what_is_no_spec_is_refused(document: object, message: str) -> None:
         ({"env": [["A=1"]]}, ".containerEdits.env[0] is ['A=1'], not a string"),
     ],
 )  # fmt: skip
-def test_edits_that_engines_refuse(edits: dict[str, Any], place: str) -> None:
-    assert refusal(with_edits(edits)) == f"file: devices[0]{place}"
+def test_edits_that_engines_refuse(edits: dict[str, Any], position: str) -> None:
+    assert refusal(with_edits(edits)) == f"file: devices[0]{position}"
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.remove()
+    shim_lab = Lab()
+    yield shim_lab
+    shim_lab.remove()
 
 
 MAKERS: dict[str, Callable[[str, str], object]] = {

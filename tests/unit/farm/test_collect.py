@@ -34,10 +34,10 @@ class Processes:
         (path / "self").symlink_to("1")
 
     def add(self, pid: int, text: str = "", namespace: str = "mnt:[1]") -> None:
-        place = self.path / str(pid)
-        (place / "ns").mkdir(parents=True)
-        (place / "mountinfo").write_text(LINE.format(root="/", target="/", source="x") + text)
-        (place / "ns/mnt").symlink_to(namespace)
+        folder = self.path / str(pid)
+        (folder / "ns").mkdir(parents=True)
+        (folder / "mountinfo").write_text(LINE.format(root="/", target="/", source="x") + text)
+        (folder / "ns/mnt").symlink_to(namespace)
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ def two_views(lab: FarmLab) -> tuple[Manifest, Manifest]:
     return old, build(lab.farm, lab.find())
 
 
-def names(found: list[collect.Status]) -> list[str]:
-    return [status.manifest.name for status in found]
+def names(statuses: list[collect.Status]) -> list[str]:
+    return [status.manifest.name for status in statuses]
 
 
 def test_a_view_that_nobody_needs_goes_and_the_loaded_drivers_stays(
@@ -108,12 +108,15 @@ def test_a_view_that_a_process_has_mounted_stays(
     processes.add(77, line.replace("{name}", old.name), "mnt:[2]")
     processes.add(78, "", "mnt:[2]")  # another process of that container
 
-    found = {
+    statuses = {
         s.manifest.name: s for s in collect.statuses(farm(lab, processes), Needs(loaded=NEWER))
     }
 
-    assert (found[old.name].users, found[old.name].keep) == (2, "2 processes have it mounted")
-    assert (found[new.name].users, found[new.name].keep) == (0, "it is the loaded module's")
+    assert (statuses[old.name].users, statuses[old.name].keep) == (
+        2,
+        "2 processes have it mounted",
+    )
+    assert (statuses[new.name].users, statuses[new.name].keep) == (0, "it is the loaded module's")
     assert collect.collect(farm(lab, processes), Needs(loaded=NEWER)) == []
 
 

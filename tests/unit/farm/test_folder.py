@@ -98,9 +98,9 @@ def test_a_farm_in_a_sticky_folder_and_behind_an_own_link_is_used(
     above.chmod(0o1777)
     (above / "link").symlink_to("./../above/between")
 
-    made = build(Farm(path=f"{above}/link/farm"), lab.find())
+    manifest = build(Farm(path=f"{above}/link/farm"), lab.find())
 
-    assert os.path.isdir(f"{above}/between/farm/{made.name}/lib64")
+    assert os.path.isdir(f"{above}/between/farm/{manifest.name}/lib64")
 
 
 def test_a_view_below_a_folder_that_everybody_may_change_does_not_stand_for_the_disk(
