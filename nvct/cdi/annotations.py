@@ -80,7 +80,7 @@ def update(annotations: dict[str, str], plugin: str, device_id: str, devices: li
     """
     new_key = key(plugin, device_id)
     if new_key in annotations:
-        raise RequestError(f"annotation {new_key} is already there: {shown(annotations[new_key])}")
+        raise RequestError(f"annotation {new_key} exists already: {shown(annotations[new_key])}")
     annotations[new_key] = value(devices)
 
 
@@ -100,7 +100,7 @@ def check(annotations: Mapping[str, str]) -> None:
         _check_name(name, full_key)
         total += len(full_key.encode()) + len(text.encode())
     if total > TOTAL_LIMIT:
-        raise RequestError(f"annotations are of {total} bytes, more than {TOTAL_LIMIT}")
+        raise RequestError(f"annotations have {total} bytes, more than {TOTAL_LIMIT}")
 
 
 def _check_name(name: str, full_key: str) -> None:

@@ -41,7 +41,7 @@ def check_version(version: str) -> str:
     if not versions.is_known(version) or versions.is_older(plain, versions.LOWEST):
         known = versions.KNOWN[versions.KNOWN.index(versions.LOWEST) :]
         raise UsageError(
-            f"CDI version {version!r} is none that specs are written in",
+            f"CDI version {version!r} is unknown, or too old for any engine",
             hint=f"it is one of {', '.join(known)}",
         )
     return plain
@@ -143,7 +143,7 @@ def _each(spec: Json, change: Callable[[Json], Json]) -> Json:
         edits = change(device["containerEdits"])
         if "intelRdt" not in edits and not any(edits.values()):
             raise CdiSpecError(
-                f"device {device['name']} has nothing left for so low a CDI version",
+                f"device {device['name']} has no edits left for such a low CDI version",
                 hint="choose a higher --cdi-version-max",
             )
         changed["devices"].append({**device, "containerEdits": edits})

@@ -101,7 +101,7 @@ def refusal(spec: Spec, engine: str, release: str) -> str:
     name = ENGINES[engine][0]
     version = highest(engine, release)
     if not version:
-        return f"{name} {release} cannot use it: it knows no CDI"
+        return f"{name} {release} cannot use it: it does not support CDI"
     reason = _reason(spec, version)
     return f"{name} {release} will refuse it: {reason}" if reason else ""
 
@@ -156,7 +156,7 @@ def _reason(spec: Spec, version: str) -> str:
         if version == "1.1.0" and ("enableCMT" in rdt or "enableMBM" in rdt):
             return "CDI 1.1.0 has no enableCMT and enableMBM"
         if any(node.get("permissions") == "none" for node in edits.get("deviceNodes", ())):
-            return "permissions are none, which no release of the CDI library up to 1.1.0 knows"
+            return "permissions are none, which no release of the CDI library up to 1.1.0 supports"
     return ""
 
 

@@ -128,7 +128,7 @@ def _parse_json(text: str, source: str) -> object:
                 count[key] = count.get(key, 0) + 1
             duplicate = next(key for key in count if count[key] > 1)
             raise CdiSpecError(
-                f"{source} has the key {spec_fields.shown(duplicate)} twice in one object"
+                f"{source} has the duplicate key {spec_fields.shown(duplicate)} in one object"
             )
         return table
 
@@ -210,7 +210,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
     for key_node, value_node in node.value:
         if not isinstance(key_node, yaml.ScalarNode):
             raise yaml.constructor.ConstructorError(
-                None, None, "a key that is no word", key_node.start_mark
+                None, None, "a key that is not a scalar", key_node.start_mark
             )
         key = key_node.value
         value = loader.construct_object(value_node, deep=True)
@@ -231,7 +231,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
             raise yaml.constructor.ConstructorError(
                 None,
                 None,
-                f"the key {spec_fields.shown(str(key))} is there twice",
+                f"duplicate key {spec_fields.shown(str(key))}",
                 key_node.start_mark,
             )
         table[key] = value
@@ -320,7 +320,7 @@ def _unambiguous(text: str, at: str) -> str:
     )
     if looks_otherwise:
         raise CdiSpecError(
-            f"{at} is {text}, which YAML takes for something else than a string",
+            f"{at} is {text}, which YAML does not read as a string",
             hint=f'put it in quotes: "{text[:40]}"',
         )
     return str(text)

@@ -108,7 +108,7 @@ def _check_kind_part(part: str, text: str) -> None:
         )
     if len(text) == 1:
         raise RequestError(
-            f"CDI {part} {_shown(text)} is of one letter, which crashes Docker 28",
+            f"CDI {part} {_shown(text)} has only one letter, which crashes Docker 28",
             hint="choose a longer one",
         )
     _check_between(part, text, KIND_BETWEEN)

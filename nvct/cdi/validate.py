@@ -66,7 +66,7 @@ def _check_version(spec: Spec, at: str) -> None:
     version = _required(spec, "cdiVersion", at)
     if not versions.is_known(version):
         raise CdiSpecError(
-            f"{at} cdiVersion {shown(version)} is none that is known",
+            f"{at} cdiVersion {shown(version)} is unknown",
             hint=f"known are {versions.LOWEST} to {versions.LATEST}",
         )
 
@@ -156,7 +156,7 @@ def _check_net_devices(edits: ContainerEdits, at: str) -> None:
         for key, seen in (("hostInterfaceName", hosts), ("name", inside)):
             name = _required(device, key, position)
             if name in seen:
-                raise CdiSpecError(f"{position}.{key} is {shown(name)}, which is there already")
+                raise CdiSpecError(f"{position}.{key} is {shown(name)}, a duplicate")
             seen.add(name)
 
 

@@ -61,7 +61,7 @@ def check_replaceable(path: str) -> None:
             return
         raise _refusal(path, "no CDI specification") from error
     if spec["kind"] != KIND and provenance.read(spec, path) is None:
-        raise _refusal(path, f"somebody else's specification of {spec['kind']}")
+        raise _refusal(path, f"another generator's specification of {spec['kind']}")
 
 
 def output_path(output: str) -> str:
@@ -89,7 +89,7 @@ def _is_partial_spec(path: str) -> bool:
 
 def _refusal(path: str, description: str) -> HostError:
     return HostError(
-        f"{path} is {description}; it stays",
+        f"{path} is not replaced: it is {description}",
         hint="move it away, or set NVIDIA_CTK_CDI_OUTPUT_FILE_PATH",
     )
 

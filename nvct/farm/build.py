@@ -70,7 +70,7 @@ def build(
         HostError: no method works, or there are no files.
     """
     if inventory.mode != "nvml":
-        raise HostError(f"mode {inventory.mode} has no driver of which a view could be made")
+        raise HostError(f"no view can be made in mode {inventory.mode}: it has no driver")
     existing = None if rebuild else _source_view(farm, inventory)
     if existing is not None:
         return existing

@@ -98,7 +98,7 @@ def statuses(farm: Farm, need: Needs, *, strict: bool = True) -> list[Status]:
     except HostError:
         if strict:
             raise
-        unknown = "only root can tell who has it mounted"
+        unknown = "only root can see the processes that have it mounted"
         return [replace(_status(manifest, need, 0), keep=unknown) for manifest in manifests]
     return [_status(manifest, need, users.get(manifest.name, 0)) for manifest in manifests]
 
@@ -139,7 +139,7 @@ def _keep(manifest: Manifest, need: Needs, users: int, *, good: bool) -> str:
     if manifest.version == need.loaded and good:
         return "it is the loaded module's"
     if need.plan_age_s < PLAN_AGE_S:
-        return f"the plan in force is {need.plan_age_s:.0f} s old: somebody may use the last one"
+        return f"the plan in force is {need.plan_age_s:.0f} s old: a create may still use the last"
     return ""
 
 
@@ -183,7 +183,7 @@ def _names_in_use(farm: Farm, process_dir: str, names: Sequence[str]) -> set[str
         if isinstance(error, OSError) and error.errno in (errno.ESRCH, errno.EINVAL):
             return set()  # it is exiting: it has no memory or no root any more
         raise HostError(
-            f"{process_dir}/mountinfo cannot be read, so that it is not known what is in use",
+            f"{process_dir}/mountinfo cannot be read, so the views in use are unknown",
             hint="run it as root",
         ) from error
     return {

@@ -112,9 +112,7 @@ class Farm:
         except FileNotFoundError:
             pass  # the rest will be made
         except OSError as error:
-            raise HostError(
-                f"there is no way to the farm {self.path}: {error.strerror}"
-            ) from error
+            raise HostError(f"the farm {self.path} cannot be reached: {error.strerror}") from error
 
     def trusted(self) -> set[int]:
         """Return the owners to trust: root, as this process sees it, and the process's user."""

@@ -47,7 +47,7 @@ class _Request(NamedTuple):
     all: frozenset[Capability]
 
     def reason(self, capability: str) -> str:
-        return f"for {capability}, and only {', '.join(sorted(self.named)) or 'none'} is wanted"
+        return f"for {capability}; requested: {', '.join(sorted(self.named)) or 'none'}"
 
 
 def parse(words: Iterable[str]) -> frozenset[Capability]:

@@ -47,7 +47,7 @@ def test_a_written_request_is_read_back() -> None:
 def test_a_key_is_not_taken_from_another_request() -> None:
     container = {"cdi.k8s.io/a_0": "vendor.com/device=1"}
 
-    with pytest.raises(RequestError, match="already there"):
+    with pytest.raises(RequestError, match="exists already"):
         cdi_annotations.update(container, "a", "0", ["vendor.com/device=2"])
 
     assert container == {"cdi.k8s.io/a_0": "vendor.com/device=1"}

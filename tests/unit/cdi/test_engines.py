@@ -96,7 +96,7 @@ def test_an_engine_that_cannot_be_is_a_usage_error(word: str, message: str) -> N
         ("docker=26.0", "Docker 26.0 will refuse it: 0.7.0 because of additionalGids"),
         ("docker=26.1", ""),
         ("podman=4.3.1", "Podman 4.3.1 will refuse it: 0.7.0 because of additionalGids"),
-        ("docker=20.10.24", "Docker 20.10.24 cannot use it: it knows no CDI"),
+        ("docker=20.10.24", "Docker 20.10.24 cannot use it: it does not support CDI"),
     ],
 )
 def test_one_release_refuses_a_spec_or_not(word: str, sentence: str) -> None:

@@ -88,7 +88,7 @@ def test_links_without_an_end_are_refused(lab: FarmLab, above: Path) -> None:
     (above / "a").symlink_to("b")
     (above / "b").symlink_to("a")
 
-    with pytest.raises(HostError, match="there is no way to the farm"):
+    with pytest.raises(HostError, match=r"the farm .* cannot be reached"):
         build(Farm(path=f"{above}/a/farm"), lab.find())
 
 

@@ -194,9 +194,9 @@ def test_removed_files_are_left_out_with_a_reason_and_earlier_ones_stay() -> Non
     reasons = {entry.path: entry.reason for entry in cut("utility", "ngx").left_out}
 
     assert reasons["/driver/usr/bin/nvidia-cuda-mps-control"] == (
-        "for compute, and only ngx, utility is wanted"
+        "for compute; requested: ngx, utility"
     )
-    assert reasons["/dev/nvidia-uvm"] == "for compute, and only ngx, utility is wanted"
+    assert reasons["/dev/nvidia-uvm"] == "for compute; requested: ngx, utility"
     assert reasons["/usr/bin/nvidia-settings"] == "a program of the host"
     assert list(reasons) == sorted(reasons)
 

@@ -127,8 +127,7 @@ def test_a_missing_module_costs_its_nodes_and_is_named(tmp_path: Path) -> None:
     assert plan.missing == ("nvidia-uvm", "nvidia-caps")
     error = device_nodes.missing_majors_error(plan.missing, tree.roots)
     assert error.message == (
-        f"{tmp_path}/proc/devices has no nvidia-uvm and no nvidia-caps: nodes of these are not "
-        "made"
+        f"{tmp_path}/proc/devices has no nvidia-uvm and no nvidia-caps: their nodes are not made"
     )
     assert error.hint == ("load the module: modprobe nvidia-uvm nvidia, or --load-kernel-modules")
 
