@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Annotations: those that a spec carries, and those that ask for devices (`cdi.k8s.io/…`).
+"""Annotations of a spec, and annotations that request devices (`cdi.k8s.io/…`).
 
 Cold. A request's key is `cdi.k8s.io/<plugin>_<device id>`, its value a comma-separated list of
-qualified device names. Rules as in the CDI library, which takes those for keys from Kubernetes.
+qualified device names. Rules as in the CDI library, which has those for keys from Kubernetes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _DOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII)
 
 
 def key(plugin: str, device_id: str) -> str:
-    """Return the key under which a device plugin asks for a device.
+    """Return the key by which a device plugin requests a device.
 
     Raises:
-        RequestError: plugin and device make no key, because of a character or their length.
+        RequestError: plugin and device id make no valid key: a character, or the length.
     """
     if not plugin or not device_id:
         raise RequestError(f"no annotation key without {'device id' if plugin else 'plugin'}")
@@ -41,32 +41,32 @@ def key(plugin: str, device_id: str) -> str:
 
 
 def value(devices: Iterable[str]) -> str:
-    """Return the value that asks for devices.
+    """Return the value that requests devices.
 
     Raises:
-        RequestError: one is no qualified name.
+        RequestError: a name is not a qualified name.
     """
-    wanted = list(devices)
-    for device in wanted:
+    device_names = list(devices)
+    for device in device_names:
         names.parse(device)
-    return ",".join(wanted)
+    return ",".join(device_names)
 
 
 def parse(annotations: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the keys that ask for devices, sorted, and the devices, each once.
+    """Return the keys that request devices, sorted, and the devices, each once.
 
     Raises:
-        RequestError: an element is no qualified name.
+        RequestError: an element is not a qualified name.
     """
-    keys = sorted(one for one in annotations if one.startswith(PREFIX))
+    keys = sorted(annotation for annotation in annotations if annotation.startswith(PREFIX))
     devices: list[str] = []
-    for one in keys:
-        for device in annotations[one].split(","):
+    for annotation in keys:
+        for device in annotations[annotation].split(","):
             try:
                 names.parse(device)
             except RequestError as error:
                 raise RequestError(
-                    f"annotation {one}: {error.message}", hint=error.hint
+                    f"annotation {annotation}: {error.message}", hint=error.hint
                 ) from error
             devices.append(device)
     return keys, list(dict.fromkeys(devices))
@@ -76,39 +76,41 @@ def update(annotations: dict[str, str], plugin: str, device_id: str, devices: li
     """Add a request to a container's annotations.
 
     Raises:
-        RequestError: the request can not be written, or its key is taken.
+        RequestError: the request makes no valid annotation, or its key exists.
     """
-    new = key(plugin, device_id)
-    if new in annotations:
-        raise RequestError(f"annotation {new} is already there: {shown(annotations[new])}")
-    annotations[new] = value(devices)
+    new_key = key(plugin, device_id)
+    if new_key in annotations:
+        raise RequestError(f"annotation {new_key} exists already: {shown(annotations[new_key])}")
+    annotations[new_key] = value(devices)
 
 
 def check(annotations: Mapping[str, str]) -> None:
-    """Refuse annotations of a spec or device that Kubernetes would refuse.
+    """Check annotations of a spec or device by the rules of Kubernetes.
 
     Raises:
-        RequestError: a key is none, or all are too large together.
+        RequestError: a key is invalid, or the total size is too large.
     """
     total = 0
-    for one, text in annotations.items():
-        domain, slash, name = one.rpartition("/")
+    for full_key, text in annotations.items():
+        domain, slash, name = full_key.rpartition("/")
         if slash and (len(domain) > DOMAIN_LIMIT or not _DOMAIN.fullmatch(domain.lower())):
-            raise RequestError(f"annotation key {shown(one)} does not begin with a domain name")
-        _check_name(name, one)
-        total += len(one.encode()) + len(text.encode())
+            raise RequestError(
+                f"annotation key {shown(full_key)} does not begin with a domain name"
+            )
+        _check_name(name, full_key)
+        total += len(full_key.encode()) + len(text.encode())
     if total > TOTAL_LIMIT:
-        raise RequestError(f"annotations are of {total} bytes, more than {TOTAL_LIMIT}")
+        raise RequestError(f"annotations have {total} bytes, more than {TOTAL_LIMIT}")
 
 
-def _check_name(name: str, whole: str) -> None:
+def _check_name(name: str, full_key: str) -> None:
     if len(name) > NAME_LIMIT:
         raise RequestError(
-            f"annotation key {shown(whole)} has a name of {len(name)} characters",
+            f"annotation key {shown(full_key)} has a name of {len(name)} characters",
             hint=f"{NAME_LIMIT} are allowed",
         )
     if not _NAME.fullmatch(name):
         raise RequestError(
-            f"annotation key {shown(whole)} is malformed",
+            f"annotation key {shown(full_key)} is malformed",
             hint="letters, digits, and _ . - between them",
         )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CDI specs that count: which devices of which file engines take, and what is in the way.
+"""The spec files and devices that engines use, and the conflicts between files.
 
-Contract: values only, no I/O. Engines take a device from the folder of the highest priority; two
-files of one folder that define it make it unusable. Both go unnoticed until a container gets the
-wrong files, so both are things to tell, one each for a pair of files.
+Contract: values only, no I/O. Engines take a device from the folder of the highest priority; if
+two files of one folder define a device, engines refuse it. Both cases are reported, once for each
+pair of files, because otherwise nobody notices until a container gets the wrong files.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Kind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """One thing that is not as a spec says.
+    """One difference between a spec and the host, or between specs.
 
     Attributes:
-        kind: which thing; a stable word.
-        source: the spec file or folder, "" where none is concerned.
-        path: of the file, node or hook on the host, "" where there is none.
+        kind: of the difference; a stable word.
+        source: the spec file or folder, "" if there is none.
+        path: of the file, node or hook on the host, "" if there is none.
         devices: qualified names of the devices concerned, () for all of the spec.
-        sentence: what is wrong, for people; begins without the source.
+        sentence: for people; without the source.
     """
 
     kind: Kind
@@ -48,20 +48,20 @@ class Drift:
 
     @property
     def text(self) -> str:
-        """The whole line."""
+        """Return the sentence after its source."""
         return f"{self.source}: {self.sentence}" if self.source else self.sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectiveSpec:
-    """A spec file and those of its devices that engines take from it; there is at least one."""
+    """A spec file and the devices that engines use from it, at least one."""
 
     file: SpecFile
     devices: tuple[Device, ...]
 
     @property
     def kind(self) -> str:
-        """Vendor and class of its devices."""
+        """Return vendor and class of the devices."""
         return self.file.spec["kind"]
 
     def name(self, device: Device) -> str:
@@ -69,15 +69,15 @@ class EffectiveSpec:
         return qualified(self.kind, device["name"])
 
     def edits(self) -> Iterator[tuple[ContainerEdits, tuple[str, ...]]]:
-        """Return all edits in force, each with the device that it is for, () for the common."""
+        """Return all edits in force, each with its device; () for the common edits."""
         yield self.file.spec.get("containerEdits") or {}, ()
         for device in self.devices:
             yield device.get("containerEdits") or {}, (self.name(device),)
 
 
 def in_force(registry: Registry) -> list[EffectiveSpec]:
-    """Return the spec files that engines take a device from, with these devices."""
-    found = []
+    """Return the spec files that engines use a device from, with these devices."""
+    effective = []
     for spec_file in registry.specs:
         kind = spec_file.spec["kind"]
         devices = tuple(
@@ -86,12 +86,12 @@ def in_force(registry: Registry) -> list[EffectiveSpec]:
             if registry.devices.get(qualified(kind, device["name"]), (None,))[0] is spec_file
         )
         if devices:
-            found.append(EffectiveSpec(file=spec_file, devices=devices))
-    return found
+            effective.append(EffectiveSpec(file=spec_file, devices=devices))
+    return effective
 
 
 def overlaps(registry: Registry) -> list[Drift]:
-    """Return what keeps files and devices from being used, in order of the files."""
+    """Return the unreadable files, conflicts and shadowed devices, in the order of the files."""
     unread = [
         Drift(
             kind="unreadable",
@@ -142,7 +142,7 @@ def _shadows(registry: Registry) -> list[Drift]:
 
 
 def _winner(registry: Registry, name: str, spec_file: SpecFile) -> str:
-    """Return the file that a device is taken from instead, "" if it is not shadowed."""
+    """Return the file that an engine uses for a device instead, "" if it is not shadowed."""
     if name in registry.devices:
         other = registry.devices[name][0]
         return "" if other is spec_file else other.path

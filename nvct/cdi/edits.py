@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Container edits of a CDI spec as the pieces of an OCI config.json, for this host as it is.
+"""CDI container edits as parts of an OCI config.json for this host.
 
-Cold. What a spec leaves out about a device node is filled in from the host's node; nothing is
-kept between calls, and the edits are left as they are. Rules as in the CDI library 1.1, with one
-addition: where the host's node has other numbers than the spec says, it is refused as stale.
-The library would give the container whatever device has these numbers now.
+Cold. Missing fields of a device node are read from the host's node at each call; the argument is
+not changed. Rules as in the CDI library 1.1, with one addition: if the host's node has other
+numbers than the spec, the spec is refused as stale. The library would give the container another
+device, the one that has these numbers now.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ def oci_edits(edits: ContainerEdits, *, source: str) -> Edit:
 
     The result has `env`, `nodes` (`path`: in the container; `host`: on the host; `node`: the
     entry for linux.devices; `rule`: the one for linux.resources.devices, or None; `rdev`: the
-    host's device number, None where there is no such node; `own`: the spec gives uid or gid;
-    `uid_given`, `gid_given`: which), `mounts`, `hooks` by their point, `gids`, `net` (for
+    host's device number, None if there is no such node; `own`: the spec gives uid or gid;
+    `uid_given`, `gid_given`: each of them), `mounts`, `hooks` by their point, `gids`, `net` (for
     linux.netDevices) and `rdt` (for linux.intelRdt).
 
     Args:
-        edits: valid ones, as `nvct.cdi.validate` returns them.
+        edits: valid, as `nvct.cdi.validate` returns them.
         source: the spec's file, for messages.
 
     Raises:
-        HostError: a device node is not there.
-        StaleSpecError: it has other numbers than the spec says.
-        CdiSpecError: it is of another type than the spec says.
+        HostError: a device node is missing.
+        StaleSpecError: it has other numbers than in the spec.
+        CdiSpecError: it has another type than in the spec.
     """
     hooks: dict[str, list[dict[str, Any]]] = {}
     for hook in edits.get("hooks", ()):
@@ -61,25 +61,25 @@ def oci_edits(edits: ContainerEdits, *, source: str) -> Edit:
 
 
 def _hook(hook: Hook) -> dict[str, Any]:
-    found: dict[str, Any] = {"path": hook["path"]}
+    oci_hook: dict[str, Any] = {"path": hook["path"]}
     if hook.get("args"):
-        found["args"] = list(hook["args"])
+        oci_hook["args"] = list(hook["args"])
     if hook.get("env"):
-        found["env"] = list(hook["env"])
+        oci_hook["env"] = list(hook["env"])
     if "timeout" in hook:
-        found["timeout"] = hook["timeout"]
-    return found
+        oci_hook["timeout"] = hook["timeout"]
+    return oci_hook
 
 
 def _mount(mount: Mount) -> dict[str, Any]:
-    """Return the OCI mount; without a type where the spec gives none, as the library does."""
-    found: dict[str, Any] = {"destination": mount["containerPath"]}
+    """Return the OCI mount, without a type if the spec gives none, as the CDI library does."""
+    oci_mount: dict[str, Any] = {"destination": mount["containerPath"]}
     if mount.get("type"):
-        found["type"] = mount["type"]
-    found["source"] = mount["hostPath"]
+        oci_mount["type"] = mount["type"]
+    oci_mount["source"] = mount["hostPath"]
     if mount.get("options"):
-        found["options"] = list(mount["options"])
-    return found
+        oci_mount["options"] = list(mount["options"])
+    return oci_mount
 
 
 def _node(node: DeviceNode, source: str) -> OciNode:
@@ -101,17 +101,17 @@ def _node(node: DeviceNode, source: str) -> OciNode:
 
 
 def _filled(node: DeviceNode, host: str, source: str) -> tuple[dict[str, Any], int | None]:
-    """Return the OCI device, what is missing taken from the host, and the host's number.
+    """Return the OCI device, completed from the host's node, and the host's device number.
 
-    A node that says its type and major number, or that it is a FIFO, is complete: the host's
-    may be missing or something else (CDI library: "minimally specified").
+    A node with type and major number, or of type FIFO, is complete: the host's node may be missing
+    or another one (CDI library: "minimally specified").
     """
     kind = node.get("type", "")
-    complete = kind == "p" or bool(kind and node.get("major"))
-    there = _look(host, source, may_be_missing=complete)
-    host_kind = _kind(there.st_mode) if there else ""
-    rdev = there.st_rdev if there and host_kind in {"b", "c"} else None
-    if not complete:
+    is_complete = kind == "p" or bool(kind and node.get("major"))
+    status = _status(host, source, may_be_missing=is_complete)
+    host_kind = _kind(status.st_mode) if status else ""
+    rdev = status.st_rdev if status and host_kind in {"b", "c"} else None
+    if not is_complete:
         if not host_kind:
             raise CdiSpecError(f"{source}: {host} is no device node", hint="correct its hostPath")
         if kind and _plain(kind) != host_kind:
@@ -122,25 +122,25 @@ def _filled(node: DeviceNode, host: str, source: str) -> tuple[dict[str, Any], i
         entry["major"], entry["minor"] = node.get("major", 0), node.get("minor", 0)
         if not entry["major"] and rdev is not None:
             entry["major"], entry["minor"] = os.major(rdev), os.minor(rdev)
-        if not complete and rdev is not None:
+        if not is_complete and rdev is not None:
             _check_numbers(host, entry, rdev, source)
     if "fileMode" in node:
         entry["fileMode"] = node["fileMode"]
-    elif there and host_kind == _plain(kind):
-        entry["fileMode"] = stat.S_IMODE(there.st_mode)
+    elif status and host_kind == _plain(kind):
+        entry["fileMode"] = stat.S_IMODE(status.st_mode)
     return entry, rdev
 
 
-def _look(host: str, source: str, *, may_be_missing: bool) -> os.stat_result | None:
-    """Return the status of the host's node itself; a symbolic link is none."""
+def _status(host: str, source: str, *, may_be_missing: bool) -> os.stat_result | None:
+    """Return the status of the host's node; a symbolic link is not followed."""
     try:
         return os.lstat(host)
     except OSError as error:
         if may_be_missing:
             return None
         missing = isinstance(error, FileNotFoundError)
-        what = "is missing" if missing else f"cannot be used: {error.strerror}"
-        raise HostError(f"{source}: device node {host} {what}", hint=REGENERATE) from error
+        problem = "is missing" if missing else f"cannot be used: {error.strerror}"
+        raise HostError(f"{source}: device node {host} {problem}", hint=REGENERATE) from error
 
 
 def _check_numbers(host: str, entry: dict[str, Any], rdev: int, source: str) -> None:
@@ -154,7 +154,7 @@ def _check_numbers(host: str, entry: dict[str, Any], rdev: int, source: str) -> 
 
 
 def _kind(mode: int) -> str:
-    """Return the OCI type of a node by its mode, "" if it is no node."""
+    """Return the OCI type of a node by its mode, "" if it is not a node."""
     if stat.S_ISCHR(mode):
         return "c"
     if stat.S_ISBLK(mode):
@@ -163,12 +163,12 @@ def _kind(mode: int) -> str:
 
 
 def _plain(kind: str) -> str:
-    """Return the type as the host tells it: an unbuffered character device is one of type c."""
+    """Return the type as the host reports it: c for an unbuffered character device."""
     return "c" if kind == "u" else kind
 
 
 def _rule(node: DeviceNode, entry: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the device rule; none for types that cgroups do not know, or without any access."""
+    """Return the device rule; None for types that cgroups do not support, or without access."""
     access = node.get("permissions") or DEFAULT_ACCESS
     if entry["type"] not in {"b", "c"} or access == NO_ACCESS:
         return None

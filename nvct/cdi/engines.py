@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which engines can read a CDI spec: the highest version of CDI that each release knows.
+"""The highest CDI version that each release of each engine reads.
 
 Cold. An engine reads specs with the CDI library that it is built with. The library refuses a file
-whose cdiVersion it does not know, and one that has a member which it does not know: a container
-then gets nothing of it. Rows are of the release from which on something else holds; their source
-is what the release's go.mod (Docker: vendor.mod) requires of
-tags.cncf.io/container-device-interface, by its other name before that. The versions that a library
-knows are in its specs-go/config.go.
+with a cdiVersion or a member that it does not support; a container then gets nothing of that file.
+Each row is the first release with a new value. Its source is the version of
+tags.cncf.io/container-device-interface, or of its earlier name, in the release's go.mod (Docker:
+vendor.mod). The versions that a library supports are in its specs-go/config.go.
 """
 
 from __future__ import annotations
@@ -18,9 +17,7 @@ from nvct.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvct.cdi.types import ContainerEdits, Spec
+    from nvct.cdi.types import Spec
 
 # Engine -> (its name, rows of: release, highest CDI version, version of the CDI library).
 ENGINES: dict[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {
@@ -61,7 +58,7 @@ ENGINES: dict[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {
         ("6.0.0", "1.1.0", "1.1.0"),
     )),
     "buildah": ("Buildah", (
-        ("1.36.0", "0.7.0", "0.7.2"),  # before, its go.mod names the library for others
+        ("1.36.0", "0.7.0", "0.7.2"),  # earlier go.mod files have it as an indirect dependency
         ("1.37.0", "0.8.0", "0.8.0"),
         ("1.40.0", "1.0.0", "1.0.1"),
         ("1.44.0", "1.1.0", "1.1.0"),
@@ -72,10 +69,10 @@ _RELEASE = re.compile(r"v?([0-9]{1,9}(?:\.[0-9]{1,9}){0,3})(?:[-+~].*)?")
 
 
 def parse(word: str) -> tuple[str, str]:
-    """Return engine and release of a word such as docker=26.0; what is left out of it is 0.
+    """Return engine and release of a word such as docker=26.0; missing numbers are 0.
 
     Raises:
-        UsageError: it names no engine, or no release.
+        UsageError: the engine is unknown, or the release is missing.
     """
     engine, equals, release = word.partition("=")
     engine = {"crio": "cri-o", "moby": "docker"}.get(engine.lower(), engine.lower())
@@ -92,11 +89,11 @@ def parse(word: str) -> tuple[str, str]:
 
 def highest(engine: str, release: str) -> str:
     """Return the highest CDI version that a release of an engine reads, "" if it reads none."""
-    found = ""
+    highest_version = ""
     for since, version, _library in ENGINES[engine][1]:
         if _numbers(since) <= _numbers(release):
-            found = version
-    return found
+            highest_version = version
+    return highest_version
 
 
 def refusal(spec: Spec, engine: str, release: str) -> str:
@@ -104,13 +101,13 @@ def refusal(spec: Spec, engine: str, release: str) -> str:
     name = ENGINES[engine][0]
     version = highest(engine, release)
     if not version:
-        return f"{name} {release} cannot use it: it knows no CDI"
+        return f"{name} {release} cannot use it: it does not support CDI"
     reason = _reason(spec, version)
     return f"{name} {release} will refuse it: {reason}" if reason else ""
 
 
 def refusals(spec: Spec) -> list[str]:
-    """Return a sentence for each engine some of whose releases refuse a spec."""
+    """Return a sentence for each engine that has releases which refuse a spec."""
     return [
         f"{name} {' and '.join(ranges)} will refuse it: {reason}"
         for name, rows in ENGINES.values()
@@ -118,24 +115,24 @@ def refusals(spec: Spec) -> list[str]:
     ]
 
 
-def is_passed_over(path: str) -> bool:
-    """Tell whether engines do not look at a file because of its name: they know no .yml."""
+def is_ignored(path: str) -> bool:
+    """Return whether engines ignore a file because of its name: they do not read .yml."""
     return path.endswith(".yml")
 
 
 def _by_reason(spec: Spec, rows: tuple[tuple[str, str, str], ...]) -> dict[str, list[str]]:
-    """Return reason -> the ranges of releases that refuse a spec for it."""
-    found: dict[str, list[str]] = {}
+    """Return a map from each reason to refuse a spec to the ranges of releases."""
+    ranges: dict[str, list[str]] = {}
     reasons = [_reason(spec, version) for _since, version, _library in rows]
     start = 0
-    for place, reason in enumerate(reasons):
-        if place + 1 < len(rows) and reasons[place + 1] == reason:
+    for row, reason in enumerate(reasons):
+        if row + 1 < len(rows) and reasons[row + 1] == reason:
             continue
         if reason:
-            after = rows[place + 1][0] if place + 1 < len(rows) else ""
-            found.setdefault(reason, []).append(_range(rows[start][0] if start else "", after))
-        start = place + 1
-    return found
+            after = rows[row + 1][0] if row + 1 < len(rows) else ""
+            ranges.setdefault(reason, []).append(_range(rows[start][0] if start else "", after))
+        start = row + 1
+    return ranges
 
 
 def _range(since: str, before: str) -> str:
@@ -147,30 +144,24 @@ def _range(since: str, before: str) -> str:
 
 
 def _reason(spec: Spec, version: str) -> str:
-    """Return why the library that knows CDI up to a version refuses a spec, "" if it does not."""
+    """Return the reason that a library with this highest version refuses a spec, or ""."""
     needed, reason = versions.minimum(spec)
     declared = spec["cdiVersion"].removeprefix("v")
     if versions.is_older(version, declared):
         if declared == needed:
             return f"{needed} because of {reason}"
         return f"it says {declared}, though it needs no more than {needed}"
-    for edits in _edits(spec):
+    for edits in versions.all_edits(spec):
         rdt = edits.get("intelRdt", {})
         if version == "1.1.0" and ("enableCMT" in rdt or "enableMBM" in rdt):
             return "CDI 1.1.0 has no enableCMT and enableMBM"
         if any(node.get("permissions") == "none" for node in edits.get("deviceNodes", ())):
-            return "permissions are none, which no release of the CDI library up to 1.1.0 knows"
+            return "permissions are none, which no release of the CDI library up to 1.1.0 supports"
     return ""
 
 
-def _edits(spec: Spec) -> Iterator[ContainerEdits]:
-    yield spec.get("containerEdits") or {}
-    for device in spec["devices"]:
-        yield device.get("containerEdits") or {}
-
-
 def _numbers(release: str) -> tuple[int, ...]:
-    """Return a release for comparing: 26.1 is 26.1.0, a distribution's suffix is left out."""
+    """Return a release as a sort key: 26.1 is 26.1.0, a distribution's suffix is ignored."""
     matched = _RELEASE.fullmatch(release)
     numbers = [int(part) for part in matched[1].split(".")] if matched else []
     return tuple([*numbers, 0, 0, 0, 0][:4])

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CDI spec files read: JSON or YAML, with a limit, without duplicate keys, and valid.
+"""Reads CDI spec files: JSON or YAML, of limited size, without duplicate keys, valid.
 
-Cold. Engines read both by one YAML 1.1 reader (go-yaml) that knows which members are strings; so
-an unquoted `name: 0` is the device "0", and `fileMode: 0660` is octal. The same here, except
-where such a reader would silently make another string of it (`name: on` a device "true",
-`name: 007` a device "7"): that is an error that asks for quotes.
+Cold. Engines read both with a YAML 1.1 parser (go-yaml) that has the type of each member, so an
+unquoted `name: 0` is the device "0", and `fileMode: 0660` is octal. This module does the same,
+with one exception: an unquoted string that go-yaml would change silently (`name: on` to "true",
+`name: 007` to "7") is an error that asks for quotes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nvct.linux.files import read_bytes
 
 try:
     from yaml import CSafeLoader as _Base
-except ImportError:  # PyYAML without libyaml: slower, the same
+except ImportError:  # PyYAML without libyaml: slower, otherwise the same
     from yaml import SafeLoader as _Base  # type: ignore[assignment]
 
 TYPE_CHECKING = False
@@ -35,7 +35,7 @@ EXTENSIONS = (".json", ".yaml", ".yml")
 SIZE_LIMIT = 16 << 20
 DEPTH_LIMIT = 32
 WHOLE_MAP = ["0", "0", "4294967295"]
-VALUE_LIMIT = 400_000  # YAML aliases can make few bytes into many values
+VALUE_LIMIT = 400_000  # YAML aliases can expand a few bytes to many values
 
 _PLAIN = "!plain"
 _NULL = re.compile(r"~|null|Null|NULL|")
@@ -52,11 +52,11 @@ def load_file(path: str, *, owned: bool = False) -> Spec:
 
     Args:
         path: of the file.
-        owned: refuse what is not root's or ours, or may be written by everybody: its mounts and
-            hooks would be somebody else's.
+        owned: refuse a file that belongs neither to root nor to this user, or that everybody may
+            write: another user could choose its mounts and hooks.
 
     Raises:
-        CdiSpecError: it cannot be read or is no valid spec; names the file and the place.
+        CdiSpecError: the file is unreadable or not a valid spec; names the file and the position.
     """
     try:
         data = read_bytes(path, SIZE_LIMIT, check=_check_owner if owned else None)
@@ -69,18 +69,18 @@ def load_file(path: str, *, owned: bool = False) -> Spec:
     return loads(data, source=path)
 
 
-def _check_owner(path: str, found: os.stat_result) -> None:
-    mode = found.st_mode & 0o777
-    if found.st_uid in {0, os.geteuid(), *_unmapped_root()} and not mode & 0o002:
+def _check_owner(path: str, status: os.stat_result) -> None:
+    mode = status.st_mode & 0o777
+    if status.st_uid in {0, os.geteuid(), *_unmapped_root()} and not mode & 0o002:
         return
     raise CdiSpecError(
-        f"{path} belongs to uid {found.st_uid} with mode {mode:o}, so it is not used",
+        f"{path} belongs to uid {status.st_uid} with mode {mode:o}, so it is not used",
         hint="make it root's alone to write: chown root, chmod 644",
     )
 
 
 def _unmapped_root() -> set[int]:
-    """Return what the host's root looks like in a user namespace (rootless engines)."""
+    """Return the uid that stands for the host's root in a user namespace (rootless engines)."""
     try:
         if Path("/proc/self/uid_map").read_text(encoding="ascii").split() == WHOLE_MAP:
             return set()
@@ -93,7 +93,7 @@ def loads(data: bytes, *, source: str) -> Spec:
     """Return the spec in a file's content.
 
     Raises:
-        CdiSpecError: it is no valid spec; names the file and the place.
+        CdiSpecError: it is not a valid spec; names the file and the position.
     """
     return validate(parse(data, source=source), source=source)
 
@@ -101,11 +101,11 @@ def loads(data: bytes, *, source: str) -> Spec:
 def parse(data: bytes, *, source: str) -> object:
     """Return the document in a file's content, which need not be a valid spec.
 
-    JSON where it begins with a brace and is some, else YAML, whatever the file is called, as
-    engines do.
+    Content that begins with a brace and is JSON is read as JSON, all else as YAML, whatever the
+    file's name, as engines do.
 
     Raises:
-        CdiSpecError: it is neither, has a key twice, or is too deep or too large.
+        CdiSpecError: it is neither, has a duplicate key, or is too deep or too large.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -121,21 +121,21 @@ def parse(data: bytes, *, source: str) -> object:
 
 def _parse_json(text: str, source: str) -> object:
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
+        table = dict(pairs)
+        if len(table) != len(pairs):
             count: dict[str, int] = {}
             for key, _ in pairs:
                 count[key] = count.get(key, 0) + 1
-            twice = next(key for key in count if count[key] > 1)
+            duplicate = next(key for key in count if count[key] > 1)
             raise CdiSpecError(
-                f"{source} has the key {spec_fields.shown(twice)} twice in one object"
+                f"{source} has the duplicate key {spec_fields.shown(duplicate)} in one object"
             )
-        return found
+        return table
 
     try:
         return json.loads(text, object_pairs_hook=unique, parse_constant=_refuse_constant)
     except ValueError as error:
-        # YAML may begin with a brace too; the complaint is JSON's, which most such files are.
+        # YAML may begin with a brace too; the error is JSON's, as most such files are JSON.
         try:
             return _parse_yaml(text, source)
         except CdiSpecError:
@@ -151,22 +151,22 @@ def _parse_yaml(text: str, source: str) -> object:
         document = yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader with fewer types
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = f" in line {mark.line + 1}" if mark else ""
+        line = f" in line {mark.line + 1}" if mark else ""
         problem = error.problem or error.context or "malformed"
-        raise CdiSpecError(f"{source} is no YAML{where}: {problem}") from error
+        raise CdiSpecError(f"{source} is no YAML{line}: {problem}") from error
     except yaml.YAMLError as error:
         raise CdiSpecError(f"{source} is no YAML: {str(error).splitlines()[0]}") from error
     return _Types(source).convert(document, f"{source}:", "", 0)
 
 
 class _Plain(str):
-    """A YAML scalar without quotes: what it means depends on where it stands."""
+    """An unquoted YAML scalar; its type depends on its member."""
 
     __slots__ = ()
 
 
 class _Loader(_Base):
-    """Reads strings, `_Plain`s, lists and tables with unique keys, and nothing else."""
+    """Reads only strings, `_Plain` scalars, lists, and tables with unique keys."""
 
     yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  as in PyYAML
     yaml_constructors: ClassVar = {}
@@ -177,7 +177,7 @@ class _Loader(_Base):
         """Limit the depth: libyaml's binding recurses in C, and deep enough nesting crashes it.
 
         Raises:
-            yaml.MarkedYAMLError: too deep.
+            yaml.MarkedYAMLError: the nesting is too deep.
         """
         super().descend_resolver(current_node, current_index)
         self.depth += 1
@@ -185,14 +185,14 @@ class _Loader(_Base):
             raise yaml.MarkedYAMLError(problem="nested too deeply")
 
     def ascend_resolver(self) -> None:
-        """Note the end of a node."""
+        """Leave a level of nesting."""
         super().ascend_resolver()
         self.depth -= 1
 
 
 def _scalar(loader: _Loader, node: yaml.ScalarNode) -> str:
     text = str(loader.construct_scalar(node))
-    # libyaml's binding says style "" for plain scalars, the Python reader None.
+    # For plain scalars libyaml's binding has style "", the Python parser None.
     return text if node.style else _Plain(text)
 
 
@@ -205,37 +205,37 @@ def _sequence(loader: _Loader, node: yaml.SequenceNode) -> list[Any]:
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    table: dict[str, Any] = {}
     merged: dict[str, Any] = {}
     for key_node, value_node in node.value:
         if not isinstance(key_node, yaml.ScalarNode):
             raise yaml.constructor.ConstructorError(
-                None, None, "a key that is no word", key_node.start_mark
+                None, None, "a key that is not a scalar", key_node.start_mark
             )
         key = key_node.value
         value = loader.construct_object(value_node, deep=True)
         if key == "<<" and not key_node.style:
-            for one in value if isinstance(value, list) else [value]:
-                if not isinstance(one, dict):
+            for source in value if isinstance(value, list) else [value]:
+                if not isinstance(source, dict):
                     raise yaml.constructor.ConstructorError(
                         None, None, "<< merges a table", key_node.start_mark
                     )
-                loader.merged += len(one) + len(merged)
+                loader.merged += len(source) + len(merged)
                 if loader.merged > VALUE_LIMIT:
                     raise yaml.constructor.ConstructorError(
                         None, None, "<< merges too much", key_node.start_mark
                     )
-                merged = {**one, **merged}  # of several, the first one wins
+                merged = {**source, **merged}  # the first of several tables wins
             continue
-        if key in found:
+        if key in table:
             raise yaml.constructor.ConstructorError(
                 None,
                 None,
-                f"the key {spec_fields.shown(str(key))} is there twice",
+                f"duplicate key {spec_fields.shown(str(key))}",
                 key_node.start_mark,
             )
-        found[key] = value
-    return {**merged, **found}
+        table[key] = value
+    return {**merged, **table}
 
 
 def _unknown(loader: _Loader, node: yaml.Node) -> object:
@@ -253,27 +253,29 @@ _Loader.add_constructor(None, _unknown)
 
 
 class _Types:
-    """Gives unquoted scalars the type of their place in a CDI spec."""
+    """Converts unquoted scalars to the types of their members in a CDI spec."""
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.values = 0
 
     def convert(self, value: object, at: str, key: str, depth: int) -> object:
-        """Return a value with its types; `key` is the member that it belongs to."""
+        """Return a converted value; `key` is its member."""
         self.values += 1
         if self.values > VALUE_LIMIT or depth > DEPTH_LIMIT:
             raise CdiSpecError(f"{self.source} is nested too deeply or too large")
         if isinstance(value, dict):
             inside = "annotations" if key == "annotations" else ""
             return {
-                name: self.convert(one, spec_fields.member(at, name), inside or name, depth + 1)
-                for name, one in value.items()
+                name: self.convert(
+                    element, spec_fields.member(at, name), inside or name, depth + 1
+                )
+                for name, element in value.items()
             }
         if isinstance(value, list):
             return [
-                self.convert(one, f"{at}[{index}]", key, depth + 1)
-                for index, one in enumerate(value)
+                self.convert(element, f"{at}[{index}]", key, depth + 1)
+                for index, element in enumerate(value)
             ]
         return _typed(value, at, key) if isinstance(value, _Plain) else value
 
@@ -286,7 +288,7 @@ def _typed(text: _Plain, at: str, key: str) -> object:
     if key.lower() in spec_fields.FLAGS:
         return text.lower() == "true" if _FLAG.fullmatch(text) else str(text)
     if key == "annotations":
-        # Kubernetes' rule for annotations: strings, not what looks like them.
+        # Kubernetes' rule for annotations: they are strings, a boolean or number is an error.
         if _FLAG_WORD.fullmatch(text):
             return text.lower() in {"y", "yes", "on", "true"}
         return _integer(text) if _INTEGER.fullmatch(text) else str(text)
@@ -302,10 +304,10 @@ def _integer(text: str) -> int:
 
 
 def _unambiguous(text: str, at: str) -> str:
-    """Return the string that every reader makes of an unquoted scalar.
+    """Return an unquoted scalar as a string, if every parser reads it as that string.
 
     Raises:
-        CdiSpecError: they differ.
+        CdiSpecError: parsers differ.
     """
     looks_otherwise = (
         _FLAG_WORD.fullmatch(text)
@@ -318,7 +320,7 @@ def _unambiguous(text: str, at: str) -> str:
     )
     if looks_otherwise:
         raise CdiSpecError(
-            f"{at} is {text}, which YAML takes for something else than a string",
+            f"{at} is {text}, which YAML does not read as a string",
             hint=f'put it in quotes: "{text[:40]}"',
         )
     return str(text)

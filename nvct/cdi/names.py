@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of CDI devices: `vendor/class=device`.
 
-Hot. The rules are the ones that the CDI library enforces (v1.1.0 and later): a vendor or class
-begins with a letter, ends with a letter or digit and has only those, `_`, `.` and `-` between; a
-device name begins and ends with a letter or digit and may have `:` as well. ASCII only.
+Hot. The rules are those of the CDI library (v1.1.0 and later): a vendor or class begins with a
+letter, ends with a letter or digit, and has only letters, digits, `_`, `.` and `-` between; a
+device name begins and ends with a letter or digit and may also contain `:`. ASCII only.
 
-One difference: a vendor or class of one letter is refused. Versions of the library up to 1.1.0,
-which Docker 28 and the incumbent's v1.20 are built with, crash on one.
+One difference: a vendor or class of one letter is refused, because it crashes the library up to
+1.1.0, which is in Docker 28 and nvidia-container-toolkit v1.20.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def parse(name: str) -> tuple[str, str, str]:
     """Return vendor, class and device of a qualified name.
 
     Raises:
-        RequestError: it is no qualified name.
+        RequestError: it is not a qualified name.
     """
     kind, equals, device = name.partition("=")
     vendor, slash, cls = kind.partition("/")
@@ -41,7 +41,7 @@ def parse_kind(kind: str) -> tuple[str, str]:
     """Return vendor and class of a kind, `vendor/class`.
 
     Raises:
-        RequestError: it is none.
+        RequestError: it is not a kind.
     """
     vendor, slash, cls = kind.partition("/")
     if not (slash and vendor and cls):
@@ -54,12 +54,12 @@ def parse_kind(kind: str) -> tuple[str, str]:
 
 
 def qualified(kind: str, device: str) -> str:
-    """Return the qualified name of a device of a kind; nothing is checked."""
+    """Return the qualified name of a device of a kind, unchecked."""
     return f"{kind}={device}"
 
 
 def is_qualified(name: str) -> bool:
-    """Tell whether a word is a full, well-formed CDI device name."""
+    """Return whether a word is a qualified name."""
     try:
         parse(name)
     except RequestError:
@@ -68,7 +68,7 @@ def is_qualified(name: str) -> bool:
 
 
 def check_vendor(vendor: str) -> None:
-    """Refuse a vendor that cannot be one.
+    """Check the name of a vendor.
 
     Raises:
         RequestError: it breaks the rules above.
@@ -77,7 +77,7 @@ def check_vendor(vendor: str) -> None:
 
 
 def check_class(cls: str) -> None:
-    """Refuse a class that cannot be one.
+    """Check the name of a class.
 
     Raises:
         RequestError: it breaks the rules above.
@@ -86,7 +86,7 @@ def check_class(cls: str) -> None:
 
 
 def check_device_name(device: str) -> None:
-    """Refuse a device name, the part after `=`, that cannot be one.
+    """Check a device name, the part after `=`.
 
     Raises:
         RequestError: it breaks the rules above.
@@ -99,26 +99,26 @@ def check_device_name(device: str) -> None:
     _check_between("device name", device, DEVICE_BETWEEN)
 
 
-def _check_kind_part(what: str, text: str) -> None:
+def _check_kind_part(part: str, text: str) -> None:
     if not text or text[0] not in LETTERS or text[-1] not in ALPHANUMERIC:
         raise RequestError(
-            f"CDI {what} {_shown(text)} does not begin with a letter "
+            f"CDI {part} {_shown(text)} does not begin with a letter "
             "and end with a letter or digit",
             hint=HINT,
         )
     if len(text) == 1:
         raise RequestError(
-            f"CDI {what} {_shown(text)} is of one letter, which crashes Docker 28",
+            f"CDI {part} {_shown(text)} has only one letter, which crashes Docker 28",
             hint="choose a longer one",
         )
-    _check_between(what, text, KIND_BETWEEN)
+    _check_between(part, text, KIND_BETWEEN)
 
 
-def _check_between(what: str, text: str, between: str) -> None:
+def _check_between(part: str, text: str, between: str) -> None:
     for character in text:
         if character not in ALPHANUMERIC and character not in between:
             raise RequestError(
-                f"CDI {what} {_shown(text)} has the character {character!r}",
+                f"CDI {part} {_shown(text)} has the character {character!r}",
                 hint=f"letters, digits and {between} are allowed",
             )
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the CDI spec folders hold: spec files, devices by name, and what is wrong.
+"""The content of the CDI spec folders: spec files, devices by name, and errors.
 
-Cold. A folder's place in the list is its priority, the last one wins. One bad file or folder
-costs nothing but itself. Two files of the same folder that define the same device make it
-unusable there: a folder of higher priority still defines it, one of lower priority does not step
-in. That differs from the CDI library (up to 1.1.0), where a conflict in one folder also hides a
-valid definition in a higher one, and an unreadable folder all that come after it.
+Cold. A folder's position in the list is its priority; the last one wins. A bad file or folder does
+not affect the others. If two files of one folder define a device, the device is unusable: a folder
+of higher priority may still define it, but one of lower priority does not replace it. That differs
+from the CDI library (up to 1.1.0), where a conflict in one folder also hides a valid definition in
+a higher one, and an unreadable folder hides all later ones.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecFile:
-    """One spec file that could be read.
+    """One readable spec file.
 
     Attributes:
-        priority: place of its folder in the list of folders.
+        priority: position of its folder in the list of folders.
     """
 
     path: str
@@ -38,14 +38,14 @@ class SpecFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
-    """What was found.
+    """The spec files and devices of the folders.
 
     Attributes:
-        specs: in order of priority, then of file name.
-        devices: qualified name -> where it comes from, and the device.
-        errors: path of a file or folder -> why it could not be used.
+        specs: by priority, then by file name.
+        devices: qualified name -> the spec file and the device.
+        errors: path of a file or folder -> the reason that it is unusable.
         conflicts: qualified name -> the files that define it; it is not in `devices`.
-        inputs: the folders and files that were looked at, those with errors as well.
+        inputs: all folders and files that were read, including those with errors.
     """
 
     specs: list[SpecFile] = field(default_factory=list)
@@ -55,10 +55,10 @@ class Registry:
     inputs: list[str] = field(default_factory=list)
 
     def device(self, name: str) -> tuple[SpecFile, Device]:
-        """Return a device by its qualified name, and the file it comes from.
+        """Return a device by its qualified name, and its spec file.
 
         Raises:
-            RequestError: it is no qualified name.
+            RequestError: the name is not a qualified name.
             CdiConflictError: two files of the same priority define it.
             UnknownDeviceError: no file defines it.
         """
@@ -76,14 +76,14 @@ class Registry:
 
 
 def scan(dirs: Sequence[str]) -> Registry:
-    """Read the spec files in folders; a folder that is not there is fine.
+    """Read the spec files in folders; a missing folder is permitted.
 
-    Nothing is raised: what cannot be used is in `errors` and `conflicts`.
+    Never raises: errors are in `errors` and `conflicts`.
     """
     registry = Registry()
     for priority, folder in enumerate(dirs):
         registry.inputs.append(folder)
-        found: list[SpecFile] = []
+        spec_files: list[SpecFile] = []
         for path in _spec_paths(folder, registry.errors):
             registry.inputs.append(path)
             try:
@@ -91,17 +91,17 @@ def scan(dirs: Sequence[str]) -> Registry:
             except NvctError as error:
                 registry.errors[path] = error
             else:
-                found.append(SpecFile(path=path, priority=priority, spec=spec))
-        registry.specs.extend(found)
-        _add_devices(registry, found)
+                spec_files.append(SpecFile(path=path, priority=priority, spec=spec))
+        registry.specs.extend(spec_files)
+        _add_devices(registry, spec_files)
     return registry
 
 
 def _spec_paths(folder: str, errors: dict[str, NvctError]) -> list[str]:
-    """Return the spec files right in a folder, in order of name."""
+    """Return the spec files directly in a folder, sorted by name."""
     try:
         with os.scandir(folder) as entries:
-            found = [
+            spec_paths = [
                 os.path.join(folder, entry.name)
                 for entry in entries
                 if entry.name.endswith(load.EXTENSIONS) and not _is_folder(entry)
@@ -114,11 +114,11 @@ def _spec_paths(folder: str, errors: dict[str, NvctError]) -> list[str]:
             hint="correct spec-dirs in config.toml or the folder's mode",
         )
         return []
-    return sorted(found)
+    return sorted(spec_paths)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Tell whether it is a folder; a link that leads nowhere is a file that can't be read."""
+    """Return whether an entry is a folder; a dangling link counts as an unreadable file."""
     try:
         return entry.is_dir()
     except OSError:  # a loop of links
@@ -126,7 +126,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _add_devices(registry: Registry, files: list[SpecFile]) -> None:
-    """Put the devices of one folder over those of the folders before it."""
+    """Add the devices of one folder, which override those of the folders before it."""
     level: dict[str, list[tuple[SpecFile, Device]]] = {}
     for spec_file in files:
         for device in spec_file.spec["devices"]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CDI specs against nvct's JSON schema: for who writes specs, and for our own tests.
+"""Checks CDI specs against nvct's JSON schema, for authors of specs and for tests.
 
-Cold: jsonschema costs more to import than a spec takes to read. The schema is stricter than what
-engines and `validate` accept (paths are absolute, members are spelled as they are specified), and
-says nothing about what JSON schema cannot: versions, names defined twice.
+Cold: importing jsonschema takes longer than reading a spec. The schema is stricter than engines
+and `validate` (absolute paths, exact spelling of members), and does not cover rules that JSON
+schema cannot express: versions, duplicate names.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def _validator() -> jsonschema.Draft7Validator:
 
 
 def check(document: object, *, source: str) -> None:
-    """Refuse a document that the schema does not allow.
+    """Check a document against the schema.
 
     Raises:
-        CdiSpecError: it does not fit; names the file and the place of what is most wrong.
+        CdiSpecError: it does not conform; names the file and the position of the main error.
     """
     error = jsonschema.exceptions.best_match(_validator().iter_errors(document))
     if error is None:

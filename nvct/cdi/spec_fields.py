@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The form of a CDI spec: which members there are, of what type, in which order.
+"""The fields of a CDI spec: their names, types and order.
 
-Cold. One table for `validate`, which refuses what does not fit, and for `store`, which writes
-members in this order. As engines read specs: a member that nobody knows is an error, null is the
-same as absent, and the case of a member's name does not matter (the specification itself writes
-additionalGIDs in one place).
+Cold. One table for `validate`, which refuses other fields, and for `store`, which writes members
+in this order. As in engines: an unknown member is an error, null is the same as absent, and member
+names are case-insensitive (the specification itself writes additionalGIDs once).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, TypeAlias
 from nvct.errors import CdiSpecError
 
 Reader: TypeAlias = Callable[[object, str], Any]
-"""Takes a value and the place it stands at; returns the value, with all nulls left out."""
+"""Takes a value and its position in the document; returns the value without nulls."""
 
 SHOWN = 60
 UINT32 = 2**32 - 1
@@ -31,12 +30,12 @@ def shown(value: object) -> str:
 
 
 def member(at: str, key: str) -> str:
-    """Return the place of a member; the place of a whole document ends with a colon."""
+    """Return the position of a member; the position of a whole document ends with a colon."""
     return f"{at} {key}" if at.endswith(":") else f"{at}.{key}"
 
 
 def owner(at: str) -> str:
-    """Return a place as the subject of a sentence."""
+    """Return a position as the subject of a sentence."""
     return at.removesuffix(":")
 
 
@@ -44,7 +43,7 @@ def text(value: object, at: str) -> str:
     """Read a string.
 
     Raises:
-        CdiSpecError: it is none, or one that no path, argument or variable can be.
+        CdiSpecError: it is not a string, or not valid as a path, argument or variable.
     """
     if not isinstance(value, str):
         raise CdiSpecError(f"{at} is {shown(value)}, not a string", hint="put it in quotes")
@@ -61,7 +60,7 @@ def flag(value: object, at: str) -> bool:
     """Read true or false.
 
     Raises:
-        CdiSpecError: it is neither.
+        CdiSpecError: it is neither of them.
     """
     if not isinstance(value, bool):
         raise CdiSpecError(f"{at} is {shown(value)}, not true or false")
@@ -96,33 +95,36 @@ def texts(value: object, at: str) -> dict[str, str]:
     """Read a table of strings.
 
     Raises:
-        CdiSpecError: it is none.
+        CdiSpecError: it is not a table of strings.
     """
     if not isinstance(value, dict):
         raise CdiSpecError(f"{owner(at)} is {shown(value)}, not a table")
-    return {text(key, at): text(one, member(at, str(key))) for key, one in value.items()}
+    return {
+        text(key, at): text(member_value, member(at, str(key)))
+        for key, member_value in value.items()
+    }
 
 
 def table(fields: Mapping[str, Reader]) -> Reader:
-    """Return a reader of objects that have these members and no others."""
+    """Return a reader of objects that have only these members."""
     names = {name.lower(): name for name in fields}
 
     def read(value: object, at: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise CdiSpecError(f"{owner(at)} is {shown(value)}, not a table")
-        found: dict[str, Any] = {}
-        for key, one in value.items():
+        members: dict[str, Any] = {}
+        for key, member_value in value.items():
             name = names.get(key.lower()) if isinstance(key, str) else None
             if name is None:
                 raise CdiSpecError(
                     f"{owner(at)} has the unknown field {shown(key)}",
                     hint="CDI 1.1 knows " + ", ".join(fields) if len(fields) < 8 else "",
                 )
-            if name in found:
+            if name in members:
                 raise CdiSpecError(f"{owner(at)} has {name} twice, in different spellings")
-            if one is not None:
-                found[name] = fields[name](one, member(at, name))
-        return found
+            if member_value is not None:
+                members[name] = fields[name](member_value, member(at, name))
+        return members
 
     return read
 
@@ -179,7 +181,7 @@ SPEC: dict[str, Reader] = {
     "containerEdits": table(EDITS),
 }
 
-# Members that hold numbers or truth values, in lower case; all others hold strings.
+# Members with numbers or booleans, in lower case; all others are strings.
 NUMBERS = frozenset({"major", "minor", "filemode", "uid", "gid", "timeout", "additionalgids"})
 FLAGS = frozenset({"enablecmt", "enablembm", "enablemonitoring"})
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CDI specs written: the same spec gives the same bytes, in one step, with the lowest version.
+"""Writes CDI specs: atomically, deterministically, with the lowest cdiVersion.
 
-Cold. Members come in the order of `nvct.cdi.spec_fields`, array elements stay in theirs. In YAML
-every string that some reader could take for something else is quoted: a device "0", "0:1" or
-"1e3".
+Cold. Members have the order of `nvct.cdi.spec_fields`, array elements keep theirs. In YAML every
+string that a parser may read as another type is quoted: a device "0", "0:1" or "1e3".
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ import os
 import stat
 from typing import Any
 
-from nvct.cdi import spec_fields as form
-from nvct.cdi import versions, yaml_writer
+from nvct.cdi import spec_fields, versions, yaml_writer
 from nvct.cdi.validate import validate
 from nvct.errors import DocumentError, HostError, UsageError
 from nvct.linux.files import read_bytes, write_atomic
@@ -34,7 +32,7 @@ def check_format(name: str) -> str:
     """Return the name of a format in lower case.
 
     Raises:
-        UsageError: the format is none.
+        UsageError: the format is unknown.
     """
     if name.lower() not in FORMATS:
         raise UsageError(f"{name!r} is no format of a CDI spec", hint="yaml or json")
@@ -42,15 +40,15 @@ def check_format(name: str) -> str:
 
 
 def dumps(spec: Spec, format: str = "yaml", comment: str = "") -> bytes:  # noqa: A002  as the option
-    """Return a spec as a file's content; `cdiVersion` is the lowest that it needs.
+    """Return a spec as a file's content, with the lowest possible `cdiVersion`.
 
     Args:
-        spec: to write.
+        spec: the CDI spec.
         format: yaml or json.
-        comment: whole lines to put before YAML; JSON has no comments.
+        comment: whole lines before the YAML; JSON has no comments.
 
     Raises:
-        UsageError: the format is none.
+        UsageError: the format is unknown.
     """
     ordered = _ordered(spec)
     if format == "json":
@@ -60,20 +58,20 @@ def dumps(spec: Spec, format: str = "yaml", comment: str = "") -> bytes:  # noqa
 
 
 def save(spec: Spec, path: str, format: str | None = None, comment: str = "") -> str:  # noqa: A002
-    """Write a spec to a file, mode 0644, in one step; return the file's path.
+    """Write a spec to a file atomically, mode 0644; return the file's path.
 
     Args:
-        spec: checked before anything is written.
-        path: gets the ending .yaml or .json if it has none of these nor .yml: engines read no
-            other files. A pipe or a character device, as /dev/stdout may be, is written into.
-        format: yaml or json; by the path's ending if None, which is left as it is.
+        spec: validated before the file is written.
+        path: .yaml or .json is added if it has no extension that nvct reads: engines read no
+            other files. A pipe or character device, such as /dev/stdout, is written directly.
+        format: yaml or json; None means by the extension of the path, which then stays.
         comment: as in `dumps`.
 
     Raises:
-        CdiSpecError: it is no valid spec.
-        UsageError: the format is none.
+        CdiSpecError: the spec is invalid.
+        UsageError: the format is unknown.
         HostError: the file cannot be written.
-        UnsafePathError: no regular file is there.
+        UnsafePathError: the path is not a regular file.
     """
     if _is_stream(path):
         return _stream(spec, path, format or "yaml", comment)
@@ -84,7 +82,7 @@ def save(spec: Spec, path: str, format: str | None = None, comment: str = "") ->
     validate(_ordered(spec), source=path)
     try:
         os.makedirs(os.path.dirname(path) or ".", mode=FOLDER_MODE, exist_ok=True)
-        if not _holds(path, data):  # engines that watch the folder would read it all again
+        if not _holds(path, data):  # engines that watch the folder would read all files again
             write_atomic(path, data, mode=MODE)
     except OSError as error:
         raise _not_written(path, error) from error
@@ -93,8 +91,8 @@ def save(spec: Spec, path: str, format: str | None = None, comment: str = "") ->
 
 def _holds(path: str, data: bytes) -> bool:
     try:
-        found = os.stat(path)
-        return stat.S_IMODE(found.st_mode) == MODE and read_bytes(path) == data
+        status = os.stat(path)
+        return stat.S_IMODE(status.st_mode) == MODE and read_bytes(path) == data
     except (OSError, DocumentError):
         return False
 
@@ -107,8 +105,8 @@ def _is_stream(path: str) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 
-def _stream(spec: Spec, path: str, form: str, comment: str) -> str:
-    data = dumps(spec, form, comment)
+def _stream(spec: Spec, path: str, format_name: str, comment: str) -> str:
+    data = dumps(spec, format_name, comment)
     validate(_ordered(spec), source=path)
     try:
         with open(path, "wb") as file:
@@ -127,41 +125,43 @@ def _not_written(path: str, error: OSError) -> HostError:
 
 def _ordered(spec: Spec) -> dict[str, Any]:
     """Return the spec with its lowest version, members in order, unknown ones last, by name."""
-    edits = _order(form.EDITS)
-    found = _sorted(spec, _order(form.SPEC))
-    found["cdiVersion"] = versions.minimum_version(spec)
-    found = _sorted(found, _order(form.SPEC))
-    if "containerEdits" in found:
-        found["containerEdits"] = _edits(found["containerEdits"], edits)
-    found["devices"] = [_sorted(device, _order(form.DEVICE)) for device in found["devices"]]
-    for device in found["devices"]:
+    edits = _order(spec_fields.EDITS)
+    ordered = _sorted(spec, _order(spec_fields.SPEC))
+    ordered["cdiVersion"] = versions.minimum_version(spec)
+    ordered = _sorted(ordered, _order(spec_fields.SPEC))
+    if "containerEdits" in ordered:
+        ordered["containerEdits"] = _edits(ordered["containerEdits"], edits)
+    ordered["devices"] = [
+        _sorted(device, _order(spec_fields.DEVICE)) for device in ordered["devices"]
+    ]
+    for device in ordered["devices"]:
         if "containerEdits" in device:
             device["containerEdits"] = _edits(device["containerEdits"], edits)
-    return found
+    return ordered
 
 
 def _edits(edits: Mapping[str, Any], order: dict[str, int]) -> dict[str, Any]:
-    found = _sorted(edits, order)
+    ordered = _sorted(edits, order)
     for key, fields in (
-        ("deviceNodes", form.DEVICE_NODE),
-        ("netDevices", form.NET_DEVICE),
-        ("hooks", form.HOOK),
-        ("mounts", form.MOUNT),
+        ("deviceNodes", spec_fields.DEVICE_NODE),
+        ("netDevices", spec_fields.NET_DEVICE),
+        ("hooks", spec_fields.HOOK),
+        ("mounts", spec_fields.MOUNT),
     ):
-        if key in found:
-            found[key] = [_sorted(one, _order(fields)) for one in found[key]]
-    if "intelRdt" in found:
-        found["intelRdt"] = _sorted(found["intelRdt"], _order(form.INTEL_RDT))
-    return found
+        if key in ordered:
+            ordered[key] = [_sorted(entry, _order(fields)) for entry in ordered[key]]
+    if "intelRdt" in ordered:
+        ordered["intelRdt"] = _sorted(ordered["intelRdt"], _order(spec_fields.INTEL_RDT))
+    return ordered
 
 
 def _order(fields: Mapping[str, object]) -> dict[str, int]:
-    return {name: place for place, name in enumerate(fields)}
+    return {name: index for index, name in enumerate(fields)}
 
 
 def _sorted(table: Mapping[str, Any], order: dict[str, int]) -> dict[str, Any]:
     keys = sorted(table, key=lambda key: (order.get(key, len(order)), key))
-    found = {key: table[key] for key in keys}
-    if "annotations" in found:
-        found["annotations"] = dict(sorted(found["annotations"].items()))
-    return found
+    ordered = {key: table[key] for key in keys}
+    if "annotations" in ordered:
+        ordered["annotations"] = dict(sorted(ordered["annotations"].items()))
+    return ordered

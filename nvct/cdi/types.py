@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of the CDI specification 1.1. Only ever imported under TYPE_CHECKING."""
+"""Types of the CDI specification 1.1. Import them only under TYPE_CHECKING."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Hook(_Hook, total=False):
 
 
 class IntelRdt(TypedDict, total=False):
-    """Intel's resource director technology; replaces the container's own."""
+    """Intel Resource Director Technology; replaces the container's own."""
 
     closID: str
     l3CacheSchema: str
@@ -74,7 +74,7 @@ class IntelRdt(TypedDict, total=False):
 
 
 class ContainerEdits(TypedDict, total=False):
-    """What a device, or a whole spec, does to a container."""
+    """The changes that a device or a whole spec makes to a container."""
 
     env: list[str]
     deviceNodes: list[DeviceNode]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a document is a CDI spec that can be used: its form, and what engines check.
+"""Validates a document as a CDI spec: its fields, and the rules of engines.
 
-Cold. As the CDI library does when it loads a file, and what it means to do (annotations, which
-its v1.1.0 never looks at) or crashes on (a vendor of one letter). The JSON schema, `schema`, is
-stricter; it is for who writes specs, this is for who uses them.
+Cold. As the CDI library when it loads a file, with two additions: annotations, which its v1.1.0
+never checks, and a vendor of one letter, which crashes it. The JSON schema in `schema` is stricter
+and for authors of specs.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ CLOS_ID_LIMIT = 4096
 
 
 def validate(document: object, *, source: str) -> Spec:
-    """Return a document as a spec: members with their proper names, and no nulls.
+    """Return a document as a spec: members with their exact names, and no nulls.
 
     Args:
-        document: what a JSON or YAML file holds.
+        document: the content of a JSON or YAML file.
         source: the file, for messages.
 
     Raises:
-        CdiSpecError: it is none, or one that engines refuse; names the file and the place.
+        CdiSpecError: it is not a valid spec; names the file and the position.
     """
     at = f"{source}:"
     if document is None:
@@ -49,7 +49,7 @@ def validate(document: object, *, source: str) -> Spec:
     spec = cast("Spec", spec_fields.read_spec(document, at))
     _check_version(spec, at)
     kind = _required(spec, "kind", at)
-    _rule(names.parse_kind, kind, member(at, "kind"))
+    _apply_rule(names.parse_kind, kind, member(at, "kind"))
     _check_annotations(spec, at)
     _check_devices(spec, at)
     _check_edits(spec.get("containerEdits", {}), member(at, "containerEdits"))
@@ -66,7 +66,7 @@ def _check_version(spec: Spec, at: str) -> None:
     version = _required(spec, "cdiVersion", at)
     if not versions.is_known(version):
         raise CdiSpecError(
-            f"{at} cdiVersion {shown(version)} is none that is known",
+            f"{at} cdiVersion {shown(version)} is unknown",
             hint=f"known are {versions.LOWEST} to {versions.LATEST}",
         )
 
@@ -76,13 +76,13 @@ def _check_devices(spec: Spec, at: str) -> None:
         raise CdiSpecError(f"{owner(at)} has no devices", hint="a spec defines at least one")
     seen: set[str] = set()
     for index, device in enumerate(spec["devices"]):
-        place = f"{member(at, 'devices')}[{index}]"
-        name = _required(device, "name", place)
-        _rule(names.check_device_name, name, member(place, "name"))
+        position = f"{member(at, 'devices')}[{index}]"
+        name = _required(device, "name", position)
+        _apply_rule(names.check_device_name, name, member(position, "name"))
         if name in seen:
-            raise CdiSpecError(f"{place} is the second device named {shown(name)}")
+            raise CdiSpecError(f"{position} is the second device named {shown(name)}")
         seen.add(name)
-        _check_device(device, place)
+        _check_device(device, position)
 
 
 def _check_device(device: Device, at: str) -> None:
@@ -94,7 +94,7 @@ def _check_device(device: Device, at: str) -> None:
 
 
 def _is_empty(edits: ContainerEdits) -> bool:
-    """Whether nothing would happen; an intelRdt object counts even if it is empty."""
+    """Return whether edits change nothing; an intelRdt object counts even if it is empty."""
     return "intelRdt" not in edits and not any(edits.values())
 
 
@@ -152,16 +152,16 @@ def _check_net_devices(edits: ContainerEdits, at: str) -> None:
     hosts: set[str] = set()
     inside: set[str] = set()
     for index, device in enumerate(edits.get("netDevices", ())):
-        place = f"{at}[{index}]"
+        position = f"{at}[{index}]"
         for key, seen in (("hostInterfaceName", hosts), ("name", inside)):
-            name = _required(device, key, place)
+            name = _required(device, key, position)
             if name in seen:
-                raise CdiSpecError(f"{place}.{key} is {shown(name)}, which is there already")
+                raise CdiSpecError(f"{position}.{key} is {shown(name)}, a duplicate")
             seen.add(name)
 
 
 def _check_rdt(rdt: IntelRdt, at: str) -> None:
-    """Refuse a class of service that cannot be the name of a directory in resctrl."""
+    """Check that a class of service can be the name of a directory in resctrl."""
     name = rdt.get("closID", "")
     if len(name.encode()) >= CLOS_ID_LIMIT or name in {".", ".."}:
         raise CdiSpecError(f"{at}.closID {shown(name)} is no name of a directory")
@@ -170,18 +170,18 @@ def _check_rdt(rdt: IntelRdt, at: str) -> None:
 
 
 def _check_annotations(holder: Spec | Device, at: str) -> None:
-    _rule(annotation_rules.check, holder.get("annotations", {}), member(at, "annotations"))
+    _apply_rule(annotation_rules.check, holder.get("annotations", {}), member(at, "annotations"))
 
 
 def _required(holder: Mapping[str, object], key: str, at: str) -> str:
-    found = holder.get(key)
-    if not isinstance(found, str) or not found:
+    value = holder.get(key)
+    if not isinstance(value, str) or not value:
         raise CdiSpecError(f"{owner(at)} has no {key}", hint=f"{key} is required")
-    return found
+    return value
 
 
-def _rule(check: Callable[..., object], value: object, at: str) -> None:
-    """Check by a rule that is also one for requests, and name the place in the file."""
+def _apply_rule(check: Callable[..., object], value: object, at: str) -> None:
+    """Apply a rule for requests; report a violation with the position in the file."""
     try:
         check(value)
     except RequestError as error:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions of the CDI specification: which are known, and which one a spec needs.
+"""Versions of the CDI specification, and the lowest version that a spec needs.
 
-A reader refuses a spec that uses more than the version it declares, so what is written declares
-the lowest version that has all it uses; old engines then read it as long as they can. As in the
-CDI library, no spec needs less than 0.3.0, which makes every 0.1.0 and 0.2.0 file unreadable.
+A reader refuses a spec with fields of a later version than declared, so nvct declares the lowest
+version that has all fields; old engines then read as many specs as possible. As in the CDI
+library, the lowest is 0.3.0, which makes every 0.1.0 and 0.2.0 file unreadable.
 """
 
 from __future__ import annotations
@@ -22,55 +22,56 @@ LATEST = KNOWN[-1]
 
 
 def is_known(version: str) -> bool:
-    """Tell whether a version exists; a leading v is allowed, as in the CDI library."""
+    """Return whether a version exists; a leading v is permitted, as in the CDI library."""
     return version.removeprefix("v") in KNOWN
 
 
 def is_older(version: str, other: str) -> bool:
-    """Tell whether a known version came before another known one."""
+    """Return whether a known version is older than another known one."""
     return KNOWN.index(version.removeprefix("v")) < KNOWN.index(other.removeprefix("v"))
 
 
 def minimum_version(spec: Spec) -> str:
-    """Return the lowest version that has all that a spec uses."""
+    """Return the lowest version that has all fields of a spec."""
     return minimum(spec)[0]
 
 
 def minimum(spec: Spec) -> tuple[str, str]:
-    """Return the lowest version that has all that a spec uses, and what it is needed for."""
+    """Return the lowest version that has all fields of a spec, and the field that needs it."""
     for version, reason, needs in NEEDS:
         if needs(spec):
             return version, reason
     return LOWEST, "every spec"
 
 
-def _edits(spec: Spec) -> Iterator[ContainerEdits]:
+def all_edits(spec: Spec) -> Iterator[ContainerEdits]:
+    """Yield the common edits of a spec, and the edits of each device."""
     yield spec.get("containerEdits") or {}
     for device in spec["devices"]:
         yield device.get("containerEdits") or {}
 
 
 def _has_net_devices(spec: Spec) -> bool:
-    return any(edits.get("netDevices") for edits in _edits(spec))
+    return any(edits.get("netDevices") for edits in all_edits(spec))
 
 
 def _has_new_rdt(spec: Spec) -> bool:
     return any(
         "schemata" in rdt or rdt.get("enableMonitoring", False)
-        for rdt in (edits.get("intelRdt", {}) for edits in _edits(spec))
+        for rdt in (edits.get("intelRdt", {}) for edits in all_edits(spec))
     )
 
 
 def _has_rdt(spec: Spec) -> bool:
-    return any("intelRdt" in edits for edits in _edits(spec))
+    return any("intelRdt" in edits for edits in all_edits(spec))
 
 
 def _has_gids(spec: Spec) -> bool:
-    return any(edits.get("additionalGids") for edits in _edits(spec))
+    return any(edits.get("additionalGids") for edits in all_edits(spec))
 
 
 def _has_annotations(spec: Spec) -> bool:
-    return any(one.get("annotations") for one in (spec, *spec["devices"]))
+    return any(holder.get("annotations") for holder in (spec, *spec["devices"]))
 
 
 def _has_dotted_class(spec: Spec) -> bool:
@@ -83,12 +84,12 @@ def _has_digit_name(spec: Spec) -> bool:
 
 def _has_host_path(spec: Spec) -> bool:
     return any(
-        node.get("hostPath") for edits in _edits(spec) for node in edits.get("deviceNodes", ())
+        node.get("hostPath") for edits in all_edits(spec) for node in edits.get("deviceNodes", ())
     )
 
 
 def _has_mount_type(spec: Spec) -> bool:
-    return any(mount.get("type") for edits in _edits(spec) for mount in edits.get("mounts", ()))
+    return any(mount.get("type") for edits in all_edits(spec) for mount in edits.get("mounts", ()))
 
 
 # Latest first. 0.8.0 and 1.0.0 changed the Go packages, not the documents.

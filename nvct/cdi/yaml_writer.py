@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""YAML written, for documents of tables, lists, strings, whole numbers and truth values.
+"""Writes YAML documents of tables, lists, strings, integers and booleans.
 
-Contract: every reader of YAML 1.1 or 1.2 gets the same values back. A string is written plain only
-where nobody can take it for anything else; all others are in double quotes. PyYAML's own writer
-takes ten times as long, which is half of what writing a spec costs, and quotes less than go-yaml
-needs; it stays the judge of this one in the tests.
+Contract: every parser of YAML 1.1 or 1.2 reads the same values. A string is plain only if no
+parser can read it as another type; all others are in double quotes. PyYAML's own writer takes ten
+times as long, half of the time to write a spec, and quotes less than go-yaml needs. The tests
+compare the two.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-# Begins like a path, a word or an option; goes on without blanks, quotes and indicators. A colon
-# may only stand inside.
+# Begins like a path, a word or an option; has no blanks, quotes and indicators. A colon is
+# permitted only inside.
 _PLAIN = re.compile(r"(?:--?)?[A-Za-z_/](?:[A-Za-z0-9_/.=+@-]|:(?=[A-Za-z0-9_/.:-]))*(?<!:)")
-# What readers of YAML 1.1 take for a truth value or for nothing (yaml.org/type/bool.html).
+# Words that YAML 1.1 parsers read as a boolean or null (yaml.org/type/bool.html).
 _WORDS = frozenset(("y", "n", "yes", "no", "true", "false", "on", "off", "null"))
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
 
@@ -28,7 +28,7 @@ def dumps(document: dict[str, Any]) -> str:
     """Return a document, with its start marker.
 
     Raises:
-        TypeError: a value of another type is in it.
+        TypeError: the document contains a value of another type.
     """
     return "\n".join(["---", *(_table(document, "") if document else ["{}"]), ""])
 
@@ -40,15 +40,15 @@ def string(text: str) -> str:
     return f'"{"".join(map(_character, text))}"'
 
 
-def _character(one: str) -> str:
-    if one in _ESCAPES:
-        return _ESCAPES[one]
-    if " " <= one <= "~":
-        return one
-    code = ord(one)
-    # U+FEFF would be a byte order mark, U+2028 a line break: only what prints stands as it is.
-    if one.isprintable() and 0xA0 <= code < 0xD800:
-        return one
+def _character(character: str) -> str:
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    if " " <= character <= "~":
+        return character
+    code = ord(character)
+    # U+FEFF is a byte order mark, U+2028 a line break: only printable characters are plain.
+    if character.isprintable() and 0xA0 <= code < 0xD800:
+        return character
     return (
         f"\\x{code:02X}"
         if code < 0x100
@@ -66,7 +66,7 @@ def _scalar(value: object) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, (dict, list)):
-        return "{}" if isinstance(value, dict) else "[]"  # empty: others are written in lines
+        return "{}" if isinstance(value, dict) else "[]"  # empty; others are written in lines
     raise TypeError(f"{type(value).__name__} cannot be written as YAML")
 
 

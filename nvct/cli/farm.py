@@ -46,16 +46,16 @@ def build() -> None:
     from nvct.farm.build import build as make
 
     settings = settings_in_force()
-    wanted, mode = live_host.own_wanted(settings), live_host.own_mode(settings)
-    found = farm_plan.look(
+    wanted, mode = live_host.own_options(settings), live_host.own_mode(settings)
+    found = farm_plan.discover_or_view(
         settings,
         live_host.roots_of(settings),
         wanted,
-        lambda: live_host.look(settings, wanted, mode),
+        lambda: live_host.discover(settings, wanted, mode),
     )
     for warning in found.warnings:
         say(f"warning: {warning}")
-    made = make(farm_plan.of(settings), found, settings.driver_root)
+    made = make(farm_plan.farm_of(settings), found, settings.driver_root)
     for path, reason in made.left_out:
         say(f"left out: {printable(path)}: {reason}")
     click.echo(made.path)
@@ -85,7 +85,7 @@ def gc(*, dry_run: bool) -> None:
     from nvct.farm import collect
 
     settings = settings_in_force()
-    gone = collect.collect(farm_plan.of(settings), _needs(settings), dry_run=dry_run)
+    gone = collect.collect(farm_plan.farm_of(settings), _needs(settings), dry_run=dry_run)
     for status in gone:
         click.echo(status.manifest.path)
     say(f"{len(gone)} view{'' if len(gone) == 1 else 's'} {'would go' if dry_run else 'removed'}")
@@ -103,7 +103,7 @@ def verify(*, names: tuple[str, ...]) -> None:
     from nvct.compile import farm_plan
     from nvct.farm import collect
 
-    found = collect.verify(farm_plan.of(settings_in_force()), names)
+    found = collect.verify(farm_plan.farm_of(settings_in_force()), names)
     for manifest, problems in found:
         for problem in problems:
             click.echo(printable(problem))
@@ -120,7 +120,7 @@ def _statuses() -> list[Status]:
     from nvct.farm import collect
 
     settings = settings_in_force()
-    return collect.statuses(farm_plan.of(settings), _needs(settings), strict=False)
+    return collect.statuses(farm_plan.farm_of(settings), _needs(settings), strict=False)
 
 
 def _needs(settings: Config) -> Needs:
@@ -131,7 +131,7 @@ def _needs(settings: Config) -> Needs:
     from nvct.host import procfs
 
     plan = f"{run_dir(os.environ)}/{paths.OWN_PLAN}"
-    return collect.needs(procfs.driver_version(live_host.roots_of(settings)), [plan])
+    return collect.read_needs(procfs.driver_version(live_host.roots_of(settings)), [plan])
 
 
 def _show(found: Sequence[Status], form: str) -> None:

@@ -57,8 +57,10 @@ def inventory(
     settings = settings_in_force(config, driver_root, dev_root)
     wanted = capability_sets.parse(flat(capabilities))
     how = DiscoveryOptions(compat32="compat32" in wanted)
-    seen = live_host.seen(settings, how, mode.lower(), elsewhere=bool(driver_root or dev_root))
-    _print(capability_sets.filter(seen, wanted), form, everything=everything)
+    seen = live_host.discover_or_view(
+        settings, how, mode.lower(), elsewhere=bool(driver_root or dev_root)
+    )
+    _print(capability_sets.restrict(seen, wanted), form, everything=everything)
 
 
 def _print(found: Inventory, form: str, *, everything: bool) -> None:

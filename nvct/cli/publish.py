@@ -32,14 +32,14 @@ def publish(ctx: click.Context, *, output: str, withdraw: bool) -> None:
     from nvct.container.plan import fingerprints
     from nvct.errors import HostError
 
-    output = published_spec.place(output)
+    output = published_spec.output_path(output)
     if withdraw:
         gone = published_spec.withdraw(output)
         say(f"removed {output}" if gone else f"{output} does not exist")
         return
     settings = settings_in_force()
     for _ in range(TRIES):
-        before = published_spec.watched(settings)
+        before = published_spec.watched_fingerprints(settings)
         try:
             _publish(ctx, output)
         except HostError:  # the end of an installation may bring what is missing
@@ -55,7 +55,7 @@ def _publish(ctx: click.Context, output: str) -> None:
     from nvct.compile import published_spec
     from nvct.errors import DriverNotFoundError
 
-    published_spec.check(output)
+    published_spec.check_replaceable(output)
     try:
         generate.invoke(generate.make_context("generate", ["--output", output], parent=ctx))
     except DriverNotFoundError as error:

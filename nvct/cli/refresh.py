@@ -55,7 +55,7 @@ def _remake_the_others(config: str, folder: str) -> None:
     """Compile again what containers have asked for besides GPUs."""
     from nvct.compile import extras
 
-    for word, made, error in extras.remake(config, folder):
+    for word, made, error in extras.rebuild(config, folder):
         if made is not None:
             click.echo(f"{word}: {len(made['devices'])} device names")
         else:
@@ -68,7 +68,7 @@ def _say_layout(config: str, plan: Plan) -> None:
     if settings.wants_view:
         from nvct.compile import farm_plan
 
-        click.echo(f"own: {farm_plan.choice(settings, plan.get('farm'))}")
+        click.echo(f"own: {farm_plan.describe_layout(settings, plan.get('farm'))}")
 
 
 def _tend_farm(config: str, folder: str) -> None:
@@ -81,6 +81,6 @@ def _tend_farm(config: str, folder: str) -> None:
     from nvct.host import procfs
 
     loaded = procfs.driver_version(live_host.roots_of(settings))
-    needed = collect.needs(loaded, [f"{folder}/{paths.OWN_PLAN}"])
-    for sentence in farm_plan.tend(settings, needed):
+    needed = collect.read_needs(loaded, [f"{folder}/{paths.OWN_PLAN}"])
+    for sentence in farm_plan.verify_and_collect(settings, needed):
         click.echo(f"warning: {sentence}", err=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cold side of the shim's door: `python -I -m nvct.compile config|registry|own|... ...`.
+"""The program that the shim starts: `python -I -m nvct.compile config|registry|own|... ...`.
 
-Answers with one JSON object on stdout: what was asked for, or {"error": {...}}.
+Writes one JSON object to stdout: the result, or {"error": {...}}.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ import os
 import sys
 import traceback
 
-from nvct.compile import refresh as compiled
+from nvct.compile import refresh
 from nvct.errors import NvctError, UsageError, to_dict, unexpected
 from nvct.oci import jsontext
 
 
 def answer(args: list[str]) -> dict[str, object]:
-    """Do what the arguments say and return the answer.
+    """Return the result of a request.
 
     Raises:
-        NvctError: it cannot be done.
+        NvctError: the request is unknown or fails.
     """
     match args:
         case ["config", path]:
-            return compiled.config(path)
+            return refresh.config(path)
         case ["registry", path, run_dir]:
-            return dict(compiled.registry_plan(path, run_dir))
-        case [compiled.OWN | compiled.OWN_CSV_ALL | compiled.OWN_NONE as which, path, run_dir]:
-            return dict(compiled.own_plan(path, run_dir, which))
+            return dict(refresh.registry_plan(path, run_dir))
+        case [refresh.OWN | refresh.OWN_CSV_ALL | refresh.OWN_NONE as which, path, run_dir]:
+            return dict(refresh.own_plan(path, run_dir, which))
         case ["properties", path, run_dir]:
             from nvct.compile import extras
 
@@ -40,7 +40,7 @@ def answer(args: list[str]) -> dict[str, object]:
 
 
 def main() -> int:
-    """Answer on stdout."""
+    """Write the answer to stdout and return the exit status."""
     try:
         text = jsontext.dumps(answer(sys.argv[1:]))
         status = 0

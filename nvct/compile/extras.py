@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the plans of what containers get besides GPUs, and what only NVML knows of the GPUs.
+"""Makes the plans for devices other than GPUs, and for GPU properties that only NVML has.
 
-Cold; called by the shim through its door when it is first asked for. A mode that finds nothing is
-an error, which is not kept: the next create looks again.
+Cold; the shim calls it at the first request for them. A mode without devices is an error that is
+not cached: the next create tries again.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from dataclasses import asdict
 from typing import cast
 
 from nvct import paths
-from nvct.compile import live_host
+from nvct.compile import live_host, refresh
 from nvct.compile import plans as compiler
-from nvct.compile import refresh as compiled
 from nvct.config import load
 from nvct.container.plan.fingerprints import take, take_file
 from nvct.errors import HostError, NvctError, NvmlError, UsageError
@@ -25,7 +24,7 @@ from nvct.host.driver import libraries
 from nvct.host.gpu import imex, mig, nodes
 from nvct.host.nvml import shared
 from nvct.spec import edits as cdi_edits
-from nvct.spec import fingerprints as spec_facts
+from nvct.spec import fingerprints as spec_fingerprints
 from nvct.spec import generate
 
 TYPE_CHECKING = False
@@ -45,8 +44,8 @@ MIG = "mig"
 MIG_KIND = "nvidia.com/mig"
 IMEX_KIND = "nvidia.com/imex-channel"
 MIG_CAPABILITIES = ("config", "monitor")
-# Where nodes come and go without a change in /proc/devices.
-PLACES: dict[str, tuple[str, str]] = {
+# The files in /dev that may change without a change in /proc/devices.
+WATCHED: dict[str, tuple[str, str]] = {
     "gds": ("prefix", "nvidia-fs"),
     "gdrcopy": ("rdev", "gdrdrv"),
     "mofed": ("list", "infiniband"),
@@ -60,71 +59,75 @@ PREFIX = "mode-"
 
 @live_host.hints_name_keys()
 def mode_plan(mode: str, config_path: str, run_dir: str) -> Plan:
-    """Compile what containers get of one mode, and keep the plan.
+    """Compile and store the plan of one mode.
 
     Raises:
-        UsageError: there is no such mode.
-        HostError: the host has nothing of it.
-        ConfigError: config.toml cannot be used.
+        UsageError: the mode is unknown.
+        HostError: the host has no device of the mode.
+        ConfigError: config.toml is invalid.
     """
-    if mode not in PLACES:
+    if mode not in WATCHED:
         raise UsageError(f"there is no plan of mode {mode!r}")
-    facts = compiler.input_facts([config_path])
+    facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)
     roots = live_host.roots_of(settings)
-    facts += _facts(mode, roots)
+    facts += _fingerprints(mode, roots)
     problems: list[str] = []
-    found: dict[str, str] = {}
+    host_values: dict[str, str] = {}
     if mode == MIG:
-        inventory, driver = spec_facts.discover_with_facts(roots, lambda: live_host.look(settings))
+        inventory, driver = spec_fingerprints.discover(roots, lambda: live_host.discover(settings))
         facts += driver
         spec = _mig_spec(settings, roots, inventory, problems)
-        # Else nothing is left for the plan of the GPUs, which is an error by itself.
-        others = [gpu for gpu in inventory.gpus if gpu.mig or not gpu.mig_enabled]
-        found["others"] = str(len(others) or "")
+        # If no GPU is left, the plan of the GPUs cannot be made: an error of its own.
+        usable = [gpu for gpu in inventory.gpus if gpu.mig or not gpu.mig_enabled]
+        host_values["others"] = str(len(usable) or "")
     else:
         options = generate.Options(
-            all_device=mode != "imex",  # thousands of channels are usual, and nobody asks for all
+            all_device=mode != "imex",  # there may be thousands of channels; nobody asks for all
             gid_groups=not settings.no_additional_gids,
             node_numbers=settings.plain_nodes,
         )
-        spec = _gated_spec(mode, settings, roots, options, found)
+        spec = _mode_spec(mode, settings, roots, options, host_values)
     name = f"{PREFIX}{mode}{paths.PLAN_SUFFIX}"
     plan = compiler.compile_spec(spec, f"{run_dir}/{name}", config_path, settings.proc_root)
     plan["facts"] = facts
     plan["problems"] = problems
-    plan["host"] = found
-    compiled.keep(plan, name, run_dir)
+    plan["host"] = host_values
+    refresh.store_plan(plan, name, run_dir)
     return plan
 
 
-def _gated_spec(
-    mode: str, settings: Config, roots: Roots, options: generate.Options, found: dict[str, str]
+def _mode_spec(
+    mode: str,
+    settings: Config,
+    roots: Roots,
+    options: generate.Options,
+    values: dict[str, str],
 ) -> Spec:
-    """Return what a mode finds; of IMEX channels also the major number that all of them have."""
+    """Return the spec of a mode; for IMEX, also store the major number of all channels."""
     if mode == "imex" and imex.FOLDER in procfs.majors(roots):
-        found["major"] = str(procfs.majors(roots)[imex.FOLDER])
+        values["major"] = str(procfs.majors(roots)[imex.FOLDER])
     try:
-        return generate.generate(live_host.look(settings, mode=mode), options)
+        return generate.generate(live_host.discover(settings, mode=mode), options)
     except HostError:
-        if "major" not in found:
+        if "major" not in values:
             raise
-    # Channels need no node on the host: who may have them gets a node of that number.
+    # Channels need no node on the host: a permitted container gets a node of that number.
     spec = {"cdiVersion": "0.5.0", "kind": IMEX_KIND, "devices": [], "containerEdits": {}}
     return cast("Spec", spec)
 
 
-def remake(config_path: str, run_dir: str) -> Iterator[tuple[str, Plan | None, NvctError | None]]:
-    """Compile again what containers have asked for besides the usual plans, as far as it is kept.
+def rebuild(config_path: str, run_dir: str) -> Iterator[tuple[str, Plan | None, NvctError | None]]:
+    """Compile the stored plans again, except the registry's and the usual own plan.
 
-    Yields each plan's word with the plan; or with the reason why the host has it no more, and then
-    nothing is kept of it.
+    Yields each plan's word with the plan, or with the error if the host no longer has its devices;
+    the stored plan is removed then.
     """
-    words = [*(f"{PREFIX}{mode}" for mode in PLACES), PROPERTIES]
-    words += [compiled.OWN_CSV_ALL, compiled.OWN_NONE]
+    words = [*(f"{PREFIX}{mode}" for mode in WATCHED), PROPERTIES]
+    words += [refresh.OWN_CSV_ALL, refresh.OWN_NONE]
     for word in words:
-        kept = f"{run_dir}/{word}{paths.PLAN_SUFFIX}"
-        if not os.path.exists(kept):
+        plan_path = f"{run_dir}/{word}{paths.PLAN_SUFFIX}"
+        if not os.path.exists(plan_path):
             continue
         try:
             if word.startswith(PREFIX):
@@ -132,41 +135,41 @@ def remake(config_path: str, run_dir: str) -> Iterator[tuple[str, Plan | None, N
             elif word == PROPERTIES:
                 yield word, properties_plan(config_path, run_dir), None
             else:
-                yield word, compiled.own_plan(config_path, run_dir, word), None
+                yield word, refresh.own_plan(config_path, run_dir, word), None
         except NvctError as error:
-            with suppress(OSError):  # a directory in its place, say: no plan either
-                os.unlink(kept)
+            with suppress(OSError):  # e.g. a directory in its place
+                os.unlink(plan_path)
             yield word, None, error
 
 
-def _facts(mode: str, roots: Roots) -> list[Fingerprint]:
-    """Return what must stay true, taken before the mode is looked at."""
-    kind, name = PLACES[mode]
-    found = [
+def _fingerprints(mode: str, roots: Roots) -> list[Fingerprint]:
+    """Return a mode's fingerprints, taken before its discovery."""
+    kind, name = WATCHED[mode]
+    taken = [
         take("text", f"{roots.proc}/sys/kernel/random/boot_id"),
         take("text", f"{roots.proc}/devices"),
         take(kind, f"{roots.dev}/{name}"),
     ]
-    gates = {str(gate): files.files for gate, files in feature_modes.FEATURE_MODES.items()}
-    for file_kind, path, _ in gates.get(mode, ()):
-        for place in feature_modes.candidate_paths(roots, path):
-            # A directory's times move with what is in it; it has to be there, no more.
+    mode_files = {str(gate): files.files for gate, files in feature_modes.FEATURE_MODES.items()}
+    for file_kind, path, _ in mode_files.get(mode, ()):
+        for file in feature_modes.candidate_paths(roots, path):
+            # A directory's times change with its content; only its existence matters.
             is_folder = file_kind == "directory"
-            found.append(take("prefix", place) if is_folder else take_file(place, time.time_ns()))
-    return found
+            taken.append(take("prefix", file) if is_folder else take_file(file, time.time_ns()))
+    return taken
 
 
 def _mig_spec(settings: Config, roots: Roots, inventory: Inventory, problems: list[str]) -> Spec:
-    """Return the MIG capabilities, and the GPUs in MIG mode with all of their MIG devices.
+    """Return the MIG capabilities, and the GPUs in MIG mode with all their MIG devices.
 
-    As libnvidia-container's --mig-config and --mig-monitor.
+    As libnvidia-container's options --mig-config and --mig-monitor.
     """
     stat_node = live_host.stat_node(settings)
     devices: list[dict[str, object]] = []
 
-    def add(names: Sequence[str], found: Sequence[DeviceNode]) -> None:
+    def add(names: Sequence[str], nodes_of_device: Sequence[DeviceNode]) -> None:
         edits = cdi_edits.make(
-            found,
+            nodes_of_device,
             node_numbers=settings.plain_nodes,
             gid_groups=not settings.no_additional_gids,
         )
@@ -178,14 +181,14 @@ def _mig_spec(settings: Config, roots: Roots, inventory: Inventory, problems: li
             add([name], [node])
         else:
             problems.append(f"the host has no device node of the MIG capability {name}")
-    everything: list[DeviceNode] = []
+    all_nodes: list[DeviceNode] = []
     for gpu in inventory.gpus:
         if gpu.mig_enabled and gpu.node is not None:
-            found = [gpu.node, *(node for device in gpu.mig for node in device.nodes)]
-            add([str(gpu.index), gpu.uuid], found)
-            everything += found
-    if everything:
-        add(["all"], everything)
+            nodes_of_device = [gpu.node, *(node for device in gpu.mig for node in device.nodes)]
+            add([str(gpu.index), gpu.uuid], nodes_of_device)
+            all_nodes += nodes_of_device
+    if all_nodes:
+        add(["all"], all_nodes)
     spec = {
         "cdiVersion": "0.5.0",
         "kind": MIG_KIND,
@@ -199,24 +202,24 @@ def _capability_node(roots: Roots, stat_node: StatNode, name: str) -> DeviceNode
     minor = mig.minors(roots).get(name)
     if minor is None:
         return None
-    place = f"nvidia-caps/nvidia-cap{minor}"
-    return nodes.make_node(roots, stat_node, place, f"MIG capability {name}")
+    name_in_dev = f"nvidia-caps/nvidia-cap{minor}"
+    return nodes.make_node(roots, stat_node, name_in_dev, f"MIG capability {name}")
 
 
 @live_host.hints_name_keys()
 def properties_plan(config_path: str, run_dir: str) -> Plan:
-    """Ask NVML for brand and architecture of the GPUs, and keep that under each of their names.
+    """Compile and store the plan of brand and architecture of the GPUs, by each of their names.
 
-    What it does not tell is left out, with a problem.
+    A property that NVML does not report is omitted. A failure of NVML is a problem of the plan.
 
     Raises:
         DriverNotFoundError: no driver is installed or loaded.
-        ConfigError: config.toml cannot be used.
+        ConfigError: config.toml is invalid.
     """
-    facts = compiler.input_facts([config_path])
+    facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)
-    inventory, driver = spec_facts.discover_with_facts(
-        live_host.roots_of(settings), lambda: live_host.look(settings)
+    inventory, driver = spec_fingerprints.discover(
+        live_host.roots_of(settings), lambda: live_host.discover(settings)
     )
     library = libraries.host_path_of(inventory.files, "libnvidia-ml.so")
     plan = compiler.empty(config_path)
@@ -230,18 +233,17 @@ def properties_plan(config_path: str, run_dir: str) -> Plan:
         name: {key: value for key, value in asdict(gpu).items() if value}
         for name, gpu in by_name(inventory, properties).items()
     }
-    document = {**plan, "gpus": gpus}
-    made = cast("Plan", document)
-    compiled.keep(made, PROPERTIES + paths.PLAN_SUFFIX, run_dir)
-    return made
+    plan = cast("Plan", {**plan, "gpus": gpus})
+    refresh.store_plan(plan, PROPERTIES + paths.PLAN_SUFFIX, run_dir)
+    return plan
 
 
 def by_name(
     inventory: Inventory, properties: Mapping[str, GpuProperties]
 ) -> dict[str, GpuProperties]:
-    """Return the properties of GPUs by each name that a device of the plan has.
+    """Return the properties of GPUs by each name of a device in a plan.
 
-    A MIG device has those of its GPU.
+    A MIG device has the properties of its GPU.
 
     Args:
         inventory: of the host.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The farm's part of the plan of nvct's own spec, as config.toml wants it."""
+"""The farm table of nvct's own plan, as config.toml requests it."""
 
 from __future__ import annotations
 
@@ -25,30 +25,32 @@ if TYPE_CHECKING:
     from nvct.host.roots import Roots
 
 NEEDED = ("create-symlinks", "update-ldcache")
-"""Hooks whose work the shim does for a view: who wants none of it gets the classic layout."""
+"""Hooks that the shim executes itself for a view; if one is disabled, the layout is classic."""
 
 
-def of(settings: Config) -> Farm:
-    """Return the farm that config.toml names."""
+def farm_of(settings: Config) -> Farm:
+    """Return the farm of config.toml's farm-dir."""
     return Farm(path=settings.farm_dir.rstrip("/"))
 
 
-def look(
-    settings: Config, roots: Roots, options: DiscoveryOptions, find: Callable[[], Inventory]
+def discover_or_view(
+    settings: Config, roots: Roots, options: DiscoveryOptions, discover: Callable[[], Inventory]
 ) -> Inventory:
-    """Return what discovery finds, or the loaded driver's view where the disk has another one.
+    """Return the result of discovery, or the loaded driver's view if the disk has another driver.
 
     Raises:
-        HostError: as discovery does.
+        HostError: discovery fails.
     """
-    return after_upgrade.look(of(settings), roots, _named(settings, roots, options), find)
+    return after_upgrade.discover_or_view(
+        farm_of(settings), roots, _named(settings, roots, options), discover
+    )
 
 
 def loaded_view(settings: Config, roots: Roots, options: DiscoveryOptions) -> Inventory | None:
-    """Return what containers get although the disk has another driver, None if nothing."""
+    """Return the inventory of the loaded driver's view, None if there is no view."""
     if not settings.wants_view:
         return None
-    return after_upgrade.loaded_view(of(settings), roots, _named(settings, roots, options))
+    return after_upgrade.loaded_view(farm_of(settings), roots, _named(settings, roots, options))
 
 
 def _named(settings: Config, roots: Roots, options: DiscoveryOptions) -> DiscoveryOptions:
@@ -58,29 +60,31 @@ def _named(settings: Config, roots: Roots, options: DiscoveryOptions) -> Discove
 
 
 def table_of(settings: Config, inventory: Inventory) -> Table:
-    """Return the plan's table of a view of this driver, which is made where it is not there.
+    """Return the table of this driver's view; a missing view is made.
 
-    A view that cannot be made is no reason to fail: containers get the classic layout. So they
-    do where layout is auto and every file would have to be a mount of its own, unless that has
-    been done: after a driver is gone from the disk nothing else may be left of it.
+    If no view can be made, the table requests the classic layout. With layout auto, no view with
+    a mount per file is made; an existing one is used, because it may be all that is left of a
+    driver that was removed from the disk.
     """
     off = set(NEEDED) - enabled_names(tuple(settings.jit_disable_hooks), ())
     if off:
-        return table.none(f"config.toml disables the hook {min(off)}", inventory.driver_version)
+        return table.without_view(
+            f"config.toml disables the hook {min(off)}", inventory.driver_version
+        )
     try:
-        ways = METHODS if settings.layout == "farm" else LEAN
-        manifest = build.build(of(settings), inventory, settings.driver_root, ways=ways)
+        allowed = METHODS if settings.layout == "farm" else LEAN
+        manifest = build.build(farm_of(settings), inventory, settings.driver_root, allowed=allowed)
     except HostError as error:
-        return table.none(error.message, inventory.driver_version)
-    return table.make(manifest, inventory, params=settings.params_mask == "true")
+        return table.without_view(error.message, inventory.driver_version)
+    return table.of_view(manifest, inventory, params=settings.params_mask == "true")
 
 
-def choice(settings: Config, table: Table | None) -> str:
-    """Return which layout this host's containers get and why, as a sentence's part.
+def describe_layout(settings: Config, table: Table | None) -> str:
+    """Return the layout of this host's containers and the reason, as part of a sentence.
 
     Args:
         settings: config.toml.
-        table: of the own plan in force, None where there is none.
+        table: of the own plan in force, None if there is none.
     """
     if not settings.wants_view:
         return "layout classic, as config.toml says"
@@ -88,21 +92,21 @@ def choice(settings: Config, table: Table | None) -> str:
         return f"layout {settings.layout}: the first container shows whether it is farm or classic"
     if not table["view"]:
         return f"layout {settings.layout} is classic here: {table['why']}"
-    made = "a mount for every file" if table["staged"] else "made of links"
-    return f"layout {settings.layout} is farm here: the view {table['view']} is {made}"
+    description = "a mount for every file" if table["staged"] else "made of links"
+    return f"layout {settings.layout} is farm here: the view {table['view']} is {description}"
 
 
-def tend(settings: Config, needed: Needs) -> list[str]:
-    """Compare every view with what was put there, remove those that nobody needs.
+def verify_and_collect(settings: Config, needed: Needs) -> list[str]:
+    """Verify every view, and remove the views that nobody needs.
 
-    Returns what is wrong, in sentences; a damaged view is made anew when a plan needs it.
+    Returns the problems, in sentences; a damaged view is made again when a plan needs it.
     """
-    farm = of(settings)
+    farm = farm_of(settings)
     if not farm.names():
         return []
     try:
-        found = [problem for _, problems in collect.verify(farm) for problem in problems]
+        problems = [problem for _, problems in collect.verify(farm) for problem in problems]
         collect.collect(farm, needed)
     except HostError as error:
         return [error.message]
-    return found
+    return problems

@@ -1,38 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the shim needs to give containers the driver by its view: the table plan["farm"].
+"""The table plan["farm"], by which the shim gives containers the driver's files from a view.
 
-Written unless layout = "classic" in config.toml. A JSON object; capability "" stands for every
-container, the others are those of NVIDIA_DRIVER_CAPABILITIES; an entry may stand under several::
+Present unless config.toml has layout = "classic". A JSON object; capability "" stands for every
+container, the others are those of NVIDIA_DRIVER_CAPABILITIES; an entry may occur under several::
 
-    {"view":    host folder of the view; "" where there is none,
-     "why":     the sentence why there is none, "" where there is one,
-     "version": of the driver that the view holds,
-     "facts":   [fact, ...]         of the view: broken -> the plan has to be made anew,
+    {"view":    host folder of the view; "" if there is none,
+     "why":     the reason that there is no view, a sentence, or "",
+     "version": of the driver in the view,
+     "facts":   [fact, ...]         fingerprints of the view: if one changes, the plan is stale,
      "cache":   {capability: [[name, path], ...]}       ld.so.cache entries of 64-bit libraries,
-     "cache32": {capability: [[name, path], ...]}       of 32-bit ones, for who asks for compat32
-                                                        and for that capability,
+     "cache32": {capability: [[name, path], ...]}       of 32-bit ones, for containers with both
+                                                        compat32 and that capability,
      "links":   {capability: [[where, path], ...]}      links to make in the container,
      "links32": {capability: [[where, path], ...]}      of 32-bit libraries, as "cache32",
-     "mounts":  {capability: [[destination, text], ...]}  what has a place of its own: a link into
-                the view where the image has none and can be changed, else a single mount,
+     "mounts":  {capability: [[destination, text], ...]}  files with a fixed path: a link into the
+                                view if the image has no such file and can be changed, or a mount,
      "env":     {capability: ["K=V", ...]},
-     "params":  bool                config.toml wants the mask of the driver's params,
-     "staged": bool}                the files are mounts of their own below the view
+     "params":  bool                config.toml requests the mask of the driver's params,
+     "staged": bool}                each file is a mount of its own below the view
 
-- `path` is below the view, e.g. "lib64/libcuda.so.1": the container has it below the place where
-  the view is mounted. `name` is what the linker looks for: the SONAME, or a development link.
+- `path` is relative to the view, e.g. "lib64/libcuda.so.1": the container has it relative to the
+  view's mount point. `name` is the linker's: the SONAME, or a development link.
 - `where` is an absolute path in the container ("/usr/bin/nvidia-smi"), or begins with "LIBDIR/"
   ("LIBDIR/gbm/nvidia-drm_gbm.so"): the image's folder for libraries of this machine; or with
-  "LIBDIR32/": that for 32-bit ones. Every name of a library has a link there, since compilers,
-  absolute paths and programs that list the folder do not ask ld.so.cache.
-- a value in "env" may begin with "VIEW/": the place where the view is mounted.
-- `text` is JSON of an OCI mount. Its source is in the view where the view has the file, so that
-  it outlives an upgrade of the driver on the disk; sockets are the host's own.
+  "LIBDIR32/": that for 32-bit ones. Every name of a library has a link there, because compilers,
+  absolute paths and programs that list the folder do not use ld.so.cache.
+- a value in "env" may begin with "VIEW/": the view's mount point.
+- `text` is JSON of an OCI mount. Its source is in the view if the view has the file, so the mount
+  survives an upgrade of the driver on the disk; sockets are the host's own.
 - "params" needs the plan's hook, with no other work.
 
-The table takes the place of mounts, env, links and folders of the common edits of nvct's own plan
-(plan["specs"][0]["edits"]) and of their parts; their nodes and gids, and the rest of their work,
-hold, and so do the edits of devices. The application profile is for graphics and display only.
+The table replaces mounts, env, links and folders in the common edits of nvct's own plan
+(plan["specs"][0]["edits"]) and in their parts. Their nodes, gids and other work, and the edits of
+devices, stay in force. The application profile is for graphics and display only.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ if TYPE_CHECKING:
 
     Pairs: TypeAlias = list[list[str]]
 
-# GSP firmware is loaded by the kernel, not by containers; those who may look get it by name.
+# The kernel loads GSP firmware, containers do not; those with this capability get it as well.
 FIRMWARE: Capability = "graphics"
 GRAPHICAL = ("graphics", "display")
 MOUNTED = ("config", "firmware", "module", "socket", "directory")
 LIBRARY_DIRS = {"lib64": "LIBDIR/", "lib": "LIBDIR32/"}
-"""Folders of a view, and what stands for them in an image."""
+"""Folders of a view, and their placeholders in paths of a container."""
 VIEW = "VIEW/"
 
 
-def none(why: str, version: str = "") -> Table:
-    """Return the table of a host that has no view."""
+def without_view(why: str, version: str = "") -> Table:
+    """Return the table of a host without a view."""
     return {
         "view": "", "why": why, "version": version, "facts": [], "cache": {}, "cache32": {},
         "links": {}, "links32": {}, "mounts": {}, "env": {},
@@ -76,18 +76,18 @@ def none(why: str, version: str = "") -> Table:
     }  # fmt: skip
 
 
-def make(manifest: Manifest, inventory: Inventory, *, params: bool = False) -> Table:
+def of_view(manifest: Manifest, inventory: Inventory, *, params: bool = False) -> Table:
     """Return the table of a view.
 
     Args:
         manifest: of the view.
-        inventory: what the view was made of, with the sockets of daemons that run.
-        params: whether config.toml wants the driver's params to be masked.
+        inventory: the source of the view, with the sockets of running daemons.
+        params: whether config.toml requests the mask of the driver's params.
     """
     files = [file for file in map(_mover(manifest), inventory.files) if file is not None]
-    usual = [file for file in files if file.capability != COMPAT32]
-    wanted = capabilities.files_by_capability(usual)
-    wanted_32 = {
+    native = [file for file in files if file.capability != COMPAT32]
+    by_capability = capabilities.files_by_capability(native)
+    by_capability_32 = {
         name: [file for file in share if file.capability == COMPAT32]
         for name, share in capabilities.files_by_capability(files, (COMPAT32,)).items()
     }
@@ -96,12 +96,12 @@ def make(manifest: Manifest, inventory: Inventory, *, params: bool = False) -> T
         "view": manifest.path,
         "why": "",
         "version": manifest.version,
-        "facts": _facts(manifest),
-        "cache": _table(wanted, view.cache),
-        "cache32": _table(wanted_32, view.cache),
-        "links": _table(wanted, view.links),
-        "links32": _table(wanted_32, view.links),
-        "mounts": _table(wanted, _mounts),
+        "facts": _fingerprints(manifest),
+        "cache": _table(by_capability, view.cache),
+        "cache32": _table(by_capability_32, view.cache),
+        "links": _table(by_capability, view.links),
+        "links32": _table(by_capability_32, view.links),
+        "mounts": _table(by_capability, _mounts),
         "env": {"": [VOID_ENV], "compute": [f"NVIDIA_CTK_LIBCUDA_DIR={VIEW}lib64"]},
         "params": params,
         "staged": manifest.method == "binds",
@@ -109,40 +109,40 @@ def make(manifest: Manifest, inventory: Inventory, *, params: bool = False) -> T
 
 
 def _mover(manifest: Manifest) -> Callable[[DriverFile], DriverFile | None]:
-    """Return what gives a file its path in the view; None where the view left it out."""
-    held = {file.container_path: file.host_path for file in manifest.held_files}
+    """Return a function that gives a file its path in the view, None if the view lacks it."""
+    view_paths = {file.container_path: file.host_path for file in manifest.held_files}
 
     def move(file: DriverFile) -> DriverFile | None:
         capability = FIRMWARE if file.kind == "firmware" else file.capability
         if file.kind in ("socket", "directory"):
             return file
-        path = held.get(file.container_path)
+        path = view_paths.get(file.container_path)
         if path is None or (file.kind in MOUNTED and os.stat(path).st_nlink == 0):
-            return None  # the kernel binds no single file that has lost its name
+            return None  # the kernel cannot bind a single file that has no name any more
         return replace(file, host_path=path, capability=capability)
 
     return move
 
 
 def _table(
-    wanted: Mapping[Capability, Sequence[DriverFile]],
+    by_capability: Mapping[Capability, Sequence[DriverFile]],
     show: Callable[[DriverFile, str], Iterable[list[str]]],
 ) -> dict[str, Pairs]:
-    """Return the entries of each capability's files, each once and sorted."""
+    """Return the entries of each capability's files, sorted and without duplicates."""
     tables: dict[str, Pairs] = {
         name: [
             list(pair) for pair in sorted({tuple(p) for file in files for p in show(file, name)})
         ]
-        for name, files in wanted.items()
+        for name, files in by_capability.items()
     }
     return {name: pairs for name, pairs in tables.items() if pairs}
 
 
 class _View:
-    """Entries of files by what stands in the view."""
+    """Computes the entries of files by the links in a view."""
 
     def __init__(self, manifest: Manifest) -> None:
-        """Look up what links there are in the view."""
+        """Index the links of the view by target."""
         self.root = manifest.path + "/"
         self.targets: dict[str, list[str]] = {}
         for link in manifest.links:
@@ -150,23 +150,23 @@ class _View:
             self.targets.setdefault(target, []).append(link.path)
 
     def names(self, path: str) -> Iterator[str]:
-        """Yield the links that lead to a path, those to links of it too."""
+        """Yield the links that lead to a path, directly or through other links."""
         for link in self.targets.get(path, ()):
             yield link
             yield from self.names(link)
 
     def cache(self, file: DriverFile, _: str) -> Iterator[list[str]]:
-        """Yield the entries of ld.so.cache, as ldconfig lists them: links, else the file."""
+        """Yield the ld.so.cache entries of a file as ldconfig lists them: its links, or itself."""
         if file.kind != "library":
             return
         path = file.host_path.removeprefix(self.root)
         folder = os.path.dirname(path)
         beside = [link for link in self.names(path) if os.path.dirname(link) == folder]
-        for found in beside or [path]:
-            yield [os.path.basename(found), found]
+        for link_or_file in beside or [path]:
+            yield [os.path.basename(link_or_file), link_or_file]
 
     def links(self, file: DriverFile, capability: str) -> Iterator[list[str]]:
-        """Yield the links that a container of a capability needs outside of the view."""
+        """Yield the links that a container with a capability needs outside of the view."""
         path = file.host_path.removeprefix(self.root)
         name = os.path.basename(path)
         if file.kind == "binary":
@@ -182,14 +182,14 @@ class _View:
 
 def _mounts(file: DriverFile, _: str) -> Iterator[list[str]]:
     if file.kind in MOUNTED:
-        made = compiler.fragments(edits.make(files=[file]), "")  # type: ignore[arg-type]  # plain
-        yield from made["mounts"]
+        compiled = compiler.fragments(edits.make(files=[file]), "")  # type: ignore[arg-type]  # plain
+        yield from compiled["mounts"]
 
 
-def _facts(manifest: Manifest) -> list[fingerprints.Fingerprint]:
-    """Return what breaks when the view goes, or is no longer mounted in this namespace.
+def _fingerprints(manifest: Manifest) -> list[fingerprints.Fingerprint]:
+    """Return fingerprints that change if the view is removed or unmounted in this namespace.
 
-    One file and the folder stand for all: nothing in a view is ever changed.
+    One file and its folder represent all files: a view never changes.
     """
     first = next(
         (

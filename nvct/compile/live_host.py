@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host that config.toml describes, looked at as it is now.
+"""Discovery on the host that config.toml describes.
 
-Cold, and apart from `compiled`: writing a spec needs no reader of YAML.
+Cold, and separate from `refresh`: writing a spec needs no YAML parser.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from nvct.host import flags, modes, platform
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu import nodes
 from nvct.host.roots import Roots, join
+from nvct.linux import device_nodes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,15 +39,15 @@ KEYS = {
     "--dev-root": "nvct.dev-root in config.toml",
     "--csv.file": "nvidia-container-runtime.modes.csv.mount-spec-path in config.toml",
 }
-"""Options of nvidia-ctk that a hint may name, and the keys that the runtime reads instead."""
+"""Options of nvidia-ctk in hints, and the keys that the runtime reads instead."""
 
 
 @contextmanager
 def hints_name_keys() -> Iterator[None]:
-    """Let the hints of errors name keys of config.toml: the runtime and the hook have no options.
+    """Let hints of errors name keys of config.toml: the runtime and the hook have no options.
 
     Raises:
-        NvctError: the body's, with that hint.
+        NvctError: the body's error, with the changed hint.
     """
     try:
         yield
@@ -57,7 +58,7 @@ def hints_name_keys() -> Iterator[None]:
 
 
 def roots_of(settings: Config) -> Roots:
-    """Return where config.toml says that the parts of the host are."""
+    """Return the roots that config.toml sets."""
     return Roots(
         driver_root=settings.driver_root,
         dev_root=settings.dev_root or None,
@@ -67,22 +68,18 @@ def roots_of(settings: Config) -> Roots:
 
 
 def stat_node(settings: Config) -> StatNode:
-    """Return how device nodes are looked at: in some trees they are plain files."""
-    return (
-        nodes.named_nodes(roots_of(settings))
-        if settings.plain_nodes
-        else DiscoveryOptions().stat_node
-    )
+    """Return the stat function of device nodes; some trees have plain files as nodes."""
+    return nodes.named_nodes(roots_of(settings)) if settings.plain_nodes else device_nodes.node
 
 
-def look(
+def discover(
     settings: Config, options: DiscoveryOptions | None = None, mode: str = "auto"
 ) -> Inventory:
     """Return the inventory of the host that config.toml describes.
 
     Raises:
         DriverNotFoundError: no driver is installed or loaded.
-        UsageError: there is no such mode.
+        UsageError: the mode is unknown.
     """
     roots = roots_of(settings)
     options = options or DiscoveryOptions()
@@ -91,46 +88,46 @@ def look(
     return modes.discover(mode, roots, options)
 
 
-def seen(
+def discover_or_view(
     settings: Config, options: DiscoveryOptions, mode: str = "auto", *, elsewhere: bool = False
 ) -> Inventory:
-    """As `look`, but the loaded driver's view where the disk has another driver: what is given.
+    """Return what containers get: as `look`, or the loaded driver's view after an upgrade.
 
     Args:
         settings: config.toml.
         options: of the discovery.
-        mode: which.
-        elsewhere: somebody has said where the files are, and gets those.
+        mode: of the discovery.
+        elsewhere: the command's options name the files' directories, so no view is used.
 
     Raises:
-        DriverNotFoundError, UsageError: as `look`.
+        DriverNotFoundError, UsageError: as in `look`.
     """
 
     def find() -> Inventory:
-        return look(settings, options, mode)
+        return discover(settings, options, mode)
 
     if elsewhere or mode not in ("auto", "nvml"):
         return find()
     if not settings.wants_view or not os.path.isdir(settings.farm_dir):
         return find()
-    from nvct.compile import farm_plan  # who has no view does not load what reads them
+    from nvct.compile import farm_plan  # not loaded on hosts without a view
 
-    return farm_plan.look(settings, roots_of(settings), options, find)
+    return farm_plan.discover_or_view(settings, roots_of(settings), options, find)
 
 
 def own_mode(settings: Config) -> str:
-    """Return how the shim looks at the host: as is configured, else as the host is."""
+    """Return the discovery mode of the shim: csv if config.toml sets it, else auto."""
     return "csv" if settings.mode == "csv" else "auto"
 
 
 def without_csv(settings: Config, error: HostError) -> Inventory:
-    """Return what mode csv finds where JetPack's lists name nothing: a GPU without any node.
+    """Return the inventory of mode csv on a machine without JetPack's lists: a GPU without nodes.
 
-    So that a machine that is no Tegra starts containers, as with nvidia-container-toolkit v1.20,
-    but with a sentence that says why they have no GPU.
+    As with nvidia-container-toolkit v1.20, containers start on a machine that is not a Tegra; here
+    a warning tells why they have no GPU.
 
     Raises:
-        HostError: this is a Tegra, where the lists are missing.
+        HostError: this is a Tegra, and its lists are missing.
     """
     from nvct.host import procfs
     from nvct.host.model import Inventory, NamedDevice
@@ -147,25 +144,25 @@ def without_csv(settings: Config, error: HostError) -> Inventory:
     )
 
 
-def own_wanted(settings: Config, *, csv_all: bool = False) -> DiscoveryOptions:
-    """Return what config.toml says about how the shim looks.
+def own_options(settings: Config, *, csv_all: bool = False) -> DiscoveryOptions:
+    """Return the discovery options that config.toml sets for the shim.
 
-    Unknown feature flags have no effect, as in the incumbent; the shim's log warns of them.
+    Unknown feature flags have no effect; the shim's log warns of them.
     """
-    known, _ = flags.parse(settings.jit_feature_flags)
+    known_flags, _ = flags.parse(settings.jit_feature_flags)
     return DiscoveryOptions(
-        flags=known,
-        compat32=True,  # plans have them, for those who ask
+        flags=known_flags,
+        compat32=True,  # for containers that request compat32
         csv_all=csv_all,
         csv_folder=settings.csv_mount_spec_path,
         compat_container_root=settings.csv_compat_container_root,
     )
 
 
-def own_facts(settings: Config, options: DiscoveryOptions, mode: str) -> list[Fingerprint]:
-    """Return what an inventory depends on where procfs does not show it: CSV lists, WSL.
+def own_fingerprints(settings: Config, options: DiscoveryOptions, mode: str) -> list[Fingerprint]:
+    """Return the fingerprints of an inventory that procfs does not show: CSV lists, WSL.
 
-    To be taken before the inventory.
+    They must be taken before the inventory.
     """
     roots = roots_of(settings)
     if mode == "auto":
@@ -195,7 +192,7 @@ def hook_path(settings: Config) -> str:
     beside = os.path.join(os.path.dirname(sys.executable), paths.HOOK_PROGRAM)
     if os.access(beside, os.X_OK):
         return beside
-    import shutil  # with what it imports itself, a tenth of what writing a spec takes
+    import shutil  # with its own imports, a tenth of the time to write a spec
 
     return shutil.which(paths.HOOK_PROGRAM) or paths.HOOK_PATH
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nvct's own plan is compiled from: what every container gets, and what each capability adds.
+"""The input of nvct's own plan: the edits of every container, and the additions per capability.
 
-Plans put together what NVIDIA_DRIVER_CAPABILITIES asks for without a new compilation. Two parts
-may have the same entry: what a library needs comes with it.
+A create combines the parts that NVIDIA_DRIVER_CAPABILITIES requests without a new compilation.
+Two parts may have the same entry: a part includes the dependencies of its libraries.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def in_parts(inventory: Inventory, options: Options) -> Own:
-    """Return what belongs to no capability, under "", and what each capability adds.
+    """Return the edits without a capability, under "", and those that each capability adds.
 
     Raises:
         UsageError, UnknownDeviceError, HostError: as `generate`.
@@ -41,9 +41,9 @@ def in_parts(inventory: Inventory, options: Options) -> Own:
     )
 
 
-def _joined(several: tuple[Injection, ...]) -> Injection:
-    """Return what several injections bring, each entry once."""
-    nodes, files, links = zip(*several, strict=True)
+def _joined(injections: tuple[Injection, ...]) -> Injection:
+    """Return one injection with the entries of several, each once."""
+    nodes, files, links = zip(*injections, strict=True)
     return Injection(
         tuple(dict.fromkeys(chain(*nodes))),
         tuple(dict.fromkeys(chain(*files))),
@@ -51,15 +51,15 @@ def _joined(several: tuple[Injection, ...]) -> Injection:
     )
 
 
-def _parts(job: Job, found: Injection, *, is_common: bool) -> dict[str, Part]:
-    """Return the part of each capability that has any; "" is always there."""
-    nodes = capabilities.nodes_by_capability(found.nodes)
-    files = capabilities.files_by_capability(found.files)
-    usual = capabilities.files_of(found.files, capabilities.DEFAULT)
-    every = capabilities.files_of(found.files, capabilities.NAMES)
-    files["compat32"] = tuple(file for file in every if file not in usual)
+def _parts(job: Job, content: Injection, *, is_common: bool) -> dict[str, Part]:
+    """Return the parts of the capabilities that have any entry; "" is always included."""
+    nodes = capabilities.nodes_by_capability(content.nodes)
+    files = capabilities.files_by_capability(content.files)
+    default_files = capabilities.files_of(content.files, capabilities.DEFAULT)
+    all_files = capabilities.files_of(content.files, capabilities.NAMES)
+    files["compat32"] = tuple(file for file in all_files if file not in default_files)
     shares = {name: Injection(nodes[name], files[name]) for name in nodes}
-    shares[""] = shares[""]._replace(links=found.links)
+    shares[""] = shares[""]._replace(links=content.links)
     shares = {name: share for name, share in shares.items() if any(share) or not name}
     works = {name: _work(job, name, share, is_common=is_common) for name, share in shares.items()}
     merged = merge(list(works.values()))

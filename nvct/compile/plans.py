@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiler of plans: CDI specs, of any vendor, into ready-made OCI fragments.
+"""The compiler of plans: CDI specs, of any vendor, to OCI fragments.
 
-Cold. `nvct.container.plan.model` describes what comes out. A spec that no longer describes the
-host is compiled all the same, with the sentence that refuses it: the create that needs it says
-why.
+Cold. `nvct.container.plan.model` describes the result. A spec that no longer fits the host is
+compiled too, with the reason to refuse it: a create that needs the spec fails with that reason.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ if TYPE_CHECKING:
     from nvct.cdi.types import ContainerEdits, Spec
 
 VERSION_FILE = "driver/nvidia/version"
-# Three digits: WSL and Tegra have a libcuda.so.1.1, which is no driver's version.
+# Three digits: WSL and Tegra have a libcuda.so.1.1, which contains no driver version.
 _LIBCUDA = re.compile(r"/libcuda\.so\.(\d{3}\.[\d.]+)$")
 _LOADED = re.compile(r"Kernel Module[^\n]*?\s(\d+\.[\d.]+)\s")
 
 
 class Part(NamedTuple):
-    """What a container gets.
+    """Edits of a container, with work and linker entries.
 
     Attributes:
-        edits: of a spec; of nvct's own without its hook.
-        work: what that hook would do, None for nothing.
-        cache: how the dynamic linker finds what the edits mount (nvct.container.plan.model).
+        edits: of a spec; in nvct's own plan without its hook.
+        work: of that hook, None if there is none.
+        cache: the linker's entries for mounted libraries (nvct.container.plan.model).
     """
 
     edits: ContainerEdits
@@ -47,12 +46,12 @@ class Part(NamedTuple):
 
 
 class Own(NamedTuple):
-    """What nvct's own plan is compiled from.
+    """The input of nvct's own plan.
 
     Attributes:
         kind: of its devices.
-        common: what every container gets, under "", and what each driver capability adds.
-        devices: names of a device, and the same for it alone.
+        common: the part of every container, under "", and those that each capability adds.
+        devices: names of a device, and the device's parts.
         hook: the program that does the work.
     """
 
@@ -70,45 +69,45 @@ def empty(config: str) -> model.Plan:
     }  # fmt: skip
 
 
-def input_facts(paths: Sequence[str]) -> list[fingerprints.Fingerprint]:
-    """Return the facts about the files and folders that something is compiled from."""
+def input_fingerprints(paths: Sequence[str]) -> list[fingerprints.Fingerprint]:
+    """Return the fingerprints of the files and folders that are input of a plan."""
     now = time.time_ns()
     return [fingerprints.take_file(path, now) for path in paths]
 
 
 def compile_registry(registry: Registry, config: str, proc: str = "/proc") -> model.Plan:
-    """Compile all that the CDI spec folders hold.
+    """Compile the specs of the CDI folders.
 
     Args:
-        registry: what was found; its inputs must have been observed before it was read.
+        registry: the specs; fingerprints of its files must be taken before it is read.
         config: path of the config.toml in force, the plan's key.
-        proc: where procfs is.
+        proc: path of procfs.
     """
     plan = empty(config)
     plan["problems"] = [error.message for error in registry.errors.values()]
-    places: dict[str, int] = {}
+    spec_numbers: dict[str, int] = {}
     for name, (spec_file, device) in sorted(registry.devices.items()):
         path = spec_file.path
-        if path not in places:
-            places[path] = len(plan["specs"])
+        if path not in spec_numbers:
+            spec_numbers[path] = len(plan["specs"])
             common = _alone(spec_file.spec.get("containerEdits"))
             plan["specs"].append(_spec(plan, path, common, proc))
         edits = _alone(device.get("containerEdits"))
-        _add_device(plan, [name], edits, spec=places[path], path=path)
+        _add_device(plan, [name], edits, spec=spec_numbers[path], path=path)
     plan["conflicts"] = dict(sorted(registry.conflicts.items()))
-    # A kind whose names all conflict is there: no other source may answer for it.
+    # A kind is listed even if all its names conflict: no other source may answer for it.
     plan["kinds"] = sorted({n.partition("=")[0] for n in (*plan["devices"], *plan["conflicts"])})
     return plan
 
 
 def compile_spec(spec: Spec, path: str, config: str, proc: str = "/proc") -> model.Plan:
-    """Compile one spec that nvct has just made for this host.
+    """Compile one spec that nvct has made for this host.
 
     Args:
-        spec: what containers get.
-        path: where it is kept.
+        spec: the CDI spec.
+        path: of its file.
         config: path of the config.toml in force, the plan's key.
-        proc: where procfs is.
+        proc: path of procfs.
     """
     plan = empty(config)
     plan["specs"].append(_spec(plan, path, _alone(spec.get("containerEdits")), proc))
@@ -120,7 +119,7 @@ def compile_spec(spec: Spec, path: str, config: str, proc: str = "/proc") -> mod
 
 
 def compile_own(own: Own, path: str, config: str, proc: str = "/proc") -> model.Plan:
-    """Compile what nvct has just found on this host; as `compile_spec`."""
+    """Compile nvct's own plan from its parts; arguments as in `compile_spec`."""
     plan = empty(config)
     plan["hook"] = own.hook
     plan["specs"].append(_spec(plan, path, own.common, proc))
@@ -133,12 +132,12 @@ def compile_own(own: Own, path: str, config: str, proc: str = "/proc") -> model.
 
 
 def _alone(edits: ContainerEdits | None) -> dict[str, Part]:
-    """Return the edits of a spec as parts: every container gets them."""
+    """Return the edits of a spec as a part that every container gets."""
     return {"": Part(edits or {})}
 
 
 def _spec(plan: model.Plan, path: str, parts: Mapping[str, Part], proc: str) -> model.Spec:
-    """Compile a spec's common edits, and look whether it still fits the host."""
+    """Compile a spec's common edits, and check whether the spec still fits the host."""
     compiled: model.Spec = {"path": path, "facts": [], "edits": model.no_edits(), "refuse": ""}
     compiled["refuse"] = _drift(parts, proc, compiled["facts"]) or _missing(plan, parts)
     try:
@@ -151,11 +150,11 @@ def _spec(plan: model.Plan, path: str, parts: Mapping[str, Part], proc: str) -> 
 def _add_device(
     plan: model.Plan, names: Sequence[str], parts: Mapping[str, Part], *, spec: int, path: str
 ) -> None:
-    """Compile one device; devices with equal edits share them, so that asking twice is once."""
+    """Compile one device; devices with equal edits share them, so no edit is applied twice."""
     entry: model.Device = {"spec": spec, "edits": 0, "facts": [], "refuse": ""}
     nodes = (node for part in parts.values() for node in part.edits.get("deviceNodes", ()))
-    for place in dict.fromkeys(node.get("hostPath") or node["path"] for node in nodes):
-        entry["facts"].append(fingerprints.take("rdev", place))
+    for host_path in dict.fromkeys(node.get("hostPath") or node["path"] for node in nodes):
+        entry["facts"].append(fingerprints.take("rdev", host_path))
     entry["refuse"] = _missing(plan, parts)
     compiled = model.no_edits()
     try:
@@ -172,23 +171,23 @@ def _add_device(
 def _with_parts(plan: model.Plan, parts: Mapping[str, Part], source: str) -> model.Edits:
     """Return compiled edits with compiled parts.
 
-    Without any part the hook stays one, whatever the container: a Tegra's lists name whole
-    directories, and only the hook sees what libraries are mounted with them.
+    If there is only the part "", its hook is an OCI hook for every container: a Tegra's lists name
+    whole directories, and only the hook sees the libraries in them.
 
     Raises:
-        NvctError: an edit cannot be applied on this host.
+        NvctError: an edit is not applicable on this host.
     """
-    made = {name: fragments(part.edits, source) for name, part in parts.items()}
-    base = made.pop("")
-    if not made:
+    compiled = {name: fragments(part.edits, source) for name, part in parts.items()}
+    base = compiled.pop("")
+    if not compiled:
         work = parts[""].work
         if work is not None:
             text = hook_command.text({"program": plan["hook"], "work": work})
             base["hooks"] = {hook_command.POINT: [text]}
         return base
-    base["parts"] = made
+    base["parts"] = compiled
     for name, part in parts.items():
-        edits = made.get(name, base)
+        edits = compiled.get(name, base)
         edits["cache"] = list(part.cache)
         if part.work is not None:
             edits["work"] = part.work
@@ -196,10 +195,10 @@ def _with_parts(plan: model.Plan, parts: Mapping[str, Part], source: str) -> mod
 
 
 def fragments(edits: ContainerEdits, source: str) -> model.Edits:
-    """Return container edits as the JSON texts that are pasted into config.json.
+    """Return container edits as JSON texts to paste into config.json.
 
     Raises:
-        NvctError: an edit cannot be applied on this host.
+        NvctError: an edit is not applicable on this host.
     """
     oci = cdi_edits.oci_edits(edits, source=source)
     text = jsontext.dumps
@@ -222,14 +221,14 @@ def fragments(edits: ContainerEdits, source: str) -> model.Edits:
     }
 
 
-def _drift(parts: Mapping[str, Part], proc: str, found: list[fingerprints.Fingerprint]) -> str:
-    """Return why a spec is for another driver, "" if it is not; add the facts looked at."""
+def _drift(parts: Mapping[str, Part], proc: str, taken: list[fingerprints.Fingerprint]) -> str:
+    """Return the reason if a spec is for another driver, else ""; add fingerprints to `found`."""
     mounts = (mount for part in parts.values() for mount in part.edits.get("mounts", ()))
     libcuda = next((mount for mount in mounts if _LIBCUDA.search(mount["hostPath"])), None)
     if libcuda is not None:
         version_file = f"{proc}/{VERSION_FILE}"
-        found.append(fingerprints.take("text", version_file))
-        found.append(fingerprints.take("stat", libcuda["hostPath"]))
+        taken.append(fingerprints.take("text", version_file))
+        taken.append(fingerprints.take("stat", libcuda["hostPath"]))
         match = _LIBCUDA.search(libcuda["hostPath"])
         loaded = loaded_version(proc)
         if match and loaded and match[1] != loaded:
@@ -238,7 +237,7 @@ def _drift(parts: Mapping[str, Part], proc: str, found: list[fingerprints.Finger
 
 
 def _missing(plan: model.Plan, parts: Mapping[str, Part]) -> str:
-    """Return which mount source or hook is not there, "" if all are."""
+    """Return a problem with a mount source or hook program, "" if there is none."""
     for part in parts.values():
         for mount in part.edits.get("mounts", ()):
             if mount.get("type") == "bind" or {"bind", "rbind"} & set(mount.get("options", ())):
@@ -255,13 +254,13 @@ def _missing(plan: model.Plan, parts: Mapping[str, Part]) -> str:
         if not os.access(path, os.X_OK):
             return f"its hook {path} is no program"
         if not env:
-            # runc would start it with the container's environment (CVE-2025-23266).
+            # runc starts such a hook with the container's environment (CVE-2025-23266).
             return f"hook {path} has no env, so an image could run code in it"
     return ""
 
 
 def loaded_version(proc: str) -> str:
-    """Return the version of the loaded kernel module, "" where none is loaded."""
+    """Return the version of the loaded kernel module, "" if none is loaded."""
     try:
         text = Path(proc, VERSION_FILE).read_text(encoding="utf-8", errors="replace")
     except OSError:

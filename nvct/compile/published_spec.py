@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CDI spec that engines read themselves: whose file it is, and taking it away.
+"""The CDI spec for engines: ownership of the file, and its removal.
 
-Cold. A spec is replaced or removed only if it is of this host's NVIDIA devices: written by us, or
-by another generator of the same kind of devices, whose place we take. What lies under that name
-and is something else stays.
+Cold. A spec is replaced or removed only if it describes this host's NVIDIA devices: made by nvct,
+or by another generator for the same kind. Any other file of that name is not changed.
 """
 
 from __future__ import annotations
@@ -26,50 +25,50 @@ if TYPE_CHECKING:
     from nvct.container.plan.fingerprints import Fingerprint
 
 KIND = "nvidia.com/gpu"
-# What a generator leaves that was killed, or found the disk full, while it wrote in place.
+# The rest of a spec whose generator was killed, or found the disk full, during a write in place.
 BEGINS = re.compile(
     rb'\s*\Z|.*?^[\s{]*["\']?kind["\']?:\s*["\']?nvidia\.com/gpu\b', re.MULTILINE | re.DOTALL
 )
 HEAD = 1 << 16  # bytes
 
 
-def watched(settings: Config) -> list[Fingerprint]:
-    """Return what moves when a driver is installed, removed or loaded; cheap to compare.
+def watched_fingerprints(settings: Config) -> list[Fingerprint]:
+    """Return fingerprints that change when a driver is installed, removed or loaded.
 
-    A path unit does not see what happens while its service runs: so whoever publishes looks
-    again if one of these has changed meanwhile.
+    A path unit does not see changes while its service runs, so `nvct publish` compares these
+    before and after.
     """
     roots, now = live_host.roots_of(settings), time.time_ns()
     files = [f"{roots.etc}/ld.so.cache"]
-    places = ("/usr/bin", *machine_directories(os.uname().machine))
-    files += [join(roots.driver_root, place) for place in places]
-    found = [fingerprints.take_file(path, now) for path in files]
-    return [*found, fingerprints.take("text", f"{roots.proc}/driver/nvidia/version")]
+    folders = ("/usr/bin", *machine_directories(os.uname().machine))
+    files += [join(roots.driver_root, folder) for folder in folders]
+    taken = [fingerprints.take_file(path, now) for path in files]
+    return [*taken, fingerprints.take("text", f"{roots.proc}/driver/nvidia/version")]
 
 
-def check(path: str) -> None:
-    """Refuse to take the place of somebody else's file.
+def check_replaceable(path: str) -> None:
+    """Check that the file may be replaced.
 
     Raises:
-        HostError: it is one.
+        HostError: it is not a spec of this host's NVIDIA devices.
     """
     if not os.path.lexists(path):
         return
     try:
         spec = load.load_file(path)
     except DocumentError as error:
-        if _is_half_of_ours(path):
+        if _is_partial_spec(path):
             return
-        raise _stays(path, "no CDI specification") from error
+        raise _refusal(path, "no CDI specification") from error
     if spec["kind"] != KIND and provenance.read(spec, path) is None:
-        raise _stays(path, f"somebody else's specification of {spec['kind']}")
+        raise _refusal(path, f"another generator's specification of {spec['kind']}")
 
 
-def place(output: str) -> str:
-    """Return the path that a spec gets: one without an ending that engines read gets .yaml.
+def output_path(output: str) -> str:
+    """Return the path of a spec; without an extension that engines read, .yaml is added.
 
     Raises:
-        UsageError: there is no name, or it is a folder's.
+        UsageError: the path has no file name, or is a folder.
     """
     if not os.path.basename(output) or os.path.isdir(output):
         raise UsageError(f"{output!r} names no file", hint="such as /var/run/cdi/nvidia.yaml")
@@ -77,8 +76,8 @@ def place(output: str) -> str:
     return output if ending in load.EXTENSIONS else f"{output}.yaml"
 
 
-def _is_half_of_ours(path: str) -> bool:
-    """Tell a malformed file that was to be a spec of this host's devices, or is empty."""
+def _is_partial_spec(path: str) -> bool:
+    """Return whether a malformed file is empty or the start of a spec of these devices."""
     if os.path.islink(path) or not os.path.isfile(path):
         return False
     try:
@@ -88,20 +87,20 @@ def _is_half_of_ours(path: str) -> bool:
         return False
 
 
-def _stays(path: str, what: str) -> HostError:
+def _refusal(path: str, description: str) -> HostError:
     return HostError(
-        f"{path} is {what}; it stays",
+        f"{path} is not replaced: it is {description}",
         hint="move it away, or set NVIDIA_CTK_CDI_OUTPUT_FILE_PATH",
     )
 
 
 def withdraw(path: str) -> bool:
-    """Remove the spec; return whether there was one.
+    """Remove the spec; return whether it existed.
 
     Raises:
-        HostError: as `check`, or it cannot be removed.
+        HostError: as in `check`, or the removal failed.
     """
-    check(path)
+    check_replaceable(path)
     try:
         os.unlink(path)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make what the hot side reads: the configuration and the plans of registry and own spec.
+"""Makes the files that the hot side reads: the configuration, the registry's and the own plan.
 
-Cold. Called by the shim through its door, and by `nvct refresh` ahead of time. What is made is
-kept in the run directory; where that cannot be, it is answered all the same.
+Cold. The shim calls it through `cold_process`, `nvct refresh` calls it in advance. The results are
+stored in the run directory, and returned even if that is not possible.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nvct.errors import HostError
 from nvct.host import flags
 from nvct.host.driver import cuda_version
 from nvct.spec import capabilities, generate
-from nvct.spec import fingerprints as spec_facts
+from nvct.spec import fingerprints as spec_fingerprints
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ OWN, OWN_CSV_ALL, OWN_NONE = "own", "own-csv-all", "own-none"
 
 
 def config(path: str) -> dict[str, object]:
-    """Return config.toml as the flat values that `Config.from_dict` takes.
+    """Return config.toml as the flat values that `Config.from_dict` parses.
 
     Raises:
-        ConfigError: it cannot be used.
+        ConfigError: config.toml is invalid.
     """
     settings = load.load(path)
     warnings = [*settings.warnings, *flags.parse(settings.jit_feature_flags)[1]]
@@ -48,16 +48,16 @@ def config(path: str) -> dict[str, object]:
 
 
 def registry_plan(config_path: str, run_dir: str) -> Plan:
-    """Compile the CDI spec folders that config.toml names, and keep the plan.
+    """Compile the CDI spec folders that config.toml names, and store the plan.
 
     Raises:
-        ConfigError: config.toml cannot be used.
+        ConfigError: config.toml is invalid.
     """
-    # Facts before reading, and those of folders before listing: what changes meanwhile breaks one.
-    facts = compiler.input_facts([config_path])
+    # Fingerprints of files before reading, of folders before listing: a later change breaks one.
+    facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)
-    facts += compiler.input_facts(settings.spec_dirs)
-    facts += compiler.input_facts(_spec_files(settings.spec_dirs))
+    facts += compiler.input_fingerprints(settings.spec_dirs)
+    facts += compiler.input_fingerprints(_spec_files(settings.spec_dirs))
     version_fact = take("text", f"{settings.proc_root}/{compiler.VERSION_FILE}")
     loaded = compiler.loaded_version(settings.proc_root)
     plan = compiler.compile_registry(
@@ -65,40 +65,40 @@ def registry_plan(config_path: str, run_dir: str) -> Plan:
     )
     plan["facts"] = [*facts, version_fact]
     plan["host"] = {"driver": loaded, "cuda": cuda_version.of_driver(loaded)}
-    keep(plan, paths.REGISTRY_PLAN, run_dir)
+    store_plan(plan, paths.REGISTRY_PLAN, run_dir)
     return plan
 
 
 @live_host.hints_name_keys()
 def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
-    """Make nvct's own spec of this host as it is now, compile it, and keep both.
+    """Make nvct's own spec of this host, compile it, and store both.
 
-    The spec lies in the run directory: in a CDI folder it would outrank an admin's.
+    The spec is in the run directory: in a CDI folder it would override an admin's.
 
     Args:
         config_path: of config.toml.
-        run_dir: where it is kept.
-        which: the usual plan, or one whose spec is not kept: OWN_CSV_ALL, on a Tegra, of all
-            that JetPack's files list, for images that ask for it; OWN_NONE, without a GPU, for
-            who asks for none, and on hosts that have none to give. NVML is not asked for it.
+        run_dir: the run directory.
+        which: OWN, or a plan without a stored spec: OWN_CSV_ALL, on a Tegra, with all of JetPack's
+            lists, for images that request it; OWN_NONE, without a GPU and without NVML, for
+            containers that request none and for hosts that have none.
 
     Raises:
         DriverNotFoundError: no driver is installed or loaded.
-        ConfigError: config.toml cannot be used.
+        ConfigError: config.toml is invalid.
     """
-    facts = compiler.input_facts([config_path])
+    facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)
     roots = live_host.roots_of(settings)
-    wanted, mode = (
-        live_host.own_wanted(settings, csv_all=which == OWN_CSV_ALL),
+    discovery, mode = (
+        live_host.own_options(settings, csv_all=which == OWN_CSV_ALL),
         live_host.own_mode(settings),
     )
     if which == OWN_NONE:
-        wanted = replace(wanted, nvml=None)
-    facts += live_host.own_facts(settings, wanted, mode)
-    inventory, driver = spec_facts.discover_with_facts(roots, _finder(settings, wanted, mode))
-    options = _options(settings, wanted, which)
-    own = parts.in_parts(inventory, options)
+        discovery = replace(discovery, nvml=None)
+    facts += live_host.own_fingerprints(settings, discovery, mode)
+    inventory, driver = spec_fingerprints.discover(roots, _finder(settings, discovery, mode))
+    spec_options = _options(settings, discovery, which)
+    own = parts.in_parts(inventory, spec_options)
     spec_path = f"{run_dir}/{paths.OWN_SPEC}"
     plan = compiler.compile_own(own, spec_path, config_path, settings.proc_root)
     plan["facts"] = facts + driver
@@ -114,21 +114,23 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
         for name in (gpu.uuid, str(gpu.index), gpu.bus_id)
     }
     if settings.wants_view:
-        from nvct.compile import farm_plan as farm  # who wants no view does not load what makes it
+        from nvct.compile import farm_plan as farm  # not loaded with the classic layout
 
         plan["farm"] = farm.table_of(settings, inventory)
     if which == OWN:
-        _keep_spec(inventory, options, run_dir)
-    keep(plan, which + paths.PLAN_SUFFIX, run_dir)
+        _store_spec(inventory, spec_options, run_dir)
+    store_plan(plan, which + paths.PLAN_SUFFIX, run_dir)
     return plan
 
 
-def _keep_spec(inventory: Inventory, options: generate.Options, run_dir: str) -> None:
-    """Keep the spec for people: it lies in the run directory, where no engine looks."""
-    usual = generate.generate(capabilities.filter(inventory, capabilities.DEFAULT), options)
-    kept = Store(run_dir, create=True)
-    kept.write(paths.OWN_SPEC, store.dumps(usual, "json"))
-    kept.close()
+def _store_spec(inventory: Inventory, options: generate.Options, run_dir: str) -> None:
+    """Store the spec for people to read, in the run directory, which no engine reads."""
+    default_spec = generate.generate(
+        capabilities.restrict(inventory, capabilities.DEFAULT), options
+    )
+    run_store = Store(run_dir, create=True)
+    run_store.write(paths.OWN_SPEC, store.dumps(default_spec, "json"))
+    run_store.close()
 
 
 def _options(settings: Config, options: DiscoveryOptions, which: str) -> generate.Options:
@@ -142,10 +144,10 @@ def _options(settings: Config, options: DiscoveryOptions, which: str) -> generat
 
 
 def name_the_only_gpu(plan: Plan, inventory: Inventory) -> None:
-    """Give the one device of WSL the name of a GPU, where NVML shows just one.
+    """Give WSL's one device the name of a GPU as well, if NVML shows exactly one GPU.
 
-    With several, a container that asks for one of them would get all, as it does from the
-    incumbent.
+    With several GPUs there is no such name: a container that requests one of them would get all,
+    as with nvidia-container-toolkit.
     """
     if inventory.mode == "wsl" and inventory.devices[0].uuid:
         (kind,) = plan["kinds"]
@@ -155,51 +157,51 @@ def name_the_only_gpu(plan: Plan, inventory: Inventory) -> None:
 
 
 def name_by_bus_id(plan: Plan, inventory: Inventory) -> None:
-    """Give each GPU that is not in MIG mode the name by which libnvidia-container knows it too.
+    """Give each GPU that is not in MIG mode its bus id as a name, as libnvidia-container does.
 
-    The spec itself has no such names: those of the incumbent have none.
+    The spec itself has no such names, like those of nvidia-container-toolkit.
     """
-    known = [gpu.bus_id for gpu in inventory.gpus]
+    bus_ids = [gpu.bus_id for gpu in inventory.gpus]
     for kind in plan["kinds"]:
         for gpu in inventory.gpus:
             device = plan["devices"].get(f"{kind}={gpu.index}")
-            if device is not None and gpu.bus_id and known.count(gpu.bus_id) == 1:
+            if device is not None and gpu.bus_id and bus_ids.count(gpu.bus_id) == 1:
                 plan["devices"][f"{kind}={gpu.bus_id}"] = device
 
 
 def _finder(settings: Config, options: DiscoveryOptions, mode: str) -> Callable[[], Inventory]:
-    """Return how the host is looked at: a view may stand for the disk."""
+    """Return the discovery function; it returns a view if the disk has another driver."""
 
-    def find() -> Inventory:
+    def discover() -> Inventory:
         try:
-            return live_host.look(settings, options, mode)
+            return live_host.discover(settings, options, mode)
         except HostError as error:
             if mode != "csv":
                 raise
             return live_host.without_csv(settings, error)
 
     if not settings.wants_view:
-        return find
+        return discover
     from nvct.compile import farm_plan as own
 
-    return lambda: own.look(settings, live_host.roots_of(settings), options, find)
+    return lambda: own.discover_or_view(settings, live_host.roots_of(settings), options, discover)
 
 
 def _spec_files(dirs: Sequence[str]) -> list[str]:
     """Return the files in the spec folders that the registry reads."""
-    found = []
+    files = []
     for folder in dirs:
         try:
             names = sorted(os.listdir(folder))
         except OSError:
             continue
-        found += [f"{folder}/{n}" for n in names if n.endswith((".json", ".yaml", ".yml"))]
-    return found
+        files += [f"{folder}/{n}" for n in names if n.endswith((".json", ".yaml", ".yml"))]
+    return files
 
 
-def keep(plan: Plan, name: str, run_dir: str) -> None:
-    """Keep a plan in the run directory, if that can be."""
+def store_plan(plan: Plan, name: str, run_dir: str) -> None:
+    """Store a plan in the run directory, if possible."""
     plan["made"] = time.time_ns()
-    kept = Store(run_dir, create=True)
-    kept.write_json(name, plan)
-    kept.close()
+    run_store = Store(run_dir, create=True)
+    run_store.write_json(name, plan)
+    run_store.close()

@@ -47,25 +47,25 @@ def driver(settings: Config) -> tuple[Part, Inventory | None]:
     """Check the driver; return the inventory as well, None if discovery fails."""
     roots = live_host.roots_of(settings)
     try:
-        found = live_host.look(settings)
+        inventory = live_host.discover(settings)
     except DriverNotFoundError as error:
         if procfs.driver_version(roots):
-            return _part("driver", "attention", [_said(error)]), None
+            return _part("driver", "attention", [_text(error)]), None
         return _part("driver", "absent", [error.message]), None
     except NvctError as error:
-        return _part("driver", "attention", [_said(error)]), None
-    mig = sum(len(gpu.mig) for gpu in found.gpus)
-    text = f"{found.driver_version or 'of this board'}, {_count(len(found.gpus), 'GPU')}"
+        return _part("driver", "attention", [_text(error)]), None
+    mig = sum(len(gpu.mig) for gpu in inventory.gpus)
+    text = f"{inventory.driver_version or 'of this board'}, {_count(len(inventory.gpus), 'GPU')}"
     text += f", {_count(mig, 'MIG device')}" if mig else ""
-    health: Health = "attention" if found.warnings else "ok"
-    return _part("driver", health, [text, *found.warnings]), found
+    health: Health = "attention" if inventory.warnings else "ok"
+    return _part("driver", health, [text, *inventory.warnings]), inventory
 
 
-def specs(settings: Config, found: Inventory | None) -> Part:
+def specs(settings: Config, inventory: Inventory | None) -> Part:
     """Compare the CDI specs in force with the host."""
     roots = live_host.roots_of(settings)
-    host = drift.Host(
-        live=found,
+    host = drift.HostState(
+        live=inventory,
         loaded=procfs.driver_version(roots),
         stat_node=nodes.named_nodes(roots) if settings.plain_nodes else device_nodes.node,
     )
@@ -116,15 +116,15 @@ def farm(settings: Config, run_dir: str) -> Part:
 
     loaded = procfs.driver_version(live_host.roots_of(settings))
     try:
-        need = collect.needs(loaded, [f"{run_dir}/{paths.OWN_PLAN}"])
-        found = collect.statuses(farm_plan.of(settings), need, strict=False)
+        need = collect.read_needs(loaded, [f"{run_dir}/{paths.OWN_PLAN}"])
+        views = collect.statuses(farm_plan.farm_of(settings), need, strict=False)
     except (NvctError, OSError) as error:
         return _part("farm", "attention", [f"layout {settings.layout}: {error}"])
-    chosen = farm_plan.choice(settings, _table(run_dir))
-    if not found:
+    chosen = farm_plan.describe_layout(settings, _table(run_dir))
+    if not views:
         return _part("farm", "absent", [f"{chosen}; no view of the driver"])
-    problems = [f"{one.manifest.name}: {text}" for one in found for text in one.problems]
-    lines = [f"{chosen}; {_count(len(found), 'view')} of the driver", *problems]
+    problems = [f"{view.manifest.name}: {text}" for view in views for text in view.problems]
+    lines = [f"{chosen}; {_count(len(views), 'view')} of the driver", *problems]
     return _part("farm", "attention" if problems else "ok", lines)
 
 
@@ -135,24 +135,24 @@ def _table(run_dir: str) -> Farm | None:
     return table if isinstance(table, dict) else None  # type: ignore[return-value]  # our compiler's
 
 
-def engines(found: Sequence[Status]) -> Part:
+def engines(statuses: Sequence[Status]) -> Part:
     """Report the runtimes that are registered with each engine of the host."""
-    here = [one for one in found if not one.engine.foreign]
-    others = f"{len(found) - len(here)} of a container or another user"
-    if not here:
-        more = f", {others}" if found else ""
+    local = [status for status in statuses if not status.engine.foreign]
+    others = f"{len(statuses) - len(local)} of a container or another user"
+    if not local:
+        more = f", {others}" if statuses else ""
         return _part("engines", "absent", [f"none on this host{more}"])
     lines, health = [], "ok"
-    for one in here:
-        name = " ".join(word for word in (one.engine.engine, one.engine.version) if word)
-        told = ", ".join(one.registered) or "no runtime of NVIDIA's"
-        lines.append(f"{name}: {told}{', the default' if one.is_default else ''}")
-        bad = [one.problem] if one.problem else []
-        bad += one.differences
-        bad += [f"the program of its runtime {word} is not there" for word in one.missing]
-        lines += [f"{name}: {text}" for text in bad]
-        health = "attention" if bad else health
-    if len(found) > len(here):
+    for status in local:
+        name = " ".join(word for word in (status.engine.engine, status.engine.version) if word)
+        registered = ", ".join(status.registered) or "no runtime of NVIDIA's"
+        lines.append(f"{name}: {registered}{', the default' if status.is_default else ''}")
+        problems = [status.problem] if status.problem else []
+        problems += status.differences
+        problems += [f"the program of its runtime {word} is not there" for word in status.missing]
+        lines += [f"{name}: {text}" for text in problems]
+        health = "attention" if problems else health
+    if len(statuses) > len(local):
         lines.append(f"{others}, not looked at")
     return _part("engines", "attention" if health == "attention" else "ok", lines)
 
@@ -178,13 +178,13 @@ def units(*, booted: bool, systemctl: str = "systemctl") -> Part:
 def _shown(systemctl: str, unit: str) -> dict[str, str]:
     words = ["show", "--property=LoadState,ActiveState,UnitFileState,Result", unit]
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [systemctl, *words], capture_output=True, text=True, check=False,
             timeout=SYSTEMCTL_TIMEOUT_S, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return {}
-    return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    return dict(line.split("=", 1) for line in completed.stdout.splitlines() if "=" in line)
 
 
 def _part(name: str, health: Health, lines: Sequence[str]) -> Part:
@@ -193,9 +193,9 @@ def _part(name: str, health: Health, lines: Sequence[str]) -> Part:
     return Part(name=name, health=health, lines=tuple(lines))
 
 
-def _said(error: NvctError) -> str:
+def _text(error: NvctError) -> str:
     return f"{error.message}; {error.hint}" if error.hint else error.message
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver's files for a loaded module whose package has been replaced on the disk.
+"""The driver's files for a loaded module after an upgrade of its package on the disk.
 
-An unattended upgrade puts a new user space beside the running kernel module; until the next boot
-nothing on the disk fits it, but the view of the loaded version does. `look` then answers with the
-view's files, under the paths that the driver's own had.
+An unattended upgrade installs a new user space beside the running kernel module. Until the next
+boot no file on the disk fits the module, but the view of the loaded version does.
+`discover_or_view` then returns the view's files, with the container paths of the driver's own.
 """
 
 from __future__ import annotations
@@ -30,45 +30,45 @@ if TYPE_CHECKING:
     from nvct.host.roots import Roots
 
 
-def look(
-    farm: Farm, roots: Roots, options: DiscoveryOptions, find: Callable[[], Inventory]
+def discover_or_view(
+    farm: Farm, roots: Roots, options: DiscoveryOptions, discover: Callable[[], Inventory]
 ) -> Inventory:
-    """Return what a machine has, its driver's files from a view where the disk has others.
+    """Return the inventory of a machine, with files of a view if the disk has another driver.
 
     Args:
-        farm: where views are.
+        farm: the folder of views.
         roots: of the host.
         options: of the discovery.
-        find: discovery.
+        discover: the discovery.
 
     Raises:
         DriverNotFoundError: no driver fits the loaded module, on the disk or in a view.
-        HostError: as `find`.
+        HostError: discovery fails.
     """
     loaded = procfs.driver_version(roots)
     try:
-        found = find()
+        inventory = discover()
     except DriverNotFoundError:
         manifest, changed = _of_version(farm, loaded)
         if manifest is None:
             raise
-        return _answer(farm, roots, options, manifest, changed)
-    if not loaded or found.mode != "nvml":
-        return found
+        return _inventory_of_view(farm, roots, options, manifest, changed)
+    if not loaded or inventory.mode != "nvml":
+        return inventory
     manifest, changed = _of_version(farm, loaded)
-    if manifest is not None and is_being_replaced(manifest, found):
-        return _answer(farm, roots, options, manifest, changed)
-    return found
+    if manifest is not None and is_being_replaced(manifest, inventory):
+        return _inventory_of_view(farm, roots, options, manifest, changed)
+    return inventory
 
 
 def loaded_view(farm: Farm, roots: Roots, options: DiscoveryOptions) -> Inventory | None:
-    """Return what `look` would answer with were the driver gone from the disk; makes nothing."""
+    """Return the inventory of the loaded driver's view, None if there is none; makes no view."""
     manifest, changed = _of_version(farm, procfs.driver_version(roots))
     return None if manifest is None else _from_view(roots, options, manifest, changed)
 
 
 def _of_version(farm: Farm, version: str) -> tuple[Manifest | None, list[Entry]]:
-    """Return the best view of a driver that programs can run with, and what is spoilt in it."""
+    """Return the best usable view of a driver version, and its changed files."""
     if not version:
         return None, []
     try:
@@ -85,16 +85,16 @@ def _of_version(farm: Farm, version: str) -> tuple[Manifest | None, list[Entry]]
     return min(usable, key=lambda pair: (len(pair[1]), is_orphaned(pair[0])), default=(None, []))
 
 
-def is_being_replaced(manifest: Manifest, found: Inventory) -> bool:
-    """Tell whether another version is taking the place of the driver's libraries on the disk.
+def is_being_replaced(manifest: Manifest, inventory: Inventory) -> bool:
+    """Return whether another version is replacing the driver's libraries on the disk.
 
-    Packages are unpacked one after the other: discovery then finds what is left of the old one.
+    Packages are unpacked one after the other, so discovery may find the rest of the old version.
     """
-    there = {file.host_path for file in found.files}
+    disk_paths = {file.host_path for file in inventory.files}
     names: dict[str, list[str]] = {}
     for entry in manifest.entries:
         path = entry.file.host_path
-        if entry.file.kind != "library" or path in there or os.path.lexists(path):
+        if entry.file.kind != "library" or path in disk_paths or os.path.lexists(path):
             continue
         directory, name = os.path.split(path)
         if directory not in names:
@@ -105,34 +105,34 @@ def is_being_replaced(manifest: Manifest, found: Inventory) -> bool:
 
 
 def _has_other(names: Iterable[str], name: str, version: str) -> bool:
-    """Tell whether a folder has a library of another driver version."""
+    """Return whether a folder has a library of another driver version."""
     head = driver_names.stem(name) + ".so."
     matches = (driver_names.DRIVER_SUFFIX.search(n) for n in names if n.startswith(head))
     return any(match and match[1] != version for match in matches)
 
 
-def _answer(
+def _inventory_of_view(
     farm: Farm, roots: Roots, options: DiscoveryOptions, manifest: Manifest, changed: list[Entry]
 ) -> Inventory:
-    """Return the inventory of a view; what is intact of a spoilt one is made a view again.
+    """Return the inventory of a view; the intact files of a damaged view become a new view.
 
-    So is one of binds whose files are gone from the disk: the whole of it can be mounted, but no
-    single file, and no other process could make it anew.
+    So do the files of a view of binds that are gone from the disk: the view can be mounted as a
+    whole, but a single file cannot, and no other process could make the view again.
     """
-    found = _from_view(roots, options, manifest, changed)
+    inventory = _from_view(roots, options, manifest, changed)
     if not changed and not (manifest.method == "binds" and is_orphaned(manifest)):
-        return found
+        return inventory
     try:
-        made = build.build(farm, found, ways=SAVING, anew=True)
+        rebuilt = build.build(farm, inventory, allowed=SAVING, rebuild=True)
     except HostError as error:
-        return replace(found, warnings=(*found.warnings, error.message))
-    held = {file.container_path: file for file in made.held_files}
-    files = tuple(held.get(file.container_path, file) for file in found.files)
-    return replace(found, files=files)
+        return replace(inventory, warnings=(*inventory.warnings, error.message))
+    view_files = {file.container_path: file for file in rebuilt.held_files}
+    files = tuple(view_files.get(file.container_path, file) for file in inventory.files)
+    return replace(inventory, files=files)
 
 
 def is_orphaned(manifest: Manifest) -> bool:
-    """Tell whether a view has files that have no other name any more."""
+    """Return whether a view has files that have no other name any more."""
     paths = (manifest.host_path(entry.path) for entry in manifest.entries)
     return any(os.stat(path).st_nlink == 0 for path in paths if os.path.exists(path))
 
@@ -140,15 +140,15 @@ def is_orphaned(manifest: Manifest) -> bool:
 def _from_view(
     roots: Roots, options: DiscoveryOptions, manifest: Manifest, changed: list[Entry]
 ) -> Inventory:
-    """Return the machine's GPUs and nodes as they are, with the driver's files of a view."""
+    """Return the machine's current GPUs and nodes, with the driver's files of a view."""
     findings = Findings()
-    spoilt = {manifest.host_path(entry.path) for entry in changed}
+    damaged = {manifest.host_path(entry.path) for entry in changed}
     for entry in changed:
         findings.warn(f"{manifest.host_path(entry.path)} was changed in place: left out")
-    files = [file for file in manifest.held_files if file.host_path not in spoilt]
+    files = [file for file in manifest.held_files if file.host_path not in damaged]
     files += ipc.find_sockets(roots, findings)
     nvml = options.nvml_of(libraries.host_path_of(files, "libnvidia-ml.so"))
-    seen, report = gpus.find_gpus(gpus.GpuSearch(roots, options.stat_node, findings), nvml)
+    found_gpus, report = gpus.find_gpus(gpus.GpuSearch(roots, options.stat_node, findings), nvml)
     findings.warn(
         f"another driver is on the disk, and {manifest.version} is loaded: "
         f"containers get its view {manifest.path} until the next boot"
@@ -158,7 +158,7 @@ def _from_view(
         cuda_version=(report.cuda_version if report else "")
         or manifest.cuda_version
         or cuda_version.of_driver(manifest.version),
-        gpus=seen,
+        gpus=found_gpus,
         control_nodes=nodes.control_nodes(roots, options.stat_node, findings),
         files=tuple(sorted(files, key=lambda file: file.container_path)),
         warnings=tuple(findings.warnings),

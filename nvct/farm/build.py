@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the view of a driver's user space: aside, then under its name, then never changed again.
+"""Builds the view of a driver's user space: in a temporary folder that is renamed when complete.
 
-Contract: the name is a hash of what the view was made from (path, device, inode, size and time of
-every file), so that a driver that changes gets another view and containers keep the one they
-have. Setuid files are left out. Two processes that build the same view end up with one.
+Contract: the name is a hash of the sources (path, device, inode, size and time of every file), so
+a changed driver gets another view and containers keep theirs. A view never changes. Setuid files
+are left out. Two processes that build the same view produce one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from nvct.errors import HostError
 from nvct.farm import folder, layout, methods
-from nvct.farm.methods import Plan, RefusedError
+from nvct.farm.methods import RefusedError, ViewContent
 from nvct.farm.model import FORMAT, LIVE, METHODS, Entry, Identity, Manifest
 from nvct.linux.constants import MNT_DETACH
 from nvct.linux.files import temporary_name
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nvct.farm.folder import Farm
-    from nvct.farm.layout import Place
+    from nvct.farm.layout import ViewFile
     from nvct.farm.model import Method
     from nvct.host.model import DriverFile, Inventory
 
 
 class _Job(NamedTuple):
-    """A view that is to be made.
+    """A view to build.
 
     Attributes:
-        origins: host path -> the driver's own file, where another view is the source.
+        origins: host path -> the driver's own file, if another view is the source.
     """
 
     name: str
     root: str
     inventory: Inventory
-    plan: Plan
+    content: ViewContent
     sources: Mapping[str, Identity]
     left_out: Sequence[tuple[str, str]]
     origins: Mapping[str, DriverFile]
@@ -54,35 +54,35 @@ def build(
     inventory: Inventory,
     root: str = "/",
     *,
-    ways: Sequence[Method] = METHODS,
-    anew: bool = False,
+    allowed: Sequence[Method] = METHODS,
+    rebuild: bool = False,
 ) -> Manifest:
-    """Return the view of a driver's files, made now where it is not there yet.
+    """Return the view of a driver's files; build it if it is missing.
 
     Args:
-        farm: where.
-        inventory: what discovery found, or `survive` made of a view.
+        farm: the folder of views.
+        inventory: of the host, or of a view (`after_upgrade`).
         root: of the driver.
-        ways: in which the files may be put there; the first that works is taken.
-        anew: even if the files are those of a view.
+        allowed: methods of building, in order of preference; the first that works is used.
+        rebuild: build even if the files are those of a view.
 
     Raises:
-        HostError: there is no way, or nothing to make it of.
+        HostError: no method works, or there are no files.
     """
     if inventory.mode != "nvml":
-        raise HostError(f"mode {inventory.mode} has no driver of which a view could be made")
-    made = None if anew else _made_of(farm, inventory)
-    if made is not None:
-        return made
+        raise HostError(f"no view can be made in mode {inventory.mode}: it has no driver")
+    existing = None if rebuild else _source_view(farm, inventory)
+    if existing is not None:
+        return existing
     farm.prepare()
     job = _job(farm, inventory, root)
-    # Who may not write here uses what root made, and waits for nobody.
-    kept = _kept(farm, job, ways)
-    if kept is not None:
-        return kept
+    # A process without write permission uses the view that root built, without the lock.
+    existing = _existing(farm, job, allowed)
+    if existing is not None:
+        return existing
     try:
         with farm.lock():
-            return _kept(farm, job, ways) or _made_anew(farm, job, ways)
+            return _existing(farm, job, allowed) or _rebuilt(farm, job, allowed)
     except OSError as error:
         raise HostError(
             f"no view can be made in {farm.path}: {error.strerror}",
@@ -90,103 +90,106 @@ def build(
         ) from error
 
 
-def _made_anew(farm: Farm, job: _Job, ways: Sequence[Method]) -> Manifest:
-    """Make a view in the place of what is no longer as it was made."""
-    _leave_staged(farm, job.name, ways)
+def _rebuilt(farm: Farm, job: _Job, allowed: Sequence[Method]) -> Manifest:
+    """Build a view in place of one that is damaged."""
+    _refuse_staged(farm, job.name, allowed)
     put_aside(farm, job.name)
-    return _make(farm, job, ways)
+    return _make(farm, job, allowed)
 
 
-def _kept(farm: Farm, job: _Job, ways: Sequence[Method]) -> Manifest | None:
-    """Return the view if it is there already and as it was made."""
-    kept = farm.manifest(job.name)
-    if kept is None or kept.method not in ways or not folder.is_intact(kept):
+def _existing(farm: Farm, job: _Job, allowed: Sequence[Method]) -> Manifest | None:
+    """Return the existing view if it is intact and its method is permitted."""
+    existing = farm.manifest(job.name)
+    if existing is None or existing.method not in allowed or not folder.is_intact(existing):
         return None
-    return kept
+    return existing
 
 
-def _leave_staged(farm: Farm, name: str, ways: Sequence[Method]) -> None:
-    """Refuse to replace mounts that somebody has made, for who wants none.
+def _refuse_staged(farm: Farm, name: str, allowed: Sequence[Method]) -> None:
+    """Refuse to replace existing mounts if the caller permits no mounts.
 
     Raises:
-        HostError: there are such.
+        HostError: the view is made of mounts.
     """
-    there = farm.manifest(name)
-    if there is None or there.method in ways or there.method != "binds":
+    current = farm.manifest(name)
+    if current is None or current.method in allowed or current.method != "binds":
         return
-    if folder.is_intact(there):
+    if folder.is_intact(current):
         raise HostError(
-            f"{there.path} has a mount for every file",
+            f"{current.path} has a mount for every file",
             hint='layout = "farm" in config.toml uses it all the same',
         )
 
 
-def _made_of(farm: Farm, inventory: Inventory) -> Manifest | None:
-    """Return the view that an inventory's files come from, None unless it is all of a view."""
-    held = {place.file.host_path for place in layout.places(inventory.files)}
+def _source_view(farm: Farm, inventory: Inventory) -> Manifest | None:
+    """Return the view whose files an inventory has, None unless it has all of one view."""
+    paths = {view_file.file.host_path for view_file in layout.view_files(inventory.files)}
     prefix = farm.path + "/"
-    if not held or not all(path.startswith(prefix) for path in held):
+    if not paths or not all(path.startswith(prefix) for path in paths):
         return None
     for manifest in farm.manifests():
-        if held == {file.host_path for file in manifest.held_files}:
+        if paths == {file.host_path for file in manifest.held_files}:
             return manifest
     return None
 
 
 def _job(farm: Farm, inventory: Inventory, root: str) -> _Job:
-    places, sources, left_out = [], {}, []
-    for place in layout.places(inventory.files):
-        path = place.file.host_path
+    view_files, sources, left_out = [], {}, []
+    for view_file in layout.view_files(inventory.files):
+        path = view_file.file.host_path
         try:
-            found = os.lstat(path)
+            status = os.lstat(path)
         except OSError as error:
             raise HostError(
                 f"{path} is gone while a view is made: {error.strerror}",
                 hint="is the driver being installed? try again",
             ) from error
-        reason = _unusable(found)
+        reason = _unusable(status)
         if reason:
             left_out.append((path, reason))
             continue
-        places.append(place)
-        sources[place.path] = Identity.of(found)
-    if not any(place.file.kind == "library" for place in places):
+        view_files.append(view_file)
+        sources[view_file.path] = Identity.of(status)
+    if not any(view_file.file.kind == "library" for view_file in view_files):
         raise HostError(f"{root} has no library of driver {inventory.driver_version}")
-    plan = Plan(places, layout.links(places))
-    name = f"{inventory.driver_version}-{_key(plan, sources)}"
-    return _Job(name, root, inventory, plan, sources, left_out, _origins(farm, places))
+    content = ViewContent(view_files, layout.links(view_files))
+    name = f"{inventory.driver_version}-{_key(content, sources)}"
+    return _Job(name, root, inventory, content, sources, left_out, _origins(farm, view_files))
 
 
-def _unusable(found: os.stat_result) -> str:
-    if not stat.S_ISREG(found.st_mode):
+def _unusable(status: os.stat_result) -> str:
+    if not stat.S_ISREG(status.st_mode):
         return "no regular file"
-    if found.st_mode & methods.S_ISUGID:
-        # An upgrade of a package sets such a file's hard links to mode 0600 as well (dpkg).
+    if status.st_mode & methods.S_ISUGID:
+        # A package upgrade also sets the mode of such a file's hard links to 0600 (dpkg).
         return "setuid or setgid"
-    if found.st_mode & stat.S_IWOTH:
+    if status.st_mode & stat.S_IWOTH:
         return "everybody may write to it"
     return ""
 
 
-def _key(plan: Plan, sources: Mapping[str, Identity]) -> str:
+def _key(content: ViewContent, sources: Mapping[str, Identity]) -> str:
     text = json.dumps(
         [
             FORMAT,
-            [(p.path, p.file.host_path, *_numbers(p.path, sources[p.path])) for p in plan.places],
-            [(link.path, link.target) for link in plan.links],
+            [
+                (p.path, p.file.host_path, *_numbers(p.path, sources[p.path]))
+                for p in content.files
+            ],
+            [(link.path, link.target) for link in content.links],
         ]
     )
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _numbers(path: str, found: Identity) -> tuple[int, ...]:
-    times = () if LIVE in path else (found.mtime_ns,)
-    return (found.dev, found.ino, found.size, *times)
+def _numbers(path: str, identity: Identity) -> tuple[int, ...]:
+    times = () if LIVE in path else (identity.mtime_ns,)
+    return (identity.dev, identity.ino, identity.size, *times)
 
 
-def _origins(farm: Farm, places: Sequence[Place]) -> dict[str, DriverFile]:
+def _origins(farm: Farm, view_files: Sequence[ViewFile]) -> dict[str, DriverFile]:
     prefix = farm.path + "/"
-    if not any(place.file.host_path.startswith(prefix) for place in places):
+    if not any(view_file.file.host_path.startswith(prefix) for view_file in view_files):
         return {}
     return {
         manifest.host_path(entry.path): entry.file
@@ -195,17 +198,17 @@ def _origins(farm: Farm, places: Sequence[Place]) -> dict[str, DriverFile]:
     }
 
 
-def _make(farm: Farm, job: _Job, ways: Sequence[Method]) -> Manifest:
+def _make(farm: Farm, job: _Job, allowed: Sequence[Method]) -> Manifest:
     reasons = []
-    for way in ways:
+    for method in allowed:
         try:
-            return _own(farm, job) if way == "own" else _aside(farm, job, way)
+            return _in_place(farm, job) if method == "own" else _in_temporary(farm, job, method)
         except RefusedError as reason:
-            reasons.append(f"{way}: {reason}")
+            reasons.append(f"{method}: {reason}")
         except OSError as error:
             raise HostError(
                 f"the view {farm.view(job.name)} cannot be made: {error.strerror} "
-                f"({error.filename or way})"
+                f"({error.filename or method})"
             ) from error
     raise HostError(
         f"there is no way to make a view of driver {job.inventory.driver_version}: "
@@ -214,77 +217,81 @@ def _make(farm: Farm, job: _Job, ways: Sequence[Method]) -> Manifest:
     )
 
 
-def _own(farm: Farm, job: _Job) -> Manifest:
+def _in_place(farm: Farm, job: _Job) -> Manifest:
     if job.origins:
         raise RefusedError("the files are those of another view")
-    methods.in_own_folder(farm, job.root, job.plan)
-    places = [
-        place._replace(path=os.path.relpath(place.file.host_path, job.root))
-        for place in job.plan.places
+    methods.in_own_folder(farm, job.root, job.content)
+    view_files = [
+        view_file._replace(path=os.path.relpath(view_file.file.host_path, job.root))
+        for view_file in job.content.files
     ]
     sources = dict(
-        zip((p.path for p in places), (job.sources[p.path] for p in job.plan.places), strict=True)
+        zip(
+            (p.path for p in view_files),
+            (job.sources[p.path] for p in job.content.files),
+            strict=True,
+        )
     )
-    own = job._replace(plan=Plan(places, job.plan.links), sources=sources)
-    manifest = _manifest(own, "own", job.root, job.root)
-    farm.keep(manifest)
+    own_job = job._replace(content=ViewContent(view_files, job.content.links), sources=sources)
+    manifest = _manifest(own_job, "own", job.root, job.root)
+    farm.store(manifest)
     return manifest
 
 
-def _aside(farm: Farm, job: _Job, way: Method) -> Manifest:
-    """Make a view in a folder of its own and give it its name.
+def _in_temporary(farm: Farm, job: _Job, method: Method) -> Manifest:
+    """Build a view in a temporary folder and give it its name.
 
     Raises:
-        RefusedError: not in this way.
-        OSError: it cannot be written.
+        RefusedError: the method does not work here.
+        OSError: a file cannot be written.
     """
-    aside = f"{farm.path}/{folder.BUILDING}{temporary_name().lstrip('.')}"
+    temporary = f"{farm.path}/{folder.BUILDING}{temporary_name().lstrip('.')}"
     final = farm.view(job.name)
-    farm.kernel.mkdir(aside, 0o755)
+    farm.kernel.mkdir(temporary, 0o755)
     try:
-        farm.kernel.chmod(aside, 0o755)
-        if way == "binds":
-            methods.bind(farm, aside, final, job.plan, job.name)
-            manifest = _manifest(job, way, final, final)
-            farm.keep(manifest)
+        farm.kernel.chmod(temporary, 0o755)
+        if method == "binds":
+            methods.bind(farm, temporary, final, job.content, job.name)
+            manifest = _manifest(job, method, final, final)
+            farm.store(manifest)
         else:
-            methods.fill(farm, aside, job.plan, way)
-            manifest = _manifest(job, way, final, aside)
-            farm.keep(manifest)
-            farm.kernel.rename(aside, final)
+            methods.fill(farm, temporary, job.content, method)
+            manifest = _manifest(job, method, final, temporary)
+            farm.store(manifest)
+            farm.kernel.rename(temporary, final)
     except BaseException:
-        if way == "binds":
+        if method == "binds":
             _unmount(farm, final)
         raise
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     return manifest
 
 
-def _manifest(job: _Job, way: Method, path: str, made_at: str) -> Manifest:
+def _manifest(job: _Job, method: Method, path: str, made_at: str) -> Manifest:
     entries = tuple(
         Entry(
-            path=place.path,
-            file=job.origins.get(place.file.host_path, place.file),
-            source=job.sources[place.path],
-            held=Identity.of(os.lstat(f"{made_at}/{place.path}")),
+            path=view_file.path,
+            file=job.origins.get(view_file.file.host_path, view_file.file),
+            source=job.sources[view_file.path],
+            held=Identity.of(os.lstat(f"{made_at}/{view_file.path}")),
         )
-        for place in job.plan.places
+        for view_file in job.content.files
     )
     manifest = Manifest(
         name=job.name,
         version=job.inventory.driver_version,
         cuda_version=job.inventory.cuda_version,
-        method=way,
+        method=method,
         path=path,
         made=int(time.time()),
         entries=entries,
-        links=tuple(job.plan.links),
+        links=tuple(job.content.links),
         left_out=tuple(job.left_out),
     )
     for entry in entries:
-        # A driver that is being replaced while its view is made would be a mixture.
-        if not entry.is_live and entry.source != _now(_source_of(job, entry.path)):
+        # A driver that is replaced during the build would give a mixture of two versions.
+        if not entry.is_live and entry.source != _identity(_source_of(job, entry.path)):
             raise HostError(
                 f"{_source_of(job, entry.path)} changed while a view was made of it",
                 hint="is the driver being installed? try again",
@@ -293,11 +300,13 @@ def _manifest(job: _Job, way: Method, path: str, made_at: str) -> Manifest:
 
 
 def _source_of(job: _Job, path: str) -> str:
-    """Return the host path of what stands at a path of the view."""
-    return next(place.file.host_path for place in job.plan.places if place.path == path)
+    """Return the host path of the source of a path in the view."""
+    return next(
+        view_file.file.host_path for view_file in job.content.files if view_file.path == path
+    )
 
 
-def _now(path: str) -> Identity | None:
+def _identity(path: str) -> Identity | None:
     try:
         return Identity.of(os.lstat(path))
     except OSError:
@@ -305,13 +314,13 @@ def _now(path: str) -> Identity | None:
 
 
 def put_aside(farm: Farm, name: str) -> str:
-    """Take a view's name away, under the lock; return where it is now, "" where there was none.
+    """Rename a view, under the lock; return its temporary path, "" if there was no view.
 
-    Containers that have it keep it: a mount does not depend on a name. An empty folder stays: it
-    may be what another mount namespace has its view on, and would take that along.
+    Containers keep it: a mount does not depend on a name. An empty folder stays: it may be the
+    mount point of a view in another mount namespace, which would lose the mount.
 
     Raises:
-        HostError: it cannot be renamed.
+        HostError: the view cannot be renamed.
     """
     path = farm.view(name)
     _unmount(farm, path)
@@ -322,12 +331,12 @@ def put_aside(farm: Farm, name: str) -> str:
         return ""
     except OSError:
         pass  # no folder
-    aside = f"{farm.path}/{folder.GONE}{temporary_name().lstrip('.')}"
+    temporary = f"{farm.path}/{folder.GONE}{temporary_name().lstrip('.')}"
     try:
-        farm.kernel.rename(path, aside)
+        farm.kernel.rename(path, temporary)
     except OSError as error:
         raise HostError(f"{path} cannot be replaced: {error.strerror}") from error
-    return aside
+    return temporary
 
 
 def _unmount(farm: Farm, path: str) -> None:

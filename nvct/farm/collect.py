@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verify the views of a farm, list them, and remove those that nobody needs any more.
+"""Verifies and lists the views of a farm, and removes those that nobody needs.
 
-Contract: a view goes only if it is not the loaded module's, no plan in force names it and no
-process's mountinfo does; a file of a folder that goes vanishes from running containers at once.
-Where it cannot be told what is needed, nothing goes.
+Contract: a view is removed only if it is not the loaded module's, and neither a plan in force nor
+a process's mountinfo names it: its files would vanish from running containers at once. If the
+users of views are unknown, no view is removed.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ PLAN_AGE_S = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """A view as it is now.
+    """The current state of a view.
 
     Attributes:
         state: "absent" is a view of binds before the first container after a boot.
-        problems: sentences, one for each file or link that is not as it was made.
-        keep: why it may not be removed, "" where it may.
-        users: how many processes have it mounted.
+        problems: sentences, one for each changed or missing file or link.
+        keep: the reason to keep it, "" if it may be removed.
+        users: the number of processes that have it mounted.
         size: of its files, in bytes; they are the driver's own, not copies.
     """
 
@@ -56,12 +56,12 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What says that a view is needed.
+    """The users of views, apart from processes.
 
     Attributes:
-        loaded: version of the loaded kernel module, "" if none is.
+        loaded: version of the loaded kernel module, "" if none is loaded.
         plans: text of the plans in force.
-        plan_age_s: of the youngest of them; a create that read the one before it may still run.
+        plan_age_s: of the youngest plan; a create that read its predecessor may still run.
     """
 
     loaded: str
@@ -69,7 +69,7 @@ class Needs:
     plan_age_s: float = PLAN_AGE_S
 
 
-def needs(loaded: str, plans: Iterable[str], *, now: float | None = None) -> Needs:
+def read_needs(loaded: str, plans: Iterable[str], *, now: float | None = None) -> Needs:
     """Read the plans in force."""
     texts, ages = [], [float(PLAN_AGE_S)]
     for path in plans:
@@ -82,15 +82,15 @@ def needs(loaded: str, plans: Iterable[str], *, now: float | None = None) -> Nee
 
 
 def statuses(farm: Farm, need: Needs, *, strict: bool = True) -> list[Status]:
-    """Return all views, the newest first.
+    """Return the status of all views, the newest first.
 
     Args:
-        farm: that has them.
-        need: what they are needed for.
-        strict: fail where it cannot be told who uses them; else that is why they are kept.
+        farm: the folder of views.
+        need: the users of views.
+        strict: fail if the mounts of other processes are unreadable; else keep every view.
 
     Raises:
-        HostError: it cannot be told.
+        HostError: the mounts are unreadable.
     """
     manifests = farm.manifests()
     try:
@@ -98,18 +98,21 @@ def statuses(farm: Farm, need: Needs, *, strict: bool = True) -> list[Status]:
     except HostError:
         if strict:
             raise
-        unknown = "only root can tell who has it mounted"
+        unknown = "only root can see the processes that have it mounted"
         return [replace(_status(manifest, need, 0), keep=unknown) for manifest in manifests]
     return [_status(manifest, need, users.get(manifest.name, 0)) for manifest in manifests]
 
 
+def _problems(manifest: Manifest) -> list[str]:
+    """Return a sentence for each changed or missing file or link of a view."""
+    path_of = manifest.host_path
+    changed = (f"{path_of(entry.path)}: {text}" for entry, text in folder.changed(manifest))
+    lost = (f"{path_of(path)}: the link is missing" for path in folder.lost_links(manifest))
+    return [*changed, *lost]
+
+
 def _status(manifest: Manifest, need: Needs, users: int) -> Status:
-    problems = [
-        f"{manifest.host_path(entry.path)}: {what}" for entry, what in folder.changed(manifest)
-    ]
-    problems += [
-        f"{manifest.host_path(path)}: the link is missing" for path in folder.lost_links(manifest)
-    ]
+    problems = _problems(manifest)
     absent = is_absent(manifest)
     return Status(
         manifest=manifest,
@@ -122,7 +125,7 @@ def _status(manifest: Manifest, need: Needs, users: int) -> Status:
 
 
 def is_absent(manifest: Manifest) -> bool:
-    """Tell whether a view's mounts are not there: a boot takes them away."""
+    """Return whether a view's mounts are missing, as after a boot."""
     return manifest.method == "binds" and not os.path.ismount(manifest.path)
 
 
@@ -136,15 +139,15 @@ def _keep(manifest: Manifest, need: Needs, users: int, *, good: bool) -> str:
     if manifest.version == need.loaded and good:
         return "it is the loaded module's"
     if need.plan_age_s < PLAN_AGE_S:
-        return f"the plan in force is {need.plan_age_s:.0f} s old: somebody may use the last one"
+        return f"the plan in force is {need.plan_age_s:.0f} s old: a create may still use the last"
     return ""
 
 
 def _users(farm: Farm, names: Sequence[str]) -> dict[str, int]:
-    """Return how many processes have something of a view mounted elsewhere than in the farm.
+    """Return the number of processes that have mounted a part of a view outside the farm.
 
-    Every line that has a view's name counts, for whatever reason it does: of the folder, of a
-    single file, of the tmpfs of a view of binds, whose source is named after it.
+    Every line of mountinfo with a view's name counts: the folder, a single file, or the tmpfs of a
+    view of binds, whose source contains the name.
 
     Raises:
         HostError: processes cannot be listed.
@@ -153,34 +156,34 @@ def _users(farm: Farm, names: Sequence[str]) -> dict[str, int]:
         processes = [name for name in os.listdir(farm.processes) if name.isdecimal()]
     except OSError as error:
         raise HostError(f"{farm.processes} cannot be read: {error.strerror}") from error
-    # A process that has changed its root sees but a part of its namespace's mounts.
+    # A process with another root sees only a part of its namespace's mounts.
     namespaces: dict[str, set[str]] = {}
     members: dict[str, int] = {}
     for process in processes:
-        place = f"{farm.processes}/{process}"
+        process_dir = f"{farm.processes}/{process}"
         try:
-            namespace = os.readlink(f"{place}/ns/mnt")
+            namespace = os.readlink(f"{process_dir}/ns/mnt")
         except OSError:
             namespace = process
-        namespaces.setdefault(namespace, set()).update(_named(farm, place, names))
+        namespaces.setdefault(namespace, set()).update(_names_in_use(farm, process_dir, names))
         members[namespace] = members.get(namespace, 0) + 1
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for namespace, used in namespaces.items():
         for name in used:
-            found[name] = found.get(name, 0) + members[namespace]
-    return found
+            counts[name] = counts.get(name, 0) + members[namespace]
+    return counts
 
 
-def _named(farm: Farm, place: str, names: Sequence[str]) -> set[str]:
+def _names_in_use(farm: Farm, process_dir: str, names: Sequence[str]) -> set[str]:
     try:
-        text = read_bytes(f"{place}/mountinfo").decode("utf-8", "surrogateescape")
+        text = read_bytes(f"{process_dir}/mountinfo").decode("utf-8", "surrogateescape")
     except FileNotFoundError:
         return set()  # it has ended
     except (OSError, DocumentError) as error:
         if isinstance(error, OSError) and error.errno in (errno.ESRCH, errno.EINVAL):
-            return set()  # it is ending: it has no memory or no root any more
+            return set()  # it is exiting: it has no memory or no root any more
         raise HostError(
-            f"{place}/mountinfo cannot be read, so that it is not known what is in use",
+            f"{process_dir}/mountinfo cannot be read, so the views in use are unknown",
             hint="run it as root",
         ) from error
     return {
@@ -191,7 +194,7 @@ def _named(farm: Farm, place: str, names: Sequence[str]) -> set[str]:
 
 
 def _is_use(farm: Farm, line: str, name: str) -> bool:
-    """Tell whether a line of mountinfo names a view, other than as the farm's own mount."""
+    """Return whether a line of mountinfo names a view, except as the farm's own mount."""
     if name not in line:
         return False
     try:
@@ -203,26 +206,26 @@ def _is_use(farm: Farm, line: str, name: str) -> bool:
 
 
 def verify(farm: Farm, names: Sequence[str] = ()) -> list[tuple[Manifest, list[str]]]:
-    """Compare views with what was put there, by content, and return what differs.
+    """Compare views with their manifests by content; return the differences.
 
-    A digest that nobody has had the time for is taken now, of a file that is as it was made. Of
-    a view whose mounts are not there nothing differs: it is made anew when it is needed.
+    A missing digest of an unchanged file is added to the manifest. A view without its mounts has
+    no differences: it is made again when it is needed.
 
     Args:
-        farm: to look at.
+        farm: the folder of views.
         names: of views; all of them if empty.
 
     Raises:
-        HostError: there is no such view, or no manifest that can be read.
+        HostError: a view does not exist, or its manifest is unreadable.
     """
-    known = farm.names()
+    view_names = farm.names()
     for name in names:
-        if name not in known:
+        if name not in view_names:
             raise HostError(
                 f"{farm.path} has no view {name!r}", hint="nvct farm list shows what there is"
             )
-    found: list[tuple[Manifest, list[str]]] = []
-    for name in names or known:
+    results: list[tuple[Manifest, list[str]]] = []
+    for name in names or view_names:
         manifest = farm.manifest(name)
         if manifest is None:
             raise HostError(
@@ -230,17 +233,10 @@ def verify(farm: Farm, names: Sequence[str] = ()) -> list[tuple[Manifest, list[s
                 hint="remove it and the folder beside it",
             )
         if is_absent(manifest):
-            found.append((manifest, []))
+            results.append((manifest, []))
             continue
-        problems = [
-            f"{manifest.host_path(entry.path)}: {what}" for entry, what in folder.changed(manifest)
-        ]
-        problems += [
-            f"{manifest.host_path(path)}: the link is missing"
-            for path in folder.lost_links(manifest)
-        ]
-        found.append((manifest, problems or _by_content(farm, manifest)))
-    return found
+        results.append((manifest, _problems(manifest) or _by_content(farm, manifest)))
+    return results
 
 
 def _by_content(farm: Farm, manifest: Manifest) -> list[str]:
@@ -252,12 +248,12 @@ def _by_content(farm: Farm, manifest: Manifest) -> list[str]:
         if entry.digest and digest != entry.digest:
             problems.append(f"{path}: its content changed, its size and time did not")
         entries.append(entry if entry.digest else replace(entry, digest=digest))
-    made = replace(manifest, entries=tuple(entries))
-    if made != manifest and not problems:
+    updated = replace(manifest, entries=tuple(entries))
+    if updated != manifest and not problems:
         try:
-            farm.keep(made)
+            farm.store(updated)
         except OSError:
-            pass  # who may not write compares all the same
+            pass  # the comparison needs no write permission
     return problems
 
 
@@ -265,7 +261,7 @@ def _digest(path: str) -> str:
     """Return the digest of a file's content.
 
     Raises:
-        HostError: it cannot be read.
+        HostError: the file is unreadable.
     """
     digest = hashlib.blake2b(digest_size=16)
     try:
@@ -278,39 +274,39 @@ def _digest(path: str) -> str:
 
 
 def collect(farm: Farm, need: Needs, *, dry_run: bool = False) -> list[Status]:
-    """Remove the views that may be, and what builds that were killed left; return those views.
+    """Remove the views that nobody needs, and the rests of killed builds; return those views.
 
     Raises:
-        HostError: it cannot be told what is in use, or something cannot be removed.
+        HostError: the users of views are unknown, or a removal failed.
     """
     if not os.path.lexists(farm.path):
         return []
     farm.check()
     with farm.lock():
-        going = [status for status in statuses(farm, need) if not status.keep]
+        removable = [status for status in statuses(farm, need) if not status.keep]
         if dry_run:
-            return going
-        gone = [status for status in going if _remove(farm, status.manifest)]
+            return removable
+        removed = [status for status in removable if _remove(farm, status.manifest)]
         for name in os.listdir(farm.path):
             path = f"{farm.path}/{name}"
             if name.startswith(TEMPORARY_PREFIX):  # of a manifest
                 farm.kernel.unlink(path)
             elif name.startswith((folder.BUILDING, folder.GONE)) and not _users(farm, [name]):
                 _discard(farm, path)
-        return gone
+        return removed
 
 
 def _remove(farm: Farm, manifest: Manifest) -> bool:
-    """Remove a view; return False where a container was faster and it stays.
+    """Remove a view; return False if a container mounted it first, so that it stays.
 
     Raises:
-        HostError: it cannot be removed.
+        HostError: the removal failed.
     """
     record = f"{farm.path}/{manifest.name}{folder.MANIFEST}"
-    aside = "" if manifest.method == "own" else build.put_aside(farm, manifest.name)
-    if aside and _users(farm, [manifest.name, os.path.basename(aside)]):
-        # It was mounted between the look and the new name: a mount follows the folder.
-        farm.kernel.rename(aside, farm.view(manifest.name))
+    temporary = "" if manifest.method == "own" else build.put_aside(farm, manifest.name)
+    if temporary and _users(farm, [manifest.name, os.path.basename(temporary)]):
+        # It was mounted between the check and the rename: the mount follows the folder.
+        farm.kernel.rename(temporary, farm.view(manifest.name))
         return False
     try:
         farm.kernel.unlink(record)
@@ -320,8 +316,8 @@ def _remove(farm: Farm, manifest: Manifest) -> bool:
         pass
     except OSError as error:
         raise HostError(f"{record} cannot be removed: {error.strerror}") from error
-    if aside:
-        _discard(farm, aside)
+    if temporary:
+        _discard(farm, temporary)
     return True
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The farm: the folder that holds views, their manifests and a lock.
+"""The farm: the folder that contains views, their manifests and a lock.
 
-Contract: it belongs to root (or whoever runs this) and nobody else may write to it; else it is
-refused, because containers run what lies there. A view has its manifest beside it, written before
-the view gets its name; a name is given once and what it stands for is never changed.
+Contract: it belongs to root (or the user of this process) and nobody else may write to it, because
+containers run its files; otherwise it is refused. A manifest is written before its view gets its
+name. A name always stands for the same, unchanged view.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ WHOLE_MAP = [b"0", b"0", b"4294967295"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Farm:
-    """Where views are kept, and who asks the kernel.
+    """The folder of views, and the kernel's interface.
 
     Attributes:
         path: of the folder.
-        processes: a procfs that shows this machine's processes.
+        processes: a procfs with this machine's processes.
     """
 
     path: str
@@ -52,16 +52,16 @@ class Farm:
         """Make the folder, mode 0755 whatever the umask.
 
         Raises:
-            HostError: it cannot be made, or others may write to it.
+            HostError: it cannot be made, or other users may write to it.
         """
-        self._check_way()
+        self._check_parents()
         try:
             os.makedirs(os.path.dirname(self.path), mode=0o755, exist_ok=True)
             if not os.path.lexists(self.path):
                 self.kernel.mkdir(self.path, 0o755)
                 self.kernel.chmod(self.path, 0o755)
         except FileExistsError:
-            pass  # made by another process meanwhile
+            pass  # another process made it
         except OSError as error:
             raise HostError(
                 f"the farm {self.path} cannot be made: {error.strerror}",
@@ -70,174 +70,174 @@ class Farm:
         self.check()
 
     def check(self) -> None:
-        """Refuse a farm that others may write to, or put another in the place of.
+        """Refuse a farm that other users may write to, or may replace.
 
         Raises:
-            HostError: they may, or it is no folder.
+            HostError: they may, or the path is not a folder.
         """
-        self._check_way()
+        self._check_parents()
         try:
-            found = os.lstat(self.path)
+            status = os.lstat(self.path)
         except OSError as error:
             raise HostError(f"there is no farm {self.path}: {error.strerror}") from error
-        mode = stat.S_IMODE(found.st_mode)
-        if not stat.S_ISDIR(found.st_mode):
+        mode = stat.S_IMODE(status.st_mode)
+        if not stat.S_ISDIR(status.st_mode):
             raise HostError(f"the farm {self.path} is no folder", hint="remove it")
-        if found.st_uid not in self.trusted() or mode & 0o022:
+        if status.st_uid not in self.trusted() or mode & 0o022:
             raise HostError(
-                f"the farm {self.path} belongs to uid {found.st_uid} with mode {mode:o}: "
+                f"the farm {self.path} belongs to uid {status.st_uid} with mode {mode:o}: "
                 "somebody else may write to it",
                 hint="make it root's, with mode 755",
             )
 
-    def _check_way(self) -> None:
-        """Refuse a folder or link above the farm that somebody else may change.
+    def _check_parents(self) -> None:
+        """Refuse a folder or link above the farm that another user may change.
 
-        In a sticky one, as /tmp, nobody can rename what is root's.
+        In a sticky folder, such as /tmp, nobody else can rename root's files.
 
         Raises:
-            HostError: there is such.
+            HostError: there is one.
         """
         trusted = self.trusted()
         try:
-            for path, found in _way(os.path.dirname(self.path)):
-                mode = 0 if stat.S_ISLNK(found.st_mode) else stat.S_IMODE(found.st_mode)
-                others = mode & 0o002 or (mode & 0o020 and found.st_gid != 0)
-                if found.st_uid not in trusted or (others and not mode & stat.S_ISVTX):
+            for path, status in _path_components(os.path.dirname(self.path)):
+                mode = 0 if stat.S_ISLNK(status.st_mode) else stat.S_IMODE(status.st_mode)
+                others_write = mode & 0o002 or (mode & 0o020 and status.st_gid != 0)
+                if status.st_uid not in trusted or (others_write and not mode & stat.S_ISVTX):
                     raise HostError(
                         f"the farm {self.path} is below {path}, which somebody else may change: "
-                        f"uid {found.st_uid}, mode {mode:o}",
+                        f"uid {status.st_uid}, mode {mode:o}",
                         hint="farm-dir in config.toml names another place",
                     )
         except FileNotFoundError:
             pass  # the rest will be made
         except OSError as error:
-            raise HostError(
-                f"there is no way to the farm {self.path}: {error.strerror}"
-            ) from error
+            raise HostError(f"the farm {self.path} cannot be reached: {error.strerror}") from error
 
     def trusted(self) -> set[int]:
-        """Return the owners whose files are believed: root, as it is seen here, and ourselves."""
-        found = {0, os.geteuid()}
+        """Return the owners to trust: root, as this process sees it, and the process's user."""
+        owners = {0, os.geteuid()}
         try:
-            # In a user namespace that has no root of the host's it is the overflow uid's.
+            # In a user namespace that does not map the host's root, root is the overflow uid.
             if read_bytes(f"{self.processes}/self/uid_map").split() != WHOLE_MAP:
-                found.add(int(read_bytes(f"{self.processes}/sys/kernel/overflowuid")))
+                owners.add(int(read_bytes(f"{self.processes}/sys/kernel/overflowuid")))
         except (OSError, ValueError, DocumentError):
             pass
-        return found
+        return owners
 
     def lock(self) -> Lock:
-        """Return the lock under which views are made and removed."""
+        """Return the lock for building and removing views."""
         return Lock(f"{self.path}/{LOCK}", LOCK_TIMEOUT_S)
 
     def names(self) -> list[str]:
-        """Return what views there are or were, sorted: those that have a manifest."""
+        """Return the sorted names of views that have a manifest."""
         try:
-            found = os.listdir(self.path)
+            entries = os.listdir(self.path)
         except OSError:
             return []
         return sorted(
             name.removesuffix(MANIFEST)
-            for name in found
+            for name in entries
             if name.endswith(MANIFEST) and not name.startswith(".")
         )
 
     def manifest(self, name: str) -> Manifest | None:
-        """Return a view's manifest, None where it is missing or cannot be used."""
+        """Return a view's manifest, None if it is missing or invalid."""
         path = f"{self.path}/{name}{MANIFEST}"
         try:
             manifest = model.loads(read_bytes(path), path)
         except (OSError, DocumentError):
             return None
-        mine = manifest.method == "own" or manifest.path == self.view(name)
-        return manifest if mine and manifest.name == name else None
+        is_in_place = manifest.method == "own" or manifest.path == self.view(name)
+        return manifest if is_in_place and manifest.name == name else None
 
     def manifests(self) -> list[Manifest]:
-        """Return the manifests that can be used, the newest first."""
-        found = filter(None, map(self.manifest, self.names()))
-        return sorted(found, key=lambda one: (one.made, one.name), reverse=True)
+        """Return the valid manifests, the newest first."""
+        valid = filter(None, map(self.manifest, self.names()))
+        return sorted(valid, key=lambda manifest: (manifest.made, manifest.name), reverse=True)
 
-    def keep(self, manifest: Manifest) -> None:
+    def store(self, manifest: Manifest) -> None:
         """Write a manifest.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the write failed.
         """
         path = f"{self.path}/{manifest.name}{MANIFEST}"
         write_atomic(path, model.dumps(manifest), mode=0o644, sync=True, kernel=self.kernel)
 
     def view(self, name: str) -> str:
-        """Return where a view is."""
+        """Return the path of a view."""
         return f"{self.path}/{name}"
 
 
-def _way(path: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield every folder and link on the way to a folder, from / on.
+def _path_components(path: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield every folder and link on the path to a folder, from / on.
 
     Raises:
-        OSError: one is missing, or they are too many.
+        OSError: one is missing, or there are too many links.
     """
-    at, rest, links = "/", path.split("/"), 0
+    at, remaining, links = "/", path.split("/"), 0
     yield at, os.lstat(at)
-    while rest:
-        name = rest.pop(0)
+    while remaining:
+        name = remaining.pop(0)
         if name in ("", "."):
             continue
         before, at = at, os.path.dirname(at) if name == ".." else os.path.join(at, name)
-        found = os.lstat(at)
-        yield at, found
-        if stat.S_ISLNK(found.st_mode):
+        status = os.lstat(at)
+        yield at, status
+        if stat.S_ISLNK(status.st_mode):
             links += 1
             if links > LINK_LIMIT:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
             target = os.readlink(at)
             at = "/" if target.startswith("/") else before
-            rest = [*target.split("/"), *rest]
+            remaining = [*target.split("/"), *remaining]
 
 
 def changed(manifest: Manifest) -> list[tuple[Entry, str]]:
-    """Return the files of a view that are no longer what was put there, and what they are."""
-    found = []
+    """Return the changed or missing files of a view, each with a description."""
+    entries = []
     for entry in manifest.entries:
         try:
-            now = os.lstat(manifest.host_path(entry.path))
+            status = os.lstat(manifest.host_path(entry.path))
         except OSError as error:
-            found.append((entry, str(error.strerror).lower()))
+            entries.append((entry, str(error.strerror).lower()))
             continue
-        # A copy on a tmpfs: every mount namespace that has this view has one of its own.
+        # A copy on a tmpfs differs in each mount namespace that has this view.
         is_copy = manifest.method == "binds" and entry.held.ino != entry.source.ino
-        same = now.st_size == entry.held.size if is_copy else entry.is_kept(Identity.of(now))
-        if not stat.S_ISREG(now.st_mode) or not same:
-            found.append((entry, "changed in place"))
-    return found
+        is_unchanged = (
+            status.st_size == entry.held.size if is_copy else entry.is_kept(Identity.of(status))
+        )
+        if not stat.S_ISREG(status.st_mode) or not is_unchanged:
+            entries.append((entry, "changed in place"))
+    return entries
 
 
 def lost_links(manifest: Manifest) -> list[str]:
-    """Return the links of a view that are not there or say something else."""
-    found = []
+    """Return the links of a view that are missing or have another target."""
+    lost = []
     for link in manifest.links:
         try:
             target = os.readlink(manifest.host_path(link.path))
         except OSError:
             target = ""
-        # A driver's own folder may have a link to the file itself.
+        # A driver's own folder may have a link with another text to the same file.
         if target != link.target and not (manifest.method == "own" and target):
-            found.append(link.path)
-    return found
+            lost.append(link.path)
+    return lost
 
 
 def is_intact(manifest: Manifest) -> bool:
-    """Tell by the cheap facts, a few microseconds a file, whether a view is as it was made."""
+    """Return whether a view is unchanged by stat data, in a few microseconds a file."""
     return not changed(manifest) and not lost_links(manifest)
 
 
 def mount_of(farm: Farm, path: str) -> mountinfo.Mount:
-    """Return the mount that a path is on.
+    """Return the mount of a path.
 
     Raises:
         OSError: the path cannot be opened.
-        HostError: the kernel does not tell.
+        HostError: the kernel does not report the mount.
     """
     fd = farm.kernel.open(path, os.O_PATH | os.O_NOFOLLOW)
     try:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the driver's files stand in a view. Pure functions.
+"""The paths of the driver's files in a view. Pure functions.
 
-`lib64` and `lib` are what CUDA images name in LD_LIBRARY_PATH below /usr/local/nvidia, `bin` is in
-their PATH. `lib` has the 32-bit libraries. What programs look for at a fixed place is in `share`,
-Xorg's modules are in `lib64`: containers get these by single mounts of the view's files.
+CUDA images name `lib64` and `lib` of /usr/local/nvidia in LD_LIBRARY_PATH, and its `bin` in PATH.
+`lib` contains the 32-bit libraries. `share` contains files that programs look up at a fixed path,
+`lib64` also Xorg's modules: containers get both by single mounts of the view's files.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _LIBRARY_DIR = re.compile(r"/(?:usr/)?lib(?:32|64)?/(?:[a-z0-9_]+-linux-gnu[a-z0
 _DATA_DIR = re.compile(r"/(?:usr/(?:local/)?share|etc|usr/lib|lib)/")
 
 
-class Place(NamedTuple):
-    """A file and its path below the view."""
+class ViewFile(NamedTuple):
+    """A file and its path in the view."""
 
     path: str
     file: DriverFile
 
 
-def places(files: Iterable[DriverFile]) -> list[Place]:
-    """Return the files that a view holds, sorted by path; none has another's path."""
+def view_files(files: Iterable[DriverFile]) -> list[ViewFile]:
+    """Return the files of a view, sorted by path; the paths are unique."""
     taken: dict[str, DriverFile] = {}
     for file in files:
         if file.kind in NOT_HELD:
@@ -43,7 +43,7 @@ def places(files: Iterable[DriverFile]) -> list[Place]:
         if path in taken and taken[path].host_path != file.host_path:
             path = "share" + file.container_path
         taken.setdefault(path, file)
-    return [Place(path, file) for path, file in sorted(taken.items())]
+    return [ViewFile(path, file) for path, file in sorted(taken.items())]
 
 
 def _path(file: DriverFile) -> str:
@@ -59,30 +59,30 @@ def _path(file: DriverFile) -> str:
     return "share/" + _DATA_DIR.sub("", file.container_path, count=1).lstrip("/")
 
 
-def links(held: Iterable[Place]) -> list[Link]:
-    """Return the links that stand beside the files in a view, sorted; targets are relative."""
-    held = list(held)
-    files = {place.path for place in held}
-    found: dict[str, Link] = {}
-    for place in held:
-        for link in place.file.links:
-            made = _link(place, link)
-            if made is not None and made.path not in files:
-                found.setdefault(made.path, made)
-    return [found[path] for path in sorted(found)]
+def links(view_files: Iterable[ViewFile]) -> list[Link]:
+    """Return the links to make in a view, sorted; targets are relative."""
+    view_files = list(view_files)
+    files = {view_file.path for view_file in view_files}
+    by_path: dict[str, Link] = {}
+    for view_file in view_files:
+        for link in view_file.file.links:
+            in_view = _link(view_file, link)
+            if in_view is not None and in_view.path not in files:
+                by_path.setdefault(in_view.path, in_view)
+    return [by_path[path] for path in sorted(by_path)]
 
 
-def _link(place: Place, link: Link) -> Link | None:
-    """Return a link of a file as it is in the view, None where it would lead out of it."""
-    folder = os.path.dirname(place.file.container_path)
+def _link(view_file: ViewFile, link: Link) -> Link | None:
+    """Return a file's link as it is in the view, None if it would leave the view."""
+    folder = os.path.dirname(view_file.file.container_path)
     beside = os.path.relpath(link.path, folder)
-    path = os.path.normpath(os.path.join(os.path.dirname(place.path), beside))
-    aim = os.path.normpath(os.path.join(os.path.dirname(link.path), link.target))
-    known = _LIBRARY_DIR.match(link.path)
-    if path.startswith("..") and known and os.path.dirname(aim) == folder:
-        # Of a library in a folder of the driver's own (Debian's) that a loader has to find.
-        path = f"{place.path.partition('/')[0]}/{link.path[known.end() :]}"
-        name = os.path.join(os.path.dirname(place.path), os.path.basename(aim))
+    path = os.path.normpath(os.path.join(os.path.dirname(view_file.path), beside))
+    destination = os.path.normpath(os.path.join(os.path.dirname(link.path), link.target))
+    match = _LIBRARY_DIR.match(link.path)
+    if path.startswith("..") and match and os.path.dirname(destination) == folder:
+        # A loader's link to a library in a folder of the driver's own (Debian).
+        path = f"{view_file.path.partition('/')[0]}/{link.path[match.end() :]}"
+        name = os.path.join(os.path.dirname(view_file.path), os.path.basename(destination))
         return Link(path=path, target=os.path.relpath(name, os.path.dirname(path)))
     target = os.path.normpath(os.path.join(os.path.dirname(path), link.target))
     if os.path.isabs(link.target) or path.startswith("..") or target.startswith(".."):

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways of putting the driver's files into a view, cheapest first.
+"""The methods of putting the driver's files into a view, cheapest first.
 
-- own: the driver has a folder of its own that is laid out as a view is; nothing is made.
-- links: hard links. Whether they can be made is tried, not foreseen: two bind mounts of one file
-  system give EXDEV although the device number is the same. Never where the driver is on an
+- own: the driver's own folder has the layout of a view; nothing is made.
+- links: hard links. Only a trial shows whether they work: link() between two bind mounts of one
+  file system fails with EXDEV although the device number is the same. Never for a driver on an
   overlay: link() copies the whole file up there.
-- reflinks: copies that share the data (btrfs, XFS). Unlike links they outlive a file that is
+- reflinks: copies that share the data (btrfs, XFS). Unlike links they survive a file that is
   overwritten in place.
 - binds: the files themselves, each bound onto an empty file of a tmpfs and made read-only, nosuid
   and nodev *itself*: a container's read-only mount of the whole is not recursive. Small files of
-  configuration are copied: the kernel binds no file by itself that has been replaced since.
-- copies: only of what another view of binds has left of a driver that is gone from the disk.
+  configuration are copied: the kernel cannot bind a single file that has been replaced.
+- copies: only for files in another view of binds whose driver is gone from the disk.
 
-Contract: each of these gets a folder that nobody else knows, or raises and leaves nothing there.
+Contract: each method fills a folder that no other process uses, or raises and leaves nothing.
 """
 
 from __future__ import annotations
@@ -41,37 +41,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nvct.farm.folder import Farm
-    from nvct.farm.layout import Place
+    from nvct.farm.layout import ViewFile
     from nvct.farm.model import Method
     from nvct.host.model import Link
 
-    Hand = Callable[[Farm, Place, str], None]
+    Transfer = Callable[[Farm, ViewFile, str], None]
 
 COPY_LIMIT = 1 << 20
 OWN_LIMIT = 4096
-# A driver root that has one of these is a whole system, not a folder of the driver alone.
+# A driver root with one of these is a whole system, not a folder of the driver alone.
 SYSTEM_DIRS = frozenset({"usr", "etc", "proc", "sys", "dev", "run", "var", "root", "home", "tmp"})
 S_ISUGID = stat.S_ISUID | stat.S_ISGID
 STAGED = "nvct-farm:"
 
 
 class RefusedError(Exception):
-    """A way that cannot be gone here, and why."""
+    """A method that does not work here; the text is the reason."""
 
 
-class Plan(NamedTuple):
-    """What is to stand in a view."""
+class ViewContent(NamedTuple):
+    """The content of a view."""
 
-    places: Sequence[Place]
+    files: Sequence[ViewFile]
     links: Sequence[Link]
 
 
-def fill(farm: Farm, folder: str, plan: Plan, way: Method) -> None:
+def fill(farm: Farm, folder: str, content: ViewContent, method: Method) -> None:
     """Fill a folder with the files, as hard links, reflinks or copies, and with the links.
 
     Raises:
-        RefusedError: a file can be no such link, or programs cannot be run from here.
-        OSError: it cannot be written.
+        RefusedError: a file cannot be linked this way, or the folder is on a noexec mount.
+        OSError: a file cannot be written.
     """
     try:
         options = mount_of(farm, folder).options
@@ -80,97 +80,99 @@ def fill(farm: Farm, folder: str, plan: Plan, way: Method) -> None:
     if "noexec" in options:
         raise RefusedError(f"{folder} is on a noexec mount: programs would not start")
     overlays: dict[str, bool] = {}
-    for place in plan.places:
-        target = f"{folder}/{place.path}"
-        _make_folders(farm, folder, place.path)
-        source = os.path.dirname(place.file.host_path)
-        if way == "links" and source not in overlays:
-            overlays[source] = _is_on_overlay(farm, place.file.host_path)
-        if way == "copies":
-            _copy(farm, place, target)
+    for view_file in content.files:
+        target = f"{folder}/{view_file.path}"
+        _make_folders(farm, folder, view_file.path)
+        source = os.path.dirname(view_file.file.host_path)
+        if method == "links" and source not in overlays:
+            overlays[source] = _is_on_overlay(farm, view_file.file.host_path)
+        if method == "copies":
+            _copy(farm, view_file, target)
         elif overlays.get(source):
-            _other_way(farm, place, target, "it is on an overlay")
+            _copy_instead(farm, view_file, target, "it is on an overlay")
         else:
             try:
-                HANDS[way](farm, place, target)
+                TRANSFERS[method](farm, view_file, target)
             except OSError as error:
-                _other_way(farm, place, target, str(error.strerror).lower())
-    _make_links(farm, folder, plan.links)
+                _copy_instead(farm, view_file, target, str(error.strerror).lower())
+    _make_links(farm, folder, content.links)
 
 
 def _is_on_overlay(farm: Farm, path: str) -> bool:
-    """Tell whether link() would copy a file; where the kernel does not tell it is taken for so."""
+    """Return whether link() would copy a file; true if the kernel does not report the mount."""
     try:
         return mount_of(farm, path).fstype == "overlay"
     except HostError:
         return True
 
 
-def _other_way(farm: Farm, place: Place, target: str, reason: str) -> None:
-    """Copy a small file of configuration: /etc may be another file system than /usr.
+def _copy_instead(farm: Farm, view_file: ViewFile, target: str, reason: str) -> None:
+    """Copy a small configuration file: /etc and /usr may be different file systems.
 
     Raises:
-        RefusedError: it is none.
+        RefusedError: it is another kind of file.
     """
-    if not _is_small(place):
-        raise RefusedError(f"{place.file.host_path}: {reason}")
-    _copy(farm, place, target)
+    if not _is_small(view_file):
+        raise RefusedError(f"{view_file.file.host_path}: {reason}")
+    _copy(farm, view_file, target)
 
 
-def _is_small(place: Place) -> bool:
-    path = place.file.host_path
-    return place.file.kind == "config" and os.lstat(path).st_size <= COPY_LIMIT
+def _is_small(view_file: ViewFile) -> bool:
+    path = view_file.file.host_path
+    return view_file.file.kind == "config" and os.lstat(path).st_size <= COPY_LIMIT
 
 
-def _hard_link(farm: Farm, place: Place, target: str) -> None:
-    farm.kernel.link(place.file.host_path, target)
+def _hard_link(farm: Farm, view_file: ViewFile, target: str) -> None:
+    farm.kernel.link(view_file.file.host_path, target)
 
 
-def _reflink(farm: Farm, place: Place, target: str) -> None:
-    source, made = _open_both(farm, place, target)
+def _reflink(farm: Farm, view_file: ViewFile, target: str) -> None:
+    source, copy = _open_both(farm, view_file, target)
     try:
-        farm.kernel.clone_file(source, made)
+        farm.kernel.clone_file(source, copy)
     except BaseException:
         farm.kernel.unlink(target)
         raise
     finally:
         farm.kernel.close(source)
-        farm.kernel.close(made)
+        farm.kernel.close(copy)
 
 
-def _copy(farm: Farm, place: Place, target: str) -> None:
-    source, made = _open_both(farm, place, target)
+def _copy(farm: Farm, view_file: ViewFile, target: str) -> None:
+    source, copy = _open_both(farm, view_file, target)
     try:
         while data := farm.kernel.read(source, COPY_LIMIT):
             while data:
-                data = data[farm.kernel.write(made, data) :]
+                data = data[farm.kernel.write(copy, data) :]
     finally:
         farm.kernel.close(source)
-        farm.kernel.close(made)
+        farm.kernel.close(copy)
 
 
-HANDS: dict[Method, Hand] = {"links": _hard_link, "reflinks": _reflink}
+TRANSFERS: dict[Method, Transfer] = {"links": _hard_link, "reflinks": _reflink}
 
 
-def _open_both(farm: Farm, place: Place, target: str) -> tuple[int, int]:
-    """Open a file and the one to be made of it, which gets its mode."""
+def _open_both(farm: Farm, view_file: ViewFile, target: str) -> tuple[int, int]:
+    """Open a file and its copy, which gets the file's mode."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    source = farm.kernel.open(place.file.host_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    source = farm.kernel.open(
+        view_file.file.host_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    )
     try:
-        made = farm.kernel.open(target, flags, 0o600)
-        farm.kernel.fchmod(made, os.fstat(source).st_mode & 0o755 | 0o444)
+        copy = farm.kernel.open(target, flags, 0o600)
+        farm.kernel.fchmod(copy, os.fstat(source).st_mode & 0o755 | 0o444)
     except BaseException:
         farm.kernel.close(source)
         raise
-    return source, made
+    return source, copy
 
 
-def bind(farm: Farm, folder: str, final: str, plan: Plan, name: str) -> None:
-    """Stage binds of the files on a tmpfs of their own, and show it at its final place.
+def bind(farm: Farm, folder: str, final: str, content: ViewContent, name: str) -> None:
+    """Bind the files onto a tmpfs, and bind that to the final path.
 
     Raises:
         RefusedError: this process may not mount.
-        OSError: something else went wrong.
+        OSError: another call failed.
     """
     kernel = farm.kernel
     try:
@@ -179,21 +181,21 @@ def bind(farm: Farm, folder: str, final: str, plan: Plan, name: str) -> None:
         raise RefusedError(f"this process may not mount ({error.strerror})") from error
     try:
         kernel.mount(None, folder, None, MS_PRIVATE)
-        for place in plan.places:
-            target = f"{folder}/{place.path}"
-            _make_folders(farm, folder, place.path)
-            if _is_small(place):
-                _copy(farm, place, target)
+        for view_file in content.files:
+            target = f"{folder}/{view_file.path}"
+            _make_folders(farm, folder, view_file.path)
+            if _is_small(view_file):
+                _copy(farm, view_file, target)
             else:
                 kernel.mknod(target, S_IFREG | 0o444)
-                _bind_file(farm, place.file.host_path, target)
-        _make_links(farm, folder, plan.links)
+                _bind_file(farm, view_file.file.host_path, target)
+        _make_links(farm, folder, content.links)
         kernel.mount(None, folder, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
         try:
             kernel.mkdir(final, 0o755)
         except FileExistsError:
             pass
-        # A mount below a shared one cannot be moved; a bind shows all of it at once as well.
+        # A mount below a shared one cannot be moved; a recursive bind is atomic as well.
         kernel.mount(folder, final, None, MS_BIND | MS_REC)
         kernel.mount(None, final, None, MS_PRIVATE | MS_REC)
     finally:
@@ -208,15 +210,15 @@ def _bind_file(farm: Farm, source: str, target: str) -> None:
 
 
 def _make_folders(farm: Farm, folder: str, path: str) -> None:
-    """Make the folders above a path of the view, 0755 whatever the umask."""
+    """Make the folders above a path of the view, mode 0755 whatever the umask."""
     parts = path.split("/")[:-1]
     for depth in range(len(parts)):
-        made = "/".join([folder, *parts[: depth + 1]])
+        path_so_far = "/".join([folder, *parts[: depth + 1]])
         try:
-            farm.kernel.mkdir(made, 0o755)
+            farm.kernel.mkdir(path_so_far, 0o755)
         except FileExistsError:
             continue
-        farm.kernel.chmod(made, 0o755)
+        farm.kernel.chmod(path_so_far, 0o755)
 
 
 def _make_links(farm: Farm, folder: str, links: Sequence[Link]) -> None:
@@ -225,33 +227,33 @@ def _make_links(farm: Farm, folder: str, links: Sequence[Link]) -> None:
         farm.kernel.symlink(link.target, f"{folder}/{link.path}")
 
 
-def in_own_folder(farm: Farm, root: str, plan: Plan) -> None:
-    """Refuse, unless the driver root is a folder of the driver alone that is like a view.
+def in_own_folder(farm: Farm, root: str, content: ViewContent) -> None:
+    """Check that the driver root is a folder of the driver alone with the layout of a view.
 
     Raises:
-        RefusedError: it is not; and why.
+        RefusedError: it is not; the text is the reason.
     """
-    files = [place.file.host_path for place in plan.places]
+    files = [view_file.file.host_path for view_file in content.files]
     if root == "/" or not all(path.startswith(root + "/") for path in files):
         raise RefusedError("the driver has no folder of its own")
     try:
         _check_own(farm, root)
     except (OSError, HostError) as error:
         raise RefusedError(str(error)) from error
-    for place in plan.places:
-        if place.file.kind in ("library", "binary") and (
-            place.file.host_path != f"{root}/{place.path}"
+    for view_file in content.files:
+        if view_file.file.kind in ("library", "binary") and (
+            view_file.file.host_path != f"{root}/{view_file.path}"
         ):
-            raise RefusedError(f"{place.file.host_path} is not where a view has it")
-    for link in plan.links:
+            raise RefusedError(f"{view_file.file.host_path} is not where a view has it")
+    for link in content.links:
         target = os.path.join(os.path.dirname(f"{root}/{link.path}"), link.target)
         if os.path.realpath(f"{root}/{link.path}") != os.path.realpath(target):
             raise RefusedError(f"{root}/{link.path} is missing")
 
 
 def _check_own(farm: Farm, root: str) -> None:
-    if found := SYSTEM_DIRS & set(os.listdir(root)):
-        raise RefusedError(f"{root} is a whole system: it has {min(found)}")
+    if system_dirs := SYSTEM_DIRS & set(os.listdir(root)):
+        raise RefusedError(f"{root} is a whole system: it has {min(system_dirs)}")
     if "noexec" in mount_of(farm, root).options:
         raise RefusedError(f"{root} is on a noexec mount")
     if any(t.startswith(root + "/") for t in mountinfo.targets(own_mounts(farm))):
@@ -259,19 +261,19 @@ def _check_own(farm: Farm, root: str) -> None:
     count, trusted = 0, farm.trusted()
     for folder, folders, files in os.walk(root, onerror=_raise):
         for name in ("", *folders, *files):
-            found_at = os.path.join(folder, name) if name else folder
-            status = os.lstat(found_at)
+            path = os.path.join(folder, name) if name else folder
+            status = os.lstat(path)
             count += 1
             if count > OWN_LIMIT:
                 raise RefusedError(f"{root} has more than {OWN_LIMIT} files")
             if status.st_uid not in trusted:
-                raise RefusedError(f"{found_at} belongs to uid {status.st_uid}")
+                raise RefusedError(f"{path} belongs to uid {status.st_uid}")
             if stat.S_ISLNK(status.st_mode):
                 continue
             if status.st_mode & 0o022 or (
                 stat.S_ISREG(status.st_mode) and status.st_mode & S_ISUGID
             ):
-                raise RefusedError(f"{found_at} has mode {stat.S_IMODE(status.st_mode):o}")
+                raise RefusedError(f"{path} has mode {stat.S_IMODE(status.st_mode):o}")
 
 
 def _raise(error: OSError) -> None:

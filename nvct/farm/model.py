@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views of a driver's user space, and the manifest that says what each of them holds.
+"""Views of a driver's user space, and the manifest that describes the content of each.
 
-Contract: values and their form on disk. A manifest lies beside its view, belongs to root as that
-does, and is all that is known of the driver's files once a package upgrade has replaced them.
+Contract: values and their JSON form. A manifest is beside its view, belongs to root like the view,
+and is the only record of the driver's files after a package upgrade has replaced them.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 FORMAT = 1
 Method: TypeAlias = Literal["own", "links", "reflinks", "binds", "copies"]
 METHODS: tuple[Method, ...] = ("own", "links", "reflinks", "binds")
-"""In which views are made of a driver, cheapest first."""
+"""Methods to make a view of a driver on the disk, cheapest first."""
 LEAN: tuple[Method, ...] = ("own", "links", "reflinks")
-"""In which a view is one mount of files that are there anyway, and is there after a boot."""
+"""Methods whose view is one mount of existing files, and survives a boot."""
 SAVING: tuple[Method, ...] = ("links", "reflinks", "copies", "binds")
-"""In which they are made of what another view still has of a driver that is gone."""
-# Not the driver's: the state of a simulated node, a library that changes while it is in use.
+"""Methods to make a view from another view's files of a driver that is gone from the disk."""
+# A simulated node's state, not the driver's: a library that changes while it is in use.
 LIVE = "libnvidia-simstate.so."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What tells that a file is as it was."""
+    """The stat data that identify an unchanged file."""
 
     dev: int
     ino: int
@@ -43,10 +43,10 @@ class Identity:
     mtime_ns: int
 
     @classmethod
-    def of(cls, found: stat_result) -> Identity:
-        """Return a file's identity."""
+    def of(cls, status: stat_result) -> Identity:
+        """Return the identity of a file."""
         return cls(
-            dev=found.st_dev, ino=found.st_ino, size=found.st_size, mtime_ns=found.st_mtime_ns
+            dev=status.st_dev, ino=status.st_ino, size=status.st_size, mtime_ns=status.st_mtime_ns
         )
 
 
@@ -55,12 +55,12 @@ class Entry:
     """A file of a view.
 
     Attributes:
-        path: below the view.
-        file: as discovery found it; its host path is that of the driver's own file, even where
-            another view was the source.
-        source: of the driver's file when the view was made.
-        held: of the view's own file.
-        digest: of its content; "" until somebody had the time to read it.
+        path: relative to the view.
+        file: as in the inventory; its host path is that of the driver's own file, even if another
+            view was the source.
+        source: identity of the driver's file when the view was made.
+        held: identity of the view's file.
+        digest: of its content; "" until `verify` computes it.
     """
 
     path: str
@@ -71,28 +71,28 @@ class Entry:
 
     @property
     def is_live(self) -> bool:
-        """Whether the file changes while it is in use."""
+        """Return whether the file changes while it is in use."""
         return LIVE in self.path
 
-    def is_kept(self, now: Identity) -> bool:
-        """Tell whether the view's file is still what was put there.
+    def is_kept(self, current: Identity) -> bool:
+        """Return whether the view's file is unchanged.
 
-        The device's number is not compared: another boot may give another one.
+        The device number is not compared: it may change at each boot.
         """
-        same = (now.ino, now.size) == (self.held.ino, self.held.size)
-        return same and (self.is_live or now.mtime_ns == self.held.mtime_ns)
+        is_same_file = (current.ino, current.size) == (self.held.ino, self.held.size)
+        return is_same_file and (self.is_live or current.mtime_ns == self.held.mtime_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a view holds and how it was made.
+    """The content of a view and its origin.
 
     Attributes:
-        name: of the view: the driver's version and a hash of what it was made from.
-        path: of the view's folder; elsewhere than in the farm where method is "own".
+        name: of the view: the driver's version and a hash of the sources.
+        path: of the view's folder; outside the farm if method is "own".
         made: seconds since 1970.
-        links: path below the view -> target.
-        left_out: host paths that the view should have and does not, and why.
+        links: paths relative to the view, with their targets.
+        left_out: host paths that are missing in the view, with the reasons.
     """
 
     name: str
@@ -106,24 +106,24 @@ class Manifest:
     left_out: tuple[tuple[str, str], ...] = ()
 
     def host_path(self, path: str) -> str:
-        """Return where a path below the view is on the host."""
+        """Return the host path of a path in the view."""
         return f"{self.path}/{path}"
 
     @property
     def held_files(self) -> tuple[DriverFile, ...]:
-        """The driver's files with the view's files as their host paths."""
+        """Return the driver's files with the view's files as host paths."""
         return tuple(
             replace(entry.file, host_path=self.host_path(entry.path)) for entry in self.entries
         )
 
 
 def dumps(manifest: Manifest) -> bytes:
-    """Return a manifest's form on disk."""
+    """Return a manifest as JSON."""
     return (json.dumps({"nvct-farm": FORMAT, **asdict(manifest)}, indent=1) + "\n").encode()
 
 
 def loads(data: bytes, path: str) -> Manifest:
-    """Read a manifest.
+    """Parse a manifest.
 
     Raises:
         DocumentError: it is damaged, or of another version.
@@ -146,7 +146,7 @@ def _entry(document: dict[str, Any]) -> Entry:
     file = document.pop("file")
     file["links"] = tuple(Link(**link) for link in file["links"])
     file["needed"] = tuple(file["needed"])
-    if file["kind"] == "library":  # manifests of before plan format 5 do not say it
+    if file["kind"] == "library":  # manifests before plan format 5 lack it
         is_compat = file["capability"] == "compat32"
         machine = os.uname().machine
         file.setdefault("machine", COMPAT_MACHINES.get(machine, "") if is_compat else machine)
@@ -155,10 +155,10 @@ def _entry(document: dict[str, Any]) -> Entry:
 
 
 def _check(manifest: Manifest) -> None:
-    """Refuse a manifest whose values are of other types than they should be.
+    """Refuse a manifest with values of wrong types or paths outside the view.
 
     Raises:
-        ValueError: they are.
+        ValueError: it has such values.
     """
     if manifest.method not in (*METHODS, *SAVING) or type(manifest.made) is not int:
         raise ValueError(f"method {manifest.method!r}, made {manifest.made!r}")
@@ -166,7 +166,11 @@ def _check(manifest: Manifest) -> None:
     texts += [value for link in manifest.links for value in (link.path, link.target)]
     for entry in manifest.entries:
         texts += [entry.path, entry.digest, entry.file.host_path, entry.file.container_path]
-        numbers = [getattr(one, f.name) for one in (entry.source, entry.held) for f in fields(one)]
+        numbers = [
+            getattr(identity, f.name)
+            for identity in (entry.source, entry.held)
+            for f in fields(identity)
+        ]
         if any(type(number) is not int for number in numbers):
             raise ValueError(f"{entry.path} has an identity that is no number")
     if any(type(text) is not str for text in texts):

@@ -10,9 +10,9 @@ from __future__ import annotations
 import posix
 from contextlib import ExitStack
 
-from nvct.errors import DriverNotFoundError, UsageError
+from nvct.errors import DriverNotFoundError
 from nvct.host import flags, procfs
-from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.discovery_options import DiscoveryOptions, check_absolute
 from nvct.host.driver import (
     binaries,
     compat32,
@@ -97,9 +97,7 @@ def find_files(
         HostError: the driver root does not exist.
         UsageError: a search path is not absolute.
     """
-    for path in (*options.search_paths, *options.config_search_paths):
-        if not path.startswith("/"):
-            raise UsageError(f"the search path {path!r} is not absolute", hint="start it with a /")
+    check_absolute((*options.search_paths, *options.config_search_paths))
     with ExitStack() as stack:
         tree = stack.enter_context(Tree(roots.driver_root))
         search = libraries.Search(tree, roots, machine, findings)

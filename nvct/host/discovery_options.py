@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from nvct.errors import UsageError
 from nvct.linux import device_nodes
 
 TYPE_CHECKING = False
@@ -66,3 +67,14 @@ class DiscoveryOptions:
         from nvct.host.nvml import shared  # 3 ms, and hosts without MIG do not need it
 
         return shared.session(library)
+
+
+def check_absolute(search_paths: Sequence[str]) -> None:
+    """Check search paths.
+
+    Raises:
+        UsageError: a path is not absolute.
+    """
+    for path in search_paths:
+        if not path.startswith("/"):
+            raise UsageError(f"the search path {path!r} is not absolute", hint="start it with a /")

@@ -37,17 +37,17 @@ DEFAULT: frozenset[Capability] = frozenset(NAMES) - {"compat32"}
 IMPLIED: dict[Capability, Capability] = {"video": "compute", "display": "graphics"}
 # A file of these kinds needs its own capability; an implied one is not enough. Implied are the
 # files that programs of the container load or open.
-OWN_RIGHT = ("binary", "socket")
+EXPLICIT_KINDS = ("binary", "socket")
 
 
-class _Wanted(NamedTuple):
+class _Request(NamedTuple):
     """The requested capabilities, and the same with the capabilities that they imply."""
 
     named: frozenset[Capability]
     all: frozenset[Capability]
 
     def reason(self, capability: str) -> str:
-        return f"for {capability}, and only {', '.join(sorted(self.named)) or 'none'} is wanted"
+        return f"for {capability}; requested: {', '.join(sorted(self.named)) or 'none'}"
 
 
 def parse(words: Iterable[str]) -> frozenset[Capability]:
@@ -58,25 +58,25 @@ def parse(words: Iterable[str]) -> frozenset[Capability]:
     Raises:
         UsageError: a word is not a capability.
     """
-    found = [word.strip() for part in words for word in part.split(",") if word.strip()]
-    for word in found:
+    requested = [word.strip() for part in words for word in part.split(",") if word.strip()]
+    for word in requested:
         if word != "all" and word not in NAMES:
             raise UsageError(
                 f"capability {word!r} is unknown", hint=f"use all, or of {' '.join(NAMES)}"
             )
-    named = frozenset(cast("Capability", word) for word in found if word != "all")
-    return named | DEFAULT if "all" in found or not found else named
+    named = frozenset(cast("Capability", word) for word in requested if word != "all")
+    return named | DEFAULT if "all" in requested or not requested else named
 
 
-def filter(inventory: Inventory, wanted: Iterable[Capability]) -> Inventory:  # noqa: A001
+def restrict(inventory: Inventory, requested: Iterable[Capability]) -> Inventory:
     """Return an inventory with the files and nodes of these capabilities, or of none at all."""
-    rule = _rule(wanted)
-    gone: dict[str, LeftOut] = {}
-    files = _files(inventory.files, rule, gone)
-    control = _nodes(inventory.control_nodes, rule, gone)
-    devices = tuple(_device(device, rule, gone) for device in inventory.devices)
-    gpus = tuple(_gpu(gpu, rule, gone) for gpu in inventory.gpus)
-    left_out = {entry.path: entry for entry in inventory.left_out} | gone
+    rule = _rule(requested)
+    removed: dict[str, LeftOut] = {}
+    files = _files(inventory.files, rule, removed)
+    control = _nodes(inventory.control_nodes, rule, removed)
+    devices = tuple(_device(device, rule, removed) for device in inventory.devices)
+    gpus = tuple(_gpu(gpu, rule, removed) for gpu in inventory.gpus)
+    left_out = {entry.path: entry for entry in inventory.left_out} | removed
     return replace(
         inventory,
         files=files,
@@ -92,8 +92,7 @@ def files_by_capability(
 ) -> dict[Capability, tuple[DriverFile, ...]]:
     """Return the files that each capability except compat32 adds to those under "".
 
-    A file may occur under several. `also` names capabilities that are requested together with
-    each one.
+    A file may occur under several. `also` is requested together with each of them.
     """
     base = files_of(files, also)
     shares: dict[Capability, tuple[DriverFile, ...]] = {"": base}
@@ -102,9 +101,9 @@ def files_by_capability(
     return shares
 
 
-def files_of(files: Sequence[DriverFile], wanted: Iterable[Capability]) -> tuple[DriverFile, ...]:
+def files_of(files: Sequence[DriverFile], names: Iterable[Capability]) -> tuple[DriverFile, ...]:
     """Return the files that these capabilities need, and those that every container gets."""
-    return _files(files, _rule(wanted), {})
+    return _files(files, _rule(names), {})
 
 
 def nodes_by_capability(
@@ -113,58 +112,58 @@ def nodes_by_capability(
     """Return the nodes of each capability, and under "" those that every container gets."""
     shares: dict[Capability, tuple[DeviceNode, ...]] = {}
     for name in ("", *NAMES):
-        wanted = {name, IMPLIED.get(name, name)}
-        shares[name] = tuple(node for node in nodes if node.capability in wanted)
+        accepted = {name, IMPLIED.get(name, name)}
+        shares[name] = tuple(node for node in nodes if node.capability in accepted)
     return shares
 
 
-def _rule(wanted: Iterable[Capability]) -> _Wanted:
-    named = frozenset(wanted)
-    return _Wanted(named, named | {IMPLIED[name] for name in named if name in IMPLIED})
+def _rule(names: Iterable[Capability]) -> _Request:
+    named = frozenset(names)
+    return _Request(named, named | {IMPLIED[name] for name in named if name in IMPLIED})
 
 
 def _files(
-    files: Sequence[DriverFile], wanted: _Wanted, gone: dict[str, LeftOut]
+    files: Sequence[DriverFile], request: _Request, removed: dict[str, LeftOut]
 ) -> tuple[DriverFile, ...]:
-    stays = {file.host_path for file in files if _is_wanted(file, wanted)}
+    kept = {file.host_path for file in files if _is_kept(file, request)}
     for compat in (False, True):
-        stays |= _linked([f for f in files if (f.capability == "compat32") is compat], stays)
+        kept |= _linked([f for f in files if (f.capability == "compat32") is compat], kept)
     for file in files:
-        if file.host_path not in stays:
-            reason = wanted.reason(file.capability)
-            gone[file.host_path] = LeftOut(path=file.host_path, reason=reason)
-    return tuple(file for file in files if file.host_path in stays)
+        if file.host_path not in kept:
+            reason = request.reason(file.capability)
+            removed[file.host_path] = LeftOut(path=file.host_path, reason=reason)
+    return tuple(file for file in files if file.host_path in kept)
 
 
-def _is_wanted(file: DriverFile, wanted: _Wanted) -> bool:
+def _is_kept(file: DriverFile, request: _Request) -> bool:
     capability = file.capability
-    if capability == "" or capability in wanted.named:
+    if capability == "" or capability in request.named:
         # A 32-bit library also has the capability of its name.
         own = driver_names.class_of(os.path.basename(file.host_path))
-        return capability != "compat32" or own == "" or _serves(file, wanted)
-    if capability == "compat32" or file.kind in OWN_RIGHT:
+        return capability != "compat32" or own == "" or _serves(file, request)
+    if capability == "compat32" or file.kind in EXPLICIT_KINDS:
         return False
-    return capability in wanted.all or (file.kind == "library" and _serves(file, wanted))
+    return capability in request.all or (file.kind == "library" and _serves(file, request))
 
 
-def _serves(file: DriverFile, wanted: _Wanted) -> bool:
+def _serves(file: DriverFile, request: _Request) -> bool:
     name = os.path.basename(file.host_path)
     also = driver_names.ALSO.get(driver_names.stem(name), ())
-    return not wanted.all.isdisjoint({driver_names.class_of(name), *also})
+    return not request.all.isdisjoint({driver_names.class_of(name), *also})
 
 
-def _linked(files: Sequence[DriverFile], stays: set[str]) -> set[str]:
-    """Return the libraries that those in `stays` need, directly and indirectly."""
+def _linked(files: Sequence[DriverFile], kept: set[str]) -> set[str]:
+    """Return the libraries that those in `kept` need, directly and indirectly."""
     by_name = {name: file for file in files for name in (file.soname, *_link_names(file)) if name}
-    found: set[str] = set()
-    queue = [file for file in files if file.host_path in stays]
+    members: set[str] = set()
+    queue = [file for file in files if file.host_path in kept]
     while queue:
         for name in queue.pop().needed:
             member = by_name.get(name)
-            if member and member.host_path not in found | stays:
-                found.add(member.host_path)
+            if member and member.host_path not in members | kept:
+                members.add(member.host_path)
                 queue.append(member)
-    return found
+    return members
 
 
 def _link_names(file: DriverFile) -> list[str]:
@@ -175,23 +174,23 @@ def _link_names(file: DriverFile) -> list[str]:
 
 
 def _nodes(
-    nodes: Sequence[DeviceNode], wanted: _Wanted, gone: dict[str, LeftOut]
+    nodes: Sequence[DeviceNode], request: _Request, removed: dict[str, LeftOut]
 ) -> tuple[DeviceNode, ...]:
     """Return the nodes that stay, with CUDA's nodes for video, which runs on CUDA."""
     for node in nodes:
-        if node.capability and node.capability not in wanted.all:
-            reason = wanted.reason(node.capability)
-            gone[node.host_path] = LeftOut(path=node.host_path, reason=reason)
-    return tuple(node for node in nodes if not node.capability or node.capability in wanted.all)
+        if node.capability and node.capability not in request.all:
+            reason = request.reason(node.capability)
+            removed[node.host_path] = LeftOut(path=node.host_path, reason=reason)
+    return tuple(node for node in nodes if not node.capability or node.capability in request.all)
 
 
-def _gpu(gpu: Gpu, wanted: _Wanted, gone: dict[str, LeftOut]) -> Gpu:
-    drm = _nodes(gpu.drm_nodes, wanted, gone)
+def _gpu(gpu: Gpu, request: _Request, removed: dict[str, LeftOut]) -> Gpu:
+    drm = _nodes(gpu.drm_nodes, request, removed)
     names = {os.path.basename(node.path) for node in drm}
     links = tuple(link for link in gpu.by_path if os.path.basename(link.target) in names)
     return replace(gpu, drm_nodes=drm, by_path=links)
 
 
-def _device(device: NamedDevice, wanted: _Wanted, gone: dict[str, LeftOut]) -> NamedDevice:
-    nodes = _nodes(device.nodes, wanted, gone)
-    return replace(device, nodes=nodes, files=_files(device.files, wanted, gone))
+def _device(device: NamedDevice, request: _Request, removed: dict[str, LeftOut]) -> NamedDevice:
+    nodes = _nodes(device.nodes, request, removed)
+    return replace(device, nodes=nodes, files=_files(device.files, request, removed))

@@ -30,7 +30,7 @@ NAMED = 3
 
 def lines(drifts: Sequence[Drift]) -> list[str]:
     """Return a line for each cause, in the order of the differences."""
-    found: dict[tuple[str, str], list[Drift]] = {}
+    groups: dict[tuple[str, str], list[Drift]] = {}
     versions = {drift.source for drift in drifts if drift.kind == VERSION}
     without_gpu = {drift.source for drift in drifts if drift.kind == "gpu-gone"}
     for number, drift in enumerate(drifts):
@@ -45,8 +45,8 @@ def lines(drifts: Sequence[Drift]) -> list[str]:
             group = UNLISTED[0]
         elif drift.kind in MANY and drift.path:
             group = drift.kind
-        found.setdefault((drift.source, group), []).append(drift)
-    return [_line(group, drifts) for (_, group), drifts in found.items()]
+        groups.setdefault((drift.source, group), []).append(drift)
+    return [_line(group, drifts) for (_, group), drifts in groups.items()]
 
 
 def advice(drifts: Sequence[Drift], command: str) -> str:
@@ -72,11 +72,11 @@ def _line(group: str, drifts: Sequence[Drift]) -> str:
         return f"{cause.text}; {more} more difference{'s' if more > 1 else ''} with it"
     if group in UNLISTED:
         names = [drift.sentence.removeprefix(NOT_GIVEN) for drift in drifts]
-        return f"{NOT_GIVEN}{len(names)} devices of this host: {_named(names)}"
+        return f"{NOT_GIVEN}{len(names)} devices of this host: {_shortened(names)}"
     paths = [drift.path for drift in drifts]
-    return f"{first.source}: {len(paths)} {MANY[group]}: {_named(paths)}"
+    return f"{first.source}: {len(paths)} {MANY[group]}: {_shortened(paths)}"
 
 
-def _named(words: Sequence[str]) -> str:
+def _shortened(words: Sequence[str]) -> str:
     rest = f" and {len(words) - NAMED} more" if len(words) > NAMED else ""
     return ", ".join(words[:NAMED]) + rest

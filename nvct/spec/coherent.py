@@ -28,7 +28,7 @@ def split(spec: Spec) -> dict[str, Spec]:
     The annotation that distinguishes the GPUs is removed, and a part without devices is omitted.
     Each part has a device `all` if the spec has one.
     """
-    found = {"": _spec(spec, spec["kind"], [_plain(device) for device in spec["devices"]])}
+    specs = {"": _spec(spec, spec["kind"], [_plain(device) for device in spec["devices"]])}
     has_all = any(device["name"] == "all" for device in spec["devices"])
     for value, suffix in PARTS.items():
         devices = [
@@ -39,15 +39,15 @@ def split(spec: Spec) -> dict[str, Spec]:
         if devices and has_all:
             devices.append(_all(devices))
         if devices:
-            found[suffix] = _spec(spec, f"{spec['kind']}.{suffix}", devices)
-    return found
+            specs[suffix] = _spec(spec, f"{spec['kind']}.{suffix}", devices)
+    return specs
 
 
 def _plain(device: Device) -> Device:
     """Return a device without the annotation."""
-    kept = {k: v for k, v in device.get("annotations", {}).items() if k != COHERENT_KEY}
+    annotations = {k: v for k, v in device.get("annotations", {}).items() if k != COHERENT_KEY}
     rest = {key: value for key, value in device.items() if key != "annotations"}
-    return cast("Device", {**rest, **({"annotations": kept} if kept else {})})
+    return cast("Device", {**rest, **({"annotations": annotations} if annotations else {})})
 
 
 def _all(devices: Sequence[Device]) -> Device:
@@ -55,7 +55,7 @@ def _all(devices: Sequence[Device]) -> Device:
     return cast("Device", {"name": "all", "containerEdits": transform.tidy(edits, {})})
 
 
-def _spec(whole: Spec, kind: str, devices: list[Device]) -> Spec:
-    spec = cast("Spec", {**whole, "kind": kind, "devices": devices})
+def _spec(original: Spec, kind: str, devices: list[Device]) -> Spec:
+    spec = cast("Spec", {**original, "kind": kind, "devices": devices})
     spec["cdiVersion"] = minimum_version(spec)
     return spec

@@ -35,13 +35,13 @@ def differences(old: Spec, new: Spec) -> list[tuple[str, list[str]]]:
     begins with "+" for entries of the new spec, "-" for the old one's, "~" for changed ones.
     """
     commons = (old.get("containerEdits", {}), new.get("containerEdits", {}))
-    found = [
+    sections = [
         ("the spec", _changed(_head(old), _head(new))),
         (COMMON, _changed(*(_parts(edits) for edits in commons))),
     ]
     before = {device["name"]: device for device in old["devices"]}
     after = {device["name"]: device for device in new["devices"]}
-    same: dict[tuple[str, ...], list[str]] = {}
+    names_by_lines: dict[tuple[str, ...], list[str]] = {}
     for name in sorted({*before, *after}):
         if name not in after:
             lines = ["- the device"]
@@ -49,9 +49,11 @@ def differences(old: Spec, new: Spec) -> list[tuple[str, list[str]]]:
             lines = ["+ the device"]
         else:
             lines = _changed(_device(before[name]), _device(after[name]))
-        same.setdefault(tuple(lines), []).append(name)
-    found += [(f"device {', '.join(names)}", list(lines)) for lines, names in same.items()]
-    return [(where, lines) for where, lines in found if lines]
+        names_by_lines.setdefault(tuple(lines), []).append(name)
+    sections += [
+        (f"device {', '.join(names)}", list(lines)) for lines, names in names_by_lines.items()
+    ]
+    return [(where, lines) for where, lines in sections if lines]
 
 
 def options_like(spec: Spec, *, hook_path: str) -> generate.Options:
@@ -68,8 +70,8 @@ def options_like(spec: Spec, *, hook_path: str) -> generate.Options:
         if any(pattern.fullmatch(name) for name in names)
     ]
     edits = [spec.get("containerEdits", {}), *(d["containerEdits"] for d in spec["devices"])]
-    hooks = [hook for one in edits for hook in one.get("hooks", ())]
-    nodes = [node for one in edits for node in one.get("deviceNodes", ())]
+    hooks = [hook for edit in edits for hook in edit.get("hooks", ())]
+    nodes = [node for edit in edits for node in edit.get("deviceNodes", ())]
     return generate.Options(
         vendor=vendor,
         cls=cls,
@@ -78,14 +80,14 @@ def options_like(spec: Spec, *, hook_path: str) -> generate.Options:
         hook_path=hooks[0]["path"] if hooks else hook_path,
         disabled_hooks=() if hooks else ("all",),
         node_numbers=any("major" in node for node in nodes),
-        gid_groups=any(one.get("additionalGids") for one in edits),
+        gid_groups=any(edit.get("additionalGids") for edit in edits),
     )
 
 
 def _head(spec: Spec) -> Parts:
-    found: Parts = {"kind": {"": spec["kind"]}}
-    found.update(_annotations(spec))
-    return found
+    parts: Parts = {"kind": {"": spec["kind"]}}
+    parts.update(_annotations(spec))
+    return parts
 
 
 def _device(device: Mapping[str, Any]) -> Parts:
@@ -116,28 +118,28 @@ def _parts(edits: Mapping[str, Any]) -> Parts:
     ]
     pairs += [_hook(hook) for hook in edits.get("hooks", ())]
     pairs += [
-        (f"network interface {one['hostInterfaceName']}", _texts(one, "hostInterfaceName"))
-        for one in edits.get("netDevices", ())
+        (f"network interface {device['hostInterfaceName']}", _texts(device, "hostInterfaceName"))
+        for device in edits.get("netDevices", ())
     ]
     pairs += [(f"group {gid}", {}) for gid in edits.get("additionalGids", ())]
     if "intelRdt" in edits:
         pairs.append(("intelRdt", _texts(edits["intelRdt"], "")))
-    found: Parts = {}
+    named: Parts = {}
     seen: Counter[str] = Counter()
     for name, parts in pairs:
         seen[name] += 1
-        found[name if seen[name] == 1 else f"{name} (number {seen[name]})"] = parts
-    return found
+        named[name if seen[name] == 1 else f"{name} (number {seen[name]})"] = parts
+    return named
 
 
-def _texts(entry: Mapping[str, Any], but: str) -> dict[str, str]:
+def _texts(entry: Mapping[str, Any], skipped: str) -> dict[str, str]:
     texts: dict[str, str] = {}
     for key, value in entry.items():
         if key == "fileMode":
             texts[key] = f"{value:04o}"
-        elif key != but:
+        elif key != skipped:
             texts[key] = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-    if but == "path":
+    if skipped == "path":
         texts.setdefault("hostPath", entry["path"])
     return texts
 
@@ -159,14 +161,14 @@ def _hook(hook: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
 
 def _with_values(args: Iterable[str]) -> list[str]:
     """Return arguments, each option joined with the value that follows it."""
-    found: list[str] = []
+    joined: list[str] = []
     for arg in args:
-        last = found[-1] if found else ""
+        last = joined[-1] if joined else ""
         if last.startswith("--") and " " not in last and "=" not in last and arg[:2] != "--":
-            found[-1] = f"{last} {arg}"
+            joined[-1] = f"{last} {arg}"
         else:
-            found.append(arg)
-    return found
+            joined.append(arg)
+    return joined
 
 
 def _changed(old: Parts, new: Parts) -> list[str]:

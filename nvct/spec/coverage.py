@@ -49,7 +49,7 @@ class _Machine:
 
     pairs: tuple[tuple[Selected, Paths], ...]
     nodes: dict[str, Paths]
-    without: dict[str, str]
+    unavailable: dict[str, str]
     no_mig: bool
 
 
@@ -57,15 +57,17 @@ def compare(specs: Sequence[EffectiveSpec], live: Inventory) -> list[Drift]:
     """Return the differences between the GPUs and MIG devices of specs and of a machine."""
     machine = _machine(live)
     gpu_specs = [spec for spec in specs if _is_of_gpus(spec)]
-    found: list[Drift] = []
+    drifts: list[Drift] = []
     for spec in gpu_specs:
-        found += _control_nodes(spec, live)
-        found += _devices(spec, machine)
-    given = {_nodes(device.get("containerEdits")) for spec in gpu_specs for device in spec.devices}
+        drifts += _control_nodes(spec, live)
+        drifts += _devices(spec, machine)
+    spec_paths = {
+        _nodes(device.get("containerEdits")) for spec in gpu_specs for device in spec.devices
+    }
     for pair, nodes in machine.pairs:
-        if not any(nodes <= one for one in given):
-            found.append(_unlisted(pair))
-    return found
+        if not any(nodes <= paths for paths in spec_paths):
+            drifts.append(_unlisted(pair))
+    return drifts
 
 
 def gives_cuda(edits: ContainerEdits) -> bool:
@@ -80,7 +82,7 @@ def _machine(live: Inventory) -> _Machine:
         nodes={
             name: nodes for pair, nodes in pairs for name in naming.names(*pair, naming.STRATEGIES)
         },
-        without={
+        unavailable={
             name: "is in MIG mode now" if gpu.mig_enabled and gpu.node else ""
             for gpu in live.gpus
             if gpu.mig_enabled or gpu.node is None
@@ -117,10 +119,10 @@ def _control_nodes(spec: EffectiveSpec, live: Inventory) -> Iterable[Drift]:
     common = spec.file.spec.get("containerEdits") or {}
     if not gives_cuda(common):
         return
-    every = (common, *(device.get("containerEdits") or {} for device in spec.devices))
-    given = {node["path"] for edits in every for node in edits.get("deviceNodes", ())}
+    all_edits = (common, *(device.get("containerEdits") or {} for device in spec.devices))
+    spec_paths = {node["path"] for edits in all_edits for node in edits.get("deviceNodes", ())}
     for node in live.control_nodes:
-        if node.path in NEEDED and node.path not in given:
+        if node.path in NEEDED and node.path not in spec_paths:
             yield Drift(
                 kind="node-missing",
                 source=spec.file.path,
@@ -147,19 +149,19 @@ def _devices(spec: EffectiveSpec, machine: _Machine) -> list[Drift]:
 
 
 def _problem(device: Device, machine: _Machine) -> tuple[Kind, str] | None:
-    name, given = device["name"], _nodes(device.get("containerEdits"))
+    name, spec_paths = device["name"], _nodes(device.get("containerEdits"))
     is_mig = bool(MIG_NAME.fullmatch(name))
     if not NAME.fullmatch(name):
         return None
     if name in machine.nodes:
-        now = machine.nodes[name]
-        if given == now:
+        current = machine.nodes[name]
+        if spec_paths == current:
             return None
-        text = f"the spec gives {_shown(given)}, it has {_shown(now)} now"
+        text = f"the spec gives {_shown(spec_paths)}, it has {_shown(current)} now"
         return ("mig-moved" if is_mig else "gpu-moved"), text
-    if name in machine.without:
+    if name in machine.unavailable:
         # A missing node is a difference of its own.
-        return ("gpu-gone", machine.without[name]) if machine.without[name] else None
+        return ("gpu-gone", machine.unavailable[name]) if machine.unavailable[name] else None
     if is_mig:
         return None if machine.no_mig else ("mig-gone", "the host has no such MIG device")
     return "gpu-gone", "the host has no such GPU"

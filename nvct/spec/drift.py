@@ -37,7 +37,7 @@ BIND = {"bind", "rbind"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class HostState:
     """The current state of the host.
 
     Attributes:
@@ -67,19 +67,19 @@ class Report:
     drift: tuple[Drift, ...]
 
 
-def check(registry: Registry, host: Host) -> Report:
+def check(registry: Registry, host: HostState) -> Report:
     """Compare the specs of a registry with the host; never raises."""
     specs = conflicts.in_force(registry)
-    found = conflicts.overlaps(registry)
+    drifts = conflicts.overlaps(registry)
     for spec in specs:
-        found += _spec(spec, host)
+        drifts += _spec(spec, host)
     if host.live and host.live.mode == "nvml":
-        found += coverage.compare(specs, host.live)
+        drifts += coverage.compare(specs, host.live)
     return Report(
         specs=len(specs),
         devices=len(registry.devices),
         gives_driver=any(driver_version(spec) for spec in specs),
-        drift=tuple(found),
+        drift=tuple(drifts),
     )
 
 
@@ -89,25 +89,25 @@ def driver_version(spec: EffectiveSpec) -> str:
         for mount in edits.get("mounts", ()):
             if match := DRIVER_LIBRARY.search(mount["hostPath"]):
                 return match[1]
-    known = provenance.read(spec.file.spec, spec.file.path)
-    return known.driver if known else ""
+    origin = provenance.read(spec.file.spec, spec.file.path)
+    return origin.driver if origin else ""
 
 
-def _spec(spec: EffectiveSpec, host: Host) -> list[Drift]:
+def _spec(spec: EffectiveSpec, host: HostState) -> list[Drift]:
     """Return the differences of one spec, in the order of the file."""
-    found: dict[tuple[Kind, str], Drift] = {}
+    drifts: dict[tuple[Kind, str], Drift] = {}
     for drift in (*_version(spec, host), *_parts(spec, host)):
         key = drift.kind, drift.path
-        before = found.get(key)
+        before = drifts.get(key)
         # A difference in the common edits affects all devices.
         if before and before.devices and drift.devices[-1:] != before.devices[-1:]:
-            found[key] = replace(before, devices=(*before.devices, *drift.devices))
+            drifts[key] = replace(before, devices=(*before.devices, *drift.devices))
         elif not before:
-            found[key] = drift
-    return list(found.values())
+            drifts[key] = drift
+    return list(drifts.values())
 
 
-def _version(spec: EffectiveSpec, host: Host) -> Iterator[Drift]:
+def _version(spec: EffectiveSpec, host: HostState) -> Iterator[Drift]:
     version = driver_version(spec)
     if not version or version == host.loaded:
         return
@@ -122,14 +122,14 @@ def _version(spec: EffectiveSpec, host: Host) -> Iterator[Drift]:
     yield Drift(kind="driver-version", source=spec.file.path, sentence=sentence)
 
 
-def _parts(spec: EffectiveSpec, host: Host) -> Iterator[Drift]:
-    known = provenance.read(spec.file.spec, spec.file.path)
-    identities = known.files if known else {}
+def _parts(spec: EffectiveSpec, host: HostState) -> Iterator[Drift]:
+    origin = provenance.read(spec.file.spec, spec.file.path)
+    identities = origin.files if origin else {}
     for edits, devices in spec.edits():
         parts = (
-            *((_mount(one, identities), one["hostPath"]) for one in edits.get("mounts", ())),
-            *((_node(one, host.stat_node), _host(one)) for one in edits.get("deviceNodes", ())),
-            *((_hook(one), one["path"]) for one in edits.get("hooks", ())),
+            *((_mount(mount, identities), mount["hostPath"]) for mount in edits.get("mounts", ())),
+            *((_node(node, host.stat_node), _host(node)) for node in edits.get("deviceNodes", ())),
+            *((_hook(hook), hook["path"]) for hook in edits.get("hooks", ())),
         )
         for problem, path in parts:
             if problem:
@@ -174,9 +174,9 @@ def _node(node: cdi.DeviceNode, stat_node: StatNode) -> tuple[Kind, str] | None:
     path = _host(node)
     kind = node.get("type", "")
     try:
-        found = stat_node(path)
-        numbers = found[:2] if found else None
-        if not found:
+        node_stat = stat_node(path)
+        numbers = node_stat[:2] if node_stat else None
+        if not node_stat:
             status = os.lstat(path)
             if stat.S_ISFIFO(status.st_mode):
                 return None if kind in {"", "p"} else ("node-changed", f"{path} is a FIFO")
@@ -187,11 +187,11 @@ def _node(node: cdi.DeviceNode, stat_node: StatNode) -> tuple[Kind, str] | None:
         return "node-gone", f"device node {path} is gone"
     except OSError as error:
         return "node-gone", f"device node {path} cannot be used: {error.strerror}"
-    said = node.get("major", 0), node.get("minor", 0)
-    if numbers and said[0] and said != numbers:
+    in_spec = node.get("major", 0), node.get("minor", 0)
+    if numbers and in_spec[0] and in_spec != numbers:
         return (
             "node-changed",
-            f"{path} is device {numbers[0]}:{numbers[1]}, the spec says {said[0]}:{said[1]}",
+            f"{path} is device {numbers[0]}:{numbers[1]}, the spec says {in_spec[0]}:{in_spec[1]}",
         )
     return None
 

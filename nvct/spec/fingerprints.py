@@ -26,40 +26,40 @@ if TYPE_CHECKING:
 ATTEMPTS = 3
 
 
-def driver_facts(
+def driver_fingerprints(
     roots: Roots, inventory: Inventory, *, now_ns: int | None = None
 ) -> list[fingerprints.Fingerprint]:
     """Return the fingerprints that hold as long as a spec of this inventory fits the machine.
 
-    They are taken now, which may be later than the inventory; see `discover_with_facts`.
+    They are taken now, which may be later than the inventory; see `discover`.
     """
     now_ns = time.time_ns() if now_ns is None else now_ns
-    found = kernel_facts(roots)
+    taken = kernel_fingerprints(roots)
     for stem in ("libcuda.so", "libnvidia-ml.so"):
         library = libraries.host_path_of(inventory.files, stem)
         if library:
-            found.append(fingerprints.take_file(library, now_ns))
+            taken.append(fingerprints.take_file(library, now_ns))
             break
-    return found
+    return taken
 
 
-def kernel_facts(roots: Roots) -> list[fingerprints.Fingerprint]:
+def kernel_fingerprints(roots: Roots) -> list[fingerprints.Fingerprint]:
     """Return the fingerprints without an inventory: loaded driver, GPUs, nodes, MIG instances."""
-    found = [
+    taken = [
         fingerprints.take("text", f"{roots.proc}/driver/nvidia/version"),
         fingerprints.take("text", f"{roots.proc}/sys/kernel/random/boot_id"),
         fingerprints.take("text", f"{roots.proc}/devices"),
         fingerprints.take("list", f"{roots.proc}/driver/nvidia/gpus"),
     ]
     # A control node that is made later, as nvidia-uvm's at its first use, belongs in the spec.
-    found += [fingerprints.take("rdev", f"{roots.dev}/{node[0]}") for node in CONTROL_NODES]
+    taken += [fingerprints.take("rdev", f"{roots.dev}/{node[0]}") for node in CONTROL_NODES]
     for gpu in procfs.gpus(roots):
         if gpu.minor is not None:
-            found += gpu_facts(roots, gpu.minor)
-    return found
+            taken += gpu_fingerprints(roots, gpu.minor)
+    return taken
 
 
-def gpu_facts(roots: Roots, minor: int) -> list[fingerprints.Fingerprint]:
+def gpu_fingerprints(roots: Roots, minor: int) -> list[fingerprints.Fingerprint]:
     """Return the fingerprints of one GPU: its node and its MIG instances."""
     directory = mig.capability_directory(roots, minor)
     instances = mig.instances(roots, minor)
@@ -70,18 +70,18 @@ def gpu_facts(roots: Roots, minor: int) -> list[fingerprints.Fingerprint]:
     ]
 
 
-def discover_with_facts(
-    roots: Roots, find: Callable[[], Inventory], *, now_ns: int | None = None
+def discover(
+    roots: Roots, inventory_of: Callable[[], Inventory], *, now_ns: int | None = None
 ) -> tuple[Inventory, list[fingerprints.Fingerprint]]:
     """Return an inventory, and fingerprints that held during the whole discovery.
 
     Raises:
-        HostError: the machine changed during each of ATTEMPTS discoveries, or `find` failed.
+        HostError: the machine changed during each of ATTEMPTS discoveries, or one of them failed.
     """
     for _ in range(ATTEMPTS):
-        before = kernel_facts(roots)
-        inventory = find()
-        after = driver_facts(roots, inventory, now_ns=now_ns)
+        before = kernel_fingerprints(roots)
+        inventory = inventory_of()
+        after = driver_fingerprints(roots, inventory, now_ns=now_ns)
         if after[: len(before)] == before:
             return inventory, after
     raise HostError(

@@ -121,9 +121,10 @@ def generate(inventory: Inventory, options: Options | None = None) -> Spec:
     }
     for source, target in options.host_roots:
         spec = transform.move_host_root(spec, source, target)
-    made = cast("Spec", spec)  # until here edits are plain dicts, which can be moved and compared
-    made["cdiVersion"] = minimum_version(made)
-    return made
+    # Until here edits are plain dicts, which can be moved and compared.
+    document = cast("Spec", spec)
+    document["cdiVersion"] = minimum_version(document)
+    return document
 
 
 def _kind(inventory: Inventory, options: Options) -> str:
@@ -145,35 +146,35 @@ def _entry(name: str, edits: Json, device: Device) -> Json:
 
 def _device_edits(device: Device, job: Job) -> Json:
     # CDI refuses a device without an edit. This one changes nothing: it is also a common edit.
-    return merge(_injected(one, job) for one in device.injections) or {"env": [VOID_ENV]}
+    return merge(_injected(part, job) for part in device.injections) or {"env": [VOID_ENV]}
 
 
-def _injected(one: Injection, job: Job) -> Json:
+def _injected(part: Injection, job: Job) -> Json:
     """Return the edits of one device, with its hooks."""
-    directories = sorted({os.path.dirname(node.path) for node in one.nodes} - {"/dev"})
-    work = hooks.work_of(job.hooks, one.files, one.links)
+    directories = sorted({os.path.dirname(node.path) for node in part.nodes} - {"/dev"})
+    work = hooks.work_of(job.hooks, part.files, part.links)
     entries = [
         hooks.chmod_hook(job.options.hook_path, job.hooks, directories),
         hooks.apply_hook(job.options.hook_path, work),
     ]
-    return edits(job, one, hooks=[entry for entry in entries if entry])
+    return edits(job, part, hooks=[entry for entry in entries if entry])
 
 
-def merge(several: Iterable[Json]) -> Json:
+def merge(parts: Iterable[Json]) -> Json:
     """Return container edits that contain the entries of several."""
     merged: Json = {}
-    for one in several:
-        for key, entries in one.items():
+    for part in parts:
+        for key, entries in part.items():
             merged.setdefault(key, []).extend(entries)
     return merged
 
 
 def _common_edits(job: Job) -> Json:
-    found = injection.common(job.inventory)
-    work = hooks.common_work(job.inventory, job.hooks, found.files)
+    content = injection.common(job.inventory)
+    work = hooks.common_work(job.inventory, job.hooks, content.files)
     entry = hooks.apply_hook(job.options.hook_path, work)
-    env = [*libcuda_env(job, found.files), VOID_ENV]
-    return edits(job, found, env=env, hooks=[entry] if entry else [])
+    env = [*libcuda_env(job, content.files), VOID_ENV]
+    return edits(job, content, env=env, hooks=[entry] if entry else [])
 
 
 def libcuda_env(job: Job, files: Sequence[DriverFile]) -> list[str]:
@@ -184,12 +185,12 @@ def libcuda_env(job: Job, files: Sequence[DriverFile]) -> list[str]:
 
 
 def edits(
-    job: Job, found: Injection, *, env: Sequence[str] = (), hooks: Sequence[Json] = ()
+    job: Job, content: Injection, *, env: Sequence[str] = (), hooks: Sequence[Json] = ()
 ) -> Json:
     """Return container edits for nodes and files."""
     return cdi_edits.make(
-        found.nodes,
-        found.files,
+        content.nodes,
+        content.files,
         env=env,
         hooks=hooks,
         node_numbers=job.options.node_numbers,

@@ -54,26 +54,26 @@ def enabled_names(disabled: Sequence[str], enabled: Sequence[str]) -> frozenset[
     return frozenset(name for name in NAMES if name not in off or name in enabled)
 
 
-def common_work(inventory: Inventory, wanted: frozenset[str], files: Iterable[DriverFile]) -> Work:
+def common_work(inventory: Inventory, names: frozenset[str], files: Iterable[DriverFile]) -> Work:
     """Return the work in the root of every container that gets these files."""
-    work = work_of(wanted, files, inventory.links)
-    if "enable-cuda-compat" in wanted:
+    work = work_of(names, files, inventory.links)
+    if "enable-cuda-compat" in names:
         work["compat"] = _compat(inventory)
-    work["params"] = "disable-device-node-modification" in wanted
-    work["profile"] = "update-application-profile" in wanted
+    work["params"] = "disable-device-node-modification" in names
+    work["profile"] = "update-application-profile" in names
     return work
 
 
 def work_of(
-    wanted: frozenset[str], files: Iterable[DriverFile], links: Iterable[Link] = ()
+    names: frozenset[str], files: Iterable[DriverFile], links: Iterable[Link] = ()
 ) -> Work:
     """Return the work in a container's root for these files and links."""
     files = list(files)
     work = no_work()
-    if "create-symlinks" in wanted:
-        every = {*links, *(link for file in files for link in file.links)}
-        work["links"] = sorted([[link.target, link.path] for link in every], key=itemgetter(1, 0))
-    if "update-ldcache" in wanted:
+    if "create-symlinks" in names:
+        links = {*links, *(link for file in files for link in file.links)}
+        work["links"] = sorted([[link.target, link.path] for link in links], key=itemgetter(1, 0))
+    if "update-ldcache" in names:
         folders = {os.path.dirname(f.container_path) for f in files if f.kind == "library"}
         work["folders"] = sorted(folders)
     return work
@@ -104,9 +104,9 @@ def apply_hook(hook_path: str, work: Work) -> Hook | None:
     return _entry(hook_path, APPLY, args) if args else None
 
 
-def chmod_hook(hook_path: str, wanted: frozenset[str], directories: Sequence[str]) -> Hook | None:
+def chmod_hook(hook_path: str, names: frozenset[str], directories: Sequence[str]) -> Hook | None:
     """Return the entry that makes the directories of a device's nodes accessible to everyone."""
-    if not directories or "chmod" not in wanted:
+    if not directories or "chmod" not in names:
         return None
     args = ["--mode", "755", *(part for path in directories for part in ("--path", path))]
     return _entry(hook_path, "chmod", args)

@@ -61,11 +61,11 @@ def devices(
     """
     if "none" in ids:
         return [Device(["none"], (Injection(),))]
-    find = _gpus if inventory.mode == "nvml" else _named
-    found = find(inventory, ids, strategies)
-    if all_device and not any("all" in device.names for device in found):
-        found.append(Device(["all"], tuple(one for d in found for one in d.injections)))
-    return found
+    selector = _gpus if inventory.mode == "nvml" else _named
+    selected = selector(inventory, ids, strategies)
+    if all_device and not any("all" in device.names for device in selected):
+        selected.append(Device(["all"], tuple(part for d in selected for part in d.injections)))
+    return selected
 
 
 def _gpus(inventory: Inventory, ids: Sequence[str], strategies: Sequence[str]) -> list[Device]:

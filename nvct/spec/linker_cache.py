@@ -31,7 +31,7 @@ def entries(files: Iterable[DriverFile], work: Work) -> list[list[str]]:
     for target, path in work["links"]:
         folder, name = os.path.split(path)
         links.setdefault(folder, {})[name] = target
-    found: dict[tuple[str, str, str], str] = {}
+    names: dict[tuple[str, str, str], str] = {}
     for file in files:
         folder, name = os.path.split(file.container_path)
         if not file.machine or folder not in work["folders"] or not is_library(name):
@@ -40,25 +40,25 @@ def entries(files: Iterable[DriverFile], work: Work) -> list[list[str]]:
         beside = _leading_to(name, links.get(folder, {}))
         key = file.machine, folder, soname
         if soname == name or soname in beside:
-            found[key] = soname
-        elif key not in found or order(found[key]) <= order(name):
-            found[key] = name
+            names[key] = soname
+        elif key not in names or order(names[key]) <= order(name):
+            names[key] = name
         for link in beside:
             if link.endswith(".so") and soname.startswith(link):
-                found[file.machine, folder, link] = link
+                names[file.machine, folder, link] = link
     return [
         [machine, name, f"{folder}/{file}"]
-        for (machine, folder, name), file in sorted(found.items())
+        for (machine, folder, name), file in sorted(names.items())
     ]
 
 
 def _leading_to(name: str, links: dict[str, str]) -> list[str]:
     """Return the links in a folder that lead to a file, directly or through other links."""
-    found: list[str] = []
-    wanted = [name]
-    while wanted:
-        target = wanted.pop()
-        new = [link for link, text in links.items() if text == target and link not in found]
-        wanted += new
-        found += new
-    return found
+    leading: list[str] = []
+    queue = [name]
+    while queue:
+        target = queue.pop()
+        new = [link for link, text in links.items() if text == target and link not in leading]
+        queue += new
+        leading += new
+    return leading

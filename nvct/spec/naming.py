@@ -65,7 +65,7 @@ def select(inventory: Inventory, ids: Sequence[str]) -> list[Selected]:
     available = list(_available(inventory))
     if "all" in ids:
         return available
-    chosen = {id(_find(inventory, available, word)) for word in ids}
+    chosen = {id(_device_of(inventory, available, word)) for word in ids}
     return [pair for pair in available if id(pair) in chosen]
 
 
@@ -77,8 +77,8 @@ def names_of(device: NamedDevice, strategies: Iterable[str], *, counts: bool) ->
     """
     numbered = f"gpu{device.name}" if counts and device.name.isdigit() else device.name
     by_strategy = {"index": device.name, "uuid": device.uuid, "type-index": numbered}
-    found = [by_strategy[strategy] for strategy in strategies if by_strategy[strategy]]
-    return list(dict.fromkeys(found)) or [device.name]
+    device_names = [by_strategy[strategy] for strategy in strategies if by_strategy[strategy]]
+    return list(dict.fromkeys(device_names)) or [device.name]
 
 
 def select_named(inventory: Inventory, ids: Sequence[str]) -> list[NamedDevice]:
@@ -95,9 +95,9 @@ def select_named(inventory: Inventory, ids: Sequence[str]) -> list[NamedDevice]:
         name = word.removeprefix("channel") if inventory.mode == "imex" else word
         matches = [d.name for d in inventory.devices if name in (d.name, d.uuid)]
         if not name or not matches:
-            have = ", ".join(device.name for device in inventory.devices)
+            listed = ", ".join(device.name for device in inventory.devices)
             raise UnknownDeviceError(
-                f"no device {word!r} in mode {inventory.mode}", hint=f"there are: {have}"[:88]
+                f"no device {word!r} in mode {inventory.mode}", hint=f"there are: {listed}"[:88]
             )
         chosen.update(matches)
     return [device for device in inventory.devices if device.name in chosen]
@@ -113,7 +113,7 @@ def _available(inventory: Inventory) -> Iterator[Selected]:
             yield gpu, None
 
 
-def _find(inventory: Inventory, available: Sequence[Selected], word: str) -> Selected:
+def _device_of(inventory: Inventory, available: Sequence[Selected], word: str) -> Selected:
     if not INDEX.fullmatch(word) and not UUID_WORD.fullmatch(word):
         raise UnknownDeviceError(
             f"device id {word!r} is no UUID or index",

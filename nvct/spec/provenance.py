@@ -83,8 +83,8 @@ def add(spec: Spec, inventory: Inventory, *, module: str | None = None) -> Spec:
     """Return a spec with its provenance as annotations, or unchanged if its version is lower."""
     if not _has_room(spec):
         return spec
-    mine = as_annotations(of(inventory, module=module))
-    return cast("Spec", {**spec, "annotations": {**spec.get("annotations", {}), **mine}})
+    provenance = as_annotations(of(inventory, module=module))
+    return cast("Spec", {**spec, "annotations": {**spec.get("annotations", {}), **provenance}})
 
 
 def head_comment(spec: Spec, inventory: Inventory, *, module: str | None = None) -> str:
@@ -98,13 +98,13 @@ def head_comment(spec: Spec, inventory: Inventory, *, module: str | None = None)
 
 def as_annotations(provenance: Provenance) -> dict[str, str]:
     """Return provenance as annotations of a spec."""
-    found = {
+    annotations = {
         DOMAIN + key: value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
         for key, value in _table(provenance).items()
     }
-    if sum(len(key) + len(value) for key, value in found.items()) > TOTAL_LIMIT // 2:
-        del found[DOMAIN + FILES]  # engines would refuse the whole spec
-    return found
+    if sum(len(key) + len(value) for key, value in annotations.items()) > TOTAL_LIMIT // 2:
+        del annotations[DOMAIN + FILES]  # engines would refuse the whole spec
+    return annotations
 
 
 def read(spec: Spec, path: str) -> Provenance | None:
@@ -126,18 +126,18 @@ def read(spec: Spec, path: str) -> Provenance | None:
 def identity(path: str) -> Identity | None:
     """Return the stat data that identifies a file, None if there is no file."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError):
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def is_same(before: Identity, now: Identity) -> bool:
+def is_same(before: Identity, current: Identity) -> bool:
     """Return whether two identities are one file's.
 
     The device number is not compared: those of NVMe disks, btrfs and overlays change at each boot.
     """
-    return before[1:] == now[1:]
+    return before[1:] == current[1:]
 
 
 def inputs_hash(inventory: Inventory) -> str:
@@ -179,13 +179,13 @@ def _nodes(nodes: tuple[DeviceNode, ...]) -> Iterator[str]:
 
 
 def _files(inventory: Inventory) -> dict[str, Identity]:
-    every = [*inventory.files, *(file for one in inventory.devices for file in one.files)]
-    found = {
+    files = [*inventory.files, *(file for device in inventory.devices for file in device.files)]
+    identities = {
         file.container_path: identity(file.host_path)
-        for file in every
+        for file in files
         if file.kind not in CHANGING
     }
-    return {path: known for path, known in sorted(found.items()) if known}
+    return {path: numbers for path, numbers in sorted(identities.items()) if numbers}
 
 
 def _has_room(spec: Spec) -> bool:
@@ -198,7 +198,9 @@ def _table(provenance: Provenance) -> Json:
         for key in ("generator", "driver", "module", "mode", "inputs")
         if getattr(provenance, key)
     }
-    table[FILES] = {path: ":".join(map(str, known)) for path, known in provenance.files.items()}
+    table[FILES] = {
+        path: ":".join(map(str, numbers)) for path, numbers in provenance.files.items()
+    }
     return table
 
 

@@ -27,18 +27,19 @@ def tidy(edits: Json, common: Json) -> Json:
     If no entry remains, the common entries stay: CDI refuses an empty device. Hooks and
     environment keep their order, which may matter; that of nodes and mounts does not.
     """
-    whole = {key: _unique(entries) for key, entries in edits.items()}
+    tidied = {key: _unique(entries) for key, entries in edits.items()}
     rest = {
-        key: [e for e in entries if e not in common.get(key, [])] for key, entries in whole.items()
+        key: [e for e in entries if e not in common.get(key, [])]
+        for key, entries in tidied.items()
     }
     if any(rest.values()):
-        whole = rest
-    for key, entries in whole.items():
+        tidied = rest
+    for key, entries in tidied.items():
         if key in PATH_OF:
             entries.sort(key=lambda entry: path_key(entry[PATH_OF[key]]))
         elif key == "additionalGids":
             entries.sort()
-    return {key: entries for key, entries in whole.items() if entries}
+    return {key: entries for key, entries in tidied.items() if entries}
 
 
 def path_key(path: str) -> tuple[int, str]:

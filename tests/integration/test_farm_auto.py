@@ -33,11 +33,11 @@ def mounts(lab: FarmLab) -> list[str]:
 def test_mounts_that_somebody_has_made_stay_and_are_not_used(tmp_path: Path) -> None:
     def inside() -> None:
         lab = FarmLab(tmp_path)
-        made = build(lab.farm, lab.find(), ways=("binds",))
+        made = build(lab.farm, lab.find(), allowed=("binds",))
         before = mounts(lab)
 
         with pytest.raises(HostError) as caught:
-            build(lab.farm, lab.find(), ways=LEAN)
+            build(lab.farm, lab.find(), allowed=LEAN)
 
         assert caught.value.message == f"{made.path} has a mount for every file"
         assert mounts(lab) == before != []
@@ -51,11 +51,11 @@ def test_the_loaded_drivers_mounts_are_all_that_is_left_of_it_after_an_upgrade(
 ) -> None:
     def inside() -> None:
         lab = FarmLab(tmp_path)
-        build(lab.farm, lab.find(), ways=("binds",))
+        build(lab.farm, lab.find(), allowed=("binds",))
         lab.install(NEWER)
 
-        found = after_upgrade.look(lab.farm, lab.host.roots, lab.wanted, lab.find)
-        made = build(lab.farm, found, ways=LEAN)
+        found = after_upgrade.discover_or_view(lab.farm, lab.host.roots, lab.wanted, lab.find)
+        made = build(lab.farm, found, allowed=LEAN)
 
         assert made.version == VERSION
         assert os.path.isfile(f"{made.path}/lib64/libcuda.so.{VERSION}")
@@ -68,12 +68,12 @@ def test_mounts_that_a_boot_has_taken_away_are_no_damage_and_give_way_to_links(
 ) -> None:
     def inside() -> None:
         lab = FarmLab(tmp_path)
-        made = build(lab.farm, lab.find(), ways=("binds",))
+        made = build(lab.farm, lab.find(), allowed=("binds",))
         while os.path.ismount(made.path):
             KERNEL.umount2(made.path, MNT_DETACH)
 
         assert collect.verify(lab.farm) == [(made, [])]
-        again = build(lab.farm, lab.find(), ways=LEAN)
+        again = build(lab.farm, lab.find(), allowed=LEAN)
 
         assert (again.name, again.method) == (made.name, "links")
         assert mounts(lab) == []

@@ -93,7 +93,7 @@ def assert_unwritable(place: str, manifest: Manifest) -> None:
 def test_binds_are_read_only_each_by_itself(tmp_path: Path) -> None:
     def inside() -> None:
         lab = FarmLab(tmp_path)
-        view = build(lab.farm, lab.find(), ways=("binds",))
+        view = build(lab.farm, lab.find(), allowed=("binds",))
         target = tmp_path / "container"
         # As the worst runtime: only the top of the mount is made read-only.
         mount_into(view.path, target)
@@ -119,7 +119,7 @@ def test_a_view_of_any_kind_is_unwritable_through_a_containers_mount(
 ) -> None:
     def inside() -> None:
         lab = FarmLab(tmp_path)
-        view = build(lab.farm, lab.find(), ways=("links",) if way == "links" else ("binds",))
+        view = build(lab.farm, lab.find(), allowed=("links",) if way == "links" else ("binds",))
         mount_into(view.path, tmp_path / "container")
 
         assert_unwritable(str(tmp_path / "container"), view)
@@ -133,7 +133,7 @@ def test_binds_under_a_shared_mount_are_private_and_whole(tmp_path: Path) -> Non
         lab.path.mkdir(mode=0o755)
         KERNEL.mount(str(tmp_path), str(tmp_path), None, MS_BIND)
         KERNEL.mount(None, str(tmp_path), None, MS_SHARED)
-        view = build(lab.farm, lab.find(), ways=("binds",))
+        view = build(lab.farm, lab.find(), allowed=("binds",))
         mount_into(view.path, tmp_path / "container")
 
         own = [
@@ -155,12 +155,12 @@ def test_binds_under_a_shared_mount_are_private_and_whole(tmp_path: Path) -> Non
 def test_binds_are_made_anew_where_they_are_not_mounted(tmp_path: Path) -> None:
     def inside() -> None:
         lab = FarmLab(tmp_path)
-        first = build(lab.farm, lab.find(), ways=("binds",))
+        first = build(lab.farm, lab.find(), allowed=("binds",))
         KERNEL.umount2(first.path, MNT_DETACH)  # as after a boot, or in another namespace
         (status,) = collect.statuses(lab.farm, Needs(loaded=VERSION))
         assert (status.state, status.keep) == ("absent", "it is the loaded module's")
 
-        second = build(lab.farm, lab.find(), ways=("binds",))
+        second = build(lab.farm, lab.find(), allowed=("binds",))
 
         assert second.name == first.name
         assert folder.is_intact(second)
@@ -174,15 +174,15 @@ def test_two_mount_namespaces_each_have_a_view_of_binds_and_leave_the_others(
     def inside() -> None:
         lab = FarmLab(tmp_path)
         inventory = lab.find()
-        first = build(lab.farm, inventory, ways=("binds",))
+        first = build(lab.farm, inventory, allowed=("binds",))
 
         def other() -> None:
             KERNEL.umount2(first.path, MNT_DETACH)  # made before the first one was
-            assert build(lab.farm, inventory, ways=("binds",)).name == first.name
+            assert build(lab.farm, inventory, allowed=("binds",)).name == first.name
 
         in_mount_namespace(other)
         kernel = RecordingKernel()
-        again = build(Farm(path=lab.farm.path, kernel=kernel), inventory, ways=("binds",))
+        again = build(Farm(path=lab.farm.path, kernel=kernel), inventory, allowed=("binds",))
 
         assert again.name == first.name
         assert kernel.names() == []
@@ -198,10 +198,10 @@ def test_a_build_of_binds_that_is_killed_is_done_by_the_next(tmp_path: Path, num
         lab.farm.prepare()
         killed = RecordingKernel(kill_at=("mount", "after", number))
         farm = Farm(path=lab.farm.path, kernel=killed)
-        status = run_forked(lambda: build(farm, inventory, ways=("binds",)))
+        status = run_forked(lambda: build(farm, inventory, allowed=("binds",)))
         assert os.WTERMSIG(status) == signal.SIGKILL
 
-        made = build(lab.farm, inventory, ways=("binds",))
+        made = build(lab.farm, inventory, allowed=("binds",))
         collect.collect(lab.farm, Needs(loaded=VERSION))
 
         assert folder.is_intact(made)
@@ -273,7 +273,7 @@ def test_what_a_view_of_binds_has_of_a_driver_that_is_gone_is_copied(
         libcuda = lab.libcuda.read_bytes()
         lab.install(NEWER, in_place=way == "in place")
 
-        found = after_upgrade.look(lab.farm, lab.host.roots, lab.wanted, lab.find)
+        found = after_upgrade.discover_or_view(lab.farm, lab.host.roots, lab.wanted, lab.find)
         second = build(lab.farm, found)
 
         assert second.name != first.name
@@ -284,7 +284,7 @@ def test_what_a_view_of_binds_has_of_a_driver_that_is_gone_is_copied(
         for file in found.files:
             assert os.stat(file.host_path).st_nlink == 1
         # From now on it is the view in use.
-        again = after_upgrade.look(lab.farm, lab.host.roots, lab.wanted, lab.find)
+        again = after_upgrade.discover_or_view(lab.farm, lab.host.roots, lab.wanted, lab.find)
         assert build(lab.farm, again) == second
 
     in_mount_namespace(inside)
@@ -293,10 +293,10 @@ def test_what_a_view_of_binds_has_of_a_driver_that_is_gone_is_copied(
 def test_gc_keeps_what_a_container_has_mounted_until_it_ends(tmp_path: Path) -> None:
     def inside() -> None:
         lab = FarmLab(tmp_path)
-        views = [build(lab.farm, lab.find(), ways=(way,)) for way in ("links",)]
+        views = [build(lab.farm, lab.find(), allowed=(way,)) for way in ("links",)]
         lab.install(NEWER)
         lab.load(NEWER)
-        new = build(lab.farm, lab.find(), ways=("binds",))
+        new = build(lab.farm, lab.find(), allowed=("binds",))
         target = tmp_path / "container"
         script = (
             f"mkdir {target}; mount --rbind {views[0].path} {target}; "
@@ -327,7 +327,7 @@ def test_gc_keeps_what_a_container_has_mounted_until_it_ends(tmp_path: Path) -> 
 def test_gc_takes_away_views_of_binds_with_their_mounts(tmp_path: Path) -> None:
     def inside() -> None:
         lab = FarmLab(tmp_path)
-        old = build(lab.farm, lab.find(), ways=("binds",))
+        old = build(lab.farm, lab.find(), allowed=("binds",))
         drivers_own = tree(lab.host.driver)
 
         gone = collect.collect(lab.farm, Needs(loaded=NEWER))

@@ -121,7 +121,7 @@ class Lane:
     def farm(self) -> str:
         """Keep a plan with a view of the driver, and return a bundle that gets it."""
         view: Farm = {
-            **farm_table.none(""),
+            **farm_table.without_view(""),
             "view": str(self.work / "farm/580"),
             "cache": {"": [["libcuda.so.1", "lib64/libcuda.so.1"]]},
             "links": {"": [["LIBDIR/libcuda.so.1", "lib64/libcuda.so.1"]]},

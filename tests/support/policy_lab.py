@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from nvct.compile import extras
-from nvct.compile import refresh as compiled
+from nvct.compile import extras, refresh
 from nvct.config.load import load
 from nvct.config.rules import parse
 from nvct.container.plan.store import Store
@@ -60,7 +59,7 @@ class Compiled(Host):
                 mode = which.removeprefix(extras.PREFIX)
                 self.made[which] = extras.mode_plan(mode, config_path, self.store.path)
             else:
-                make = compiled.registry_plan if which == "registry" else compiled.own_plan
+                make = refresh.registry_plan if which == "registry" else refresh.own_plan
                 self.made[which] = make(config_path, self.store.path)
         return self.made[which]
 

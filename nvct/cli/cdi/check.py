@@ -52,7 +52,7 @@ def check(
 
     settings = settings_in_force(config, driver_root, dev_root)
     found, problem = _look(settings, required=bool(driver_root or dev_root))
-    host = drift.Host(
+    host = drift.HostState(
         live=found,
         loaded=procfs.driver_version(live_host.roots_of(settings)),
         stat_node=live_host.stat_node(settings),
@@ -78,7 +78,7 @@ def _look(settings: Config, *, required: bool) -> tuple[Inventory | None, str]:
     from nvct.host.discovery_options import DiscoveryOptions
 
     try:
-        return live_host.look(settings), ""
+        return live_host.discover(settings), ""
     except HostError as error:
         if required:
             raise

@@ -64,7 +64,7 @@ def _live(like: Spec, mode: str, driver_root: str | None, dev_root: str | None) 
     from nvct.spec import compare, generate
 
     settings = settings_in_force(None, driver_root, dev_root)
-    inventory = live_host.look(settings, mode=mode.lower())
+    inventory = live_host.discover(settings, mode=mode.lower())
     for warning in inventory.warnings:
         say(f"warning: {warning}")
     return generate.generate(

@@ -97,7 +97,7 @@ def generate(**given: Any) -> None:  # noqa: ANN401  the options above, each wit
     wanted = _wanted(given, needs)
     options = _options(given, settings, wanted.flags)
     inventory = _look(given, settings, wanted)
-    inventory = capabilities.filter(inventory, needs)
+    inventory = capabilities.restrict(inventory, needs)
     for warning in inventory.warnings:
         say(f"warning: {warning}")
     complete.check(inventory, needs)
@@ -111,7 +111,7 @@ def _look(given: Given, settings: Config, options: DiscoveryOptions) -> Inventor
     from nvct.compile import live_host
 
     said = any(given[name] for name in ELSEWHERE)
-    return live_host.seen(settings, options, given["mode"].lower(), elsewhere=said)
+    return live_host.discover_or_view(settings, options, given["mode"].lower(), elsewhere=said)
 
 
 def _settings(given: Given) -> Config:

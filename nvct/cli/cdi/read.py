@@ -72,6 +72,6 @@ def validate(files: tuple[str, ...], engine: tuple[tuple[str, ...], ...]) -> Non
         bad += len(found)
         for text in found if named else engines.refusals(spec):
             click.echo(f"  {text}")
-        if engines.is_passed_over(source):
+        if engines.is_ignored(source):
             click.echo("  no engine reads it: they read files that end in .json or .yaml")
     sys.exit(1 if bad else 0)

@@ -203,7 +203,7 @@ def _do(name: str, said: Parsed, own: Parsed, env: Mapping[str, str], log: Log) 
         return
     wanted = _wanted(said, roots)
     elsewhere = bool(wanted.search_paths) or roots.driver_root != configured
-    seen = live_host.seen(settings, wanted, elsewhere=elsewhere)
+    seen = live_host.discover_or_view(settings, wanted, elsewhere=elsewhere)
     for sentence in (*seen.notes, *seen.warnings):
         log(sentence)
     from nvct.cli.container import info as container_info

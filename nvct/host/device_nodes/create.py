@@ -122,8 +122,8 @@ def missing_majors_error(missing: Sequence[str], roots: Roots) -> HostError:
     """Return the error for nodes that cannot be made."""
     modules = dict.fromkeys(MODULE_OF.get(name, name) for name in missing)
     return HostError(
-        f"{roots.proc}/devices has no {' and no '.join(missing)}: nodes of "
-        f"{'these' if len(missing) > 1 else 'this'} are not made",
+        f"{roots.proc}/devices has no {' and no '.join(missing)}: "
+        f"{'their' if len(missing) > 1 else 'its'} nodes are not made",
         hint=f"load the module: modprobe {' '.join(modules)}, or --load-kernel-modules",
     )
 

@@ -18,7 +18,7 @@ from typing import Literal
 from nvct.errors import HostError
 from nvct.host import procfs
 from nvct.host.device_nodes import create as device_nodes
-from nvct.host.gpu import mig
+from nvct.host.gpu import mig, pci
 from nvct.linux.files import temporary_name
 
 TYPE_CHECKING = False
@@ -34,8 +34,6 @@ NOT_LINKED = ("nvidia-fs", "nvidia-nvswitch", "nvidia-nvlink")
 FOLDERS = ("", "nvidia-caps", "nvidia-caps-imex-channels")
 NUMBERS = re.compile(r"(\d+):(\d+)")
 GPU_CAP = re.compile(r"gpu(\d+)/")
-PCI_VENDOR = "0x10de"
-PCI_DISPLAY = "0x03"  # the base class of both VGA and 3D controllers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +104,7 @@ def _possible(
     nvidia = majors.get("nvidia", majors.get("nvidia-frontend"))
     gpus = [gpu.minor for gpu in procfs.gpus(roots) if gpu.minor is not None]
     if not gpus:  # until a GPU is initialized, the PCI bus has their number
-        gpus = list(range(_count_on_bus(roots)))
+        gpus = list(range(pci.count(roots)))
     if nvidia is not None:
         by_number.update({(nvidia, minor): f"{roots.dev}/nvidia{minor}" for minor in gpus})
     caps = majors.get("nvidia-caps")
@@ -115,16 +113,6 @@ def _possible(
         if match is None or int(match[1]) in gpus:
             by_number[caps or 0, minor] = f"{roots.dev}/nvidia-caps/nvidia-cap{minor}"
     return by_number, missing
-
-
-def _count_on_bus(roots: Roots) -> int:
-    devices = f"{roots.sys}/bus/pci/devices"
-    count = 0
-    for name in procfs.list_directory(devices):
-        vendor = procfs.read_text(f"{devices}/{name}/vendor") or ""
-        kind = procfs.read_text(f"{devices}/{name}/class") or ""
-        count += vendor.strip() == PCI_VENDOR and kind.startswith(PCI_DISPLAY)
-    return count
 
 
 def _numbers(path: str) -> tuple[int, int] | None:

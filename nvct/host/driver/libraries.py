@@ -88,10 +88,8 @@ def cached_paths(search: Search) -> list[str]:
             return []
         names = ((r[0], r[2]) for r in cache.records if _may_be_of_driver(cache.raw(r[1])))
         # A record with another machine's flags is skipped; ELF headers decide about the others.
-        other_flags = {
-            flags for machine, flags in ldcache.FLAGS.items() if machine != search.machine
-        }
-        paths = dict.fromkeys(cache.text(at) for flags, at in names if flags not in other_flags)
+        foreign = {flags for machine, flags in ldcache.FLAGS.items() if machine != search.machine}
+        paths = dict.fromkeys(cache.text(at) for flags, at in names if flags not in foreign)
     except LdCacheError as error:
         search.findings.warn(f"{error.message}: only the usual library directories are searched")
         return []

@@ -102,7 +102,7 @@ def _warn_of_other_drivers(search: GpuSearch) -> None:
 
 def _ask(nvml: Nvml | None, findings: Findings, cost: str) -> NvmlReport | None:
     if nvml is None:
-        findings.warn(f"NVML is needed and not at hand: {cost}")
+        findings.warn(f"NVML is needed and not available: {cost}")
         return None
     try:
         report = nvml.report()

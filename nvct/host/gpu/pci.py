@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA GPUs on the PCI bus that are bound to another kernel driver.
+"""NVIDIA GPUs on the PCI bus, and those that are bound to another kernel driver.
 
-Contract: reads only the sysfs folders of the few kernel drivers that compete with NVIDIA's, so
-the number of PCI devices on a node does not matter.
+Contract: `bound_elsewhere` reads only the sysfs folders of the few kernel drivers that compete
+with NVIDIA's, so the number of PCI devices on a node does not matter.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nvct.host.roots import Roots
 
 NVIDIA = "0x10de"  # pci.ids
-DISPLAY = "0x03"  # PCI base class 03h, display controller
+DISPLAY = "0x03"  # PCI base class 03h, display controller: VGA and 3D
 NATIVE = ("nouveau", "nova_core", "nvidiafb")
 HANDED_ON = ("vfio-pci", "pci-stub")  # for virtual machines
 
@@ -37,11 +37,20 @@ def bound_elsewhere(roots: Roots) -> list[BoundGpu]:
         for name in procfs.list_directory(directory):
             bus_id = procfs.canonical_bus_id(name)
             path = f"{roots.sys}/bus/pci/devices/{name}"
-            if not bus_id or _text(f"{path}/vendor") != NVIDIA:
-                continue
-            if _text(f"{path}/class").startswith(DISPLAY):
+            if bus_id and _is_gpu(path):
                 gpus.append(BoundGpu(bus_id, driver, path))
     return sorted(gpus, key=lambda gpu: procfs.bus_key(gpu.bus_id))
+
+
+def count(roots: Roots) -> int:
+    """Return the number of NVIDIA GPUs on the PCI bus, whatever their driver."""
+    devices = f"{roots.sys}/bus/pci/devices"
+    return sum(_is_gpu(f"{devices}/{name}") for name in procfs.list_directory(devices))
+
+
+def _is_gpu(path: str) -> bool:
+    is_nvidia = _text(f"{path}/vendor") == NVIDIA
+    return is_nvidia and _text(f"{path}/class").startswith(DISPLAY)
 
 
 def _text(path: str) -> str:

@@ -33,7 +33,7 @@ def nothing(value: Json) -> None:
         MalformedMessageError: the value is not null.
     """
     if value is not None:
-        raise MalformedMessageError("an answer has a value that nobody asked for")
+        raise MalformedMessageError("an answer has an unexpected value")
 
 
 def report(value: Json) -> NvmlReport:

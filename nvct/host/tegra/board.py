@@ -13,9 +13,9 @@ import re
 from dataclasses import replace
 from typing import NamedTuple
 
-from nvct.errors import HostError, NvmlError, UsageError
+from nvct.errors import HostError, NvmlError
 from nvct.host import flags, procfs
-from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.discovery_options import DiscoveryOptions, check_absolute
 from nvct.host.driver import libraries
 from nvct.host.driver.tree import Tree
 from nvct.host.gpu import nodes
@@ -112,9 +112,7 @@ def _files(
     board: _Board, entries: Sequence[Entry]
 ) -> tuple[list[DriverFile], tuple[Link, ...], str | None]:
     """Return the files, the links to directories, and the host path of NVML's library."""
-    for path in board.options.search_paths:
-        if not path.startswith("/"):
-            raise UsageError(f"the search path {path!r} is not absolute", hint="start it with a /")
+    check_absolute(board.options.search_paths)
     with Tree(board.roots.driver_root) as tree:
         mounts = Mounts(tree, board.roots, board.findings)
         for entry in entries:
@@ -206,21 +204,21 @@ def _devices(
         return (NamedDevice(name="0", nodes=_sorted(listed.values())),)
     integrated, discrete = gpus
     by_path_mounted = any(file.container_path == BY_PATH for file in files)
-    discrete_nodes = _discrete_nodes(board, discrete, with_by_path=not by_path_mounted)
+    own_nodes = _discrete_nodes(board, discrete, with_by_path=not by_path_mounted)
     shared = [node for path, node in listed.items() if not REGULAR_NODE.fullmatch(path)]
     devices = [
         NamedDevice(
             name="0",
             uuid=integrated.uuid,
             nodes=_integrated_nodes(
-                board, listed, discrete.minor, {node.path for node in discrete_nodes}
+                board, listed, discrete.minor, {node.path for node in own_nodes}
             ),
         )
     ]
-    if discrete_nodes:
+    if own_nodes:
         control = nodes.control_nodes(board.roots, board.options.stat_node, board.findings)
         all_nodes = [
-            *discrete_nodes,
+            *own_nodes,
             *control,
             *(n for n in shared if n.path not in CONTROL_NODES),
         ]

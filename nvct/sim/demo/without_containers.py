@@ -112,7 +112,7 @@ def settings(node: tree.Node, work: Path, runtime: str, hook: Path) -> workspace
 def _inside(work: Path, reasons: Sequence[str]) -> int:
     """Run in a process whose environment is that of the simulated node."""
     out = show.console()
-    inventory = live_host.look(load.load(str(work / "config.toml"), required=True))
+    inventory = live_host.discover(load.load(str(work / "config.toml"), required=True))
     show.banner_without(out, inventory.driver_version, reasons)
     show.node(out, inventory)
     show.heading(out, "2", "Its CDI specification")

@@ -33,24 +33,24 @@ def test_what_makes_no_key_is_refused(plugin: str, device: str) -> None:
         cdi_annotations.key(plugin, device)
 
 
-def test_what_is_written_is_read_again() -> None:
-    wanted: dict[str, str] = {"unrelated": "x"}
-    cdi_annotations.update(wanted, "b", "0", ["vendor.com/device=1", "vendor.com/device=2"])
-    cdi_annotations.update(wanted, "a", "0", ["vendor.com/device=2"])
+def test_a_written_request_is_read_back() -> None:
+    container: dict[str, str] = {"unrelated": "x"}
+    cdi_annotations.update(container, "b", "0", ["vendor.com/device=1", "vendor.com/device=2"])
+    cdi_annotations.update(container, "a", "0", ["vendor.com/device=2"])
 
-    assert cdi_annotations.parse(wanted) == (
+    assert cdi_annotations.parse(container) == (
         ["cdi.k8s.io/a_0", "cdi.k8s.io/b_0"],
         ["vendor.com/device=2", "vendor.com/device=1"],
     )
 
 
 def test_a_key_is_not_taken_from_another_request() -> None:
-    wanted = {"cdi.k8s.io/a_0": "vendor.com/device=1"}
+    container = {"cdi.k8s.io/a_0": "vendor.com/device=1"}
 
-    with pytest.raises(RequestError, match="already there"):
-        cdi_annotations.update(wanted, "a", "0", ["vendor.com/device=2"])
+    with pytest.raises(RequestError, match="exists already"):
+        cdi_annotations.update(container, "a", "0", ["vendor.com/device=2"])
 
-    assert wanted == {"cdi.k8s.io/a_0": "vendor.com/device=1"}
+    assert container == {"cdi.k8s.io/a_0": "vendor.com/device=1"}
 
 
 @pytest.mark.parametrize("value", ["", "0", "vendor.com/device=1,", "vendor.com/device=1, b/c=d"])

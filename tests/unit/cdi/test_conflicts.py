@@ -32,7 +32,7 @@ def scan(base: Path) -> Registry:
 
 
 def texts(base: Path) -> list[str]:
-    return [one.text for one in conflicts.overlaps(scan(base))]
+    return [entry.text for entry in conflicts.overlaps(scan(base))]
 
 
 def test_a_file_counts_with_the_devices_that_are_taken_from_it(tmp_path: Path) -> None:
@@ -40,32 +40,32 @@ def test_a_file_counts_with_the_devices_that_are_taken_from_it(tmp_path: Path) -
     put(tmp_path, "high/b.json", "y")
     put(tmp_path, "high/c.json", "y", kind="b.com/dev")
 
-    found = conflicts.in_force(scan(tmp_path))
+    effective = conflicts.in_force(scan(tmp_path))
 
-    names = [[one.name(device) for device in one.devices] for one in found]
+    names = [[entry.name(device) for device in entry.devices] for entry in effective]
     assert names == [["a.com/dev=x"], ["a.com/dev=y"], ["b.com/dev=y"]]
-    assert [one.kind for one in found] == ["a.com/dev", "a.com/dev", "b.com/dev"]
+    assert [entry.kind for entry in effective] == ["a.com/dev", "a.com/dev", "b.com/dev"]
 
 
 def test_the_common_edits_are_for_no_device(tmp_path: Path) -> None:
     put(tmp_path, "low/a.json", "x")
 
-    (one,) = conflicts.in_force(scan(tmp_path))
+    (entry,) = conflicts.in_force(scan(tmp_path))
 
-    assert list(one.edits()) == [({}, ()), ({"env": ["A=b"]}, ("a.com/dev=x",))]
+    assert list(entry.edits()) == [({}, ()), ({"env": ["A=b"]}, ("a.com/dev=x",))]
 
 
-def test_a_shadow_is_told_once_for_two_files(tmp_path: Path) -> None:
+def test_a_shadow_is_reported_once_for_two_files(tmp_path: Path) -> None:
     low = put(tmp_path, "low/a.json", "p", "q", "r", "s", "t")
     high = put(tmp_path, "high/b.json", "p", "q", "r", "s")
 
-    (one,) = conflicts.overlaps(scan(tmp_path))
+    (entry,) = conflicts.overlaps(scan(tmp_path))
 
-    assert one.text == (
+    assert entry.text == (
         f"{low}: a.com/dev=p and 3 other devices are taken from {high}, whose folder has a higher "
         "priority"
     )
-    assert (one.kind, one.path, len(one.devices)) == ("shadowed", high, 4)
+    assert (entry.kind, entry.path, len(entry.devices)) == ("shadowed", high, 4)
 
 
 def test_of_three_folders_the_last_one_is_named(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_of_three_folders_the_last_one_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_a_conflict_is_told_once_and_its_devices_count_nowhere(tmp_path: Path) -> None:
+def test_a_conflict_is_reported_once_and_its_devices_count_nowhere(tmp_path: Path) -> None:
     first = put(tmp_path, "low/a.json", "x", "y")
     second = put(tmp_path, "low/b.json", "y", "x")
 
@@ -115,8 +115,8 @@ def test_files_and_folders_that_cannot_be_read_come_first(tmp_path: Path) -> Non
     (tmp_path / "low/z.yaml").write_text("")
     (tmp_path / "mid").write_text("no folder")
 
-    found = conflicts.overlaps(scan(tmp_path))
+    drifts = conflicts.overlaps(scan(tmp_path))
 
-    assert [one.kind for one in found] == ["unreadable", "unreadable"]
-    assert found[0].text == f"{tmp_path}/low/z.yaml: is empty"
-    assert found[1].source == f"{tmp_path}/mid"
+    assert [entry.kind for entry in drifts] == ["unreadable", "unreadable"]
+    assert drifts[0].text == f"{tmp_path}/low/z.yaml: is empty"
+    assert drifts[1].source == f"{tmp_path}/mid"

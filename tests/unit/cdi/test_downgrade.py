@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 def spec(**more: Any) -> Spec:
-    made: Any = {
+    document: Any = {
         "cdiVersion": "1.1.0",
         "kind": "acme.com/chip",
         "devices": [{"name": "x", "containerEdits": {"env": ["A=b"]}}],
         "containerEdits": {"env": ["C=d"]},
         **more,
     }
-    made["cdiVersion"] = versions.minimum_version(made)
-    return made  # type: ignore[no-any-return]
+    document["cdiVersion"] = versions.minimum_version(document)
+    return document  # type: ignore[no-any-return]
 
 
 def device(name: str = "x", **edits: Any) -> dict[str, Any]:
@@ -65,16 +65,16 @@ CASES: list[tuple[dict[str, Any], str, str, list[str]]] = [
 
 
 @pytest.mark.parametrize(("more", "maximum", "needed", "lost"), CASES)
-def test_what_is_not_necessary_is_left_out_and_each_loss_is_told(
+def test_what_is_not_necessary_is_left_out_and_each_loss_is_reported(
     more: dict[str, Any], maximum: str, needed: str, lost: list[str]
 ) -> None:
-    given = spec(**more)
-    before = copy.deepcopy(given)
+    document = spec(**more)
+    before = copy.deepcopy(document)
 
-    lowered, told = downgrade.lower(given, maximum)
+    lowered, losses = downgrade.lower(document, maximum)
 
-    assert given == before
-    assert told == lost
+    assert document == before
+    assert losses == lost
     assert lowered["cdiVersion"] == versions.minimum_version(lowered) == needed
     assert not versions.is_older(maximum, needed)
     assert validate(lowered, source="x")
@@ -82,12 +82,12 @@ def test_what_is_not_necessary_is_left_out_and_each_loss_is_told(
 
 
 def test_only_what_is_too_new_is_left_out() -> None:
-    given = spec(annotations={"a": "b"}, containerEdits={"additionalGids": [1], "env": ["C=d"]})
+    document = spec(annotations={"a": "b"}, containerEdits={"additionalGids": [1], "env": ["C=d"]})
 
-    lowered, _lost = downgrade.lower(given, "0.6.0")
+    lowered, _lost = downgrade.lower(document, "0.6.0")
 
     assert lowered == {
-        **given, "cdiVersion": "0.6.0", "containerEdits": {"env": ["C=d"]},
+        **document, "cdiVersion": "0.6.0", "containerEdits": {"env": ["C=d"]},
     }  # fmt: skip
 
 
@@ -136,11 +136,11 @@ def test_what_cannot_be_left_out_is_an_error_that_names_it(
 def test_a_device_that_would_be_empty_is_an_error() -> None:
     only_gids = {"name": "x", "containerEdits": {"additionalGids": [44]}}
 
-    with pytest.raises(CdiSpecError, match="device x has nothing left"):
+    with pytest.raises(CdiSpecError, match="device x has no edits left"):
         downgrade.lower(spec(devices=[only_gids]), "0.5.0")
 
 
 @pytest.mark.parametrize("version", ["", "0.2.0", "0.5", "9.0.0", "new"])
 def test_a_maximum_that_is_no_version_is_a_usage_error(version: str) -> None:
-    with pytest.raises(UsageError, match="is none that specs are written in"):
+    with pytest.raises(UsageError, match="is unknown, or too old for any engine"):
         downgrade.lower(spec(), version)

@@ -27,8 +27,8 @@ def compiled(document: dict[str, Any]) -> Edit:
 
 
 def node(**fields: object) -> OciNode:
-    (found,) = compiled({"deviceNodes": [fields]})["nodes"]
-    return found
+    (oci_node,) = compiled({"deviceNodes": [fields]})["nodes"]
+    return oci_node
 
 
 def test_without_edits_there_is_nothing() -> None:
@@ -62,11 +62,11 @@ def test_the_path_inside_is_the_one_on_the_host_if_no_other_is_given() -> None:
 
 
 def test_what_the_spec_gives_is_taken() -> None:
-    found = node(
+    oci_node = node(
         path="/dev/null", major=1, minor=3, fileMode=0o600, permissions="r", uid=0, gid=44
     )
 
-    assert found["node"] == {
+    assert oci_node["node"] == {
         "path": "/dev/null",
         "type": "c",
         "major": 1,
@@ -75,8 +75,8 @@ def test_what_the_spec_gives_is_taken() -> None:
         "uid": 0,
         "gid": 44,
     }
-    assert found["rule"] == {"allow": True, "type": "c", "major": 1, "minor": 3, "access": "r"}
-    assert found["own"]
+    assert oci_node["rule"] == {"allow": True, "type": "c", "major": 1, "minor": 3, "access": "r"}
+    assert oci_node["own"]
 
 
 @pytest.mark.parametrize(
@@ -88,13 +88,15 @@ def test_what_the_spec_gives_is_taken() -> None:
         ({"uid": 1, "gid": 2}, (True, True, True)),
     ],
 )
-def test_an_owner_that_the_spec_gives_is_told_apart(
+def test_an_owner_that_the_spec_gives_is_marked(
     given: dict[str, int], expected: tuple[bool, bool, bool]
 ) -> None:
-    found = node(path="/dev/null", **given)
+    oci_node = node(path="/dev/null", **given)
 
-    assert (found["own"], found["uid_given"], found["gid_given"]) == expected
-    assert {key: found["node"][key] for key in ("uid", "gid") if key in found["node"]} == given
+    assert (oci_node["own"], oci_node["uid_given"], oci_node["gid_given"]) == expected
+    assert {
+        key: oci_node["node"][key] for key in ("uid", "gid") if key in oci_node["node"]
+    } == given
 
 
 def test_a_missing_node_is_named() -> None:
@@ -113,11 +115,11 @@ def test_a_major_number_alone_does_not_excuse_a_missing_node() -> None:
 
 
 def test_a_complete_node_may_be_missing() -> None:
-    found = node(path="/dev/nvidia77", type="c", major=195, minor=77)
+    oci_node = node(path="/dev/nvidia77", type="c", major=195, minor=77)
 
-    assert found["node"] == {"path": "/dev/nvidia77", "type": "c", "major": 195, "minor": 77}
-    assert found["rdev"] is None
-    assert found["rule"] == {
+    assert oci_node["node"] == {"path": "/dev/nvidia77", "type": "c", "major": 195, "minor": 77}
+    assert oci_node["rdev"] is None
+    assert oci_node["rule"] == {
         "allow": True, "type": "c", "major": 195, "minor": 77, "access": "rwm",
     }  # fmt: skip
 
@@ -128,11 +130,11 @@ def test_a_type_without_a_number_is_not_complete() -> None:
 
 
 def test_a_complete_node_takes_only_the_mode_from_the_host() -> None:
-    found = node(path="/dev/null", type="c", major=1, minor=5)
+    oci_node = node(path="/dev/null", type="c", major=1, minor=5)
 
-    assert found["node"]["minor"] == 5
-    assert found["node"]["fileMode"] == NULL_MODE
-    assert found["rdev"] == os.makedev(1, 3)
+    assert oci_node["node"]["minor"] == 5
+    assert oci_node["node"]["fileMode"] == NULL_MODE
+    assert oci_node["rdev"] == os.makedev(1, 3)
 
 
 def test_a_complete_node_takes_no_mode_from_something_else(tmp_path: Path) -> None:
@@ -176,19 +178,19 @@ def test_a_fifo_has_no_numbers_and_no_rule(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo, 0o600)
 
-    for found in (node(path="/run/f", hostPath=str(fifo)), node(path="/run/f", type="p")):
-        assert found["node"]["type"] == "p"
-        assert "major" not in found["node"]
-        assert found["rule"] is None
-        assert found["rdev"] is None
+    for oci_node in (node(path="/run/f", hostPath=str(fifo)), node(path="/run/f", type="p")):
+        assert oci_node["node"]["type"] == "p"
+        assert "major" not in oci_node["node"]
+        assert oci_node["rule"] is None
+        assert oci_node["rdev"] is None
 
 
 def test_an_unbuffered_device_is_a_character_device_without_a_rule() -> None:
-    found = node(path="/dev/null", type="u")
+    oci_node = node(path="/dev/null", type="u")
 
-    assert found["node"]["type"] == "u"
-    assert (found["node"]["major"], found["node"]["minor"]) == (1, 3)
-    assert found["rule"] is None
+    assert oci_node["node"]["type"] == "u"
+    assert (oci_node["node"]["major"], oci_node["node"]["minor"]) == (1, 3)
+    assert oci_node["rule"] is None
 
 
 def test_no_access_is_no_rule() -> None:
@@ -235,12 +237,12 @@ def test_groups_interfaces_env_and_rdt() -> None:
         "intelRdt": {"closID": "x", "enableMonitoring": True},
     }
 
-    found = compiled(document)
+    edits = compiled(document)
 
-    assert found["env"] == ["A=1", "B="]
-    assert found["gids"] == [44, 105]
-    assert found["net"] == {"enp1s0": {"name": "eth1"}}
-    assert found["rdt"] == {"closID": "x", "enableMonitoring": True}
+    assert edits["env"] == ["A=1", "B="]
+    assert edits["gids"] == [44, 105]
+    assert edits["net"] == {"enp1s0": {"name": "eth1"}}
+    assert edits["rdt"] == {"closID": "x", "enableMonitoring": True}
 
 
 def test_the_spec_is_left_as_it_is() -> None:
@@ -252,9 +254,9 @@ def test_the_spec_is_left_as_it_is() -> None:
     }
     before = copy.deepcopy(document)
 
-    found = compiled(document)
-    found["env"].append("B=2")
-    found["mounts"][0]["options"].append("rw")
-    found["hooks"]["prestart"][0]["args"].append("x")
+    edits = compiled(document)
+    edits["env"].append("B=2")
+    edits["mounts"][0]["options"].append("rw")
+    edits["hooks"]["prestart"][0]["args"].append("x")
 
     assert document == before

@@ -96,7 +96,7 @@ def test_an_engine_that_cannot_be_is_a_usage_error(word: str, message: str) -> N
         ("docker=26.0", "Docker 26.0 will refuse it: 0.7.0 because of additionalGids"),
         ("docker=26.1", ""),
         ("podman=4.3.1", "Podman 4.3.1 will refuse it: 0.7.0 because of additionalGids"),
-        ("docker=20.10.24", "Docker 20.10.24 cannot use it: it knows no CDI"),
+        ("docker=20.10.24", "Docker 20.10.24 cannot use it: it does not support CDI"),
     ],
 )
 def test_one_release_refuses_a_spec_or_not(word: str, sentence: str) -> None:
@@ -119,34 +119,35 @@ def test_a_spec_that_all_read_has_no_sentence() -> None:
 
 
 def test_a_version_that_is_higher_than_needed_is_named_with_the_one_that_is() -> None:
-    found = engines.refusal(spec("1.0.0"), "docker", "27.0")
+    sentences = engines.refusal(spec("1.0.0"), "docker", "27.0")
 
-    assert found == (
+    assert sentences == (
         "Docker 27.0 will refuse it: it says 1.0.0, though it needs no more than 0.5.0"
     )
 
 
 def test_what_a_later_library_dropped_is_refused_from_there_on() -> None:
-    found = engines.refusals(spec("0.7.0", intelRdt={"closID": "a", "enableCMT": True}))
+    sentences = engines.refusals(spec("0.7.0", intelRdt={"closID": "a", "enableCMT": True}))
 
     assert (
-        "Docker from 29.2.0 on will refuse it: CDI 1.1.0 has no enableCMT and enableMBM" in found
+        "Docker from 29.2.0 on will refuse it: CDI 1.1.0 has no enableCMT and enableMBM"
+        in sentences
     )
-    assert "Podman before 5.1.0 will refuse it: 0.7.0 because of intelRdt" in found
+    assert "Podman before 5.1.0 will refuse it: 0.7.0 because of intelRdt" in sentences
 
 
 def test_what_no_release_knows_yet_is_refused_by_all() -> None:
     nodes = [{"path": "/dev/x", "permissions": "none"}]
 
-    found = engines.refusals(spec("0.3.0", name="x", deviceNodes=nodes))
+    sentences = engines.refusals(spec("0.3.0", name="x", deviceNodes=nodes))
 
-    assert [text.partition(" will")[0] for text in found] == [
+    assert [text.partition(" will")[0] for text in sentences] == [
         f"{name} in every release" for name, _rows in engines.ENGINES.values()
     ]
 
 
 def test_a_range_goes_to_the_end_where_the_newest_release_refuses_too() -> None:
     device = {"hostInterfaceName": "a", "name": "b"}
-    found = engines.refusals(spec("1.1.0", netDevices=[device]))
+    sentences = engines.refusals(spec("1.1.0", netDevices=[device]))
 
-    assert "Docker before 29.2.0 will refuse it: 1.1.0 because of netDevices" in found
+    assert "Docker before 29.2.0 will refuse it: 1.1.0 because of netDevices" in sentences

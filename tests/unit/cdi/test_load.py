@@ -64,7 +64,7 @@ def test_a_name_that_yaml_would_change_is_refused(written: str) -> None:
         named(written)
 
     assert line("nvct", caught.value) == (
-        f"nvct: file: devices[0].name is {written}, which YAML takes for something else than a "
+        f"nvct: file: devices[0].name is {written}, which YAML does not read as a "
         f'string; put it in quotes: "{written}" [bad-cdi-spec]'
     )
 
@@ -121,11 +121,11 @@ def test_an_annotation_named_as_a_number_field_stays_a_string() -> None:
 
 
 def test_nulls_and_empty_values_are_absent() -> None:
-    found = device(
+    spec_device = device(
         "{name: a, annotations: ~, containerEdits: {env: [A=1], mounts: , hooks: null}}"
     )
 
-    assert found == {"name": "a", "containerEdits": {"env": ["A=1"]}}
+    assert spec_device == {"name": "a", "containerEdits": {"env": ["A=1"]}}
 
 
 def test_a_merge_takes_what_is_not_there() -> None:
@@ -169,13 +169,13 @@ def test_json_is_read_under_any_name_and_yaml_too(tmp_path: Path) -> None:
         (b"null", "file is empty"),
         (b"\xff\xfe", "file is not UTF-8 at byte 0"),
         (b"a: \x01", "file is no YAML: unacceptable character #x0001"),
-        (b"a: 1\na: 2\n", "file is no YAML in line 2: the key 'a' is there twice"),
-        (b"? [a]\n: b\n", "file is no YAML in line 1: a key that is no word"),
+        (b"a: 1\na: 2\n", "file is no YAML in line 2: duplicate key 'a'"),
+        (b"? [a]\n: b\n", "file is no YAML in line 1: a key that is not a scalar"),
         (b"<<: a\n", "file is no YAML in line 1: << merges a table"),
         (b"a: &a [*a]\n", "file is no YAML in line 1: found unconstructable recursive node"),
         (b"a: *b\n", "file is no YAML in line 1: found undefined alias"),
         (b"a: !!int 1\n", "file is no YAML in line 1: a CDI spec has no tag"),
-        (b'{"a": 1, "b": {"c": 1, "c": 2}}', "file has the key 'c' twice in one object"),
+        (b'{"a": 1, "b": {"c": 1, "c": 2}}', "file has the duplicate key 'c' in one object"),
         (b'{"a": 1,', "file is no JSON: "),
         (b'{"a": ' + b"9" * 5000 + b"}", "file "),
         (b'{"a":' * 100_000, "file is nested too deeply"),
@@ -185,10 +185,10 @@ def test_json_is_read_under_any_name_and_yaml_too(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_neither_json_nor_yaml_is_refused(data: bytes, message: str) -> None:
-    found = refusal(data)
+    sentences = refusal(data)
 
-    assert found.startswith(message)
-    assert len(found) < 200
+    assert sentences.startswith(message)
+    assert len(sentences) < 200
 
 
 def test_few_bytes_do_not_become_many_values() -> None:

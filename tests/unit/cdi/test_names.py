@@ -46,7 +46,7 @@ def test_anything_else_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["v/class=0", "vendor/c=0"])
 def test_a_vendor_or_class_of_one_letter_is_refused_because_engines_crash(name: str) -> None:
-    with pytest.raises(RequestError, match="of one letter, which crashes Docker 28"):
+    with pytest.raises(RequestError, match="only one letter, which crashes Docker 28"):
         names.parse(name)
 
 

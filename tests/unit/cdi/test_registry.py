@@ -27,8 +27,8 @@ def write(path: Path, *names: str, kind: str = "vendor.com/device", version: str
     return str(path)
 
 
-def sources(found: registry.Registry) -> dict[str, str]:
-    return {name: Path(file.path).name for name, (file, _) in found.devices.items()}
+def sources(scanned: registry.Registry) -> dict[str, str]:
+    return {name: Path(file.path).name for name, (file, _) in scanned.devices.items()}
 
 
 @pytest.fixture
@@ -50,21 +50,21 @@ def test_devices_of_all_folders_are_found(low: Path, high: Path) -> None:
     write(high / "b.yaml", "three")
     write(high / "c.yml", "0", kind="other.com/device")
 
-    found = scan(low, high)
+    scanned = scan(low, high)
 
-    assert sources(found) == {
+    assert sources(scanned) == {
         "vendor.com/device=one": "a.json",
         "vendor.com/device=two": "a.json",
         "vendor.com/device=three": "b.yaml",
         "other.com/device=0": "c.yml",
     }
-    assert [(Path(s.path).name, s.priority) for s in found.specs] == [
+    assert [(Path(s.path).name, s.priority) for s in scanned.specs] == [
         ("a.json", 0),
         ("b.yaml", 1),
         ("c.yml", 1),
     ]
-    assert found.errors == {}
-    assert found.conflicts == {}
+    assert scanned.errors == {}
+    assert scanned.conflicts == {}
 
 
 def test_the_later_folder_wins(low: Path, high: Path) -> None:
@@ -79,10 +79,10 @@ def test_two_files_of_one_folder_conflict(low: Path) -> None:
     write(low / "a.json", "one", "two")
     write(low / "b.json", "one")
 
-    found = scan(low)
+    scanned = scan(low)
 
-    assert sources(found) == {"vendor.com/device=two": "a.json"}
-    assert found.conflicts == {
+    assert sources(scanned) == {"vendor.com/device=two": "a.json"}
+    assert scanned.conflicts == {
         "vendor.com/device=one": [str(low / "a.json"), str(low / "b.json")],
     }
 
@@ -92,10 +92,10 @@ def test_a_conflict_below_does_not_hide_a_valid_device_above(low: Path, high: Pa
     write(low / "b.json", "one")
     write(high / "c.json", "one")
 
-    found = scan(low, high)
+    scanned = scan(low, high)
 
-    assert sources(found) == {"vendor.com/device=one": "c.json"}
-    assert found.conflicts == {}
+    assert sources(scanned) == {"vendor.com/device=one": "c.json"}
+    assert scanned.conflicts == {}
 
 
 def test_a_conflict_above_is_not_resolved_from_below(low: Path, high: Path) -> None:
@@ -103,10 +103,10 @@ def test_a_conflict_above_is_not_resolved_from_below(low: Path, high: Path) -> N
     write(high / "b.json", "one")
     write(high / "c.json", "one")
 
-    found = scan(low, high)
+    scanned = scan(low, high)
 
-    assert found.devices == {}
-    assert list(found.conflicts) == ["vendor.com/device=one"]
+    assert scanned.devices == {}
+    assert list(scanned.conflicts) == ["vendor.com/device=one"]
 
 
 def test_one_bad_file_costs_only_itself(low: Path) -> None:
@@ -116,43 +116,43 @@ def test_one_bad_file_costs_only_itself(low: Path) -> None:
     os.mkfifo(low / "fifo.yaml")
     (low / "dangling.yaml").symlink_to("nowhere")
 
-    found = scan(low)
+    scanned = scan(low)
 
-    assert sources(found) == {"vendor.com/device=one": "good.json"}
-    bad = {Path(path).name: error for path, error in found.errors.items()}
+    assert sources(scanned) == {"vendor.com/device=one": "good.json"}
+    bad = {Path(path).name: error for path, error in scanned.errors.items()}
     assert sorted(bad) == ["bad.json", "dangling.yaml", "fifo.yaml", "old.json"]
     assert all(isinstance(error, CdiSpecError) for error in bad.values())
     assert bad["fifo.yaml"].message == f"{low}/fifo.yaml is no regular file"
-    assert all(path in error.message for path, error in found.errors.items())
+    assert all(path in error.message for path, error in scanned.errors.items())
 
 
 def test_an_unreadable_folder_costs_only_itself(low: Path, high: Path) -> None:
     low.write_text("a file")
     write(high / "a.json", "one")
 
-    found = scan(low, high)
+    scanned = scan(low, high)
 
-    assert sources(found) == {"vendor.com/device=one": "a.json"}
-    assert list(found.errors) == [str(low)]
-    assert isinstance(found.errors[str(low)], HostError)
+    assert sources(scanned) == {"vendor.com/device=one": "a.json"}
+    assert list(scanned.errors) == [str(low)]
+    assert isinstance(scanned.errors[str(low)], HostError)
 
 
 def test_a_loop_of_links_costs_only_itself(low: Path) -> None:
     good = write(low / "good.json", "one")
     (low / "loop.yaml").symlink_to("loop.yaml")
 
-    found = scan(low)
+    scanned = scan(low)
 
-    assert sources(found) == {"vendor.com/device=one": "good.json"}
-    assert found.inputs == [str(low), good, str(low / "loop.yaml")]
-    assert list(found.errors) == [str(low / "loop.yaml")]
+    assert sources(scanned) == {"vendor.com/device=one": "good.json"}
+    assert scanned.inputs == [str(low), good, str(low / "loop.yaml")]
+    assert list(scanned.errors) == [str(low / "loop.yaml")]
 
 
 def test_a_folder_that_is_not_there_is_no_error(low: Path) -> None:
-    found = scan(low)
+    scanned = scan(low)
 
-    assert found.errors == {}
-    assert found.inputs == [str(low)]
+    assert scanned.errors == {}
+    assert scanned.inputs == [str(low)]
 
 
 def test_only_spec_files_right_in_the_folder_are_read(low: Path) -> None:
@@ -164,13 +164,13 @@ def test_only_spec_files_right_in_the_folder_are_read(low: Path) -> None:
     write(low / ".nvct-1f", "six")
     (low / "link.yaml").symlink_to("below/b.json")
 
-    found = scan(low)
+    scanned = scan(low)
 
-    assert sources(found) == {
+    assert sources(scanned) == {
         "vendor.com/device=one": "a.json",
         "vendor.com/device=two": "link.yaml",
     }
-    assert found.errors == {}
+    assert scanned.errors == {}
 
 
 def test_inputs_are_all_that_was_looked_at(low: Path, high: Path) -> None:
@@ -190,10 +190,10 @@ def test_inputs_are_all_that_was_looked_at(low: Path, high: Path) -> None:
 def test_a_folder_named_twice_does_not_conflict_with_itself(low: Path) -> None:
     write(low / "a.json", "one")
 
-    found = scan(low, low)
+    scanned = scan(low, low)
 
-    assert sources(found) == {"vendor.com/device=one": "a.json"}
-    assert found.conflicts == {}
+    assert sources(scanned) == {"vendor.com/device=one": "a.json"}
+    assert scanned.conflicts == {}
 
 
 def test_a_device_is_looked_up_by_name(low: Path) -> None:
@@ -208,14 +208,14 @@ def test_a_device_is_looked_up_by_name(low: Path) -> None:
 def test_a_lookup_says_why_it_fails(low: Path) -> None:
     write(low / "a.json", "one")
     write(low / "b.json", "one")
-    found = scan(low)
+    scanned = scan(low)
 
     with pytest.raises(CdiConflictError) as conflict:
-        found.device("vendor.com/device=one")
+        scanned.device("vendor.com/device=one")
     with pytest.raises(UnknownDeviceError) as unknown:
-        found.device("vendor.com/device=two")
+        scanned.device("vendor.com/device=two")
     with pytest.raises(RequestError):
-        found.device("two")
+        scanned.device("two")
 
     assert conflict.value.message == (
         f"vendor.com/device=one is defined by {low}/a.json and {low}/b.json"

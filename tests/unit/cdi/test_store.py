@@ -96,11 +96,11 @@ def test_the_version_is_the_lowest_that_will_do() -> None:
 
 
 def test_the_spec_is_left_as_it_is() -> None:
-    given = spec()
+    document = spec()
 
-    store.dumps(given)
+    store.dumps(document)
 
-    assert given == DOCUMENT
+    assert document == DOCUMENT
 
 
 @pytest.mark.parametrize(
@@ -114,9 +114,9 @@ def test_the_spec_is_left_as_it_is() -> None:
 def test_a_string_is_a_string_for_every_reader(text: str) -> None:
     args = ["hook", text]
     hook = {"hookName": "prestart", "path": "/h", "args": args}
-    given = spec(devices=[{"name": "a", "containerEdits": {"hooks": [hook]}}])
+    document = spec(devices=[{"name": "a", "containerEdits": {"hooks": [hook]}}])
 
-    written = store.dumps(given)
+    written = store.dumps(document)
 
     again = load.loads(written, source="again")
     assert again["devices"][0]["containerEdits"]["hooks"][0]["args"] == args
@@ -126,19 +126,19 @@ def test_a_string_is_a_string_for_every_reader(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["1e3", "y", "n", "0o7", "0x1f", "1_0", "1:30", "007", "08"])
 def test_what_go_yaml_takes_for_something_else_is_quoted(text: str) -> None:
-    given = spec(devices=[{"name": text, "containerEdits": {"env": ["A=1"]}}])
+    document = spec(devices=[{"name": text, "containerEdits": {"env": ["A=1"]}}])
 
-    assert f'- name: "{text}"\n' in store.dumps(given).decode()
+    assert f'- name: "{text}"\n' in store.dumps(document).decode()
 
 
 def test_equal_edits_are_written_out_each_time() -> None:
     edits = {"env": ["A=1"]}
-    given = spec(
+    document = spec(
         devices=[{"name": "a", "containerEdits": edits}, {"name": "b", "containerEdits": edits}]
     )
 
-    assert "&" not in store.dumps(given).decode()
-    assert store.dumps(given).count(b"A=1") == 2
+    assert "&" not in store.dumps(document).decode()
+    assert store.dumps(document).count(b"A=1") == 2
 
 
 def test_an_unknown_format_is_refused() -> None:

@@ -80,7 +80,7 @@ def test_one_member_in_two_spellings_is_refused() -> None:
         ("text", "file is 'text', not a table"),
         ({}, "file has no cdiVersion"),
         ({**SPEC, "cdiVersion": 1}, "file: cdiVersion is 1, not a string"),
-        ({**SPEC, "cdiVersion": "1.2"}, "file: cdiVersion '1.2' is none that is known"),
+        ({**SPEC, "cdiVersion": "1.2"}, "file: cdiVersion '1.2' is unknown"),
         ({**SPEC, "kind": None}, "file has no kind"),
         ({**SPEC, "kind": "a"}, "file: kind: 'a' is no CDI kind"),
         ({**SPEC, "devices": {}}, "file: devices is {}, not a list"),
@@ -107,7 +107,7 @@ def test_what_is_no_spec_is_refused(document: object, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("edits", "place"),
+    ("edits", "position"),
     [
         ({}, " has no container edits"),
         ({"env": [], "mounts": [], "additionalGids": []}, " has no container edits"),
@@ -155,7 +155,7 @@ def test_what_is_no_spec_is_refused(document: object, message: str) -> None:
                     {"hostInterfaceName": "e", "name": "b"},
                 ]
             },
-            ".containerEdits.netDevices[1].hostInterfaceName is 'e', which is there already",
+            ".containerEdits.netDevices[1].hostInterfaceName is 'e', a duplicate",
         ),
         ({"intelRdt": {"enableCMT": 1}}, ".containerEdits.intelRdt.enableCMT is 1, not true or false"),
         ({"intelRdt": {"closID": ".."}}, ".containerEdits.intelRdt.closID '..' is no name of a directory"),
@@ -164,8 +164,8 @@ def test_what_is_no_spec_is_refused(document: object, message: str) -> None:
         ({"env": [["A=1"]]}, ".containerEdits.env[0] is ['A=1'], not a string"),
     ],
 )  # fmt: skip
-def test_edits_that_engines_refuse(edits: dict[str, Any], place: str) -> None:
-    assert refusal(with_edits(edits)) == f"file: devices[0]{place}"
+def test_edits_that_engines_refuse(edits: dict[str, Any], position: str) -> None:
+    assert refusal(with_edits(edits)) == f"file: devices[0]{position}"
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,6 @@ def test_versions_are_known_in_their_order() -> None:
 
 
 def test_the_table_of_needs_is_latest_first_and_of_known_versions() -> None:
-    places = [versions.KNOWN.index(version) for version, _, _ in versions.NEEDS]
+    indices = [versions.KNOWN.index(version) for version, _, _ in versions.NEEDS]
 
-    assert places == sorted(places, reverse=True)
+    assert indices == sorted(indices, reverse=True)

@@ -61,7 +61,7 @@ def test_the_default_is_a_table_with_reasons(lab: Lab) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_a_terminal_is_as_wide_as_the_table(lab: Lab, width: int) -> None:
-    found = live_host.look(load.load(str(lab.config_toml), required=True))
+    found = live_host.discover(load.load(str(lab.config_toml), required=True))
     folded = listing.as_table(found, width=width)
 
     assert max(map(len, folded.splitlines())) <= width

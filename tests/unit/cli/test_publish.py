@@ -127,5 +127,5 @@ def test_a_file_of_somebody_else_stays(
     output.write_text(text, encoding="utf-8")
     result = publish(lab, output, *args)
     assert isinstance(result.exception, HostError)
-    assert "it stays" in str(result.exception)
+    assert "is not replaced" in str(result.exception)
     assert output.read_text(encoding="utf-8") == text

@@ -117,7 +117,7 @@ def test_a_missing_module_is_an_error_after_the_rest_is_done(tmp_path: Path) -> 
     tree.write("proc/devices", "Character devices:\n195 nvidia\n")
     words = ("create-device-nodes", "--control-devices", "--dry-run", "--root", str(tmp_path))
 
-    with pytest.raises(HostError, match="has no nvidia-uvm: nodes of this are not made"):
+    with pytest.raises(HostError, match="has no nvidia-uvm: its nodes are not made"):
         run(tree, *words)
 
 

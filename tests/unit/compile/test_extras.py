@@ -10,8 +10,7 @@ import subprocess
 import pytest
 
 from nvct import paths
-from nvct.compile import extras
-from nvct.compile import refresh as compiled
+from nvct.compile import extras, refresh
 from nvct.container.plan import model
 from nvct.container.plan.store import Store
 from nvct.errors import HostError, UsageError
@@ -51,22 +50,22 @@ SECOND = {
 
 @pytest.fixture
 def lab() -> Generator[Lab]:
-    made = Lab()
-    made.host.write("proc/devices", f"Character devices:\n{MAJORS}\nBlock devices:\n  8 sd\n")
-    yield made
-    made.remove()
+    shim_lab = Lab()
+    shim_lab.host.write("proc/devices", f"Character devices:\n{MAJORS}\nBlock devices:\n  8 sd\n")
+    yield shim_lab
+    shim_lab.remove()
 
 
 def mode_plan(lab: Lab, mode: str) -> model.Plan:
     return extras.mode_plan(mode, str(lab.config_toml), str(lab.run_dir))
 
 
-def own_plan(lab: Lab, which: str = compiled.OWN) -> model.Plan:
-    return compiled.own_plan(str(lab.config_toml), str(lab.run_dir), which)
+def own_plan(lab: Lab, which: str = refresh.OWN) -> model.Plan:
+    return refresh.own_plan(str(lab.config_toml), str(lab.run_dir), which)
 
 
 def nodes_of(plan: model.Plan, name: str) -> list[str]:
-    return [node["path"] for one in model.collect(plan, [name]) for node in one["nodes"]]
+    return [node["path"] for edit in model.collect(plan, [name]) for node in edit["nodes"]]
 
 
 @pytest.mark.parametrize("mode", ["gds", "gdrcopy", "mofed", "nvswitch"])
@@ -88,8 +87,8 @@ def test_imex_channels_are_devices_of_their_own(lab: Lab) -> None:
 
     plan = mode_plan(lab, "imex")
 
-    found = nodes_of(plan, "nvidia.com/imex-channel=3")
-    assert found == ["/dev/nvidia-caps-imex-channels/channel3"]
+    channels = nodes_of(plan, "nvidia.com/imex-channel=3")
+    assert channels == ["/dev/nvidia-caps-imex-channels/channel3"]
     assert sorted(plan["devices"]) == [f"nvidia.com/imex-channel={n}" for n in (0, 3)]
 
 
@@ -132,7 +131,7 @@ def test_a_configuration_of_cufile_breaks_the_plan_and_is_mounted(lab: Lab) -> N
 
     assert not model.is_current(plan)
     plan = mode_plan(lab, "gds")
-    mounts = [m[0] for one in model.collect(plan, ["nvidia.com/gds=all"]) for m in one["mounts"]]
+    mounts = [m[0] for edit in model.collect(plan, ["nvidia.com/gds=all"]) for m in edit["mounts"]]
     assert "/etc/cufile.json" in mounts
 
 
@@ -147,7 +146,7 @@ def test_channels_without_a_node_are_known_by_their_major_number(lab: Lab) -> No
 
 
 @pytest.mark.parametrize("mode", sorted(set(NODES) - {"imex"}))
-def test_what_the_host_lacks_is_an_error_and_nothing_is_kept(mode: str, lab: Lab) -> None:
+def test_a_mode_without_devices_is_an_error_and_no_plan_is_stored(mode: str, lab: Lab) -> None:
     with pytest.raises(HostError):
         mode_plan(lab, mode)
 
@@ -229,24 +228,26 @@ def test_a_mig_device_is_as_its_gpu() -> None:
         index=3, minor=1, uuid="GPU-a", bus_id="0000:3b:00.0", model="",
         node=node("/dev/nvidia1"), mig=(mig,),
     )  # fmt: skip
-    known = {
+    by_uuid = {
         "GPU-a": GpuProperties(brand="Tesla", arch="9.0"),
         "GPU-b": GpuProperties(brand="Titan"),
     }
 
-    found = extras.by_name(Inventory(driver_version="1", gpus=(gpu,)), known)
+    properties = extras.by_name(Inventory(driver_version="1", gpus=(gpu,)), by_uuid)
 
-    assert set(found) == {"3", "GPU-a", "0000:3b:00.0", "3:0", "MIG-a"}
-    assert all(one == known["GPU-a"] for one in found.values())
+    assert set(properties) == {"3", "GPU-a", "0000:3b:00.0", "3:0", "MIG-a"}
+    assert all(edit == by_uuid["GPU-a"] for edit in properties.values())
 
 
 def test_the_only_gpu_is_a_boards_device() -> None:
-    known = {"GPU-a": GpuProperties(arch="8.7")}
+    by_uuid = {"GPU-a": GpuProperties(arch="8.7")}
     device = NamedDevice(name="0")
 
-    found = extras.by_name(Inventory(driver_version="", mode="csv", devices=(device,)), known)
+    properties = extras.by_name(
+        Inventory(driver_version="", mode="csv", devices=(device,)), by_uuid
+    )
 
-    assert found == {"0": GpuProperties(arch="8.7")}
+    assert properties == {"0": GpuProperties(arch="8.7")}
 
 
 def test_where_nvml_does_not_work_nothing_is_known_and_there_is_a_problem(lab: Lab) -> None:
@@ -280,7 +281,7 @@ def jetson(lab: Lab, mode: str = "csv") -> None:
 
 
 def mounts(plan: model.Plan, name: str = "nvidia.com/gpu=0") -> str:
-    return " ".join(m[0] for one in model.collect(plan, [name]) for m in one["mounts"])
+    return " ".join(m[0] for edit in model.collect(plan, [name]) for m in edit["mounts"])
 
 
 def test_in_mode_csv_the_lists_of_the_board_are_read(lab: Lab) -> None:
@@ -304,7 +305,7 @@ def test_a_board_is_one_in_mode_auto_as_well(lab: Lab) -> None:
 def test_an_image_may_ask_for_all_lists(lab: Lab) -> None:
     jetson(lab)
 
-    plan = own_plan(lab, compiled.OWN_CSV_ALL)
+    plan = own_plan(lab, refresh.OWN_CSV_ALL)
 
     assert f"/{LIB}/libmore.so" in mounts(plan)
     names = sorted(path.name for path in lab.run_dir.iterdir())
@@ -314,7 +315,7 @@ def test_an_image_may_ask_for_all_lists(lab: Lab) -> None:
 @pytest.mark.parametrize("name", ["devices.csv", "new.csv"])
 def test_a_list_that_changes_breaks_the_plan(name: str, lab: Lab) -> None:
     jetson(lab)
-    plan = own_plan(lab, compiled.OWN_CSV_ALL)
+    plan = own_plan(lab, refresh.OWN_CSV_ALL)
 
     lab.host.write(f"{CSV}/{name}", "dev, /dev/nvidiactl\n")
 
@@ -335,10 +336,10 @@ def without_gids(lab: Lab, flag: str) -> list[object]:
     lab.configure()
     own_plan(lab)
     spec = json.loads((lab.run_dir / paths.OWN_SPEC).read_text())
-    found: list[object] = []
+    without: list[object] = []
     for edits in (spec["containerEdits"], *(d["containerEdits"] for d in spec["devices"])):
-        found += [mount["containerPath"] for mount in edits.get("mounts", ())]
-    return found
+        without += [mount["containerPath"] for mount in edits.get("mounts", ())]
+    return without
 
 
 def test_feature_flags_of_the_configuration_are_passed_on(lab: Lab) -> None:
@@ -354,7 +355,7 @@ def live_flags(lab: Lab) -> set[str]:
     from nvct.compile import live_host
     from nvct.config import load
 
-    return set(live_host.own_wanted(load.load(str(lab.config_toml))).flags)
+    return set(live_host.own_options(load.load(str(lab.config_toml))).flags)
 
 
 # --- WSL ---
@@ -365,9 +366,9 @@ WSL = "usr/lib/wsl"
 def windows(lab: Lab) -> None:
     lab.host.write("proc/devices", "Character devices:\n 10 misc\n")
     lab.host.write("dev/dxg", mode=0o666)
-    for place in ("lib", "drivers/nv.inf"):
+    for folder in ("lib", "drivers/nv.inf"):
         for name in ("libdxcore.so", "libcuda.so.1.1"):
-            lab.host.write(f"driver/{WSL}/{place}/{name}", elf_bytes(name))
+            lab.host.write(f"driver/{WSL}/{folder}/{name}", elf_bytes(name))
 
 
 def test_wsl_has_all_and_nothing_else(lab: Lab) -> None:
@@ -389,7 +390,7 @@ def test_the_only_gpu_of_wsl_is_gpu_0(uuid: str, names: list[str], lab: Lab) -> 
     plan = own_plan(lab)
     device = NamedDevice(name="all", uuid=uuid)
 
-    compiled.name_the_only_gpu(plan, Inventory(driver_version="", mode="wsl", devices=(device,)))
+    refresh.name_the_only_gpu(plan, Inventory(driver_version="", mode="wsl", devices=(device,)))
 
     assert sorted(plan["devices"]) == [f"nvidia.com/gpu={name}" for name in names]
 
@@ -403,26 +404,26 @@ def test_a_host_without_a_gpu_to_give_still_has_a_driver(lab: Lab) -> None:
     with pytest.raises(HostError):
         own_plan(lab)
 
-    plan = own_plan(lab, compiled.OWN_NONE)
+    plan = own_plan(lab, refresh.OWN_NONE)
 
-    found = model.common(plan, "nvidia.com/gpu")
-    assert "/dev/nvidiactl" in [node["path"] for one in found for node in one["nodes"]]
+    collected = model.common(plan, "nvidia.com/gpu")
+    assert "/dev/nvidiactl" in [node["path"] for edit in collected for node in edit["nodes"]]
     assert list(plan["devices"]) == ["nvidia.com/gpu=none"]
 
 
 def telling(path: Path) -> bytes:
     """Return a library that makes a file when it is loaded."""
     code = f'__attribute__((constructor)) static void f(void) {{ creat("{path}", 0600); }}'
-    made = path.with_name("telling.so")
+    shim_lab = path.with_name("telling.so")
     subprocess.run(
         ["cc", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-include", "fcntl.h",
-         "-x", "c", "-", "-o", str(made)],
+         "-x", "c", "-", "-o", str(shim_lab)],
         input=code, text=True, check=True, timeout=60,
     )  # fmt: skip
-    return made.read_bytes()
+    return shim_lab.read_bytes()
 
 
-def test_nvml_is_not_asked_for_who_wants_no_gpu(lab: Lab) -> None:
+def test_nvml_is_not_asked_for_containers_without_a_gpu(lab: Lab) -> None:
     mig_host(lab)  # where it would be asked
     asked = lab.home / "asked"
     lab.host.write(f"driver/{LIBRARIES}/libnvidia-ml.so.{VERSION}", telling(asked))
@@ -430,6 +431,6 @@ def test_nvml_is_not_asked_for_who_wants_no_gpu(lab: Lab) -> None:
     assert asked.exists()
     asked.unlink()
 
-    own_plan(lab, compiled.OWN_NONE)
+    own_plan(lab, refresh.OWN_NONE)
 
     assert not asked.exists()

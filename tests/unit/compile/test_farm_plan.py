@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from nvct import paths
 from nvct.cli.main import program
-from nvct.compile import refresh as compiled
+from nvct.compile import refresh
 from nvct.container.plan import fingerprints, model
 from tests.support.host_tree import VERSION, WORKING_NVML
 from tests.support.shim_lab import REPOSITORY, Lab
@@ -68,7 +68,7 @@ def ask(node: Lab, *argv: str) -> subprocess.CompletedProcess[str]:
 
 
 def own_plan(node: Lab) -> model.Plan:
-    return compiled.own_plan(str(node.config_toml), str(node.run_dir))
+    return refresh.own_plan(str(node.config_toml), str(node.run_dir))
 
 
 def driver(node: Lab) -> FarmLab:
@@ -172,12 +172,12 @@ def test_the_images_cuda_is_left_alone_where_its_hook_is_disabled(node: Lab) -> 
     assert plan["specs"][0]["edits"]["work"]["compat"] == {}
 
 
-@pytest.mark.parametrize("way", ["by rename", "in place"])
+@pytest.mark.parametrize("layout", ["by rename", "in place"])
 def test_an_upgrade_on_the_disk_leaves_both_layouts_with_the_loaded_driver(
-    node: Lab, way: str
+    node: Lab, layout: str
 ) -> None:
     before = own_plan(node)
-    driver(node).install(NEWER, in_place=way == "in place")
+    driver(node).install(NEWER, in_place=layout == "in place")
     assert not model.is_current(before)
 
     plan = own_plan(node)
@@ -293,13 +293,13 @@ def test_cdi_check_says_that_the_disk_has_another_driver(node: Lab) -> None:
     driver(node).install(NEWER)
     own_plan(node)
 
-    status, said = run("check")
+    status, output = run("check")
 
     assert status == 1
-    assert f"kernel module is {VERSION}" in said
-    assert f"libraries of {NEWER}" in said
-    assert f"containers get its view {node.home}/farm/{VERSION}-" in said
-    assert " files are gone: " in said
+    assert f"kernel module is {VERSION}" in output
+    assert f"libraries of {NEWER}" in output
+    assert f"containers get its view {node.home}/farm/{VERSION}-" in output
+    assert " files are gone: " in output
 
 
 def test_the_shim_makes_containers_while_the_driver_on_the_disk_is_another(node: Lab) -> None:
@@ -308,9 +308,9 @@ def test_the_shim_makes_containers_while_the_driver_on_the_disk_is_another(node:
     driver(node).install(NEWER)
 
     node.asks("NVIDIA_VISIBLE_DEVICES=0")
-    said = node.create()
+    output = node.create()
 
-    assert (said.status, said.stderr) == (0, "")
+    assert (output.status, output.stderr) == (0, "")
     text = node.config_json.read_text()
     assert "/farm/" in text
     assert NEWER not in text

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.compile import extras
-from nvct.compile import refresh as compiled
+from nvct.compile import extras, refresh
 from nvct.compile.live_host import KEYS, hints_name_keys
 from nvct.errors import HostError, NvctError
 from tests.support.shim_lab import Lab
@@ -18,14 +17,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.remove()
+    shim_lab = Lab()
+    yield shim_lab
+    shim_lab.remove()
 
 
 MAKERS: dict[str, Callable[[str, str], object]] = {
-    "own": compiled.own_plan,
-    "own-none": lambda path, run: compiled.own_plan(path, run, compiled.OWN_NONE),
+    "own": refresh.own_plan,
+    "own-none": lambda path, run: refresh.own_plan(path, run, refresh.OWN_NONE),
     "mig": lambda path, run: extras.mode_plan("mig", path, run),
     "properties": extras.properties_plan,
 }
@@ -47,7 +46,7 @@ def test_without_any_driver_it_is_named_as_well(lab: Lab) -> None:
     (lab.home / "driver").mkdir(exist_ok=True)
 
     with pytest.raises(NvctError) as caught:
-        compiled.own_plan(str(lab.config_toml), str(lab.run_dir))
+        refresh.own_plan(str(lab.config_toml), str(lab.run_dir))
 
     assert "nvidia-container-cli.root in config.toml" in caught.value.hint
     assert "--" not in caught.value.hint

@@ -43,16 +43,16 @@ def plan(inventory: Inventory, options: Options) -> model.Plan:
 
 
 def places(edits: list[model.Edits]) -> list[str]:
-    return sorted({mount[0] for one in edits for mount in one["mounts"]})
+    return sorted({mount[0] for edit in edits for mount in edit["mounts"]})
 
 
 def node_paths(edits: list[model.Edits]) -> list[str]:
-    return sorted({node["path"] for one in edits for node in one["nodes"]})
+    return sorted({node["path"] for edit in edits for node in edit["nodes"]})
 
 
 def hook_words(edits: list[model.Edits]) -> list[str]:
-    texts = [h for one in edits for hooks in one["hooks"].values() for h in hooks]
-    texts += [hook_command.text(one["hook"]) for one in edits if "hook" in one]
+    texts = [h for edit in edits for hooks in edit["hooks"].values() for h in hooks]
+    texts += [hook_command.text(edit["hook"]) for edit in edits if "hook" in edit]
     (text,) = texts
     args: list[str] = json.loads(text)["args"]
     return args
@@ -62,60 +62,64 @@ def test_all_parts_together_are_the_whole_spec(inventory: Inventory, options: Op
     whole = compiler.compile_spec(generate(inventory, options), "/o", "/c.toml", "/nonexistent")
     names = ["nvidia.com/gpu=0", "nvidia.com/gpu=1"]
 
-    found = model.collect(plan(inventory, options), names)
+    collected = model.collect(plan(inventory, options), names)
     expected = model.collect(whole, names)
 
-    assert places(found) == places(expected)
-    assert places(found)
-    assert node_paths(found) == node_paths(expected)
-    assert sorted(hook_words(found)) == sorted(hook_words(expected))
-    assert {e for one in found for e in one["env"]} == {e for one in expected for e in one["env"]}
-    assert [g for one in found for g in one["gids"]] == [
-        g for one in expected for g in one["gids"]
+    assert places(collected) == places(expected)
+    assert places(collected)
+    assert node_paths(collected) == node_paths(expected)
+    assert sorted(hook_words(collected)) == sorted(hook_words(expected))
+    assert {e for edit in collected for e in edit["env"]} == {
+        e for edit in expected for e in edit["env"]
+    }
+    assert [g for edit in collected for g in edit["gids"]] == [
+        g for edit in expected for g in edit["gids"]
     ]
 
 
 def test_a_capability_brings_its_own_files_links_and_nodes(
     inventory: Inventory, options: Options
 ) -> None:
-    made = plan(inventory, options)
+    whole_plan = plan(inventory, options)
 
-    utility = model.collect(made, ["nvidia.com/gpu=0"], ["utility"])
+    utility = model.collect(whole_plan, ["nvidia.com/gpu=0"], ["utility"])
 
     mounts = places(utility)
-    assert any("libnvidia-ml.so" in place for place in mounts)
-    assert any("nvidia-smi" in place for place in mounts)
+    assert any("libnvidia-ml.so" in path for path in mounts)
+    assert any("nvidia-smi" in path for path in mounts)
     assert not [p for p in mounts if "libcuda.so" in p or "libGLX_nvidia" in p]
     assert node_paths(utility) == ["/dev/nvidia0", "/dev/nvidiactl"]
     words = " ".join(hook_words(utility))
     assert "libnvidia-ml.so.1" in words
     assert "libcuda" not in words
-    assert not any("NVIDIA_CTK_LIBCUDA_DIR" in entry for one in utility for entry in one["env"])
+    assert not any("NVIDIA_CTK_LIBCUDA_DIR" in entry for edit in utility for entry in edit["env"])
 
 
 def test_no_capability_still_gives_the_device(inventory: Inventory, options: Options) -> None:
-    found = model.collect(plan(inventory, options), ["nvidia.com/gpu=1"], [])
+    collected = model.collect(plan(inventory, options), ["nvidia.com/gpu=1"], [])
 
-    assert node_paths(found) == ["/dev/nvidia1", "/dev/nvidiactl"]
-    assert "--mask-params" in hook_words(found)
+    assert node_paths(collected) == ["/dev/nvidia1", "/dev/nvidiactl"]
+    assert "--mask-params" in hook_words(collected)
 
 
 def test_without_hooks_there_is_none_in_any_part(inventory: Inventory) -> None:
     options = Options(disabled_hooks=("all",), node_numbers=True)
 
-    found = model.collect(plan(inventory, options), ["nvidia.com/gpu=0"])
+    collected = model.collect(plan(inventory, options), ["nvidia.com/gpu=0"])
 
-    assert [one for one in found if one["hooks"] or "hook" in one] == []
+    assert [edit for edit in collected if edit["hooks"] or "hook" in edit] == []
 
 
 def test_common_edits_are_in_parts_as_well(inventory: Inventory, options: Options) -> None:
-    made = plan(inventory, options)
+    whole_plan = plan(inventory, options)
 
-    both = [model.common(made, "nvidia.com/gpu", names) for names in (["compute"], ["utility"])]
+    both = [
+        model.common(whole_plan, "nvidia.com/gpu", names) for names in (["compute"], ["utility"])
+    ]
 
     compute, utility = map(places, both)
-    assert any("libcuda" in place for place in compute)
-    assert not any("libcuda" in place for place in utility)
+    assert any("libcuda" in path for path in compute)
+    assert not any("libcuda" in path for path in utility)
 
 
 def test_32_bit_libraries_come_only_to_those_who_name_them() -> None:
@@ -124,14 +128,14 @@ def test_32_bit_libraries_come_only_to_those_who_name_them() -> None:
         "compat32": {**model.no_edits(), "env": ["A=32"]},
         "compute": model.no_edits(),
     }
-    made: model.Plan = compiler.empty("/c.toml")
-    made["specs"].append({"path": "/o", "facts": [], "edits": edits, "refuse": ""})
-    made["devices"]["nvidia.com/gpu=0"] = {"spec": 0, "edits": 0, "facts": [], "refuse": ""}
-    made["edits"].append(model.no_edits())
+    whole_plan: model.Plan = compiler.empty("/c.toml")
+    whole_plan["specs"].append({"path": "/o", "facts": [], "edits": edits, "refuse": ""})
+    whole_plan["devices"]["nvidia.com/gpu=0"] = {"spec": 0, "edits": 0, "facts": [], "refuse": ""}
+    whole_plan["edits"].append(model.no_edits())
 
     def env(capabilities: list[str] | None) -> list[str]:
-        found = model.collect(made, ["nvidia.com/gpu=0"], capabilities)
-        return [entry for one in found for entry in one["env"]]
+        collected = model.collect(whole_plan, ["nvidia.com/gpu=0"], capabilities)
+        return [entry for edit in collected for entry in edit["env"]]
 
     assert env(None) == []
     assert env(["compute", "compat32"]) == ["A=32"]
@@ -141,17 +145,17 @@ def test_video_alone_brings_what_decodes_it_even_where_nothing_is_called_video(
     tmp_path: Path, options: Options
 ) -> None:
     host = HostTree(tmp_path).module().user_space().gpu(0)
-    found = discover(
+    inventory = discover(
         host.roots, DiscoveryOptions(nvml=None, stat_node=host.stat_node, machine="x86_64")
     )
-    compute = tuple(file for file in found.files if file.capability == "compute")
+    compute = tuple(file for file in inventory.files if file.capability == "compute")
 
-    made = plan(replace(found, files=compute), options)
+    whole_plan = plan(replace(inventory, files=compute), options)
 
-    assert any("libcuda" in place for place in places(collect(made, "video")))
-    assert not any("libcuda" in place for place in places(collect(made, "utility")))
-    assert "/dev/nvidia-uvm" in node_paths(collect(made, "video"))
+    assert any("libcuda" in path for path in places(collect(whole_plan, "video")))
+    assert not any("libcuda" in path for path in places(collect(whole_plan, "utility")))
+    assert "/dev/nvidia-uvm" in node_paths(collect(whole_plan, "video"))
 
 
-def collect(made: model.Plan, capability: str) -> list[model.Edits]:
-    return model.collect(made, ["nvidia.com/gpu=0"], [capability])
+def collect(whole_plan: model.Plan, capability: str) -> list[model.Edits]:
+    return model.collect(whole_plan, ["nvidia.com/gpu=0"], [capability])

@@ -64,8 +64,8 @@ class Specs:
         )
 
     def plan(self) -> model.Plan:
-        found = registry.scan([str(folder) for folder in self.dirs])
-        return compiler.compile_registry(found, "/c.toml", str(self.proc))
+        scanned = registry.scan([str(folder) for folder in self.dirs])
+        return compiler.compile_registry(scanned, "/c.toml", str(self.proc))
 
     def refusal(self, name: str = "acme.com/gpu=0") -> str:
         """Return why a device is refused, by itself or by its spec."""
@@ -141,8 +141,8 @@ def test_two_names_with_the_same_edits_share_them(specs: Specs) -> None:
 
     plan = specs.plan()
 
-    places = {name: device["edits"] for name, device in plan["devices"].items()}
-    assert places["acme.com/gpu=0"] == places["acme.com/gpu=GPU-1"] != places["acme.com/gpu=1"]
+    indices = {name: device["edits"] for name, device in plan["devices"].items()}
+    assert indices["acme.com/gpu=0"] == indices["acme.com/gpu=GPU-1"] != indices["acme.com/gpu=1"]
     assert len(plan["edits"]) == 2
 
 
@@ -153,8 +153,8 @@ def test_two_spec_files_of_one_kind_keep_their_common_edits_apart(specs: Specs) 
     plan = specs.plan()
 
     assert [spec["edits"]["env"] for spec in plan["specs"]] == [["FROM=a"], ["FROM=b"]]
-    found = model.collect(plan, ["acme.com/gpu=1"])
-    assert [edits["env"] for edits in found] == [["FROM=b"], ["B=1"]]
+    collected = model.collect(plan, ["acme.com/gpu=1"])
+    assert [edits["env"] for edits in collected] == [["FROM=b"], ["B=1"]]
     assert plan["kinds"] == ["acme.com/gpu"]
 
 
@@ -192,9 +192,11 @@ def test_a_file_that_cannot_be_used_is_a_problem_of_its_own(specs: Specs) -> Non
 
 
 def test_our_own_spec_is_compiled_by_the_same_rules(specs: Specs) -> None:
-    found = registry.scan([os.path.dirname(specs.write(devices={"0": NULL, "all": NULL}))])
+    scanned = registry.scan([os.path.dirname(specs.write(devices={"0": NULL, "all": NULL}))])
 
-    plan = compiler.compile_spec(found.specs[0].spec, "/run/own.json", "/c.toml", str(specs.proc))
+    plan = compiler.compile_spec(
+        scanned.specs[0].spec, "/run/own.json", "/c.toml", str(specs.proc)
+    )
 
     assert sorted(plan["devices"]) == ["acme.com/gpu=0", "acme.com/gpu=all"]
     assert plan["specs"][0]["path"] == "/run/own.json"
@@ -301,17 +303,17 @@ def test_without_a_loaded_module_no_version_is_wrong(specs: Specs) -> None:
     assert specs.refusal() == ""
 
 
-@pytest.mark.parametrize("place", ["common", "device"])
+@pytest.mark.parametrize("source", ["common", "device"])
 @pytest.mark.parametrize(
     "mount",
     [{}, {"options": ["bind"]}, {"options": [], "type": "bind"}],
     ids=["rbind", "bind", "type"],
 )
 def test_a_mount_source_that_is_gone_is_refused(
-    place: str, mount: dict[str, Any], specs: Specs
+    source: str, mount: dict[str, Any], specs: Specs
 ) -> None:
     edits = {"mounts": [bind("/no/such/file", **mount)]}
-    if place == "common":
+    if source == "common":
         specs.write(common=edits)
     else:
         specs.write(devices={"0": edits})
@@ -410,6 +412,6 @@ def test_facts_of_inputs_are_hashes_while_they_are_young(tmp_path: Path) -> None
         path.touch()
     os.utime(old, (0, 0))
 
-    found = compiler.input_facts([str(young), str(old), str(tmp_path / "none")])
+    taken = compiler.input_fingerprints([str(young), str(old), str(tmp_path / "none")])
 
-    assert [fact[0] for fact in found] == ["hash", "stat", "absent"]
+    assert [fact[0] for fact in taken] == ["hash", "stat", "absent"]

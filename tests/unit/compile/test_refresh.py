@@ -12,8 +12,7 @@ from dataclasses import replace
 import pytest
 
 from nvct import paths
-from nvct.compile import live_host
-from nvct.compile import refresh as compiled
+from nvct.compile import live_host, refresh
 from nvct.config import load
 from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import Store
@@ -29,33 +28,33 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def lab() -> Generator[Lab]:
-    made = Lab()
-    yield made
-    made.remove()
+    shim_lab = Lab()
+    yield shim_lab
+    shim_lab.remove()
 
 
 def registry_plan(lab: Lab) -> model.Plan:
-    return compiled.registry_plan(str(lab.config_toml), str(lab.run_dir))
+    return refresh.registry_plan(str(lab.config_toml), str(lab.run_dir))
 
 
 def own_plan(lab: Lab) -> model.Plan:
-    return compiled.own_plan(str(lab.config_toml), str(lab.run_dir))
+    return refresh.own_plan(str(lab.config_toml), str(lab.run_dir))
 
 
 def kept(lab: Lab, name: str) -> object:
     store = Store(str(lab.run_dir))
-    found = store.read_json(name)
+    stored = store.read_json(name)
     store.close()
-    return found
+    return stored
 
 
 def test_the_configuration_is_flat(lab: Lab) -> None:
     lab.configure(mode="cdi")
 
-    found = compiled.config(str(lab.config_toml))
+    values = refresh.config(str(lab.config_toml))
 
-    assert found == load.load(str(lab.config_toml)).to_dict()
-    assert found["mode"] == "cdi"
+    assert values == load.load(str(lab.config_toml)).to_dict()
+    assert values["mode"] == "cdi"
 
 
 def test_a_plan_is_kept_as_it_is_answered_and_current(lab: Lab) -> None:
@@ -239,12 +238,12 @@ def test_a_gpu_has_the_name_of_its_bus_id_unless_it_is_in_mig_mode(lab: Lab) -> 
 def test_two_gpus_of_one_bus_id_have_none_of_it(lab: Lab) -> None:
     lab.driver()
     plan = own_plan(lab)
-    known = set(plan["devices"])
+    names = set(plan["devices"])
     gpu = Gpu(index=0, minor=0, uuid="", bus_id="0000:00:01.0", model="", node=None)
 
-    compiled.name_by_bus_id(plan, Inventory(driver_version="1", gpus=(gpu, replace(gpu, index=1))))
+    refresh.name_by_bus_id(plan, Inventory(driver_version="1", gpus=(gpu, replace(gpu, index=1))))
 
-    assert set(plan["devices"]) == known
+    assert set(plan["devices"]) == names
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -254,9 +253,9 @@ def test_a_container_gets_the_gpu_of_a_bus_id_and_no_other(word: str, mode: str,
     lab.configure(mode=mode)
     lab.asks(f"NVIDIA_VISIBLE_DEVICES={word}")
 
-    said = lab.create()
+    stderr = lab.create()
 
-    assert said.status == 0, said
+    assert stderr.status == 0, stderr
     paths_made = [node["path"] for node in lab.document()["linux"]["devices"]]
     assert [p for p in paths_made if p[-1].isdigit() and "nvidia" in p] == ["/dev/nvidia1"]
 
@@ -266,28 +265,28 @@ def test_a_bus_id_of_no_gpu_or_of_one_in_mig_mode_says_so(word: str, lab: Lab) -
     lab.driver(gpus=2).instance(1, 1, 0, (12, 13))
     lab.asks(f"NVIDIA_VISIBLE_DEVICES={word}")
 
-    said = lab.create()
+    stderr = lab.create()
 
-    assert said.status == 1
-    assert f"nvidia.com/gpu has no device '{word}'; it has 0, all; " in said.stderr
-    assert "of a GPU in MIG mode ask for its MIG devices [unknown-device]" in said.stderr
+    assert stderr.status == 1
+    assert f"nvidia.com/gpu has no device '{word}'; it has 0, all; " in stderr.stderr
+    assert "of a GPU in MIG mode ask for its MIG devices [unknown-device]" in stderr.stderr
 
 
 def test_the_answer_is_one_object(lab: Lab) -> None:
     lab.spec()
 
-    status, answer, said = ask(lab, "registry", str(lab.config_toml), str(lab.run_dir))
+    status, answer, stderr = ask(lab, "registry", str(lab.config_toml), str(lab.run_dir))
 
-    assert (status, said) == (0, "")
+    assert (status, stderr) == (0, "")
     assert answer == kept(lab, paths.REGISTRY_PLAN)
 
 
 def test_an_error_is_an_answer(lab: Lab) -> None:
     lab.configure("a = ")
 
-    status, answer, said = ask(lab, "config", str(lab.config_toml))
+    status, answer, stderr = ask(lab, "config", str(lab.config_toml))
 
-    assert (status, said) == (1, "")
+    assert (status, stderr) == (1, "")
     error = answer["error"]
     assert (error["class"], error["code"]) == (ConfigError.__name__, "bad-config")
     assert error["message"].startswith(f"{lab.config_toml} is no TOML")
@@ -308,11 +307,11 @@ def test_a_bug_is_an_answer_too_and_its_traceback_is_for_debugging(lab: Lab) -> 
     lab.configure()
     args = ("own", str(lab.config_toml), str(lab.run_dir))
 
-    status, answer, said = ask(lab, *args)
+    status, answer, stderr = ask(lab, *args)
     lab.env["NVCT_DEBUG"] = "1"
     loud = ask(lab, *args)[2]
 
-    assert (status, said) == (1, "")
+    assert (status, stderr) == (1, "")
     assert answer["error"]["code"] == "bug"
     assert answer["error"]["message"].startswith("unexpected ValueError: ")
     assert loud.startswith("Traceback")
@@ -324,10 +323,10 @@ def test_a_script_beside_the_interpreter_is_the_hook_program(lab: Lab) -> None:
     settings = load.load(str(lab.config_toml))
     beside = os.path.join(os.path.dirname(sys.executable), paths.HOOK_PROGRAM)
 
-    found = live_host.hook_path(settings)
+    path = live_host.hook_path(settings)
 
     if os.access(beside, os.X_OK):
-        assert found == beside
+        assert path == beside
     else:
-        assert found.endswith(paths.HOOK_PROGRAM)
-    assert found != str(lab.hook)
+        assert path.endswith(paths.HOOK_PROGRAM)
+    assert path != str(lab.hook)

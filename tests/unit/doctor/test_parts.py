@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from nvct.compile import refresh as compiled
+from nvct.compile import refresh
 from nvct.config import load
 from nvct.config.model import Config
 from nvct.container.plan.store import Store
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def lab() -> Generator[Lab]:
-    made = Lab()
-    made.driver(gpus=2)
-    yield made
-    made.remove()
+    shim_lab = Lab()
+    shim_lab.driver(gpus=2)
+    yield shim_lab
+    shim_lab.remove()
 
 
 def settings(lab: Lab) -> Config:
     return load.load(str(lab.config_toml))
 
 
-def test_keys_without_effect_are_told_and_alarm_nobody(lab: Lab) -> None:
+def test_keys_without_effect_are_reported_and_alarm_nobody(lab: Lab) -> None:
     lab.keys["nvidia-container-cli"]["debug"] = "/var/log/x"
     lab.configure()
 
@@ -55,16 +55,16 @@ def test_a_value_that_was_replaced_is_to_be_looked_at(lab: Lab) -> None:
 
 
 def test_a_driver_with_its_gpus(lab: Lab) -> None:
-    part, found = parts.driver(settings(lab))
-    assert found is not None
+    part, inventory = parts.driver(settings(lab))
+    assert inventory is not None
     assert part.lines[0].endswith(", 2 GPUs")
 
 
 def test_no_driver_is_nothing_wrong(lab: Lab) -> None:
     shutil.rmtree(lab.home / "proc/driver")
     shutil.rmtree(lab.home / "driver/usr")
-    part, found = parts.driver(settings(lab))
-    assert (part.health, found) == ("absent", None)
+    part, inventory = parts.driver(settings(lab))
+    assert (part.health, inventory) == ("absent", None)
 
 
 def test_a_module_without_libraries_is_something_to_look_at(lab: Lab) -> None:
@@ -74,8 +74,8 @@ def test_a_module_without_libraries_is_something_to_look_at(lab: Lab) -> None:
 
 
 def test_specs_absent_right_and_drifted(lab: Lab) -> None:
-    _, found = parts.driver(settings(lab))
-    assert parts.specs(settings(lab), found).health == "absent"
+    _, inventory = parts.driver(settings(lab))
+    assert parts.specs(settings(lab), inventory).health == "absent"
     lab.spec(kind="acme.com/card")
     assert parts.specs(settings(lab), None).health == "ok"
     lab.spec(name="gone.json", kind="acme.com/other", devices={
@@ -89,7 +89,7 @@ def test_specs_absent_right_and_drifted(lab: Lab) -> None:
 def test_plans_are_fresh_until_the_host_changes(lab: Lab) -> None:
     run_dir = str(lab.run_dir)
     assert parts.plans(run_dir).health == "absent"
-    compiled.own_plan(str(lab.config_toml), run_dir)
+    refresh.own_plan(str(lab.config_toml), run_dir)
     assert parts.plans(run_dir).lines[-1].endswith(", fresh")
     lab.configure("# changed\n")
     assert "has changed" in parts.plans(run_dir).lines[-1]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def look(lab: FarmLab) -> Inventory:
-    return after_upgrade.look(lab.farm, lab.host.roots, lab.wanted, lab.find)
+    return after_upgrade.discover_or_view(lab.farm, lab.host.roots, lab.wanted, lab.find)
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the driver of the lab is for x86_64")
@@ -53,28 +53,28 @@ def test_after_an_upgrade_the_loaded_drivers_view_answers(lab: FarmLab, way: str
     lab.install(NEWER, in_place=way == "in place")
     with pytest.raises(DriverNotFoundError, match=NEWER):
         lab.find()
-    found = look(lab)
+    inventory = look(lab)
 
-    assert found.driver_version == VERSION
-    assert (found.gpus, found.control_nodes) == (before.gpus, before.control_nodes)
-    assert found.cuda_version == before.cuda_version
-    libraries = {f.container_path: f for f in found.files if f.kind == "library"}
+    assert inventory.driver_version == VERSION
+    assert (inventory.gpus, inventory.control_nodes) == (before.gpus, before.control_nodes)
+    assert inventory.cuda_version == before.cuda_version
+    libraries = {f.container_path: f for f in inventory.files if f.kind == "library"}
     assert libraries.keys() == {f.container_path for f in before.files if f.kind == "library"}
     assert all(f.host_path.startswith(f"{lab.path}/{VERSION}-") for f in libraries.values())
     if way == "by rename":
         assert all(f.host_path.startswith(f"{view.path}/lib64/") for f in libraries.values())
-    assert "until the next boot" in " ".join(found.warnings)
+    assert "until the next boot" in " ".join(inventory.warnings)
 
 
 def test_a_file_that_was_overwritten_in_place_is_left_out_and_told(lab: FarmLab) -> None:
     build(lab.farm, lab.find())
 
     lab.install(NEWER, in_place=True)
-    found = look(lab)
+    inventory = look(lab)
 
-    programs = [f.container_path for f in found.files if f.kind == "binary"]
+    programs = [f.container_path for f in inventory.files if f.kind == "binary"]
     assert programs == []
-    assert [w for w in found.warnings if "bin/nvidia-smi was changed in place" in w]
+    assert [w for w in inventory.warnings if "bin/nvidia-smi was changed in place" in w]
 
 
 def test_what_is_intact_is_a_view_again_and_that_is_the_one_in_use_from_then_on(
@@ -112,11 +112,11 @@ def test_after_the_next_boot_the_new_driver_answers(lab: FarmLab) -> None:
     build(lab.farm, look(lab))
 
     lab.load(NEWER)
-    found = look(lab)
-    new = build(lab.farm, found)
+    inventory = look(lab)
+    new = build(lab.farm, inventory)
 
-    assert found == lab.find()
-    assert (found.driver_version, new.version) == (NEWER, NEWER)
+    assert inventory == lab.find()
+    assert (inventory.driver_version, new.version) == (NEWER, NEWER)
     assert new.path != old.path
 
 
@@ -125,10 +125,10 @@ def test_after_the_package_was_removed_the_view_answers(lab: FarmLab) -> None:
     for path in [*lab.driver_file(LIB).rglob("*.so*"), *lab.driver_file("usr/bin").iterdir()]:
         path.unlink()
 
-    found = look(lab)
+    inventory = look(lab)
 
-    assert build(lab.farm, found) == view
-    assert len(found.gpus) == 2
+    assert build(lab.farm, inventory) == view
+    assert len(inventory.gpus) == 2
 
 
 def test_what_is_only_looked_at_changes_nothing(lab: FarmLab) -> None:
@@ -136,10 +136,10 @@ def test_what_is_only_looked_at_changes_nothing(lab: FarmLab) -> None:
     lab.install(NEWER, in_place=True)
     before = sorted(os.listdir(lab.path))
 
-    found = after_upgrade.loaded_view(lab.farm, lab.host.roots, lab.wanted)
+    inventory = after_upgrade.loaded_view(lab.farm, lab.host.roots, lab.wanted)
 
-    assert found is not None
-    assert found.driver_version == VERSION
+    assert inventory is not None
+    assert inventory.driver_version == VERSION
     assert sorted(os.listdir(lab.path)) == before
 
 
@@ -150,18 +150,18 @@ def test_halfway_through_an_upgrade_the_view_answers_too(lab: FarmLab) -> None:
     new.write_bytes(elf_bytes("libnvidia-ml.so.1"))
 
     assert lab.find().driver_version == VERSION  # libcuda of the old version is still there
-    found = look(lab)
+    inventory = look(lab)
 
-    assert f"{view.path}/lib64/libnvidia-ml.so.{VERSION}" in [f.host_path for f in found.files]
+    assert f"{view.path}/lib64/libnvidia-ml.so.{VERSION}" in [f.host_path for f in inventory.files]
 
 
 def test_a_library_that_an_admin_removed_is_gone(lab: FarmLab) -> None:
     build(lab.farm, lab.find())
     lab.driver_file(f"{LIB}/libnvidia-allocator.so.{VERSION}").unlink()
 
-    found = look(lab)
+    inventory = look(lab)
 
-    assert not any("libnvidia-allocator" in f.host_path for f in found.files)
+    assert not any("libnvidia-allocator" in f.host_path for f in inventory.files)
 
 
 @pytest.mark.parametrize("spoil", ["library", "link", "other version", "writable", "no farm"])
@@ -191,9 +191,9 @@ def test_sockets_are_those_of_daemons_that_run_now(lab: FarmLab) -> None:
     place.parent.mkdir(parents=True)
     os.mknod(place, 0o140666)
 
-    found = look(lab)
+    inventory = look(lab)
 
-    assert [f.host_path for f in found.files if f.kind == "socket"] == [str(place)]
+    assert [f.host_path for f in inventory.files if f.kind == "socket"] == [str(place)]
 
 
 def test_without_a_loaded_module_discovery_answers(lab: FarmLab) -> None:

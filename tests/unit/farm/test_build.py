@@ -44,15 +44,15 @@ def _refusing(number: int) -> Any:
 def refusing(*names: str, number: int = errno.EXDEV) -> Kernel:
     """Return a kernel that refuses some calls."""
     calls = {name: _refusing(number) for name in names}
-    made: Kernel = type("RefusingKernel", (Kernel,), {"__slots__": (), **calls})()
-    return made
+    manifest: Kernel = type("RefusingKernel", (Kernel,), {"__slots__": (), **calls})()
+    return manifest
 
 
 def test_a_view_has_the_drivers_files_and_links_inside(lab: FarmLab) -> None:
-    made = build(lab.farm, lab.find(), str(lab.host.driver))
+    manifest = build(lab.farm, lab.find(), str(lab.host.driver))
 
-    held = tree(made.path)
-    assert made.method == "links"
+    held = tree(manifest.path)
+    assert manifest.method == "links"
     assert held["lib64/libcuda.so.1"] == f"-> libcuda.so.{VERSION}"
     assert held["lib64/libcuda.so"] == "-> libcuda.so.1"
     assert held["lib64/gbm/nvidia-drm_gbm.so"] == "-> ../libnvidia-allocator.so.1"
@@ -60,31 +60,31 @@ def test_a_view_has_the_drivers_files_and_links_inside(lab: FarmLab) -> None:
     assert held["bin/nvidia-smi"] == "#!/bin/sh\n"
     assert held[f"share/firmware/nvidia/{VERSION}/gsp_ga10x.bin"] == "firmware"
     assert "ICD" in held["share/vulkan/icd.d/nvidia_icd.json"]
-    assert os.path.samefile(f"{made.path}/lib64/libcuda.so.1", lab.libcuda)
+    assert os.path.samefile(f"{manifest.path}/lib64/libcuda.so.1", lab.libcuda)
 
 
 def test_every_link_of_a_view_leads_to_a_file_in_it(lab: FarmLab) -> None:
-    made = build(lab.farm, lab.find())
+    manifest = build(lab.farm, lab.find())
 
-    for link in made.links:
-        real = os.path.realpath(f"{made.path}/{link.path}")
-        assert real.startswith(f"{os.path.realpath(made.path)}/"), link
+    for link in manifest.links:
+        real = os.path.realpath(f"{manifest.path}/{link.path}")
+        assert real.startswith(f"{os.path.realpath(manifest.path)}/"), link
         assert os.path.isfile(real), link
 
 
 def test_its_name_is_the_version_and_a_hash_and_folders_are_0755(lab: FarmLab) -> None:
     before = os.umask(0o077)
     try:
-        made = build(lab.farm, lab.find())
+        manifest = build(lab.farm, lab.find())
     finally:
         os.umask(before)
 
-    version, _, digest = made.name.rpartition("-")
+    version, _, digest = manifest.name.rpartition("-")
     assert (version, len(digest)) == (VERSION, 16)
-    assert made.path == f"{lab.path}/{made.name}"
-    folders = [str(lab.path), *(path for path, _, _ in os.walk(made.path))]
+    assert manifest.path == f"{lab.path}/{manifest.name}"
+    folders = [str(lab.path), *(path for path, _, _ in os.walk(manifest.path))]
     assert {stat.S_IMODE(os.lstat(path).st_mode) for path in folders} == {0o755}
-    assert stat.S_IMODE(os.lstat(f"{made.path}.json").st_mode) == 0o644
+    assert stat.S_IMODE(os.lstat(f"{manifest.path}.json").st_mode) == 0o644
 
 
 def test_a_second_build_is_the_same_view_and_changes_nothing(lab: FarmLab) -> None:
@@ -124,10 +124,10 @@ def test_setuid_files_and_files_that_all_may_write_are_left_out(lab: FarmLab) ->
     lab.driver_file("usr/bin/nvidia-smi").chmod(0o4755)
     lab.driver_file("usr/bin/nvidia-cuda-mps-control").chmod(0o777)
 
-    made = build(lab.farm, inventory)
+    manifest = build(lab.farm, inventory)
 
-    assert not any(path.startswith("bin/") for path in tree(made.path))
-    assert dict(made.left_out) == {
+    assert not any(path.startswith("bin/") for path in tree(manifest.path))
+    assert dict(manifest.left_out) == {
         f"{lab.host.driver}/usr/bin/nvidia-smi": "setuid or setgid",
         f"{lab.host.driver}/usr/bin/nvidia-cuda-mps-control": "everybody may write to it",
     }
@@ -139,9 +139,9 @@ def test_a_file_that_became_something_else_is_left_out(lab: FarmLab) -> None:
     smi.unlink()
     smi.symlink_to("/etc/passwd")
 
-    made = build(lab.farm, inventory)
+    manifest = build(lab.farm, inventory)
 
-    assert dict(made.left_out) == {str(smi): "no regular file"}
+    assert dict(manifest.left_out) == {str(smi): "no regular file"}
 
 
 def test_a_driver_that_goes_meanwhile_is_an_error_and_leaves_nothing(lab: FarmLab) -> None:
@@ -179,26 +179,26 @@ def test_where_a_link_cannot_be_made_only_configuration_is_copied(lab: FarmLab) 
                 raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source)
             super().link(source, target, **more)
 
-    made = build(lab.with_kernel(OtherFileSystem()), lab.find())
+    manifest = build(lab.with_kernel(OtherFileSystem()), lab.find())
 
-    copy = f"{made.path}/share/vulkan/icd.d/nvidia_icd.json"
-    assert made.method == "links"
+    copy = f"{manifest.path}/share/vulkan/icd.d/nvidia_icd.json"
+    assert manifest.method == "links"
     assert not os.path.samefile(copy, icd)
-    assert folder.is_intact(made)
+    assert folder.is_intact(manifest)
     with open(copy, encoding="utf-8") as file:
         assert file.read() == lab.driver_file(ICD).read_text()
     assert stat.S_IMODE(os.stat(copy).st_mode) == 0o644
 
 
-def test_every_way_that_is_refused_is_told(lab: FarmLab) -> None:
+def test_every_way_that_is_refused_is_reported(lab: FarmLab) -> None:
     kernel = refusing("link", "clone_file", "mount", number=errno.EPERM)
 
     with pytest.raises(HostError) as caught:
         build(lab.with_kernel(kernel), lab.find(), str(lab.host.driver))
 
     assert caught.value.message.startswith(f"there is no way to make a view of driver {VERSION}: ")
-    for way in ("own: ", "links: ", "reflinks: ", "binds: this process may not mount"):
-        assert way in caught.value.message
+    for method in ("own: ", "links: ", "reflinks: ", "binds: this process may not mount"):
+        assert method in caught.value.message
     assert sorted(os.listdir(lab.path)) == [".lock"]
 
 
@@ -219,14 +219,14 @@ def test_reflinks_are_tried_after_links_and_files_keep_their_modes(lab: FarmLab)
     calls = {"link": _refusing(errno.EXDEV), "clone_file": clone}
     kernel: Kernel = type("CloningKernel", (Kernel,), {"__slots__": (), **calls})()
 
-    made = build(lab.with_kernel(kernel), lab.find())
+    manifest = build(lab.with_kernel(kernel), lab.find())
 
-    smi = f"{made.path}/bin/nvidia-smi"
-    assert made.method == "reflinks"
+    smi = f"{manifest.path}/bin/nvidia-smi"
+    assert manifest.method == "reflinks"
     assert stat.S_IMODE(os.stat(smi).st_mode) == 0o755
     assert not os.path.samefile(smi, lab.driver_file("usr/bin/nvidia-smi"))
     lab.driver_file("usr/bin/nvidia-smi").write_text("#!/bin/sh\nexit 1\n")
-    assert folder.is_intact(made)
+    assert folder.is_intact(manifest)
 
 
 def test_a_damaged_view_is_made_anew_and_who_has_it_keeps_it(lab: FarmLab) -> None:
@@ -245,10 +245,10 @@ def test_a_damaged_view_is_made_anew_and_who_has_it_keeps_it(lab: FarmLab) -> No
 def test_a_build_that_was_killed_leaves_nothing_that_counts(lab: FarmLab) -> None:
     lab.farm.prepare()
     (lab.path / ".build-killed/lib64").mkdir(parents=True)
-    found = build(lab.farm, lab.find())
-    record = lab.path / f"{found.name}.json"
+    manifest = build(lab.farm, lab.find())
+    record = lab.path / f"{manifest.name}.json"
     kept = record.read_bytes()
-    os.rename(found.path, f"{lab.path}/.gone-test")
+    os.rename(manifest.path, f"{lab.path}/.gone-test")
 
     record.write_bytes(kept)  # killed between the manifest and the name
     made = build(lab.farm, lab.find())
@@ -271,23 +271,25 @@ def test_a_build_that_is_killed_at_any_step_is_done_by_the_next(
     kernel = RecordingKernel(kill_at=at)
 
     status = run_forked(lambda: build(lab.with_kernel(kernel), inventory))
-    made = build(lab.farm, inventory)
+    manifest = build(lab.farm, inventory)
 
     assert os.WTERMSIG(status) == signal.SIGKILL
-    assert folder.is_intact(made)
+    assert folder.is_intact(manifest)
     assert len(lab.farm.manifests()) == 1
     collect.collect(lab.farm, collect.Needs(loaded=VERSION))
-    assert sorted(os.listdir(lab.path)) == sorted([".lock", made.name, f"{made.name}.json"])
+    assert sorted(os.listdir(lab.path)) == sorted(
+        [".lock", manifest.name, f"{manifest.name}.json"]
+    )
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"nvct-farm": 2}', '{"nvct-farm": 1}'])
 def test_a_damaged_manifest_counts_as_none(lab: FarmLab, text: str) -> None:
-    made = build(lab.farm, lab.find())
-    record = lab.path / f"{made.name}.json"
+    manifest = build(lab.farm, lab.find())
+    record = lab.path / f"{manifest.name}.json"
     record.write_text(text)
 
     assert lab.farm.manifests() == []
-    assert build(lab.farm, lab.find()).entries == made.entries
+    assert build(lab.farm, lab.find()).entries == manifest.entries
     assert lab.farm.manifests() != []
 
 
@@ -336,11 +338,11 @@ def as_nobody(function: Callable[[], object], *, namespace: bool = False) -> Non
 @pytest.mark.parametrize("namespace", ["host's", "own"])
 def test_who_may_not_write_to_the_farm_uses_roots_view(open_lab: FarmLab, namespace: str) -> None:
     inventory = open_lab.find()
-    made = build(open_lab.farm, inventory)
+    manifest = build(open_lab.farm, inventory)
 
     def child() -> None:
-        assert build(open_lab.farm, inventory) == made
-        assert is_readable(made.path)
+        assert build(open_lab.farm, inventory) == manifest
+        assert is_readable(manifest.path)
 
     as_nobody(child, namespace=namespace == "own")
 
@@ -379,10 +381,10 @@ def test_a_mode_without_a_driver_has_no_view(lab: FarmLab) -> None:
 
 
 def test_a_manifest_is_read_as_it_was_written(lab: FarmLab) -> None:
-    made = build(lab.farm, lab.find())
+    manifest = build(lab.farm, lab.find())
 
-    assert model.loads(model.dumps(made), "x") == made
-    assert lab.farm.manifest(made.name) == made
+    assert model.loads(model.dumps(manifest), "x") == manifest
+    assert lab.farm.manifest(manifest.name) == manifest
 
 
 # --- a folder of the driver's own ---
@@ -410,13 +412,13 @@ def own(lab: FarmLab) -> FarmLab:
 def test_a_drivers_own_folder_is_used_as_it_is(own: FarmLab) -> None:
     before = tree(own.host.driver)
 
-    made = build(own.farm, own.find(), str(own.host.driver))
+    manifest = build(own.farm, own.find(), str(own.host.driver))
 
-    assert (made.method, made.path) == ("own", str(own.host.driver))
-    assert sorted(os.listdir(own.path)) == sorted([".lock", f"{made.name}.json"])
+    assert (manifest.method, manifest.path) == ("own", str(own.host.driver))
+    assert sorted(os.listdir(own.path)) == sorted([".lock", f"{manifest.name}.json"])
     assert tree(own.host.driver) == before
-    assert folder.is_intact(made)
-    assert "lib64/libcuda.so.1" in [link.path for link in made.links]
+    assert folder.is_intact(manifest)
+    assert "lib64/libcuda.so.1" in [link.path for link in manifest.links]
 
 
 def setuid(lab: FarmLab) -> None:
@@ -441,7 +443,7 @@ def test_an_own_folder_that_is_not_as_a_view_should_be_is_not_mounted(
 ) -> None:
     change(own)
 
-    made = build(own.farm, own.find(), str(own.host.driver))
+    manifest = build(own.farm, own.find(), str(own.host.driver))
 
-    assert made.method == "links"
-    assert "bin/nvidia-settings" not in tree(made.path)
+    assert manifest.method == "links"
+    assert "bin/nvidia-settings" not in tree(manifest.path)

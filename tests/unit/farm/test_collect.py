@@ -34,10 +34,10 @@ class Processes:
         (path / "self").symlink_to("1")
 
     def add(self, pid: int, text: str = "", namespace: str = "mnt:[1]") -> None:
-        place = self.path / str(pid)
-        (place / "ns").mkdir(parents=True)
-        (place / "mountinfo").write_text(LINE.format(root="/", target="/", source="x") + text)
-        (place / "ns/mnt").symlink_to(namespace)
+        folder = self.path / str(pid)
+        (folder / "ns").mkdir(parents=True)
+        (folder / "mountinfo").write_text(LINE.format(root="/", target="/", source="x") + text)
+        (folder / "ns/mnt").symlink_to(namespace)
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ def two_views(lab: FarmLab) -> tuple[Manifest, Manifest]:
     return old, build(lab.farm, lab.find())
 
 
-def names(found: list[collect.Status]) -> list[str]:
-    return [status.manifest.name for status in found]
+def names(statuses: list[collect.Status]) -> list[str]:
+    return [status.manifest.name for status in statuses]
 
 
 def test_a_view_that_nobody_needs_goes_and_the_loaded_drivers_stays(
@@ -108,12 +108,15 @@ def test_a_view_that_a_process_has_mounted_stays(
     processes.add(77, line.replace("{name}", old.name), "mnt:[2]")
     processes.add(78, "", "mnt:[2]")  # another process of that container
 
-    found = {
+    statuses = {
         s.manifest.name: s for s in collect.statuses(farm(lab, processes), Needs(loaded=NEWER))
     }
 
-    assert (found[old.name].users, found[old.name].keep) == (2, "2 processes have it mounted")
-    assert (found[new.name].users, found[new.name].keep) == (0, "it is the loaded module's")
+    assert (statuses[old.name].users, statuses[old.name].keep) == (
+        2,
+        "2 processes have it mounted",
+    )
+    assert (statuses[new.name].users, statuses[new.name].keep) == (0, "it is the loaded module's")
     assert collect.collect(farm(lab, processes), Needs(loaded=NEWER)) == []
 
 
@@ -133,7 +136,7 @@ def test_a_view_that_a_plan_names_stays(lab: FarmLab, processes: Processes) -> N
     plan = lab.host.write("own.plan", f'{{"farm": {{"view": "{old.path}"}}}}')
     os.utime(plan, (1, 1))
 
-    need = collect.needs(NEWER, [str(plan), "/nonexistent/own.plan"])
+    need = collect.read_needs(NEWER, [str(plan), "/nonexistent/own.plan"])
 
     assert collect.collect(farm(lab, processes), need) == []
 
@@ -143,8 +146,8 @@ def test_right_after_a_new_plan_nothing_goes(lab: FarmLab, processes: Processes)
     plan = lab.host.write("own.plan", "{}")
     at = plan.stat().st_mtime
 
-    young = collect.needs(NEWER, [str(plan)], now=at + PLAN_AGE_S - 1)
-    old_enough = collect.needs(NEWER, [str(plan)], now=at + PLAN_AGE_S + 1)
+    young = collect.read_needs(NEWER, [str(plan)], now=at + PLAN_AGE_S - 1)
+    old_enough = collect.read_needs(NEWER, [str(plan)], now=at + PLAN_AGE_S + 1)
 
     assert collect.collect(farm(lab, processes), young) == []
     assert names(collect.collect(farm(lab, processes), old_enough)) == [old.name]
@@ -216,7 +219,7 @@ def test_what_killed_builds_left_goes_too(lab: FarmLab, processes: Processes) ->
 
 def test_a_drivers_own_folder_is_never_removed(lab: FarmLab, processes: Processes) -> None:
     view = build(lab.farm, lab.find())
-    lab.farm.keep(type(view)(**{
+    lab.farm.store(type(view)(**{
         **{name: getattr(view, name) for name in view.__slots__},
         "method": "own", "path": str(lab.host.driver),
     }))  # fmt: skip

@@ -50,23 +50,23 @@ def file(
 def test_a_file_has_its_place(
     path: str, kind: FileKind, capability: Capability, expected: str
 ) -> None:
-    (place,) = layout.places([file(path, kind, capability)])
+    (view_file,) = layout.view_files([file(path, kind, capability)])
 
-    assert place.path == expected
+    assert view_file.path == expected
 
 
 def test_sockets_and_folders_are_not_held() -> None:
-    found = [file("/run/nvidia-persistenced/socket", "socket"), file("/tmp/x", "directory")]
+    files = [file("/run/nvidia-persistenced/socket", "socket"), file("/tmp/x", "directory")]
 
-    assert layout.places(found) == []
+    assert layout.view_files(files) == []
 
 
 def test_two_files_of_one_name_both_have_a_place() -> None:
     first, second = file("/etc/a/x.json", "config"), file("/usr/share/a/x.json", "config")
 
-    found = {place.path: place.file for place in layout.places([first, second])}
+    by_path = {view_file.path: view_file.file for view_file in layout.view_files([first, second])}
 
-    assert found == {"share/a/x.json": first, "share/usr/share/a/x.json": second}
+    assert by_path == {"share/a/x.json": first, "share/usr/share/a/x.json": second}
 
 
 def test_links_stand_beside_their_files_and_stay_relative() -> None:
@@ -77,9 +77,9 @@ def test_links_stand_beside_their_files_and_stay_relative() -> None:
         Link(target="../libnvidia-allocator.so.1", path=f"{folder}/gbm/nvidia-drm_gbm.so"),
     )
 
-    found = layout.links(layout.places([file(f"{folder}/{name}", links=links)]))
+    view_links = layout.links(layout.view_files([file(f"{folder}/{name}", links=links)]))
 
-    assert [(link.path, link.target) for link in found] == [
+    assert [(link.path, link.target) for link in view_links] == [
         ("lib64/gbm/nvidia-drm_gbm.so", "../libnvidia-allocator.so.1"),
         ("lib64/libnvidia-allocator.so.1", name),
     ]
@@ -93,9 +93,9 @@ def test_a_link_of_a_loaders_folder_leads_into_the_view_from_there() -> None:
         path=f"/{LIB}/vdpau/libvdpau_nvidia.so.1",
     )
 
-    found = layout.links(layout.places([file(f"{folder}/{name}", links=(link,))]))
+    links = layout.links(layout.view_files([file(f"{folder}/{name}", links=(link,))]))
 
-    assert found == [
+    assert links == [
         Link(target="../libvdpau_nvidia.so.1", path="lib64/vdpau/libvdpau_nvidia.so.1")
     ]
 
@@ -110,12 +110,12 @@ def test_a_link_of_a_loaders_folder_leads_into_the_view_from_there() -> None:
     ids=["absolute", "out of the view", "elsewhere"],
 )
 def test_a_link_that_would_leave_the_view_is_not_made(link: Link) -> None:
-    assert layout.links(layout.places([file(f"/{LIB}/libx.so.1", links=(link,))])) == []
+    assert layout.links(layout.view_files([file(f"/{LIB}/libx.so.1", links=(link,))])) == []
 
 
 def test_a_link_never_takes_the_place_of_a_file() -> None:
     link = Link(target="libx.so.1", path=f"/{LIB}/libx.so")
 
-    held = layout.places([file(f"/{LIB}/libx.so.1", links=(link,)), file(f"/{LIB}/libx.so")])
+    held = layout.view_files([file(f"/{LIB}/libx.so.1", links=(link,)), file(f"/{LIB}/libx.so")])
 
     assert layout.links(held) == []

@@ -43,16 +43,16 @@ def test_node_without_mig_is_described_without_nvml(host: HostTree) -> None:
     host.gpu(0).gpu(1, minor=5)
     nvml = FakeNvml(error=NvmlError("must not be asked"))
 
-    found = look(host, nvml)
+    inventory = look(host, nvml)
 
     assert nvml.calls == 0
-    assert found.driver_version == VERSION
-    assert found.cuda_version == "13.0"
-    assert [(gpu.index, gpu.minor, gpu.uuid) for gpu in found.gpus] == [
+    assert inventory.driver_version == VERSION
+    assert inventory.cuda_version == "13.0"
+    assert [(gpu.index, gpu.minor, gpu.uuid) for gpu in inventory.gpus] == [
         (0, 0, host.uuid(0)),
         (1, 5, host.uuid(1)),
     ]
-    assert found.warnings == ()
+    assert inventory.warnings == ()
 
 
 def test_gpu_carries_its_drm_nodes_and_links(host: HostTree) -> None:
@@ -87,25 +87,25 @@ def test_nvml_failing_costs_the_mig_devices_alone(host: HostTree, source: str) -
     host.gpu(0).gpu(1).instance(1, 7, 0, (66, 67))
     error = NvmlError("nvmlInit of libnvidia-ml.so failed: gpu is lost")
 
-    found = look(host, FakeNvml(error=error) if source == "fails" else None)
+    inventory = look(host, FakeNvml(error=error) if source == "fails" else None)
 
-    assert [(gpu.index, gpu.mig_enabled, gpu.mig) for gpu in found.gpus] == [
+    assert [(gpu.index, gpu.mig_enabled, gpu.mig) for gpu in inventory.gpus] == [
         (0, False, ()),
         (1, True, ()),
     ]
-    assert len(found.warnings) == 1
-    assert found.warnings[0].endswith(": MIG devices are left out")
+    assert len(inventory.warnings) == 1
+    assert inventory.warnings[0].endswith(": MIG devices are left out")
 
 
-def test_mig_device_whose_node_is_missing_costs_that_device(host: HostTree) -> None:
+def test_mig_device_without_its_node_is_left_out(host: HostTree) -> None:
     host.gpu(0).instance(0, 7, 0, (66, 67)).instance(0, 9, 0, (84, 85))
     (host.base / "dev/nvidia-caps/nvidia-cap84").unlink()
     nvml = FakeNvml(gpus=(nvml_gpu(0, instances=((7, 0), (9, 0))),))
 
-    found = look(host, nvml)
+    inventory = look(host, nvml)
 
-    assert [mig.gi for mig in found.gpus[0].mig] == [7]
-    assert "MIG device 0:1 lacks" in found.warnings[0]
+    assert [mig.gi for mig in inventory.gpus[0].mig] == [7]
+    assert "MIG device 0:1 lacks" in inventory.warnings[0]
 
 
 def test_uuid_that_procfs_hides_comes_from_nvml(host: HostTree) -> None:
@@ -118,20 +118,20 @@ def test_uuid_that_procfs_hides_comes_from_nvml(host: HostTree) -> None:
 def test_gpu_without_uuid_anywhere_is_left_out_and_the_index_stays_free(host: HostTree) -> None:
     host.gpu(0, uuid="GPU-????????-????-????-????-????????????").gpu(1)
 
-    found = look(host, FakeNvml(error=NvmlError("broken")))
+    inventory = look(host, FakeNvml(error=NvmlError("broken")))
 
-    assert [gpu.index for gpu in found.gpus] == [1]
-    assert "GPU 0 at 0000:18:00.0 has no UUID yet: left out" in found.warnings
+    assert [gpu.index for gpu in inventory.gpus] == [1]
+    assert "GPU 0 at 0000:18:00.0 has no UUID yet: left out" in inventory.warnings
 
 
 def test_gpus_are_nvmls_where_procfs_lists_none(host: HostTree) -> None:
     host.write("dev/nvidia0", mode=0o666)
 
-    found = look(host, FakeNvml(gpus=(nvml_gpu(0),)))
+    inventory = look(host, FakeNvml(gpus=(nvml_gpu(0),)))
 
-    assert [gpu.uuid for gpu in found.gpus] == [host.uuid(0)]
-    assert found.gpus[0].node is not None
-    assert found.notes == ("procfs lists no GPU: they are NVML's",)
+    assert [gpu.uuid for gpu in inventory.gpus] == [host.uuid(0)]
+    assert inventory.gpus[0].node is not None
+    assert inventory.notes == ("procfs lists no GPU: they are NVML's",)
 
 
 def test_warnings_of_nvml_are_kept(host: HostTree) -> None:
@@ -145,10 +145,10 @@ def test_missing_node_costs_that_gpu_with_a_warning(host: HostTree) -> None:
     host.gpu(0).gpu(1)
     (host.base / "dev/nvidia1").unlink()
 
-    found = look(host)
+    inventory = look(host)
 
-    assert [gpu.node is None for gpu in found.gpus] == [False, True]
-    assert found.warnings == (f"{host.base}/dev/nvidia1 is no device node: GPU 1 is left out",)
+    assert [gpu.node is None for gpu in inventory.gpus] == [False, True]
+    assert inventory.warnings == (f"{host.base}/dev/nvidia1 is no device node: GPU 1 is left out",)
 
 
 def test_files_of_all_kinds_are_sorted_by_container_path(host: HostTree) -> None:
@@ -160,19 +160,19 @@ def test_files_of_all_kinds_are_sorted_by_container_path(host: HostTree) -> None
 
 
 def test_search_paths_replace_the_usual_directories(host: HostTree) -> None:
-    place = host.write(f"elsewhere/libcuda.so.{VERSION}", elf_bytes("libcuda.so.1")).parent
+    path = host.write(f"elsewhere/libcuda.so.{VERSION}", elf_bytes("libcuda.so.1")).parent
 
-    found = look(host.gpu(0), search_paths=(str(place),))
+    inventory = look(host.gpu(0), search_paths=(str(path),))
 
-    libraries = [file for file in found.files if file.kind == "library"]
-    assert [file.host_path for file in libraries] == [f"{place}/libcuda.so.{VERSION}"]
-    assert [file.container_path for file in libraries] == [f"{place}/libcuda.so.{VERSION}"]
+    libraries = [file for file in inventory.files if file.kind == "library"]
+    assert [file.host_path for file in libraries] == [f"{path}/libcuda.so.{VERSION}"]
+    assert [file.container_path for file in libraries] == [f"{path}/libcuda.so.{VERSION}"]
 
 
 def test_search_path_in_the_driver_root_is_cut_in_the_container(host: HostTree) -> None:
-    found = look(host.gpu(0), search_paths=(f"{host.driver}/{LIB}",))
+    inventory = look(host.gpu(0), search_paths=(f"{host.driver}/{LIB}",))
 
-    assert f"/{LIB}/libcuda.so.{VERSION}" in [file.container_path for file in found.files]
+    assert f"/{LIB}/libcuda.so.{VERSION}" in [file.container_path for file in inventory.files]
 
 
 def test_relative_search_path_is_refused(host: HostTree) -> None:
@@ -181,10 +181,10 @@ def test_relative_search_path_is_refused(host: HostTree) -> None:
 
 
 def test_version_is_the_libraries_where_no_module_is_loaded(tmp_path: Path) -> None:
-    found = look(HostTree(tmp_path).user_space())
+    inventory = look(HostTree(tmp_path).user_space())
 
-    assert found.driver_version == VERSION
-    (warning,) = found.warnings  # and none about device nodes or NVML
+    assert inventory.driver_version == VERSION
+    (warning,) = inventory.warnings  # and none about device nodes or NVML
     assert "nvidia is not loaded: modprobe nvidia" in warning
 
 
@@ -221,19 +221,19 @@ def bind(host: HostTree, index: int, driver: str) -> str:
 def test_gpu_that_nouveau_has_costs_a_warning_and_that_gpu(host: HostTree) -> None:
     bus = bind(host.gpu(0), 1, "nouveau")
 
-    found = look(host)
+    inventory = look(host)
 
-    assert [gpu.index for gpu in found.gpus] == [0]
-    assert found.warnings == (f"GPU at {bus} is bound to nouveau, not to nvidia: left out",)
+    assert [gpu.index for gpu in inventory.gpus] == [0]
+    assert inventory.warnings == (f"GPU at {bus} is bound to nouveau, not to nvidia: left out",)
 
 
 def test_gpu_of_a_virtual_machine_is_left_out_without_a_warning(host: HostTree) -> None:
     bus = bind(host.gpu(0), 1, "vfio-pci")
 
-    found = look(host)
+    inventory = look(host)
 
-    reasons = {entry.path: entry.reason for entry in found.left_out}
-    assert found.warnings == ()
+    reasons = {entry.path: entry.reason for entry in inventory.left_out}
+    assert inventory.warnings == ()
     assert reasons[f"{host.base}/sys/bus/pci/devices/{bus}"] == "bound to vfio-pci, not to nvidia"
 
 
@@ -250,10 +250,10 @@ def test_gpu_that_nvml_refuses_costs_that_gpu(host: HostTree) -> None:
         gpus=(nvml_gpu(1, instances=((7, 0),)),), warnings=("NVML refuses GPU 0: gpu is lost",)
     )
 
-    found = look(host, nvml)
+    inventory = look(host, nvml)
 
-    assert [gpu.index for gpu in found.gpus] == [1]
-    assert found.warnings == (
+    assert [gpu.index for gpu in inventory.gpus] == [1]
+    assert inventory.warnings == (
         "NVML refuses GPU 0: gpu is lost",
         "GPU 0 at 0000:18:00.0 is not among NVML's: left out",
     )
@@ -263,19 +263,19 @@ def test_nvml_is_not_asked_for_the_cuda_version_alone(tmp_path: Path) -> None:
     host = HostTree(tmp_path, version="999.88.77").module().user_space().gpu(0)
     nvml = FakeNvml()
 
-    found = look(host, nvml)
+    inventory = look(host, nvml)
 
     assert nvml.calls == 0
-    assert found.notes == ("the CUDA version of driver 999.88.77 is not known",)
+    assert inventory.notes == ("the CUDA version of driver 999.88.77 is not known",)
 
 
 def test_failing_nvml_says_all_that_could_not_be_learned(tmp_path: Path) -> None:
     host = HostTree(tmp_path, version="999.88.77").module().user_space().gpu(0)
     host.instance(0, 7, 0, (66, 67))
 
-    found = look(host, FakeNvml(error=NvmlError("nvmlInit failed: driver/library mismatch")))
+    inventory = look(host, FakeNvml(error=NvmlError("nvmlInit failed: driver/library mismatch")))
 
-    (warning,) = found.warnings
+    (warning,) = inventory.warnings
     assert warning == (
         "nvmlInit failed: driver/library mismatch: MIG devices are left out, it is not known "
         "which CUDA version the driver supports"
@@ -312,13 +312,13 @@ def test_flag_without_ipc_leaves_sockets_and_mps_out(host: HostTree) -> None:
     def sockets(*flags: str) -> list[str]:
         options = DiscoveryOptions(nvml=None, stat_node=host.stat_node, machine="x86_64",
                         flags=frozenset(flags))  # fmt: skip
-        found = discover(host.roots, options)
-        return [file.container_path for file in found.files if file.kind == "socket"]
+        inventory = discover(host.roots, options)
+        return [file.container_path for file in inventory.files if file.kind == "socket"]
 
-    place = host.base / "run/nvidia-persistenced"
-    place.mkdir(parents=True)
+    path = host.base / "run/nvidia-persistenced"
+    path.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX) as server:
-        here = os.open(place, os.O_PATH)
+        here = os.open(path, os.O_PATH)
         server.bind(f"/proc/self/fd/{here}/socket")
         os.close(here)
 
@@ -333,12 +333,12 @@ def test_platform_library_of_two_folders_comes_from_the_first(host: HostTree) ->
     entries = [("libnvidia-cfg.so.1", f"/opt/lib/libnvidia-cfg.so.{VERSION}")]
     host.write("driver/etc/ld.so.cache", ldcache.merge(None, entries, machine="x86_64"))
 
-    found = look(host.gpu(0))
+    inventory = look(host.gpu(0))
 
-    paths = {f.container_path for f in found.files}
+    paths = {f.container_path for f in inventory.files}
     assert "/usr/lib64/libnvidia-egl-gbm.so.1.1.2" in paths
     assert not [path for path in paths if path.startswith("/opt")]
-    second = {entry.path: entry.reason for entry in found.left_out}
+    second = {entry.path: entry.reason for entry in inventory.left_out}
     first = f"{host.driver}/usr/lib64/libnvidia-egl-gbm.so.1.1.2"
     assert second[f"{host.driver}/opt/lib/libnvidia-egl-gbm.so.1.1.2"] == (
         f"{first} is found before it"

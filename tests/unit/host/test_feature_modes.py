@@ -175,7 +175,7 @@ def test_gds_brings_udev_and_its_configuration_from_the_driver_root(host: HostTr
     ]
 
 
-def test_gds_falls_back_on_the_hosts_udev_and_notes_what_is_not_there(host: HostTree) -> None:
+def test_gds_falls_back_on_the_hosts_udev_and_notes_a_missing_file(host: HostTree) -> None:
     nodes(host, "nvidia-fs0")
     host.write("run/udev/control")
 
@@ -188,7 +188,7 @@ def test_gds_falls_back_on_the_hosts_udev_and_notes_what_is_not_there(host: Host
     )
 
 
-def test_what_mofed_lacks_is_warned_about(host: HostTree) -> None:
+def test_a_missing_node_of_mofed_is_a_warning(host: HostTree) -> None:
     inventory = look(nodes(host, "infiniband/uverbs5"), "mofed")
 
     assert inventory.warnings == (
@@ -225,7 +225,7 @@ def test_each_imex_channel_is_a_device_in_the_order_of_its_number(host: HostTree
     ]
 
 
-def test_machine_without_imex_channels_says_what_makes_them(host: HostTree) -> None:
+def test_machine_without_imex_channels_has_a_hint_how_to_make_them(host: HostTree) -> None:
     with pytest.raises(HostError, match=r"no IMEX channel in .*/dev/nvidia-caps-imex-channels$"):
         look(host, "imex")
 

@@ -251,8 +251,8 @@ def test_programs_of_fabric_imex_mps_and_display_are_in_with_their_class(tmp_pat
     with Tree(str(host.driver)) as tree:
         files = binaries.find_binaries(tree, host.roots, Findings())
 
-    found = {os.path.basename(file.container_path): file.capability for file in files}
-    assert found == {
+    by_name = {os.path.basename(file.container_path): file.capability for file in files}
+    assert by_name == {
         "nv-fabricmanager": "utility", "nvidia-imex": "utility", "nvidia-imex-ctl": "utility",
         "nvidia-persistenced": "utility", "nvidia-cuda-mps-server": "compute",
         "nvidia-xconfig": "graphics",
@@ -310,9 +310,9 @@ def test_firmware_of_another_driver_is_left_out_with_its_version(tmp_path: Path)
         firmware.find_firmware(tree, host.roots, VERSION, findings)
 
     reasons = {path: entry.reason for path, entry in findings.left_out.items()}
-    place = f"{host.driver}/lib/firmware/nvidia"
-    assert reasons[f"{place}/570.10.01"] == f"firmware of driver 570.10.01, not {VERSION}"
-    assert f"{place}/ga102" not in reasons
+    folder = f"{host.driver}/lib/firmware/nvidia"
+    assert reasons[f"{folder}/570.10.01"] == f"firmware of driver 570.10.01, not {VERSION}"
+    assert f"{folder}/ga102" not in reasons
 
 
 def test_custom_firmware_path_that_names_the_driver_root_is_found_in_it(tmp_path: Path) -> None:
@@ -351,15 +351,15 @@ def bind_socket(path: Path) -> socket.socket:
     return server
 
 
-@pytest.mark.parametrize("place", ["driver/run", "driver/var/run", "run"])
-def test_socket_is_at_run_in_the_container(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("folder", ["driver/run", "driver/var/run", "run"])
+def test_socket_is_at_run_in_the_container(tmp_path: Path, folder: str) -> None:
     host = HostTree(tmp_path)
 
-    with bind_socket(tmp_path / place / "nvidia-persistenced/socket"):
+    with bind_socket(tmp_path / folder / "nvidia-persistenced/socket"):
         (file,) = ipc.find_sockets(host.roots, Findings())
 
     assert file.container_path == "/run/nvidia-persistenced/socket"
-    assert file.host_path == f"{tmp_path}/{place}/nvidia-persistenced/socket"
+    assert file.host_path == f"{tmp_path}/{folder}/nvidia-persistenced/socket"
     assert file.kind == "socket"
 
 

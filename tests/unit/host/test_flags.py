@@ -13,7 +13,7 @@ def test_known_flags_are_on_and_nobody_is_warned() -> None:
 
 
 @pytest.mark.parametrize("word", ["coherent", "enable-coherent-annotations=maybe", ""])
-def test_a_word_that_is_no_flag_has_no_effect_and_a_warning_says_so(word: str) -> None:
+def test_an_unknown_flag_has_no_effect_and_is_a_warning(word: str) -> None:
     on, (warning,) = flags.parse([word, flags.NO_IPC])
 
     assert on == {flags.NO_IPC}

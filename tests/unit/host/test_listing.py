@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    made = Machine(tmp_path, 2)
-    made.partition(1, 1)
-    return made
+    listed = Machine(tmp_path, 2)
+    listed.partition(1, 1)
+    return listed
 
 
 def whole(machine: Machine) -> Inventory:
@@ -53,27 +53,27 @@ def whole(machine: Machine) -> Inventory:
 
 
 @pytest.mark.parametrize("left_out", [False, True])
-def test_the_json_is_what_the_schema_says(machine: Machine, *, left_out: bool) -> None:
+def test_the_json_conforms_to_the_schema(machine: Machine, *, left_out: bool) -> None:
     schema = json.loads(resources.files("nvct.host").joinpath("inventory.schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
 
-    found = json.loads(listing.as_json(whole(machine), left_out=left_out))
+    document = json.loads(listing.as_json(whole(machine), left_out=left_out))
 
-    jsonschema.Draft202012Validator(schema).validate(found)
-    assert ("left_out" in found) == left_out
-    assert found["version"] == listing.VERSION
-    assert set(schema["$defs"]["inventory"]["properties"]) - {"left_out"} == set(found) - {
+    jsonschema.Draft202012Validator(schema).validate(document)
+    assert ("left_out" in document) == left_out
+    assert document["version"] == listing.VERSION
+    assert set(schema["$defs"]["inventory"]["properties"]) - {"left_out"} == set(document) - {
         "left_out"
     }
 
 
 def test_the_json_has_values_as_they_are(machine: Machine) -> None:
-    found = json.loads(listing.as_json(whole(machine)))
+    document = json.loads(listing.as_json(whole(machine)))
 
-    assert found["gpus"][1]["mig"][0]["uuid"] == mig_uuid(1, 0)
-    assert found["files"][0]["container_path"] == f"/{LIB}/libcuda.so.{VERSION}"
-    assert found["files"][0]["reason"] == "a test wants it"
-    assert found["warnings"] == ["a warning"]
+    assert document["gpus"][1]["mig"][0]["uuid"] == mig_uuid(1, 0)
+    assert document["files"][0]["container_path"] == f"/{LIB}/libcuda.so.{VERSION}"
+    assert document["files"][0]["reason"] == "a test wants it"
+    assert document["warnings"] == ["a warning"]
 
 
 # --- table ---
@@ -98,7 +98,7 @@ def test_the_table_has_a_line_for_each_thing_with_its_reason(machine: Machine) -
     assert gpu.endswith("NVIDIA H100 80GB HBM3 at 0000:2a:00.0; in MIG mode")
 
 
-def test_what_is_left_out_comes_last_if_asked_for(machine: Machine) -> None:
+def test_left_out_files_come_last_on_request(machine: Machine) -> None:
     last = listing.as_table(whole(machine), left_out=True).splitlines()[-1]
 
     assert last.startswith("left out")
@@ -107,7 +107,7 @@ def test_what_is_left_out_comes_last_if_asked_for(machine: Machine) -> None:
     assert "left out" not in listing.as_table(whole(machine))
 
 
-def test_a_gpu_without_node_is_said_to_be(machine: Machine) -> None:
+def test_a_gpu_without_node_is_marked(machine: Machine) -> None:
     gpu = replace(machine.inventory().gpus[0], node=None)
 
     table = listing.as_table(machine.inventory(gpus=(gpu,)))
@@ -168,7 +168,7 @@ def test_links_in_a_circle_lead_nowhere(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("name", ["a:b", "a\nb", "a\udcff"])
-def test_what_cannot_be_written_in_a_line_is_told(name: str, machine: Machine) -> None:
+def test_paths_without_a_bind_form_are_reported(name: str, machine: Machine) -> None:
     file = machine.file(f"/etc/{name}", "config")
 
     lines, impossible = listing.as_binds(machine.inventory(gpus=(), files=(file,)))

@@ -25,7 +25,7 @@ def test_machine_with_the_drivers_module_is_nvml(host: HostTree) -> None:
     assert modes.detect(host.module().gpu(0).roots) == "nvml"
 
 
-def test_machine_of_which_nothing_is_known_is_nvml(host: HostTree) -> None:
+def test_unknown_machine_is_nvml(host: HostTree) -> None:
     assert modes.detect(host.roots) == "nvml"
 
 
@@ -52,11 +52,11 @@ def test_auto_notes_which_mode_it_is(host: HostTree) -> None:
     host.module().user_space().gpu(0)
     options = DiscoveryOptions(nvml=None, stat_node=host.stat_node, machine="x86_64")
 
-    found = modes.discover("auto", host.roots, options)
+    inventory = modes.discover("auto", host.roots, options)
 
-    assert found.mode == "nvml"
-    assert found.notes[0] == "mode auto is nvml: it is neither WSL nor a Tegra"
-    assert modes.discover("nvml", host.roots, options).notes == found.notes[1:]
+    assert inventory.mode == "nvml"
+    assert inventory.notes[0] == "mode auto is nvml: it is neither WSL nor a Tegra"
+    assert modes.discover("nvml", host.roots, options).notes == inventory.notes[1:]
 
 
 def test_unknown_mode_names_those_that_there_are(host: HostTree) -> None:

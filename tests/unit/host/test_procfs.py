@@ -49,9 +49,9 @@ def test_gpus_are_in_the_order_of_the_bus_not_of_names_or_minors(tmp_path: Path)
             f"Model: \t X\nGPU UUID: \t GPU-{minor}\nDevice Minor: \t {minor}\n",
         )
 
-    found = [(gpu.bus_id, gpu.minor) for gpu in procfs.gpus(host.roots)]
+    pairs = [(gpu.bus_id, gpu.minor) for gpu in procfs.gpus(host.roots)]
 
-    assert found == [("0000:0a:00.0", 2), ("0000:c1:00.0", 1), ("0001:02:00.0", 0)]
+    assert pairs == [("0000:0a:00.0", 2), ("0000:c1:00.0", 1), ("0001:02:00.0", 0)]
 
 
 def test_uuid_of_a_gpu_that_was_never_initialized_is_empty(tmp_path: Path) -> None:

@@ -57,10 +57,10 @@ def host(tmp_path: Path) -> HostTree:
 
 
 def test_the_only_gpu_gives_the_device_its_uuid(host: HostTree) -> None:
-    one, two = nvml_gpu(0), nvml_gpu(1)
+    first, second = nvml_gpu(0), nvml_gpu(1)
 
-    assert look(host, FakeNvml((one,))).devices[0].uuid == one.uuid
-    assert look(host, FakeNvml((one, two))).devices[0].uuid == ""
+    assert look(host, FakeNvml((first,))).devices[0].uuid == first.uuid
+    assert look(host, FakeNvml((first, second))).devices[0].uuid == ""
     assert look(host).devices[0].uuid == ""
 
 
@@ -94,12 +94,12 @@ def test_libraries_come_from_the_folder_of_the_driver_and_stay_there(host: HostT
 
 
 def test_capabilities_are_those_of_the_library_behind_a_loader(host: HostTree) -> None:
-    found = {os.path.basename(f.container_path): f.capability for f in look(host).files}
+    by_name = {os.path.basename(f.container_path): f.capability for f in look(host).files}
 
-    assert found["libcuda_loader.so"] == "compute"
-    assert found["libnvidia-ml_loader.so"] == found["nvidia-smi"] == "utility"
-    assert found["libnvoptix.so.1"] == "graphics"
-    assert found["libdxcore.so"] == ""
+    assert by_name["libcuda_loader.so"] == "compute"
+    assert by_name["libnvidia-ml_loader.so"] == by_name["nvidia-smi"] == "utility"
+    assert by_name["libnvoptix.so.1"] == "graphics"
+    assert by_name["libdxcore.so"] == ""
 
 
 def test_links_are_those_that_ldconfig_would_make(host: HostTree) -> None:
@@ -112,7 +112,7 @@ def test_links_are_those_that_ldconfig_would_make(host: HostTree) -> None:
     }
 
 
-def test_of_several_folders_the_one_whose_libcuda_wsl_uses_is_taken(host: HostTree) -> None:
+def test_the_folder_with_the_libcuda_that_wsl_uses_is_taken(host: HostTree) -> None:
     store(host, OTHER, version="2")
     os.utime(f"{host.driver}/{STORE}/libcuda.so.1.1", (1, 1))
 
@@ -160,7 +160,7 @@ def test_library_of_another_machine_is_left_out_with_a_reason(host: HostTree) ->
     assert reasons[str(path)] == "it is for aarch64"
 
 
-def test_what_should_be_there_is_missed(host: HostTree) -> None:
+def test_missing_expected_files_are_warnings(host: HostTree) -> None:
     (host.driver / STORE / "nvidia-smi").unlink()
     (host.driver / LIBRARIES / "libdxcore.so").unlink()
 

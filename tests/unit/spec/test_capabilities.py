@@ -88,20 +88,20 @@ MACHINE = Inventory(
 
 
 def cut(*words: str) -> Inventory:
-    return capabilities.filter(MACHINE, capabilities.parse(words))
+    return capabilities.restrict(MACHINE, capabilities.parse(words))
 
 
-def libraries(found: Inventory, folder: str = LIB) -> set[str]:
-    paths = (f.container_path for f in found.files if f.kind == "library")
+def libraries(inventory: Inventory, folder: str = LIB) -> set[str]:
+    paths = (f.container_path for f in inventory.files if f.kind == "library")
     return {p.removeprefix(f"{folder}/").partition(".so")[0] for p in paths if folder in p}
 
 
-def others(found: Inventory) -> set[str]:
-    return {os.path.basename(f.container_path) for f in found.files if f.kind != "library"}
+def others(inventory: Inventory) -> set[str]:
+    return {os.path.basename(f.container_path) for f in inventory.files if f.kind != "library"}
 
 
-def controls(found: Inventory) -> list[str]:
-    return [os.path.basename(node.path) for node in found.control_nodes]
+def controls(inventory: Inventory) -> list[str]:
+    return [os.path.basename(node.path) for node in inventory.control_nodes]
 
 
 @pytest.mark.parametrize(
@@ -132,20 +132,20 @@ def test_unknown_word_is_refused_with_the_known_ones() -> None:
 
 
 def test_default_is_all_but_thirty_two_bit_libraries() -> None:
-    found = cut()
+    inventory = cut()
 
-    assert len(found.files) == len(MACHINE.files) - 2
-    assert found.gpus == MACHINE.gpus
-    assert found.control_nodes == MACHINE.control_nodes
+    assert len(inventory.files) == len(MACHINE.files) - 2
+    assert inventory.gpus == MACHINE.gpus
+    assert inventory.control_nodes == MACHINE.control_nodes
 
 
 def test_utility_has_its_files_and_those_of_no_capability() -> None:
-    found = cut("utility")
+    inventory = cut("utility")
 
-    assert libraries(found) == {"libnvidia-ml", "libnvidia-odd", "libnvidia-new"}
-    assert others(found) == {"nvidia-smi", "gsp_ga10x.bin"}
-    assert controls(found) == ["nvidiactl"]
-    assert found.gpus[0].node is not None
+    assert libraries(inventory) == {"libnvidia-ml", "libnvidia-odd", "libnvidia-new"}
+    assert others(inventory) == {"nvidia-smi", "gsp_ga10x.bin"}
+    assert controls(inventory) == ["nvidiactl"]
+    assert inventory.gpus[0].node is not None
 
 
 def test_graphics_has_the_gpus_drm_nodes_and_others_have_not() -> None:
@@ -156,13 +156,13 @@ def test_graphics_has_the_gpus_drm_nodes_and_others_have_not() -> None:
 
 
 def test_video_implies_cudas_libraries_and_nodes_but_not_its_programs() -> None:
-    found = cut("video")
+    inventory = cut("video")
 
-    assert libraries(found) == {
+    assert libraries(inventory) == {
         "libcuda", "libnvidia-gpucomp", "libnvidia-allocator", "libnvcuvid", "libnvidia-new",
     }  # fmt: skip
-    assert controls(found) == ["nvidia-uvm", "nvidiactl"]
-    assert others(found) == {"nvidia.icd", "gsp_ga10x.bin"}
+    assert controls(inventory) == ["nvidia-uvm", "nvidiactl"]
+    assert others(inventory) == {"nvidia.icd", "gsp_ga10x.bin"}
 
 
 def test_display_is_graphics_and_the_modeset_node() -> None:
@@ -190,13 +190,13 @@ def test_thirty_two_bit_libraries_are_those_of_the_capabilities_beside() -> None
     assert libraries(cut("compute"), "/usr/lib32") == set()
 
 
-def test_what_goes_is_left_out_with_a_reason_and_what_was_stays_left_out() -> None:
+def test_removed_files_are_left_out_with_a_reason_and_earlier_ones_stay() -> None:
     reasons = {entry.path: entry.reason for entry in cut("utility", "ngx").left_out}
 
     assert reasons["/driver/usr/bin/nvidia-cuda-mps-control"] == (
-        "for compute, and only ngx, utility is wanted"
+        "for compute; requested: ngx, utility"
     )
-    assert reasons["/dev/nvidia-uvm"] == "for compute, and only ngx, utility is wanted"
+    assert reasons["/dev/nvidia-uvm"] == "for compute; requested: ngx, utility"
     assert reasons["/usr/bin/nvidia-settings"] == "a program of the host"
     assert list(reasons) == sorted(reasons)
 
@@ -208,21 +208,23 @@ def test_devices_of_other_modes_are_cut_as_well() -> None:
         files=(file("/usr/lib/libnvidia-ngx.so.1", "ngx"), file("/usr/lib/libdxcore.so")),
     )
 
-    (found,) = capabilities.filter(replace(MACHINE, devices=(device,)), {"compute"}).devices
+    (inventory,) = capabilities.restrict(replace(MACHINE, devices=(device,)), {"compute"}).devices
 
-    assert [n.path for n in found.nodes] == ["/dev/dxg"]
-    assert [f.container_path for f in found.files] == ["/usr/lib/libdxcore.so"]
+    assert [n.path for n in inventory.nodes] == ["/dev/dxg"]
+    assert [f.container_path for f in inventory.files] == ["/usr/lib/libdxcore.so"]
 
 
 @given(st.frozensets(st.sampled_from(capabilities.NAMES)))
-def test_cutting_twice_is_cutting_once_and_nothing_is_lost(wanted: frozenset[Capability]) -> None:
-    found = capabilities.filter(MACHINE, wanted)
+def test_cutting_twice_is_cutting_once_and_nothing_is_lost(
+    requested: frozenset[Capability],
+) -> None:
+    inventory = capabilities.restrict(MACHINE, requested)
 
-    assert capabilities.filter(found, wanted) == found
+    assert capabilities.restrict(inventory, requested) == inventory
     everything = {f.host_path for f in MACHINE.files}
-    kept = {f.host_path for f in found.files}
-    assert kept | {entry.path for entry in found.left_out} >= everything
-    assert not kept & {entry.path for entry in found.left_out}
+    kept = {f.host_path for f in inventory.files}
+    assert kept | {entry.path for entry in inventory.left_out} >= everything
+    assert not kept & {entry.path for entry in inventory.left_out}
 
 
 @given(
@@ -230,10 +232,10 @@ def test_cutting_twice_is_cutting_once_and_nothing_is_lost(wanted: frozenset[Cap
     st.frozensets(st.sampled_from(capabilities.NAMES)),
 )
 def test_more_capabilities_never_give_less(
-    one: frozenset[Capability], more: frozenset[Capability]
+    fewer: frozenset[Capability], more: frozenset[Capability]
 ) -> None:
-    few = capabilities.filter(MACHINE, one)
-    many = capabilities.filter(MACHINE, one | more)
+    few = capabilities.restrict(MACHINE, fewer)
+    many = capabilities.restrict(MACHINE, fewer | more)
 
     assert set(few.files) <= set(many.files)
     assert set(few.control_nodes) <= set(many.control_nodes)

@@ -16,13 +16,13 @@ def drift(kind: Kind, path: str = "", source: str = "/etc/cdi/a.yaml") -> Drift:
 
 
 def test_another_driver_is_the_cause_of_its_files_and_nodes() -> None:
-    found = [
+    drifts = [
         drift("driver-version"), drift("file-gone", "/usr/lib/libcuda.so.1"),
         drift("node-gone", "/dev/nvidia0"), drift("hook-gone", "/usr/bin/hook"),
         drift("file-gone", "/opt/x", source="/etc/cdi/b.yaml"),
     ]  # fmt: skip
 
-    assert causes.lines(found) == [
+    assert causes.lines(drifts) == [
         "/etc/cdi/a.yaml: driver-version is gone; 2 more differences with it",
         "/etc/cdi/a.yaml: /usr/bin/hook is gone",
         "/etc/cdi/b.yaml: /opt/x is gone",
@@ -30,32 +30,32 @@ def test_another_driver_is_the_cause_of_its_files_and_nodes() -> None:
 
 
 def test_many_files_of_a_spec_are_one_line_with_the_first_of_them() -> None:
-    found = [drift("file-gone", f"/usr/lib/{name}") for name in "abcde"]
+    drifts = [drift("file-gone", f"/usr/lib/{name}") for name in "abcde"]
 
-    assert causes.lines(found) == [
+    assert causes.lines(drifts) == [
         "/etc/cdi/a.yaml: 5 files are gone: /usr/lib/a, /usr/lib/b, /usr/lib/c and 2 more"
     ]
-    assert causes.lines(found[:1]) == ["/etc/cdi/a.yaml: /usr/lib/a is gone"]
+    assert causes.lines(drifts[:1]) == ["/etc/cdi/a.yaml: /usr/lib/a is gone"]
 
 
 def test_a_lost_gpu_and_its_node_are_one_line() -> None:
-    found = [drift("node-gone", "/dev/nvidia1"), drift("gpu-gone")]
+    drifts = [drift("node-gone", "/dev/nvidia1"), drift("gpu-gone")]
 
-    assert causes.lines(found) == ["/etc/cdi/a.yaml: gpu-gone is gone; 1 more difference with it"]
-    assert causes.lines(found[:1]) == ["/etc/cdi/a.yaml: /dev/nvidia1 is gone"]
+    assert causes.lines(drifts) == ["/etc/cdi/a.yaml: gpu-gone is gone; 1 more difference with it"]
+    assert causes.lines(drifts[:1]) == ["/etc/cdi/a.yaml: /dev/nvidia1 is gone"]
     assert causes.lines([]) == []
 
 
 def test_devices_that_no_spec_gives_are_one_line() -> None:
-    found = [
+    drifts = [
         Drift(kind="gpu-missing", source="", sentence=f"no CDI spec gives GPU {index}")
         for index in range(4)
     ]
 
-    assert causes.lines(found) == [
+    assert causes.lines(drifts) == [
         "no CDI spec gives 4 devices of this host: GPU 0, GPU 1, GPU 2 and 1 more"
     ]
-    assert causes.lines(found[:1]) == ["no CDI spec gives GPU 0"]
+    assert causes.lines(drifts[:1]) == ["no CDI spec gives GPU 0"]
 
 
 def test_a_file_that_another_shadows_is_to_be_removed() -> None:

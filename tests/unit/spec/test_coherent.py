@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 def look(host: HostTree, *is_coherent: bool | None) -> Inventory:
-    found = discover(
+    inventory = discover(
         host.roots, DiscoveryOptions(nvml=None, stat_node=host.stat_node, machine="x86_64")
     )
-    pairs = zip(found.gpus, is_coherent, strict=True)
-    return replace(found, gpus=tuple(replace(gpu, coherent=known) for gpu, known in pairs))
+    pairs = zip(inventory.gpus, is_coherent, strict=True)
+    return replace(inventory, gpus=tuple(replace(gpu, coherent=known) for gpu, known in pairs))
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_gpus_are_in_the_whole_spec_and_in_the_one_of_their_kind(host: HostTree)
         validate(spec, source="test")
 
 
-def test_all_of_a_part_is_what_its_devices_are_together(host: HostTree) -> None:
+def test_all_of_a_part_contains_its_devices(host: HostTree) -> None:
     part = coherent.split(generate(look(host, True, True)))["coherent"]  # noqa: FBT003
 
     edits = {device["name"]: device["containerEdits"] for device in part["devices"]}
@@ -103,7 +103,7 @@ def test_parts_have_no_device_all_where_the_whole_has_none(host: HostTree) -> No
     assert names(specs["coherent"]) == ["0", "1", host.uuid(0), host.uuid(1)]
 
 
-def test_spec_of_which_nothing_is_known_is_the_only_one(host: HostTree) -> None:
+def test_spec_with_unknown_coherence_is_not_split(host: HostTree) -> None:
     spec = generate(look(host, None, None))
 
     assert coherent.split(spec) == {"": spec}
@@ -113,10 +113,10 @@ def test_mig_devices_are_in_the_whole_spec_alone(tmp_path: Path) -> None:
     host = HostTree(tmp_path).module().user_space().gpu(0).instance(0, 7, 0, (66, 67))
     nvml = FakeNvml(gpus=(nvml_gpu(0, instances=((7, 0),)),))
     options = DiscoveryOptions(nvml=nvml, stat_node=host.stat_node, machine="x86_64")
-    found = discover(host.roots, options)
-    gpus = tuple(replace(gpu, coherent=True) for gpu in found.gpus)
+    inventory = discover(host.roots, options)
+    gpus = tuple(replace(gpu, coherent=True) for gpu in inventory.gpus)
 
-    spec = generate(replace(found, gpus=gpus))
+    spec = generate(replace(inventory, gpus=gpus))
 
     assert list(coherent.split(spec)) == [""]
     assert COHERENT_KEY not in json.dumps(spec)

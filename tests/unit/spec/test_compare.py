@@ -107,21 +107,21 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("common", "lines"), CASES)
-def test_what_is_different_has_a_sentence(common: dict[str, Any], lines: list[str]) -> None:
+def test_each_difference_has_a_sentence(common: dict[str, Any], lines: list[str]) -> None:
     assert compare.differences(spec(), spec(**common)) == [("every container", lines)]
 
 
 @pytest.mark.parametrize(("common", "lines"), CASES)
 def test_the_other_way_round_plus_is_minus(common: dict[str, Any], lines: list[str]) -> None:
-    ((where, found),) = compare.differences(spec(**common), spec())
+    ((where, sentences),) = compare.differences(spec(**common), spec())
 
     assert where == "every container"
-    assert len(found) == len(lines)
-    assert sum(line[0] == "+" for line in found) == sum(line[0] == "-" for line in lines)
-    assert sum(line[0] == "-" for line in found) == sum(line[0] == "+" for line in lines)
+    assert len(sentences) == len(lines)
+    assert sum(line[0] == "+" for line in sentences) == sum(line[0] == "-" for line in lines)
+    assert sum(line[0] == "-" for line in sentences) == sum(line[0] == "+" for line in lines)
 
 
-def test_differences_are_told_by_device() -> None:
+def test_differences_are_reported_by_device() -> None:
     old, new = spec(), spec()
     new["kind"] = "nvidia.com/other"
     new["annotations"] = {"a": "b"}
@@ -152,7 +152,7 @@ def test_where_a_spec_is_from_is_no_difference() -> None:
     assert compare.differences(spec(), new) == []  # type: ignore[arg-type]
 
 
-def test_devices_with_the_same_differences_are_told_once() -> None:
+def test_devices_with_the_same_differences_are_reported_once() -> None:
     old, new = spec(), spec()
     for made in (old, new):
         made["devices"].append({**made["devices"][0], "name": "GPU-1"})

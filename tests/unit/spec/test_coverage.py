@@ -38,7 +38,7 @@ def compare(live: Inventory, *specs: Spec) -> list[conflicts.Drift]:
 
 
 def texts(live: Inventory, *specs: Spec) -> list[str]:
-    return [one.text for one in compare(live, *specs)]
+    return [difference.text for difference in compare(live, *specs)]
 
 
 def test_a_machine_fits_its_own_spec(tmp_path: Path) -> None:
@@ -50,14 +50,18 @@ def test_a_machine_fits_its_own_spec(tmp_path: Path) -> None:
         assert texts(live, spec_of(live, device_name_strategies=strategies)) == []
 
 
-def test_a_gpu_that_no_spec_has_is_told(tmp_path: Path) -> None:
+def test_a_gpu_that_no_spec_has_is_reported(tmp_path: Path) -> None:
     machine = Machine(tmp_path, 3)
     live = machine.inventory()
 
-    (one,) = compare(live, spec_of(live, device_ids=["0", "2"]))
+    (difference,) = compare(live, spec_of(live, device_ids=["0", "2"]))
 
-    assert one.text == f"no CDI spec gives GPU 1 ({UUID[1]})"
-    assert (one.kind, one.source, one.path) == ("gpu-missing", "", f"{tmp_path}/dev/nvidia1")
+    assert difference.text == f"no CDI spec gives GPU 1 ({UUID[1]})"
+    assert (difference.kind, difference.source, difference.path) == (
+        "gpu-missing",
+        "",
+        f"{tmp_path}/dev/nvidia1",
+    )
 
 
 def test_two_specs_may_share_the_gpus(tmp_path: Path) -> None:
@@ -67,7 +71,7 @@ def test_two_specs_may_share_the_gpus(tmp_path: Path) -> None:
     assert texts(live, *specs) == []
 
 
-def test_without_any_spec_every_gpu_is_told(tmp_path: Path) -> None:
+def test_without_any_spec_every_gpu_is_reported(tmp_path: Path) -> None:
     machine = Machine(tmp_path, 2)
     machine.partition(1, 1)
 
@@ -77,32 +81,32 @@ def test_without_any_spec_every_gpu_is_told(tmp_path: Path) -> None:
     ]
 
 
-def test_a_gpu_that_left_the_machine_is_told_with_all_its_names(tmp_path: Path) -> None:
+def test_a_gpu_that_left_the_machine_is_reported_with_all_its_names(tmp_path: Path) -> None:
     machine = Machine(tmp_path, 2)
     spec = spec_of(machine.inventory(), all_device=False)
     machine.gpus.remove(1)
 
-    (one,) = compare(machine.inventory(), spec)
+    (difference,) = compare(machine.inventory(), spec)
 
     names = (f"nvidia.com/gpu={name}" for name in ("1", UUID[1]))
-    assert one.text == f"/0.yaml: {' and '.join(names)}: the host has no such GPU"
-    assert one.kind == "gpu-gone"
-    assert one.devices == ("nvidia.com/gpu=1", f"nvidia.com/gpu={UUID[1]}")
+    assert difference.text == f"/0.yaml: {' and '.join(names)}: the host has no such GPU"
+    assert difference.kind == "gpu-gone"
+    assert difference.devices == ("nvidia.com/gpu=1", f"nvidia.com/gpu={UUID[1]}")
 
 
-def test_a_gpu_with_another_minor_is_told(tmp_path: Path) -> None:
+def test_a_gpu_with_another_minor_is_reported(tmp_path: Path) -> None:
     machine = Machine(tmp_path, 2)
     spec = spec_of(machine.inventory(), device_name_strategies=["uuid"], all_device=False)
 
-    found = compare(machine.inventory(minors={0: 1, 1: 0}), spec)
+    drifts = compare(machine.inventory(minors={0: 1, 1: 0}), spec)
 
-    assert [one.kind for one in found] == ["gpu-moved", "gpu-moved"]
-    assert found[0].text == (
+    assert [difference.kind for difference in drifts] == ["gpu-moved", "gpu-moved"]
+    assert drifts[0].text == (
         f"/0.yaml: nvidia.com/gpu={UUID[0]}: the spec gives /dev/nvidia0, it has /dev/nvidia1 now"
     )
 
 
-def test_a_gpu_that_went_into_mig_mode_is_told(tmp_path: Path) -> None:
+def test_a_gpu_that_went_into_mig_mode_is_reported(tmp_path: Path) -> None:
     machine = Machine(tmp_path, 1)
     spec = spec_of(machine.inventory(), device_name_strategies=["index"], all_device=False)
     machine.partition(0, 1)
@@ -113,7 +117,7 @@ def test_a_gpu_that_went_into_mig_mode_is_told(tmp_path: Path) -> None:
     ]
 
 
-def test_mig_devices_that_are_gone_or_new_or_others_are_told(tmp_path: Path) -> None:
+def test_mig_devices_that_are_missing_new_or_changed_are_reported(tmp_path: Path) -> None:
     machine = Machine(tmp_path, 2)
     machine.partition(0, 3)
     spec = spec_of(machine.inventory())
@@ -138,7 +142,7 @@ def test_mig_devices_that_are_gone_or_new_or_others_are_told(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("warnings", "kinds"), [(("NVML refused",), []), ((), ["mig-gone"] * 2)])
-def test_mig_devices_that_could_not_be_listed_are_not_said_to_be_gone(
+def test_mig_devices_that_could_not_be_listed_are_not_reported_as_gone(
     warnings: tuple[str, ...], kinds: list[str], tmp_path: Path
 ) -> None:
     machine = Machine(tmp_path, 1)
@@ -146,11 +150,11 @@ def test_mig_devices_that_could_not_be_listed_are_not_said_to_be_gone(
     spec = spec_of(machine.inventory(), device_name_strategies=["index"], all_device=False)
     gpu = replace(machine.inventory().gpus[0], mig=())
 
-    found = compare(machine.inventory(gpus=(gpu,), warnings=warnings), spec)
+    drifts = compare(machine.inventory(gpus=(gpu,), warnings=warnings), spec)
 
     # One line: both names have the same to say.
-    assert [one.kind for one in found] == kinds[:1]
-    assert [len(one.devices) for one in found] == [len(kinds)][: len(found)]
+    assert [difference.kind for difference in drifts] == kinds[:1]
+    assert [len(difference.devices) for difference in drifts] == [len(kinds)][: len(drifts)]
 
 
 def test_a_gpu_whose_node_is_missing_is_left_to_the_check_of_nodes(tmp_path: Path) -> None:
@@ -161,7 +165,7 @@ def test_a_gpu_whose_node_is_missing_is_left_to_the_check_of_nodes(tmp_path: Pat
     assert texts(machine.inventory(gpus=(gpu,)), spec) == []
 
 
-def test_nvidia_uvm_that_came_after_the_spec_is_told(tmp_path: Path) -> None:
+def test_nvidia_uvm_that_was_loaded_after_the_spec_is_reported(tmp_path: Path) -> None:
     machine = Machine(tmp_path, 1)
     live = machine.inventory()
     early = machine.inventory(control_nodes=(machine.node("nvidiactl"),))

@@ -68,16 +68,16 @@ class Site:
         return str(path)
 
     def check(self, live: Inventory | None = None, *, loaded: str = VERSION) -> drift.Report:
-        found = registry.scan([str(self.base / "low"), str(self.base / "high")])
-        host = drift.Host(
+        scanned = registry.scan([str(self.base / "low"), str(self.base / "high")])
+        host = drift.HostState(
             live=live or self.machine.inventory(),
             loaded=loaded,
             stat_node=self.machine.host.stat_node,
         )
-        return drift.check(found, host)
+        return drift.check(scanned, host)
 
     def texts(self, live: Inventory | None = None, *, loaded: str = VERSION) -> list[str]:
-        return [one.text for one in self.check(live, loaded=loaded).drift]
+        return [difference.text for difference in self.check(live, loaded=loaded).drift]
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def site(tmp_path: Path) -> Site:
 
 
 def kinds(report: drift.Report) -> list[str]:
-    return [one.kind for one in report.drift]
+    return [difference.kind for difference in report.drift]
 
 
 @pytest.mark.parametrize(
@@ -103,14 +103,14 @@ def test_a_spec_that_was_just_made_fits(options: dict[str, object], site: Site) 
     )  # fmt: skip
 
 
-def test_a_file_that_is_gone_is_told_once_for_a_spec(site: Site) -> None:
+def test_a_file_that_is_gone_is_reported_once_per_spec(site: Site) -> None:
     path = site.write()
     (site.driver / "usr/bin/nvidia-smi").unlink()
 
     assert site.texts() == [f"{path}: {site.driver}/usr/bin/nvidia-smi is gone"]
 
 
-def test_a_file_below_what_is_no_folder_any_more_is_gone(site: Site) -> None:
+def test_a_file_below_a_path_that_is_no_longer_a_folder_is_gone(site: Site) -> None:
     site.write()
     (site.driver / "usr/bin").rename(site.driver / "usr/old")
     (site.driver / "usr/bin").write_text("")
@@ -118,15 +118,15 @@ def test_a_file_below_what_is_no_folder_any_more_is_gone(site: Site) -> None:
     assert kinds(site.check()) == ["file-gone"]
 
 
-def test_a_file_that_cannot_be_looked_at_is_told_with_the_reason(site: Site) -> None:
+def test_a_file_that_is_inaccessible_is_reported_with_the_reason(site: Site) -> None:
     site.write()
     smi = site.driver / "usr/bin/nvidia-smi"
     smi.unlink()
     smi.symlink_to(smi)
 
-    (one,) = site.check().drift
+    (difference,) = site.check().drift
 
-    assert one.sentence == f"{smi} cannot be used: {os.strerror(40)}"
+    assert difference.sentence == f"{smi} cannot be used: {os.strerror(40)}"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_file_that_cannot_be_looked_at_is_told_with_the_reason(site: Site) -> 
         ("time", "it has been written since"),
     ],
 )
-def test_a_file_that_is_another_one_is_told_by_the_provenance(
+def test_a_file_that_is_another_one_is_reported_by_the_provenance(
     change: str, sentence: str, site: Site
 ) -> None:
     path = site.write()
@@ -166,7 +166,7 @@ def test_without_provenance_another_file_of_the_same_name_is_not_noticed(site: S
     assert site.texts() == []
 
 
-def test_another_driver_than_the_loaded_one_is_told(site: Site) -> None:
+def test_another_driver_than_the_loaded_one_is_reported(site: Site) -> None:
     path = site.write()
 
     assert site.texts(loaded="590.1.2") == [
@@ -177,12 +177,12 @@ def test_another_driver_than_the_loaded_one_is_told(site: Site) -> None:
     ]
 
 
-def test_a_host_without_a_driver_is_told_of_specs_that_give_one(site: Site) -> None:
+def test_a_host_without_a_driver_is_reported_of_specs_that_give_one(site: Site) -> None:
     site.write()
-    found = registry.scan([str(site.base / "low")])
+    scanned = registry.scan([str(site.base / "low")])
 
     report = drift.check(
-        found, drift.Host(live=None, loaded="", stat_node=site.machine.host.stat_node)
+        scanned, drift.HostState(live=None, loaded="", stat_node=site.machine.host.stat_node)
     )
 
     assert kinds(report) == ["driver-version"]
@@ -194,31 +194,31 @@ def test_no_module_is_fine_where_the_driver_has_none(site: Site) -> None:
     assert site.texts(site.machine.inventory(mode="wsl"), loaded="") == []
 
 
-def test_a_device_node_that_is_gone_is_told_with_the_devices(site: Site) -> None:
+def test_a_device_node_that_is_gone_is_reported_with_the_devices(site: Site) -> None:
     path = site.write()
     node = site.base / "dev/dri/card1"
     live = site.machine.inventory()
     node.unlink()
 
-    (one,) = site.check(live).drift
+    (difference,) = site.check(live).drift
 
-    assert one.text == f"{path}: device node {node} is gone"
-    assert one.devices == (
+    assert difference.text == f"{path}: device node {node} is gone"
+    assert difference.devices == (
         "nvidia.com/gpu=0", f"nvidia.com/gpu={site.machine.host.uuid(0)}", "nvidia.com/gpu=all",
     )  # fmt: skip
 
 
-def test_what_the_common_edits_need_concerns_no_device_in_particular(site: Site) -> None:
+def test_a_difference_in_the_common_edits_names_no_device(site: Site) -> None:
     site.write()
     live = site.machine.inventory()
     (site.base / "dev/nvidiactl").unlink()
 
-    (one,) = site.check(live).drift
+    (difference,) = site.check(live).drift
 
-    assert (one.kind, one.devices) == ("node-gone", ())
+    assert (difference.kind, difference.devices) == ("node-gone", ())
 
 
-def test_what_is_no_device_node_is_told(site: Site) -> None:
+def test_a_file_that_is_not_a_device_node_is_reported(site: Site) -> None:
     path = site.write()
     live = site.machine.inventory()
     node = site.base / "dev/nvidiactl"
@@ -228,7 +228,7 @@ def test_what_is_no_device_node_is_told(site: Site) -> None:
     assert site.texts(live) == [f"{path}: {node} is no device node"]
 
 
-def test_other_numbers_are_told_of_a_spec_with_numbers_only(site: Site) -> None:
+def test_other_numbers_are_reported_of_a_spec_with_numbers_only(site: Site) -> None:
     site.write()
     devices = site.base / "proc/devices"
     devices.write_text(devices.read_text().replace("508 nvidia-uvm", "507 nvidia-uvm"))
@@ -245,7 +245,7 @@ def test_other_numbers_are_told_of_a_spec_with_numbers_only(site: Site) -> None:
     ]
 
 
-def test_a_hook_that_is_missing_or_no_program_is_told(site: Site) -> None:
+def test_a_hook_that_is_missing_or_no_program_is_reported(site: Site) -> None:
     path = site.write()
     site.hook.chmod(0o644)
     no_program = site.texts()
@@ -263,7 +263,7 @@ def test_a_folder_is_no_hook(site: Site) -> None:
     assert kinds(site.check()) == ["hook-no-program"]
 
 
-def test_a_hook_without_environment_is_told(site: Site) -> None:
+def test_a_hook_without_environment_is_reported(site: Site) -> None:
     spec = site.made()
     for hook in spec["containerEdits"]["hooks"]:
         del hook["env"]
@@ -294,7 +294,7 @@ def test_of_a_foreign_spec_files_nodes_and_hooks_are_looked_for(site: Site) -> N
     ]
 
 
-def test_what_is_no_bind_mount_needs_no_file(site: Site) -> None:
+def test_a_mount_that_is_not_a_bind_needs_no_file(site: Site) -> None:
     site.write()
     site.foreign(
         {
@@ -360,28 +360,28 @@ def test_where_no_library_tells_the_provenance_does(site: Site) -> None:
 # --- files in each other's way ---
 
 
-def test_a_shadowed_spec_is_told_and_not_looked_into(site: Site) -> None:
+def test_a_shadowed_spec_is_reported_and_not_checked(site: Site) -> None:
     low = site.put("low/nvidia.yaml", site.made(hook_path="/no/such/hook"))
     high = site.write(name="high/nvidia.yaml")
 
     report = site.check()
     uuid = f"nvidia.com/gpu={site.machine.host.uuid(0)}"
 
-    assert [one.text for one in report.drift] == [
+    assert [difference.text for difference in report.drift] == [
         f"{low}: nvidia.com/gpu=0, {uuid}, nvidia.com/gpu=all are taken from {high}, {RANK}",
     ]
     assert (report.specs, report.devices) == (1, 3)
 
 
-def test_a_file_that_cannot_be_read_is_told(site: Site) -> None:
+def test_a_file_that_cannot_be_read_is_reported(site: Site) -> None:
     site.write()
     bad = site.base / "low/bad.json"
     bad.write_text("{")
 
-    (one,) = site.check().drift
+    (difference,) = site.check().drift
 
-    assert (one.kind, one.source) == ("unreadable", str(bad))
-    assert one.text.startswith(f"{bad}: is no ")
+    assert (difference.kind, difference.source) == ("unreadable", str(bad))
+    assert difference.text.startswith(f"{bad}: is no ")
 
 
 def test_nothing_at_all_fits_a_host_without_gpus(site: Site) -> None:
@@ -390,7 +390,7 @@ def test_nothing_at_all_fits_a_host_without_gpus(site: Site) -> None:
     assert (report.specs, report.devices, report.gives_driver, report.drift) == (0, 0, False, ())
 
 
-def test_a_node_that_cannot_be_looked_at_is_told_with_the_reason(site: Site) -> None:
+def test_a_node_that_is_inaccessible_is_reported_with_the_reason(site: Site) -> None:
     site.write()
     loop = site.base / "loop"
     loop.symlink_to("loop")

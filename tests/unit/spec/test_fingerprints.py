@@ -12,7 +12,8 @@ from nvct.container.plan import fingerprints
 from nvct.errors import HostError
 from nvct.host.discover import discover
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.spec.fingerprints import discover_with_facts, driver_facts
+from nvct.spec import fingerprints as spec_fingerprints
+from nvct.spec.fingerprints import driver_fingerprints
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
 
 TYPE_CHECKING = False
@@ -61,12 +62,12 @@ def test_change_of_the_machine_breaks_a_fact(
     host: HostTree, change: Callable[[HostTree], object], age_s: int
 ) -> None:
     now = time.time_ns() + age_s * 1_000_000_000
-    known = driver_facts(host.roots, look(host), now_ns=now)
-    assert fingerprints.broken(known) is None
+    taken = driver_fingerprints(host.roots, look(host), now_ns=now)
+    assert fingerprints.broken(taken) is None
 
     change(host)
 
-    assert fingerprints.broken(known) is not None
+    assert fingerprints.broken(taken) is not None
 
 
 def test_node_that_appears_breaks_a_fact(tmp_path: Path) -> None:
@@ -74,14 +75,14 @@ def test_node_that_appears_breaks_a_fact(tmp_path: Path) -> None:
         pytest.skip("needs root: makes a device node")
     host = HostTree(tmp_path).module().user_space().gpu(0)
     (tmp_path / "dev/nvidia-uvm").unlink()
-    known = driver_facts(host.roots, look(host))
+    taken = driver_fingerprints(host.roots, look(host))
 
     try:
         os.mknod(tmp_path / "dev/nvidia-uvm", 0o020666, os.makedev(508, 0))
     except PermissionError:
         pytest.skip("needs CAP_MKNOD")
 
-    broken = fingerprints.broken(known)
+    broken = fingerprints.broken(taken)
     assert broken is not None
     assert broken[1] == f"{tmp_path}/dev/nvidia-uvm"
 
@@ -89,9 +90,9 @@ def test_node_that_appears_breaks_a_fact(tmp_path: Path) -> None:
 def test_facts_survive_json(host: HostTree) -> None:
     import json
 
-    known = driver_facts(host.roots, look(host))
+    taken = driver_fingerprints(host.roots, look(host))
 
-    assert json.loads(json.dumps(known)) == known
+    assert json.loads(json.dumps(taken)) == taken
 
 
 def test_discovery_is_repeated_while_the_machine_changes(host: HostTree) -> None:
@@ -103,10 +104,10 @@ def test_discovery_is_repeated_while_the_machine_changes(host: HostTree) -> None
             host.instance(0, 1, 0, (12, 13))
         return look(host)
 
-    inventory, known = discover_with_facts(host.roots, find)
+    inventory, taken = spec_fingerprints.discover(host.roots, find)
 
     assert len(calls) == 2
-    assert fingerprints.broken(known) is None
+    assert fingerprints.broken(taken) is None
     assert len(inventory.gpus) == 2
 
 
@@ -116,4 +117,4 @@ def test_machine_that_never_rests_is_an_error(host: HostTree) -> None:
         return look(host)
 
     with pytest.raises(HostError, match="changed 3 times while they were listed"):
-        discover_with_facts(host.roots, find)
+        spec_fingerprints.discover(host.roots, find)

@@ -207,7 +207,7 @@ def test_by_path_names_are_nodes_of_the_same_device_and_take_no_hook(host: HostT
     assert not [entry for entry in spec["devices"] if "hooks" in entry["containerEdits"]]
 
 
-def test_device_ids_limit_the_devices_and_what_all_means(host: HostTree) -> None:
+def test_device_ids_limit_the_devices_and_the_device_all(host: HostTree) -> None:
     inventory = look(host.gpu(0).gpu(1))
 
     spec = generate(inventory, Options(device_ids=("1", "1")))
@@ -239,7 +239,7 @@ def test_none_is_a_device_that_adds_nothing(host: HostTree) -> None:
         ("update-application-profile", "--application-profile"),
     ],
 )
-def test_disabled_hook_is_what_apply_does_not_do(host: HostTree, disabled: str, gone: str) -> None:
+def test_apply_does_not_execute_a_disabled_hook(host: HostTree, disabled: str, gone: str) -> None:
     inventory = look(host.gpu(0))
 
     before = generate(inventory)["containerEdits"]["hooks"][0]["args"]
@@ -311,7 +311,7 @@ def test_kind_that_cdi_refuses_is_a_usage_error(host: HostTree, options: Options
         Options(disabled_hooks=("all",), vendor="example.com", cls="test.gpu"),
     ],
 )
-def test_spec_is_what_engines_and_the_schema_accept(host: HostTree, options: Options) -> None:
+def test_engines_and_the_schema_accept_the_spec(host: HostTree, options: Options) -> None:
     host.gpu(0).gpu(1).instance(1, 7, 0, (66, 67))
     nvml = FakeNvml(gpus=(nvml_gpu(0), nvml_gpu(1, instances=((7, 0),))))
 

@@ -77,7 +77,7 @@ def test_of_two_files_with_one_soname_the_later_version_is_named(driver: Driver)
     assert driver.entries() == [["x86_64", "libcuda.so.1", "/lib64/libcuda.so.580.10"]]
 
 
-def test_what_the_linker_is_not_told_of_is_left_out(driver: Driver) -> None:
+def test_libraries_outside_the_linkers_folders_are_left_out(driver: Driver) -> None:
     driver.library("/opt/libcuda.so.1").library("/lib64/nvidia_drv.so", "nvidia_drv.so")
     driver.library("/lib64/libdamaged.so.1", machine="")
 

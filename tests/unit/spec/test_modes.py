@@ -103,9 +103,9 @@ def test_each_channel_is_a_device_and_all_are_one_more() -> None:
 
 @pytest.mark.parametrize("word", ["2", "channel2"])
 def test_channel_is_chosen_by_number_and_by_its_nodes_name(word: str) -> None:
-    found = inventory("imex", named("0"), named("2"))
+    discovered = inventory("imex", named("0"), named("2"))
 
-    assert names(generate(found, Options(device_ids=(word,), all_device=False))) == ["2"]
+    assert names(generate(discovered, Options(device_ids=(word,), all_device=False))) == ["2"]
 
 
 @pytest.mark.parametrize("word", ["1", "channel", "", "GPU-1"])
@@ -130,9 +130,9 @@ def test_none_is_a_device_that_changes_nothing() -> None:
     ],
 )
 def test_integrated_gpu_has_its_names(strategies: tuple[str, ...], expected: list[str]) -> None:
-    found = inventory("csv", named("0", "bare-uuid"))
+    discovered = inventory("csv", named("0", "bare-uuid"))
 
-    assert names(generate(found, Options(device_name_strategies=strategies))) == expected
+    assert names(generate(discovered, Options(device_name_strategies=strategies))) == expected
 
 
 def test_device_without_a_uuid_keeps_its_one_name() -> None:
@@ -147,7 +147,7 @@ def test_type_index_changes_no_name_that_counts_no_gpus() -> None:
     assert names(generate(inventory("imex", named("0")), options)) == ["0"]
 
 
-def test_what_one_device_brings_is_its_own() -> None:
+def test_the_files_of_one_device_are_in_no_other() -> None:
     link = Link(target="libx.so.1.2", path="/usr/lib/x/libx.so.1")
     mine = NamedDevice(
         name="0",
@@ -184,17 +184,17 @@ def test_device_that_adds_nothing_to_the_others_is_a_device_all_the_same() -> No
 
 
 def test_tegra_compares_cuda_versions_and_may_look_elsewhere() -> None:
-    found = inventory("csv", named("0"), cuda_version="12.6", version="540.4.0")
+    discovered = inventory("csv", named("0"), cuda_version="12.6", version="540.4.0")
 
-    assert args(generate(found)["containerEdits"])[2:] == ["--host-cuda-version=12.6"]
-    orin = replace(found, compat_container_root="/usr/local/cuda/compat_orin")
+    assert args(generate(discovered)["containerEdits"])[2:] == ["--host-cuda-version=12.6"]
+    orin = replace(discovered, compat_container_root="/usr/local/cuda/compat_orin")
     assert args(generate(orin)["containerEdits"])[2:] == [
         "--host-cuda-version=12.6",
         "--cuda-compat-container-root=/usr/local/cuda/compat_orin",
     ]
 
 
-def test_tegra_whose_cuda_version_nobody_knows_has_nothing_to_compare() -> None:
+def test_tegra_with_unknown_cuda_version_has_nothing_to_compare() -> None:
     spec = generate(inventory("csv", named("0"), version="540.4.0"))
 
     assert "hooks" not in spec["containerEdits"]
@@ -214,19 +214,21 @@ CUDA = library("/usr/lib/libcuda.so.580.1")
 def test_hooks_and_environment_are_those_of_the_mode(
     mode: Mode, words: list[str], env: object
 ) -> None:
-    found = inventory(mode, named("all"), version="580.1", files=(CUDA,))
+    discovered = inventory(mode, named("all"), version="580.1", files=(CUDA,))
 
-    common = generate(found)["containerEdits"]
+    common = generate(discovered)["containerEdits"]
 
     assert args(common)[2:] == words
     assert ("NVIDIA_CTK_LIBCUDA_DIR=/usr/lib" in common["env"]) is env
 
 
 def test_management_container_makes_nodes_whatever_is_enabled() -> None:
-    found = inventory("management", named("all"), version="580.1")
+    discovered = inventory("management", named("all"), version="580.1")
     options = Options(enabled_hooks=("disable-device-node-modification",))
 
-    assert args(generate(found, options)["containerEdits"])[2:] == ["--host-driver-version=580.1"]
+    assert args(generate(discovered, options)["containerEdits"])[2:] == [
+        "--host-driver-version=580.1"
+    ]
 
 
 def test_mode_without_devices_has_no_spec() -> None:

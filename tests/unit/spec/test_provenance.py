@@ -49,18 +49,18 @@ def written(tmp_path: Path, inventory: Inventory, *, annotated: bool) -> str:
 
 
 @pytest.mark.parametrize("annotated", [True, False])
-def test_what_was_written_is_read_again(tmp_path: Path, *, annotated: bool) -> None:
+def test_written_provenance_is_read_back(tmp_path: Path, *, annotated: bool) -> None:
     machine, inventory = made(tmp_path)
     path = written(tmp_path, inventory, annotated=annotated)
 
-    found = provenance.read(load.load_file(path), path)
+    origin = provenance.read(load.load_file(path), path)
 
-    assert found == provenance.of(inventory)
-    assert (found.generator, found.driver, found.module, found.mode) == (
+    assert origin == provenance.of(inventory)
+    assert (origin.generator, origin.driver, origin.module, origin.mode) == (
         __version__, VERSION, VERSION, "nvml",
     )  # fmt: skip
-    assert found.files[LIBCUDA] == provenance.identity(f"{machine.host.driver}{LIBCUDA}")
-    assert len(found.inputs) == 32
+    assert origin.files[LIBCUDA] == provenance.identity(f"{machine.host.driver}{LIBCUDA}")
+    assert len(origin.inputs) == 32
 
 
 def test_a_spec_of_0_6_0_or_later_has_annotations_and_no_comment(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_the_hash_of_the_inputs_changes_with_gpus_and_files_and_not_with_numbers
     )
 
 
-def test_without_a_module_none_is_told(tmp_path: Path) -> None:
+def test_without_a_loaded_module_its_version_is_empty(tmp_path: Path) -> None:
     _, inventory = made(tmp_path)
 
     assert provenance.of(inventory, module="").module == ""
@@ -146,9 +146,9 @@ def test_sockets_and_directories_have_no_identity(tmp_path: Path) -> None:
         host_path=str(tmp_path), container_path="/run/s", reason="x", kind="socket"
     )
 
-    found = provenance.of(replace(inventory, files=(*inventory.files, socket)))
+    origin = provenance.of(replace(inventory, files=(*inventory.files, socket)))
 
-    assert "/run/s" not in found.files
+    assert "/run/s" not in origin.files
 
 
 def test_a_file_name_cannot_end_the_comment(tmp_path: Path) -> None:
@@ -170,9 +170,9 @@ def test_a_file_name_cannot_end_the_comment(tmp_path: Path) -> None:
 def test_a_table_that_engines_would_refuse_for_its_size_is_left_out(tmp_path: Path) -> None:
     files = {f"/usr/lib/{'x' * 200}{n}": (1, 2, 3, 4) for n in range(1000)}
 
-    found = provenance.as_annotations(provenance.Provenance(driver="580.1", files=files))
+    annotations = provenance.as_annotations(provenance.Provenance(driver="580.1", files=files))
 
-    assert found == {"nvct/driver": "580.1"}
+    assert annotations == {"nvct/driver": "580.1"}
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_another_device_number_is_the_same_file() -> None:
     assert not provenance.is_same((1, 2, 3, 4), (1, 2, 3, 9))
 
 
-def test_what_is_not_there_has_no_identity(tmp_path: Path) -> None:
+def test_a_missing_file_has_no_identity(tmp_path: Path) -> None:
     os.symlink("nowhere", tmp_path / "link")
 
     assert provenance.identity(str(tmp_path / "link")) is None

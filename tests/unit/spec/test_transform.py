@@ -177,7 +177,7 @@ def test_an_empty_root_is_the_root_directory(source: str, target: str, expected:
 
 
 @pytest.mark.parametrize("move", [move_host_root, move_container_root])
-def test_moving_changes_neither_the_argument_nor_what_it_does_not_know(
+def test_moving_changes_neither_the_argument_nor_unknown_fields(
     move: Callable[[dict[str, object], str, str], dict[str, object]],
 ) -> None:
     spec = spec_with(

@@ -35,12 +35,12 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 def host(tmp_path: Path) -> HostTree:
     """Two GPUs and a MIG device whose nodes are all missing."""
-    made = HostTree(tmp_path).module().gpu(0).gpu(1, minor=3).instance(0, 1, 0, (12, 13))
+    tree = HostTree(tmp_path).module().gpu(0).gpu(1, minor=3).instance(0, 1, 0, (12, 13))
     for path in (tmp_path / "dev").rglob("nvidia*"):
         if path.is_file():
             path.unlink()
     (tmp_path / "dev/nvidia-caps").rmdir()
-    return made
+    return tree
 
 
 def planned(tree: HostTree, *kinds: Kind) -> NodePlan:
@@ -127,8 +127,7 @@ def test_a_missing_module_costs_its_nodes_and_is_named(tmp_path: Path) -> None:
     assert plan.missing == ("nvidia-uvm", "nvidia-caps")
     error = device_nodes.missing_majors_error(plan.missing, tree.roots)
     assert error.message == (
-        f"{tmp_path}/proc/devices has no nvidia-uvm and no nvidia-caps: nodes of these are not "
-        "made"
+        f"{tmp_path}/proc/devices has no nvidia-uvm and no nvidia-caps: their nodes are not made"
     )
     assert error.hint == ("load the module: modprobe nvidia-uvm nvidia, or --load-kernel-modules")
 
@@ -151,10 +150,10 @@ def test_permissions_are_the_drivers_and_those_of_a_capability_its_own(tmp_path:
         "ModifyDeviceFiles: 1\nDeviceFileUID: 7\nDeviceFileGID: 44\nDeviceFileMode: 432\n",
     )
 
-    found = {s.node.path.rpartition("/")[2]: s.node.permissions for s in planned(tree).steps}
+    by_name = {s.node.path.rpartition("/")[2]: s.node.permissions for s in planned(tree).steps}
 
-    assert found["nvidia0"] == found["nvidia-uvm"] == Permissions(mode=0o660, uid=7, gid=44)
-    assert found["nvidia-cap12"] == Permissions(mode=0o444)
+    assert by_name["nvidia0"] == by_name["nvidia-uvm"] == Permissions(mode=0o660, uid=7, gid=44)
+    assert by_name["nvidia-cap12"] == Permissions(mode=0o444)
 
 
 def test_every_capability_file_is_found_wherever_it_is(tmp_path: Path) -> None:
@@ -184,7 +183,7 @@ def test_every_capability_file_is_found_wherever_it_is(tmp_path: Path) -> None:
         ("DeviceFileMode: 438x\nDeviceFileUID: -1\n", Permissions()),
     ],
 )
-def test_what_the_parameters_do_not_say_has_its_default(text: str, expected: Permissions) -> None:
+def test_a_missing_parameter_has_its_default(text: str, expected: Permissions) -> None:
     assert parse_permissions(text) == expected
 
 
@@ -304,9 +303,9 @@ def test_wrong_numbers_and_wrong_permissions_are_corrected(tmp_path: Path) -> No
         f"{tmp_path}/dev/nvidia0 was device 1:3: now device 195:0",
         f"{tmp_path}/dev/nvidia3 had mode 0600 of 0:0: now 0666 of 0:0",
     ]
-    found = [(tmp_path / f"dev/nvidia{n}").lstat() for n in (0, 3)]
-    assert [stat.S_IMODE(status.st_mode) for status in found] == [0o666, 0o666]
-    assert found[0].st_rdev == os.makedev(195, 0)
+    statuses = [(tmp_path / f"dev/nvidia{n}").lstat() for n in (0, 3)]
+    assert [stat.S_IMODE(status.st_mode) for status in statuses] == [0o666, 0o666]
+    assert statuses[0].st_rdev == os.makedev(195, 0)
 
 
 @needs_root

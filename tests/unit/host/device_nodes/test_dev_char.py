@@ -68,9 +68,9 @@ def test_before_the_first_use_the_bus_tells_how_many_gpus_there_are(tmp_path: Pa
         tree.write(f"sys/bus/pci/devices/0000:{bus}:00.0/vendor", f"{vendor}\n")
         tree.write(f"sys/bus/pci/devices/0000:{bus}:00.0/class", f"{kind}\n")
 
-    found = actions(planned(tree))
+    step_actions = actions(planned(tree))
 
-    assert {name for name in found if name.startswith("195:")} == {
+    assert {name for name in step_actions if name.startswith("195:")} == {
         "195:0", "195:1", "195:254", "195:255",
     }  # fmt: skip
 
@@ -122,7 +122,7 @@ def test_a_link_of_a_number_that_the_node_no_longer_has_is_removed(tmp_path: Pat
     assert {"1:3", "511:9"} <= set(left)
 
 
-def test_what_is_no_link_is_left_with_a_warning(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_link_stays_with_a_warning(tmp_path: Path) -> None:
     tree = one_gpu(tmp_path)
     tree.write("dev/char/195:0", "a file")
     plan = planned(tree)
@@ -169,10 +169,10 @@ def test_a_node_with_wrong_numbers_gets_no_second_link(tmp_path: Path) -> None:
     tree = one_gpu(tmp_path)
     real_node(tree, "nvidia0", 1, 3)
 
-    found = actions(planned(tree))
+    step_actions = actions(planned(tree))
 
-    assert found["195:0"] == ("make", "nvidia0")
-    assert "1:3" not in found
+    assert step_actions["195:0"] == ("make", "nvidia0")
+    assert "1:3" not in step_actions
 
 
 def test_a_folder_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_driver_for_computing_alone_may_lack_modeset() -> None:
     ]
 
 
-def test_a_missing_modprobe_is_told_as_such() -> None:
+def test_a_missing_modprobe_is_reported_as_such() -> None:
     def run(argv: Sequence[str]) -> tuple[int, str]:
         raise FileNotFoundError(2, "No such file or directory", argv[0])
 

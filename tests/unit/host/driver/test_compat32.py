@@ -38,8 +38,8 @@ def look(host: HostTree, *, compat32: bool = True, machine: str = "x86_64") -> I
     return discover(host.roots, options)
 
 
-def compat(found: Inventory) -> dict[str, DriverFile]:
-    return {f.container_path: f for f in found.files if f.capability == "compat32"}
+def compat(inventory: Inventory) -> dict[str, DriverFile]:
+    return {f.container_path: f for f in inventory.files if f.capability == "compat32"}
 
 
 @pytest.mark.parametrize(
@@ -75,43 +75,45 @@ def test_libraries_are_left_out_with_a_reason_unless_asked_for(
 ) -> None:
     path = add(host, folder)
 
-    found = look(host, compat32=False)
+    inventory = look(host, compat32=False)
 
-    assert compat(found) == {}
-    assert {entry.path: entry.reason for entry in found.left_out}[f"{host.driver}{path}"] == REASON
+    assert compat(inventory) == {}
+    assert {entry.path: entry.reason for entry in inventory.left_out}[
+        f"{host.driver}{path}"
+    ] == REASON
 
 
-@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("requested", [True, False])
 def test_platform_libraries_of_egl_are_32_bit_libraries_too(
-    host: HostTree, *, wanted: bool
+    host: HostTree, *, requested: bool
 ) -> None:
     path = "usr/lib/i386-linux-gnu/libnvidia-egl-gbm.so.1.1.3"
     host.write(f"driver/{path}", shared_object("i386", soname="libnvidia-egl-gbm.so.1"))
 
-    found = look(host, compat32=wanted)
+    inventory = look(host, compat32=requested)
 
-    reasons = {entry.path: entry.reason for entry in found.left_out}
-    assert (f"/{path}" in compat(found)) is wanted
-    assert reasons.get(f"{host.driver}/{path}") == (None if wanted else REASON)
+    reasons = {entry.path: entry.reason for entry in inventory.left_out}
+    assert (f"/{path}" in compat(inventory)) is requested
+    assert reasons.get(f"{host.driver}/{path}") == (None if requested else REASON)
 
 
-def test_what_is_in_is_not_left_out_as_well(host: HostTree) -> None:
+def test_an_included_file_is_not_left_out_as_well(host: HostTree) -> None:
     path = add(host, "usr/lib")
 
-    found = look(host)
+    inventory = look(host)
 
-    assert path in compat(found)
-    assert f"{host.driver}{path}" not in {entry.path for entry in found.left_out}
+    assert path in compat(inventory)
+    assert f"{host.driver}{path}" not in {entry.path for entry in inventory.left_out}
 
 
-def test_libraries_of_this_machine_stay_what_they_are(host: HostTree) -> None:
+def test_libraries_of_this_machine_do_not_change(host: HostTree) -> None:
     add(host, "usr/lib32")
 
-    found = look(host)
+    inventory = look(host)
 
-    cuda = [f for f in found.files if f.container_path == f"/{LIB}/libcuda.so.{VERSION}"]
+    cuda = [f for f in inventory.files if f.container_path == f"/{LIB}/libcuda.so.{VERSION}"]
     assert [file.capability for file in cuda] == ["compute"]
-    assert [entry.path for entry in found.left_out if entry.path.endswith(VERSION)] == []
+    assert [entry.path for entry in inventory.left_out if entry.path.endswith(VERSION)] == []
 
 
 def test_file_that_is_not_certainly_32_bit_is_not_in(host: HostTree) -> None:

@@ -53,9 +53,9 @@ def find(
 
 @pytest.fixture
 def host(tmp_path: Path) -> HostTree:
-    made = HostTree(tmp_path)
-    made.driver.mkdir()
-    return made
+    tree = HostTree(tmp_path)
+    tree.driver.mkdir()
+    return tree
 
 
 @pytest.mark.parametrize("folder", ["etc", "usr/share", "usr/local/share"])
@@ -171,7 +171,7 @@ def warnings_for(host: HostTree) -> list[str]:
     return [text for text in findings.warnings if any(mark in text for mark in marks)]
 
 
-def test_a_library_that_is_named_and_missing_is_told_once(host: HostTree) -> None:
+def test_a_missing_library_that_a_file_names_is_reported_once(host: HostTree) -> None:
     document = {"ICD": {"library_path": "libEGL_nvidia.so.0"}}
     path = host.write("driver/usr/share/glvnd/egl_vendor.d/10_nvidia.json", json.dumps(document))
     icd = host.write("driver/etc/OpenCL/vendors/nvidia.icd", "libnvidia-opencl.so.1\n")
@@ -209,7 +209,9 @@ def test_a_library_that_is_elsewhere_is_warned_about(host: HostTree, library: st
 
 
 @pytest.mark.parametrize("text", ["no JSON", "[" * 50_000, b"\xff\xfe"])
-def test_a_file_that_is_no_json_is_told_and_mounted(host: HostTree, text: str | bytes) -> None:
+def test_a_file_that_is_not_json_is_reported_and_mounted(
+    host: HostTree, text: str | bytes
+) -> None:
     path = host.write("driver/etc/vulkan/icd.d/nvidia_icd.json", text)
 
     (warning,) = warnings_for(host)

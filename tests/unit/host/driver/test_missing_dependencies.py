@@ -53,7 +53,7 @@ def test_missing_member_is_named_once_with_the_driver_root(host: HostTree) -> No
     ]
 
 
-def test_all_missing_members_of_a_library_are_one_warning(host: HostTree) -> None:
+def test_all_missing_dependencies_of_a_library_are_one_warning(host: HostTree) -> None:
     names = [f"libodd{n}.so.1" for n in range(5)]
 
     (warning,) = warnings(host, *names)
@@ -98,7 +98,7 @@ def test_member_of_the_driver_that_containers_do_not_get_is_named(host: HostTree
 
 
 @pytest.mark.parametrize("name", ["libodd\n.so", "x" * 3000])
-def test_hostile_names_of_members_stay_on_one_line(host: HostTree, name: str) -> None:
+def test_hostile_names_of_dependencies_stay_on_one_line(host: HostTree, name: str) -> None:
     (warning,) = warnings(host, name)
 
     assert warning.isprintable()

@@ -35,10 +35,10 @@ def test_plain_files_get_the_numbers_of_their_names(
     host = HostTree(tmp_path).module()
     path = host.write(f"dev/{name}", mode=0o640)
 
-    found = host.stat_node(str(path))
+    status = host.stat_node(str(path))
 
-    assert found is not None
-    assert found[:3] == (*numbers, 0o640)
+    assert status is not None
+    assert status[:3] == (*numbers, 0o640)
 
 
 def test_plain_file_of_an_unknown_name_is_no_node(tmp_path: Path) -> None:
@@ -58,10 +58,10 @@ def test_plain_files_are_no_nodes_for_the_real_stat(tmp_path: Path) -> None:
 
 
 def test_real_node_of_the_host_is_taken_as_it_is() -> None:
-    found = nodes.named_nodes(Roots())("/dev/null")
+    status = nodes.named_nodes(Roots())("/dev/null")
 
-    assert found is not None
-    assert found[:2] == (1, 3)
+    assert status is not None
+    assert status[:2] == (1, 3)
 
 
 def test_missing_control_node_costs_a_warning_that_says_what(tmp_path: Path) -> None:
@@ -69,9 +69,9 @@ def test_missing_control_node_costs_a_warning_that_says_what(tmp_path: Path) -> 
     (tmp_path / "dev/nvidia-uvm").unlink()
     findings = Findings()
 
-    found = nodes.control_nodes(host.roots, host.stat_node, findings)
+    control = nodes.control_nodes(host.roots, host.stat_node, findings)
 
-    assert [node.path for node in found] == [
+    assert [node.path for node in control] == [
         "/dev/nvidia-modeset",
         "/dev/nvidia-uvm-tools",
         "/dev/nvidiactl",
@@ -106,9 +106,9 @@ def test_by_path_link_is_in_only_with_its_target(tmp_path: Path) -> None:
     host = HostTree(tmp_path).module().gpu(0)
     (tmp_path / "dev/dri/renderD128").unlink()
 
-    found, links = nodes.drm_nodes(host.roots, host.stat_node, "0000:18:00.0", 0)
+    drm, links = nodes.drm_nodes(host.roots, host.stat_node, "0000:18:00.0", 0)
 
-    assert [node.path for node in found] == ["/dev/dri/card1"]
+    assert [node.path for node in drm] == ["/dev/dri/card1"]
     assert links == (Link(target="../card1", path="/dev/dri/by-path/pci-0000:18:00.0-card"),)
 
 

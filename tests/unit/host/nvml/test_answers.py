@@ -40,9 +40,11 @@ def test_a_report_is_parsed_as_it_was_sent() -> None:
 
 
 def test_properties_are_parsed_as_they_were_sent() -> None:
-    known = {"GPU-1": GpuProperties(brand="Tesla", arch="7.5"), "GPU-2": GpuProperties()}
+    by_uuid = {"GPU-1": GpuProperties(brand="Tesla", arch="7.5"), "GPU-2": GpuProperties()}
 
-    assert answers.properties(sent({uuid: asdict(gpu) for uuid, gpu in known.items()})) == known
+    assert (
+        answers.properties(sent({uuid: asdict(gpu) for uuid, gpu in by_uuid.items()})) == by_uuid
+    )
 
 
 def test_nothing_is_null() -> None:

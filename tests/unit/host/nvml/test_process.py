@@ -66,7 +66,7 @@ def test_the_worker_has_a_name_of_its_own(session: NvmlSession) -> None:
     assert Path(f"/proc/{pid_of(session)}/comm").read_text() == "nvct-nvml\n"
 
 
-def test_a_program_that_is_started_meanwhile_has_no_end_of_the_socket(
+def test_a_concurrently_started_program_inherits_no_socket(
     session: NvmlSession,
 ) -> None:
     session.check()

@@ -16,29 +16,29 @@ def calls(*gpus: dict[str, object]) -> Calls:
 
 
 def test_gpu_is_reported_with_the_bus_id_of_sysfs_and_text_for_bytes() -> None:
-    found = report(calls({"minor": 3, "uuid": b"GPU-1", "name": b"NVIDIA T4"}))
+    answer = report(calls({"minor": 3, "uuid": b"GPU-1", "name": b"NVIDIA T4"}))
 
-    assert (found.driver_version, found.cuda_version) == ("580.159.04", "12.8")
-    (gpu,) = found.gpus
+    assert (answer.driver_version, answer.cuda_version) == ("580.159.04", "12.8")
+    (gpu,) = answer.gpus
     assert (gpu.minor, gpu.uuid, gpu.bus_id, gpu.name) == (3, "GPU-1", "0000:ab:00.0", "NVIDIA T4")
     assert (gpu.mig_enabled, gpu.mig) == (False, ())
 
 
 def test_an_integrated_gpu_has_neither_minor_nor_bus_id() -> None:
-    found = report(calls({"uuid": "54d0709b", "name": b"Orin (nvgpu)"}))
+    answer = report(calls({"uuid": "54d0709b", "name": b"Orin (nvgpu)"}))
 
-    (gpu,) = found.gpus
+    (gpu,) = answer.gpus
     assert (gpu.minor, gpu.bus_id, gpu.name) == (-1, "", "Orin (nvgpu)")
-    assert found.warnings == ()
+    assert answer.warnings == ()
 
 
-def test_one_gpu_that_is_lost_costs_itself_with_a_warning() -> None:
+def test_a_lost_gpu_is_left_out_with_a_warning() -> None:
     lost: dict[str, object] = {"error": pynvml.NVML_ERROR_GPU_IS_LOST}
 
-    found = report(calls(lost, {"minor": 1, "uuid": "GPU-1", "name": "X"}))
+    answer = report(calls(lost, {"minor": 1, "uuid": "GPU-1", "name": "X"}))
 
-    assert [gpu.index for gpu in found.gpus] == [1]
-    assert found.warnings == ("NVML refuses GPU 0: nvmlDeviceGetHandleByIndex: gpu is lost",)
+    assert [gpu.index for gpu in answer.gpus] == [1]
+    assert answer.warnings == ("NVML refuses GPU 0: nvmlDeviceGetHandleByIndex: gpu is lost",)
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_mig_devices_keep_their_index_across_gaps() -> None:
     other = {"uuid": "MIG-2", "gi": 2, "ci": 1, "name": "NVIDIA A30"}
     devices = {0: first, 3: other, 5: pynvml.NVML_ERROR_UNKNOWN}
 
-    found = report(calls({"minor": 0, "uuid": "GPU-1", "name": "X", "mig": devices}))
+    answer = report(calls({"minor": 0, "uuid": "GPU-1", "name": "X", "mig": devices}))
 
-    assert [(m.index, m.uuid, m.gi, m.ci, m.profile) for m in found.gpus[0].mig] == [
+    assert [(m.index, m.uuid, m.gi, m.ci, m.profile) for m in answer.gpus[0].mig] == [
         (0, "MIG-1", 7, 0, "1g.10gb"),
         (3, "MIG-2", 2, 1, "1c.2g.20gb"),
     ]
     refused = "NVML refuses MIG device 0:5: nvmlDeviceGetMigDeviceHandleByIndex: unknown error"
-    assert found.warnings == (refused,)
+    assert answer.warnings == (refused,)

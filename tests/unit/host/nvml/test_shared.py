@@ -16,7 +16,7 @@ from nvct.host.nvml import shared
 from tests.support.host_tree import FakeNvml
 
 
-def test_everyone_who_asks_for_a_library_gets_one_session(tmp_path: Path) -> None:
+def test_all_callers_share_one_session_per_library(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.touch()
     second.touch()
@@ -28,7 +28,7 @@ def test_everyone_who_asks_for_a_library_gets_one_session(tmp_path: Path) -> Non
     assert DiscoveryOptions().nvml_of(str(first)) is session
 
 
-def test_discovery_asks_what_it_is_given(tmp_path: Path) -> None:
+def test_discovery_uses_the_nvml_in_its_options(tmp_path: Path) -> None:
     fake = FakeNvml()
 
     assert DiscoveryOptions(nvml=fake).nvml_of("/lib/libnvidia-ml.so.1") is fake

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tree.Node]:
     """A node with whole GPUs, one in MIG mode with devices, and one in MIG mode without."""
     try:
-        made = tree.create("mixed", "mixed", tmp_path_factory.mktemp("nodes"))
+        created = tree.create("mixed", "mixed", tmp_path_factory.mktemp("nodes"))
     except ContainerNotPossibleError as error:
         pytest.skip(error.message)
     before = os.environ.get("NVCT_SIM_DEV")
-    os.environ["NVCT_SIM_DEV"] = str(made.dev)
-    yield made
+    os.environ["NVCT_SIM_DEV"] = str(created.dev)
+    yield created
     if before is None:
         del os.environ["NVCT_SIM_DEV"]
     else:
@@ -40,11 +40,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tree.Node]:
 
 
 def look(node: tree.Node) -> Inventory:
-    places = {"proc": node.proc, "sys": node.sys, "etc": node.etc, "run": node.tree / "run"}
+    folders = {"proc": node.proc, "sys": node.sys, "etc": node.etc, "run": node.tree / "run"}
     roots = Roots(
         driver_root=str(node.driver_root),
         dev_root=str(node.tree),
-        **{name: str(path) for name, path in places.items()},
+        **{name: str(path) for name, path in folders.items()},
     )
     return discover(roots, DiscoveryOptions(stat_node=named_nodes(roots)))
 
@@ -54,30 +54,30 @@ def library_of(node: tree.Node) -> str:
 
 
 def test_mig_devices_of_a_mixed_node_are_found(node: tree.Node) -> None:
-    found = look(node)
+    inventory = look(node)
 
-    assert found.warnings == ()
-    assert [(gpu.index, gpu.minor, gpu.mig_enabled) for gpu in found.gpus] == [
+    assert inventory.warnings == ()
+    assert [(gpu.index, gpu.minor, gpu.mig_enabled) for gpu in inventory.gpus] == [
         (0, 3, False),
         (1, 0, True),
         (2, 1, True),
         (3, 4, False),
         (4, 2, False),
     ]
-    assert [mig.profile for mig in found.gpus[1].mig] == ["3g.40gb", "2g.20gb", "1g.10gb+me"]
-    assert all(mig.uuid.startswith("MIG-") for mig in found.gpus[1].mig)
-    assert found.gpus[2].mig == ()
+    assert [mig.profile for mig in inventory.gpus[1].mig] == ["3g.40gb", "2g.20gb", "1g.10gb+me"]
+    assert all(mig.uuid.startswith("MIG-") for mig in inventory.gpus[1].mig)
+    assert inventory.gpus[2].mig == ()
 
 
 def test_nvml_and_procfs_agree_on_every_gpu(node: tree.Node) -> None:
-    found = look(node)
+    inventory = look(node)
 
     report = shared.session(library_of(node)).report()
 
-    assert report.driver_version == found.driver_version
-    assert report.cuda_version == found.cuda_version
+    assert report.driver_version == inventory.driver_version
+    assert report.cuda_version == inventory.cuda_version
     assert [(g.index, g.minor, g.uuid, g.bus_id, g.name) for g in report.gpus] == [
-        (g.index, g.minor, g.uuid, g.bus_id, g.model) for g in found.gpus
+        (g.index, g.minor, g.uuid, g.bus_id, g.model) for g in inventory.gpus
     ]
 
 

@@ -120,7 +120,7 @@ def test_a_mistake_of_ours_is_an_error_that_asks_for_a_report() -> None:
     assert not isinstance(caught.value, NvmlError)
 
 
-def test_a_mistake_of_ours_is_shown_in_full_where_one_asks_for_it(
+def test_a_bug_has_a_traceback_with_debug(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NVCT_DEBUG", "1")

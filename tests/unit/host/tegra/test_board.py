@@ -155,7 +155,7 @@ def test_one_device_can_be_asked_for(board: Board) -> None:
     assert inventory.devices[0].uuid == ""
 
 
-def test_gpus_that_no_rule_is_known_for_are_one_device_with_a_warning(board: Board) -> None:
+def test_unknown_sets_of_gpus_are_one_device_with_a_warning(board: Board) -> None:
     inventory = board.listed("nvidia0", "nvidia1").cuda().find(RTX, THOR)
 
     assert node_paths(inventory) == {"0": ["/dev/nvidia0", "/dev/nvidia1"]}
@@ -206,7 +206,7 @@ def test_a_board_without_any_listed_node_is_an_error(board: Board) -> None:
         (("etc/nv_tegra_release",), ("NVIDIA RTX A6000", "NVIDIA Thor"), True),
     ],
 )
-def test_a_tegra_is_told_from_an_igx_board_that_uses_its_discrete_gpu(
+def test_a_tegra_is_distinguished_from_an_igx_board_that_uses_its_discrete_gpu(
     tmp_path: Path, board_files: tuple[str, ...], gpus: tuple[str, ...], *, expected: bool
 ) -> None:
     host = HostTree(tmp_path)

@@ -37,9 +37,11 @@ def test_spaces_around_type_and_path_and_carriage_returns_do_not_matter() -> Non
 def test_a_line_that_says_nothing_is_skipped_and_noted_with_its_number() -> None:
     findings = Findings()
 
-    found = csv.parse("# board\nfile, /etc/x\ndev\nlib,\nlib, /a\0b\nlib, /c", "/l.csv", findings)
+    entries = csv.parse(
+        "# board\nfile, /etc/x\ndev\nlib,\nlib, /a\0b\nlib, /c", "/l.csv", findings
+    )
 
-    assert [entry.path for entry in found] == ["/c"]
+    assert [entry.path for entry in entries] == ["/c"]
     assert findings.notes == [
         "line 2 of /l.csv is no TYPE, PATH: 'file, /etc/x'",
         "line 3 of /l.csv is no TYPE, PATH: 'dev'",
@@ -55,9 +57,9 @@ def test_the_base_files_are_read_and_no_other_one(tmp_path: Path) -> None:
     host.write(f"{FOLDER}/cuda.csv", "dir, /usr/local/cuda\n")
     findings = Findings()
 
-    found = csv.read(host.roots, DiscoveryOptions(), findings)
+    entries = csv.read(host.roots, DiscoveryOptions(), findings)
 
-    assert [entry.path for entry in found] == ["/dev/nvmap", "/a.so"]
+    assert [entry.path for entry in entries] == ["/dev/nvmap", "/a.so"]
     assert findings.warnings == []
 
 
@@ -67,18 +69,18 @@ def test_all_files_of_the_folder_are_read_when_asked_for(tmp_path: Path) -> None
         host.write(f"{FOLDER}/{name}", f"lib, /{name}\n")
     (tmp_path / FOLDER / "folder.csv").mkdir()
 
-    found = csv.read(host.roots, DiscoveryOptions(csv_all=True), Findings())
+    entries = csv.read(host.roots, DiscoveryOptions(csv_all=True), Findings())
 
-    assert [entry.path for entry in found] == ["/cuda.CSV", "/devices.csv"]
+    assert [entry.path for entry in entries] == ["/cuda.CSV", "/devices.csv"]
 
 
 def test_the_folder_can_be_another_one(tmp_path: Path) -> None:
     host = HostTree(tmp_path)
     host.write("l4t/devices.csv", "dev, /dev/nvmap\n")
 
-    found = csv.read(host.roots, DiscoveryOptions(csv_folder=str(tmp_path / "l4t")), Findings())
+    entries = csv.read(host.roots, DiscoveryOptions(csv_folder=str(tmp_path / "l4t")), Findings())
 
-    assert [entry.path for entry in found] == ["/dev/nvmap"]
+    assert [entry.path for entry in entries] == ["/dev/nvmap"]
 
 
 def test_a_named_file_that_is_missing_or_empty_is_warned_about(tmp_path: Path) -> None:
@@ -86,9 +88,11 @@ def test_a_named_file_that_is_missing_or_empty_is_warned_about(tmp_path: Path) -
     empty, missing = host.write("empty.csv", "# nothing\n"), tmp_path / "missing.csv"
     findings = Findings()
 
-    found = csv.read(host.roots, DiscoveryOptions(csv_files=(str(empty), str(missing))), findings)
+    entries = csv.read(
+        host.roots, DiscoveryOptions(csv_files=(str(empty), str(missing))), findings
+    )
 
-    assert found == []
+    assert entries == []
     assert findings.warnings == [
         f"the CSV file {empty} names nothing",
         f"the CSV file {missing} cannot be read",
@@ -100,9 +104,9 @@ def test_a_path_that_two_files_name_is_taken_once(tmp_path: Path) -> None:
     host.write(f"{FOLDER}/devices.csv", "dev, /dev/nvmap\ndev, /dev/nvmap\n")
     host.write(f"{FOLDER}/l4t.csv", "dev, /dev/nvmap\nlib, /dev/nvmap\n")
 
-    found = csv.read(host.roots, DiscoveryOptions(), Findings())
+    entries = csv.read(host.roots, DiscoveryOptions(), Findings())
 
-    assert [(entry.kind, entry.source.rpartition("/")[2]) for entry in found] == [
+    assert [(entry.kind, entry.source.rpartition("/")[2]) for entry in entries] == [
         ("dev", "devices.csv"),
         ("lib", "l4t.csv"),
     ]
@@ -113,9 +117,9 @@ def test_ignore_patterns_drop_links_and_nothing_else(tmp_path: Path) -> None:
     host.write(f"{FOLDER}/l4t.csv", "sym, /a/libx.so\nlib, /a/libx.so\nsym, /b/liby.so\n")
     findings = Findings()
 
-    found = csv.read(host.roots, DiscoveryOptions(csv_ignore=("**/libx.so",)), findings)
+    entries = csv.read(host.roots, DiscoveryOptions(csv_ignore=("**/libx.so",)), findings)
 
-    assert [(entry.kind, entry.path) for entry in found] == [
+    assert [(entry.kind, entry.path) for entry in entries] == [
         ("lib", "/a/libx.so"),
         ("sym", "/b/liby.so"),
     ]
