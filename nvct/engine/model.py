@@ -35,7 +35,7 @@ class Handler:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class EngineOptions:
     """What an engine should be told.
 
     Attributes:

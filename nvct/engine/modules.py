@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Protocol, cast
 
     from nvct.engine.files.syntax import Syntax
-    from nvct.engine.model import Change, Files, State, Wanted
+    from nvct.engine.model import Change, EngineOptions, Files, State
 
     class Module(Protocol):
         """An engine's module: values only."""
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
         SYNTAX: Syntax
 
         @staticmethod
-        def state(wanted: Wanted, files: Files) -> State:
+        def state(options: EngineOptions, files: Files) -> State:
             """Return what the files say."""
 
         @staticmethod
-        def plan(wanted: Wanted, files: Files) -> Change:
+        def plan(options: EngineOptions, files: Files) -> Change:
             """Return the smallest edit that makes them say what is wanted."""
 
         @staticmethod
-        def removal(wanted: Wanted, files: Files) -> Change:
+        def removal(options: EngineOptions, files: Files) -> Change:
             """Return the smallest edit that takes our handlers out again."""
 
 

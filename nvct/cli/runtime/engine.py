@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nvct.engine.control.engine_control import EngineControl
     from nvct.engine.control.processes import Process
     from nvct.engine.detected_engine import Engine
-    from nvct.engine.model import Wanted
+    from nvct.engine.model import EngineOptions
     from nvct.errors import NvctError
 
 PROC = "/proc"
@@ -32,15 +32,20 @@ RELOAD = click.option(
 
 
 def transaction(
-    wanted: Wanted, found: Engine | None, journal: Journal, *, way: str, leaving: bool = False
+    options: EngineOptions,
+    found: Engine | None,
+    journal: Journal,
+    *,
+    way: str,
+    leaving: bool = False,
 ) -> Transaction:
     """Return what changes an engine's files, has the engine check them and tells it."""
     from nvct.engine import modules
     from nvct.engine.change.transaction import Transaction
     from nvct.engine.model import Files
 
-    control = _control(wanted, found, way, leaving=leaving)
-    return Transaction(modules.of(wanted.engine), Files(), journal, control)
+    control = _control(options, found, way, leaving=leaving)
+    return Transaction(modules.of(options.engine), Files(), journal, control)
 
 
 def engines() -> list[Engine]:
@@ -79,25 +84,25 @@ def choose(here: Sequence[Engine], engine: str, config: str | None) -> Engine | 
     return _allowed(candidates[0]) if candidates else None
 
 
-def fitted(wanted: Wanted, found: Engine, *, drop_in: bool) -> Wanted:
+def fitted(options: EngineOptions, found: Engine, *, drop_in: bool) -> EngineOptions:
     """Return what is wanted for the files that an engine really reads.
 
     Args:
-        wanted: of the engine, with its usual files.
+        options: of the engine, with its usual files.
         found: the engine of this host.
         drop_in: one was named, and stays.
     """
     return replace(
-        of_version(wanted, found),
-        config=found.edit or found.config or wanted.config,
-        drop_in=wanted.drop_in if drop_in or found.drop_in is None else found.drop_in,
+        of_version(options, found),
+        config=found.edit or found.config or options.config,
+        drop_in=options.drop_in if drop_in or found.drop_in is None else found.drop_in,
     )
 
 
-def of_version(wanted: Wanted, found: Engine) -> Wanted:
+def of_version(options: EngineOptions, found: Engine) -> EngineOptions:
     """Return what is wanted, of the engine that really reads it."""
-    version = found.numbers or wanted.engine_version
-    return replace(wanted, engine_version=version, arguments=_arguments(found))
+    version = found.numbers or options.engine_version
+    return replace(options, engine_version=version, arguments=_arguments(found))
 
 
 def recorded(
@@ -107,7 +112,7 @@ def recorded(
     errors: list[NvctError],
     *,
     remove: bool = False,
-) -> list[Wanted]:
+) -> list[EngineOptions]:
     """Return what the journal says that engines were told, all or those that are meant.
 
     What is wrong with a page is added to `errors`: the other engines are not to wait for it.
@@ -126,9 +131,9 @@ def recorded(
         try:
             page = journal.load(name)
         except DamagedJournalError as error:
-            wanted = bare(os.path.basename(name).partition("-")[0], config)
-            if remove and journal.path(wanted.engine, wanted.config) == name:
-                found.append(wanted)
+            options = bare(os.path.basename(name).partition("-")[0], config)
+            if remove and journal.path(options.engine, options.config) == name:
+                found.append(options)
             else:
                 errors.append(error)
             continue
@@ -136,39 +141,39 @@ def recorded(
             errors.append(error)
             continue
         record = page.done or page.pending
-        if record is None or engine not in (None, record.wanted.engine):
+        if record is None or engine not in (None, record.options.engine):
             continue
-        if path in (None, record.wanted.config):
-            found.append(record.wanted)
+        if path in (None, record.options.config):
+            found.append(record.options)
     return found
 
 
-def reader(wanted: Wanted) -> Engine | None:
+def reader(options: EngineOptions) -> Engine | None:
     """Return the engine of this host that reads these files, None where there is none."""
-    return of_file(engines(), wanted)
+    return of_file(engines(), options)
 
 
-def of_file(here: Sequence[Engine], wanted: Wanted) -> Engine | None:
+def of_file(here: Sequence[Engine], options: EngineOptions) -> Engine | None:
     """Return the engine that reads these files of those that are here; see `reader`.
 
     Never one that another user or file system has brought: its program is run, its socket asked.
     """
     for found in here:
-        named = wanted.config in (found.config, found.edit)
-        if found.engine == wanted.engine and named and not found.foreign:
+        named = options.config in (found.config, found.edit)
+        if found.engine == options.engine and named and not found.foreign:
             return found
     return None
 
 
-def bare(engine: str, config: str | None) -> Wanted:
+def bare(engine: str, config: str | None) -> EngineOptions:
     """Return what an engine is told by default, to take it out again."""
     from nvct.engine import modules, usage
-    from nvct.engine.model import Wanted
+    from nvct.engine.model import EngineOptions
 
     modules.of(engine)
     handlers = usage.handlers(usage.SHIM_PATH)
     path = os.path.abspath(config or modules.CONFIG[engine])
-    return Wanted(engine=engine, handlers=handlers, default=usage.NAME, config=path)
+    return EngineOptions(engine=engine, handlers=handlers, default=usage.NAME, config=path)
 
 
 def _is_ours(found: Engine) -> bool:
@@ -188,30 +193,32 @@ def _allowed(found: Engine) -> Engine:
     return found
 
 
-def _control(wanted: Wanted, found: Engine | None, way: str, *, leaving: bool) -> EngineControl:
+def _control(
+    options: EngineOptions, found: Engine | None, way: str, *, leaving: bool
+) -> EngineControl:
     from nvct.engine import modules
     from nvct.engine.control.engine_control import EngineControl
     from nvct.engine.control.reload import HostReloader
 
-    program = wanted.executable or (found.binary if found else "")
-    program = program or shutil.which(modules.PROGRAM[wanted.engine]) or ""
+    program = options.executable or (found.binary if found else "")
+    program = program or shutil.which(modules.PROGRAM[options.engine]) or ""
     return EngineControl(
-        options=wanted,
+        options=options,
         program=program,
         reloader=HostReloader(
-            engine=wanted.engine,
+            engine=options.engine,
             found=found,
             way=way,
             look=_by_number,
-            again=lambda: _running(wanted),
+            again=lambda: _running(options),
         ),
         socket=found.socket if found else "",
         leaving=leaving,
     )
 
 
-def _running(wanted: Wanted) -> Engine | None:
-    found = reader(wanted)
+def _running(options: EngineOptions) -> Engine | None:
+    found = reader(options)
     return found if found and found.pid else None
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from nvct.cli.options import Command
     from nvct.engine.detected_engine import Engine
-    from nvct.engine.model import Handler, Wanted
+    from nvct.engine.model import EngineOptions, Handler
 
 SHIM = paths.SHIM_PROGRAM
 HOOK_PATH = "/usr/bin/nvidia-container-runtime-hook"
@@ -50,7 +50,7 @@ class Asked:
     """What a command line asks for.
 
     Attributes:
-        wanted: of the engine; None where only a hook file is.
+        options: of the engine; None where only a hook file is.
         found: the engine on this host that it is for, None where there is none.
         hook: path of the hook program, in the deprecated mode.
         hook_file: where its hook file goes; "" is stdout.
@@ -58,7 +58,7 @@ class Asked:
         notes: what is left out.
     """
 
-    wanted: Wanted | None = None
+    options: EngineOptions | None = None
     found: Engine | None = None
     hook: str = ""
     hook_file: str = ""
@@ -66,9 +66,9 @@ class Asked:
     notes: list[str] = field(default_factory=list)
 
 
-def options(function: Command) -> Command:
+def configure_options(function: Command) -> Command:
     """Add the options of the incumbent's runtime configure."""
-    for add in reversed(_options()):
+    for add in reversed(_configure_options()):
         function = add(function)
     return function
 
@@ -95,7 +95,7 @@ def _own_options() -> list[Callable[[Command], Command]]:
     ]  # fmt: skip
 
 
-def _options() -> list[Callable[[Command], Command]]:
+def _configure_options() -> list[Callable[[Command], Command]]:
     return [
         click.option("--runtime", "engine", default="docker", show_default=True, metavar="ENGINE",
                      help="docker, containerd, crio or podman."),
@@ -136,26 +136,28 @@ def asked(given: Mapping[str, Any], *, all_variants: bool) -> Asked:
         return Asked(hook=given["hook"], hook_file=given["hook_file"], warnings=found.warnings)
     if mode not in MODES:
         found.warnings.append(f'ignoring unsupported config-mode for {engine}: "{mode}"')
-    wanted = _wanted(given, found.warnings, all_variants=all_variants)
+    options = _engine_options(given, found.warnings, all_variants=all_variants)
     notes: list[str] = []
     if all_variants:
-        wanted = _with_own(wanted, given)
-        handlers = _runnable(wanted.handlers, found.warnings, notes)
-        wanted = replace(wanted, handlers=handlers)
+        options = _with_own(options, given)
+        handlers = _runnable(options.handlers, found.warnings, notes)
+        options = replace(options, handlers=handlers)
         here = runtime_engine.meant(engine, given["config"])
         named = given["drop_in"] != SUITS_ENGINE
-        wanted = runtime_engine.fitted(wanted, here, drop_in=named) if here else wanted
+        options = runtime_engine.fitted(options, here, drop_in=named) if here else options
     else:
-        here = runtime_engine.reader(wanted)
-        wanted = runtime_engine.of_version(wanted, here) if here else wanted
+        here = runtime_engine.reader(options)
+        options = runtime_engine.of_version(options, here) if here else options
     found.warnings.extend(here.advice if here else ())
-    return Asked(wanted=wanted, found=here, warnings=found.warnings, notes=notes)
+    return Asked(options=options, found=here, warnings=found.warnings, notes=notes)
 
 
-def _wanted(given: Mapping[str, Any], warnings: list[str], *, all_variants: bool) -> Wanted:
+def _engine_options(
+    given: Mapping[str, Any], warnings: list[str], *, all_variants: bool
+) -> EngineOptions:
     from nvct.engine import modules
     from nvct.engine.control import command
-    from nvct.engine.model import Wanted
+    from nvct.engine.model import EngineOptions
 
     engine = given["engine"]
     modules.of(engine)  # refuses what is none
@@ -169,7 +171,7 @@ def _wanted(given: Mapping[str, Any], warnings: list[str], *, all_variants: bool
     if unseen and not os.path.exists(handlers[0].path):
         warnings.append(f"{handlers[0].path} is not there: containers with it will not start")
     program = executable or shutil.which(modules.PROGRAM[engine]) or modules.PROGRAM[engine]
-    return Wanted(
+    return EngineOptions(
         engine=engine,
         handlers=handlers,
         default=handlers[0].name if given["default"] else "",
@@ -198,14 +200,14 @@ def _handed_on(warnings: list[str]) -> tuple[str, ...]:
     return tuple(f"{prefix}*" for prefix in prefixes if prefix != CDI_PREFIX)
 
 
-def _with_own(wanted: Wanted, given: Mapping[str, Any]) -> Wanted:
+def _with_own(options: EngineOptions, given: Mapping[str, Any]) -> EngineOptions:
     """Return what is wanted with what only our own options ask for."""
     made = replace(
-        wanted,
+        options,
         hooks_dir=given["hooks_dir"],
         spec_dirs=flat(given["spec_dirs"]),
         container_annotations=tuple(
-            dict.fromkeys([*wanted.container_annotations, *flat(given["container_annotations"])])
+            dict.fromkeys([*options.container_annotations, *flat(given["container_annotations"])])
         ),
         pod_annotations=flat(given["pod_annotations"]),
     )

@@ -10,13 +10,13 @@ import click
 
 from nvct.cli.options import GoStyle, say
 from nvct.cli.runtime import engine as runtime_engine
-from nvct.cli.runtime import options as runtime_wanted
+from nvct.cli.runtime import options as runtime_options
 from nvct.errors import NvctError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.engine.change.journal import Journal
-    from nvct.engine.model import Wanted
+    from nvct.engine.model import EngineOptions
 
 
 @click.command(cls=GoStyle)
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--remove", is_flag=True,
               help="Also take out handlers that are not of nvct's doing.")  # fmt: skip
 @runtime_engine.RELOAD
-@runtime_wanted.STATE_DIR_OPTION
+@runtime_options.STATE_DIR_OPTION
 def undo(
     *,
     engines: tuple[str, ...],
@@ -44,16 +44,16 @@ def undo(
     """
     from nvct.engine.change.journal import Journal
 
-    journal = Journal(runtime_wanted.state_dir(state_dir))
+    journal = Journal(runtime_options.state_dir(state_dir))
     errors: list[NvctError] = []
     for name in (*engines, *([engine] if engine else [])) or (None,):
         found = runtime_engine.recorded(journal, name, config, errors, remove=remove)
         if not found and name:
             bare = runtime_engine.bare(name, config)
             found = [bare] if remove else []
-        for wanted in found:
+        for options in found:
             try:
-                _undo(wanted, journal, way=way, remove=remove)
+                _undo(options, journal, way=way, remove=remove)
             except NvctError as error:  # the other engines are not to wait for this one
                 errors.append(error)
         if not found and not errors:
@@ -65,16 +65,16 @@ def undo(
         raise errors[0]
 
 
-def _undo(wanted: Wanted, journal: Journal, *, way: str, remove: bool) -> None:
-    found = runtime_engine.reader(wanted)
-    transaction = runtime_engine.transaction(wanted, found, journal, way=way, leaving=True)
-    done = transaction.undo(wanted, aside=remove)
+def _undo(options: EngineOptions, journal: Journal, *, way: str, remove: bool) -> None:
+    found = runtime_engine.reader(options)
+    transaction = runtime_engine.transaction(options, found, journal, way=way, leaving=True)
+    done = transaction.undo(options, aside=remove)
     if remove:
-        more = transaction.remove(wanted)
+        more = transaction.remove(options)
         done = replace(more, edits=(*done.edits, *more.edits), notes=(*done.notes, *more.notes))
     for note in done.notes:
         say(f"note: {note}")
     for edit in done.edits:
         say(f"{edit.path} removed" if edit.after is None else f"{edit.path} restored")
     if not done.edits:
-        say(f"{os.path.basename(wanted.config)} of {wanted.engine} is unchanged")
+        say(f"{os.path.basename(options.config)} of {options.engine} is unchanged")

@@ -18,7 +18,7 @@ import json
 import os
 from dataclasses import asdict, dataclass, fields, replace
 
-from nvct.engine.model import Handler, Wanted
+from nvct.engine.model import EngineOptions, Handler
 from nvct.errors import DocumentError, UnsafePathError
 from nvct.linux import files
 from nvct.linux.kernel import KERNEL
@@ -38,7 +38,7 @@ LIMIT = 64 * files.MIB
 LOCK_TIMEOUT_S = 20.0
 SUFFIX = ".json"
 OTHERS_WRITE = 0o022
-NOTHING = Wanted(engine="", handlers=())
+NOTHING = EngineOptions(engine="", handlers=())
 FOLDER_MODE = 0o700  # engines' files hold secrets of proxies and registries at times
 
 
@@ -72,16 +72,16 @@ class Record:
     """A change of an engine's files.
 
     Attributes:
-        wanted: what the engine was told last; its handlers are all that it was ever told.
+        options: what was last configured; the handlers are all that ever were.
         entries: in the order of writing.
         restart: the engine has to be restarted to see it.
-        told: the engine was, or is being, told to read its files again.
+        reloaded: the engine was, or is being, made to read its files.
     """
 
-    wanted: Wanted
+    options: EngineOptions
     entries: tuple[Entry, ...]
     restart: bool = False
-    told: bool = False
+    reloaded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,27 +228,27 @@ def remove(path: str, kernel: Kernel) -> None:
         kernel.close(dir_fd)
 
 
-def ours(wanted: Wanted, state: State, old: Record | None) -> Wanted:
+def ours(options: EngineOptions, state: State, old: Record | None) -> EngineOptions:
     """Return what is wanted less what the files say already, and what a record has had done.
 
     What was there already as it is wanted is somebody else's, and stays at undo.
     """
-    earlier = old.wanted if old else replace(NOTHING, engine=wanted.engine)
+    earlier = old.options if old else replace(NOTHING, engine=options.engine)
     names = {handler.name for handler in earlier.handlers}
     new = [
         handler
-        for handler in wanted.handlers
+        for handler in options.handlers
         if handler.name not in names and state.handlers.get(handler.name) != handler.path
     ]
-    current = {handler.name: handler for handler in wanted.handlers}
+    current = {handler.name: handler for handler in options.handlers}
     kept = (current.get(handler.name, handler) for handler in earlier.handlers)
     return replace(
-        wanted,
+        options,
         handlers=(*kept, *new),
-        default=wanted.default if state.default != wanted.default else earlier.default,
-        cdi=earlier.cdi or (wanted.cdi and state.cdi is not True),
-        spec_dirs=earlier.spec_dirs if state.spec_dirs == wanted.spec_dirs else wanted.spec_dirs,
-        hooks_dir=wanted.hooks_dir or earlier.hooks_dir,
+        default=options.default if state.default != options.default else earlier.default,
+        cdi=earlier.cdi or (options.cdi and state.cdi is not True),
+        spec_dirs=earlier.spec_dirs if state.spec_dirs == options.spec_dirs else options.spec_dirs,
+        hooks_dir=options.hooks_dir or earlier.hooks_dir,
     )
 
 
@@ -266,6 +266,8 @@ def _of(record: Record | None) -> dict[str, Any] | None:
     if record is None:
         return None
     document = asdict(record)
+    document["wanted"] = document.pop("options")
+    document["told"] = document.pop("reloaded")
     for entry in document["entries"]:
         for key in ("original", "ours"):
             entry[key] = _text(entry[key])
@@ -307,17 +309,17 @@ def _record(page: object, name: str) -> Record | None:
         return None
     document = _member(page, name, dict)
     return Record(
-        wanted=_wanted(_member(document, "wanted", dict)),
+        options=_options(_member(document, "wanted", dict)),
         entries=tuple(map(_entry, _member(document, "entries", list))),
         restart=_member(document, "restart", bool),
-        told=_member(document, "told", bool),
+        reloaded=_member(document, "told", bool),
     )
 
 
-def _wanted(document: Mapping[str, object]) -> Wanted:
+def _options(document: Mapping[str, object]) -> EngineOptions:
     """Return what an engine was told; members that a later version added are ignored."""
     given: dict[str, Any] = {"engine": _member(document, "engine", str)}
-    for field in fields(Wanted):
+    for field in fields(EngineOptions):
         value = document.get(field.name)
         if field.name in document and field.type in _FITS:
             if not _FITS[field.type](value):
@@ -327,7 +329,7 @@ def _wanted(document: Mapping[str, object]) -> Wanted:
         Handler(name=_member(handler, "name", str), path=_member(handler, "path", str))
         for handler in _member(document, "handlers", list)
     )
-    return Wanted(**given)
+    return EngineOptions(**given)
 
 
 def _entry(document: object) -> Entry:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from nvct.engine.change.journal import Journal
-    from nvct.engine.model import Files, Wanted
+    from nvct.engine.model import EngineOptions, Files
     from nvct.engine.modules import Module
     from nvct.linux.kernel import Kernel
 
@@ -79,7 +79,7 @@ class Transaction:
         """Return what asks the kernel to change something."""
         return self.journal.kernel
 
-    def configure(self, wanted: Wanted) -> Outcome:
+    def configure(self, options: EngineOptions) -> Outcome:
         """Make the files say what is wanted.
 
         Raises:
@@ -89,35 +89,35 @@ class Transaction:
             HostError: another process has the lock.
         """
         with self._locked():
-            path, page, notes = self._settled(wanted, aside=True)
-            change = self.module.plan(wanted, self.files)
+            path, page, notes = self._settled(options, aside=True)
+            change = self.module.plan(options, self.files)
             if not change.edits:
                 return _outcome(change, notes)
             self._check_shared(path, change)
-            state = self.module.state(wanted, self.files)
-            told = journals.ours(wanted, state, page.done)
+            state = self.module.state(options, self.files)
+            told = journals.ours(options, state, page.done)
             pending = self._record(told, change)
             done = undoing.merged(page.done, pending, self.module)
             notes += self._commit(path, page.done, pending, done, change)
             return _outcome(change, notes)
 
-    def undo(self, wanted: Wanted, *, aside: bool = False) -> Outcome:
+    def undo(self, options: EngineOptions, *, aside: bool = False) -> Outcome:
         """Give the files their bytes back; where others changed one, only our keys in it.
 
         Args:
-            wanted: the engine and its main file.
+            options: the engine and its main file.
             aside: set a damaged journal aside instead of raising.
 
         Raises:
             as configure.
         """
         with self._locked():
-            path, page, notes = self._settled(wanted, aside=aside)
+            path, page, notes = self._settled(options, aside=aside)
             if page.done is None:
-                return Outcome(notes=(*notes, f"nothing to undo for {wanted.engine}"))
+                return Outcome(notes=(*notes, f"nothing to undo for {options.engine}"))
             change = undoing.by_journal(page.done, self.module, self.files)
             if change.edits:
-                pending = self._record(page.done.wanted, change)
+                pending = self._record(page.done.options, change)
                 refused = self._refused(page.done, change)
                 notes += refused
                 notes += self._commit(path, page.done, pending, None, change, tell=not refused)
@@ -127,7 +127,7 @@ class Transaction:
                 writing.remove_folders(self._at(entry.folders), self.kernel)
             return _outcome(change, notes)
 
-    def remove(self, wanted: Wanted) -> Outcome:
+    def remove(self, options: EngineOptions) -> Outcome:
         """Take out every runtime with a program of ours, whoever registered it.
 
         A damaged journal is set aside.
@@ -136,10 +136,10 @@ class Transaction:
             as configure.
         """
         with self._locked():
-            path, page, notes = self._settled(wanted, aside=True)
-            change = undoing.without_ours(wanted, self.module, self.files)
+            path, page, notes = self._settled(options, aside=True)
+            change = undoing.without_ours(options, self.module, self.files)
             if change.edits:
-                notes += self._commit(path, page.done, self._record(wanted, change), None, change)
+                notes += self._commit(path, page.done, self._record(options, change), None, change)
             return _outcome(change, notes)
 
     # Steps.
@@ -148,13 +148,13 @@ class Transaction:
         return _Locked(self.journal)
 
     def _settled(
-        self, wanted: Wanted, *, aside: bool = False
+        self, options: EngineOptions, *, aside: bool = False
     ) -> tuple[str, Page, tuple[str, ...]]:
         """Return the page of an engine, after going back from a change that was cut short.
 
         A damaged page is set aside if `aside`, for an empty one.
         """
-        path = self.journal.path(wanted.engine, wanted.config)
+        path = self.journal.path(options.engine, options.config)
         try:
             page = self.journal.load(path)
         except DamagedJournalError as error:
@@ -163,9 +163,11 @@ class Transaction:
             return path, Page(), (self._set_aside(path, error),)
         if page.pending is None:
             return path, page, ()
-        notes = [f"an earlier change of {wanted.engine} was cut short: its files are as before it"]
+        notes = [
+            f"an earlier change of {options.engine} was cut short: its files are as before it"
+        ]
         notes += self._go_back(page.pending)
-        if page.pending.told:
+        if page.pending.reloaded:
             notes += self._activate(restart=page.pending.restart)
         page = Page(done=page.done)
         self._save(path, page)
@@ -201,7 +203,7 @@ class Transaction:
                     pass
                 else:
                     raise
-            engine = record.wanted.engine
+            engine = record.options.engine
             return (f"{error.message}: so were its files before nvct; {engine} is not reloaded",)
         return ()
 
@@ -228,7 +230,7 @@ class Transaction:
             for entry in pending.entries:
                 self._write(entry)
             if control:
-                pending = replace(pending, told=True)
+                pending = replace(pending, reloaded=True)
                 self._save(path, Page(done=old, pending=pending))
                 notes += tuple(control.activate(restart=change.restart))
             self._save(path, Page(done=done))
@@ -245,7 +247,7 @@ class Transaction:
         """Go back after a failure; raise only if that fails too."""
         try:
             self._go_back(pending)
-            if pending.told:
+            if pending.reloaded:
                 self._activate(restart=pending.restart)
             self._save(path, Page(done=old))
         except (NvctError, OSError) as second:
@@ -298,7 +300,7 @@ class Transaction:
 
     # Values.
 
-    def _record(self, wanted: Wanted, change: Change) -> Record:
+    def _record(self, options: EngineOptions, change: Change) -> Record:
         entries = []
         made: set[str] = set()
         for edit in change.edits:
@@ -315,7 +317,7 @@ class Transaction:
                 )
             )
             made.update(inside)
-        return Record(wanted=wanted, entries=tuple(entries), restart=change.restart)
+        return Record(options=options, entries=tuple(entries), restart=change.restart)
 
     def _inside(self, path: str) -> str:
         root = self.files.root.rstrip("/")
@@ -342,7 +344,7 @@ class Transaction:
                 for entry in record.entries:
                     shared = mine.get(os.path.realpath(self.files.at(entry.path)))
                     if shared is not None:
-                        whose = f"{record.wanted.engine} ({record.wanted.config})"
+                        whose = f"{record.options.engine} ({record.options.config})"
                         raise EngineError(
                             f"{shared} was changed for {whose} already: two engines share it",
                             hint="undo that first, or give each engine its own file",

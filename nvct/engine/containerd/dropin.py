@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from nvct.engine.containerd.load import Config, Path, Table
-    from nvct.engine.model import Wanted
+    from nvct.engine.model import EngineOptions
 
 NAME = "99-nvidia.toml"
 FOLDER = "conf.d"
@@ -87,7 +87,7 @@ class After(Files):
         return sorted(found)
 
 
-def choose(wanted: Wanted, config: Config, files: Files) -> Place:
+def choose(options: EngineOptions, config: Config, files: Files) -> Place:
     """Return where new keys go.
 
     Raises:
@@ -96,27 +96,27 @@ def choose(wanted: Wanted, config: Config, files: Files) -> Place:
     """
     root = config.root
     is_old = config.modern and bool(root.document) and root.version < 2
-    if is_old and (root.version == 1 or wanted.drop_in == ""):
+    if is_old and (root.version == 1 or options.drop_in == ""):
         raise EngineConfigError(
             f"{root.path} is of version 1, in which containerd 2 reads no CRI settings",
             hint="run `containerd config migrate` and put its output there",
         )
     if root.version > 2 and not config.modern:
-        release = ".".join(map(str, wanted.engine_version))
+        release = ".".join(map(str, options.engine_version))
         raise EngineConfigError(
             f"{root.path} is of version {root.version}, of which containerd {release} reads no"
             " CRI settings",
             hint="write it in version 2, or update containerd",
         )
-    path = wanted.drop_in
+    path = options.drop_in
     if path is None:
-        alone = not wanted.engine_version and config.is_without_cri()
+        alone = not options.engine_version and config.is_without_cri()
         path = _beside(root.path) if config.modern or alone else ""
     if not path or path == root.path:
         return _in_place(config)
     if config.modern:
         return _small(config, path, files)
-    return _whole(wanted, config, path, files)
+    return _whole(options, config, path, files)
 
 
 def _beside(root: str) -> str:
@@ -178,7 +178,7 @@ def _small(config: Config, path: str, files: Files) -> Place:
     )
 
 
-def _whole(wanted: Wanted, config: Config, path: str, files: Files) -> Place:
+def _whole(options: EngineOptions, config: Config, path: str, files: Files) -> Place:
     """Return a drop-in that carries all of the CRI's table: this containerd would drop it."""
     cri: Path = ("plugins", config.names[0])
     pattern, notes = _pattern(config, path, files)
@@ -194,9 +194,9 @@ def _whole(wanted: Wanted, config: Config, path: str, files: Files) -> Place:
                 f"{path} is there, is not imported, and holds more than CRI settings",
                 hint="remove it, or name another with --drop-in-config",
             )
-    known = containerd_dump.cri(wanted.dump) if wanted.dump else config.effective(without=path)
+    known = containerd_dump.cri(options.dump) if options.dump else config.effective(without=path)
     own = loading.runtimes(config.effective()) if config.winner().path == path else {}
-    ours = {handler.name for handler in wanted.handlers} | (own.keys() - loading.runtimes(known))
+    ours = {handler.name for handler in options.handlers} | (own.keys() - loading.runtimes(known))
     known = _without(known, config.effective(), own.keys() & ours)
     base = tuple((cri, key, value) for key, value in known.items())
     said = f"{path} holds a copy of the CRI settings: edits of these in other files have no effect"
@@ -266,9 +266,9 @@ def _others(loaded: loading.Loaded, cri: Path) -> bool:
     return not (only and loaded.document.keys() <= {"version", "plugins"})
 
 
-def is_left_over(wanted: Wanted, config: Config, path: str, after: str) -> bool:
+def is_left_over(options: EngineOptions, config: Config, path: str, after: str) -> bool:
     """Say whether a file is our drop-in, and says nothing any more that others do not say."""
-    if path == config.root.path or path not in (wanted.drop_in, _beside(config.root.path)):
+    if path == config.root.path or path not in (options.drop_in, _beside(config.root.path)):
         return False
     loaded = loading.Loaded(path=path, data=b"", document=toml_file.parse(after, path))
     rest = difference(config.cri(loaded) or {}, config.effective(without=path))

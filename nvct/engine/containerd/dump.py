@@ -12,7 +12,7 @@ from nvct.errors import EngineConfigError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.engine.containerd.load import Table
-    from nvct.engine.model import Wanted
+    from nvct.engine.model import EngineOptions
 
 
 def cri(dump: str) -> Table:
@@ -37,7 +37,7 @@ def _without_empty_options(table: Table) -> Table:
     return {key: value for key, value in inner.items() if (key, value) != ("options", {})}
 
 
-def missing(wanted: Wanted, dump: str) -> str:
+def missing(options: EngineOptions, dump: str) -> str:
     """Return what is asked for and not in force, "" for nothing.
 
     Nothing is, either, where the dump does not tell: the CRI is disabled or not built in, or a
@@ -54,10 +54,10 @@ def missing(wanted: Wanted, dump: str) -> str:
     if not table or unclear:
         return ""
     runtimes = loading.runtimes(table)
-    for handler in wanted.handlers:
+    for handler in options.handlers:
         program = loading.binary(runtimes.get(handler.name, {}))
         if program != handler.path:
             return f"the runtime {handler.name} of {handler.path}"
-    if wanted.default and loading.default(table) != wanted.default:
-        return f"the default runtime {wanted.default}"
+    if options.default and loading.default(table) != options.default:
+        return f"the default runtime {options.default}"
     return ""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import TypeAlias
 
-    from nvct.engine.model import Files, Wanted
+    from nvct.engine.model import EngineOptions, Files
 
     Path: TypeAlias = tuple[str, ...]
     Table: TypeAlias = dict[str, object]
@@ -148,18 +148,18 @@ class Config:
         return next((loaded for loaded in self.files if loaded.path == path), None)
 
 
-def load(wanted: Wanted, files: Files) -> Config:
+def load(options: EngineOptions, files: Files) -> Config:
     """Read the root file and whatever it imports; without a root file, the engine's defaults hold.
 
     Raises:
         DocumentError: a file cannot be read, is no TOML, or is of an unknown version.
     """
-    path = wanted.config or CONFIG
+    path = options.config or CONFIG
     root = _read(path, files)
-    version = _version(root, wanted.engine_version)
+    version = _version(root, options.engine_version)
     found = [root]
     missing: list[str] = []
-    relative = not wanted.engine_version or wanted.engine_version >= RELATIVE_PATTERNS
+    relative = not options.engine_version or options.engine_version >= RELATIVE_PATTERNS
     pending = _imports(root, files, relative=relative)
     while pending:
         place = pending.pop(0)
@@ -174,12 +174,12 @@ def load(wanted: Wanted, files: Files) -> Config:
         found.append(loaded)
         pending += _imports(loaded, files, relative=relative)
     newest = max(version, *(loaded.version for loaded in found))
-    modern = wanted.engine_version >= VERSION_3 if wanted.engine_version else newest > 2
+    modern = options.engine_version >= VERSION_3 if options.engine_version else newest > 2
     config = Config(
         files=tuple(found),
         version=_effective_version(found, version, modern=modern),
         modern=modern,
-        relative=modern or wanted.engine_version >= RELATIVE_PATTERNS,
+        relative=modern or options.engine_version >= RELATIVE_PATTERNS,
         missing=tuple(missing),
     )
     for loaded in found:

@@ -13,7 +13,7 @@ from nvct.errors import EngineConfigError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.engine.containerd.load import Config, Setting, Table
-    from nvct.engine.model import Wanted
+    from nvct.engine.model import EngineOptions
 
 SPEC_DIRS = ("/etc/cdi", "/var/run/cdi")  # containerd's own
 KNOWS_CDI = (1, 7)
@@ -21,50 +21,52 @@ CDI_IS_ON = (2, 0)
 LEGACY_NAME = "former-default"
 
 
-def cdi_by_default(wanted: Wanted, config: Config) -> bool | None:
+def cdi_by_default(options: EngineOptions, config: Config) -> bool | None:
     """Report whether CDI is on where no file has the switch; None if that is not known."""
-    if wanted.engine_version:
-        return wanted.engine_version >= CDI_IS_ON
+    if options.engine_version:
+        return options.engine_version >= CDI_IS_ON
     return True if config.version >= 3 else None
 
 
-def settings(wanted: Wanted, config: Config, cri: Table, notes: list[str]) -> list[Setting]:
+def settings(
+    options: EngineOptions, config: Config, cri: Table, notes: list[str]
+) -> list[Setting]:
     """Return the changes of the settings besides runtimes; what has no effect is noted.
 
     Raises:
         EngineConfigError: the default that is asked for is no runtime.
     """
     found: list[Setting] = []
-    if wanted.default and loading.default(cri, modern=config.modern) != wanted.default:
-        names = {handler.name for handler in wanted.handlers} | loading.runtimes(cri).keys()
-        if wanted.default not in names:
+    if options.default and loading.default(cri, modern=config.modern) != options.default:
+        names = {handler.name for handler in options.handlers} | loading.runtimes(cri).keys()
+        if options.default not in names:
             raise EngineConfigError(
-                f"default runtime {wanted.default!r} is no runtime of containerd"
+                f"default runtime {options.default!r} is no runtime of containerd"
             )
-        found.append((RUNTIMES[:1], "default_runtime_name", wanted.default))
+        found.append((RUNTIMES[:1], "default_runtime_name", options.default))
         if not config.modern and loading.legacy_default(cri):
             found += _without_legacy(cri, notes)
-    elif not wanted.default:
-        found += _without_default(wanted, cri, notes)
-    if not wanted.cdi and not wanted.spec_dirs:
+    elif not options.default:
+        found += _without_default(options, cri, notes)
+    if not options.cdi and not options.spec_dirs:
         return found
-    engine = wanted.engine_version
+    engine = options.engine_version
     if engine and engine < KNOWS_CDI:
         notes.append("this containerd has no CDI (1.7 has): containers use the handlers instead")
         return found
     switch = cri.get("enable_cdi")
-    on = switch if isinstance(switch, bool) else cdi_by_default(wanted, config)
-    if wanted.cdi and not on:
+    on = switch if isinstance(switch, bool) else cdi_by_default(options, config)
+    if options.cdi and not on:
         found.append(((), "enable_cdi", True))
     present = loading.strings(cri, "cdi_spec_dirs") or SPEC_DIRS
     names = {_real(folder) for folder in present}
-    missing = [folder for folder in wanted.spec_dirs if _real(folder) not in names]
+    missing = [folder for folder in options.spec_dirs if _real(folder) not in names]
     if missing:
         found.append(((), "cdi_spec_dirs", [*present, *missing]))
     return found
 
 
-def _without_default(wanted: Wanted, cri: Table, notes: list[str]) -> list[Setting]:
+def _without_default(options: EngineOptions, cri: Table, notes: list[str]) -> list[Setting]:
     """Return the changes that make runc the default again, where the one handler asked for is.
 
     Who names one runtime and does not say --set-as-default wants it to be none, as with the
@@ -73,7 +75,7 @@ def _without_default(wanted: Wanted, cri: Table, notes: list[str]) -> list[Setti
     alone: it may be the node's only one, as on EKS.
     """
     name = loading.default(cri)
-    if [handler.name for handler in wanted.handlers] != [name]:
+    if [handler.name for handler in options.handlers] != [name]:
         return []
     notes.append(f"{name} is no longer the default runtime: --set-as-default keeps it")
     found: list[Setting] = [(RUNTIMES[:1], "default_runtime_name", DELETE)]

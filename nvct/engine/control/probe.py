@@ -113,10 +113,10 @@ def wait_for_reload(path: str, since: float, *, timeout_s: float = TIMEOUT_S) ->
 
 def _reloaded(path: str, since: float) -> bool:
     """Tell whether dockerd has had its event `reload` (Docker Engine API, GET /events)."""
-    wanted = urllib.parse.quote('{"type":["daemon"],"event":["reload"]}')
+    filters = urllib.parse.quote('{"type":["daemon"],"event":["reload"]}')
     try:
         status, body = ask(
-            path, f"/events?since={since:.9f}&until={time.time():.9f}&filters={wanted}"
+            path, f"/events?since={since:.9f}&until={time.time():.9f}&filters={filters}"
         )
     except OSError:
         return False

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from nvct.engine.control import probe
 from nvct.engine.crio import config as crio
 from nvct.engine.docker import config as docker
-from nvct.engine.model import State, Wanted
+from nvct.engine.model import EngineOptions, State
 from nvct.errors import NvctError
 from nvct.host import procfs
 
@@ -125,8 +125,10 @@ def _crio(engine: Engine, socket: str, ask: Ask) -> Running:
         raise OSError(0, f"GET /config answers {status}")
     from nvct.engine.model import Files
 
-    wanted = Wanted(engine="crio", handlers=(), dump=body.decode(), engine_version=engine.numbers)
-    return Running(by="GET /config", state=replace(crio.state(wanted, Files()), files=()))
+    options = EngineOptions(
+        engine="crio", handlers=(), dump=body.decode(), engine_version=engine.numbers
+    )
+    return Running(by="GET /config", state=replace(crio.state(options, Files()), files=()))
 
 
 def _by_files(engine: Engine, files: State | None, started: Started) -> Running:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from nvct.engine import modules
 from nvct.engine.control import probe, running
-from nvct.engine.model import Files, State, Wanted
+from nvct.engine.model import EngineOptions, Files, State
 from nvct.errors import NvctError
 from nvct.paths import SHIM_PROGRAM
 
@@ -72,7 +72,7 @@ def of(engine: Engine, files: Files, ask: Ask = probe.ask) -> Status:
     if not engine.config or engine.root != files.root or _is_somebodys(engine):
         return Status(engine=engine)
     try:
-        state = modules.of(engine.engine).state(wanted(engine), files)
+        state = modules.of(engine.engine).state(options_for(engine), files)
     except NvctError as error:
         # Who writes a file that is not ours to edit knows what it means.
         told = running.of(engine, None, ask)
@@ -87,9 +87,9 @@ def of(engine: Engine, files: Files, ask: Ask = probe.ask) -> Status:
     )  # fmt: skip
 
 
-def wanted(engine: Engine, handlers: tuple[Handler, ...] = ()) -> Wanted:
+def options_for(engine: Engine, handlers: tuple[Handler, ...] = ()) -> EngineOptions:
     """Return what asks an engine for handlers, or, with none, what reads its files."""
-    return Wanted(
+    return EngineOptions(
         engine=engine.engine,
         handlers=handlers,
         config=engine.edit or engine.config,

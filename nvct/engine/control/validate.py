@@ -26,34 +26,34 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nvct.engine.control.command import Done, Run
-    from nvct.engine.model import FileEdit, Wanted
+    from nvct.engine.model import EngineOptions, FileEdit
     from nvct.linux.kernel import Kernel
 
 TIMEOUT_S = 20.0
 
 
-def argv(wanted: Wanted, program: str, *, has_file: bool) -> list[str]:
+def argv(options: EngineOptions, program: str, *, has_file: bool) -> list[str]:
     """Return the command with which an engine reads its files and ends; [] if it has none.
 
     `dockerd --validate` is of 23.0. CRI-O's `config` reads its drop-ins as a start does. Every
     command of Podman reads its files first. A main file that is named has to be there.
     """
-    config = wanted.config
-    if wanted.engine == "crio":
-        folder = os.path.dirname(wanted.drop_in) if wanted.drop_in else crio.CONFIG_DIR
+    config = options.config
+    if options.engine == "crio":
+        folder = os.path.dirname(options.drop_in) if options.drop_in else crio.CONFIG_DIR
         main = [f"--config={config}"] if has_file else []
         return [program, *main, f"--config-dir={folder}", "config"]
-    if wanted.engine == "podman":
+    if options.engine == "podman":
         return [program, "version"]
     words = {
         "docker": [program, "--validate", f"--config-file={config}"],
         "containerd": [program, f"--config={config}", "config", "dump"],
     }
-    return words.get(wanted.engine, []) if has_file else []
+    return words.get(options.engine, []) if has_file else []
 
 
 def check(
-    wanted: Wanted,
+    options: EngineOptions,
     program: str,
     edits: Sequence[FileEdit],
     run: Run,
@@ -65,7 +65,7 @@ def check(
     """Have the engine read the files as they will be; return notes.
 
     Args:
-        wanted: what it is to be told.
+        options: what it is to be told.
         program: the engine's.
         edits: of its files.
         run: runs a program.
@@ -78,11 +78,11 @@ def check(
         EngineError: it refuses them, and it accepts what is there now, or is to be told; or it
             reads them, and what was asked for is not in force.
     """
-    engine = wanted.engine
+    engine = options.engine
     after = {edit.path: edit.after for edit in edits}
-    had = os.path.exists(root.rstrip("/") + wanted.config)
-    has = after[wanted.config] is not None if wanted.config in after else had
-    words = argv(wanted, program, has_file=has)
+    had = os.path.exists(root.rstrip("/") + options.config)
+    has = after[options.config] is not None if options.config in after else had
+    words = argv(options, program, has_file=has)
     if not words:
         return []
     if not _is_here(program, root):
@@ -92,12 +92,12 @@ def check(
     except OSError as error:
         return [f"not checked by {engine} itself: no private mounts here ({error.strerror})"]
     if done.status == 0 and not leaving:
-        _refuse_without_effect(wanted, done.out, "nothing was changed")
+        _refuse_without_effect(options, done.out, "nothing was changed")
     if done.status == command.NOT_FOUND:
         return [f"not checked by {engine} itself: {done.reason}"]
     if done.status == 0 or _has_no_such_command(done):
         return []
-    words = argv(wanted, program, has_file=had)
+    words = argv(options, program, has_file=had)
     before = run(words, TIMEOUT_S) if words else None
     if before and before.status != 0:
         already = f"{engine} refuses its files already as they are: {_reason(before)}"
@@ -112,17 +112,17 @@ def check(
     )
 
 
-def in_force(wanted: Wanted, program: str, run: Run, *, root: str = "/") -> None:
+def in_force(options: EngineOptions, program: str, run: Run, *, root: str = "/") -> None:
     """Have an engine print its configuration as it is now, where it can.
 
     Raises:
         EngineError: what was asked for is not in it.
     """
-    words = argv(wanted, program, has_file=True) if wanted.engine == "containerd" else []
+    words = argv(options, program, has_file=True) if options.engine == "containerd" else []
     if words and _is_here(program, root):
         done = run(words, TIMEOUT_S)
         if done.status == 0:
-            _refuse_without_effect(wanted, done.out)
+            _refuse_without_effect(options, done.out)
 
 
 def _is_here(program: str, root: str) -> bool:
@@ -130,11 +130,11 @@ def _is_here(program: str, root: str) -> bool:
     return root != "/" or shutil.which(program) is not None
 
 
-def _refuse_without_effect(wanted: Wanted, dump: str, hint: str = "") -> None:
-    missing = containerd_dump.missing(wanted, dump) if wanted.engine == "containerd" else ""
+def _refuse_without_effect(options: EngineOptions, dump: str, hint: str = "") -> None:
+    missing = containerd_dump.missing(options, dump) if options.engine == "containerd" else ""
     if missing:
         raise EngineError(
-            f"containerd reads {wanted.config} without {missing}: see its version and imports,"
+            f"containerd reads {options.config} without {missing}: see its version and imports,"
             " and `containerd config dump`",
             hint=hint,
         )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from nvct.engine.files.toml_file import Change as Setting
     from nvct.engine.files.toml_file import Table
-    from nvct.engine.model import Files, Handler, Wanted
+    from nvct.engine.model import EngineOptions, Files, Handler
 
 CONFIG = "/etc/crio/crio.conf"
 CONFIG_DIR = "/etc/crio/crio.conf.d"
@@ -78,25 +78,25 @@ class _Merged:
         return tuple(map(str, value)) if isinstance(value, list) else default
 
 
-def state(wanted: Wanted, files: Files) -> State:
+def state(options: EngineOptions, files: Files) -> State:
     """Return what CRI-O's files say.
 
     Raises:
         EngineConfigError: a file that CRI-O reads is no TOML or has a wrong type.
         DocumentError: one cannot be read.
     """
-    layers = _in_force(wanted) if wanted.dump else _layers(wanted, files)
+    layers = _in_force(options) if options.dump else _layers(options, files)
     merged = _merge(layers)
     return State(
         files=tuple(layer.path for layer in layers),
         handlers={name: _text(table, "runtime_path") for name, table in merged.runtimes.items()},
         default=merged.text("default_runtime"),
-        cdi=wanted.engine_version >= KNOWS_CDI if wanted.engine_version else None,
+        cdi=options.engine_version >= KNOWS_CDI if options.engine_version else None,
         spec_dirs=merged.list("cdi_spec_dirs", ()),
     )
 
 
-def plan(wanted: Wanted, files: Files) -> Change:
+def plan(options: EngineOptions, files: Files) -> Change:
     """Return the smallest edit that registers the handlers that are wanted.
 
     Raises:
@@ -104,39 +104,39 @@ def plan(wanted: Wanted, files: Files) -> Change:
             written, or the default that is wanted is no handler.
         DocumentError: a file cannot be read.
     """
-    target = _target(wanted)
+    target = _target(options)
     before = files.read(target)
-    merged = _merge(_layers(wanted, files))
+    merged = _merge(_layers(options, files))
     own = parse(before or b"", target)
-    template = _template(_merge(_in_force(wanted)) if wanted.dump else merged, files)
+    template = _template(_merge(_in_force(options)) if options.dump else merged, files)
     settings: list[Setting] = []
-    notes = [*_notes(wanted, files, target), *_low_level_note(template, files)]
-    for handler in wanted.handlers:
+    notes = [*_notes(options, files, target), *_low_level_note(template, files)]
+    for handler in options.handlers:
         changes = _handler(handler, template, merged, own)
         if changes:
-            _check_last(merged, f"runtimes.{handler.name}", target, files, wanted)
+            _check_last(merged, f"runtimes.{handler.name}", target, files, options)
             settings += changes
-    for key, value in _keys(wanted, merged):
-        _check_last(merged, key, target, files, wanted)
+    for key, value in _keys(options, merged):
+        _check_last(merged, key, target, files, options)
         settings.append((RUNTIME, key, value))
-    if wanted.cdi:
+    if options.cdi:
         notes.append("CRI-O has no switch for CDI: it is on in every version that knows CDI")
     edits = _edits(target, before, settings)
     return Change(engine="crio", edits=edits, restart=bool(edits), notes=tuple(notes))
 
 
-def removal(wanted: Wanted, files: Files) -> Change:
+def removal(options: EngineOptions, files: Files) -> Change:
     """Return the smallest edit that takes the handlers out of the file that `plan` edits.
 
     Raises:
         EngineConfigError: the file cannot be read as CRI-O does.
         DocumentError: the file cannot be read.
     """
-    target = _target(wanted)
+    target = _target(options)
     before = files.read(target)
     document = parse(before or b"", target)
     own, registered = _table(document, RUNTIME, target), _table(document, RUNTIMES, target)
-    programs = {handler.name: handler.path for handler in wanted.handlers}
+    programs = {handler.name: handler.path for handler in options.handlers}
     names = [
         name
         for name, table in registered.items()
@@ -149,29 +149,29 @@ def removal(wanted: Wanted, files: Files) -> Change:
     return Change(engine="crio", edits=edits, restart=bool(edits))
 
 
-def config_dir(wanted: Wanted) -> str:
+def config_dir(options: EngineOptions) -> str:
     """Return the folder of drop-ins that belongs to what is wanted."""
-    return posixpath.dirname(wanted.drop_in) if wanted.drop_in else CONFIG_DIR
+    return posixpath.dirname(options.drop_in) if options.drop_in else CONFIG_DIR
 
 
-def _target(wanted: Wanted) -> str:
+def _target(options: EngineOptions) -> str:
     """Return the file to edit."""
-    if wanted.drop_in is None:
+    if options.drop_in is None:
         return DROP_IN
-    return wanted.drop_in or wanted.config or CONFIG
+    return options.drop_in or options.config or CONFIG
 
 
-def _layers(wanted: Wanted, files: Files) -> list[_Layer]:
+def _layers(options: EngineOptions, files: Files) -> list[_Layer]:
     """Return the files that CRI-O reads, in its order."""
-    paths = [wanted.config or CONFIG, *_walk(files, config_dir(wanted))]
+    paths = [options.config or CONFIG, *_walk(files, config_dir(options))]
     found = ((path, files.read(path)) for path in paths)
     return [_Layer(path=path, document=parse(data, path)) for path, data in found if data]
 
 
-def _in_force(wanted: Wanted) -> list[_Layer]:
+def _in_force(options: EngineOptions) -> list[_Layer]:
     """Return what CRI-O printed."""
     name = "the output of `crio status config`"
-    return [_Layer(path=name, document=parse(wanted.dump, name))]
+    return [_Layer(path=name, document=parse(options.dump, name))]
 
 
 def _walk(files: Files, folder: str) -> Iterator[str]:
@@ -273,37 +273,39 @@ def _means(now: Table, table: Table) -> bool:
     )
 
 
-def _keys(wanted: Wanted, merged: _Merged) -> Iterator[tuple[str, object]]:
+def _keys(options: EngineOptions, merged: _Merged) -> Iterator[tuple[str, object]]:
     """Yield the keys of crio.runtime that have to change.
 
     Raises:
         EngineConfigError: the default that is wanted is no handler.
     """
-    if wanted.default and merged.text("default_runtime") != wanted.default:
-        known = {handler.name for handler in wanted.handlers} | set(merged.runtimes)
-        if wanted.default not in known:
+    if options.default and merged.text("default_runtime") != options.default:
+        known = {handler.name for handler in options.handlers} | set(merged.runtimes)
+        if options.default not in known:
             raise EngineConfigError(
-                f'"{wanted.default}" cannot be the default: CRI-O has no such handler',
+                f'"{options.default}" cannot be the default: CRI-O has no such handler',
                 hint="name one of " + ", ".join(sorted(known)),
             )
-        yield "default_runtime", wanted.default
+        yield "default_runtime", options.default
     dirs = merged.list("cdi_spec_dirs", SPEC_DIRS)
-    missing = [name for name in wanted.spec_dirs if name not in dirs]
+    missing = [name for name in options.spec_dirs if name not in dirs]
     if missing:
         yield "cdi_spec_dirs", [*dirs, *missing]
     hooks = merged.list("hooks_dir", (HOOKS_DIR,))
-    if wanted.hooks_dir and wanted.hooks_dir not in hooks:
-        yield "hooks_dir", [*hooks, wanted.hooks_dir]
+    if options.hooks_dir and options.hooks_dir not in hooks:
+        yield "hooks_dir", [*hooks, options.hooks_dir]
 
 
-def _check_last(merged: _Merged, key: str, target: str, files: Files, wanted: Wanted) -> None:
+def _check_last(
+    merged: _Merged, key: str, target: str, files: Files, options: EngineOptions
+) -> None:
     """Refuse to write what a file that is read later says again.
 
     Raises:
         EngineConfigError: so it is.
     """
     where = merged.says.get(key, target)
-    order = [wanted.config or CONFIG, *_walk(files, config_dir(wanted))]
+    order = [options.config or CONFIG, *_walk(files, config_dir(options))]
     if target not in order:
         order = [order[0], *sorted([*order[1:], target])]
     if where in order and order.index(where) > order.index(target):
@@ -338,10 +340,10 @@ def _values(table: Table) -> Iterator[object]:
             yield True
 
 
-def _notes(wanted: Wanted, files: Files, target: str) -> Iterator[str]:
+def _notes(options: EngineOptions, files: Files, target: str) -> Iterator[str]:
     """Yield what else whoever asked should know."""
     folder = posixpath.dirname(target)
-    if wanted.drop_in and folder != CONFIG_DIR:
+    if options.drop_in and folder != CONFIG_DIR:
         yield f"CRI-O reads {folder} only if it runs with --config-dir={folder}"
     if target != UNREAD_DROP_IN and files.read(UNREAD_DROP_IN) is not None:
         yield f"{UNREAD_DROP_IN}, which older nvidia-ctk wrote, is read by no CRI-O: remove it"

@@ -17,7 +17,7 @@ from nvct import paths
 from nvct.engine import detect
 from nvct.engine.control import probe, processes, running
 from nvct.engine.docker import config as docker
-from nvct.engine.model import State, Wanted
+from nvct.engine.model import EngineOptions, State
 from nvct.errors import NvctError
 from nvct.host import platform, procfs
 from nvct.host.gpu import pci
@@ -248,16 +248,16 @@ def _state(engine: Engine, root: str) -> tuple[State | None, str]:
     """Return what the daemon's configuration says, or why that cannot be told."""
     from nvct.engine.model import Files as Tree
 
-    wanted = Wanted(engine="docker", handlers=(), config=engine.config)
+    options = EngineOptions(engine="docker", handlers=(), config=engine.config)
     try:
-        return docker.state(wanted, Tree(root)), ""
+        return docker.state(options, Tree(root)), ""
     except NvctError as error:
         return None, error.message
 
 
 def _system_runtimes(files: Files) -> tuple[str, ...]:
     try:
-        return tuple(docker.state(Wanted(engine="docker", handlers=()), files).handlers)
+        return tuple(docker.state(EngineOptions(engine="docker", handlers=()), files).handlers)
     except NvctError:
         return ()
 

@@ -14,7 +14,7 @@ from nvct.engine.control.engine_control import EngineControl
 from nvct.engine.control.processes import Process
 from nvct.engine.control.reload import HostReloader
 from nvct.engine.detected_engine import Engine
-from nvct.engine.model import Handler, Wanted
+from nvct.engine.model import EngineOptions, Handler
 from nvct.errors import EngineError
 from tests.support.memory import in_memory
 from tests.unit.engine.control.test_probe import answer, info, serving
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-WANTED = Wanted(
+WANTED = EngineOptions(
     engine="docker",
     handlers=(Handler(name="nvidia", path="/usr/bin/nvidia-container-runtime"),),
     config="/etc/docker/daemon.json",
