@@ -113,7 +113,7 @@ def _control(
     return EngineControl(
         options=options, program="", socket=found.socket, run=run, timeout_s=TIMEOUT_S,
         reloader=HostReloader(
-            engine=daemon.engine, found=found, way="auto", again=lambda: found,
+            engine=daemon.engine, detected=found, mode="auto", again=lambda: found,
             look=lambda number: Process(engine=daemon.engine, pid=number, exe="/usr/sbin/dockerd"),
         ),
     )  # fmt: skip

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any, TypeAlias
 
-    from nvct.cli.runtime.options import Asked
+    from nvct.cli.runtime.options import Invocation
     from nvct.engine.change.transaction import Outcome
     from nvct.engine.model import Change, EngineOptions, FileEdit
 
@@ -40,8 +40,8 @@ def configure_ctk(**given: Any) -> None:  # noqa: ANN401  options, each with its
 
     Example: nvidia-ctk runtime configure --runtime=containerd --set-as-default
     """
-    asked = runtime_options.asked(given, all_variants=False)
-    _configure(asked, given, way="")
+    invocation = runtime_options.invocation_of(given, all_variants=False)
+    _configure(invocation, given, reload_mode="")
 
 
 @click.command(cls=GoStyle)
@@ -58,8 +58,8 @@ def configure(**given: Any) -> None:  # noqa: ANN401  options, each with its own
 
     Example: nvct runtime configure --runtime=containerd
     """
-    asked = runtime_options.asked(given, all_variants=True)
-    _configure(asked, given, way=given["way"])
+    invocation = runtime_options.invocation_of(given, all_variants=True)
+    _configure(invocation, given, reload_mode=given["reload_mode"])
 
 
 @click.command(cls=GoStyle)
@@ -70,29 +70,31 @@ def plan(**given: Any) -> None:  # noqa: ANN401  options, each with its own type
 
     Example: nvct runtime plan --runtime=docker --cdi.enabled
     """
-    asked = runtime_options.asked(given, all_variants=True)
-    runtime_options.warn(asked)
-    if asked.options is None:
-        _write_hook(asked, dry_run=True)
+    invocation = runtime_options.invocation_of(given, all_variants=True)
+    runtime_options.warn(invocation)
+    if invocation.options is None:
+        _write_hook(invocation, dry_run=True)
         return
-    change = _planned(asked.options)
+    change = _planned(invocation.options)
     for edit in change.edits:
         sys.stdout.writelines(diff(edit))
 
 
-def _configure(asked: Asked, given: Given, *, way: str) -> None:
+def _configure(invocation: Invocation, given: Given, *, reload_mode: str) -> None:
     """Do what is asked for; without a way to tell the engine, only files are written."""
     from nvct.engine.change.journal import Journal
 
-    runtime_options.warn(asked)
-    if asked.options is None:
-        _write_hook(asked, dry_run=given["dry_run"])
+    runtime_options.warn(invocation)
+    if invocation.options is None:
+        _write_hook(invocation, dry_run=given["dry_run"])
     elif given["dry_run"]:
-        _print_files(asked.options)
+        _print_files(invocation.options)
     else:
         journal = Journal(runtime_options.state_dir(given["state_dir"]))
-        options, found = asked.options, asked.found
-        transaction = runtime_engine.transaction(options, found, journal, way=way or "none")
+        options, detected = invocation.options, invocation.engine
+        transaction = runtime_engine.transaction(
+            options, detected, journal, reload_mode=reload_mode or "none"
+        )
         _tell(options, transaction.configure(options))
 
 
@@ -146,20 +148,20 @@ def diff(edit: FileEdit) -> Iterator[str]:
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
 
-def _write_hook(asked: Asked, *, dry_run: bool) -> None:
+def _write_hook(invocation: Invocation, *, dry_run: bool) -> None:
     """Write the hook file of the deprecated mode, which engines without a runtime of ours read."""
     from nvct.engine import oci_hook
     from nvct.engine.files import writing
     from nvct.linux.files import write_atomic
     from nvct.linux.kernel import KERNEL
 
-    data = oci_hook.document(asked.hook)
-    if dry_run or not asked.hook_file:
+    data = oci_hook.document(invocation.hook)
+    if dry_run or not invocation.hook_file:
         sys.stdout.write(data.decode())
         return
     try:
-        writing.make_folders(writing.missing_folders(asked.hook_file), KERNEL)
-        write_atomic(asked.hook_file, data, sync=True)
+        writing.make_folders(writing.missing_folders(invocation.hook_file), KERNEL)
+        write_atomic(invocation.hook_file, data, sync=True)
     except OSError as error:
-        raise writing.refused(error, asked.hook_file) from error
-    say(f"Wrote {asked.hook_file}")
+        raise writing.refused(error, invocation.hook_file) from error
+    say(f"Wrote {invocation.hook_file}")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PROC = "/proc"
 RELOAD = click.option(
-    "--reload", "way", type=click.Choice(["auto", "restart", "none"]), default="auto",
+    "--reload", "reload_mode", type=click.Choice(["auto", "restart", "none"]), default="auto",
     show_default=True,
     help="Tell a running engine: by what leaves its containers running, by any means, or not.",
 )  # fmt: skip
@@ -33,10 +33,10 @@ RELOAD = click.option(
 
 def transaction(
     options: EngineOptions,
-    found: Engine | None,
+    detected: Engine | None,
     journal: Journal,
     *,
-    way: str,
+    reload_mode: str,
     leaving: bool = False,
 ) -> Transaction:
     """Return what changes an engine's files, has the engine check them and tells it."""
@@ -44,7 +44,7 @@ def transaction(
     from nvct.engine.change.transaction import Transaction
     from nvct.engine.model import Files
 
-    control = _control(options, found, way, leaving=leaving)
+    control = _control(options, detected, reload_mode, leaving=leaving)
     return Transaction(modules.of(options.engine), Files(), journal, control)
 
 
@@ -66,17 +66,17 @@ def meant(engine: str, config: str | None) -> Engine | None:
     return choose(engines(), engine, None if config is None else os.path.abspath(config))
 
 
-def choose(here: Sequence[Engine], engine: str, config: str | None) -> Engine | None:
-    """Return the one that is meant of the engines that are here; see `meant`."""
-    every = [found for found in here if found.engine == engine and _is_ours(found)]
-    every.sort(key=lambda found: found.foreign)  # one that is left anyway is only told
+def choose(engines_here: Sequence[Engine], engine: str, config: str | None) -> Engine | None:
+    """Return the engine that a command line means among those of this host; see `meant`."""
+    every = [each for each in engines_here if each.engine == engine and _is_ours(each)]
+    every.sort(key=lambda each: each.foreign)  # a foreign one is only an answer, never edited
     if config is not None:
-        named = [found for found in every if config in (found.config, found.edit)]
+        named = [each for each in every if config in (each.config, each.edit)]
         return _allowed(named[0]) if named else None
-    free = [found for found in every if not found.leave]
-    running = [found for found in free if found.pid]
+    free = [each for each in every if not each.leave]
+    running = [each for each in free if each.pid]
     if len(running) > 1:
-        files = ", ".join(found.edit or found.config for found in running)
+        files = ", ".join(each.edit or each.config for each in running)
         raise UsageError(
             f"{len(running)} of {engine} run here", hint=f"name one by --config: {files}"
         )
@@ -84,25 +84,25 @@ def choose(here: Sequence[Engine], engine: str, config: str | None) -> Engine | 
     return _allowed(candidates[0]) if candidates else None
 
 
-def fitted(options: EngineOptions, found: Engine, *, drop_in: bool) -> EngineOptions:
+def fitted(options: EngineOptions, detected: Engine, *, drop_in: bool) -> EngineOptions:
     """Return what is wanted for the files that an engine really reads.
 
     Args:
         options: of the engine, with its usual files.
-        found: the engine of this host.
+        detected: the engine of this host.
         drop_in: one was named, and stays.
     """
     return replace(
-        of_version(options, found),
-        config=found.edit or found.config or options.config,
-        drop_in=options.drop_in if drop_in or found.drop_in is None else found.drop_in,
+        of_version(options, detected),
+        config=detected.edit or detected.config or options.config,
+        drop_in=options.drop_in if drop_in or detected.drop_in is None else detected.drop_in,
     )
 
 
-def of_version(options: EngineOptions, found: Engine) -> EngineOptions:
+def of_version(options: EngineOptions, detected: Engine) -> EngineOptions:
     """Return what is wanted, of the engine that really reads it."""
-    version = found.numbers or options.engine_version
-    return replace(options, engine_version=version, arguments=_arguments(found))
+    version = detected.numbers or options.engine_version
+    return replace(options, engine_version=version, arguments=_arguments(detected))
 
 
 def recorded(
@@ -123,7 +123,7 @@ def recorded(
     """
     from nvct.engine.change.journal import DamagedJournalError
 
-    found = []
+    detected = []
     path = None if config is None else os.path.abspath(config)
     for name in journal.paths():
         if engine and not os.path.basename(name).startswith(f"{engine}-"):
@@ -133,7 +133,7 @@ def recorded(
         except DamagedJournalError as error:
             options = bare(os.path.basename(name).partition("-")[0], config)
             if remove and journal.path(options.engine, options.config) == name:
-                found.append(options)
+                detected.append(options)
             else:
                 errors.append(error)
             continue
@@ -144,8 +144,8 @@ def recorded(
         if record is None or engine not in (None, record.options.engine):
             continue
         if path in (None, record.options.config):
-            found.append(record.options)
-    return found
+            detected.append(record.options)
+    return detected
 
 
 def reader(options: EngineOptions) -> Engine | None:
@@ -153,15 +153,15 @@ def reader(options: EngineOptions) -> Engine | None:
     return of_file(engines(), options)
 
 
-def of_file(here: Sequence[Engine], options: EngineOptions) -> Engine | None:
+def of_file(engines_here: Sequence[Engine], options: EngineOptions) -> Engine | None:
     """Return the engine that reads these files of those that are here; see `reader`.
 
     Never one that another user or file system has brought: its program is run, its socket asked.
     """
-    for found in here:
-        named = options.config in (found.config, found.edit)
-        if found.engine == options.engine and named and not found.foreign:
-            return found
+    for detected in engines_here:
+        named = options.config in (detected.config, detected.edit)
+        if detected.engine == options.engine and named and not detected.foreign:
+            return detected
     return None
 
 
@@ -176,54 +176,56 @@ def bare(engine: str, config: str | None) -> EngineOptions:
     return EngineOptions(engine=engine, handlers=handlers, default=usage.NAME, config=path)
 
 
-def _is_ours(found: Engine) -> bool:
+def _is_ours(detected: Engine) -> bool:
     """Tell whether an engine's paths are the host's: a container's engine has its own."""
-    return found.root == "/" or found.platform == "snap"
+    return detected.root == "/" or detected.platform == "snap"
 
 
-def _allowed(found: Engine) -> Engine:
-    if found.leave:
-        for sentence in found.advice:
+def _allowed(detected: Engine) -> Engine:
+    if detected.leave:
+        for sentence in detected.advice:
             click.echo(sentence, err=True)  # longer than an error's one line
-        what = f"{found.engine} of {found.platform}" if found.platform else found.engine
-        raise EngineError(
-            f"{what} is not configured by its file {found.config}",
-            hint="do what is said above" if found.advice else "see nvct runtime status",
+        what = (
+            f"{detected.engine} of {detected.platform}" if detected.platform else detected.engine
         )
-    return found
+        raise EngineError(
+            f"{what} is not configured by its file {detected.config}",
+            hint="do what is said above" if detected.advice else "see nvct runtime status",
+        )
+    return detected
 
 
 def _control(
-    options: EngineOptions, found: Engine | None, way: str, *, leaving: bool
+    options: EngineOptions, detected: Engine | None, reload_mode: str, *, leaving: bool
 ) -> EngineControl:
     from nvct.engine import modules
     from nvct.engine.control.engine_control import EngineControl
     from nvct.engine.control.reload import HostReloader
 
-    program = options.executable or (found.binary if found else "")
+    program = options.executable or (detected.binary if detected else "")
     program = program or shutil.which(modules.PROGRAM[options.engine]) or ""
     return EngineControl(
         options=options,
         program=program,
         reloader=HostReloader(
             engine=options.engine,
-            found=found,
-            way=way,
+            detected=detected,
+            mode=reload_mode,
             look=_by_number,
             again=lambda: _running(options),
         ),
-        socket=found.socket if found else "",
+        socket=detected.socket if detected else "",
         leaving=leaving,
     )
 
 
 def _running(options: EngineOptions) -> Engine | None:
-    found = reader(options)
-    return found if found and found.pid else None
+    detected = reader(options)
+    return detected if detected and detected.pid else None
 
 
-def _arguments(found: Engine) -> tuple[str, ...]:
-    process = _by_number(found.pid) if found.pid else None
+def _arguments(detected: Engine) -> tuple[str, ...]:
+    process = _by_number(detected.pid) if detected.pid else None
     return process.args[1:] if process else ()
 
 

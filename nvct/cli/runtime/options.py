@@ -46,12 +46,12 @@ STATE_DIR_OPTION = click.option(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Invocation:
     """What a command line asks for.
 
     Attributes:
         options: of the engine; None where only a hook file is.
-        found: the engine on this host that it is for, None where there is none.
+        engine: the engine of this host that is meant, None if there is none.
         hook: path of the hook program, in the deprecated mode.
         hook_file: where its hook file goes; "" is stdout.
         warnings: about options without effect, and what will not work.
@@ -59,7 +59,7 @@ class Asked:
     """
 
     options: EngineOptions | None = None
-    found: Engine | None = None
+    engine: Engine | None = None
     hook: str = ""
     hook_file: str = ""
     warnings: list[str] = field(default_factory=list)
@@ -122,34 +122,34 @@ def _configure_options() -> list[Callable[[Command], Command]]:
     ]  # fmt: skip
 
 
-def asked(given: Mapping[str, Any], *, all_variants: bool) -> Asked:
+def invocation_of(given: Mapping[str, Any], *, all_variants: bool) -> Invocation:
     """Return what the options ask for, by the incumbent's rules.
 
     Raises:
         UsageError: an option or combination that means nothing.
     """
-    found = Asked()
-    engine, mode = given["engine"], given["mode"]
+    warnings: list[str] = []
+    name, mode = given["engine"], given["mode"]
     if MODES.get(mode) == "hook":
-        found.warnings.append(f'the "{mode}" config-mode is deprecated')
+        warnings.append(f'the "{mode}" config-mode is deprecated')
         check_absolute("the hook's path", given["hook"])
-        return Asked(hook=given["hook"], hook_file=given["hook_file"], warnings=found.warnings)
+        return Invocation(hook=given["hook"], hook_file=given["hook_file"], warnings=warnings)
     if mode not in MODES:
-        found.warnings.append(f'ignoring unsupported config-mode for {engine}: "{mode}"')
-    options = _engine_options(given, found.warnings, all_variants=all_variants)
+        warnings.append(f'ignoring unsupported config-mode for {name}: "{mode}"')
+    options = _engine_options(given, warnings, all_variants=all_variants)
     notes: list[str] = []
     if all_variants:
         options = _with_own(options, given)
-        handlers = _runnable(options.handlers, found.warnings, notes)
+        handlers = _runnable(options.handlers, warnings, notes)
         options = replace(options, handlers=handlers)
-        here = runtime_engine.meant(engine, given["config"])
+        detected = runtime_engine.meant(name, given["config"])
         named = given["drop_in"] != SUITS_ENGINE
-        options = runtime_engine.fitted(options, here, drop_in=named) if here else options
+        options = runtime_engine.fitted(options, detected, drop_in=named) if detected else options
     else:
-        here = runtime_engine.reader(options)
-        options = runtime_engine.of_version(options, here) if here else options
-    found.warnings.extend(here.advice if here else ())
-    return Asked(options=options, found=here, warnings=found.warnings, notes=notes)
+        detected = runtime_engine.reader(options)
+        options = runtime_engine.of_version(options, detected) if detected else options
+    warnings.extend(detected.advice if detected else ())
+    return Invocation(options=options, engine=detected, warnings=warnings, notes=notes)
 
 
 def _engine_options(
@@ -306,9 +306,9 @@ def state_dir(given: str | None) -> str:
     return f"{home or os.path.expanduser('~/.local/state')}/nvct/engines"
 
 
-def warn(asked: Asked) -> None:
+def warn(invocation: Invocation) -> None:
     """Say what is to be known of a command line."""
-    for warning in asked.warnings:
+    for warning in invocation.warnings:
         say(f"warning: {warning}")
-    for note in asked.notes:
+    for note in invocation.notes:
         say(f"note: {note}")

@@ -33,7 +33,7 @@ def undo(
     engine: str | None,
     config: str | None,
     remove: bool,
-    way: str,
+    reload_mode: str,
     state_dir: str | None,
 ) -> None:
     """Give the engines' files the bytes that they had before configure: all, or those named.
@@ -47,16 +47,16 @@ def undo(
     journal = Journal(runtime_options.state_dir(state_dir))
     errors: list[NvctError] = []
     for name in (*engines, *([engine] if engine else [])) or (None,):
-        found = runtime_engine.recorded(journal, name, config, errors, remove=remove)
-        if not found and name:
+        recorded = runtime_engine.recorded(journal, name, config, errors, remove=remove)
+        if not recorded and name:
             bare = runtime_engine.bare(name, config)
-            found = [bare] if remove else []
-        for options in found:
+            recorded = [bare] if remove else []
+        for options in recorded:
             try:
-                _undo(options, journal, way=way, remove=remove)
+                _undo(options, journal, reload_mode=reload_mode, remove=remove)
             except NvctError as error:  # the other engines are not to wait for this one
                 errors.append(error)
-        if not found and not errors:
+        if not recorded and not errors:
             else_ = "; --remove takes its handlers out all the same" if name else ""
             say(f"nothing to undo: {journal.folder} tells of no {name or 'engine'}{else_}")
     for more in errors[1:]:
@@ -65,9 +65,11 @@ def undo(
         raise errors[0]
 
 
-def _undo(options: EngineOptions, journal: Journal, *, way: str, remove: bool) -> None:
-    found = runtime_engine.reader(options)
-    transaction = runtime_engine.transaction(options, found, journal, way=way, leaving=True)
+def _undo(options: EngineOptions, journal: Journal, *, reload_mode: str, remove: bool) -> None:
+    detected = runtime_engine.reader(options)
+    transaction = runtime_engine.transaction(
+        options, detected, journal, reload_mode=reload_mode, leaving=True
+    )
     done = transaction.undo(options, aside=remove)
     if remove:
         more = transaction.remove(options)

@@ -49,8 +49,8 @@ class Status:
     @property
     def in_force(self) -> State | None:
         """What the running engine says of itself, or else its files."""
-        told = self.running.state if self.running else None
-        return told or self.state
+        in_force = self.running.state if self.running else None
+        return in_force or self.state
 
     @property
     def is_default(self) -> bool:
@@ -75,15 +75,15 @@ def of(engine: Engine, files: Files, ask: Ask = probe.ask) -> Status:
         state = modules.of(engine.engine).state(options_for(engine), files)
     except NvctError as error:
         # Who writes a file that is not ours to edit knows what it means.
-        told = running.of(engine, None, ask)
-        return Status(engine=engine, problem="" if engine.leave else error.message, running=told)
+        now = running.of(engine, None, ask)
+        return Status(engine=engine, problem="" if engine.leave else error.message, running=now)
     ours = {name: path for name, path in state.handlers.items() if is_nvidia(name, path)}
     missing = [name for name, path in sorted(ours.items()) if not _is_there(path, files)]
-    told = running.of(engine, state, ask)
-    more = running.differences(engine, state, told, ours) if told else ()
+    in_force = running.of(engine, state, ask)
+    more = running.differences(engine, state, in_force, ours) if in_force else ()
     return Status(
         engine=engine, state=state, registered=tuple(sorted(ours)), missing=tuple(missing),
-        running=told, differences=tuple(more),
+        running=in_force, differences=tuple(more),
     )  # fmt: skip
 
 
