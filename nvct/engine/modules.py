@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engines by name: their modules, and the files that each of them has by default."""
+"""The engines by name: their modules, and their default files, sockets and programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nvct.engine.model import Change, EngineOptions, Files, State
 
     class Module(Protocol):
-        """An engine's module: values only."""
+        """An engine's module; its functions have no side effects."""
 
         SYNTAX: Syntax
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
         @staticmethod
         def plan(options: EngineOptions, files: Files) -> Change:
-            """Return the smallest edit that makes them say what is wanted."""
+            """Return the smallest edit that configures the options."""
 
         @staticmethod
         def removal(options: EngineOptions, files: Files) -> Change:
-            """Return the smallest edit that takes our handlers out again."""
+            """Return the smallest edit that removes our handlers."""
 
 
 ENGINES = ("docker", "containerd", "crio", "podman")

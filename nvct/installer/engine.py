@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Register the installed runtimes with the host's engine, and take that back."""
+"""Registers the installed runtimes with the host's engine, and removes them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HOOK = "nvidia-container-runtime-hook"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """An engine of the host, with what it takes to change it."""
+    """An engine of the host, and the objects that change it."""
 
     options: EngineOptions
     files: host.HostFiles
@@ -44,7 +44,7 @@ class Setup:
     control: EngineControl
 
     def transaction(self, *, leaving: bool = False, quiet: bool = False) -> Transaction:
-        """Return what changes its files; `quiet` neither checks nor reloads the engine."""
+        """Return a transaction of its files; `quiet` neither checks nor reloads the engine."""
         control = None if quiet else replace(self.control, leaving=leaving)
         return Transaction(modules.of(self.options.engine), self.files, self.journal, control)
 
@@ -53,7 +53,7 @@ def setup(request: Request) -> Setup:
     """Return the engine that a request names.
 
     Raises:
-        EngineError: it is to be asked for its configuration, and does not tell it.
+        EngineError: it does not print its configuration.
         DocumentError: the file to read instead cannot be read.
     """
     run = host.programs_of(request)
@@ -75,9 +75,9 @@ def setup(request: Request) -> Setup:
 
 
 def handlers(request: Request) -> tuple[tuple[Handler, ...], str]:
-    """Return the runtimes to register, and the default one's name, "" for none.
+    """Return the runtimes to register, and the name of the default, "" for none.
 
-    As the incumbent's: a name that is one of the two fixed ones leaves the first its own.
+    As in NVIDIA's installer, a request for one of the two fixed names does not rename the first.
     """
     fixed = [name for name, suffix in usage.VARIANTS if suffix]
     first = usage.NAME if request.name in fixed else request.name
@@ -86,7 +86,7 @@ def handlers(request: Request) -> tuple[tuple[Handler, ...], str]:
 
 
 def options_of(request: Request, run: host.HostPrograms) -> EngineOptions:
-    """Return what the engine is to be told; see `setup`."""
+    """Return the options to configure in the engine; see `setup`."""
     made, default = handlers(request)
     program = request.executable or modules.PROGRAM[request.engine]
     dump = _dump(request, program, run)
@@ -107,9 +107,9 @@ def options_of(request: Request, run: host.HostPrograms) -> EngineOptions:
 
 
 def low_level(state: State) -> tuple[str, ...]:
-    """Return the low-level runtimes that an engine names, and the usual ones after them.
+    """Return the low-level runtimes that an engine names, followed by the usual ones.
 
-    One of NVIDIA's is none: from a run that was killed, the shim may stand there itself.
+    NVIDIA's are left out: a killed run may have left the shim there.
     """
     found = [
         path
@@ -127,13 +127,13 @@ def find_low_level(made: Setup) -> tuple[str, ...]:
     """
     options = made.options
     files: Files = made.files
-    if options.dump and options.engine == "containerd":  # whose module reads its files
+    if options.dump and options.engine == "containerd":  # its module reads only files
         files = _Dumped(options)
     return low_level(modules.of(options.engine).state(options, files))
 
 
 class _Dumped(Files):
-    """Files of an engine whose main one is what it has told us."""
+    """Files of an engine; the main one has the content that the engine printed."""
 
     def __init__(self, options: EngineOptions) -> None:
         super().__init__()
@@ -148,10 +148,10 @@ class _Dumped(Files):
 
 
 def configure(request: Request, made: Setup, say: Say) -> None:
-    """Register the runtimes, or with CRI-O's deprecated way the hook.
+    """Register the runtimes, or the hook in CRI-O's deprecated mode.
 
     Raises:
-        as Transaction.configure.
+        As `Transaction.configure`.
     """
     if request.hook_file:
         write_hook(request)
@@ -167,12 +167,12 @@ def configure(request: Request, made: Setup, say: Say) -> None:
 
 
 def undo(request: Request, made: Setup, say: Say) -> None:
-    """Take the runtimes out again.
+    """Remove the runtimes.
 
-    CRI-O keeps them, and is only given its default back: it forgets pods whose runtime is gone.
+    CRI-O keeps them and gets only its former default: it forgets pods whose runtime is gone.
 
     Raises:
-        as Transaction.undo.
+        As `Transaction.undo`.
     """
     if request.hook_file:
         _remove_hook(request)
@@ -191,10 +191,10 @@ def undo(request: Request, made: Setup, say: Say) -> None:
 
 
 def _free_default(made: Setup) -> None:
-    """Make Docker's own runtime its default, by name.
+    """Make Docker's own runtime the default, by name.
 
-    It keeps a default that its file no longer names, and refuses a file without that runtime
-    (daemon/reload_unix.go): only a restart, or another default, makes it let go.
+    dockerd keeps a default that its file no longer names, and then refuses a file without that
+    runtime (daemon/reload_unix.go), until it is restarted or gets another default.
     """
     runc = replace(made.options, default=LOW_LEVEL[0])
     if modules.of("docker").state(made.options, made.files).default == made.options.default:
@@ -236,10 +236,10 @@ def _remove_hook(request: Request) -> None:
 
 
 def _dump(request: Request, program: str, run: host.HostPrograms) -> str:
-    """Return what the engine has in force, "" where its own files are to say so.
+    """Return the configuration that the engine prints, "" if its own files are to be read.
 
     Raises:
-        EngineError, DocumentError: of the last source, where none can be had.
+        EngineError, DocumentError: of the last source, if none is available.
     """
     trouble: NvctError | None = None
     for source in request.sources:

@@ -81,7 +81,7 @@ def plan(**given: Any) -> None:  # noqa: ANN401  options, each with its own type
 
 
 def _configure(invocation: Invocation, given: Given, *, reload_mode: str) -> None:
-    """Do what is asked for; without a way to tell the engine, only files are written."""
+    """Configure the engine; without a reload mode, only write its files."""
     from nvct.engine.change.journal import Journal
 
     runtime_options.warn(invocation)
@@ -99,7 +99,7 @@ def _configure(invocation: Invocation, given: Given, *, reload_mode: str) -> Non
 
 
 def _tell(options: EngineOptions, done: Outcome) -> None:
-    """Say what was done, in the incumbent's words."""
+    """Print what was done, in the words of nvidia-ctk."""
     for edit in done.edits:
         verb = "Removed empty config from" if edit.after is None else "Wrote updated config to"
         say(f"{verb} {edit.path}")
@@ -122,7 +122,7 @@ def _planned(options: EngineOptions) -> Change:
 
 
 def _print_files(options: EngineOptions) -> None:
-    """Print what the files would hold, or what is there where nothing would change."""
+    """Print the content that the files would have."""
     from nvct.engine.model import Files
 
     change = _planned(options)
@@ -149,7 +149,7 @@ def diff(edit: FileEdit) -> Iterator[str]:
 
 
 def _write_hook(invocation: Invocation, *, dry_run: bool) -> None:
-    """Write the hook file of the deprecated mode, which engines without a runtime of ours read."""
+    """Write the hook file of the deprecated mode."""
     from nvct.engine import oci_hook
     from nvct.engine.files import writing
     from nvct.linux.files import write_atomic

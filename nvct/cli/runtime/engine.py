@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands that change an engine share: which one is meant, and its transaction."""
+"""Shared by the commands that change an engine: the choice of the engine, its transaction."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def transaction(
     reload_mode: str,
     leaving: bool = False,
 ) -> Transaction:
-    """Return what changes an engine's files, has the engine check them and tells it."""
+    """Return the transaction that changes an engine's files and reloads it."""
     from nvct.engine import modules
     from nvct.engine.change.transaction import Transaction
     from nvct.engine.model import Files
@@ -57,11 +57,11 @@ def engines() -> list[Engine]:
 
 
 def meant(engine: str, config: str | None) -> Engine | None:
-    """Return the engine of this host that a command line means, None where there is none.
+    """Return the engine of this host that a command line means, None if there is none.
 
     Raises:
-        UsageError: several run, and none is named by its file.
-        EngineError: it is not to be configured by files; what to do instead is said.
+        UsageError: several run, and --config names none of them.
+        EngineError: its files must not be edited; advice is printed.
     """
     return choose(engines(), engine, None if config is None else os.path.abspath(config))
 
@@ -85,12 +85,12 @@ def choose(engines_here: Sequence[Engine], engine: str, config: str | None) -> E
 
 
 def fitted(options: EngineOptions, detected: Engine, *, drop_in: bool) -> EngineOptions:
-    """Return what is wanted for the files that an engine really reads.
+    """Return the options with the files that a detected engine really reads.
 
     Args:
-        options: of the engine, with its usual files.
+        options: with the engine's usual files.
         detected: the engine of this host.
-        drop_in: one was named, and stays.
+        drop_in: the user has named the drop-in.
     """
     return replace(
         of_version(options, detected),
@@ -100,7 +100,7 @@ def fitted(options: EngineOptions, detected: Engine, *, drop_in: bool) -> Engine
 
 
 def of_version(options: EngineOptions, detected: Engine) -> EngineOptions:
-    """Return what is wanted, of the engine that really reads it."""
+    """Return the options with the version and arguments of a detected engine."""
     version = detected.numbers or options.engine_version
     return replace(options, engine_version=version, arguments=_arguments(detected))
 
@@ -113,10 +113,10 @@ def recorded(
     *,
     remove: bool = False,
 ) -> list[EngineOptions]:
-    """Return what the journal says that engines were told, all or those that are meant.
+    """Return the options that the journal has of all engines, or of those that are meant.
 
-    What is wrong with a page is added to `errors`: the other engines are not to wait for it.
-    To `remove` the runtimes of an engine, a damaged page needs only to be its page.
+    Errors of a page are added to `errors`, so that they do not block the other engines. To
+    `remove` the runtimes of an engine, its page may be damaged.
 
     Raises:
         DocumentError: the journal cannot be read.
@@ -149,14 +149,14 @@ def recorded(
 
 
 def reader(options: EngineOptions) -> Engine | None:
-    """Return the engine of this host that reads these files, None where there is none."""
+    """Return the engine of this host that reads these files, None if there is none."""
     return of_file(engines(), options)
 
 
 def of_file(engines_here: Sequence[Engine], options: EngineOptions) -> Engine | None:
-    """Return the engine that reads these files of those that are here; see `reader`.
+    """Return the engine among these that reads the files of the options; see `reader`.
 
-    Never one that another user or file system has brought: its program is run, its socket asked.
+    Never one of another user or file system: its program would be run, and its socket asked.
     """
     for detected in engines_here:
         named = options.config in (detected.config, detected.edit)
@@ -166,7 +166,7 @@ def of_file(engines_here: Sequence[Engine], options: EngineOptions) -> Engine | 
 
 
 def bare(engine: str, config: str | None) -> EngineOptions:
-    """Return what an engine is told by default, to take it out again."""
+    """Return the default options of an engine, to remove them."""
     from nvct.engine import modules, usage
     from nvct.engine.model import EngineOptions
 
@@ -177,14 +177,14 @@ def bare(engine: str, config: str | None) -> EngineOptions:
 
 
 def _is_ours(detected: Engine) -> bool:
-    """Tell whether an engine's paths are the host's: a container's engine has its own."""
+    """Report whether an engine's paths are the host's: an engine in a container has its own."""
     return detected.root == "/" or detected.platform == "snap"
 
 
 def _allowed(detected: Engine) -> Engine:
     if detected.leave:
         for sentence in detected.advice:
-            click.echo(sentence, err=True)  # longer than an error's one line
+            click.echo(sentence, err=True)  # longer than the one line of an error
         what = (
             f"{detected.engine} of {detected.platform}" if detected.platform else detected.engine
         )

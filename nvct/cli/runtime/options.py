@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of runtime configure and plan, and what they ask for."""
+"""The options of runtime configure and plan, and their meaning."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ STATE_DIR_OPTION = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """What a command line asks for.
+    """The meaning of a command line.
 
     Attributes:
-        options: of the engine; None where only a hook file is.
+        options: to configure in the engine; None if only a hook file is written.
         engine: the engine of this host that is meant, None if there is none.
         hook: path of the hook program, in the deprecated mode.
         hook_file: where its hook file goes; "" is stdout.
-        warnings: about options without effect, and what will not work.
-        notes: what is left out.
+        warnings: about options without effect, and about expected failures.
+        notes: about runtimes that are left out.
     """
 
     options: EngineOptions | None = None
@@ -67,14 +67,14 @@ class Invocation:
 
 
 def configure_options(function: Command) -> Command:
-    """Add the options of the incumbent's runtime configure."""
+    """Add the options of nvidia-ctk runtime configure."""
     for add in reversed(_configure_options()):
         function = add(function)
     return function
 
 
 def own_options(function: Command) -> Command:
-    """Add the options that the incumbent's does not have."""
+    """Add the options that nvidia-ctk does not have."""
     for add in reversed(_own_options()):
         function = add(function)
     return function
@@ -123,10 +123,10 @@ def _configure_options() -> list[Callable[[Command], Command]]:
 
 
 def invocation_of(given: Mapping[str, Any], *, all_variants: bool) -> Invocation:
-    """Return what the options ask for, by the incumbent's rules.
+    """Return the meaning of the command line's options, by the rules of nvidia-ctk.
 
     Raises:
-        UsageError: an option or combination that means nothing.
+        UsageError: an option or combination is not valid.
     """
     warnings: list[str] = []
     name, mode = given["engine"], given["mode"]
@@ -160,7 +160,7 @@ def _engine_options(
     from nvct.engine.model import EngineOptions
 
     engine = given["engine"]
-    modules.of(engine)  # refuses what is none
+    modules.of(engine)  # refuses an unknown engine
     handlers = _handlers(given, absolute=engine != "docker" or all_variants, every=all_variants)
     source, executable = _source(engine, given, warnings)
     cdi = given["cdi"]
@@ -187,10 +187,10 @@ def _engine_options(
 
 
 def _handed_on(warnings: list[str]) -> tuple[str, ...]:
-    """Return patterns of the annotations that the runtime reads, for containerd to hand on.
+    """Return patterns of the annotations that containerd has to pass to the runtime.
 
-    As the incumbent's installer (v1.20) does; but for CDI's own, which containerd reads itself.
-    CRI-O hands on every annotation, and does not start with an unknown one in allowed_annotations.
+    As in NVIDIA's installer (v1.20), except CDI's own, which containerd reads itself. CRI-O passes
+    every annotation, and does not start with an unknown one in allowed_annotations.
     """
     try:
         prefixes = settings_in_force().annotation_prefixes
@@ -201,7 +201,7 @@ def _handed_on(warnings: list[str]) -> tuple[str, ...]:
 
 
 def _with_own(options: EngineOptions, given: Mapping[str, Any]) -> EngineOptions:
-    """Return what is wanted with what only our own options ask for."""
+    """Return the options of the engine with those that nvidia-ctk does not have."""
     made = replace(
         options,
         hooks_dir=given["hooks_dir"],
@@ -225,7 +225,7 @@ def _with_own(options: EngineOptions, given: Mapping[str, Any]) -> EngineOptions
 
 
 def _handlers(given: Mapping[str, Any], *, absolute: bool, every: bool) -> tuple[Handler, ...]:
-    """Return the runtimes to register; `every` is all three of them unless one is named."""
+    """Return the runtimes to register: if `every`, all three unless the user names one."""
     from nvct.engine import modules
     from nvct.engine.model import Handler
 
@@ -242,10 +242,10 @@ def _handlers(given: Mapping[str, Any], *, absolute: bool, every: bool) -> tuple
 
 
 def _shim_path(*, every: bool, own: bool) -> str:
-    """Return the path of the runtime to register: that of the program that runs, if it has one.
+    """Return the path of the runtime to register: beside the running program, or on PATH.
 
-    nvidia-ctk names the one in /usr/bin, as the incumbent does without looking; in the usual file
-    of an engine of this host (`own`) only if it is there.
+    nvidia-ctk registers the one in /usr/bin without a check; in the usual file of an engine of
+    this host (`own`) only if it exists.
     """
     beside = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), SHIM)
     found = shutil.which(SHIM)
@@ -257,9 +257,9 @@ def _shim_path(*, every: bool, own: bool) -> str:
 def _runnable(
     handlers: tuple[Handler, ...], warnings: list[str], notes: list[str]
 ) -> tuple[Handler, ...]:
-    """Return the handlers less variants that are not installed: a package of their own has them.
+    """Return the handlers without variants that are not installed: they are in another package.
 
-    Whoever names one gets it, and so does who registers all before anything is installed.
+    If the first one is not installed either, all are registered.
     """
     there = tuple(handler for handler in handlers if os.access(handler.path, os.X_OK))
     if handlers[0] not in there:
@@ -297,7 +297,7 @@ def _drop_in(engine: str, given: str) -> str | None:
 
 
 def state_dir(given: str | None) -> str:
-    """Return the folder of the journal: root's own, or below the home of who is not root."""
+    """Return the folder of the journal: of root, or below the home of another user."""
     if given:
         return os.path.abspath(given)
     if os.geteuid() == 0:
@@ -307,7 +307,7 @@ def state_dir(given: str | None) -> str:
 
 
 def warn(invocation: Invocation) -> None:
-    """Say what is to be known of a command line."""
+    """Print the warnings and notes of a command line."""
     for warning in invocation.warnings:
         say(f"warning: {warning}")
     for note in invocation.notes:

@@ -80,7 +80,7 @@ def table(engines: Sequence[Engine]) -> Iterator[str]:
 
 
 def text(engine_status: Status) -> str:
-    """Return what is known of an engine, as people read it."""
+    """Return the status of an engine as text for people."""
     lines = [_head(engine_status.engine)]
     lines += [f"  {name + ':':<10} {value}" for name, value in _facts(engine_status)]
     return "".join(f"{printable(line)}\n" for line in lines)
@@ -98,7 +98,7 @@ def _head(engine: Engine) -> str:
 
 
 def _facts(engine_status: Status) -> Iterator[tuple[str, str]]:
-    """Yield what is known of an engine, by a name."""
+    """Yield the status of an engine as (name, value) pairs."""
     engine, state = engine_status.engine, engine_status.state
     yield from (
         (name, value)
@@ -134,7 +134,7 @@ def _facts(engine_status: Status) -> Iterator[tuple[str, str]]:
 
 
 def _in_force(engine_status: Status) -> Iterator[tuple[str, str]]:
-    """Yield what the running engine says of itself, and where its files say something else."""
+    """Yield what the running engine has in force, and the differences from its files."""
     running = engine_status.running
     if running and running.state:
         names = [name for name in engine_status.registered if name in running.state.handlers]
@@ -152,7 +152,7 @@ def _in_force(engine_status: Status) -> Iterator[tuple[str, str]]:
 
 
 def _cdi(engine: Engine, state: State) -> bool | None:
-    """Return whether CDI is on, by the engine's version where its files do not say."""
+    """Return whether CDI is on, by the engine's files or else its version."""
     from nvct.engine.docker import config as docker
 
     if engine.engine == "docker":
@@ -165,7 +165,7 @@ def _engine(engine: Engine) -> dict[str, Any]:
 
 
 def document(engine_status: Status) -> dict[str, Any]:
-    """Return what is known of an engine, as programs read it."""
+    """Return the status of an engine as a JSON document."""
     state = None
     if engine_status.state:
         state = {

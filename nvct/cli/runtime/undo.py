@@ -54,7 +54,7 @@ def undo(
         for options in recorded:
             try:
                 _undo(options, journal, reload_mode=reload_mode, remove=remove)
-            except NvctError as error:  # the other engines are not to wait for this one
+            except NvctError as error:  # an error of one engine does not stop the others
                 errors.append(error)
         if not recorded and not errors:
             else_ = "; --remove takes its handlers out all the same" if name else ""

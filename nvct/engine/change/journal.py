@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The journal of what was changed in engines' files: what undo, and who finds a crash, works from.
+"""The journal of changes of engines' files, for undo and for recovery after a crash.
 
-One file per engine and main configuration file, in a folder of root's own. It is on the disk
-before the first file of an engine is touched:
+There is one file ("page") per engine and main configuration file, in a folder that only root can
+read. The page is on the disk before the first file of an engine is changed:
 
     {"format": 1, "done": RECORD, "pending": RECORD}
 
-`done` is what a configured engine goes back to, `pending` a change that is being made. A pending
-change that another process finds is one that was killed: every file of it is whole, and is either
-as before or as planned.
+`done` is what undo restores, `pending` a change that is being made. If another process finds a
+pending change, the process that made it was killed: each of its files is complete, and either in
+its former or in its planned state.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ LOCK_TIMEOUT_S = 20.0
 SUFFIX = ".json"
 OTHERS_WRITE = 0o022
 NOTHING = EngineOptions(engine="", handlers=())
-FOLDER_MODE = 0o700  # engines' files hold secrets of proxies and registries at times
+FOLDER_MODE = 0o700  # engines' files may hold passwords of proxies and registries
 
 
 class DamagedJournalError(DocumentError):
-    """A page of the journal is no page."""
+    """A page of the journal cannot be understood."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One file that was, or is being, changed.
+    """One file of a change.
 
     Attributes:
         path: as the engine knows it.
-        original: its bytes before us, None if there was no file: what undo gives back.
-        ours: the bytes that we leave, None if we remove it.
+        original: its bytes before the change, None if there was no file; undo restores them.
+        ours: its bytes after the change, None if the change removes it.
         mode: of the original, and uid and gid of its owner.
-        folders: that are made for it, the outermost first.
+        folders: that the change creates for it, the outermost first.
     """
 
     path: str
@@ -86,7 +86,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What the journal holds of one engine."""
+    """The journal of one engine."""
 
     done: Record | None = None
     pending: Record | None = None
@@ -96,8 +96,8 @@ class Journal:
     """The folder of journals.
 
     Args:
-        folder: is made when something is written.
-        timeout_s: how long to wait for another process.
+        folder: created when the first page is written.
+        timeout_s: how long to wait for another process that holds the lock.
     """
 
     def __init__(
@@ -108,22 +108,22 @@ class Journal:
         self.timeout_s = timeout_s
 
     def lock(self) -> files.Lock:
-        """Return the lock that whoever changes an engine's files holds; make the folder.
+        """Return the lock to hold while an engine's files are changed; create the folder.
 
         Raises:
-            UnsafePathError: the folder is another user's, or others may write to it.
-            OSError: the folder cannot be made.
+            UnsafePathError: the folder belongs to another user, or others may write to it.
+            OSError: the folder cannot be created.
         """
         self._make()
         return files.Lock(f"{self.folder}/lock", self.timeout_s)
 
     def path(self, engine: str, config: str) -> str:
-        """Return where the page of an engine with this main file is."""
+        """Return the path of the page of an engine with this main file."""
         digest = hashlib.sha256(os.fsencode(config)).hexdigest()[:12]
         return f"{self.folder}/{engine}-{digest}{SUFFIX}"
 
     def load(self, path: str) -> Page:
-        """Return a page; an empty one where there is none.
+        """Return a page; an empty one if the file does not exist.
 
         Raises:
             DocumentError: it cannot be read or is damaged.
@@ -143,10 +143,10 @@ class Journal:
             ) from error
 
     def save(self, path: str, page: Page) -> None:
-        """Put a page in its place, on the disk; an empty one goes.
+        """Write a page to the disk; an empty one removes the file.
 
         Raises:
-            OSError: it cannot be written; the old one is there.
+            OSError: it cannot be written; the old page is unchanged.
         """
         if page == Page():
             remove(path, self.kernel)
@@ -209,7 +209,7 @@ class Journal:
 
 
 def remove(path: str, kernel: Kernel) -> None:
-    """Remove a file, if it is there, for good.
+    """Remove a file if it exists, and wait until the disk has the change.
 
     Raises:
         OSError: it cannot be removed.
@@ -229,9 +229,9 @@ def remove(path: str, kernel: Kernel) -> None:
 
 
 def ours(options: EngineOptions, state: State, old: Record | None) -> EngineOptions:
-    """Return what is wanted less what the files say already, and what a record has had done.
+    """Return the options that undo has to revert: what this and earlier changes configure.
 
-    What was there already as it is wanted is somebody else's, and stays at undo.
+    What the files said before is not ours, and stays at undo.
     """
     earlier = old.options if old else replace(NOTHING, engine=options.engine)
     names = {handler.name for handler in earlier.handlers}
@@ -253,7 +253,7 @@ def ours(options: EngineOptions, state: State, old: Record | None) -> EngineOpti
 
 
 def _check_file(path: str, found: os.stat_result) -> None:
-    """Refuse a journal that others could have written: undo writes what it says."""
+    """Refuse a page that others could have written: undo writes files with its content."""
     if found.st_uid != os.geteuid() or found.st_mode & OTHERS_WRITE:
         raise DocumentError(f"{path} can be written to by others", hint="see who did, and why")
 
@@ -295,7 +295,7 @@ def _member(document: object, name: str, kind: type[Kind]) -> Kind:
     if not isinstance(document, dict) or name not in document:
         raise ValueError(f"{name} is missing")
     value = document[name]
-    if type(value) is not kind:  # True is no number
+    if type(value) is not kind:  # a bool is an int, too
         raise ValueError(f"{name} is {value!r:.60}")
     return value
 
@@ -317,7 +317,7 @@ def _record(page: object, name: str) -> Record | None:
 
 
 def _options(document: Mapping[str, object]) -> EngineOptions:
-    """Return what an engine was told; members that a later version added are ignored."""
+    """Return the options of a record; members that a later version added are ignored."""
     given: dict[str, Any] = {"engine": _member(document, "engine", str)}
     for field in fields(EngineOptions):
         value = document.get(field.name)
@@ -349,11 +349,11 @@ def _entry(document: object) -> Entry:
 
 
 def _is_list_of(kind: type) -> Callable[[object], bool]:
-    """Return what tells whether a value is a list of this kind."""
+    """Return a function that reports whether a value is a list with elements of a kind."""
     return lambda value: isinstance(value, list) and all(type(item) is kind for item in value)
 
 
-# What JSON has for a field of a type. The annotations of `Wanted` are strings.
+# Type of a field → check of its JSON value. The annotations of `Wanted` are strings.
 _FITS: Mapping[object, Callable[[object], bool]] = {
     "str": lambda value: isinstance(value, str),
     "str | None": lambda value: value is None or isinstance(value, str),
@@ -364,7 +364,7 @@ _FITS: Mapping[object, Callable[[object], bool]] = {
 
 
 def _text(data: bytes | None) -> str | None:
-    """Return bytes as text that JSON keeps, whatever they are, and people can read."""
+    """Return bytes as text for JSON; bytes that are not UTF-8 survive."""
     return None if data is None else data.decode("utf-8", "surrogateescape")
 
 

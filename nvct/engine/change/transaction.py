@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carry a change of an engine's files out, whole or not at all, and take it back.
+"""Changes an engine's files completely or not at all, and undoes changes.
 
-Order: lock, settle what a killed run left, read and plan, check with the engine itself, journal,
-write, tell the engine, see that it is well, journal. Whatever fails after the journal has it puts
-the bytes back. Contract: nothing else writes an engine's files; a kill at any point leaves files
-that are whole, each as before or as planned, and a journal from which the next run goes back.
+Order: lock; revert what a killed run left; read and plan; let the engine check the new files;
+write the journal; write the files; reload and probe the engine; write the journal. A failure after
+the first write of the journal restores the former bytes. Contract: nothing else writes an engine's
+files. A kill at any point leaves complete files, each in its former or its planned state, and a
+journal from which the next run reverts the change.
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ if TYPE_CHECKING:
         """Checks and reloads one engine."""
 
         def check(self, edits: Sequence[FileEdit]) -> Sequence[str]:
-            """Have the engine read files that are not in place yet; raise EngineError."""
+            """Let the engine check files that are not in place yet; raise EngineError."""
 
         def activate(self, *, restart: bool, back: bool = False) -> Sequence[str]:
-            """Tell a running engine to read its files, which may be `back`, and see that it does.
+            """Reload a running engine and probe it; `back` if its former files were restored.
 
             Raises:
-                EngineError: it does not.
+                EngineError: the engine does not read its files, or is not well with them.
             """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What was done.
+    """The result of a transaction.
 
     Attributes:
-        edits: that were made; () where everything was as it should be.
-        restart: the engine has to be restarted to see them.
-        notes: sentences for whoever asked.
+        edits: that were made; () if the files were already as they should be.
+        restart: the engine reads the edits only at a restart.
+        notes: sentences for the user.
     """
 
     edits: tuple[FileEdit, ...] = ()
@@ -60,10 +61,10 @@ class Outcome:
 
 
 class Transaction:
-    """One engine's files, with what it takes to change them.
+    """Changes of one engine's files.
 
     Args:
-        control: of the engine; None only writes files.
+        control: of the engine; None writes files without check and reload.
     """
 
     def __init__(
@@ -76,16 +77,16 @@ class Transaction:
 
     @property
     def kernel(self) -> Kernel:
-        """Return what asks the kernel to change something."""
+        """The interface to system calls that change something."""
         return self.journal.kernel
 
     def configure(self, options: EngineOptions) -> Outcome:
-        """Make the files say what is wanted.
+        """Write the options into the engine's files.
 
         Raises:
             DocumentError: a file, or the journal, cannot be understood.
-            EngineError: the engine refuses the files or does not come back with them, a file
-                cannot be written or was changed meanwhile; everything is as it was.
+            EngineError: the engine refuses the files or is not well with them, a file cannot be
+                written, or another program changed one; nothing is changed.
             HostError: another process has the lock.
         """
         with self._locked():
@@ -102,14 +103,14 @@ class Transaction:
             return _outcome(change, notes)
 
     def undo(self, options: EngineOptions, *, aside: bool = False) -> Outcome:
-        """Give the files their bytes back; where others changed one, only our keys in it.
+        """Restore the former bytes of the files; of a file that others changed, only our keys.
 
         Args:
             options: the engine and its main file.
             aside: set a damaged journal aside instead of raising.
 
         Raises:
-            as configure.
+            As `configure`.
         """
         with self._locked():
             path, page, notes = self._settled(options, aside=aside)
@@ -128,12 +129,12 @@ class Transaction:
             return _outcome(change, notes)
 
     def remove(self, options: EngineOptions) -> Outcome:
-        """Take out every runtime with a program of ours, whoever registered it.
+        """Remove every runtime whose program is NVIDIA's, whoever registered it.
 
         A damaged journal is set aside.
 
         Raises:
-            as configure.
+            As `configure`.
         """
         with self._locked():
             path, page, notes = self._settled(options, aside=True)
@@ -150,9 +151,9 @@ class Transaction:
     def _settled(
         self, options: EngineOptions, *, aside: bool = False
     ) -> tuple[str, Page, tuple[str, ...]]:
-        """Return the page of an engine, after going back from a change that was cut short.
+        """Return the page of an engine, after reverting a change that was interrupted.
 
-        A damaged page is set aside if `aside`, for an empty one.
+        If `aside`, a damaged page is set aside, and an empty one is returned.
         """
         path = self.journal.path(options.engine, options.config)
         try:
@@ -181,7 +182,7 @@ class Transaction:
         return f"{error.message}: set aside as {aside}; undo knows nothing from before now"
 
     def _refused(self, record: Record, change: Change) -> tuple[str, ...]:
-        """Return a sentence if the engine refuses the files after undo, and those before us too.
+        """Return a note if the engine refuses the files after undo and also the original ones.
 
         Raises:
             EngineError: it refuses only the files after undo.
@@ -217,9 +218,9 @@ class Transaction:
         *,
         tell: bool = True,
     ) -> tuple[str, ...]:
-        """Carry edits out, or leave everything as it was.
+        """Make edits; after a failure, revert them.
 
-        Unless `tell`, the engine neither checks the files nor is it reloaded.
+        Unless `tell`, the engine neither checks the files nor is reloaded.
         """
         for edit in change.edits:
             self._check_unchanged(edit)
@@ -244,7 +245,7 @@ class Transaction:
     def _take_back(
         self, path: str, old: Record | None, pending: Record, error: BaseException
     ) -> None:
-        """Go back after a failure; raise only if that fails too."""
+        """Revert a change after a failure; raise only if that fails, too."""
         try:
             self._go_back(pending)
             if pending.reloaded:
@@ -258,7 +259,7 @@ class Transaction:
             ) from error
 
     def _go_back(self, pending: Record) -> list[str]:
-        """Put the original bytes back wherever ours are."""
+        """Restore the original bytes of every file that holds ours; return notes."""
         notes = []
         for entry in reversed(pending.entries):
             staging.sweep(self.files.at(entry.path), self.kernel)
@@ -273,7 +274,7 @@ class Transaction:
         return notes
 
     def _activate(self, *, restart: bool) -> tuple[str, ...]:
-        """Tell the engine of files that were put back; what it says then is only a note."""
+        """Reload the engine with restored files; an error of it is only a note."""
         if self.control is None:
             return ()
         try:
@@ -339,7 +340,7 @@ class Transaction:
             try:
                 page = self.journal.load(path)
             except DamagedJournalError:
-                continue  # of another engine, whose next change says so
+                continue  # of another engine: its own next command reports it
             for record in filter(None, (page.done, page.pending)):
                 for entry in record.entries:
                     shared = mine.get(os.path.realpath(self.files.at(entry.path)))
@@ -352,7 +353,7 @@ class Transaction:
 
 
 class _Locked:
-    """The journal's lock, with what goes wrong in our own words."""
+    """The journal's lock, whose errors are `EngineError`s."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal

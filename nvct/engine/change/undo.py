@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The edits that take an engine's configuration back: by the journal, or without one.
+"""Plans the edits that undo a configuration, with the journal or without it.
 
-Contract: values only. No edit leaves a default runtime that is not registered any more: such an
+Contract: no side effects. No edit leaves a default runtime that is no longer registered: such an
 engine does not start, or starts without its CRI.
 """
 
@@ -30,10 +30,10 @@ VENDORS = "/usr/"  # files of packages
 
 
 def by_journal(record: Record, module: Module, files: Files) -> Change:
-    """Return the edits that give the files the keys that they had before the record.
+    """Return the edits that restore the keys from before a record.
 
     Raises:
-        EngineConfigError: a file now cannot be understood, or not be edited.
+        EngineConfigError: a file cannot be understood or edited any more.
     """
     options = replace(record.options, dump="")
     names = {handler.name for handler in options.handlers}
@@ -56,7 +56,7 @@ def by_journal(record: Record, module: Module, files: Files) -> Change:
 
 
 def without_ours(options: EngineOptions, module: Module, files: Files) -> Change:
-    """Return the edits that take out every runtime with a program of ours, and no other.
+    """Return the edits that remove every runtime whose program is NVIDIA's, and no other.
 
     Raises:
         DocumentError: a file cannot be read or understood.
@@ -76,7 +76,7 @@ def without_ours(options: EngineOptions, module: Module, files: Files) -> Change
 
 
 def _everywhere(change: Change, options: EngineOptions, module: Module, files: Files) -> Change:
-    """Return a removal that also takes ours out of the files that configure does not edit."""
+    """Return a removal that also covers the files that configure does not edit."""
     after = After(files, change.edits)
     edits = list(change.edits)
     for path in module.state(options, after).files:
@@ -91,7 +91,7 @@ def _everywhere(change: Change, options: EngineOptions, module: Module, files: F
 
 
 def _keys_of_ours(data: bytes, path: str, syntax: Syntax) -> dict[Path, str]:
-    """Return the runtimes of a file that have a program of ours: path of the key → program."""
+    """Return the runtimes of a file whose program is NVIDIA's: path of the key → program."""
     found: dict[Path, str] = {}
     for where, table in syntax.parents(syntax.parse(data, path)):
         runtimes = table.get(RUNTIMES)
@@ -103,12 +103,12 @@ def _keys_of_ours(data: bytes, path: str, syntax: Syntax) -> dict[Path, str]:
 
 
 def is_ours(path: str) -> bool:
-    """Tell whether a program is NVIDIA's runtime, or a variant of it."""
+    """Report whether a program is NVIDIA's runtime or a variant of it."""
     return posixpath.basename(path).startswith(SHIM_PROGRAM)
 
 
 def merged(old: Record | None, made: Record, module: Module) -> Record | None:
-    """Return what undo goes back to after another configure."""
+    """Return the record that undo reverts after another configure."""
     entries = {entry.path: entry for entry in (old.entries if old else ())}
     names = [handler.name for handler in (old.options.handlers if old else ())]
     for entry in made.entries:
@@ -119,7 +119,7 @@ def merged(old: Record | None, made: Record, module: Module) -> Record | None:
             folders = first.folders or entry.folders
             entries[entry.path] = replace(first, ours=entry.ours, folders=folders)
         else:
-            # Others changed it since: what they want is their file without our part.
+            # Others changed it since: undo is to restore their file without our part.
             versions = Versions(
                 path=entry.path, original=first.original, ours=first.ours, now=entry.original
             )
@@ -139,9 +139,10 @@ def _versions(entry: Entry, files: Files) -> Versions:
 def _beside_copy(
     versions: Versions, options: EngineOptions, module: Module, record: Record
 ) -> Versions:
-    """Return the versions of a drop-in that others added to: without ours, it keeps its copy.
+    """Return the versions of a drop-in that others added to: it keeps its copy of other tables.
 
-    Where the last file's tables replace those of the others, what is left alone would hide them.
+    If the tables of the last file replace those of the others, their additions alone would hide
+    the rest.
     """
     syntax = module.SYNTAX
     if versions.ours is None or not syntax.copies(options.engine_version):
@@ -161,7 +162,7 @@ def _beside_copy(
 def _left(
     options: EngineOptions, found: Mapping[str, restore.Restored], module: Module, files: Files
 ) -> tuple[str, ...]:
-    """Return the files that hold settings after the take-back, less the main file."""
+    """Return the files that hold settings after undo, without the main file."""
     left = [path for path in module.state(options, files).files if path not in found]
     left += [path for path, file in found.items() if file.data is not None and file.says]
     return tuple(path for path in left if path != options.config)
@@ -177,11 +178,11 @@ def _with_defaults(
     files: Files,
     former: Mapping[str, bytes | None],
 ) -> Change:
-    """Return a change after which no file names a default that is not registered any more.
+    """Return a change after which no file names a default that is no longer registered.
 
     Args:
         change: the edits so far.
-        options: of the engine, with the runtimes that go.
+        options: of the engine, with the runtimes to remove.
         module: of the engine.
         files: of the host.
         former: path → bytes before configure.
@@ -210,7 +211,7 @@ def _with_defaults(
 def _default_edits(
     document: Table, before: Table, gone: Collection[str], syntax: Syntax
 ) -> list[KeyEdit]:
-    """Return the edits of keys that name a default which is gone: the former one, or none."""
+    """Return the edits of keys whose default is gone: to the former default, or to none."""
     edits: list[KeyEdit] = []
     for path, table in syntax.parents(document) if syntax.default else ():
         where = (*path, syntax.default)
@@ -230,14 +231,14 @@ def _default_note(path: str, now: object, value: object) -> str:
 
 
 def _with_edit(edits: Sequence[FileEdit], more: FileEdit) -> list[FileEdit]:
-    """Return edits with one file's replaced, or put first: a default goes before its runtime."""
+    """Return edits with one replaced or put first: a default is removed before its runtime."""
     if all(edit.path != more.path for edit in edits):
         return [more, *edits]
     return [more if edit.path == more.path else edit for edit in edits]
 
 
 def _frees_default(edit: FileEdit, syntax: Syntax) -> bool:
-    """Tell whether a file names no default any more: dockerd keeps it until it is restarted."""
+    """Report whether an edit removes the default: dockerd keeps it until a restart."""
     before, after = (
         {} if data is None else syntax.parse(data, edit.path) for data in (edit.before, edit.after)
     )

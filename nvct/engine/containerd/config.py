@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""containerd: what its configuration says, and the smallest edit that registers our handlers.
+"""containerd: the state of its configuration, and the smallest edit that registers our handlers.
 
-Since containerd 2.0, which merges tables, ours go into a drop-in of their own; before that, into
-the file whose CRI table is in force, because a drop-in would replace that table. A drop-in that is
-asked for there holds the whole table. The version is that of the files on disk, never another.
-Contract: values only; see `model`.
+containerd 2.0 and later merges tables: our handlers go into a drop-in of their own. Before 2.0
+they go into the file whose CRI table is in force, because a drop-in would replace that table; a
+drop-in that the user names there holds a copy of the whole table. The format version is that of
+the files on disk, never another. Contract: no side effects; see `model`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def state(options: EngineOptions, files: Files) -> State:
 
 
 def plan(options: EngineOptions, files: Files) -> Change:
-    """Return the smallest edit that registers the handlers and sets what else is wanted.
+    """Return the smallest edit that registers the handlers and sets the other options.
 
     Raises:
         DocumentError: a file cannot be read, is no TOML, is of a version that this containerd does
@@ -136,7 +136,7 @@ def _notes(config: Config) -> list[str]:
 
 
 def _migrated_now(config: Config) -> list[str]:
-    """Return what containerd 2 reads of a file of version 2 only beside a runtime.
+    """Return the settings of a file of version 2 that containerd 2 reads only beside a runtime.
 
     Its migration stops at a table `containerd` without runtimes (plugins/cri/images, 2.0 to 2.2).
     """
@@ -156,10 +156,10 @@ def _migrated_now(config: Config) -> list[str]:
 
 
 def _template(options: EngineOptions, config: Config, cri: Table) -> Table:
-    """Return the options of the runtime that ours are to be like: the default one, if it is runc.
+    """Return the table of the runtime on which ours are modeled: the default one, if it runs runc.
 
-    That may be one of NVIDIA's already. What a program that is no runc has (kata, gVisor) is of
-    no use to a runtime that runs runc.
+    It may be one of NVIDIA's already. The settings of other programs (kata, gVisor) do not suit a
+    runtime that calls runc.
     """
     source = containerd_dump.cri(options.dump) if options.dump else cri
     found = loading.runtimes(source)
@@ -185,7 +185,7 @@ def _program(handler: Handler, place: Place) -> Table:
 
 
 def _new_runtime(program: Table, template: Table, options: EngineOptions) -> Table:
-    """Return the table of a handler that is not there."""
+    """Return the table of a new handler."""
     inherited = template.get("options")
     inherited = inherited if isinstance(inherited, dict) else {}
     # runtime_engine is another name of the program, which would win over ours in old shims.
@@ -200,7 +200,7 @@ def _new_runtime(program: Table, template: Table, options: EngineOptions) -> Tab
 def _changed_runtime(
     program: Table, template: Table, old: Table, cri: Table, options: EngineOptions
 ) -> Table:
-    """Return what has to be set in a handler's table; {} where it is as asked for.
+    """Return the keys to set in an existing handler's table; {} if nothing has to change.
 
     Its cgroup driver stays: with another one than the kubelet's, pods fail.
     """
@@ -250,7 +250,7 @@ def _keep_runc(
 
 
 def _holder(config: Config, path: Path, place: Place) -> str:
-    """Return the file to change: the last that has the key, where tables merge, else the place."""
+    """Return the file to change: the last with the key if tables merge, else the usual place."""
     if config.modern:
         for loaded in reversed(config.files):
             if toml_file.find(config.cri(loaded) or {}, path) is not None:
@@ -289,7 +289,7 @@ def _edits(config: Config, place: Place, settings: Settings, files: Files) -> tu
 
 
 def _refuse_made(config: Config, edits: Sequence[FileEdit]) -> None:
-    """Refuse to edit a file that is written anew at each start, as k3s, RKE2 and k0s do."""
+    """Refuse to edit a file that k3s, RKE2 or k0s generates at each start."""
     path = config.root.path
     if path not in [edit.path for edit in edits]:
         return
@@ -305,7 +305,7 @@ def _refuse_made(config: Config, edits: Sequence[FileEdit]) -> None:
 
 
 def _check(options: EngineOptions, edits: Sequence[FileEdit], files: Files) -> None:
-    """Refuse an edit that another file keeps from taking effect."""
+    """Refuse an edit that has no effect because of another file."""
     config = loading.load(options, dropin.After(files, edits))
     found = loading.runtimes(config.effective())
     for handler in options.handlers:
@@ -318,9 +318,9 @@ def _check(options: EngineOptions, edits: Sequence[FileEdit], files: Files) -> N
 
 
 def removal(options: EngineOptions, files: Files) -> Change:
-    """Return the smallest edit that takes the handlers out, and the default if it is one of them.
+    """Return the smallest edit that removes the handlers, and the default if it is one of them.
 
-    A drop-in that holds nothing else goes with them. What else was set stays.
+    A drop-in that holds nothing else is removed, too. Other settings stay.
 
     Raises:
         DocumentError: as `plan`.
@@ -375,10 +375,10 @@ def _taken_out(
 
 
 def _next_default(left: Mapping[str, Table], *, modern: bool) -> str:
-    """Return the default among the runtimes that are left, "" for containerd's own, which is runc.
+    """Return the default among the remaining runtimes, "" for containerd's own, which is runc.
 
-    Beside any other, containerd 1.x has no runc but a named one, and loads no CRI without its
-    default: so one of these was it before.
+    If any runtime is named, containerd 1.x has runc only if that is named, too, and does not load
+    its CRI without the default: so one of the remaining was the default before.
     """
     if not modern and switches.LEGACY_NAME in left:
         return switches.LEGACY_NAME

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of containerd's files ours go into: a drop-in of their own, or the file in force.
+"""Chooses the file for containerd's new keys: a drop-in of their own, or the file in force.
 
-A drop-in that an older toolkit wrote holds a copy of the CRI's whole table, which shadows later
-edits of the root file. Where containerd merges tables and the copy says nothing that the other
-files do not say, it is made small.
+A drop-in that an older toolkit wrote holds a copy of the CRI's whole table, which hides later
+edits of the root file. If containerd merges tables, and the copy says nothing that the other files
+do not say, it is reduced to our keys.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Place:
         path: of the file.
         cri: path of the CRI's table in it.
         start: the text to edit.
-        base: what it needs besides: the CRI's whole table where a drop-in replaces it.
-        pattern: to add to the root's `imports`; "" where it is the root, or imported already.
-        replaces: whether `start` differs from the file as it is.
-        notes: for whoever asked.
-        written: the same, said only if something is written.
+        base: what it needs, too: the CRI's whole table if a drop-in replaces that.
+        pattern: to add to the root's `imports`; "" if it is the root, or imported already.
+        replaces: whether `start` differs from the present file.
+        notes: sentences for the user.
+        written: notes that apply only if something is written.
     """
 
     path: str
@@ -57,7 +57,7 @@ class Place:
 
 
 class After(Files):
-    """Files as they will be with some edits made."""
+    """The files with some edits applied."""
 
     def __init__(self, files: Files, edits: Iterable[FileEdit]) -> None:
         """Keep both."""
@@ -92,7 +92,7 @@ def choose(options: EngineOptions, config: Config, files: Files) -> Place:
 
     Raises:
         EngineConfigError: this containerd does not read the CRI in files of that version, or the
-            drop-in holds what nobody asked to import.
+            drop-in holds settings of others that would be imported.
     """
     root = config.root
     is_old = config.modern and bool(root.document) and root.version < 2
@@ -124,7 +124,7 @@ def _beside(root: str) -> str:
 
 
 def _in_place(config: Config) -> Place:
-    """Return the root where tables merge; else the file whose CRI table replaces the others."""
+    """Return the root if tables merge; else the file whose CRI table replaces the others."""
     loaded = config.root if config.modern else config.winner()
     text = toml_file.text_of(loaded.data or b"")
     cri = config.cri_path(loaded)
@@ -140,7 +140,7 @@ def _in_place(config: Config) -> Place:
 
 
 def _new(config: Config) -> str:
-    """Return the beginning of a drop-in, with a version where the root file has one or it must."""
+    """Return the first lines of a drop-in; a version only if the root has one or it is needed."""
     named = config.root.version or not config.root.document or config.modern
     return f"{HEADER}version = {config.version}\n" if named else HEADER
 
@@ -179,7 +179,7 @@ def _small(config: Config, path: str, files: Files) -> Place:
 
 
 def _whole(options: EngineOptions, config: Config, path: str, files: Files) -> Place:
-    """Return a drop-in that carries all of the CRI's table: this containerd would drop it."""
+    """Return a drop-in with the CRI's whole table, which this containerd would drop otherwise."""
     cri: Path = ("plugins", config.names[0])
     pattern, notes = _pattern(config, path, files)
     data = files.read(path)
@@ -206,7 +206,7 @@ def _whole(options: EngineOptions, config: Config, path: str, files: Files) -> P
 
 
 def _without(known: Table, copy: Table, ours: Collection[str]) -> Table:
-    """Return what a copy is to say of other files: not what it says of our runtimes and CDI."""
+    """Return a copied table without our runtimes and CDI."""
     if not ours:
         return known
     found = known.get("containerd")
@@ -221,9 +221,9 @@ def _without(known: Table, copy: Table, ours: Collection[str]) -> Table:
 
 
 def _pattern(config: Config, path: str, files: Files) -> tuple[str, tuple[str, ...]]:
-    """Return what to add to `imports`: the folder, unless that would bring in others' files.
+    """Return what to add to `imports`: the folder, unless that would import files of others.
 
-    Never the bare path: containerd does not start if a file that is named is not there.
+    Never the plain path: containerd does not start if a named file does not exist.
     """
     if loading.is_imported(path, config):
         return "", ()
@@ -238,7 +238,7 @@ def _pattern(config: Config, path: str, files: Files) -> tuple[str, tuple[str, .
 
 
 def difference(table: Mapping[str, object], base: Mapping[str, object]) -> Table:
-    """Return what a table says that another does not."""
+    """Return the part of a table that another table does not have."""
     found: Table = {}
     for key, value in table.items():
         other = base.get(key)
@@ -252,7 +252,7 @@ def difference(table: Mapping[str, object], base: Mapping[str, object]) -> Table
 
 
 def _is_ours(cri: Mapping[str, object]) -> bool:
-    """Say whether a CRI table has only what we would write: handlers, default, CDI."""
+    """Report whether a CRI table has only what we would write: handlers, default, CDI."""
     if not cri.keys() <= OWN_KEYS | {"containerd"}:
         return False
     containerd = cri.get("containerd", {})
@@ -260,14 +260,14 @@ def _is_ours(cri: Mapping[str, object]) -> bool:
 
 
 def _others(loaded: loading.Loaded, cri: Path) -> bool:
-    """Say whether a file has more than a version and the CRI's table."""
+    """Report whether a file has more than a version and the CRI's table."""
     plugins = loaded.document.get("plugins", {})
     only = isinstance(plugins, dict) and plugins.keys() <= {cri[1]}
     return not (only and loaded.document.keys() <= {"version", "plugins"})
 
 
 def is_left_over(options: EngineOptions, config: Config, path: str, after: str) -> bool:
-    """Say whether a file is our drop-in, and says nothing any more that others do not say."""
+    """Report whether a file is our drop-in and says nothing that the others do not say."""
     if path == config.root.path or path not in (options.drop_in, _beside(config.root.path)):
         return False
     loaded = loading.Loaded(path=path, data=b"", document=toml_file.parse(after, path))
@@ -276,7 +276,7 @@ def is_left_over(options: EngineOptions, config: Config, path: str, after: str) 
 
 
 def is_import_needed(key: Path, item: object, left: Sequence[str]) -> bool:
-    """Say whether a pattern of `imports` brings in one of the files that are left."""
+    """Report whether a pattern of `imports` matches one of the remaining files."""
     return (
         key == ("imports",)
         and isinstance(item, str)
@@ -287,12 +287,12 @@ def is_import_needed(key: Path, item: object, left: Sequence[str]) -> bool:
 def without_import(
     config: Config, edits: Sequence[FileEdit], gone: Collection[str]
 ) -> list[FileEdit]:
-    """Return the root's edit, with the imports taken out that named only files that go.
+    """Return the root's edit without the imports that match only removed files.
 
     Args:
         config: as it is.
         edits: that are made.
-        gone: files that go.
+        gone: files that are removed.
     """
     root = config.root
     old = next((edit for edit in edits if edit.path == root.path), None)

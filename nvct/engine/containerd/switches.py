@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""containerd's settings besides its runtimes: the default one, CDI, and where CDI specs are."""
+"""containerd's settings other than runtimes: the default runtime, CDI, the CDI folders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEGACY_NAME = "former-default"
 
 
 def cdi_by_default(options: EngineOptions, config: Config) -> bool | None:
-    """Report whether CDI is on where no file has the switch; None if that is not known."""
+    """Report whether CDI is on if no file has the switch; None if that is unknown."""
     if options.engine_version:
         return options.engine_version >= CDI_IS_ON
     return True if config.version >= 3 else None
@@ -31,7 +31,7 @@ def cdi_by_default(options: EngineOptions, config: Config) -> bool | None:
 def settings(
     options: EngineOptions, config: Config, cri: Table, notes: list[str]
 ) -> list[Setting]:
-    """Return the changes of the settings besides runtimes; what has no effect is noted.
+    """Return the changes of the settings other than runtimes; note options without effect.
 
     Raises:
         EngineConfigError: the default that is asked for is no runtime.
@@ -67,12 +67,12 @@ def settings(
 
 
 def _without_default(options: EngineOptions, cri: Table, notes: list[str]) -> list[Setting]:
-    """Return the changes that make runc the default again, where the one handler asked for is.
+    """Return the changes that make runc the default again, if the only handler of the options is.
 
-    Who names one runtime and does not say --set-as-default wants it to be none, as with the
-    incumbent (1.20, pkg/config/engine/containerd, AddRuntime). runc keeps the cgroup driver of
-    that default: with another one than the kubelet's, pods fail. Our own three leave the default
-    alone: it may be the node's only one, as on EKS.
+    A user who names one runtime without --set-as-default does not want it as the default, as with
+    nvidia-ctk (1.20, pkg/config/engine/containerd, AddRuntime). runc keeps the cgroup driver of
+    that default: with another one than the kubelet's, pods fail. Our own three handlers leave the
+    default as it is: it may be the node's only one, as on EKS.
     """
     name = loading.default(cri)
     if [handler.name for handler in options.handlers] != [name]:
@@ -91,7 +91,7 @@ def _without_default(options: EngineOptions, cri: Table, notes: list[str]) -> li
 def _without_legacy(cri: Table, notes: list[str]) -> list[Setting]:
     """Return the changes that make the table `default_runtime` a runtime with a name.
 
-    containerd 1.x takes it as the default whatever default_runtime_name says.
+    containerd 1.x uses it as the default, whatever default_runtime_name says.
     """
     notes.append(
         f"default_runtime, which overrides default_runtime_name, is now the runtime {LEGACY_NAME}"

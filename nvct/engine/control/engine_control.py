@@ -37,7 +37,7 @@ class EngineControl:
         run: runs a program where the engine runs.
         root: the engine's root directory as a path of this process.
         files: the engine's files.
-        leaving: its runtimes are being removed.
+        leaving: the runtimes are removed, not registered.
         must_be_well: an engine that was ill before the reload has to be well after it.
         timeout_s: for the engine to be well again.
     """

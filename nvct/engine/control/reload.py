@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell a running engine to read its files again, by the way that the engine has.
+"""Makes a running engine read its files again, in the way that disturbs containers least.
 
-dockerd reads runtimes anew on SIGHUP; containerd and CRI-O have to be restarted, which leaves
-containers running; a restarted dockerd takes its containers with it (unless live-restore is set),
-and is only restarted on request. Podman has nothing that runs.
+dockerd reads its runtimes again on SIGHUP. containerd and CRI-O have to be restarted, which leaves
+containers running. A restart of dockerd stops its containers (unless live-restore is set), so it
+is only done on request. Podman has no daemon.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ FIELD = re.compile(r'\b(error|msg)="((?:[^"\\]|\\.)*)"')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reload:
-    """How an engine is told, or why it is not.
+    """How an engine is reloaded, or why it is not.
 
     Attributes:
-        action: "signal", "restart" (by systemd) or "" for nothing.
-        argv: of systemctl, where that does it.
-        note: what is left to do by whoever asked.
+        action: "signal", "restart" or "" for nothing.
+        argv: the command of a restart.
+        note: what is left for the user to do.
     """
 
     action: str = ""
@@ -128,11 +128,11 @@ def choose(
         detected: the engine on this host, None where there is none.
         engine: its name.
         mode: "auto", "restart" or "none".
-        restart: the change needs one.
-        leaving: runtimes go: dockerd refuses the file without its default until it is restarted.
+        restart: the change takes effect only at a restart.
+        leaving: runtimes are removed: until a restart, dockerd refuses a file without its default.
     """
     if engine == "podman":
-        return Reload()  # every run of it reads its files
+        return Reload()  # each run reads its files
     if mode == "none":
         return Reload(note=f"It is recommended that {engine} daemon be restarted.")
     if detected is None or not detected.pid:
@@ -140,7 +140,7 @@ def choose(
     if engine == "docker" and not restart and mode == "auto":
         return Reload(action="signal")
     if engine == "docker" and mode == "auto":
-        # Runtimes and the default follow a signal, though CDI does not.
+        # A signal is enough for runtimes and the default, but not for CDI.
         return Reload(
             action="" if leaving else "signal",
             note="dockerd reads this when it is restarted, which stops containers "
@@ -157,13 +157,13 @@ def choose(
 def carry_out(
     chosen: Reload, detected: Engine, look: Callable[[int], Process | None], run: Run
 ) -> None:
-    """Tell a running engine.
+    """Reload a running engine.
 
     Args:
         chosen: what to do.
         detected: the engine.
         run: runs a program.
-        look: finds an engine by its process number; a number may have been given anew.
+        look: finds an engine by its process number, which may have been reused.
 
     Raises:
         EngineError: it is gone, or does not start again.
@@ -178,9 +178,9 @@ def carry_out(
 
 
 def last_words(detected: Engine, run: Run) -> str:
-    """Return the last error of an engine's own in the system's journal, "" where none is told.
+    """Return the last error of an engine in the system's journal, "" if there is none.
 
-    What systemd says of its unit comes later and says less: `--unit` would have it as well.
+    `--unit` would also show the messages of systemd itself, which come later and say less.
     """
     if not detected.unit:
         return ""
@@ -192,7 +192,7 @@ def last_words(detected: Engine, run: Run) -> str:
 
 
 def pick(lines: Sequence[str]) -> str:
-    """Return what an engine's log says last of what is wrong, less what is about the log."""
+    """Return the last error in the lines of an engine's log, "" if there is none."""
     for marks in (("level=fatal", "level=error"), ("failed", "error", "unable", "invalid")):
         for line in reversed(lines):
             if any(mark in line.lower() for mark in marks) and not line.startswith("systemd"):
@@ -214,7 +214,7 @@ def _hang_up(detected: Engine, look: Callable[[int], Process | None]) -> None:
     except OSError as error:
         raise gone from error
     try:
-        process = look(detected.pid)  # by now the descriptor holds what the number stands for
+        process = look(detected.pid)  # the descriptor now prevents that the number is reused
         if process is None or process.engine != detected.engine:
             raise gone
         signal.pidfd_send_signal(pidfd, signal.SIGHUP)

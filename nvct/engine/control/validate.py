@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Have an engine itself read a configuration that is not in place yet.
+"""Lets an engine check a configuration that is not in place yet.
 
-The engine runs in a mount namespace of its own, where the edited files are in place by overlays
-that vanish with it: it sees them at their paths, imports and drop-ins included, and nobody else
-does. What cannot be tried is told as a note, never taken for a refusal.
+The engine runs in a mount namespace of its own, where overlays show the edited files at their
+paths, imports and drop-ins included. No other process sees them, and they vanish with the engine.
+A check that is not possible gives a note, not an error.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ TIMEOUT_S = 20.0
 
 
 def argv(options: EngineOptions, program: str, *, has_file: bool) -> list[str]:
-    """Return the command with which an engine reads its files and ends; [] if it has none.
+    """Return the command with which an engine reads its files and exits; [] if it has none.
 
-    `dockerd --validate` is of 23.0. CRI-O's `config` reads its drop-ins as a start does. Every
-    command of Podman reads its files first. A main file that is named has to be there.
+    dockerd has --validate since 23.0. CRI-O's `config` reads its drop-ins as a start does. Every
+    command of Podman reads its files first. A main file that is named must exist.
     """
     config = options.config
     if options.engine == "crio":
@@ -62,7 +62,7 @@ def check(
     opt_out: str = "",
     leaving: bool = False,
 ) -> list[str]:
-    """Have the engine read the files as they will be; return notes.
+    """Let the engine read the files as they will be; return notes.
 
     Args:
         options: what it is to be told.
@@ -72,11 +72,11 @@ def check(
         root: the engine's root directory as a path of this process.
         opt_out: the option that prevents a reload of the engine; "" if there will be none. An
             engine that refuses its files must not be restarted, whoever wrote them.
-        leaving: its runtimes are to go, not to be there.
+        leaving: the runtimes are removed, not registered.
 
     Raises:
-        EngineError: it refuses them, and it accepts what is there now, or is to be told; or it
-            reads them, and what was asked for is not in force.
+        EngineError: it refuses them, although it accepts the present files or is to be reloaded;
+            or it accepts them, but the options do not take effect.
     """
     engine = options.engine
     after = {edit.path: edit.after for edit in edits}
@@ -113,10 +113,10 @@ def check(
 
 
 def in_force(options: EngineOptions, program: str, run: Run, *, root: str = "/") -> None:
-    """Have an engine print its configuration as it is now, where it can.
+    """Let an engine that can do so print its present configuration, and compare it.
 
     Raises:
-        EngineError: what was asked for is not in it.
+        EngineError: the options are not in it.
     """
     words = argv(options, program, has_file=True) if options.engine == "containerd" else []
     if words and _is_here(program, root):
@@ -141,16 +141,16 @@ def _refuse_without_effect(options: EngineOptions, dump: str, hint: str = "") ->
 
 
 def _try(words: list[str], files: Mapping[str, bytes | None], run: Run) -> Done:
-    """Run a program that alone sees files with other content."""
+    """Run a program; it alone sees files with other content."""
     with tempfile.TemporaryDirectory(prefix="nvct-") as stage:
         return run(words, TIMEOUT_S, enter=lambda: in_place(files, stage, KERNEL))
 
 
 def in_place(files: Mapping[str, bytes | None], stage: str, kernel: Kernel) -> None:
-    """Give this process, in a mount namespace of its own, files with this content at these paths.
+    """Enter a mount namespace in which these paths have this content.
 
     Raises:
-        OSError: it may not have such a namespace, or such mounts.
+        OSError: this process may not create such a namespace or such mounts.
     """
     kernel.unshare(constants.CLONE_NEWNS)
     kernel.mount(None, "/", None, constants.MS_REC | constants.MS_PRIVATE)
@@ -166,7 +166,7 @@ def in_place(files: Mapping[str, bytes | None], stage: str, kernel: Kernel) -> N
 
 
 def _nearest_folder(path: str) -> str:
-    """Return the innermost folder of a path that is there."""
+    """Return the innermost folder of a path that exists."""
     missing = writing.missing_folders(path)
     return os.path.dirname(missing[0] if missing else path)
 
@@ -198,11 +198,11 @@ def _place(path: str, content: bytes | None) -> None:
 
 
 def _reason(done: Done) -> str:
-    """Return what an engine said was wrong, less what it says before that."""
+    """Return the error in an engine's output."""
     return reload.pick(done.err.splitlines()) or done.reason
 
 
 def _has_no_such_command(done: Done) -> bool:
-    """Tell whether the engine is older than the command, or could not be run at all."""
+    """Report whether the engine is older than the command, or could not be run at all."""
     old = ("unknown flag", "flag provided but not defined", "unknown command", "No help topic")
     return done.status in (124, errno.ENOEXEC, 127) or any(text in done.err for text in old)

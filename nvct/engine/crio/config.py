@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CRI-O: what its files say, and the drop-in that registers our handlers.
+"""CRI-O: the state of its files, and the drop-in that registers our handlers.
 
 CRI-O reads crio.conf and then every file below crio.conf.d, whatever its suffix, in the order of
-their paths. A later file replaces single keys, but a table of `runtimes` as a whole, so a handler
-of ours carries all that the low-level runtime's has (cri-o pkg/config, UpdateFromPath; its TOML
-decoder makes each element of a map anew). Contract: values only; see `model`.
+their paths. A later file replaces single keys, but an element of `runtimes` completely, so a
+handler of ours has all keys of the low-level runtime (cri-o pkg/config, UpdateFromPath; its TOML
+decoder creates each element of a map again). Contract: no side effects; see `model`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Layer:
 
 @dataclass(slots=True, kw_only=True)
 class _Merged:
-    """What CRI-O makes of all its files."""
+    """All files of CRI-O, merged as CRI-O does."""
 
     keys: Table = field(default_factory=dict)  # of crio.runtime, but its runtimes
     runtimes: dict[str, Table] = field(default_factory=dict)
@@ -68,12 +68,12 @@ class _Merged:
     low_level: str = ""  # the last default that is none of NVIDIA's
 
     def text(self, key: str) -> str:
-        """Return a key's value, "" where it is none."""
+        """Return a key's string, "" if it has none."""
         value = self.keys.get(key, "")
         return value if isinstance(value, str) else ""
 
     def list(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
-        """Return a key's list of strings, or CRI-O's default where none is named."""
+        """Return a key's list of strings, or CRI-O's default if it has none."""
         value = self.keys.get(key)
         return tuple(map(str, value)) if isinstance(value, list) else default
 
@@ -97,11 +97,11 @@ def state(options: EngineOptions, files: Files) -> State:
 
 
 def plan(options: EngineOptions, files: Files) -> Change:
-    """Return the smallest edit that registers the handlers that are wanted.
+    """Return the smallest edit that registers the handlers.
 
     Raises:
-        EngineConfigError: a file cannot be read as CRI-O does, a later file undoes what would be
-            written, or the default that is wanted is no handler.
+        EngineConfigError: CRI-O cannot read a file, a later file overrides the edit, or the
+            default of the options is no handler.
         DocumentError: a file cannot be read.
     """
     target = _target(options)
@@ -126,7 +126,7 @@ def plan(options: EngineOptions, files: Files) -> Change:
 
 
 def removal(options: EngineOptions, files: Files) -> Change:
-    """Return the smallest edit that takes the handlers out of the file that `plan` edits.
+    """Return the smallest edit that removes the handlers from the file that `plan` edits.
 
     Raises:
         EngineConfigError: the file cannot be read as CRI-O does.
@@ -150,7 +150,7 @@ def removal(options: EngineOptions, files: Files) -> Change:
 
 
 def config_dir(options: EngineOptions) -> str:
-    """Return the folder of drop-ins that belongs to what is wanted."""
+    """Return the folder of drop-ins for these options."""
     return posixpath.dirname(options.drop_in) if options.drop_in else CONFIG_DIR
 
 
@@ -169,7 +169,7 @@ def _layers(options: EngineOptions, files: Files) -> list[_Layer]:
 
 
 def _in_force(options: EngineOptions) -> list[_Layer]:
-    """Return what CRI-O printed."""
+    """Return the configuration that CRI-O printed."""
     name = "the output of `crio status config`"
     return [_Layer(path=name, document=parse(options.dump, name))]
 
@@ -205,7 +205,7 @@ def _table(document: Table, path: tuple[str, ...], where: str) -> Table:
     """Return a table, {} if there is none.
 
     Raises:
-        EngineConfigError: something else has its name.
+        EngineConfigError: its name stands for another kind of value.
     """
     for length in range(1, len(path) + 1):
         value = find(document, path[:length])
@@ -223,10 +223,10 @@ def _text(table: Table, key: str) -> str:
 
 
 def _template(merged: _Merged, files: Files) -> Table:
-    """Return the table of the low-level runtime that ours stands before, {} if none is written.
+    """Return the table of the low-level runtime that ours calls, {} if no file has one.
 
-    The default first, then runc and crun (as nvidia-container-toolkit v1.20), then one of NVIDIA's
-    that is the default; those for virtual machines or pods of other monitors never.
+    Candidates: the default, then runc and crun (as in nvidia-container-toolkit v1.20), then one of
+    NVIDIA's that is the default; never one for virtual machines or with another pod monitor.
     """
     for name in (merged.low_level, "runc", "crun"):
         table = merged.runtimes.get(name)
@@ -245,7 +245,7 @@ def _template(merged: _Merged, files: Files) -> Table:
 
 
 def _handler(handler: Handler, template: Table, merged: _Merged, own: Table) -> list[Setting]:
-    """Return what is to be set so that a handler means what is wanted; [] if it does."""
+    """Return the keys to set for a handler; [] if it is registered as it should be."""
     table: Table = {"runtime_path": handler.path, "runtime_type": "oci"}
     # What is empty, 0 or false says nothing to CRI-O; what it prints has all of these.
     table |= {key: value for key, value in template.items() if key not in NOT_INHERITED and value}
@@ -261,9 +261,9 @@ def _handler(handler: Handler, template: Table, merged: _Merged, own: Table) -> 
 
 
 def _means(now: Table, table: Table) -> bool:
-    """Tell whether a registered handler is as good: our program, and a monitor where one is set.
+    """Report whether a registered handler has our program, and a monitor if one is needed.
 
-    Its other settings are somebody's choice.
+    Its other settings are left to whoever chose them.
     """
     return (
         now.get("runtime_path") == table["runtime_path"]
@@ -277,7 +277,7 @@ def _keys(options: EngineOptions, merged: _Merged) -> Iterator[tuple[str, object
     """Yield the keys of crio.runtime that have to change.
 
     Raises:
-        EngineConfigError: the default that is wanted is no handler.
+        EngineConfigError: the default of the options is no handler.
     """
     if options.default and merged.text("default_runtime") != options.default:
         known = {handler.name for handler in options.handlers} | set(merged.runtimes)
@@ -299,10 +299,10 @@ def _keys(options: EngineOptions, merged: _Merged) -> Iterator[tuple[str, object
 def _check_last(
     merged: _Merged, key: str, target: str, files: Files, options: EngineOptions
 ) -> None:
-    """Refuse to write what a file that is read later says again.
+    """Refuse to write a key that a later file overrides.
 
     Raises:
-        EngineConfigError: so it is.
+        EngineConfigError: a later file has the key.
     """
     where = merged.says.get(key, target)
     order = [options.config or CONFIG, *_walk(files, config_dir(options))]
@@ -316,7 +316,7 @@ def _check_last(
 
 
 def _edits(target: str, before: bytes | None, settings: list[Setting]) -> tuple[FileEdit, ...]:
-    """Return the edit of one file, none where it stays; a drop-in with nothing left in it goes."""
+    """Return the edit of one file, if it changes; an empty drop-in is removed."""
     if not settings:
         return ()
     text = HEADER if before is None else decode(before, target)
@@ -327,7 +327,7 @@ def _edits(target: str, before: bytes | None, settings: list[Setting]) -> tuple[
 
 
 def _is_empty(text: str) -> bool:
-    """Tell whether a file says nothing, and nobody but us has written a comment into it."""
+    """Report whether a file has no settings, and no comments except ours."""
     rest = text.replace(HEADER, "")
     return "#" not in rest and not any(_values(parse(rest, "")))
 
@@ -341,7 +341,7 @@ def _values(table: Table) -> Iterator[object]:
 
 
 def _notes(options: EngineOptions, files: Files, target: str) -> Iterator[str]:
-    """Yield what else whoever asked should know."""
+    """Yield further sentences for the user."""
     folder = posixpath.dirname(target)
     if options.drop_in and folder != CONFIG_DIR:
         yield f"CRI-O reads {folder} only if it runs with --config-dir={folder}"
@@ -350,10 +350,10 @@ def _notes(options: EngineOptions, files: Files, target: str) -> Iterator[str]:
 
 
 def _low_level_note(template: Table, files: Files) -> Iterator[str]:
-    """Yield a sentence where our program would call another runtime than CRI-O has called.
+    """Yield a sentence if our program would call another low-level runtime than CRI-O did.
 
-    A container that crun made cannot be stopped by runc; and CRI-O's packages keep both outside
-    of PATH.
+    runc cannot stop a container that crun created; and CRI-O's packages keep both outside of
+    PATH.
     """
     path = _text(template, "runtime_path")
     config = files.read(CONFIG_FILE)

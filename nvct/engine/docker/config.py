@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Docker: daemon.json as it is, with our runtimes, default and CDI.
+"""Docker: edits daemon.json: runtimes, the default runtime and CDI.
 
-Facts by Docker's release (moby, checked in its source): runtimes and default-runtime follow a
-SIGHUP, CDI is set up at the start only; CDI exists from 25.0 (`features.cdi`) and is on without a
-word from 28.2; `docker run --gpus` goes by CDI from 29.2, where nvidia-cdi-hook is on dockerd's
-PATH. What stands in daemon.json and on dockerd's command line too keeps Docker from starting.
+Facts about Docker (moby's source): a SIGHUP reloads runtimes and default-runtime, but not CDI,
+which needs a restart. CDI exists since 25.0 (`features.cdi`) and is on by default since 28.2.
+`docker run --gpus` uses CDI since 29.2, if nvidia-cdi-hook is on dockerd's PATH. Docker does not
+start if a setting is both in daemon.json and on its command line.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ def state(options: EngineOptions, files: Files) -> State:
 
 
 def plan(options: EngineOptions, files: Files) -> Change:
-    """Return the smallest edit of daemon.json that makes it say what is wanted.
+    """Return the smallest edit of daemon.json that configures the options.
 
     Raises:
-        UsageError: Docker can have no such thing.
+        UsageError: Docker has no such setting.
         DocumentError: daemon.json cannot be read.
         EngineConfigError: it is malformed, or dockerd's command line says the same already.
     """
@@ -82,10 +82,10 @@ def plan(options: EngineOptions, files: Files) -> Change:
 
 
 def removal(options: EngineOptions, files: Files) -> Change:
-    """Return the smallest edit that takes out what `plan` puts in.
+    """Return the smallest edit that removes what `plan` adds.
 
-    A default that is one of the handlers goes with them: Docker does not start with a default that
-    is not registered. Empty objects go too.
+    A default that is one of the handlers is removed, too: Docker does not start with a default
+    that is not registered. So are empty objects.
 
     Raises:
         DocumentError: daemon.json cannot be read.
@@ -110,7 +110,7 @@ def removal(options: EngineOptions, files: Files) -> Change:
 
 
 def cdi_is_on(version: tuple[int, ...], *, said: bool | None) -> bool | None:
-    """Return whether CDI is on by what daemon.json and the release say; None if neither does."""
+    """Return whether CDI is on, by daemon.json and the release; None if neither decides."""
     if version and version < WITH_CDI:
         return False
     if said is not None or not version:
@@ -127,7 +127,7 @@ def _registered(document: Document, name: str) -> tuple[str, str]:
 
 
 def _register(document: Document, handler: Handler) -> Edit | None:
-    """Return the edit that registers a runtime, None where it is. Its arguments stay."""
+    """Return the edit that registers a runtime, None if it is registered. Its arguments stay."""
     if handler.name in RESERVED:
         raise UsageError(f"docker keeps the runtime name {handler.name} for itself")
     member, path = _registered(document, handler.name)
@@ -139,7 +139,7 @@ def _register(document: Document, handler: Handler) -> Edit | None:
 
 
 def _check_default(options: EngineOptions, document: Document) -> None:
-    """Refuse a default that keeps Docker from starting: one that is not registered."""
+    """Refuse a default that is not registered: Docker would not start."""
     known = {*(document.get((RUNTIMES,), dict) or {}), *RESERVED}
     known |= {handler.name for handler in options.handlers}
     if options.default not in known and not options.default.startswith(SHIM_PREFIX):
@@ -147,7 +147,7 @@ def _check_default(options: EngineOptions, document: Document) -> None:
 
 
 def _cdi(options: EngineOptions, document: Document) -> list[Edit]:
-    """Return the edits that CDI needs: none where it is on and looks where it should."""
+    """Return the edits that CDI needs: none if it is on and reads the right folders."""
     edits: list[Edit] = []
     said = document.get(CDI, bool)
     if options.cdi and not said and not cdi_is_on(options.engine_version, said=said):
@@ -158,7 +158,7 @@ def _cdi(options: EngineOptions, document: Document) -> list[Edit]:
 
 
 def _same_folders(named: tuple[str, ...], options: tuple[str, ...]) -> bool:
-    """Tell whether Docker looks into these folders; without any it takes CDI's own."""
+    """Report whether Docker reads these folders; if none is named, it reads CDI's defaults."""
     now, then = (
         [f"/var{path}" if path.startswith("/run/") else path for path in folders]
         for folders in (named or paths.CDI_SPEC_DIRS, options)
@@ -175,7 +175,7 @@ def _spec_dirs(document: Document) -> tuple[str, ...]:
 
 
 def _check_flag(options: EngineOptions, name: str, path: str) -> None:
-    """Refuse what dockerd's command line says too: it does not start with both."""
+    """Refuse a setting that dockerd's command line has, too: it does not start with both."""
     flag = FLAGS.get(name)
     for word in options.arguments if flag else ():
         if word.partition("=")[0] == flag:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Podman: a drop-in beside containers.conf with our runtimes, and hook folders that lose none.
+"""Podman: a drop-in beside containers.conf with our runtimes; hook folders of others are kept.
 
 containers.conf(5), the same from Podman 4.3 to 5.8: every file overrides what earlier ones say,
 /usr/share/containers/containers.conf, /etc/containers/containers.conf, its `.d` folder, and for a
@@ -41,18 +41,18 @@ SYNTAX = syntax.toml(ENGINE, DEFAULT, HEADER)
 
 
 class Merged:
-    """What files say together, read one after the other.
+    """The settings of several files, read one after the other.
 
     Attributes:
-        files: that are there.
-        said: where a key was said last: key → file.
+        files: that exist.
+        said: key → the last file that has it.
         append: whether later hook folders are added to the earlier ones.
     """
 
     __slots__ = ("append", "default", "files", "handlers", "hooks_dirs", "said", "spec_dirs")
 
     def __init__(self) -> None:
-        """Start with what Podman has without a file."""
+        """Start with Podman's defaults."""
         self.files: list[str] = []
         self.handlers: dict[str, str] = {}
         self.default = ""
@@ -62,10 +62,10 @@ class Merged:
         self.said: dict[str, str] = {}
 
     def add(self, document: Table, path: str) -> None:
-        """Take in the next file.
+        """Merge the next file.
 
         Raises:
-            EngineConfigError: something in it is of the wrong type.
+            EngineConfigError: a value in it has the wrong type.
         """
         self.files.append(path)
         for name, places in _table(document, RUNTIMES, path).items():
@@ -90,7 +90,7 @@ class Merged:
 
 
 def state(options: EngineOptions, files: Files) -> State:
-    """Return what the files say together.
+    """Return the settings of all files.
 
     Raises:
         DocumentError: one cannot be read.
@@ -107,10 +107,10 @@ def state(options: EngineOptions, files: Files) -> State:
 
 
 def plan(options: EngineOptions, files: Files) -> Change:
-    """Return the smallest edit after which Podman knows what is wanted.
+    """Return the smallest edit that configures the options.
 
     Raises:
-        UsageError: Podman can have no such thing.
+        UsageError: Podman has no such setting.
         DocumentError: a file cannot be read.
         EngineConfigError: one is malformed.
     """
@@ -139,9 +139,9 @@ def plan(options: EngineOptions, files: Files) -> Change:
 
 
 def removal(options: EngineOptions, files: Files) -> Change:
-    """Return the smallest edit that takes out what `plan` puts into its file.
+    """Return the smallest edit that removes what `plan` adds to its file.
 
-    A file of ours that then says nothing goes.
+    A file of ours without further settings is removed.
 
     Raises:
         DocumentError: the file cannot be read.
@@ -175,7 +175,7 @@ def removal(options: EngineOptions, files: Files) -> Change:
 
 
 def _edits(options: EngineOptions, now: Merged) -> list[Edit]:
-    """Return what the target must say: nothing of what already holds."""
+    """Return the keys that the target must have: none that is in force already."""
     edits: list[Edit] = []
     for handler in options.handlers:
         if not handler.path.startswith("/"):
@@ -194,7 +194,7 @@ def _edits(options: EngineOptions, now: Merged) -> list[Edit]:
 
 
 def _spec_dirs(options: EngineOptions, now: Merged) -> tuple[str, ...]:
-    """Return where Podman looks for CDI specs now."""
+    """Return the folders from which Podman reads CDI specs now."""
     first, behind = STATIC_ALONE
     if now.spec_dirs and not (options.engine_version and options.engine_version < first):
         return tuple(now.spec_dirs)
@@ -217,7 +217,7 @@ def _notes(options: EngineOptions, now: Merged) -> tuple[str, ...]:
 def _with_folder(options: EngineOptions, there: object, before: Merged) -> list[object]:
     """Return the hook folders that the target must name: its own, or those it replaces, and ours.
 
-    `there` is what it names now. An array without {append=true} replaces what was said before.
+    `there` is what it names now. An array without {append=true} replaces the earlier ones.
     """
     if isinstance(there, list):
         return there if options.hooks_dir in there else [*there, options.hooks_dir]
@@ -225,10 +225,10 @@ def _with_folder(options: EngineOptions, there: object, before: Merged) -> list[
 
 
 def _without_folders(options: EngineOptions, document: Table, others: Merged | None) -> list[Edit]:
-    """Return the edits that take out hook and spec folders that the target names for us.
+    """Return the edits that remove the hook and spec folders that the target names for us.
 
-    `others` is what the other files say, where the target is a file of ours: an array that says
-    no more than they do then goes whole.
+    `others` are the other files' settings, if the target is a file of ours: an array that adds
+    nothing to them is removed completely.
     """
     edits: list[Edit] = []
     there = toml_file.find(document, (*ENGINE, HOOKS))
@@ -247,7 +247,7 @@ def _config(options: EngineOptions) -> str:
 
 
 def _target(options: EngineOptions) -> str:
-    """Return the file that is ours to write."""
+    """Return the file to write."""
     if options.drop_in == "":
         return _config(options)
     folder = f"{_config(options)}.d"
@@ -258,7 +258,7 @@ def _target(options: EngineOptions) -> str:
 
 
 def _order(options: EngineOptions, files: Files, without: str = "") -> list[str]:
-    """Return the files in Podman's order, whether they are there or not."""
+    """Return the files in Podman's order, whether they exist or not."""
     order = [VENDOR_CONFIG]
     for config in dict.fromkeys((CONFIG, _config(options))):
         names = files.names(f"{config}.d", ".conf")
@@ -278,7 +278,7 @@ def _merged(order: list[str], files: Files) -> Merged:
 
 
 def _table(document: Table, where: tuple[str, ...], path: str) -> Table:
-    """Return a table of a file, {} where it has none."""
+    """Return a table of a file, {} if it has none."""
     found: object = document
     for depth, name in enumerate(where):
         found = found.get(name, {}) if isinstance(found, dict) else found
@@ -289,7 +289,7 @@ def _table(document: Table, where: tuple[str, ...], path: str) -> Table:
 
 
 def _strings(value: object, name: str, path: str) -> tuple[list[str], bool | None]:
-    """Return the strings of an array, and what its {append=...} says."""
+    """Return the strings of an array, and the value of its {append=...}."""
     items = value if isinstance(value, list) else [value]
     append = None
     for item in items:
