@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to do on each platform, in sentences: texts of `platforms`.
+"""What users are to do on each platform: the texts of `platforms`.
 
-A text's paragraphs are its sentences; {names} in them are filled in.
+Each paragraph of a text is one sentence; {names} in it are replaced by values.
 """
 
 from __future__ import annotations
@@ -106,6 +106,6 @@ programs start only from /home/kubernetes/bin there: install nvct's into it and 
 
 
 def sentences(text: str, **values: str) -> tuple[str, ...]:
-    """Return a text's sentences, with what is named in braces filled in."""
+    """Return the sentences of a text, with the names in braces replaced by values."""
     paragraphs = text.strip().split("\n\n")
     return tuple(" ".join(paragraph.split()).format(**values) for paragraph in paragraphs)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which engines this host has, and which files each of them really reads.
+"""Finds the engines of this host and the files that each of them really reads.
 
-A running engine is judged by its process: two containerds have two configurations, and only their
-command lines say which. One that is installed and does not run is judged by its unit.
+Of a running engine, the process decides: two containerds have two configurations, and only their
+command lines name them. Of an installed engine that does not run, the unit decides.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
 
-    # (file to execute, argv) → what it printed; "" where it cannot be run.
+    # (file to execute, argv) → what it printed; "" if it cannot be run.
     Ask: TypeAlias = Callable[[str, list[str]], str]
 
 UNIT = {
@@ -48,14 +48,14 @@ def engines(
     uid: int = 0,
     environ: Mapping[str, str] | None = None,
 ) -> list[Engine]:
-    """Return the host's engines: Docker, containerd, CRI-O, Podman; each one's running ones first.
+    """Return the host's engines by kind: Docker, containerd, CRI-O, Podman; running ones first.
 
     Args:
         files: the host's files.
         ask: runs a program and returns what it prints.
         proc: where procfs is.
-        uid: the user who asks.
-        environ: of that user: Podman is a program of whoever calls it.
+        uid: the calling user.
+        environ: of that user, for Podman, which has no daemon.
     """
     running = [
         of_process(process, files, ask, proc=proc, uid=uid)
@@ -68,7 +68,7 @@ def engines(
 
 
 def _runs(found: Engine, running: Sequence[Engine]) -> bool:
-    """Tell whether an installed engine is one of those that run, and not one within another."""
+    """Report whether an installed engine is a running one; one inside Docker is another."""
     return any(
         not engine.foreign
         and (engine.engine, engine.root) == (found.engine, found.root)
@@ -81,10 +81,10 @@ def _runs(found: Engine, running: Sequence[Engine]) -> bool:
 def of_process(
     process: Process, files: Files, ask: Ask | None = None, proc: str = "/proc", *, uid: int = 0
 ) -> Engine:
-    """Return the engine that a process is.
+    """Return a process as an engine.
 
-    A program that another user or another file system has brought is never run, and its files are
-    not read: whoever made it may have made it to be found.
+    A program of another user or file system is never run, and its files are not read: they may
+    be an attack on the root user who runs this.
     """
     elsewhere = process.root != "/"
     somebodys = process.uid not in (0, uid)
@@ -114,7 +114,7 @@ def of_process(
 
 
 def _binary(process: Process, files: Files) -> str:
-    """Return the program to call: k3s is one under many names, links beside it."""
+    """Return the program to call: k3s is one program with links under many names."""
     named = f"{posixpath.dirname(process.exe)}/{modules.PROGRAM[process.engine]}"
     return named if os.access(files.at(named), os.X_OK) else process.exe
 
@@ -137,7 +137,7 @@ def _notes(process: Process) -> tuple[str, ...]:
 def of_unit(
     name: str, files: Files, ask: Ask | None, uid: int, environ: Mapping[str, str]
 ) -> Engine | None:
-    """Return an engine that is installed, as its unit would start it; None if it is not."""
+    """Return an installed engine as its unit would start it; None if it is not installed."""
     program = modules.PROGRAM[name]
     places = (f"{folder}/{program}" for folder in PROGRAM_DIRS)
     binary = next((path for path in places if os.access(files.at(path), os.X_OK)), "")
@@ -164,7 +164,7 @@ def of_unit(
 
 
 def run(program: str, argv: list[str]) -> str:
-    """Return what a program prints, "" where it cannot be run or is slow: the usual `ask`."""
+    """Return what a program prints, "" if it cannot be run or is slow: the usual `ask`."""
     import subprocess
 
     try:
@@ -184,7 +184,7 @@ def version(printed: str) -> str:
 
 
 def _ask(ask: Ask | None, program: str, name: str) -> str:
-    """Return a program's version; it is called by its usual name: k3s is containerd by that."""
+    """Return a program's version; k3s acts as containerd if it is called by that name."""
     return version((ask or run)(program, [modules.PROGRAM[name], "--version"]))
 
 
@@ -211,7 +211,7 @@ def _config_dir(name: str, args: Sequence[str], env: Mapping[str, str], config: 
 
 
 def _with_drop_in(engine: Engine) -> Engine:
-    """Return CRI-O with the drop-in that it reads, where its folder is not the usual one."""
+    """Return an engine; CRI-O with the drop-in in its own folder, if that is not the usual one."""
     if engine.engine != "crio" or engine.config_dir == crio.CONFIG_DIR:
         return engine
     return replace(engine, drop_in=f"{engine.config_dir}/{posixpath.basename(crio.DROP_IN)}")
@@ -220,7 +220,7 @@ def _with_drop_in(engine: Engine) -> Engine:
 def _socket(
     engine: Engine, args: Sequence[str], files: Files | None, env: Mapping[str, str]
 ) -> str:
-    """Return the path of an engine's API; what the command line says is over the file."""
+    """Return the path of an engine's API socket; the command line precedes the file."""
     given = {
         "docker": [*options(args, "H", "host"), *_named(engine, files, "hosts")],
         "containerd": [option(args, "address", "a"), *_named(engine, files, "grpc", "address")],
@@ -237,7 +237,7 @@ def _socket(
 
 
 def _named(engine: Engine, files: Files | None, *path: str) -> list[str]:
-    """Return the sockets that an engine's main file names; [] where that cannot be told."""
+    """Return the sockets that an engine's main file names; [] if it cannot be read."""
     if files is None:
         return []
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Value: an engine as it was found on this host, and which of its files may be edited."""
+"""Value: an engine as it was detected on this host, and which of its files may be edited."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ class Engine:
 
     Attributes:
         engine: docker, containerd, crio or podman.
-        pid: of its process, 0 where it does not run (Podman need not run).
+        pid: of its process, 0 if it does not run.
         binary: the program's path, in its own file system.
-        version: such as "1.7.24", "" where it could not be asked.
-        unit: the systemd unit it runs in or would be started by, "" for none.
-        user_unit: whether that is a unit of a user's own manager.
+        version: such as "1.7.24", "" if the program is not run.
+        unit: the systemd unit that runs it, or would start it; "" for none.
+        user_unit: whether that is a unit of a user's own service manager.
         uid: the user it runs as.
-        socket: path of its API, "" where it has none.
-        config: the main file that it reads, whether that exists or not.
-        config_dir: the folder of drop-ins that it reads besides, "" where there is none or the
-            main file names them.
-        root: the file system these paths are in, as we reach it: "/", or /proc/PID/root.
-        platform: who set it up, "" for the distribution or the admin; see `platforms`.
+        socket: path of its API, "" if it has none.
+        config: the main file that it reads, whether it exists or not.
+        config_dir: the folder of drop-ins that it reads, too; "" if there is none or the main
+            file names them.
+        root: the root directory of these paths, as a path of this process: "/" or /proc/PID/root.
+        platform: what set it up, "" for the distribution or the administrator; see `platforms`.
         edit: the file to edit in place of `config`, "" for `config` itself.
-        drop_in: the drop-in to write; None is the engine's own best choice, "" none.
-        leave: its files are not to be edited: `advice` says what to do.
+        drop_in: the drop-in to write; None for the engine module's choice, "" for none.
+        leave: its files must not be edited; `advice` says what to do instead.
         restart: the command that makes it read its files again, () for its unit's restart.
-        advice: sentences for who wants a change.
-        notes: sentences about what is odd here.
-        foreign: another user or file system has brought it: nothing that it says is followed.
+        advice: sentences for users who want to change its configuration.
+        notes: sentences about unusual findings.
+        foreign: it belongs to another user or file system, and cannot be trusted.
     """
 
     engine: str
@@ -55,5 +55,5 @@ class Engine:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The version as numbers, () where it is unknown."""
+        """The version as numbers, () if it is unknown."""
         return tuple(int(part) for part in self.version.split(".")) if self.version else ()

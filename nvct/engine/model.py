@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values: what is wanted of an engine, what its files say, and a change of them.
+"""Values: the options to configure in an engine, the state of its files, a change of them.
 
-An engine module (docker, containerd, crio, podman) has three functions without an effect::
+An engine module (docker, containerd, crio, podman) has three functions without side effects::
 
-    state(wanted, files) -> State       what the files say now
-    plan(wanted, files) -> Change       the smallest edit that makes them say what is wanted
-    removal(wanted, files) -> Change    the smallest edit that takes our handlers out again
+    state(options, files) -> State       what the files say now
+    plan(options, files) -> Change       the smallest edit that configures the options
+    removal(options, files) -> Change    the smallest edit that removes our handlers
 
-`transaction` carries a change out; nothing else writes an engine's files.
+`transaction` makes a change; nothing else writes an engine's files.
 """
 
 from __future__ import annotations
@@ -35,30 +35,29 @@ class Handler:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What an engine should be told.
+class EngineOptions:
+    """What to configure in an engine.
 
     Attributes:
         engine: docker, containerd, crio or podman.
         handlers: to register.
-        default: name of the handler that containers get which name none; "" leaves it alone.
-        cdi: switch the engine's own CDI on, where it has such a switch.
-        spec_dirs: CDI folders to name where the engine's are not already these; () leaves them.
+        default: name of the handler to make the default; "" leaves the default as it is.
+        cdi: switch the engine's own CDI on, if it has such a switch.
+        spec_dirs: CDI folders that the engine is to read; () leaves them as they are.
         config: the engine's main file.
-        drop_in: the file beside it to write instead; "" edits the main file; None is the engine's
-            own best choice.
-        source: "file", or "command": ask the engine (`executable`) for what is in force.
+        drop_in: the file to write instead; "" edits the main file; None is the choice of the
+            engine's module.
+        source: "file", or "command": the configuration in force is that which the engine prints.
         executable: of the engine; "" finds it on PATH.
-        hook: path of nvidia-container-runtime-hook, where hooks are wanted (podman, crio).
-        hooks_dir: folder of hook files to name in the configuration; "" leaves it alone.
-        dump: what the engine printed as the configuration in force, where `source` is "command":
-            the caller runs the engine, `plan` only reads this.
-        engine_version: of the engine that runs, as (28, 5, 2); () where nobody knows.
-        arguments: of the engine that runs: docker's may say what its file then must not.
-        container_annotations: patterns of container annotations that containerd is to hand to the
-            handlers; () leaves them.
-        pod_annotations: the same, of pods.
-        runtime_type: of containerd's handlers, where the runtime that they are like has none.
+        hook: path of nvidia-container-runtime-hook, if hooks are to be used (podman, crio).
+        hooks_dir: folder of hook files to name in the configuration; "" names none.
+        dump: the configuration that the engine printed, if `source` is "command".
+        engine_version: of the running engine, as (28, 5, 2); () if it is unknown.
+        arguments: of the running engine: Docker refuses a setting that is also in its file.
+        container_annotations: patterns of container annotations that containerd passes to the
+            handlers; () leaves them as they are.
+        pod_annotations: the same for annotations of pods.
+        runtime_type: of containerd's handlers, if the runtime that they are modeled on has none.
     """
 
     engine: str
@@ -86,12 +85,12 @@ class State:
 
     Attributes:
         files: that were read, main file first.
-        version: of the configuration's format (containerd), 0 where it has none.
-        handlers: name → path of every runtime that is registered, ours or not; a path is "" where
-            the engine looks it up.
-        default: name of the default runtime, "" where none is named.
-        cdi: whether CDI is on; None where only the engine's version says so.
-        spec_dirs: CDI folders that are named; () where the engine's own hold.
+        version: of the configuration's format (containerd), 0 if it has none.
+        handlers: name → path of every registered runtime, ours or not; the path is "" if the
+            engine looks the program up.
+        default: name of the default runtime, "" if none is named.
+        cdi: whether CDI is on; None if that depends on the engine's version.
+        spec_dirs: CDI folders that are named; () for the engine's defaults.
     """
 
     files: tuple[str, ...] = ()
@@ -116,10 +115,10 @@ class Change:
     """Edits that belong together.
 
     Attributes:
-        engine: whose they are.
+        engine: whose files they change.
         edits: in the order of writing; only files that differ.
-        restart: a reload is not enough.
-        notes: sentences for whoever asked, such as what else to do.
+        restart: a reload without a restart is not enough.
+        notes: sentences for the user, such as what else to do.
     """
 
     engine: str
@@ -129,9 +128,9 @@ class Change:
 
 
 class Files:
-    """The host's files, as paths below a root: "/" or, in tests and containers, a tree.
+    """The host's files, as paths below a root: "/", or a tree in tests and containers.
 
-    Links are followed as the system does: a root other than "/" is our own tree or mount.
+    The system follows links: a root other than "/" must be a tree or mount of our own.
     """
 
     def __init__(self, root: str = "/") -> None:
@@ -139,7 +138,7 @@ class Files:
         self.root = root
 
     def at(self, path: str) -> str:
-        """Return where a path of the engine's lies for us."""
+        """Return a path of the engine as a path of this process."""
         return path if self.root == "/" else self.root.rstrip("/") + "/" + path.lstrip("/")
 
     def read(self, path: str) -> bytes | None:

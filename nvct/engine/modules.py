@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engines by name: their modules, and the files that each of them has by default."""
+"""The engines by name: their modules, and their default files, sockets and programs."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
     from typing import Protocol, cast
 
     from nvct.engine.files.syntax import Syntax
-    from nvct.engine.model import Change, Files, State, Wanted
+    from nvct.engine.model import Change, EngineOptions, Files, State
 
     class Module(Protocol):
-        """An engine's module: values only."""
+        """An engine's module; its functions have no side effects."""
 
         SYNTAX: Syntax
 
         @staticmethod
-        def state(wanted: Wanted, files: Files) -> State:
+        def state(options: EngineOptions, files: Files) -> State:
             """Return what the files say."""
 
         @staticmethod
-        def plan(wanted: Wanted, files: Files) -> Change:
-            """Return the smallest edit that makes them say what is wanted."""
+        def plan(options: EngineOptions, files: Files) -> Change:
+            """Return the smallest edit that configures the options."""
 
         @staticmethod
-        def removal(wanted: Wanted, files: Files) -> Change:
-            """Return the smallest edit that takes our handlers out again."""
+        def removal(options: EngineOptions, files: Files) -> Change:
+            """Return the smallest edit that removes our handlers."""
 
 
 ENGINES = ("docker", "containerd", "crio", "podman")

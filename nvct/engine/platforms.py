@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has set an engine up, and so which file is the right one to edit, or that none is.
+"""Recognizes the platform of an engine, which decides which file may be edited, if any.
 
-A rule takes an engine as its process shows it and returns it with what the platform changes, or
-None where it is another's. Sources: the projects' documents and scripts (k3s pkg/agent/containerd,
-k0s docs/runtime.md, MicroK8s run-containerd-with-args, docker-snap, amazon-eks-ami nodeadm,
-AgentBaker). Contract: only reads.
+A rule takes an engine as its process shows it, and returns it with the changes for its platform,
+or None for an engine of another platform. Sources: the projects' documents and scripts (k3s
+pkg/agent/containerd, k0s docs/runtime.md, MicroK8s run-containerd-with-args, docker-snap,
+amazon-eks-ami nodeadm, AgentBaker). Contract: only reads.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DESKTOPS = ("/opt/docker-desktop", "/mnt/wsl/docker-desktop")
 
 
 def adapt(engine: Engine, files: Files, env: Mapping[str, str]) -> Engine:
-    """Return an engine with what its platform changes.
+    """Return an engine with the changes for its platform.
 
     Args:
         engine: as its process or its unit shows it.
@@ -57,7 +57,7 @@ def adapt(engine: Engine, files: Files, env: Mapping[str, str]) -> Engine:
 
 
 def without_process(files: Files) -> list[Engine]:
-    """Return the engines that are here by what a platform has installed, and run elsewhere."""
+    """Return the engines that a platform installed here but runs elsewhere."""
     if not any(os.path.isdir(files.at(folder)) for folder in DESKTOPS):
         return []
     found = Engine(engine="docker", platform="Docker Desktop", leave=True)
@@ -65,14 +65,14 @@ def without_process(files: Files) -> list[Engine]:
 
 
 def _of_docker(engine: Engine, _files: Files, _env: Mapping[str, str]) -> Engine | None:
-    """A containerd that dockerd starts: its file is made anew at each start, without CRI."""
+    """A containerd that dockerd starts: dockerd writes its file at each start, without CRI."""
     if engine.engine != "containerd" or not engine.config.endswith(DOCKER_CONTAINERD_CONFIG):
         return None
     return _left(engine, "Docker", sentences(advice.DOCKER_CONTAINERD))
 
 
 def _rancher(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
-    """k3s and RKE2: the file is made from a template, which finds the NVIDIA runtime itself."""
+    """k3s and RKE2: the file comes from a template, which finds the NVIDIA runtime itself."""
     config = engine.config
     if engine.engine != "containerd" or not config.endswith(RANCHER_CONFIG):
         return None
@@ -95,7 +95,7 @@ def _rancher(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | 
 
 
 def _k0s(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
-    """k0s: it manages its file unless the first line is taken out, and imports a folder."""
+    """k0s: it manages its file unless its first line is removed, and imports a folder."""
     if engine.engine != "containerd" or not (
         engine.config == "/etc/k0s/containerd.toml" or "/k0s/" in engine.binary
     ):
@@ -114,7 +114,7 @@ def _k0s(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None
 
 
 def _microk8s(engine: Engine, _files: Files, _env: Mapping[str, str]) -> Engine | None:
-    """MicroK8s: the file is made from a template at each start; that one is TOML as well."""
+    """MicroK8s: the file is generated at each start from a template, which is TOML, too."""
     if engine.engine != "containerd" or "/snap/microk8s/" not in engine.config + engine.binary:
         return None
     text = sentences(advice.MICROK8S, config=engine.config, template=MICROK8S_TEMPLATE)
@@ -152,7 +152,7 @@ def _nixos(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | No
 
 
 def _appliance(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
-    """Systems whose files are made from an API's settings."""
+    """Systems that generate the files from the settings of an API."""
     system = _system(files)
     text = {"talos": advice.TALOS, "bottlerocket": advice.BOTTLEROCKET}.get(system)
     return _left(engine, system.title(), sentences(text)) if text else None
@@ -186,12 +186,12 @@ def _gke(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None
 
 
 def _left(engine: Engine, platform: str, text: tuple[str, ...]) -> Engine:
-    """Return an engine whose files are not to be edited, with what to do instead."""
+    """Return an engine whose files must not be edited, with advice on what to do instead."""
     return replace(engine, platform=platform, leave=True, advice=(*engine.advice, *text))
 
 
 def _kept(engine: Engine, platform: str, text: str) -> Engine:
-    """Return an engine whose file may be edited, with how long that lasts."""
+    """Return an engine whose file may be edited, with advice on how long the edit lasts."""
     more = sentences(text, config=engine.config)
     return replace(engine, platform=platform, advice=(*engine.advice, *more))
 
@@ -217,7 +217,7 @@ def _text(files: Files, path: str) -> str:
 
 
 def _document(files: Files, path: str) -> dict[str, object]:
-    """Return a file's TOML, {} where it is none: the engine's own module says so loudly."""
+    """Return a file's TOML, {} if it is none: the engine's module reports that."""
     try:
         return toml_file.parse(files.read(path) or b"", path)
     except DocumentError:
@@ -225,7 +225,7 @@ def _document(files: Files, path: str) -> dict[str, object]:
 
 
 def _imports(document: Mapping[str, object], path: str, folder: str) -> bool:
-    """Tell whether a containerd file imports a path; imports are relative to its own folder."""
+    """Report whether a containerd file imports a path; imports are relative to its folder."""
     found = document.get("imports")
     globs = found if isinstance(found, list) else []
     return any(fnmatch.fnmatch(path, posixpath.join(folder, str(glob))) for glob in globs)

@@ -10,15 +10,15 @@ from nvct.errors import UsageError
 from nvct.paths import SHIM_PROGRAM
 
 SUITS_ENGINE = "RUNTIME_SPECIFIC_DEFAULT"
-"""The value of an option, as of the incumbent's, for which the engine's own default is taken."""
+"""Value of an option that stands for the engine's own default, as in NVIDIA's installer."""
 NAME = "nvidia"
 SHIM_PATH = f"/usr/bin/{SHIM_PROGRAM}"
-# Name of a runtime and suffix of its program, as the incumbent's installer has them.
+# Name of a runtime and suffix of its program, as in NVIDIA's installer.
 VARIANTS = ((NAME, ""), ("nvidia-cdi", ".cdi"), ("nvidia-legacy", ".legacy"))
 
 
 def handlers(program: str, first: str = NAME) -> tuple[Handler, ...]:
-    """Return the three runtimes of a program and its variants, of which the first has a name."""
+    """Return the three runtimes of a program and its variants; `first` names the first one."""
     return tuple(
         Handler(name=first if name == NAME else name, path=program + suffix)
         for name, suffix in VARIANTS

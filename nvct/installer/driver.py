@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the driver works, and where it is: what `nvct validate driver` finds.
+"""Finds the driver and checks that it works, for `nvct validate driver`.
 
-The host's own driver first, as gpu-operator's nvidia-validator does it, else the one that a
-driver container has put into its root. A driver works where its nvidia-smi does, run in its own
-root: the image of this container need not fit it.
+The host's own driver comes first, as in gpu-operator's nvidia-validator, then the driver in the
+root of a driver container. A driver works if its nvidia-smi does. That runs in the driver's root,
+so the image of this container need not match it.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Places:
 
     Attributes:
         host: the host's root on the host, and host_here where it is for this process.
-        driver: the root of a driver container on the host, and driver_here as before.
+        driver: the root of a driver container on the host; driver_here is the same here.
         sys: where sysfs is.
-        init: whether nvidia-smi may initialize the GPUs; else only its version is asked.
+        init: whether nvidia-smi may initialize the GPUs; else it only prints its version.
     """
 
     host: str = "/"
@@ -54,7 +54,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """A driver that works: its roots on the host, and where operands find them mounted."""
+    """A working driver: its roots on the host, and their mount points in operands."""
 
     is_host: bool
     root: str
@@ -83,7 +83,7 @@ def find(places: Places, ready: str) -> Driver:
 
     Raises:
         DriverNotFoundError: neither the host nor a driver container has one.
-        HostError: one is there, and does not work.
+        HostError: one exists, but does not work.
     """
     wsl = _size(f"{places.host_here.rstrip('/')}{WSL}") > 0
     said = "" if wsl else _said(places.host_here, places)
@@ -106,7 +106,7 @@ def find(places: Places, ready: str) -> Driver:
             f"no working driver in {places.driver_here}: {of_container}",
             hint=f"and none on the host: {said}",
         )
-    # Not any dev/, as the incumbent's: a root may have an empty one, and the nodes be the host's.
+    # Unlike nvidia-validator, any dev/ is not enough: it may be empty, and the host's may be used.
     own_dev = os.path.lexists(f"{places.driver_here}/dev/nvidiactl")
     return Driver(
         is_host=False,
@@ -118,7 +118,7 @@ def find(places: Places, ready: str) -> Driver:
 
 
 def components(ready: str, sys: str) -> dict[str, bool]:
-    """Return the status files of what a driver container has besides, and whether it is loaded.
+    """Return the status files of a driver container's optional parts, and whether each is loaded.
 
     Raises:
         HostError: the driver container's file cannot be read.
@@ -137,7 +137,7 @@ def components(ready: str, sys: str) -> dict[str, bool]:
 
 
 def _said(root: str, places: Places) -> str:
-    """Return why nvidia-smi does not work in a root, "" where it does."""
+    """Return why nvidia-smi does not work in a root, "" if it does."""
     words = [] if places.init else ["--version"]
     if not os.path.isdir(root):
         return f"{root} does not exist"
@@ -155,7 +155,7 @@ def _said(root: str, places: Places) -> str:
 def _run_beside(root: str, program: str, words: list[str], places: Places) -> Done:
     """Run the nvidia-smi of a root that has no C library of its own, with the host's.
 
-    So it is on Google's COS, and where the driver's files alone are mounted.
+    This is the case on Google's COS, or if only the driver's files are mounted.
     """
     usual = ("/lib64", "/usr/lib64", *machine_directories(os.uname().machine))
     folders = [folder for folder in usual if os.path.isdir(root + folder)]

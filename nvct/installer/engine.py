@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Register the installed runtimes with the host's engine, and take that back."""
+"""Registers the installed runtimes with the host's engine, and removes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nvct.engine.control import command
 from nvct.engine.control.engine_control import EngineControl
 from nvct.engine.control.status import is_nvidia
 from nvct.engine.files import writing
-from nvct.engine.model import Files, Wanted
+from nvct.engine.model import EngineOptions, Files
 from nvct.errors import EngineError, HostError, NvctError
 from nvct.installer import host
 from nvct.installer.engine_reload import TIMEOUT_S, ContainerReloader
@@ -36,34 +36,34 @@ HOOK = "nvidia-container-runtime-hook"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """An engine of the host, with what it takes to change it."""
+    """An engine of the host, and the objects that change it."""
 
-    wanted: Wanted
+    options: EngineOptions
     files: host.HostFiles
     journal: Journal
     control: EngineControl
 
     def transaction(self, *, leaving: bool = False, quiet: bool = False) -> Transaction:
-        """Return what changes its files; `quiet` neither checks nor reloads the engine."""
+        """Return a transaction of its files; `quiet` neither checks nor reloads the engine."""
         control = None if quiet else replace(self.control, leaving=leaving)
-        return Transaction(modules.of(self.wanted.engine), self.files, self.journal, control)
+        return Transaction(modules.of(self.options.engine), self.files, self.journal, control)
 
 
 def setup(request: Request) -> Setup:
     """Return the engine that a request names.
 
     Raises:
-        EngineError: it is to be asked for its configuration, and does not tell it.
+        EngineError: it does not print its configuration.
         DocumentError: the file to read instead cannot be read.
     """
     run = host.programs_of(request)
     files = host.files_of(request)
-    wanted = wanted_of(request, run)
+    options = options_of(request, run)
     socket = host.socket_of(request)
     control = EngineControl(
-        options=wanted,
+        options=options,
         program=request.executable or modules.PROGRAM[request.engine],
-        reloader=ContainerReloader(engine=wanted.engine, mode=request.restart, socket=socket),
+        reloader=ContainerReloader(engine=options.engine, mode=request.restart, socket=socket),
         socket=socket,
         run=run,
         root=run.root,
@@ -71,13 +71,13 @@ def setup(request: Request) -> Setup:
         must_be_well=True,
         timeout_s=TIMEOUT_S,
     )
-    return Setup(wanted=wanted, files=files, journal=Journal(request.state_dir), control=control)
+    return Setup(options=options, files=files, journal=Journal(request.state_dir), control=control)
 
 
 def handlers(request: Request) -> tuple[tuple[Handler, ...], str]:
-    """Return the runtimes to register, and the default one's name, "" for none.
+    """Return the runtimes to register, and the name of the default, "" for none.
 
-    As the incumbent's: a name that is one of the two fixed ones leaves the first its own.
+    As in NVIDIA's installer, a request for one of the two fixed names does not rename the first.
     """
     fixed = [name for name, suffix in usage.VARIANTS if suffix]
     first = usage.NAME if request.name in fixed else request.name
@@ -85,12 +85,12 @@ def handlers(request: Request) -> tuple[tuple[Handler, ...], str]:
     return made, request.name if request.default else ""
 
 
-def wanted_of(request: Request, run: host.HostPrograms) -> Wanted:
-    """Return what the engine is to be told; see `setup`."""
+def options_of(request: Request, run: host.HostPrograms) -> EngineOptions:
+    """Return the options to configure in the engine; see `setup`."""
     made, default = handlers(request)
     program = request.executable or modules.PROGRAM[request.engine]
     dump = _dump(request, program, run)
-    return Wanted(
+    return EngineOptions(
         engine=request.engine,
         handlers=made,
         default=default,
@@ -107,9 +107,9 @@ def wanted_of(request: Request, run: host.HostPrograms) -> Wanted:
 
 
 def low_level(state: State) -> tuple[str, ...]:
-    """Return the low-level runtimes that an engine names, and the usual ones after them.
+    """Return the low-level runtimes that an engine names, followed by the usual ones.
 
-    One of NVIDIA's is none: from a run that was killed, the shim may stand there itself.
+    NVIDIA's are left out: a killed run may have left the shim there.
     """
     found = [
         path
@@ -125,22 +125,22 @@ def find_low_level(made: Setup) -> tuple[str, ...]:
     Raises:
         DocumentError: its files cannot be understood.
     """
-    wanted = made.wanted
+    options = made.options
     files: Files = made.files
-    if wanted.dump and wanted.engine == "containerd":  # whose module reads its files
-        files = _Dumped(wanted)
-    return low_level(modules.of(wanted.engine).state(wanted, files))
+    if options.dump and options.engine == "containerd":  # its module reads only files
+        files = _Dumped(options)
+    return low_level(modules.of(options.engine).state(options, files))
 
 
 class _Dumped(Files):
-    """Files of an engine whose main one is what it has told us."""
+    """Files of an engine; the main one has the content that the engine printed."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, options: EngineOptions) -> None:
         super().__init__()
-        self._wanted = wanted
+        self._options = options
 
     def read(self, path: str) -> bytes | None:
-        return self._wanted.dump.encode() if path == self._wanted.config else None
+        return self._options.dump.encode() if path == self._options.config else None
 
     def names(self, folder: str, suffix: str) -> list[str]:
         del folder, suffix
@@ -148,42 +148,42 @@ class _Dumped(Files):
 
 
 def configure(request: Request, made: Setup, say: Say) -> None:
-    """Register the runtimes, or with CRI-O's deprecated way the hook.
+    """Register the runtimes, or the hook in CRI-O's deprecated mode.
 
     Raises:
-        as Transaction.configure.
+        As `Transaction.configure`.
     """
     if request.hook_file:
         write_hook(request)
         say(f"wrote {request.hook_file}")
         return
-    done = made.transaction().configure(made.wanted)
+    done = made.transaction().configure(made.options)
     for edit in done.edits:
         say(f"wrote {made.files.at(edit.path)}")
     for note in done.notes:
         say(note)
     if not done.edits:
-        say(f"{made.wanted.engine} is configured already")
+        say(f"{made.options.engine} is configured already")
 
 
 def undo(request: Request, made: Setup, say: Say) -> None:
-    """Take the runtimes out again.
+    """Remove the runtimes.
 
-    CRI-O keeps them, and is only given its default back: it forgets pods whose runtime is gone.
+    CRI-O keeps them and gets only its former default: it forgets pods whose runtime is gone.
 
     Raises:
-        as Transaction.undo.
+        As `Transaction.undo`.
     """
     if request.hook_file:
         _remove_hook(request)
         say(f"removed {request.hook_file}")
         return
-    if made.wanted.engine == "crio":
+    if made.options.engine == "crio":
         _give_default_back(made, say)
         return
-    if made.wanted.engine == "docker" and made.wanted.default:
+    if made.options.engine == "docker" and made.options.default:
         _free_default(made)
-    done = made.transaction(leaving=True).undo(made.wanted)
+    done = made.transaction(leaving=True).undo(made.options)
     for edit in done.edits:
         say(f"{'removed' if edit.after is None else 'wrote'} {made.files.at(edit.path)}")
     for note in done.notes:
@@ -191,23 +191,23 @@ def undo(request: Request, made: Setup, say: Say) -> None:
 
 
 def _free_default(made: Setup) -> None:
-    """Make Docker's own runtime its default, by name.
+    """Make Docker's own runtime the default, by name.
 
-    It keeps a default that its file no longer names, and refuses a file without that runtime
-    (daemon/reload_unix.go): only a restart, or another default, makes it let go.
+    dockerd keeps a default that its file no longer names, and then refuses a file without that
+    runtime (daemon/reload_unix.go), until it is restarted or gets another default.
     """
-    runc = replace(made.wanted, default=LOW_LEVEL[0])
-    if modules.of("docker").state(made.wanted, made.files).default == made.wanted.default:
+    runc = replace(made.options, default=LOW_LEVEL[0])
+    if modules.of("docker").state(made.options, made.files).default == made.options.default:
         made.transaction(leaving=True).configure(runc)
 
 
 def _give_default_back(made: Setup, say: Say) -> None:
-    if not made.wanted.default:
+    if not made.options.default:
         return
     quiet = made.transaction(quiet=True)
-    quiet.undo(made.wanted)
-    without = replace(made, wanted=replace(made.wanted, default=""))
-    done = without.transaction().configure(without.wanted)
+    quiet.undo(made.options)
+    without = replace(made, options=replace(made.options, default=""))
+    done = without.transaction().configure(without.options)
     for edit in done.edits:
         say(f"wrote {made.files.at(edit.path)}: the default runtime is its own again")
 
@@ -236,10 +236,10 @@ def _remove_hook(request: Request) -> None:
 
 
 def _dump(request: Request, program: str, run: host.HostPrograms) -> str:
-    """Return what the engine has in force, "" where its own files are to say so.
+    """Return the configuration that the engine prints, "" if its own files are to be read.
 
     Raises:
-        EngineError, DocumentError: of the last source, where none can be had.
+        EngineError, DocumentError: of the last source, if none is available.
     """
     trouble: NvctError | None = None
     for source in request.sources:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an engine is reloaded from a container: by its socket, or by the host's systemd."""
+"""Reloads an engine from a container: by a signal to the socket's owner, or by systemd."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class ContainerReloader(Reloader):
     """Reloads an engine of the host that this container runs on.
 
     Attributes:
-        engine: its name, and its unit's.
+        engine: its name, which is also that of its unit.
         mode: "signal", "systemd" or "none".
-        socket: of the engine, as it is here.
-        patience: with a signal.
+        socket: of the engine, as a path of this process.
+        patience: how long to wait for the socket and the process.
     """
 
     engine: str
@@ -63,5 +63,5 @@ class ContainerReloader(Reloader):
             hang_up(self.engine, self.socket, patience)
         except EngineError:
             if not back:
-                raise  # else it is down with the files that failed; its service manager tries on
+                raise  # else the failed files stopped it; its service manager starts it again
         return ""

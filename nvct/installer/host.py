@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host as a container sees it: its files at other paths, its programs run in its root.
+"""The host from inside a container: its files have other paths, its programs run in its root.
 
 The engine's main file and drop-in are mounted somewhere, the rest of the host below one folder.
-What the engine's configuration names are the host's paths.
+The engine's configuration has the host's paths.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class HostFiles(Files):
-    """The host's files; a path that is already one of ours stays as it is.
+    """The host's files; a path that is already one of this container is not changed.
 
     Args:
-        host_root: where the host's root is for us; "/" where we are on the host.
-        own: folders that are mounted here at their host's path, or are ours.
-        moved: (folder of the host, where it is mounted here) pairs.
+        host_root: where the host's root is mounted; "/" if this is no container.
+        own: folders that are mounted at their host's path, or belong to this container.
+        moved: (folder of the host, its mount point) pairs.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class HostFiles(Files):
         self._moved = tuple(moved)
 
     def at(self, path: str) -> str:
-        """Return where a path of the engine's lies for us."""
+        """Return a path of the engine as a path of this process."""
         for _, here in self._moved:
             if _is_in(path, here):
                 return path
@@ -58,9 +58,10 @@ class HostFiles(Files):
 
 
 def files_of(request: Request) -> HostFiles:
-    """Return the host's files as the request says that they are mounted.
+    """Return the host's files with the mounts of the request.
 
-    Files that are named are this container's; the usual ones may be below the host's root only.
+    Files that the user names are paths of this container; the usual ones may exist only below the
+    host's root.
     """
     config = posixpath.dirname(request.config)
     usual = request.config == modules.CONFIG.get(request.engine)
@@ -76,12 +77,12 @@ def files_of(request: Request) -> HostFiles:
 
 
 def drop_in_of(request: Request) -> str | None:
-    """Return the drop-in as the engine knows it."""
+    """Return the drop-in's path on the host."""
     return request.drop_in_host or request.drop_in if request.drop_in else request.drop_in
 
 
 def socket_of(request: Request) -> str:
-    """Return where the engine's socket is for us: mounted, or below the host's root."""
+    """Return the engine's socket as a path of this process: mounted, or below the host's root."""
     path = request.socket
     if not path or os.path.exists(path):
         return path
@@ -90,7 +91,7 @@ def socket_of(request: Request) -> str:
 
 
 def _root(request: Request) -> str:
-    """Return the host's root, "/" where there is none apart: this is no container."""
+    """Return where the host's root is mounted, "/" if this is no container."""
     return request.host_root if os.path.isdir(request.host_root) else "/"
 
 
@@ -98,7 +99,7 @@ class HostPrograms:
     """Runs the host's programs in the host's root.
 
     Args:
-        root: where the host's root is; "/" runs them as they are.
+        root: where the host's root is mounted; "/" if this is no container.
     """
 
     def __init__(self, root: str) -> None:
@@ -114,7 +115,7 @@ class HostPrograms:
         """Run a program to its end; see `command.run`.
 
         Raises:
-            OSError: `enter` did, or after it the host's root cannot be entered.
+            OSError: `enter` raised it, or the host's root cannot be entered after `enter`.
         """
         if self.root == "/":
             return command.run(argv, timeout_s, env=env, enter=enter)
@@ -135,7 +136,7 @@ class HostPrograms:
 
 
 def programs_of(request: Request) -> HostPrograms:
-    """Return what runs the host's programs."""
+    """Return the runner of the host's programs."""
     return HostPrograms(_root(request))
 
 

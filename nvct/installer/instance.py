@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One installer at a time, known by a file with its process number, and ended by a signal.
+"""Ensures that one installer runs at a time; a file has its process number; signals end it.
 
-Contract: the file's lock, not its content, says that one runs. A signal raises `Stopped` where
-the program is, once; those after it are ignored, so that what is being taken back is not cut
-short.
+Contract: the file's lock, not its content, shows that an installer runs. The first signal raises
+`Stopped`; later ones are ignored, so that they do not interrupt the undo.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.
 
 
 class Stopped(BaseException):
-    """The program was told to end."""
+    """The program got a signal to end."""
 
 
 class Instance:
-    """The right to install, while it is held.
+    """The lock that an installer holds.
 
     Args:
         path: the file with the process number.
 
     Raises (on entering):
-        HostError: another one runs, or the file cannot be made.
+        HostError: another installer runs, or the file cannot be created.
     """
 
     def __init__(self, path: str) -> None:
@@ -70,7 +69,7 @@ class Instance:
         os.close(self._fd)
 
     def _take(self) -> None:
-        """Lock the file; what another one wrote into it stays until the lock is ours."""
+        """Lock the file; its content is changed only after that."""
         while True:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
             try:
@@ -85,7 +84,7 @@ class Instance:
                     os.close(fd)
 
     def _is_there(self, fd: int) -> bool:
-        """Tell whether the file that was opened still has its name: one that ended removed it."""
+        """Report whether the open file still has its name: an installer removes it at its end."""
         try:
             return os.path.samestat(os.fstat(fd), os.lstat(self._path))
         except FileNotFoundError:
@@ -96,7 +95,7 @@ def wait() -> None:
     """Wait for a signal.
 
     Raises:
-        Stopped: it came.
+        Stopped: always.
     """
     while True:
         signal.pause()

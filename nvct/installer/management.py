@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For containers that manage the driver: its control nodes, and the CDI specification for them.
+"""Creates the driver's control nodes and the CDI specification of management containers.
 
-Both are made of the driver as it is mounted here; the specification names the host's paths.
+Both come from the driver as it is mounted here; the specification has the host's paths.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 def make_control_nodes(roots: Roots, kernel: Kernel) -> list[str]:
-    """Make or correct the driver's control nodes; return what was done.
+    """Create or correct the driver's control nodes; return sentences about them.
 
     Raises:
-        HostError: the kernel has no driver loaded, or a node cannot be made.
+        HostError: no driver is loaded, or a node cannot be created.
     """
     findings = Findings()
     planned = device_nodes.plan_nodes(roots, ["control"], findings)
@@ -41,7 +41,7 @@ def make_control_nodes(roots: Roots, kernel: Kernel) -> list[str]:
 
 
 def roots_of(request: Request, proc: str = "/proc", sys: str = "/sys") -> Roots:
-    """Return where the driver's parts are for this process."""
+    """Return the roots of the driver as paths of this process."""
     return Roots(
         driver_root=request.driver_root_here,
         dev_root=request.dev_root_here or None,
@@ -54,7 +54,7 @@ def make_spec(request: Request, roots: Roots, options: DiscoveryOptions | None =
     """Write the specification; return its path.
 
     Raises:
-        HostError: there is no driver, it has no node, or the file cannot be written.
+        HostError: there is no driver or no node of it, or the file cannot be written.
     """
     inventory = management.discover(roots, options or DiscoveryOptions())
     spec = provenance.add(spec_of(request, roots, inventory), inventory)
@@ -75,7 +75,7 @@ def spec_of(request: Request, roots: Roots, inventory: Inventory) -> Spec:
 
 
 def _moves(request: Request, roots: Roots) -> list[tuple[str, str]]:
-    """Return (root here, root of the host) pairs; the longer one first, as it is more exact."""
+    """Return (root here, root of the host) pairs; the longer, more exact one first."""
     here = os.path.normpath(roots.driver_root)
     pairs = {here: request.driver_root}
     dev_here = os.path.normpath(roots.dev_root or "/")

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The installed programs: a tree of them, and beside it what engines and people call.
+"""Installs the programs: a tree of them, and the wrappers that engines and people call.
 
 ::
 
     TOOLKIT/nvidia-container-runtime{,.cdi,.legacy}   wrappers: see `wrapper`
     TOOLKIT/nvidia-container-runtime-hook, nvidia-container-toolkit, nvidia-ctk, ...
-    TOOLKIT/nvidia-cdi-hook                           a link: hooks run with strange environments
-    TOOLKIT/.nvct/HASH/                               the tree, as it was when it was installed
+    TOOLKIT/nvidia-cdi-hook                           a link: hooks run in any environment
+    TOOLKIT/.nvct/HASH/                               the installed tree
     TOOLKIT/.config/nvidia-container-runtime/config.toml
 
-A new tree comes beside the old one, and the wrappers are replaced one by one, each by rename: a
-container that starts meanwhile finds a whole program. The tree before is kept.
+A new tree is copied beside the old one. Then the wrappers are replaced one by one, each by rename,
+so that a container that starts at that time finds a complete program. The previous tree is kept.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ROOM = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """What was installed: the tree, and whether anything is new."""
+    """The result: the installed tree, and whether anything changed."""
 
     tree: str
     changed: bool
@@ -65,7 +65,7 @@ def source_root(given: str, package: str) -> str:
     """Return the tree to install.
 
     Args:
-        given: --toolkit-source-root, "" for the tree that this program is of.
+        given: --toolkit-source-root, "" for the tree of this program.
         package: a file of the package nvct.
 
     Raises:
@@ -92,12 +92,12 @@ def source_root(given: str, package: str) -> str:
 def install(
     request: Request, runtimes: Sequence[str], modules: Sequence[str] = MODULES
 ) -> Installed:
-    """Copy the tree, and write or replace what is called.
+    """Copy the tree, and write or replace the wrappers.
 
     Args:
-        request: where to, and from where.
-        runtimes: low-level ones for the time without a driver.
-        modules: paths of which one is there where a driver is loaded.
+        request: has the source and the target.
+        runtimes: low-level runtimes to use while no driver is loaded.
+        modules: paths of which one exists if a driver is loaded.
 
     Raises:
         UsageError: the source is no such tree, or has no wrapper.
@@ -140,7 +140,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _template(path: str) -> bytes:
-    """Return a tree's wrapper before anything is written into it.
+    """Return a tree's wrapper, still without names.
 
     Raises:
         UsageError: there is none, or it is no static program of ours.
@@ -166,13 +166,13 @@ def wrapper(
 
     Args:
         template: the tree's.
-        request: for the paths.
+        request: has the paths.
         program: to start.
-        runtimes: low-level ones to call instead where no driver is loaded; () always starts it.
-        modules: paths of which one is there where a driver is loaded.
+        runtimes: low-level ones to call instead if no driver is loaded; () always starts it.
+        modules: paths of which one exists if a driver is loaded.
 
     Raises:
-        UsageError: the names have no room in it.
+        UsageError: the names are too long for it.
     """
     words = [program, request.toolkit, request.config_toml, *modules, "", *runtimes, ""]
     data = b"".join(os.fsencode(word) + b"\0" for word in words)
@@ -186,7 +186,7 @@ def wrapper(
 
 
 def _put(request: Request, name: str, program: str, data: bytes) -> bool:
-    """Put a program where it is called; return whether it was not like this before."""
+    """Write a wrapper or link; return whether it changed."""
     path = request.program(name)
     if name == paths.HOOK_PROGRAM and is_static(_content(program) or b""):
         return _link(path, os.path.relpath(program, request.toolkit))
@@ -208,7 +208,7 @@ def _link(path: str, target: str) -> bool:
 
 
 def _used(request: Request) -> str:
-    """Return the tree that the installed runtime starts, "" for none."""
+    """Return the tree of the installed runtime, "" for none."""
     data = _content(request.program(paths.SHIM_PROGRAM)) or b""
     place = f"{request.toolkit}/{TREES}/"
     found = re.search(re.escape(place).encode() + rb"([0-9a-f]+)/", data)
@@ -222,7 +222,7 @@ def _remove_the_incumbents(toolkit: str) -> None:
 
 
 def _folder(root: str) -> str:
-    """Return where a tree has its programs, "" where it has none."""
+    """Return the folder of a tree's programs, "" if it has none."""
     for folder in FOLDERS:
         if os.access(f"{root}/{folder}/{paths.SHIM_PROGRAM}", os.X_OK):
             return folder

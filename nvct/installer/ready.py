@@ -2,7 +2,7 @@
 """The status files by which the parts of a GPU operator wait for each other.
 
 Names and content as gpu-operator's nvidia-validator writes them (cmd/nvidia-validator/main.go):
-driver-ready has five lines that a shell can read, the others are empty.
+driver-ready has five lines in the syntax of a shell, the others are empty.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def write(folder: str, name: str, values: dict[str, str] | None = None) -> str:
 
 
 def remove(folder: str, name: str) -> None:
-    """Remove a status file that may be there.
+    """Remove a status file if it exists.
 
     Raises:
-        HostError: it stays.
+        HostError: it cannot be removed.
     """
     path = f"{folder.rstrip('/')}/{name}"
     try:
@@ -56,8 +56,8 @@ def read(path: str) -> dict[str, str]:
     """Return the values of a status file.
 
     Raises:
-        HostError: it is not there, so what it stands for is not ready.
-        DocumentError: it is no such file.
+        HostError: it does not exist, so the part is not ready.
+        DocumentError: it is no regular file.
     """
     try:
         text = read_bytes(path, LIMIT).decode(errors="replace")

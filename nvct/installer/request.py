@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Value: what `nvct install` is asked for. Names and defaults are the incumbent's installer's."""
+"""Value: the request of `nvct install`. Names and defaults are those of NVIDIA's installer."""
 
 from __future__ import annotations
 
@@ -26,36 +26,37 @@ LOW_LEVEL = ("runc", "crun")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to install and which engine to tell.
+    """What to install, and the engine to configure.
 
     Attributes:
         toolkit: the folder for the programs; the same path here and on the host.
         source: a relocatable tree of the programs.
-        pid_file: held while this runs.
+        pid_file: locked while the installer runs.
         state_dir: where the engine's former files are kept.
-        driver_root: of the host; driver_root_here is where it is for this process.
-        dev_root: of the host, "" for the driver root's; dev_root_here as before.
+        driver_root: of the host; driver_root_here is the same as a path of this process.
+        dev_root: of the host, "" for the driver root's; dev_root_here is the same here.
         settings: keys of config.toml and their values, in order.
         runtimes: low-level ones; () looks them up in the engine's configuration.
         cdi_spec: file for the specification of management containers, "" for none.
         cdi_kind: vendor and class of its devices.
         control_nodes: make the driver's control nodes.
         engine: docker, containerd or crio; "" leaves all engines alone.
-        config: the engine's main file, for this process; drop_in as well: "" is none, None is what
-            suits the engine.
+        config: the engine's main file, as a path of this process.
+        drop_in: the same for the drop-in; "" is none, None is the engine module's choice.
         drop_in_host: the drop-in's path on the host, "" where it is the same.
         executable: the engine's program on the host.
-        socket: the engine's, for this process.
-        restart: how it is told: signal, systemd or none.
+        socket: the engine's, as a path of this process.
+        restart: how it is reloaded: signal, systemd or none.
         cdi: switch the engine's own CDI on.
-        host_root: where the host's root file system is for this process.
-        name: of the runtime nvidia; default: make the runtime of that name the engine's default.
-        sources: where to read what the engine has in force, the first that can be had: "file" is
-            its own files, "command" asks it, a path is that file; () as "file".
-        runtime_type: of containerd's handlers where its own runtime names none.
-        annotations: patterns of container annotations that containerd is to hand over.
+        host_root: where the host's root directory is mounted.
+        name: of the first runtime.
+        default: make the runtime of that name the engine's default.
+        sources: of the configuration in force; the first available one is used: "file" is the
+            engine's own files, "command" asks the engine, a path is that file; () is "file".
+        runtime_type: of containerd's handlers if its own runtime has none.
+        annotations: patterns of container annotations that containerd passes to the runtimes.
         hook_file: with CRI-O, write a hook there instead of registering runtimes.
-        ignore_errors: warn where the programs' part fails, and go on.
+        ignore_errors: warn about errors of the programs' installation, and continue.
     """
 
     toolkit: str
@@ -98,10 +99,10 @@ class Request:
         return f"{self.toolkit}/{name}"
 
     def check(self) -> None:
-        """Refuse what cannot be done.
+        """Check the request.
 
         Raises:
-            UsageError: a value does not exist, or does not go with another.
+            UsageError: a value is not valid, or not together with another.
         """
         check_absolute("--toolkit-install-dir", posixpath.dirname(self.toolkit))
         if any(c in self.toolkit for c in "'\"\\$`\n :"):

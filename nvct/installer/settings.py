@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The installed config.toml: the defaults, where things are, and what is asked for."""
+"""Writes the installed config.toml: the defaults, the paths, and the settings of the request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def text(request: Request, runtimes: Sequence[str]) -> str:
     """Return the config.toml.
 
     Raises:
-        UsageError: a feature's name is none.
+        UsageError: a feature's name is not valid.
         ConfigError: no container could be created with it.
     """
     settings: list[tuple[str, bool | str | Sequence[str]]] = [
@@ -50,7 +50,7 @@ def text(request: Request, runtimes: Sequence[str]) -> str:
 
 
 def features(names: Sequence[str]) -> tuple[list[tuple[str, bool]], list[str]]:
-    """Return settings that switch features on, and what to say of those that nobody knows.
+    """Return settings that switch features on, and warnings about unknown features.
 
     Raises:
         UsageError: a name cannot be a key.
@@ -81,7 +81,7 @@ def write(request: Request, data: str) -> None:
 
 
 def _ldconfig(request: Request) -> str:
-    """Return the driver root's ldconfig; on Ubuntu that is a script, and the program .real."""
+    """Return the driver root's ldconfig; on Ubuntu that is a script for the program .real."""
     real = os.path.exists(f"{request.driver_root_here.rstrip('/')}/{LDCONFIG}.real")
     root = request.driver_root.rstrip("/")
     return f"@{root}/{LDCONFIG}{'.real' if real else ''}"

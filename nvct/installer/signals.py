@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Send SIGHUP to the engine behind a socket: the only name that a container has for it.
+"""Sends SIGHUP to the engine that answers on a socket.
 
-Who answers on the socket is told by the kernel with the answer (SCM_CREDENTIALS); the peer of a
-socket that systemd listens on would be systemd. Contract: only a process of the engine's name is
-signaled, and by a descriptor, so that no other process can have its number by then.
+The kernel reports the process with the answer (SCM_CREDENTIALS); SO_PEERCRED would report systemd
+for a socket that systemd listens on. Contract: only a process with the engine's name is signaled,
+by a file descriptor, so that a reused process number does no harm.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class Patience:
 
 
 def hang_up(engine: str, path: str, patience: Patience, proc: str = "/proc") -> None:
-    """Send SIGHUP to an engine; where that ends it, wait for its end.
+    """Send SIGHUP to an engine; if that ends it, wait for its end.
 
     Args:
         engine: containerd or docker.
         path: its socket.
-        patience: it may be about to start.
+        patience: the engine may be starting.
         proc: where procfs is.
 
     Raises:
-        EngineError: nobody answers there, or somebody else.
+        EngineError: nothing or another program answers there.
     """
     said = ""
     for attempt in range(patience.attempts):
@@ -72,10 +72,10 @@ def hang_up(engine: str, path: str, patience: Patience, proc: str = "/proc") -> 
 
 
 def peer(engine: str, path: str) -> int:
-    """Return the process that answers on an engine's socket, 0 for one that is not to be seen.
+    """Return the process that answers on an engine's socket, 0 if it is not visible here.
 
     Raises:
-        OSError: nobody answers.
+        OSError: nothing answers.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -101,7 +101,7 @@ def _hang_up(engine: str, path: str, patience: Patience, proc: str) -> None:
     try:
         _check_name(engine, path, pid, proc)
         signal.pidfd_send_signal(process, signal.SIGHUP)
-        if engine == "containerd":  # it has no handler: its service manager starts it anew
+        if engine == "containerd":  # SIGHUP ends it, and its service manager starts it again
             waiting = select.poll()
             waiting.register(process, select.POLLIN)
             waiting.poll(patience.end_s * 1000)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `nvct install` does, in order, and what it takes back at its end."""
+"""The steps of `nvct install`, and what it undoes at its end."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 
 def run(request: Request, say: Say, show: Show, *, daemon: bool) -> None:
-    """Install, tell the engine, and, as a daemon, wait for a signal and take that back.
+    """Install and configure the engine; as a daemon, wait for a signal, then undo the latter.
 
-    A signal that comes earlier ends it as well, with the engine as it was before.
+    An earlier signal ends the installation and restores the engine, too.
 
     Args:
-        request: checked.
-        say: tells of a step.
-        show: prints the configuration that is used.
-        daemon: stay; else what was set up stays.
+        request: a checked one.
+        say: prints a sentence about a step.
+        show: prints the installed configuration.
+        daemon: wait for a signal; else exit, and leave the engine configured.
 
     Raises:
-        NvctError: a step failed; the engine is as it was, or as it was left set up before.
+        NvctError: a step failed; the engine has its former configuration.
     """
     with instance.Instance(request.pid_file):
         made: Setup | None = None
@@ -52,7 +52,7 @@ def run(request: Request, say: Say, show: Show, *, daemon: bool) -> None:
 
 
 def install(request: Request, made: Setup | None, say: Say, show: Show) -> None:
-    """Install the programs, their configuration, and what management containers need.
+    """Install the programs, their configuration, and the parts for management containers.
 
     Raises:
         NvctError: a step failed, and errors are not ignored.

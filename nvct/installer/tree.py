@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copy a relocatable tree of programs under a name that says what is in it.
+"""Copies a relocatable tree of programs to a folder named after the hash of its content.
 
-A tree that containers may be using is never touched: a new one is copied beside it, and has its
-name only when it is whole and on the disk. Contract: directories, regular files and links that
-stay inside; nobody but the owner may write, and no setuid.
+A tree that containers may be using is never changed: a new one is copied beside it, and gets its
+name only when it is complete and on the disk. Contract: directories, regular files and links that
+stay inside; only the owner may write; no setuid.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FOLDER_MODE = 0o755
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One part of a tree: its path in there, and what it is."""
+    """One part of a tree: its path in the tree and its status."""
 
     path: str
     found: os.stat_result
@@ -46,10 +46,10 @@ class Member:
 
 
 def members(root: str) -> Iterator[Member]:
-    """Yield what a tree holds, folders before what is in them, sorted.
+    """Yield the parts of a tree, sorted; a folder comes before its content.
 
     Raises:
-        UsageError: there is something else than folders, files and links that stay inside.
+        UsageError: a part is not a folder, a file or a link that stays inside.
         OSError: it cannot be read.
     """
     for folder, folders, files in os.walk(root, onerror=_raise):
@@ -67,10 +67,10 @@ def members(root: str) -> Iterator[Member]:
 
 
 def digest(root: str) -> str:
-    """Return a name for what a tree holds: its paths, permissions, content and links.
+    """Return a hash of a tree: its paths, permissions, content and links.
 
     Raises:
-        as members.
+        As `members`.
     """
     whole = hashlib.sha256()
     for member in members(root):
@@ -85,10 +85,10 @@ def digest(root: str) -> str:
 def copy(source: str, parent: str) -> str:
     """Copy a tree into a folder, under the name of its content; return the copy's path.
 
-    One that is there and whole is used as it is; a damaged one is replaced.
+    A complete existing copy is used; a damaged one is replaced.
 
     Raises:
-        UsageError: the tree holds what cannot be copied.
+        UsageError: a part of the tree cannot be copied.
         HostError: it cannot be read or written.
     """
     place = parent
@@ -112,7 +112,7 @@ def copy(source: str, parent: str) -> str:
 
 
 def prune(parent: str, keep: set[str]) -> None:
-    """Remove the trees, and what was left half-made, that nothing uses any more."""
+    """Remove the trees that are no longer used, and incomplete copies."""
     for name in os.listdir(parent):
         path = os.path.join(parent, name)
         if path not in keep:

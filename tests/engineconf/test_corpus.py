@@ -16,7 +16,7 @@ from nvct.engine.change.journal import Journal
 from nvct.engine.change.transaction import Transaction
 from nvct.engine.containerd import load as containerd_load
 from nvct.engine.files import toml_file
-from nvct.engine.model import Files, Handler, Wanted
+from nvct.engine.model import EngineOptions, Files, Handler
 from nvct.errors import DocumentError
 from tests.support.memory import in_memory
 
@@ -49,8 +49,8 @@ class Case:
         relative = self.source.relative_to(HERE)
         return str(relative.with_suffix("") if self.source.is_file() else relative) + self.version
 
-    def wanted(self) -> Wanted:
-        return Wanted(
+    def options(self) -> EngineOptions:
+        return EngineOptions(
             engine=self.engine,
             handlers=HANDLERS,
             cdi=self.engine in ("docker", "containerd"),
@@ -149,17 +149,17 @@ def test_configure_twice_and_undo(
     before = _tree(root)
     transaction = _transaction(root, case.engine)
 
-    done = transaction.configure(case.wanted())
+    done = transaction.configure(case.options())
 
     after = _tree(root)
     golden(f"engineconf/{case.name}.diff", _diff(done))
-    assert transaction.module.state(case.wanted(), transaction.files).handlers.items() >= {
+    assert transaction.module.state(case.options(), transaction.files).handlers.items() >= {
         (handler.name, handler.path) for handler in HANDLERS
     }
-    again = transaction.configure(case.wanted())
+    again = transaction.configure(case.options())
     assert again.edits == ()
     assert _tree(root) == after
-    transaction.undo(case.wanted())
+    transaction.undo(case.options())
     assert _tree(root) == before
 
 
@@ -169,7 +169,7 @@ def test_whatever_is_not_ours_survives(case: Case, folder: Path) -> None:
     case.lay_out(root)
     before = _tree(root)
 
-    _transaction(root, case.engine).configure(case.wanted())
+    _transaction(root, case.engine).configure(case.options())
 
     after = _tree(root)
     for path, data in before.items():
@@ -194,15 +194,15 @@ def test_our_part_alone_goes_where_others_changed_the_file(case: Case, folder: P
     root = folder / "host"
     case.lay_out(root)
     transaction = _transaction(root, case.engine)
-    had = dict(transaction.module.state(case.wanted(), transaction.files).handlers)
-    done = transaction.configure(case.wanted())
+    had = dict(transaction.module.state(case.options(), transaction.files).handlers)
+    done = transaction.configure(case.options())
     for edit in done.edits:
         if edit.after is not None:
             _add_a_line(root / edit.path.lstrip("/"))
 
-    transaction.undo(case.wanted())
+    transaction.undo(case.options())
 
-    left = transaction.module.state(case.wanted(), transaction.files).handlers
+    left = transaction.module.state(case.options(), transaction.files).handlers
     ours = [(handler.name, handler.path) for handler in HANDLERS]
     kept = {name: path for name, path in had.items() if not name.startswith("nvidia")}
     assert {name: path for name, path in left.items() if not name.startswith("nvidia")} == kept
@@ -230,7 +230,7 @@ def test_what_cannot_be_edited_is_left_alone(
     before = _tree(root)
 
     with pytest.raises(DocumentError) as caught:
-        _transaction(root, case.engine).configure(case.wanted())
+        _transaction(root, case.engine).configure(case.options())
 
     assert _tree(root) == before
     hint = f"\n{caught.value.hint}" if caught.value.hint else ""
@@ -243,19 +243,19 @@ def test_the_default_is_set_and_undone(case: Case, folder: Path) -> None:
     case.lay_out(root)
     before = _tree(root)
     transaction = _transaction(root, case.engine)
-    wanted = replace(case.wanted(), default="nvidia")
+    options = replace(case.options(), default="nvidia")
 
-    transaction.configure(wanted)
+    transaction.configure(options)
 
-    assert transaction.module.state(wanted, transaction.files).default == "nvidia"
-    assert transaction.configure(wanted).edits == ()
-    transaction.undo(wanted)
+    assert transaction.module.state(options, transaction.files).default == "nvidia"
+    assert transaction.configure(options).edits == ()
+    transaction.undo(options)
     assert _tree(root) == before
 
 
 def _drivers(root: Path, case: Case) -> dict[str, bool]:
     """Return whether each runtime of containerd has the cgroup driver systemd."""
-    config = containerd_load.load(case.wanted(), Files(str(root)))
+    config = containerd_load.load(case.options(), Files(str(root)))
     cri = config.effective()
     tables = containerd_load.runtimes(cri)
     legacy = {} if config.modern else containerd_load.legacy_default(cri)
@@ -273,13 +273,13 @@ def test_no_cgroup_driver_changes(case: Case, folder: Path, default: str) -> Non
     case.lay_out(root)
     transaction = _transaction(root, case.engine)
     before = _drivers(root, case)
-    name = transaction.module.state(case.wanted(), transaction.files).default or "runc"
+    name = transaction.module.state(case.options(), transaction.files).default or "runc"
     if "kata" in name:  # it has options of its own
         name = "runc"
     usual = before.get(name, before.get("runc", False))
 
     for _ in range(2):
-        transaction.configure(replace(case.wanted(), default=default))
+        transaction.configure(replace(case.options(), default=default))
 
     after = _drivers(root, case)
     assert {name: after[name] for name in before if name in after} == {

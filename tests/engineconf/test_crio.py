@@ -30,8 +30,8 @@ HOOKS = "/etc/containers/oci/hooks.d"
 def _drop_in(case: Case, root: Path) -> str:
     """Configure everything that CRI-O can be told; return the drop-in."""
     case.lay_out(root)
-    wanted = replace(case.wanted(), default="nvidia", hooks_dir=HOOKS, spec_dirs=("/opt/cdi",))
-    (edit,) = crio.plan(wanted, Files(str(root))).edits
+    options = replace(case.options(), default="nvidia", hooks_dir=HOOKS, spec_dirs=("/opt/cdi",))
+    (edit,) = crio.plan(options, Files(str(root))).edits
     place = root / edit.path.lstrip("/")
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(edit.after or b"")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nvct.engine.docker import config as docker
-from nvct.engine.model import Files, Handler, Wanted
+from nvct.engine.model import EngineOptions, Files, Handler
 from tests.engines import releases
 
 TYPE_CHECKING = False
@@ -32,9 +32,9 @@ def test_docker_takes_every_file(release: str, machine_of: Callable[[str], Box])
     for number, place in enumerate(sorted(CORPUS.glob("*.json"))):
         config = f"/etc/docker/{number}.json"
         box.write(config, place.read_bytes().decode())
-        wanted = Wanted(engine="docker", handlers=HANDLERS, default="nvidia", cdi=True,
+        options = EngineOptions(engine="docker", handlers=HANDLERS, default="nvidia", cdi=True,
                         config=config)  # fmt: skip
-        for edit in docker.plan(wanted, Files(str(box.root))).edits:
+        for edit in docker.plan(options, Files(str(box.root))).edits:
             assert edit.after is not None
             box.write(config, edit.after.decode())
         done = box.call("/usr/sbin/dockerd", "--validate", "--config-file", config)

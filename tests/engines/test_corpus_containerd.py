@@ -14,7 +14,7 @@ from nvct.engine.containerd import config as containerd
 from nvct.engine.containerd import dump as containerd_dump
 from nvct.engine.containerd import load as containerd_load
 from nvct.engine.control import command
-from nvct.engine.model import Files, Handler, Wanted
+from nvct.engine.model import EngineOptions, Files, Handler
 from nvct.errors import EngineConfigError
 from tests.engines import releases
 
@@ -61,16 +61,16 @@ class Host:
         done = self.box.call("/usr/bin/containerd", f"--config={CONFIG}", "config", "dump")
         return "" if done.returncode else done.stdout
 
-    def configure(self, default: str) -> Wanted:
+    def configure(self, default: str) -> EngineOptions:
         """Make the edits."""
-        wanted = Wanted(
+        options = EngineOptions(
             engine="containerd", handlers=HANDLERS, default=default, config=CONFIG,
             engine_version=self.version,
         )  # fmt: skip
-        for edit in containerd.plan(wanted, Files(str(self.box.root))).edits:
+        for edit in containerd.plan(options, Files(str(self.box.root))).edits:
             assert edit.after is not None
             self.box.write(edit.path, edit.after.decode())
-        return wanted
+        return options
 
 
 def _drivers(dump: str) -> tuple[dict[str, bool], str]:
@@ -111,7 +111,7 @@ def test_containerd_has_the_handlers_and_no_cgroup_driver_changes(
             continue
         drivers, usual = _drivers(before)
         try:
-            wanted = host.configure(default)
+            options = host.configure(default)
         except EngineConfigError as error:
             if "reads no CRI settings" not in error.message:
                 wrong[source.name] = error.message
@@ -119,7 +119,7 @@ def test_containerd_has_the_handlers_and_no_cgroup_driver_changes(
         read += 1
         after = host.dump()
         now, _ = _drivers(after) if after else ({}, "")
-        missing = containerd_dump.missing(wanted, after) if after else "refused by containerd"
+        missing = containerd_dump.missing(options, after) if after else "refused by containerd"
         changed = {
             name: now[name] for name in drivers if name in now and now[name] != drivers[name]
         }

@@ -103,7 +103,7 @@ request = Request(
     host_root="/host", socket="/runtime/sock-dir/containerd.sock",
 )
 made = engine.setup(request)
-print(made.wanted.engine_version > (1, 5))
+print(made.options.engine_version > (1, 5))
 now = made.files.read(request.config)
 for after in (now + b"# a comment", now + b"[[no table"):
     edit = FileEdit(path=request.config, before=now, after=after)

@@ -19,7 +19,7 @@ from nvct.engine.control.processes import Process
 from nvct.engine.control.reload import HostReloader
 from nvct.engine.detected_engine import Engine
 from nvct.engine.docker import config as docker_files
-from nvct.engine.model import Files, Handler, Wanted
+from nvct.engine.model import EngineOptions, Files, Handler
 from nvct.errors import EngineError
 from tests.engines.configured import started
 from tests.engines.daemons import Containerd, Docker
@@ -64,16 +64,16 @@ class BadContainerd:
     SYNTAX = containerd_files.SYNTAX
 
     @staticmethod
-    def state(wanted: Wanted, files: Files) -> State:
-        return containerd_files.state(wanted, files)
+    def state(options: EngineOptions, files: Files) -> State:
+        return containerd_files.state(options, files)
 
     @staticmethod
-    def removal(wanted: Wanted, files: Files) -> Change:
-        return containerd_files.removal(wanted, files)
+    def removal(options: EngineOptions, files: Files) -> Change:
+        return containerd_files.removal(options, files)
 
     @staticmethod
-    def plan(wanted: Wanted, files: Files) -> Change:
-        change = containerd_files.plan(replace(wanted, default="nvidia"), files)
+    def plan(options: EngineOptions, files: Files) -> Change:
+        change = containerd_files.plan(replace(options, default="nvidia"), files)
         edits = [
             replace(edit, after=DEFAULT.sub(rb"\1nosuch", edit.after or b""))
             for edit in change.edits
@@ -88,30 +88,32 @@ class BadDocker:
     SYNTAX = docker_files.SYNTAX
 
     @staticmethod
-    def state(wanted: Wanted, files: Files) -> State:
-        return docker_files.state(wanted, files)
+    def state(options: EngineOptions, files: Files) -> State:
+        return docker_files.state(options, files)
 
     @staticmethod
-    def removal(wanted: Wanted, files: Files) -> Change:
-        return docker_files.removal(wanted, files)
+    def removal(options: EngineOptions, files: Files) -> Change:
+        return docker_files.removal(options, files)
 
     @staticmethod
-    def plan(wanted: Wanted, files: Files) -> Change:
-        change = docker_files.plan(wanted, files)
+    def plan(options: EngineOptions, files: Files) -> Change:
+        change = docker_files.plan(options, files)
         bad = (change.edits[0].after or b"").replace(b'"runtimes"', b'"nosuch": 1, "runtimes"')
         return replace(change, edits=(replace(change.edits[0], after=bad),))
 
 
-def _control(daemon: Daemon, wanted: Wanted, pid: int, run: Callable[..., Done]) -> EngineControl:
+def _control(
+    daemon: Daemon, options: EngineOptions, pid: int, run: Callable[..., Done]
+) -> EngineControl:
     sockets = {"docker": "docker.sock", "containerd": "containerd/containerd.sock"}
     found = Engine(
         engine=daemon.engine, pid=pid, unit=f"{daemon.engine}.service",
         socket=f"{daemon.box.root}/run/{sockets[daemon.engine]}",
     )  # fmt: skip
     return EngineControl(
-        options=wanted, program="", socket=found.socket, run=run, timeout_s=TIMEOUT_S,
+        options=options, program="", socket=found.socket, run=run, timeout_s=TIMEOUT_S,
         reloader=HostReloader(
-            engine=daemon.engine, found=found, way="auto", again=lambda: found,
+            engine=daemon.engine, detected=found, mode="auto", again=lambda: found,
             look=lambda number: Process(engine=daemon.engine, pid=number, exe="/usr/sbin/dockerd"),
         ),
     )  # fmt: skip
@@ -130,7 +132,7 @@ def test_a_containerd_whose_cri_plugin_fails_goes_back(
 ) -> None:
     daemon = started(lambda: Restartable(machine_of(release), version))
     root = str(daemon.box.root)
-    wanted = Wanted(
+    options = EngineOptions(
         engine="containerd", handlers=HANDLERS, config="/etc/containerd/config.toml",
         engine_version=daemon.version(),
     )  # fmt: skip
@@ -147,13 +149,13 @@ def test_a_containerd_whose_cri_plugin_fails_goes_back(
         said = daemon.box.call(*(word.replace(root, "") for word in argv))
         return Done(status=said.returncode, out=said.stdout, err=said.stderr)
 
-    control = _control(daemon, wanted, 1, run)
+    control = _control(daemon, options, 1, run)
     journal = Journal(str(tmp_path / "state"))
     try:
         with pytest.raises(
             EngineError, match=rf"its plugin {PLUGIN[version]} fails to load: .*no "
         ):
-            Transaction(BadContainerd, Files(root), journal, control).configure(wanted)
+            Transaction(BadContainerd, Files(root), journal, control).configure(options)
 
         assert restarts == [["systemctl", "restart", "containerd.service"]] * 2
         assert daemon.snapshot() == daemon.original
@@ -170,18 +172,18 @@ def test_a_dockerd_that_refuses_its_file_in_silence_goes_back(
     machine_of: Callable[[str], Box], tmp_path: Path, release: str
 ) -> None:
     daemon = started(lambda: Known(machine_of(release)))
-    wanted = Wanted(engine="docker", handlers=HANDLERS, config="/etc/docker/daemon.json")
-    control = _control(daemon, wanted, daemon.pid, lambda *_: Done(status=1))
+    options = EngineOptions(engine="docker", handlers=HANDLERS, config="/etc/docker/daemon.json")
+    control = _control(daemon, options, daemon.pid, lambda *_: Done(status=1))
     journal = Journal(str(tmp_path / "state"))
     files = Files(str(daemon.box.root))
     try:
         with pytest.raises(EngineError, match="dockerd does not take its files within 4 s"):
-            Transaction(BadDocker, files, journal, control).configure(wanted)
+            Transaction(BadDocker, files, journal, control).configure(options)
 
         assert daemon.snapshot() == daemon.original
         assert journal.pages() == {}
-        done = Transaction(modules.of("docker"), files, journal, control).configure(wanted)
-        assert [edit.path for edit in done.edits] == [wanted.config]
+        done = Transaction(modules.of("docker"), files, journal, control).configure(options)
+        assert [edit.path for edit in done.edits] == [options.config]
         runtimes = daemon.docker(
             "info", "--format={{range $name, $_ := .Runtimes}}{{$name}} {{end}}"
         )

@@ -17,7 +17,7 @@ import pytest
 from nvct.engine.change.journal import Journal
 from nvct.engine.change.transaction import Transaction
 from nvct.engine.model import Files
-from tests.support.engine_pair import EXTRA, MAIN, Pair, PairControl, starts, wanted
+from tests.support.engine_pair import EXTRA, MAIN, Pair, PairControl, options, starts
 from tests.support.forked import run_forked
 from tests.support.memory import in_memory
 from tests.support.recording_kernel import RecordingKernel
@@ -36,7 +36,7 @@ def _host(root: Path, act: str) -> None:
     (root / "etc/pair").mkdir(parents=True)
     (root / MAIN.lstrip("/")).write_bytes(BEFORE)
     if act == "undo":
-        _transaction(root).configure(wanted())
+        _transaction(root).configure(options())
 
 
 def _transaction(root: Path, kernel: RecordingKernel | None = None) -> Transaction:
@@ -46,7 +46,7 @@ def _transaction(root: Path, kernel: RecordingKernel | None = None) -> Transacti
 
 def _act(root: Path, act: str, kernel: RecordingKernel | None = None) -> None:
     transaction = _transaction(root, kernel)
-    (transaction.configure if act == "configure" else transaction.undo)(wanted())
+    (transaction.configure if act == "configure" else transaction.undo)(options())
 
 
 def _held(root: Path) -> tuple[bytes | None, bytes | None]:

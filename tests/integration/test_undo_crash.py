@@ -14,7 +14,7 @@ import pytest
 from nvct.engine import modules
 from nvct.engine.change.journal import Journal
 from nvct.engine.change.transaction import Transaction
-from nvct.engine.model import Files, Handler, Wanted
+from nvct.engine.model import EngineOptions, Files, Handler
 from tests.support.forked import run_forked
 from tests.support.memory import in_memory
 from tests.support.recording_kernel import RecordingKernel
@@ -35,7 +35,7 @@ default_runtime_name = "runc"
 [{CRI}.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 """
-WANTED = Wanted(
+WANTED = EngineOptions(
     engine="containerd",
     handlers=(Handler(name="nvidia", path=SHIM), Handler(name="nvidia-cdi", path=f"{SHIM}.cdi")),
     default="nvidia", cdi=True, config=CONFIG, engine_version=(2, 1, 9),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from nvct.engine.files.syntax import Syntax
-from nvct.engine.model import Change, FileEdit, Handler, State, Wanted
+from nvct.engine.model import Change, EngineOptions, FileEdit, Handler, State
 from nvct.errors import EngineConfigError, EngineError
 
 TYPE_CHECKING = False
@@ -25,9 +25,9 @@ EXTRA = "/etc/pair/conf.d/extra.conf"
 IMPORT = b"import extra\n"
 
 
-def wanted(*names: str, default: str = "", config: str = MAIN) -> Wanted:
+def options(*names: str, default: str = "", config: str = MAIN) -> EngineOptions:
     handlers = tuple(Handler(name=name, path=f"/usr/bin/{name}") for name in names or ("nvidia",))
-    return Wanted(engine="pair", handlers=handlers, default=default, config=config)
+    return EngineOptions(engine="pair", handlers=handlers, default=default, config=config)
 
 
 def starts(main: bytes | None, extra: bytes | None) -> bool:
@@ -57,31 +57,31 @@ class Pair:
     SYNTAX = Syntax(parse=_parse, edit=_edit, needed=_needed)
 
     @staticmethod
-    def state(wanted: Wanted, files: Files) -> State:
+    def state(options: EngineOptions, files: Files) -> State:
         lines = (files.read(EXTRA) or b"").decode().splitlines()
         pairs = [line.removeprefix("handler ").split("=") for line in lines if "=" in line]
-        return State(handlers=dict(pairs), files=(wanted.config, EXTRA))
+        return State(handlers=dict(pairs), files=(options.config, EXTRA))
 
     @staticmethod
-    def plan(wanted: Wanted, files: Files) -> Change:
-        main, extra = files.read(wanted.config), files.read(EXTRA)
+    def plan(options: EngineOptions, files: Files) -> Change:
+        main, extra = files.read(options.config), files.read(EXTRA)
         if main is not None and b"broken" in main:
-            raise EngineConfigError(f"{wanted.config} is broken")
+            raise EngineConfigError(f"{options.config} is broken")
         text = extra or b""
-        for handler in wanted.handlers:
+        for handler in options.handlers:
             line = f"handler {handler.name}={handler.path}\n".encode()
             text += b"" if line in text else line
         new = main or b""
         new += b"" if IMPORT in new else IMPORT
-        if wanted.default:
-            new += f"default {wanted.default}\n".encode()
-        return _change([(EXTRA, extra, text), (wanted.config, main, new)])
+        if options.default:
+            new += f"default {options.default}\n".encode()
+        return _change([(EXTRA, extra, text), (options.config, main, new)])
 
     @staticmethod
-    def removal(wanted: Wanted, files: Files) -> Change:
-        main, extra = files.read(wanted.config), files.read(EXTRA)
+    def removal(options: EngineOptions, files: Files) -> Change:
+        main, extra = files.read(options.config), files.read(EXTRA)
         text, new = extra, main
-        for handler in wanted.handlers:
+        for handler in options.handlers:
             line = f"handler {handler.name}={handler.path}\n".encode()
             text = text.replace(line, b"") if text is not None else None
             if new is not None:
@@ -89,7 +89,7 @@ class Pair:
         if not text:
             text = None
             new = new.replace(IMPORT, b"") if new is not None else None
-        return _change([(wanted.config, main, new), (EXTRA, extra, text)])
+        return _change([(options.config, main, new), (EXTRA, extra, text)])
 
 
 def _change(edits: Sequence[tuple[str, bytes | None, bytes | None]]) -> Change:

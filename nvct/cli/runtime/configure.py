@@ -10,16 +10,16 @@ import click
 
 from nvct.cli.options import GoStyle, say
 from nvct.cli.runtime import engine as runtime_engine
-from nvct.cli.runtime import options as runtime_wanted
+from nvct.cli.runtime import options as runtime_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any, TypeAlias
 
-    from nvct.cli.runtime.options import Asked
+    from nvct.cli.runtime.options import Invocation
     from nvct.engine.change.transaction import Outcome
-    from nvct.engine.model import Change, FileEdit, Wanted
+    from nvct.engine.model import Change, EngineOptions, FileEdit
 
     Given: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
 
@@ -30,8 +30,8 @@ DRY_RUN = click.option(
 
 @click.command("configure", cls=GoStyle)
 @DRY_RUN
-@runtime_wanted.options
-@runtime_wanted.STATE_DIR_OPTION
+@runtime_options.configure_options
+@runtime_options.STATE_DIR_OPTION
 def configure_ctk(**given: Any) -> None:  # noqa: ANN401  options, each with its own type
     """Register the runtime nvidia with a container engine.
 
@@ -40,15 +40,15 @@ def configure_ctk(**given: Any) -> None:  # noqa: ANN401  options, each with its
 
     Example: nvidia-ctk runtime configure --runtime=containerd --set-as-default
     """
-    asked = runtime_wanted.asked(given, all_variants=False)
-    _configure(asked, given, way="")
+    invocation = runtime_options.invocation_of(given, all_variants=False)
+    _configure(invocation, given, reload_mode="")
 
 
 @click.command(cls=GoStyle)
 @DRY_RUN
-@runtime_wanted.options
-@runtime_wanted.own_options
-@runtime_wanted.STATE_DIR_OPTION
+@runtime_options.configure_options
+@runtime_options.own_options
+@runtime_options.STATE_DIR_OPTION
 @runtime_engine.RELOAD
 def configure(**given: Any) -> None:  # noqa: ANN401  options, each with its own type
     """Register nvidia, nvidia-cdi and nvidia-legacy with a container engine, and tell it.
@@ -58,74 +58,76 @@ def configure(**given: Any) -> None:  # noqa: ANN401  options, each with its own
 
     Example: nvct runtime configure --runtime=containerd
     """
-    asked = runtime_wanted.asked(given, all_variants=True)
-    _configure(asked, given, way=given["way"])
+    invocation = runtime_options.invocation_of(given, all_variants=True)
+    _configure(invocation, given, reload_mode=given["reload_mode"])
 
 
 @click.command(cls=GoStyle)
-@runtime_wanted.options
-@runtime_wanted.own_options
+@runtime_options.configure_options
+@runtime_options.own_options
 def plan(**given: Any) -> None:  # noqa: ANN401  options, each with its own type
     """Print what nvct runtime configure would change, as a diff.
 
     Example: nvct runtime plan --runtime=docker --cdi.enabled
     """
-    asked = runtime_wanted.asked(given, all_variants=True)
-    runtime_wanted.warn(asked)
-    if asked.wanted is None:
-        _write_hook(asked, dry_run=True)
+    invocation = runtime_options.invocation_of(given, all_variants=True)
+    runtime_options.warn(invocation)
+    if invocation.options is None:
+        _write_hook(invocation, dry_run=True)
         return
-    change = _planned(asked.wanted)
+    change = _planned(invocation.options)
     for edit in change.edits:
         sys.stdout.writelines(diff(edit))
 
 
-def _configure(asked: Asked, given: Given, *, way: str) -> None:
-    """Do what is asked for; without a way to tell the engine, only files are written."""
+def _configure(invocation: Invocation, given: Given, *, reload_mode: str) -> None:
+    """Configure the engine; without a reload mode, only write its files."""
     from nvct.engine.change.journal import Journal
 
-    runtime_wanted.warn(asked)
-    if asked.wanted is None:
-        _write_hook(asked, dry_run=given["dry_run"])
+    runtime_options.warn(invocation)
+    if invocation.options is None:
+        _write_hook(invocation, dry_run=given["dry_run"])
     elif given["dry_run"]:
-        _print_files(asked.wanted)
+        _print_files(invocation.options)
     else:
-        journal = Journal(runtime_wanted.state_dir(given["state_dir"]))
-        wanted, found = asked.wanted, asked.found
-        transaction = runtime_engine.transaction(wanted, found, journal, way=way or "none")
-        _tell(wanted, transaction.configure(wanted))
+        journal = Journal(runtime_options.state_dir(given["state_dir"]))
+        options, detected = invocation.options, invocation.engine
+        transaction = runtime_engine.transaction(
+            options, detected, journal, reload_mode=reload_mode or "none"
+        )
+        _tell(options, transaction.configure(options))
 
 
-def _tell(wanted: Wanted, done: Outcome) -> None:
-    """Say what was done, in the incumbent's words."""
+def _tell(options: EngineOptions, done: Outcome) -> None:
+    """Print what was done, in the words of nvidia-ctk."""
     for edit in done.edits:
         verb = "Removed empty config from" if edit.after is None else "Wrote updated config to"
         say(f"{verb} {edit.path}")
     for note in done.notes:
         say(note)
     if not done.edits:
-        say(f"{wanted.engine} is configured already: unchanged")
+        say(f"{options.engine} is configured already: unchanged")
 
 
-def _planned(wanted: Wanted) -> Change:
+def _planned(options: EngineOptions) -> Change:
     from nvct.engine import modules
     from nvct.engine.model import Files
 
-    change = modules.of(wanted.engine).plan(wanted, Files())
+    change = modules.of(options.engine).plan(options, Files())
     for note in change.notes:
         say(f"note: {note}")
     if not change.edits:
-        say(f"{wanted.engine} is configured already: unchanged")
+        say(f"{options.engine} is configured already: unchanged")
     return change
 
 
-def _print_files(wanted: Wanted) -> None:
-    """Print what the files would hold, or what is there where nothing would change."""
+def _print_files(options: EngineOptions) -> None:
+    """Print the content that the files would have."""
     from nvct.engine.model import Files
 
-    change = _planned(wanted)
+    change = _planned(options)
     if not change.edits:
-        sys.stdout.write((Files().read(wanted.config) or b"").decode(errors="replace"))
+        sys.stdout.write((Files().read(options.config) or b"").decode(errors="replace"))
     for edit in change.edits:
         if len(change.edits) > 1:
             click.echo(f"# {edit.path}")
@@ -146,20 +148,20 @@ def diff(edit: FileEdit) -> Iterator[str]:
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
 
-def _write_hook(asked: Asked, *, dry_run: bool) -> None:
-    """Write the hook file of the deprecated mode, which engines without a runtime of ours read."""
+def _write_hook(invocation: Invocation, *, dry_run: bool) -> None:
+    """Write the hook file of the deprecated mode."""
     from nvct.engine import oci_hook
     from nvct.engine.files import writing
     from nvct.linux.files import write_atomic
     from nvct.linux.kernel import KERNEL
 
-    data = oci_hook.document(asked.hook)
-    if dry_run or not asked.hook_file:
+    data = oci_hook.document(invocation.hook)
+    if dry_run or not invocation.hook_file:
         sys.stdout.write(data.decode())
         return
     try:
-        writing.make_folders(writing.missing_folders(asked.hook_file), KERNEL)
-        write_atomic(asked.hook_file, data, sync=True)
+        writing.make_folders(writing.missing_folders(invocation.hook_file), KERNEL)
+        write_atomic(invocation.hook_file, data, sync=True)
     except OSError as error:
-        raise writing.refused(error, asked.hook_file) from error
-    say(f"Wrote {asked.hook_file}")
+        raise writing.refused(error, invocation.hook_file) from error
+    say(f"Wrote {invocation.hook_file}")

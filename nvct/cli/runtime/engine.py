@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands that change an engine share: which one is meant, and its transaction."""
+"""Shared by the commands that change an engine: the choice of the engine, its transaction."""
 
 from __future__ import annotations
 
@@ -20,27 +20,32 @@ if TYPE_CHECKING:
     from nvct.engine.control.engine_control import EngineControl
     from nvct.engine.control.processes import Process
     from nvct.engine.detected_engine import Engine
-    from nvct.engine.model import Wanted
+    from nvct.engine.model import EngineOptions
     from nvct.errors import NvctError
 
 PROC = "/proc"
 RELOAD = click.option(
-    "--reload", "way", type=click.Choice(["auto", "restart", "none"]), default="auto",
+    "--reload", "reload_mode", type=click.Choice(["auto", "restart", "none"]), default="auto",
     show_default=True,
     help="Tell a running engine: by what leaves its containers running, by any means, or not.",
 )  # fmt: skip
 
 
 def transaction(
-    wanted: Wanted, found: Engine | None, journal: Journal, *, way: str, leaving: bool = False
+    options: EngineOptions,
+    detected: Engine | None,
+    journal: Journal,
+    *,
+    reload_mode: str,
+    leaving: bool = False,
 ) -> Transaction:
-    """Return what changes an engine's files, has the engine check them and tells it."""
+    """Return the transaction that changes an engine's files and reloads it."""
     from nvct.engine import modules
     from nvct.engine.change.transaction import Transaction
     from nvct.engine.model import Files
 
-    control = _control(wanted, found, way, leaving=leaving)
-    return Transaction(modules.of(wanted.engine), Files(), journal, control)
+    control = _control(options, detected, reload_mode, leaving=leaving)
+    return Transaction(modules.of(options.engine), Files(), journal, control)
 
 
 def engines() -> list[Engine]:
@@ -52,26 +57,26 @@ def engines() -> list[Engine]:
 
 
 def meant(engine: str, config: str | None) -> Engine | None:
-    """Return the engine of this host that a command line means, None where there is none.
+    """Return the engine of this host that a command line means, None if there is none.
 
     Raises:
-        UsageError: several run, and none is named by its file.
-        EngineError: it is not to be configured by files; what to do instead is said.
+        UsageError: several run, and --config names none of them.
+        EngineError: its files must not be edited; advice is printed.
     """
     return choose(engines(), engine, None if config is None else os.path.abspath(config))
 
 
-def choose(here: Sequence[Engine], engine: str, config: str | None) -> Engine | None:
-    """Return the one that is meant of the engines that are here; see `meant`."""
-    every = [found for found in here if found.engine == engine and _is_ours(found)]
-    every.sort(key=lambda found: found.foreign)  # one that is left anyway is only told
+def choose(engines_here: Sequence[Engine], engine: str, config: str | None) -> Engine | None:
+    """Return the engine that a command line means among those of this host; see `meant`."""
+    every = [each for each in engines_here if each.engine == engine and _is_ours(each)]
+    every.sort(key=lambda each: each.foreign)  # a foreign one is only an answer, never edited
     if config is not None:
-        named = [found for found in every if config in (found.config, found.edit)]
+        named = [each for each in every if config in (each.config, each.edit)]
         return _allowed(named[0]) if named else None
-    free = [found for found in every if not found.leave]
-    running = [found for found in free if found.pid]
+    free = [each for each in every if not each.leave]
+    running = [each for each in free if each.pid]
     if len(running) > 1:
-        files = ", ".join(found.edit or found.config for found in running)
+        files = ", ".join(each.edit or each.config for each in running)
         raise UsageError(
             f"{len(running)} of {engine} run here", hint=f"name one by --config: {files}"
         )
@@ -79,25 +84,25 @@ def choose(here: Sequence[Engine], engine: str, config: str | None) -> Engine | 
     return _allowed(candidates[0]) if candidates else None
 
 
-def fitted(wanted: Wanted, found: Engine, *, drop_in: bool) -> Wanted:
-    """Return what is wanted for the files that an engine really reads.
+def fitted(options: EngineOptions, detected: Engine, *, drop_in: bool) -> EngineOptions:
+    """Return the options with the files that a detected engine really reads.
 
     Args:
-        wanted: of the engine, with its usual files.
-        found: the engine of this host.
-        drop_in: one was named, and stays.
+        options: with the engine's usual files.
+        detected: the engine of this host.
+        drop_in: the user has named the drop-in.
     """
     return replace(
-        of_version(wanted, found),
-        config=found.edit or found.config or wanted.config,
-        drop_in=wanted.drop_in if drop_in or found.drop_in is None else found.drop_in,
+        of_version(options, detected),
+        config=detected.edit or detected.config or options.config,
+        drop_in=options.drop_in if drop_in or detected.drop_in is None else detected.drop_in,
     )
 
 
-def of_version(wanted: Wanted, found: Engine) -> Wanted:
-    """Return what is wanted, of the engine that really reads it."""
-    version = found.numbers or wanted.engine_version
-    return replace(wanted, engine_version=version, arguments=_arguments(found))
+def of_version(options: EngineOptions, detected: Engine) -> EngineOptions:
+    """Return the options with the version and arguments of a detected engine."""
+    version = detected.numbers or options.engine_version
+    return replace(options, engine_version=version, arguments=_arguments(detected))
 
 
 def recorded(
@@ -107,18 +112,18 @@ def recorded(
     errors: list[NvctError],
     *,
     remove: bool = False,
-) -> list[Wanted]:
-    """Return what the journal says that engines were told, all or those that are meant.
+) -> list[EngineOptions]:
+    """Return the options that the journal has of all engines, or of those that are meant.
 
-    What is wrong with a page is added to `errors`: the other engines are not to wait for it.
-    To `remove` the runtimes of an engine, a damaged page needs only to be its page.
+    Errors of a page are added to `errors`, so that they do not block the other engines. To
+    `remove` the runtimes of an engine, its page may be damaged.
 
     Raises:
         DocumentError: the journal cannot be read.
     """
     from nvct.engine.change.journal import DamagedJournalError
 
-    found = []
+    detected = []
     path = None if config is None else os.path.abspath(config)
     for name in journal.paths():
         if engine and not os.path.basename(name).startswith(f"{engine}-"):
@@ -126,9 +131,9 @@ def recorded(
         try:
             page = journal.load(name)
         except DamagedJournalError as error:
-            wanted = bare(os.path.basename(name).partition("-")[0], config)
-            if remove and journal.path(wanted.engine, wanted.config) == name:
-                found.append(wanted)
+            options = bare(os.path.basename(name).partition("-")[0], config)
+            if remove and journal.path(options.engine, options.config) == name:
+                detected.append(options)
             else:
                 errors.append(error)
             continue
@@ -136,87 +141,91 @@ def recorded(
             errors.append(error)
             continue
         record = page.done or page.pending
-        if record is None or engine not in (None, record.wanted.engine):
+        if record is None or engine not in (None, record.options.engine):
             continue
-        if path in (None, record.wanted.config):
-            found.append(record.wanted)
-    return found
+        if path in (None, record.options.config):
+            detected.append(record.options)
+    return detected
 
 
-def reader(wanted: Wanted) -> Engine | None:
-    """Return the engine of this host that reads these files, None where there is none."""
-    return of_file(engines(), wanted)
+def reader(options: EngineOptions) -> Engine | None:
+    """Return the engine of this host that reads these files, None if there is none."""
+    return of_file(engines(), options)
 
 
-def of_file(here: Sequence[Engine], wanted: Wanted) -> Engine | None:
-    """Return the engine that reads these files of those that are here; see `reader`.
+def of_file(engines_here: Sequence[Engine], options: EngineOptions) -> Engine | None:
+    """Return the engine among these that reads the files of the options; see `reader`.
 
-    Never one that another user or file system has brought: its program is run, its socket asked.
+    Never one of another user or file system: its program would be run, and its socket asked.
     """
-    for found in here:
-        named = wanted.config in (found.config, found.edit)
-        if found.engine == wanted.engine and named and not found.foreign:
-            return found
+    for detected in engines_here:
+        named = options.config in (detected.config, detected.edit)
+        if detected.engine == options.engine and named and not detected.foreign:
+            return detected
     return None
 
 
-def bare(engine: str, config: str | None) -> Wanted:
-    """Return what an engine is told by default, to take it out again."""
+def bare(engine: str, config: str | None) -> EngineOptions:
+    """Return the default options of an engine, to remove them."""
     from nvct.engine import modules, usage
-    from nvct.engine.model import Wanted
+    from nvct.engine.model import EngineOptions
 
     modules.of(engine)
     handlers = usage.handlers(usage.SHIM_PATH)
     path = os.path.abspath(config or modules.CONFIG[engine])
-    return Wanted(engine=engine, handlers=handlers, default=usage.NAME, config=path)
+    return EngineOptions(engine=engine, handlers=handlers, default=usage.NAME, config=path)
 
 
-def _is_ours(found: Engine) -> bool:
-    """Tell whether an engine's paths are the host's: a container's engine has its own."""
-    return found.root == "/" or found.platform == "snap"
+def _is_ours(detected: Engine) -> bool:
+    """Report whether an engine's paths are the host's: an engine in a container has its own."""
+    return detected.root == "/" or detected.platform == "snap"
 
 
-def _allowed(found: Engine) -> Engine:
-    if found.leave:
-        for sentence in found.advice:
-            click.echo(sentence, err=True)  # longer than an error's one line
-        what = f"{found.engine} of {found.platform}" if found.platform else found.engine
-        raise EngineError(
-            f"{what} is not configured by its file {found.config}",
-            hint="do what is said above" if found.advice else "see nvct runtime status",
+def _allowed(detected: Engine) -> Engine:
+    if detected.leave:
+        for sentence in detected.advice:
+            click.echo(sentence, err=True)  # longer than the one line of an error
+        what = (
+            f"{detected.engine} of {detected.platform}" if detected.platform else detected.engine
         )
-    return found
+        raise EngineError(
+            f"{what} is not configured by its file {detected.config}",
+            hint="do what is said above" if detected.advice else "see nvct runtime status",
+        )
+    return detected
 
 
-def _control(wanted: Wanted, found: Engine | None, way: str, *, leaving: bool) -> EngineControl:
+def _control(
+    options: EngineOptions, detected: Engine | None, reload_mode: str, *, leaving: bool
+) -> EngineControl:
     from nvct.engine import modules
     from nvct.engine.control.engine_control import EngineControl
     from nvct.engine.control.reload import HostReloader
 
-    program = wanted.executable or (found.binary if found else "")
-    program = program or shutil.which(modules.PROGRAM[wanted.engine]) or ""
+    program = options.executable or (detected.binary if detected else "")
+    program = program or shutil.which(modules.PROGRAM[options.engine]) or ""
     return EngineControl(
-        options=wanted,
+        options=options,
         program=program,
         reloader=HostReloader(
-            engine=wanted.engine,
-            found=found,
-            way=way,
+            engine=options.engine,
+            detected=detected,
+            mode=reload_mode,
             look=_by_number,
-            again=lambda: _running(wanted),
+            again=lambda: _running(options),
         ),
-        socket=found.socket if found else "",
+        socket=detected.socket if detected else "",
         leaving=leaving,
     )
 
 
-def _running(wanted: Wanted) -> Engine | None:
-    found = reader(wanted)
-    return found if found and found.pid else None
+def _running(options: EngineOptions) -> Engine | None:
+    detected = reader(options)
+    return detected if detected and detected.pid else None
 
 
-def _arguments(found: Engine) -> tuple[str, ...]:
-    process = _by_number(found.pid) if found.pid else None
+def _arguments(detected: Engine) -> tuple[str, ...]:
+    process = _by_number(detected.pid) if detected.pid else None
     return process.args[1:] if process else ()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of runtime configure and plan, and what they ask for."""
+"""The options of runtime configure and plan, and their meaning."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from nvct.cli.options import Command
     from nvct.engine.detected_engine import Engine
-    from nvct.engine.model import Handler, Wanted
+    from nvct.engine.model import EngineOptions, Handler
 
 SHIM = paths.SHIM_PROGRAM
 HOOK_PATH = "/usr/bin/nvidia-container-runtime-hook"
@@ -46,35 +46,35 @@ STATE_DIR_OPTION = click.option(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a command line asks for.
+class Invocation:
+    """The meaning of a command line.
 
     Attributes:
-        wanted: of the engine; None where only a hook file is.
-        found: the engine on this host that it is for, None where there is none.
+        options: to configure in the engine; None if only a hook file is written.
+        engine: the engine of this host that is meant, None if there is none.
         hook: path of the hook program, in the deprecated mode.
         hook_file: where its hook file goes; "" is stdout.
-        warnings: about options without effect, and what will not work.
-        notes: what is left out.
+        warnings: about options without effect, and about expected failures.
+        notes: about runtimes that are left out.
     """
 
-    wanted: Wanted | None = None
-    found: Engine | None = None
+    options: EngineOptions | None = None
+    engine: Engine | None = None
     hook: str = ""
     hook_file: str = ""
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
-def options(function: Command) -> Command:
-    """Add the options of the incumbent's runtime configure."""
-    for add in reversed(_options()):
+def configure_options(function: Command) -> Command:
+    """Add the options of nvidia-ctk runtime configure."""
+    for add in reversed(_configure_options()):
         function = add(function)
     return function
 
 
 def own_options(function: Command) -> Command:
-    """Add the options that the incumbent's does not have."""
+    """Add the options that nvidia-ctk does not have."""
     for add in reversed(_own_options()):
         function = add(function)
     return function
@@ -95,7 +95,7 @@ def _own_options() -> list[Callable[[Command], Command]]:
     ]  # fmt: skip
 
 
-def _options() -> list[Callable[[Command], Command]]:
+def _configure_options() -> list[Callable[[Command], Command]]:
     return [
         click.option("--runtime", "engine", default="docker", show_default=True, metavar="ENGINE",
                      help="docker, containerd, crio or podman."),
@@ -122,43 +122,45 @@ def _options() -> list[Callable[[Command], Command]]:
     ]  # fmt: skip
 
 
-def asked(given: Mapping[str, Any], *, all_variants: bool) -> Asked:
-    """Return what the options ask for, by the incumbent's rules.
+def invocation_of(given: Mapping[str, Any], *, all_variants: bool) -> Invocation:
+    """Return the meaning of the command line's options, by the rules of nvidia-ctk.
 
     Raises:
-        UsageError: an option or combination that means nothing.
+        UsageError: an option or combination is not valid.
     """
-    found = Asked()
-    engine, mode = given["engine"], given["mode"]
+    warnings: list[str] = []
+    name, mode = given["engine"], given["mode"]
     if MODES.get(mode) == "hook":
-        found.warnings.append(f'the "{mode}" config-mode is deprecated')
+        warnings.append(f'the "{mode}" config-mode is deprecated')
         check_absolute("the hook's path", given["hook"])
-        return Asked(hook=given["hook"], hook_file=given["hook_file"], warnings=found.warnings)
+        return Invocation(hook=given["hook"], hook_file=given["hook_file"], warnings=warnings)
     if mode not in MODES:
-        found.warnings.append(f'ignoring unsupported config-mode for {engine}: "{mode}"')
-    wanted = _wanted(given, found.warnings, all_variants=all_variants)
+        warnings.append(f'ignoring unsupported config-mode for {name}: "{mode}"')
+    options = _engine_options(given, warnings, all_variants=all_variants)
     notes: list[str] = []
     if all_variants:
-        wanted = _with_own(wanted, given)
-        handlers = _runnable(wanted.handlers, found.warnings, notes)
-        wanted = replace(wanted, handlers=handlers)
-        here = runtime_engine.meant(engine, given["config"])
+        options = _with_own(options, given)
+        handlers = _runnable(options.handlers, warnings, notes)
+        options = replace(options, handlers=handlers)
+        detected = runtime_engine.meant(name, given["config"])
         named = given["drop_in"] != SUITS_ENGINE
-        wanted = runtime_engine.fitted(wanted, here, drop_in=named) if here else wanted
+        options = runtime_engine.fitted(options, detected, drop_in=named) if detected else options
     else:
-        here = runtime_engine.reader(wanted)
-        wanted = runtime_engine.of_version(wanted, here) if here else wanted
-    found.warnings.extend(here.advice if here else ())
-    return Asked(wanted=wanted, found=here, warnings=found.warnings, notes=notes)
+        detected = runtime_engine.reader(options)
+        options = runtime_engine.of_version(options, detected) if detected else options
+    warnings.extend(detected.advice if detected else ())
+    return Invocation(options=options, engine=detected, warnings=warnings, notes=notes)
 
 
-def _wanted(given: Mapping[str, Any], warnings: list[str], *, all_variants: bool) -> Wanted:
+def _engine_options(
+    given: Mapping[str, Any], warnings: list[str], *, all_variants: bool
+) -> EngineOptions:
     from nvct.engine import modules
     from nvct.engine.control import command
-    from nvct.engine.model import Wanted
+    from nvct.engine.model import EngineOptions
 
     engine = given["engine"]
-    modules.of(engine)  # refuses what is none
+    modules.of(engine)  # refuses an unknown engine
     handlers = _handlers(given, absolute=engine != "docker" or all_variants, every=all_variants)
     source, executable = _source(engine, given, warnings)
     cdi = given["cdi"]
@@ -169,7 +171,7 @@ def _wanted(given: Mapping[str, Any], warnings: list[str], *, all_variants: bool
     if unseen and not os.path.exists(handlers[0].path):
         warnings.append(f"{handlers[0].path} is not there: containers with it will not start")
     program = executable or shutil.which(modules.PROGRAM[engine]) or modules.PROGRAM[engine]
-    return Wanted(
+    return EngineOptions(
         engine=engine,
         handlers=handlers,
         default=handlers[0].name if given["default"] else "",
@@ -185,10 +187,10 @@ def _wanted(given: Mapping[str, Any], warnings: list[str], *, all_variants: bool
 
 
 def _handed_on(warnings: list[str]) -> tuple[str, ...]:
-    """Return patterns of the annotations that the runtime reads, for containerd to hand on.
+    """Return patterns of the annotations that containerd has to pass to the runtime.
 
-    As the incumbent's installer (v1.20) does; but for CDI's own, which containerd reads itself.
-    CRI-O hands on every annotation, and does not start with an unknown one in allowed_annotations.
+    As in NVIDIA's installer (v1.20), except CDI's own, which containerd reads itself. CRI-O passes
+    every annotation, and does not start with an unknown one in allowed_annotations.
     """
     try:
         prefixes = settings_in_force().annotation_prefixes
@@ -198,14 +200,14 @@ def _handed_on(warnings: list[str]) -> tuple[str, ...]:
     return tuple(f"{prefix}*" for prefix in prefixes if prefix != CDI_PREFIX)
 
 
-def _with_own(wanted: Wanted, given: Mapping[str, Any]) -> Wanted:
-    """Return what is wanted with what only our own options ask for."""
+def _with_own(options: EngineOptions, given: Mapping[str, Any]) -> EngineOptions:
+    """Return the options of the engine with those that nvidia-ctk does not have."""
     made = replace(
-        wanted,
+        options,
         hooks_dir=given["hooks_dir"],
         spec_dirs=flat(given["spec_dirs"]),
         container_annotations=tuple(
-            dict.fromkeys([*wanted.container_annotations, *flat(given["container_annotations"])])
+            dict.fromkeys([*options.container_annotations, *flat(given["container_annotations"])])
         ),
         pod_annotations=flat(given["pod_annotations"]),
     )
@@ -223,7 +225,7 @@ def _with_own(wanted: Wanted, given: Mapping[str, Any]) -> Wanted:
 
 
 def _handlers(given: Mapping[str, Any], *, absolute: bool, every: bool) -> tuple[Handler, ...]:
-    """Return the runtimes to register; `every` is all three of them unless one is named."""
+    """Return the runtimes to register: if `every`, all three unless the user names one."""
     from nvct.engine import modules
     from nvct.engine.model import Handler
 
@@ -240,10 +242,10 @@ def _handlers(given: Mapping[str, Any], *, absolute: bool, every: bool) -> tuple
 
 
 def _shim_path(*, every: bool, own: bool) -> str:
-    """Return the path of the runtime to register: that of the program that runs, if it has one.
+    """Return the path of the runtime to register: beside the running program, or on PATH.
 
-    nvidia-ctk names the one in /usr/bin, as the incumbent does without looking; in the usual file
-    of an engine of this host (`own`) only if it is there.
+    nvidia-ctk registers the one in /usr/bin without a check; in the usual file of an engine of
+    this host (`own`) only if it exists.
     """
     beside = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), SHIM)
     found = shutil.which(SHIM)
@@ -255,9 +257,9 @@ def _shim_path(*, every: bool, own: bool) -> str:
 def _runnable(
     handlers: tuple[Handler, ...], warnings: list[str], notes: list[str]
 ) -> tuple[Handler, ...]:
-    """Return the handlers less variants that are not installed: a package of their own has them.
+    """Return the handlers without variants that are not installed: they are in another package.
 
-    Whoever names one gets it, and so does who registers all before anything is installed.
+    If the first one is not installed either, all are registered.
     """
     there = tuple(handler for handler in handlers if os.access(handler.path, os.X_OK))
     if handlers[0] not in there:
@@ -295,7 +297,7 @@ def _drop_in(engine: str, given: str) -> str | None:
 
 
 def state_dir(given: str | None) -> str:
-    """Return the folder of the journal: root's own, or below the home of who is not root."""
+    """Return the folder of the journal: of root, or below the home of another user."""
     if given:
         return os.path.abspath(given)
     if os.geteuid() == 0:
@@ -304,9 +306,9 @@ def state_dir(given: str | None) -> str:
     return f"{home or os.path.expanduser('~/.local/state')}/nvct/engines"
 
 
-def warn(asked: Asked) -> None:
-    """Say what is to be known of a command line."""
-    for warning in asked.warnings:
+def warn(invocation: Invocation) -> None:
+    """Print the warnings and notes of a command line."""
+    for warning in invocation.warnings:
         say(f"warning: {warning}")
-    for note in asked.notes:
+    for note in invocation.notes:
         say(f"note: {note}")

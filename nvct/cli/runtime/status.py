@@ -34,13 +34,13 @@ def list_(*, form: str) -> None:
 
     Example: nvct runtime list --format=json
     """
-    found = runtime_engine.engines()
+    engines = runtime_engine.engines()
     if form == "json":
-        click.echo(json.dumps([_engine(engine) for engine in found], indent=2))
+        click.echo(json.dumps([_engine(engine) for engine in engines], indent=2))
         return
-    for line in table(found):
+    for line in table(engines):
         click.echo(line)
-    if not found:
+    if not engines:
         say(NO_ENGINE)
 
 
@@ -57,32 +57,32 @@ def status(*, form: str) -> None:
     from nvct.engine.control import status as statuses
     from nvct.engine.model import Files
 
-    found = [statuses.of(engine, Files()) for engine in runtime_engine.engines()]
+    every = [statuses.of(engine, Files()) for engine in runtime_engine.engines()]
     if form == "json":
-        click.echo(json.dumps([document(one) for one in found], indent=2))
+        click.echo(json.dumps([document(engine_status) for engine_status in every], indent=2))
         return
-    click.echo("\n".join(text(one) for one in found), nl=False)
-    if not found:
+    click.echo("\n".join(text(engine_status) for engine_status in every), nl=False)
+    if not every:
         say(NO_ENGINE)
 
 
-def table(found: Sequence[Engine]) -> Iterator[str]:
+def table(engines: Sequence[Engine]) -> Iterator[str]:
     """Yield the lines of a table of engines."""
     rows: list[tuple[str, ...]] = [("ENGINE", "VERSION", "RUNS", "UNIT", "CONFIG")]
-    for engine in found:
+    for engine in engines:
         config = engine.edit or engine.config
         cells = (_name(engine), engine.version, str(engine.pid or ""), engine.unit, config)
         rows.append(tuple(printable(cell) or "-" for cell in cells))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows if found else ():
+    for row in rows if engines else ():
         padded = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
         yield "  ".join(padded).rstrip()
 
 
-def text(one: Status) -> str:
-    """Return what is known of an engine, as people read it."""
-    lines = [_head(one.engine)]
-    lines += [f"  {name + ':':<10} {value}" for name, value in _facts(one)]
+def text(engine_status: Status) -> str:
+    """Return the status of an engine as text for people."""
+    lines = [_head(engine_status.engine)]
+    lines += [f"  {name + ':':<10} {value}" for name, value in _facts(engine_status)]
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
@@ -97,9 +97,9 @@ def _head(engine: Engine) -> str:
     return " ".join(word for word in (_name(engine), engine.version) if word) + f", {runs}"
 
 
-def _facts(one: Status) -> Iterator[tuple[str, str]]:
-    """Yield what is known of an engine, by a name."""
-    engine, state = one.engine, one.state
+def _facts(engine_status: Status) -> Iterator[tuple[str, str]]:
+    """Yield the status of an engine as (name, value) pairs."""
+    engine, state = engine_status.engine, engine_status.state
     yield from (
         (name, value)
         for name, value in (
@@ -111,21 +111,21 @@ def _facts(one: Status) -> Iterator[tuple[str, str]]:
         )
         if value
     )
-    if one.problem:
-        yield "problem", one.problem
+    if engine_status.problem:
+        yield "problem", engine_status.problem
     if state:
         yield "files", ", ".join(state.files) or "none: the engine's own defaults"
         names = [
             f"{name} ({state.handlers[name]})" if state.handlers[name] else name
-            for name in one.registered
+            for name in engine_status.registered
         ]
         yield "runtimes", ", ".join(names) or "none of NVIDIA's"
         yield "default", state.default or "the engine's own"
-        yield "CDI", ANSWERS[_cdi(one.engine, state)]
+        yield "CDI", ANSWERS[_cdi(engine_status.engine, state)]
         if state.spec_dirs:
             yield "CDI from", ", ".join(state.spec_dirs)
-    yield from _in_force(one)
-    for name in one.missing:
+    yield from _in_force(engine_status)
+    for name in engine_status.missing:
         yield "problem", f"the program of the runtime {name} is not there"
     for text in engine.notes:
         yield "note", text
@@ -133,26 +133,26 @@ def _facts(one: Status) -> Iterator[tuple[str, str]]:
         yield "do", text
 
 
-def _in_force(one: Status) -> Iterator[tuple[str, str]]:
-    """Yield what the running engine says of itself, and where its files say something else."""
-    told = one.running
-    if told and told.state:
-        names = [name for name in one.registered if name in told.state.handlers]
+def _in_force(engine_status: Status) -> Iterator[tuple[str, str]]:
+    """Yield what the running engine has in force, and the differences from its files."""
+    running = engine_status.running
+    if running and running.state:
+        names = [name for name in engine_status.registered if name in running.state.handlers]
         text = f"{', '.join(names) or 'no runtime of NVIDIA'}"
-        text += f"; default {told.state.default or 'its own'}"
-        if told.state.cdi is not None:
-            text += f"; CDI {ANSWERS[told.state.cdi]}"
-        if told.devices:
-            text += f"; {len(told.devices)} CDI device{'s' if len(told.devices) > 1 else ''}"
-        yield "running", f"{text} (by {told.by})"
-    elif told and told.problem:
-        yield "running", f"{told.problem}; the lines above are by its files"
-    for text in one.differences:
+        text += f"; default {running.state.default or 'its own'}"
+        if running.state.cdi is not None:
+            text += f"; CDI {ANSWERS[running.state.cdi]}"
+        if running.devices:
+            text += f"; {len(running.devices)} CDI device{'s' if len(running.devices) > 1 else ''}"
+        yield "running", f"{text} (by {running.by})"
+    elif running and running.problem:
+        yield "running", f"{running.problem}; the lines above are by its files"
+    for text in engine_status.differences:
         yield "problem", text
 
 
 def _cdi(engine: Engine, state: State) -> bool | None:
-    """Return whether CDI is on, by the engine's version where its files do not say."""
+    """Return whether CDI is on, by the engine's files or else its version."""
     from nvct.engine.docker import config as docker
 
     if engine.engine == "docker":
@@ -164,25 +164,25 @@ def _engine(engine: Engine) -> dict[str, Any]:
     return {key: value for key, value in asdict(engine).items() if key != "root"}
 
 
-def document(one: Status) -> dict[str, Any]:
-    """Return what is known of an engine, as programs read it."""
+def document(engine_status: Status) -> dict[str, Any]:
+    """Return the status of an engine as a JSON document."""
     state = None
-    if one.state:
+    if engine_status.state:
         state = {
-            "files": one.state.files,
-            "version": one.state.version,
-            "runtimes": dict(one.state.handlers),
-            "default": one.state.default,
-            "cdi": _cdi(one.engine, one.state),
-            "specDirs": one.state.spec_dirs,
+            "files": engine_status.state.files,
+            "version": engine_status.state.version,
+            "runtimes": dict(engine_status.state.handlers),
+            "default": engine_status.state.default,
+            "cdi": _cdi(engine_status.engine, engine_status.state),
+            "specDirs": engine_status.state.spec_dirs,
         }
     return {
-        **_engine(one.engine),
+        **_engine(engine_status.engine),
         "state": state,
-        "problem": one.problem,
-        "nvidia": one.registered,
-        "nvidiaIsDefault": one.is_default,
-        "missingPrograms": one.missing,
-        "running": asdict(one.running) if one.running else None,
-        "differences": one.differences,
+        "problem": engine_status.problem,
+        "nvidia": engine_status.registered,
+        "nvidiaIsDefault": engine_status.is_default,
+        "missingPrograms": engine_status.missing,
+        "running": asdict(engine_status.running) if engine_status.running else None,
+        "differences": engine_status.differences,
     }

@@ -10,13 +10,13 @@ import click
 
 from nvct.cli.options import GoStyle, say
 from nvct.cli.runtime import engine as runtime_engine
-from nvct.cli.runtime import options as runtime_wanted
+from nvct.cli.runtime import options as runtime_options
 from nvct.errors import NvctError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.engine.change.journal import Journal
-    from nvct.engine.model import Wanted
+    from nvct.engine.model import EngineOptions
 
 
 @click.command(cls=GoStyle)
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 @click.option("--remove", is_flag=True,
               help="Also take out handlers that are not of nvct's doing.")  # fmt: skip
 @runtime_engine.RELOAD
-@runtime_wanted.STATE_DIR_OPTION
+@runtime_options.STATE_DIR_OPTION
 def undo(
     *,
     engines: tuple[str, ...],
     engine: str | None,
     config: str | None,
     remove: bool,
-    way: str,
+    reload_mode: str,
     state_dir: str | None,
 ) -> None:
     """Give the engines' files the bytes that they had before configure: all, or those named.
@@ -44,19 +44,19 @@ def undo(
     """
     from nvct.engine.change.journal import Journal
 
-    journal = Journal(runtime_wanted.state_dir(state_dir))
+    journal = Journal(runtime_options.state_dir(state_dir))
     errors: list[NvctError] = []
     for name in (*engines, *([engine] if engine else [])) or (None,):
-        found = runtime_engine.recorded(journal, name, config, errors, remove=remove)
-        if not found and name:
+        recorded = runtime_engine.recorded(journal, name, config, errors, remove=remove)
+        if not recorded and name:
             bare = runtime_engine.bare(name, config)
-            found = [bare] if remove else []
-        for wanted in found:
+            recorded = [bare] if remove else []
+        for options in recorded:
             try:
-                _undo(wanted, journal, way=way, remove=remove)
-            except NvctError as error:  # the other engines are not to wait for this one
+                _undo(options, journal, reload_mode=reload_mode, remove=remove)
+            except NvctError as error:  # an error of one engine does not stop the others
                 errors.append(error)
-        if not found and not errors:
+        if not recorded and not errors:
             else_ = "; --remove takes its handlers out all the same" if name else ""
             say(f"nothing to undo: {journal.folder} tells of no {name or 'engine'}{else_}")
     for more in errors[1:]:
@@ -65,16 +65,18 @@ def undo(
         raise errors[0]
 
 
-def _undo(wanted: Wanted, journal: Journal, *, way: str, remove: bool) -> None:
-    found = runtime_engine.reader(wanted)
-    transaction = runtime_engine.transaction(wanted, found, journal, way=way, leaving=True)
-    done = transaction.undo(wanted, aside=remove)
+def _undo(options: EngineOptions, journal: Journal, *, reload_mode: str, remove: bool) -> None:
+    detected = runtime_engine.reader(options)
+    transaction = runtime_engine.transaction(
+        options, detected, journal, reload_mode=reload_mode, leaving=True
+    )
+    done = transaction.undo(options, aside=remove)
     if remove:
-        more = transaction.remove(wanted)
+        more = transaction.remove(options)
         done = replace(more, edits=(*done.edits, *more.edits), notes=(*done.notes, *more.notes))
     for note in done.notes:
         say(f"note: {note}")
     for edit in done.edits:
         say(f"{edit.path} removed" if edit.after is None else f"{edit.path} restored")
     if not done.edits:
-        say(f"{os.path.basename(wanted.config)} of {wanted.engine} is unchanged")
+        say(f"{os.path.basename(options.config)} of {options.engine} is unchanged")

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The journal of what was changed in engines' files: what undo, and who finds a crash, works from.
+"""The journal of changes of engines' files, for undo and for recovery after a crash.
 
-One file per engine and main configuration file, in a folder of root's own. It is on the disk
-before the first file of an engine is touched:
+There is one file ("page") per engine and main configuration file, in a folder that only root can
+read. The page is on the disk before the first file of an engine is changed:
 
     {"format": 1, "done": RECORD, "pending": RECORD}
 
-`done` is what a configured engine goes back to, `pending` a change that is being made. A pending
-change that another process finds is one that was killed: every file of it is whole, and is either
-as before or as planned.
+`done` is what undo restores, `pending` a change that is being made. If another process finds a
+pending change, the process that made it was killed: each of its files is complete, and either in
+its former or in its planned state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import json
 import os
 from dataclasses import asdict, dataclass, fields, replace
 
-from nvct.engine.model import Handler, Wanted
+from nvct.engine.model import EngineOptions, Handler
 from nvct.errors import DocumentError, UnsafePathError
 from nvct.linux import files
 from nvct.linux.kernel import KERNEL
@@ -38,24 +38,24 @@ LIMIT = 64 * files.MIB
 LOCK_TIMEOUT_S = 20.0
 SUFFIX = ".json"
 OTHERS_WRITE = 0o022
-NOTHING = Wanted(engine="", handlers=())
-FOLDER_MODE = 0o700  # engines' files hold secrets of proxies and registries at times
+NOTHING = EngineOptions(engine="", handlers=())
+FOLDER_MODE = 0o700  # engines' files may hold passwords of proxies and registries
 
 
 class DamagedJournalError(DocumentError):
-    """A page of the journal is no page."""
+    """A page of the journal cannot be understood."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One file that was, or is being, changed.
+    """One file of a change.
 
     Attributes:
         path: as the engine knows it.
-        original: its bytes before us, None if there was no file: what undo gives back.
-        ours: the bytes that we leave, None if we remove it.
+        original: its bytes before the change, None if there was no file; undo restores them.
+        ours: its bytes after the change, None if the change removes it.
         mode: of the original, and uid and gid of its owner.
-        folders: that are made for it, the outermost first.
+        folders: that the change creates for it, the outermost first.
     """
 
     path: str
@@ -72,21 +72,21 @@ class Record:
     """A change of an engine's files.
 
     Attributes:
-        wanted: what the engine was told last; its handlers are all that it was ever told.
+        options: what was last configured; the handlers are all that ever were.
         entries: in the order of writing.
         restart: the engine has to be restarted to see it.
-        told: the engine was, or is being, told to read its files again.
+        reloaded: the engine was, or is being, made to read its files.
     """
 
-    wanted: Wanted
+    options: EngineOptions
     entries: tuple[Entry, ...]
     restart: bool = False
-    told: bool = False
+    reloaded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What the journal holds of one engine."""
+    """The journal of one engine."""
 
     done: Record | None = None
     pending: Record | None = None
@@ -96,8 +96,8 @@ class Journal:
     """The folder of journals.
 
     Args:
-        folder: is made when something is written.
-        timeout_s: how long to wait for another process.
+        folder: created when the first page is written.
+        timeout_s: how long to wait for another process that holds the lock.
     """
 
     def __init__(
@@ -108,22 +108,22 @@ class Journal:
         self.timeout_s = timeout_s
 
     def lock(self) -> files.Lock:
-        """Return the lock that whoever changes an engine's files holds; make the folder.
+        """Return the lock to hold while an engine's files are changed; create the folder.
 
         Raises:
-            UnsafePathError: the folder is another user's, or others may write to it.
-            OSError: the folder cannot be made.
+            UnsafePathError: the folder belongs to another user, or others may write to it.
+            OSError: the folder cannot be created.
         """
         self._make()
         return files.Lock(f"{self.folder}/lock", self.timeout_s)
 
     def path(self, engine: str, config: str) -> str:
-        """Return where the page of an engine with this main file is."""
+        """Return the path of the page of an engine with this main file."""
         digest = hashlib.sha256(os.fsencode(config)).hexdigest()[:12]
         return f"{self.folder}/{engine}-{digest}{SUFFIX}"
 
     def load(self, path: str) -> Page:
-        """Return a page; an empty one where there is none.
+        """Return a page; an empty one if the file does not exist.
 
         Raises:
             DocumentError: it cannot be read or is damaged.
@@ -143,10 +143,10 @@ class Journal:
             ) from error
 
     def save(self, path: str, page: Page) -> None:
-        """Put a page in its place, on the disk; an empty one goes.
+        """Write a page to the disk; an empty one removes the file.
 
         Raises:
-            OSError: it cannot be written; the old one is there.
+            OSError: it cannot be written; the old page is unchanged.
         """
         if page == Page():
             remove(path, self.kernel)
@@ -209,7 +209,7 @@ class Journal:
 
 
 def remove(path: str, kernel: Kernel) -> None:
-    """Remove a file, if it is there, for good.
+    """Remove a file if it exists, and wait until the disk has the change.
 
     Raises:
         OSError: it cannot be removed.
@@ -228,32 +228,32 @@ def remove(path: str, kernel: Kernel) -> None:
         kernel.close(dir_fd)
 
 
-def ours(wanted: Wanted, state: State, old: Record | None) -> Wanted:
-    """Return what is wanted less what the files say already, and what a record has had done.
+def ours(options: EngineOptions, state: State, old: Record | None) -> EngineOptions:
+    """Return the options that undo has to revert: what this and earlier changes configure.
 
-    What was there already as it is wanted is somebody else's, and stays at undo.
+    What the files said before is not ours, and stays at undo.
     """
-    earlier = old.wanted if old else replace(NOTHING, engine=wanted.engine)
+    earlier = old.options if old else replace(NOTHING, engine=options.engine)
     names = {handler.name for handler in earlier.handlers}
     new = [
         handler
-        for handler in wanted.handlers
+        for handler in options.handlers
         if handler.name not in names and state.handlers.get(handler.name) != handler.path
     ]
-    current = {handler.name: handler for handler in wanted.handlers}
+    current = {handler.name: handler for handler in options.handlers}
     kept = (current.get(handler.name, handler) for handler in earlier.handlers)
     return replace(
-        wanted,
+        options,
         handlers=(*kept, *new),
-        default=wanted.default if state.default != wanted.default else earlier.default,
-        cdi=earlier.cdi or (wanted.cdi and state.cdi is not True),
-        spec_dirs=earlier.spec_dirs if state.spec_dirs == wanted.spec_dirs else wanted.spec_dirs,
-        hooks_dir=wanted.hooks_dir or earlier.hooks_dir,
+        default=options.default if state.default != options.default else earlier.default,
+        cdi=earlier.cdi or (options.cdi and state.cdi is not True),
+        spec_dirs=earlier.spec_dirs if state.spec_dirs == options.spec_dirs else options.spec_dirs,
+        hooks_dir=options.hooks_dir or earlier.hooks_dir,
     )
 
 
 def _check_file(path: str, found: os.stat_result) -> None:
-    """Refuse a journal that others could have written: undo writes what it says."""
+    """Refuse a page that others could have written: undo writes files with its content."""
     if found.st_uid != os.geteuid() or found.st_mode & OTHERS_WRITE:
         raise DocumentError(f"{path} can be written to by others", hint="see who did, and why")
 
@@ -266,6 +266,8 @@ def _of(record: Record | None) -> dict[str, Any] | None:
     if record is None:
         return None
     document = asdict(record)
+    document["wanted"] = document.pop("options")
+    document["told"] = document.pop("reloaded")
     for entry in document["entries"]:
         for key in ("original", "ours"):
             entry[key] = _text(entry[key])
@@ -293,7 +295,7 @@ def _member(document: object, name: str, kind: type[Kind]) -> Kind:
     if not isinstance(document, dict) or name not in document:
         raise ValueError(f"{name} is missing")
     value = document[name]
-    if type(value) is not kind:  # True is no number
+    if type(value) is not kind:  # a bool is an int, too
         raise ValueError(f"{name} is {value!r:.60}")
     return value
 
@@ -307,17 +309,17 @@ def _record(page: object, name: str) -> Record | None:
         return None
     document = _member(page, name, dict)
     return Record(
-        wanted=_wanted(_member(document, "wanted", dict)),
+        options=_options(_member(document, "wanted", dict)),
         entries=tuple(map(_entry, _member(document, "entries", list))),
         restart=_member(document, "restart", bool),
-        told=_member(document, "told", bool),
+        reloaded=_member(document, "told", bool),
     )
 
 
-def _wanted(document: Mapping[str, object]) -> Wanted:
-    """Return what an engine was told; members that a later version added are ignored."""
+def _options(document: Mapping[str, object]) -> EngineOptions:
+    """Return the options of a record; members that a later version added are ignored."""
     given: dict[str, Any] = {"engine": _member(document, "engine", str)}
-    for field in fields(Wanted):
+    for field in fields(EngineOptions):
         value = document.get(field.name)
         if field.name in document and field.type in _FITS:
             if not _FITS[field.type](value):
@@ -327,7 +329,7 @@ def _wanted(document: Mapping[str, object]) -> Wanted:
         Handler(name=_member(handler, "name", str), path=_member(handler, "path", str))
         for handler in _member(document, "handlers", list)
     )
-    return Wanted(**given)
+    return EngineOptions(**given)
 
 
 def _entry(document: object) -> Entry:
@@ -347,11 +349,11 @@ def _entry(document: object) -> Entry:
 
 
 def _is_list_of(kind: type) -> Callable[[object], bool]:
-    """Return what tells whether a value is a list of this kind."""
+    """Return a function that reports whether a value is a list with elements of a kind."""
     return lambda value: isinstance(value, list) and all(type(item) is kind for item in value)
 
 
-# What JSON has for a field of a type. The annotations of `Wanted` are strings.
+# Type of a field → check of its JSON value. The annotations of `Wanted` are strings.
 _FITS: Mapping[object, Callable[[object], bool]] = {
     "str": lambda value: isinstance(value, str),
     "str | None": lambda value: value is None or isinstance(value, str),
@@ -362,7 +364,7 @@ _FITS: Mapping[object, Callable[[object], bool]] = {
 
 
 def _text(data: bytes | None) -> str | None:
-    """Return bytes as text that JSON keeps, whatever they are, and people can read."""
+    """Return bytes as text for JSON; bytes that are not UTF-8 survive."""
     return None if data is None else data.decode("utf-8", "surrogateescape")
 
 

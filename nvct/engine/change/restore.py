@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take our changes back out of files that others have changed since: key by key. Values only.
+"""Removes our changes, key by key, from files that others have changed since. No side effects.
 
-What configure did to a file is the difference between the file before and after it. Each key of
-that difference gets its value from before, or goes, where the value is still ours; what others
-set stays. A runtime that we registered is one unit: it goes whole where its program is still the
-one that we named, and stays whole where others gave it another.
+Our changes are the differences between the file before and after configure. Where a key still has
+our value, it gets its former value or is removed; values that others set stay. A runtime that we
+registered is one unit: it is removed completely if its program is still the one that we named,
+and stays completely if others gave it another program.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Restored:
 
     Attributes:
         data: its bytes, None for no file.
-        notes: sentences about what was found and what stays.
+        notes: sentences about what stays and why.
         says: whether it holds a setting.
     """
 
@@ -54,7 +54,7 @@ class Restored:
 
 @dataclass(slots=True, kw_only=True)
 class _Work:
-    """The take-back of one file: what it says before, after, now, and will say."""
+    """The restoration of one file: its content before, after, now, and the result."""
 
     versions: Versions
     syntax: Syntax
@@ -77,10 +77,10 @@ def restored(
         versions: of the file.
         syntax: of the engine's files.
         handlers: names of the runtimes that configure registered.
-        left: the other files that will still be there: a list may name them.
+        left: the other files that remain: a list may name them.
 
     Raises:
-        EngineConfigError: the file now cannot be understood, or not be edited.
+        EngineConfigError: the file cannot be understood or edited any more.
     """
     path, now = versions.path, versions.now
     if now is None:
@@ -122,7 +122,7 @@ def _is_same_program(now: object, ours: object) -> bool:
 
 
 def _decide(work: _Work, left: Sequence[str]) -> None:
-    """Find the edits that take our changes back, and apply them to the result."""
+    """Find the edits that revert our changes, and apply them to the result."""
     helpers: list[Path] = []
     version = False
     for path, before, ours in differences(work.before, work.ours):
@@ -163,7 +163,7 @@ def _is_runtime(path: Path) -> bool:
 
 
 def _take_back(work: _Work, path: Path, before: object, ours: object, left: Sequence[str]) -> None:
-    """Give one key its value from before, where the value is still ours."""
+    """Restore the former value of a key if it still has ours."""
     now = find(work.now, path)
     value = _value(work, path, (before, ours, now), left)
     if isinstance(value, Absent) and isinstance(now, Absent):
@@ -180,7 +180,7 @@ def _take_back(work: _Work, path: Path, before: object, ours: object, left: Sequ
 def _value(
     work: _Work, path: Path, values: tuple[object, object, object], left: Sequence[str]
 ) -> object:
-    """Return the value that a key gets."""
+    """Return the restored value of a key."""
     before, ours, now = values
     if _is_runtime(path) and isinstance(before, Absent) and not isinstance(now, Absent):
         return ABSENT if path[-1] in work.going else now
@@ -216,7 +216,7 @@ def _set(document: Table, path: Path, value: object) -> None:
 
 
 def _drop_empty_tables(work: _Work) -> None:
-    """Drop the tables that we made and that say nothing now."""
+    """Remove the tables that we created and that are empty now."""
     for path in list(_empty_tables(work.result, work.before, work.ours)):
         _set(work.result, path, ABSENT)
         work.edits = [edit for edit in work.edits if edit[0][: len(path)] != path]
@@ -238,12 +238,12 @@ def _empty_tables(
 
 
 def _says(table: Mapping[str, object]) -> bool:
-    """Tell whether a table holds a value, at whatever depth."""
+    """Report whether a table holds a value, at any depth."""
     return any(_says(value) if isinstance(value, dict) else True for value in table.values())
 
 
 def _written(work: _Work) -> Restored:
-    """Return the file that says the result, with the bytes of others as they are."""
+    """Return the file with the result; the bytes of others are unchanged."""
     versions, syntax = work.versions, work.syntax
     data = versions.now
     if work.edits:
@@ -260,9 +260,9 @@ def _written(work: _Work) -> Restored:
 
 
 def _merged(work: _Work) -> bytes | None:
-    """Return the file by lines: with our lines taken back and others' kept; None if that fails.
+    """Return the file merged by lines, without our lines; None if that fails.
 
-    The result counts only if it says what the take-back by key says.
+    The merge counts only if it means the same as the restoration by keys.
     """
     versions = work.versions
     ours = (versions.ours or b"").splitlines(keepends=True)
@@ -288,7 +288,7 @@ def _merged(work: _Work) -> bytes | None:
 
 
 def _edited(work: _Work) -> bytes:
-    """Return the file with the keys edited; comments of others stay, at its end if need be."""
+    """Return the file with the keys edited; comments of others stay, at its end if necessary."""
     versions, now = work.versions, work.versions.now or b""
     data = work.syntax.edit(now, work.edits, versions.path)
     known = [line.strip() for line in (versions.ours or b"").splitlines()]

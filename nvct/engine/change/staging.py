@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write a drop-in so that no engine ever reads a part of it, and remove what a kill left.
+"""Writes drop-ins so that no engine reads an incomplete one; removes what a killed run left.
 
-CRI-O reads every file below its folder of drop-ins, hidden ones too, so a temporary file there
-that is left half written by a kill keeps it from starting. The temporary file of a drop-in is
-therefore made in the folder above, which no engine reads as a whole; where that is another mount,
-the file gets a name only when it is complete.
+CRI-O reads every file below its folder of drop-ins, hidden ones too: an incomplete temporary file
+there prevents its start. So the temporary file of a drop-in is created in the parent folder, where
+no engine reads all files. If that is another mount, the file gets its name only when it is
+complete.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def write(path: str, data: bytes, mode: int | None, kernel: Kernel) -> None:
     """Write a file as `files.write_atomic` does, with sync=True.
 
     Raises:
-        UnsafePathError: no regular file is there, or the place is everybody's.
+        UnsafePathError: it is no regular file, or everybody may write to its folder.
         OSError: nothing was changed.
     """
     real = target(path)
@@ -61,9 +61,9 @@ def write(path: str, data: bytes, mode: int | None, kernel: Kernel) -> None:
 
 
 def target(path: str) -> str:
-    """Return the path that links at `path` lead to; links in the folders above stay.
+    """Return the target of links at `path`; links in its folders are not resolved.
 
-    Folders are left to the kernel: /proc/PID/root in a path is no link that text can follow.
+    The kernel resolves those: /proc/PID/root in a path is no link that text can follow.
     """
     for _ in range(LINK_LIMIT):
         if not os.path.islink(path):
@@ -73,7 +73,7 @@ def target(path: str) -> str:
 
 
 def sweep(path: str, kernel: Kernel) -> None:
-    """Remove temporary files that a killed run left where a file is written.
+    """Remove the temporary files that a killed run left beside a file.
 
     Contract: the caller holds the journal's lock, so no other run is writing there.
     """
@@ -87,11 +87,11 @@ def sweep(path: str, kernel: Kernel) -> None:
             for name in names:
                 kernel.unlink(f"{place}/{name}")
         except OSError:
-            pass  # whoever may not look or remove here did not write here either
+            pass  # who may not read or remove here has not written here either
 
 
 def _is_left_over(folder: str, name: str, owners: set[int]) -> bool:
-    """Tell whether a file is a temporary one: ours, or given to the owner of the file already."""
+    """Report whether a file is a temporary one: of ours, or already of the file's owner."""
     if not name.startswith(files.TEMPORARY_PREFIX):
         return False
     found = os.lstat(f"{folder}/{name}")
@@ -101,7 +101,7 @@ def _is_left_over(folder: str, name: str, owners: set[int]) -> bool:
 def _write_above(
     path: str, data: bytes, mode: int | None, owner: tuple[int, int] | None, kernel: Kernel
 ) -> None:
-    """Write a file in the folder above its own, and move it."""
+    """Write a file in the parent folder, and move it."""
     folder, name = os.path.split(path)
     stage_fd = kernel.open(os.path.dirname(folder), os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -126,7 +126,7 @@ def _write_above(
 def _write_unnamed(
     path: str, data: bytes, mode: int | None, owner: tuple[int, int] | None, kernel: Kernel
 ) -> None:
-    """Write a file that gets a name in its folder only when it is complete."""
+    """Write a file that gets its name only when it is complete."""
     folder, name = os.path.split(path)
     folder_fd = kernel.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

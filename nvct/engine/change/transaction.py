@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carry a change of an engine's files out, whole or not at all, and take it back.
+"""Changes an engine's files completely or not at all, and undoes changes.
 
-Order: lock, settle what a killed run left, read and plan, check with the engine itself, journal,
-write, tell the engine, see that it is well, journal. Whatever fails after the journal has it puts
-the bytes back. Contract: nothing else writes an engine's files; a kill at any point leaves files
-that are whole, each as before or as planned, and a journal from which the next run goes back.
+Order: lock; revert what a killed run left; read and plan; let the engine check the new files;
+write the journal; write the files; reload and probe the engine; write the journal. A failure after
+the first write of the journal restores the former bytes. Contract: nothing else writes an engine's
+files. A kill at any point leaves complete files, each in its former or its planned state, and a
+journal from which the next run reverts the change.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from nvct.engine.change.journal import Journal
-    from nvct.engine.model import Files, Wanted
+    from nvct.engine.model import EngineOptions, Files
     from nvct.engine.modules import Module
     from nvct.linux.kernel import Kernel
 
@@ -34,24 +35,24 @@ if TYPE_CHECKING:
         """Checks and reloads one engine."""
 
         def check(self, edits: Sequence[FileEdit]) -> Sequence[str]:
-            """Have the engine read files that are not in place yet; raise EngineError."""
+            """Let the engine check files that are not in place yet; raise EngineError."""
 
         def activate(self, *, restart: bool, back: bool = False) -> Sequence[str]:
-            """Tell a running engine to read its files, which may be `back`, and see that it does.
+            """Reload a running engine and probe it; `back` if its former files were restored.
 
             Raises:
-                EngineError: it does not.
+                EngineError: the engine does not read its files, or is not well with them.
             """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What was done.
+    """The result of a transaction.
 
     Attributes:
-        edits: that were made; () where everything was as it should be.
-        restart: the engine has to be restarted to see them.
-        notes: sentences for whoever asked.
+        edits: that were made; () if the files were already as they should be.
+        restart: the engine reads the edits only at a restart.
+        notes: sentences for the user.
     """
 
     edits: tuple[FileEdit, ...] = ()
@@ -60,10 +61,10 @@ class Outcome:
 
 
 class Transaction:
-    """One engine's files, with what it takes to change them.
+    """Changes of one engine's files.
 
     Args:
-        control: of the engine; None only writes files.
+        control: of the engine; None writes files without check and reload.
     """
 
     def __init__(
@@ -76,48 +77,48 @@ class Transaction:
 
     @property
     def kernel(self) -> Kernel:
-        """Return what asks the kernel to change something."""
+        """The interface to system calls that change something."""
         return self.journal.kernel
 
-    def configure(self, wanted: Wanted) -> Outcome:
-        """Make the files say what is wanted.
+    def configure(self, options: EngineOptions) -> Outcome:
+        """Write the options into the engine's files.
 
         Raises:
             DocumentError: a file, or the journal, cannot be understood.
-            EngineError: the engine refuses the files or does not come back with them, a file
-                cannot be written or was changed meanwhile; everything is as it was.
+            EngineError: the engine refuses the files or is not well with them, a file cannot be
+                written, or another program changed one; nothing is changed.
             HostError: another process has the lock.
         """
         with self._locked():
-            path, page, notes = self._settled(wanted, aside=True)
-            change = self.module.plan(wanted, self.files)
+            path, page, notes = self._settled(options, aside=True)
+            change = self.module.plan(options, self.files)
             if not change.edits:
                 return _outcome(change, notes)
             self._check_shared(path, change)
-            state = self.module.state(wanted, self.files)
-            told = journals.ours(wanted, state, page.done)
+            state = self.module.state(options, self.files)
+            told = journals.ours(options, state, page.done)
             pending = self._record(told, change)
             done = undoing.merged(page.done, pending, self.module)
             notes += self._commit(path, page.done, pending, done, change)
             return _outcome(change, notes)
 
-    def undo(self, wanted: Wanted, *, aside: bool = False) -> Outcome:
-        """Give the files their bytes back; where others changed one, only our keys in it.
+    def undo(self, options: EngineOptions, *, aside: bool = False) -> Outcome:
+        """Restore the former bytes of the files; of a file that others changed, only our keys.
 
         Args:
-            wanted: the engine and its main file.
+            options: the engine and its main file.
             aside: set a damaged journal aside instead of raising.
 
         Raises:
-            as configure.
+            As `configure`.
         """
         with self._locked():
-            path, page, notes = self._settled(wanted, aside=aside)
+            path, page, notes = self._settled(options, aside=aside)
             if page.done is None:
-                return Outcome(notes=(*notes, f"nothing to undo for {wanted.engine}"))
+                return Outcome(notes=(*notes, f"nothing to undo for {options.engine}"))
             change = undoing.by_journal(page.done, self.module, self.files)
             if change.edits:
-                pending = self._record(page.done.wanted, change)
+                pending = self._record(page.done.options, change)
                 refused = self._refused(page.done, change)
                 notes += refused
                 notes += self._commit(path, page.done, pending, None, change, tell=not refused)
@@ -127,19 +128,19 @@ class Transaction:
                 writing.remove_folders(self._at(entry.folders), self.kernel)
             return _outcome(change, notes)
 
-    def remove(self, wanted: Wanted) -> Outcome:
-        """Take out every runtime with a program of ours, whoever registered it.
+    def remove(self, options: EngineOptions) -> Outcome:
+        """Remove every runtime whose program is NVIDIA's, whoever registered it.
 
         A damaged journal is set aside.
 
         Raises:
-            as configure.
+            As `configure`.
         """
         with self._locked():
-            path, page, notes = self._settled(wanted, aside=True)
-            change = undoing.without_ours(wanted, self.module, self.files)
+            path, page, notes = self._settled(options, aside=True)
+            change = undoing.without_ours(options, self.module, self.files)
             if change.edits:
-                notes += self._commit(path, page.done, self._record(wanted, change), None, change)
+                notes += self._commit(path, page.done, self._record(options, change), None, change)
             return _outcome(change, notes)
 
     # Steps.
@@ -148,13 +149,13 @@ class Transaction:
         return _Locked(self.journal)
 
     def _settled(
-        self, wanted: Wanted, *, aside: bool = False
+        self, options: EngineOptions, *, aside: bool = False
     ) -> tuple[str, Page, tuple[str, ...]]:
-        """Return the page of an engine, after going back from a change that was cut short.
+        """Return the page of an engine, after reverting a change that was interrupted.
 
-        A damaged page is set aside if `aside`, for an empty one.
+        If `aside`, a damaged page is set aside, and an empty one is returned.
         """
-        path = self.journal.path(wanted.engine, wanted.config)
+        path = self.journal.path(options.engine, options.config)
         try:
             page = self.journal.load(path)
         except DamagedJournalError as error:
@@ -163,9 +164,11 @@ class Transaction:
             return path, Page(), (self._set_aside(path, error),)
         if page.pending is None:
             return path, page, ()
-        notes = [f"an earlier change of {wanted.engine} was cut short: its files are as before it"]
+        notes = [
+            f"an earlier change of {options.engine} was cut short: its files are as before it"
+        ]
         notes += self._go_back(page.pending)
-        if page.pending.told:
+        if page.pending.reloaded:
             notes += self._activate(restart=page.pending.restart)
         page = Page(done=page.done)
         self._save(path, page)
@@ -179,7 +182,7 @@ class Transaction:
         return f"{error.message}: set aside as {aside}; undo knows nothing from before now"
 
     def _refused(self, record: Record, change: Change) -> tuple[str, ...]:
-        """Return a sentence if the engine refuses the files after undo, and those before us too.
+        """Return a note if the engine refuses the files after undo and also the original ones.
 
         Raises:
             EngineError: it refuses only the files after undo.
@@ -201,7 +204,7 @@ class Transaction:
                     pass
                 else:
                     raise
-            engine = record.wanted.engine
+            engine = record.options.engine
             return (f"{error.message}: so were its files before nvct; {engine} is not reloaded",)
         return ()
 
@@ -215,9 +218,9 @@ class Transaction:
         *,
         tell: bool = True,
     ) -> tuple[str, ...]:
-        """Carry edits out, or leave everything as it was.
+        """Make edits; after a failure, revert them.
 
-        Unless `tell`, the engine neither checks the files nor is it reloaded.
+        Unless `tell`, the engine neither checks the files nor is reloaded.
         """
         for edit in change.edits:
             self._check_unchanged(edit)
@@ -228,7 +231,7 @@ class Transaction:
             for entry in pending.entries:
                 self._write(entry)
             if control:
-                pending = replace(pending, told=True)
+                pending = replace(pending, reloaded=True)
                 self._save(path, Page(done=old, pending=pending))
                 notes += tuple(control.activate(restart=change.restart))
             self._save(path, Page(done=done))
@@ -242,10 +245,10 @@ class Transaction:
     def _take_back(
         self, path: str, old: Record | None, pending: Record, error: BaseException
     ) -> None:
-        """Go back after a failure; raise only if that fails too."""
+        """Revert a change after a failure; raise only if that fails, too."""
         try:
             self._go_back(pending)
-            if pending.told:
+            if pending.reloaded:
                 self._activate(restart=pending.restart)
             self._save(path, Page(done=old))
         except (NvctError, OSError) as second:
@@ -256,7 +259,7 @@ class Transaction:
             ) from error
 
     def _go_back(self, pending: Record) -> list[str]:
-        """Put the original bytes back wherever ours are."""
+        """Restore the original bytes of every file that holds ours; return notes."""
         notes = []
         for entry in reversed(pending.entries):
             staging.sweep(self.files.at(entry.path), self.kernel)
@@ -271,7 +274,7 @@ class Transaction:
         return notes
 
     def _activate(self, *, restart: bool) -> tuple[str, ...]:
-        """Tell the engine of files that were put back; what it says then is only a note."""
+        """Reload the engine with restored files; an error of it is only a note."""
         if self.control is None:
             return ()
         try:
@@ -298,7 +301,7 @@ class Transaction:
 
     # Values.
 
-    def _record(self, wanted: Wanted, change: Change) -> Record:
+    def _record(self, options: EngineOptions, change: Change) -> Record:
         entries = []
         made: set[str] = set()
         for edit in change.edits:
@@ -315,7 +318,7 @@ class Transaction:
                 )
             )
             made.update(inside)
-        return Record(wanted=wanted, entries=tuple(entries), restart=change.restart)
+        return Record(options=options, entries=tuple(entries), restart=change.restart)
 
     def _inside(self, path: str) -> str:
         root = self.files.root.rstrip("/")
@@ -337,12 +340,12 @@ class Transaction:
             try:
                 page = self.journal.load(path)
             except DamagedJournalError:
-                continue  # of another engine, whose next change says so
+                continue  # of another engine: its own next command reports it
             for record in filter(None, (page.done, page.pending)):
                 for entry in record.entries:
                     shared = mine.get(os.path.realpath(self.files.at(entry.path)))
                     if shared is not None:
-                        whose = f"{record.wanted.engine} ({record.wanted.config})"
+                        whose = f"{record.options.engine} ({record.options.config})"
                         raise EngineError(
                             f"{shared} was changed for {whose} already: two engines share it",
                             hint="undo that first, or give each engine its own file",
@@ -350,7 +353,7 @@ class Transaction:
 
 
 class _Locked:
-    """The journal's lock, with what goes wrong in our own words."""
+    """The journal's lock, whose errors are `EngineError`s."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The edits that take an engine's configuration back: by the journal, or without one.
+"""Plans the edits that undo a configuration, with the journal or without it.
 
-Contract: values only. No edit leaves a default runtime that is not registered any more: such an
+Contract: no side effects. No edit leaves a default runtime that is no longer registered: such an
 engine does not start, or starts without its CRI.
 """
 
@@ -23,63 +23,63 @@ if TYPE_CHECKING:
 
     from nvct.engine.change.journal import Entry, Record
     from nvct.engine.files.syntax import KeyEdit, Path, Syntax, Table
-    from nvct.engine.model import Files, Wanted
+    from nvct.engine.model import EngineOptions, Files
     from nvct.engine.modules import Module
 
 VENDORS = "/usr/"  # files of packages
 
 
 def by_journal(record: Record, module: Module, files: Files) -> Change:
-    """Return the edits that give the files the keys that they had before the record.
+    """Return the edits that restore the keys from before a record.
 
     Raises:
-        EngineConfigError: a file now cannot be understood, or not be edited.
+        EngineConfigError: a file cannot be understood or edited any more.
     """
-    wanted = replace(record.wanted, dump="")
-    names = {handler.name for handler in wanted.handlers}
+    options = replace(record.options, dump="")
+    names = {handler.name for handler in options.handlers}
     every = [_versions(entry, files) for entry in reversed(record.entries)]
     first = {one.path: restore.restored(one, module.SYNTAX, names) for one in every}
-    left = _left(wanted, first, module, files)
+    left = _left(options, first, module, files)
     edits, notes = [], []
     for versions in every:
         if versions.original is None and versions.path in left:
-            versions = _beside_copy(versions, wanted, module, record)
+            versions = _beside_copy(versions, options, module, record)
         found = restore.restored(versions, module.SYNTAX, names, left)
         notes += found.notes
         if versions.now != found.data:
             edits.append(FileEdit(path=versions.path, before=versions.now, after=found.data))
     change = Change(
-        engine=wanted.engine, edits=tuple(edits), restart=record.restart, notes=tuple(notes)
+        engine=options.engine, edits=tuple(edits), restart=record.restart, notes=tuple(notes)
     )
     former = {entry.path: entry.original for entry in record.entries}
-    return _with_defaults(change, wanted, module, files, former)
+    return _with_defaults(change, options, module, files, former)
 
 
-def without_ours(wanted: Wanted, module: Module, files: Files) -> Change:
-    """Return the edits that take out every runtime with a program of ours, and no other.
+def without_ours(options: EngineOptions, module: Module, files: Files) -> Change:
+    """Return the edits that remove every runtime whose program is NVIDIA's, and no other.
 
     Raises:
         DocumentError: a file cannot be read or understood.
     """
-    plain = replace(wanted, dump="", cdi=False, spec_dirs=(), hooks_dir="")
+    plain = replace(options, dump="", cdi=False, spec_dirs=(), hooks_dir="")
     state = module.state(plain, files)
     found = {name: path for name, path in state.handlers.items() if is_ours(path)}
     for path in state.files:
         keys = _keys_of_ours(files.read(path) or b"", path, module.SYNTAX)
         found.update({where[-1]: path for where, path in keys.items()})
     if not found:
-        return Change(engine=wanted.engine)
+        return Change(engine=options.engine)
     handlers = tuple(Handler(name=name, path=path) for name, path in found.items())
     plain = replace(plain, handlers=handlers)
     change = _everywhere(module.removal(plain, files), plain, module, files)
     return _with_defaults(change, plain, module, files, {})
 
 
-def _everywhere(change: Change, wanted: Wanted, module: Module, files: Files) -> Change:
-    """Return a removal that also takes ours out of the files that configure does not edit."""
+def _everywhere(change: Change, options: EngineOptions, module: Module, files: Files) -> Change:
+    """Return a removal that also covers the files that configure does not edit."""
     after = After(files, change.edits)
     edits = list(change.edits)
-    for path in module.state(wanted, after).files:
+    for path in module.state(options, after).files:
         data = after.read(path)
         keys = _keys_of_ours(data or b"", path, module.SYNTAX)
         if data is not None and keys and not path.startswith(VENDORS):
@@ -91,7 +91,7 @@ def _everywhere(change: Change, wanted: Wanted, module: Module, files: Files) ->
 
 
 def _keys_of_ours(data: bytes, path: str, syntax: Syntax) -> dict[Path, str]:
-    """Return the runtimes of a file that have a program of ours: path of the key → program."""
+    """Return the runtimes of a file whose program is NVIDIA's: path of the key → program."""
     found: dict[Path, str] = {}
     for where, table in syntax.parents(syntax.parse(data, path)):
         runtimes = table.get(RUNTIMES)
@@ -103,14 +103,14 @@ def _keys_of_ours(data: bytes, path: str, syntax: Syntax) -> dict[Path, str]:
 
 
 def is_ours(path: str) -> bool:
-    """Tell whether a program is NVIDIA's runtime, or a variant of it."""
+    """Report whether a program is NVIDIA's runtime or a variant of it."""
     return posixpath.basename(path).startswith(SHIM_PROGRAM)
 
 
 def merged(old: Record | None, made: Record, module: Module) -> Record | None:
-    """Return what undo goes back to after another configure."""
+    """Return the record that undo reverts after another configure."""
     entries = {entry.path: entry for entry in (old.entries if old else ())}
-    names = [handler.name for handler in (old.wanted.handlers if old else ())]
+    names = [handler.name for handler in (old.options.handlers if old else ())]
     for entry in made.entries:
         first = entries.get(entry.path)
         if first is None:
@@ -119,7 +119,7 @@ def merged(old: Record | None, made: Record, module: Module) -> Record | None:
             folders = first.folders or entry.folders
             entries[entry.path] = replace(first, ours=entry.ours, folders=folders)
         else:
-            # Others changed it since: what they want is their file without our part.
+            # Others changed it since: undo is to restore their file without our part.
             versions = Versions(
                 path=entry.path, original=first.original, ours=first.ours, now=entry.original
             )
@@ -127,7 +127,7 @@ def merged(old: Record | None, made: Record, module: Module) -> Record | None:
             entries[entry.path] = replace(entry, original=former.data)
     kept = tuple(entry for entry in entries.values() if entry.original != entry.ours)
     restart = made.restart or (old is not None and old.restart)
-    return replace(made, entries=kept, restart=restart, told=False) if kept else None
+    return replace(made, entries=kept, restart=restart, reloaded=False) if kept else None
 
 
 def _versions(entry: Entry, files: Files) -> Versions:
@@ -136,16 +136,19 @@ def _versions(entry: Entry, files: Files) -> Versions:
     )
 
 
-def _beside_copy(versions: Versions, wanted: Wanted, module: Module, record: Record) -> Versions:
-    """Return the versions of a drop-in that others added to: without ours, it keeps its copy.
+def _beside_copy(
+    versions: Versions, options: EngineOptions, module: Module, record: Record
+) -> Versions:
+    """Return the versions of a drop-in that others added to: it keeps its copy of other tables.
 
-    Where the last file's tables replace those of the others, what is left alone would hide them.
+    If the tables of the last file replace those of the others, their additions alone would hide
+    the rest.
     """
     syntax = module.SYNTAX
-    if versions.ours is None or not syntax.copies(wanted.engine_version):
+    if versions.ours is None or not syntax.copies(options.engine_version):
         return versions
-    main = next((one.original for one in record.entries if one.path == wanted.config), None)
-    root = {} if main is None else syntax.parse(main, wanted.config)
+    main = next((one.original for one in record.entries if one.path == options.config), None)
+    root = {} if main is None else syntax.parse(main, options.config)
     ours = syntax.parse(versions.ours, versions.path)
     table = {"plugins": root.get("plugins", {})}
     keys: list[KeyEdit] = [
@@ -157,12 +160,12 @@ def _beside_copy(versions: Versions, wanted: Wanted, module: Module, record: Rec
 
 
 def _left(
-    wanted: Wanted, found: Mapping[str, restore.Restored], module: Module, files: Files
+    options: EngineOptions, found: Mapping[str, restore.Restored], module: Module, files: Files
 ) -> tuple[str, ...]:
-    """Return the files that hold settings after the take-back, less the main file."""
-    left = [path for path in module.state(wanted, files).files if path not in found]
+    """Return the files that hold settings after undo, without the main file."""
+    left = [path for path in module.state(options, files).files if path not in found]
     left += [path for path, file in found.items() if file.data is not None and file.says]
-    return tuple(path for path in left if path != wanted.config)
+    return tuple(path for path in left if path != options.config)
 
 
 # The default
@@ -170,16 +173,16 @@ def _left(
 
 def _with_defaults(
     change: Change,
-    wanted: Wanted,
+    options: EngineOptions,
     module: Module,
     files: Files,
     former: Mapping[str, bytes | None],
 ) -> Change:
-    """Return a change after which no file names a default that is not registered any more.
+    """Return a change after which no file names a default that is no longer registered.
 
     Args:
         change: the edits so far.
-        wanted: of the engine, with the runtimes that go.
+        options: of the engine, with the runtimes to remove.
         module: of the engine.
         files: of the host.
         former: path → bytes before configure.
@@ -187,11 +190,11 @@ def _with_defaults(
     syntax, after = module.SYNTAX, After(files, change.edits)
     documents = {
         path: syntax.parse(data, path)
-        for path in module.state(wanted, after).files
+        for path in module.state(options, after).files
         if (data := after.read(path)) is not None
     }
     before = {path: syntax.parse(data, path) for path, data in former.items() if data is not None}
-    gone = {handler.name for handler in wanted.handlers}
+    gone = {handler.name for handler in options.handlers}
     gone.update(*map(syntax.names, before.values()))
     gone.difference_update(*map(syntax.names, documents.values()))
     edits, notes = list(change.edits), list(change.notes)
@@ -208,7 +211,7 @@ def _with_defaults(
 def _default_edits(
     document: Table, before: Table, gone: Collection[str], syntax: Syntax
 ) -> list[KeyEdit]:
-    """Return the edits of keys that name a default which is gone: the former one, or none."""
+    """Return the edits of keys whose default is gone: to the former default, or to none."""
     edits: list[KeyEdit] = []
     for path, table in syntax.parents(document) if syntax.default else ():
         where = (*path, syntax.default)
@@ -228,14 +231,14 @@ def _default_note(path: str, now: object, value: object) -> str:
 
 
 def _with_edit(edits: Sequence[FileEdit], more: FileEdit) -> list[FileEdit]:
-    """Return edits with one file's replaced, or put first: a default goes before its runtime."""
+    """Return edits with one replaced or put first: a default is removed before its runtime."""
     if all(edit.path != more.path for edit in edits):
         return [more, *edits]
     return [more if edit.path == more.path else edit for edit in edits]
 
 
 def _frees_default(edit: FileEdit, syntax: Syntax) -> bool:
-    """Tell whether a file names no default any more: dockerd keeps it until it is restarted."""
+    """Report whether an edit removes the default: dockerd keeps it until a restart."""
     before, after = (
         {} if data is None else syntax.parse(data, edit.path) for data in (edit.before, edit.after)
     )

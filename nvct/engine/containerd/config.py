@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""containerd: what its configuration says, and the smallest edit that registers our handlers.
+"""containerd: the state of its configuration, and the smallest edit that registers our handlers.
 
-Since containerd 2.0, which merges tables, ours go into a drop-in of their own; before that, into
-the file whose CRI table is in force, because a drop-in would replace that table. A drop-in that is
-asked for there holds the whole table. The version is that of the files on disk, never another.
-Contract: values only; see `model`.
+containerd 2.0 and later merges tables: our handlers go into a drop-in of their own. Before 2.0
+they go into the file whose CRI table is in force, because a drop-in would replace that table; a
+drop-in that the user names there holds a copy of the whole table. The format version is that of
+the files on disk, never another. Contract: no side effects; see `model`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from nvct.engine.containerd.dropin import Place
     from nvct.engine.containerd.load import Config, Path, Setting, Table
-    from nvct.engine.model import Handler, Wanted
+    from nvct.engine.model import EngineOptions, Handler
 
     Settings: TypeAlias = dict[str, list[Setting]]  # path of the file → what goes into it
 
@@ -54,16 +54,16 @@ SYNTAX = syntax.toml(
 )  # fmt: skip
 
 
-def state(wanted: Wanted, files: Files) -> State:
+def state(options: EngineOptions, files: Files) -> State:
     """Return what containerd's files say.
 
     Raises:
         DocumentError: a file cannot be read, is no TOML, or is of an unknown version.
     """
-    config = loading.load(wanted, files)
+    config = loading.load(options, files)
     cri = config.effective()
     switch = cri.get("enable_cdi")
-    known = switches.cdi_by_default(wanted, config)
+    known = switches.cdi_by_default(options, config)
     return State(
         files=tuple(loaded.path for loaded in config.files if loaded.data is not None),
         version=config.version,
@@ -74,37 +74,37 @@ def state(wanted: Wanted, files: Files) -> State:
     )
 
 
-def plan(wanted: Wanted, files: Files) -> Change:
-    """Return the smallest edit that registers the handlers and sets what else is wanted.
+def plan(options: EngineOptions, files: Files) -> Change:
+    """Return the smallest edit that registers the handlers and sets the other options.
 
     Raises:
         DocumentError: a file cannot be read, is no TOML, is of a version that this containerd does
             not read, or would keep the edit from taking effect.
     """
-    config = loading.load(wanted, files)
-    place = dropin.choose(wanted, config, files)
+    config = loading.load(options, files)
+    place = dropin.choose(options, config, files)
     settings: Settings = {}
     notes = [*_notes(config), *place.notes]
     cri = config.effective()
-    template = _template(wanted, config, cri)
-    for handler in wanted.handlers:
+    template = _template(options, config, cri)
+    for handler in options.handlers:
         old = loading.runtimes(cri).get(handler.name)
         program = _program(handler, place)
         if old is None:
-            entry = _new_runtime(program, template, wanted)
+            entry = _new_runtime(program, template, options)
         else:
-            entry = _changed_runtime(program, template, old, cri, wanted)
+            entry = _changed_runtime(program, template, old, cri, options)
         if entry:
             where = _holder(config, (*RUNTIMES, handler.name), place)
             settings.setdefault(where, []).append((RUNTIMES, handler.name, entry))
     if settings:
-        _keep_runc(wanted, config, cri, settings.setdefault(place.path, []), notes)
-    for table, key, value in switches.settings(wanted, config, cri, notes):
+        _keep_runc(options, config, cri, settings.setdefault(place.path, []), notes)
+    for table, key, value in switches.settings(options, config, cri, notes):
         where = _holder(config, (*table, key), place)
         settings.setdefault(where, []).append((table, key, value))
     edits = _edits(config, place, settings, files)
     _refuse_made(config, edits)
-    _check(wanted, edits, files)
+    _check(options, edits, files)
     notes += place.written if edits else ()
     return Change(
         engine="containerd",
@@ -136,7 +136,7 @@ def _notes(config: Config) -> list[str]:
 
 
 def _migrated_now(config: Config) -> list[str]:
-    """Return what containerd 2 reads of a file of version 2 only beside a runtime.
+    """Return the settings of a file of version 2 that containerd 2 reads only beside a runtime.
 
     Its migration stops at a table `containerd` without runtimes (plugins/cri/images, 2.0 to 2.2).
     """
@@ -155,16 +155,16 @@ def _migrated_now(config: Config) -> list[str]:
 # Handlers
 
 
-def _template(wanted: Wanted, config: Config, cri: Table) -> Table:
-    """Return the options of the runtime that ours are to be like: the default one, if it is runc.
+def _template(options: EngineOptions, config: Config, cri: Table) -> Table:
+    """Return the table of the runtime on which ours are modeled: the default one, if it runs runc.
 
-    That may be one of NVIDIA's already. What a program that is no runc has (kata, gVisor) is of
-    no use to a runtime that runs runc.
+    It may be one of NVIDIA's already. The settings of other programs (kata, gVisor) do not suit a
+    runtime that calls runc.
     """
-    source = containerd_dump.cri(wanted.dump) if wanted.dump else cri
+    source = containerd_dump.cri(options.dump) if options.dump else cri
     found = loading.runtimes(source)
     legacy = {} if config.modern else loading.legacy_default(source)
-    ours = [handler.name for handler in wanted.handlers]
+    ours = [handler.name for handler in options.handlers]
     first = loading.default(source, modern=config.modern) or "runc"
     others = [name for name in found if name not in ours]
     tables = [legacy] if legacy else []
@@ -184,29 +184,29 @@ def _program(handler: Handler, place: Place) -> Table:
     return program
 
 
-def _new_runtime(program: Table, template: Table, wanted: Wanted) -> Table:
-    """Return the table of a handler that is not there."""
-    options = template.get("options")
-    inherited = options if isinstance(options, dict) else {}
+def _new_runtime(program: Table, template: Table, options: EngineOptions) -> Table:
+    """Return the table of a new handler."""
+    inherited = template.get("options")
+    inherited = inherited if isinstance(inherited, dict) else {}
     # runtime_engine is another name of the program, which would win over ours in old shims.
     own = {k: v for k, v in template.items() if k not in ("options", "runtime_engine")}
-    kind = own.pop("runtime_type", "") or wanted.runtime_type
-    if wanted.engine_version >= loading.VERSION_3:  # which has no older shim
+    kind = own.pop("runtime_type", "") or options.runtime_type
+    if options.engine_version >= loading.VERSION_3:  # which has no older shim
         kind = RUNC_TYPE
-    table = {"runtime_type": kind, **own, **_annotations(wanted, own)}
+    table = {"runtime_type": kind, **own, **_annotations(options, own)}
     return {**table, "options": {**inherited, **program}}
 
 
 def _changed_runtime(
-    program: Table, template: Table, old: Table, cri: Table, wanted: Wanted
+    program: Table, template: Table, old: Table, cri: Table, options: EngineOptions
 ) -> Table:
-    """Return what has to be set in a handler's table; {} where it is as asked for.
+    """Return the keys to set in an existing handler's table; {} if nothing has to change.
 
     Its cgroup driver stays: with another one than the kubelet's, pods fail.
     """
-    change: Table = _annotations(wanted, old)
+    change: Table = _annotations(options, old)
     if not old.get("runtime_type"):
-        change["runtime_type"] = template.get("runtime_type") or wanted.runtime_type
+        change["runtime_type"] = template.get("runtime_type") or options.runtime_type
     if loading.binary(old) == program["BinaryName"]:
         return change
     # Options replace those that the CRI makes up.
@@ -214,11 +214,11 @@ def _changed_runtime(
     return {**change, "options": {**program, **kept}}
 
 
-def _annotations(wanted: Wanted, table: Mapping[str, object]) -> Table:
+def _annotations(options: EngineOptions, table: Mapping[str, object]) -> Table:
     change: Table = {}
     asked = {
-        "container_annotations": wanted.container_annotations,
-        "pod_annotations": wanted.pod_annotations,
+        "container_annotations": options.container_annotations,
+        "pod_annotations": options.pod_annotations,
     }
     for key, patterns in asked.items():
         present = loading.strings(table, key)
@@ -229,7 +229,7 @@ def _annotations(wanted: Wanted, table: Mapping[str, object]) -> Table:
 
 
 def _keep_runc(
-    wanted: Wanted, config: Config, cri: Table, settings: list[Setting], notes: list[str]
+    options: EngineOptions, config: Config, cri: Table, settings: list[Setting], notes: list[str]
 ) -> None:
     """Name runc where it is the default: containerd 1.x drops its own for any table.
 
@@ -237,7 +237,7 @@ def _keep_runc(
     lose yet.
     """
     registered = loading.runtimes(cri)
-    is_default = not wanted.default and loading.default(cri) in ("", "runc")
+    is_default = not options.default and loading.default(cri) in ("", "runc")
     if not config.modern and "runc" not in registered and (is_default or not registered):
         kind = Noted.of(RUNC_TYPE, NAMED)
         settings.insert(0, (RUNTIMES, "runc", {"runtime_type": kind}))
@@ -250,7 +250,7 @@ def _keep_runc(
 
 
 def _holder(config: Config, path: Path, place: Place) -> str:
-    """Return the file to change: the last that has the key, where tables merge, else the place."""
+    """Return the file to change: the last with the key if tables merge, else the usual place."""
     if config.modern:
         for loaded in reversed(config.files):
             if toml_file.find(config.cri(loaded) or {}, path) is not None:
@@ -261,14 +261,14 @@ def _holder(config: Config, path: Path, place: Place) -> str:
 def _edits(config: Config, place: Place, settings: Settings, files: Files) -> tuple[FileEdit, ...]:
     """Return the edits: drop-ins before the root file, which imports them."""
     texts = {place.path: place.start} if place.replaces else {}
-    for path, wanted in settings.items():
-        if not wanted:
+    for path, changed in settings.items():
+        if not changed:
             continue
         loaded = config.get(path)
         is_place = path == place.path
         cri = place.cri if is_place or loaded is None else config.cri_path(loaded)
         text = place.start if is_place else toml_file.text_of((loaded and loaded.data) or b"")
-        changes = [((*cri, *table), key, value) for table, key, value in wanted]
+        changes = [((*cri, *table), key, value) for table, key, value in changed]
         if is_place:
             changes = [*place.base, *changes]
         texts[path] = toml_file.edit(text, changes, path)
@@ -289,7 +289,7 @@ def _edits(config: Config, place: Place, settings: Settings, files: Files) -> tu
 
 
 def _refuse_made(config: Config, edits: Sequence[FileEdit]) -> None:
-    """Refuse to edit a file that is written anew at each start, as k3s, RKE2 and k0s do."""
+    """Refuse to edit a file that k3s, RKE2 or k0s generates at each start."""
     path = config.root.path
     if path not in [edit.path for edit in edits]:
         return
@@ -304,11 +304,11 @@ def _refuse_made(config: Config, edits: Sequence[FileEdit]) -> None:
         )
 
 
-def _check(wanted: Wanted, edits: Sequence[FileEdit], files: Files) -> None:
-    """Refuse an edit that another file keeps from taking effect."""
-    config = loading.load(wanted, dropin.After(files, edits))
+def _check(options: EngineOptions, edits: Sequence[FileEdit], files: Files) -> None:
+    """Refuse an edit that has no effect because of another file."""
+    config = loading.load(options, dropin.After(files, edits))
     found = loading.runtimes(config.effective())
-    for handler in wanted.handlers:
+    for handler in options.handlers:
         if loading.binary(found.get(handler.name, {})) != handler.path:
             winner = config.winner().path
             raise EngineConfigError(
@@ -317,24 +317,24 @@ def _check(wanted: Wanted, edits: Sequence[FileEdit], files: Files) -> None:
             )
 
 
-def removal(wanted: Wanted, files: Files) -> Change:
-    """Return the smallest edit that takes the handlers out, and the default if it is one of them.
+def removal(options: EngineOptions, files: Files) -> Change:
+    """Return the smallest edit that removes the handlers, and the default if it is one of them.
 
-    A drop-in that holds nothing else goes with them. What else was set stays.
+    A drop-in that holds nothing else is removed, too. Other settings stay.
 
     Raises:
         DocumentError: as `plan`.
     """
-    config = loading.load(wanted, files)
+    config = loading.load(options, files)
     notes: list[str] = []
     edits: list[FileEdit] = []
     for loaded in config.files:
         if loaded.data is None:
             continue
         text = toml_file.text_of(loaded.data)
-        changes = _taken_out(wanted, config, loaded, text, notes)
+        changes = _taken_out(options, config, loaded, text, notes)
         after = toml_file.edit(text, changes, loaded.path) if changes else text
-        if changes and dropin.is_left_over(wanted, config, loaded.path, after):
+        if changes and dropin.is_left_over(options, config, loaded.path, after):
             edits.append(FileEdit(path=loaded.path, before=loaded.data, after=None))
         elif after != text:
             edits.append(
@@ -348,13 +348,13 @@ def removal(wanted: Wanted, files: Files) -> Change:
 
 
 def _taken_out(
-    wanted: Wanted, config: Config, loaded: loading.Loaded, text: str, notes: list[str]
+    options: EngineOptions, config: Config, loaded: loading.Loaded, text: str, notes: list[str]
 ) -> list[toml_file.Change]:
     cri = config.cri(loaded) or {}
     path = config.cri_path(loaded)
     left = loading.runtimes(cri)
     changes: list[toml_file.Change] = []
-    for handler in wanted.handlers:
+    for handler in options.handlers:
         table = loading.runtimes(cri).get(handler.name)
         if table is None:
             continue
@@ -375,10 +375,10 @@ def _taken_out(
 
 
 def _next_default(left: Mapping[str, Table], *, modern: bool) -> str:
-    """Return the default among the runtimes that are left, "" for containerd's own, which is runc.
+    """Return the default among the remaining runtimes, "" for containerd's own, which is runc.
 
-    Beside any other, containerd 1.x has no runc but a named one, and loads no CRI without its
-    default: so one of these was it before.
+    If any runtime is named, containerd 1.x has runc only if that is named, too, and does not load
+    its CRI without the default: so one of the remaining was the default before.
     """
     if not modern and switches.LEGACY_NAME in left:
         return switches.LEGACY_NAME

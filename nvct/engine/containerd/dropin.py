@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of containerd's files ours go into: a drop-in of their own, or the file in force.
+"""Chooses the file for containerd's new keys: a drop-in of their own, or the file in force.
 
-A drop-in that an older toolkit wrote holds a copy of the CRI's whole table, which shadows later
-edits of the root file. Where containerd merges tables and the copy says nothing that the other
-files do not say, it is made small.
+A drop-in that an older toolkit wrote holds a copy of the CRI's whole table, which hides later
+edits of the root file. If containerd merges tables, and the copy says nothing that the other files
+do not say, it is reduced to our keys.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from nvct.engine.containerd.load import Config, Path, Table
-    from nvct.engine.model import Wanted
+    from nvct.engine.model import EngineOptions
 
 NAME = "99-nvidia.toml"
 FOLDER = "conf.d"
@@ -39,11 +39,11 @@ class Place:
         path: of the file.
         cri: path of the CRI's table in it.
         start: the text to edit.
-        base: what it needs besides: the CRI's whole table where a drop-in replaces it.
-        pattern: to add to the root's `imports`; "" where it is the root, or imported already.
-        replaces: whether `start` differs from the file as it is.
-        notes: for whoever asked.
-        written: the same, said only if something is written.
+        base: what it needs, too: the CRI's whole table if a drop-in replaces that.
+        pattern: to add to the root's `imports`; "" if it is the root, or imported already.
+        replaces: whether `start` differs from the present file.
+        notes: sentences for the user.
+        written: notes that apply only if something is written.
     """
 
     path: str
@@ -57,7 +57,7 @@ class Place:
 
 
 class After(Files):
-    """Files as they will be with some edits made."""
+    """The files with some edits applied."""
 
     def __init__(self, files: Files, edits: Iterable[FileEdit]) -> None:
         """Keep both."""
@@ -87,36 +87,36 @@ class After(Files):
         return sorted(found)
 
 
-def choose(wanted: Wanted, config: Config, files: Files) -> Place:
+def choose(options: EngineOptions, config: Config, files: Files) -> Place:
     """Return where new keys go.
 
     Raises:
         EngineConfigError: this containerd does not read the CRI in files of that version, or the
-            drop-in holds what nobody asked to import.
+            drop-in holds settings of others that would be imported.
     """
     root = config.root
     is_old = config.modern and bool(root.document) and root.version < 2
-    if is_old and (root.version == 1 or wanted.drop_in == ""):
+    if is_old and (root.version == 1 or options.drop_in == ""):
         raise EngineConfigError(
             f"{root.path} is of version 1, in which containerd 2 reads no CRI settings",
             hint="run `containerd config migrate` and put its output there",
         )
     if root.version > 2 and not config.modern:
-        release = ".".join(map(str, wanted.engine_version))
+        release = ".".join(map(str, options.engine_version))
         raise EngineConfigError(
             f"{root.path} is of version {root.version}, of which containerd {release} reads no"
             " CRI settings",
             hint="write it in version 2, or update containerd",
         )
-    path = wanted.drop_in
+    path = options.drop_in
     if path is None:
-        alone = not wanted.engine_version and config.is_without_cri()
+        alone = not options.engine_version and config.is_without_cri()
         path = _beside(root.path) if config.modern or alone else ""
     if not path or path == root.path:
         return _in_place(config)
     if config.modern:
         return _small(config, path, files)
-    return _whole(wanted, config, path, files)
+    return _whole(options, config, path, files)
 
 
 def _beside(root: str) -> str:
@@ -124,7 +124,7 @@ def _beside(root: str) -> str:
 
 
 def _in_place(config: Config) -> Place:
-    """Return the root where tables merge; else the file whose CRI table replaces the others."""
+    """Return the root if tables merge; else the file whose CRI table replaces the others."""
     loaded = config.root if config.modern else config.winner()
     text = toml_file.text_of(loaded.data or b"")
     cri = config.cri_path(loaded)
@@ -140,7 +140,7 @@ def _in_place(config: Config) -> Place:
 
 
 def _new(config: Config) -> str:
-    """Return the beginning of a drop-in, with a version where the root file has one or it must."""
+    """Return the first lines of a drop-in; a version only if the root has one or it is needed."""
     named = config.root.version or not config.root.document or config.modern
     return f"{HEADER}version = {config.version}\n" if named else HEADER
 
@@ -178,8 +178,8 @@ def _small(config: Config, path: str, files: Files) -> Place:
     )
 
 
-def _whole(wanted: Wanted, config: Config, path: str, files: Files) -> Place:
-    """Return a drop-in that carries all of the CRI's table: this containerd would drop it."""
+def _whole(options: EngineOptions, config: Config, path: str, files: Files) -> Place:
+    """Return a drop-in with the CRI's whole table, which this containerd would drop otherwise."""
     cri: Path = ("plugins", config.names[0])
     pattern, notes = _pattern(config, path, files)
     data = files.read(path)
@@ -194,9 +194,9 @@ def _whole(wanted: Wanted, config: Config, path: str, files: Files) -> Place:
                 f"{path} is there, is not imported, and holds more than CRI settings",
                 hint="remove it, or name another with --drop-in-config",
             )
-    known = containerd_dump.cri(wanted.dump) if wanted.dump else config.effective(without=path)
+    known = containerd_dump.cri(options.dump) if options.dump else config.effective(without=path)
     own = loading.runtimes(config.effective()) if config.winner().path == path else {}
-    ours = {handler.name for handler in wanted.handlers} | (own.keys() - loading.runtimes(known))
+    ours = {handler.name for handler in options.handlers} | (own.keys() - loading.runtimes(known))
     known = _without(known, config.effective(), own.keys() & ours)
     base = tuple((cri, key, value) for key, value in known.items())
     said = f"{path} holds a copy of the CRI settings: edits of these in other files have no effect"
@@ -206,7 +206,7 @@ def _whole(wanted: Wanted, config: Config, path: str, files: Files) -> Place:
 
 
 def _without(known: Table, copy: Table, ours: Collection[str]) -> Table:
-    """Return what a copy is to say of other files: not what it says of our runtimes and CDI."""
+    """Return a copied table without our runtimes and CDI."""
     if not ours:
         return known
     found = known.get("containerd")
@@ -221,9 +221,9 @@ def _without(known: Table, copy: Table, ours: Collection[str]) -> Table:
 
 
 def _pattern(config: Config, path: str, files: Files) -> tuple[str, tuple[str, ...]]:
-    """Return what to add to `imports`: the folder, unless that would bring in others' files.
+    """Return what to add to `imports`: the folder, unless that would import files of others.
 
-    Never the bare path: containerd does not start if a file that is named is not there.
+    Never the plain path: containerd does not start if a named file does not exist.
     """
     if loading.is_imported(path, config):
         return "", ()
@@ -238,7 +238,7 @@ def _pattern(config: Config, path: str, files: Files) -> tuple[str, tuple[str, .
 
 
 def difference(table: Mapping[str, object], base: Mapping[str, object]) -> Table:
-    """Return what a table says that another does not."""
+    """Return the part of a table that another table does not have."""
     found: Table = {}
     for key, value in table.items():
         other = base.get(key)
@@ -252,7 +252,7 @@ def difference(table: Mapping[str, object], base: Mapping[str, object]) -> Table
 
 
 def _is_ours(cri: Mapping[str, object]) -> bool:
-    """Say whether a CRI table has only what we would write: handlers, default, CDI."""
+    """Report whether a CRI table has only what we would write: handlers, default, CDI."""
     if not cri.keys() <= OWN_KEYS | {"containerd"}:
         return False
     containerd = cri.get("containerd", {})
@@ -260,15 +260,15 @@ def _is_ours(cri: Mapping[str, object]) -> bool:
 
 
 def _others(loaded: loading.Loaded, cri: Path) -> bool:
-    """Say whether a file has more than a version and the CRI's table."""
+    """Report whether a file has more than a version and the CRI's table."""
     plugins = loaded.document.get("plugins", {})
     only = isinstance(plugins, dict) and plugins.keys() <= {cri[1]}
     return not (only and loaded.document.keys() <= {"version", "plugins"})
 
 
-def is_left_over(wanted: Wanted, config: Config, path: str, after: str) -> bool:
-    """Say whether a file is our drop-in, and says nothing any more that others do not say."""
-    if path == config.root.path or path not in (wanted.drop_in, _beside(config.root.path)):
+def is_left_over(options: EngineOptions, config: Config, path: str, after: str) -> bool:
+    """Report whether a file is our drop-in and says nothing that the others do not say."""
+    if path == config.root.path or path not in (options.drop_in, _beside(config.root.path)):
         return False
     loaded = loading.Loaded(path=path, data=b"", document=toml_file.parse(after, path))
     rest = difference(config.cri(loaded) or {}, config.effective(without=path))
@@ -276,7 +276,7 @@ def is_left_over(wanted: Wanted, config: Config, path: str, after: str) -> bool:
 
 
 def is_import_needed(key: Path, item: object, left: Sequence[str]) -> bool:
-    """Say whether a pattern of `imports` brings in one of the files that are left."""
+    """Report whether a pattern of `imports` matches one of the remaining files."""
     return (
         key == ("imports",)
         and isinstance(item, str)
@@ -287,12 +287,12 @@ def is_import_needed(key: Path, item: object, left: Sequence[str]) -> bool:
 def without_import(
     config: Config, edits: Sequence[FileEdit], gone: Collection[str]
 ) -> list[FileEdit]:
-    """Return the root's edit, with the imports taken out that named only files that go.
+    """Return the root's edit without the imports that match only removed files.
 
     Args:
         config: as it is.
         edits: that are made.
-        gone: files that go.
+        gone: files that are removed.
     """
     root = config.root
     old = next((edit for edit in edits if edit.path == root.path), None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `containerd config dump` prints: the configuration in force, whatever the files say."""
+"""Reads the output of `containerd config dump`: the configuration in force."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nvct.errors import EngineConfigError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.engine.containerd.load import Table
-    from nvct.engine.model import Wanted
+    from nvct.engine.model import EngineOptions
 
 
 def cri(dump: str) -> Table:
@@ -29,7 +29,7 @@ def cri(dump: str) -> Table:
 
 
 def _without_empty_options(table: Table) -> Table:
-    """Return a table without the empty `options` that containerd prints where there are none."""
+    """Return a table without the empty `options` that containerd prints if there are none."""
     inner = {
         key: _without_empty_options(value) if isinstance(value, dict) else value
         for key, value in table.items()
@@ -37,11 +37,11 @@ def _without_empty_options(table: Table) -> Table:
     return {key: value for key, value in inner.items() if (key, value) != ("options", {})}
 
 
-def missing(wanted: Wanted, dump: str) -> str:
-    """Return what is asked for and not in force, "" for nothing.
+def missing(options: EngineOptions, dump: str) -> str:
+    """Return the first of the options that is not in force, "" if all are.
 
-    Nothing is, either, where the dump does not tell: the CRI is disabled or not built in, or a
-    file that is imported by its name is not there, behind which containerd 2 reads no more.
+    Also "" if the dump does not show it: the CRI is disabled or not built in, or a file that is
+    imported by its name does not exist, after which containerd 2 stops reading.
     """
     try:
         table = cri(dump)
@@ -54,10 +54,10 @@ def missing(wanted: Wanted, dump: str) -> str:
     if not table or unclear:
         return ""
     runtimes = loading.runtimes(table)
-    for handler in wanted.handlers:
+    for handler in options.handlers:
         program = loading.binary(runtimes.get(handler.name, {}))
         if program != handler.path:
             return f"the runtime {handler.name} of {handler.path}"
-    if wanted.default and loading.default(table) != wanted.default:
-        return f"the default runtime {wanted.default}"
+    if options.default and loading.default(table) != options.default:
+        return f"the default runtime {options.default}"
     return ""

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""containerd's configuration as it loads it: the root file, its imports, and what holds of them.
+"""Loads a configuration as containerd does: the root file, its imports, and what is in force.
 
-As containerd does (cmd/containerd/server/config/config.go): imports are taken breadth first, a
-relative one from the folder of the file that names it (a pattern only since 1.7: seen on 1.6.20
-and 1.7.24), a pattern's in the order of their names, no file twice. What comes later wins: before
-2.0 a plugin's table replaces the one before as a whole, since then tables are merged key by key
-and lists united (containerd pull request 9982).
+As in containerd (cmd/containerd/server/config/config.go): imports are read breadth first; a
+relative one starts at the folder of its file (a pattern does so only since 1.7: tested with 1.6.20
+and 1.7.24); the matches of a pattern are read in the order of their names; no file is read twice.
+Later files win: before 2.0 a plugin's table replaces the earlier one completely, since then tables
+are merged key by key and lists are united (containerd pull request 9982).
 
-The last version that a file names is that of all files, and decides which of the CRI's names is
-read. containerd 1.x reads the one of that version, and takes none for 1. containerd 2 starts with
-3; a file of version 1 or without one gets the version before it without its CRI settings being
-migrated, and settings of version 2 are migrated only if 2 is the last version that is named.
+The last version that a file names is the version of all files. It decides which of the CRI's names
+is read. containerd 1.x reads the name of that version; no version stands for 1. containerd 2
+starts with 3: a file of version 1 or without a version gets the preceding version, but its CRI
+settings are not migrated; settings of version 2 are migrated only if 2 is the last version named.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import TypeAlias
 
-    from nvct.engine.model import Files, Wanted
+    from nvct.engine.model import EngineOptions, Files
 
     Path: TypeAlias = tuple[str, ...]
     Table: TypeAlias = dict[str, object]
@@ -55,7 +55,7 @@ FILE_LIMIT = 256  # files that one configuration may have; containerd has no lim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """One file: path, bytes (None: there is none), and what it says."""
+    """One file: path, bytes (None if it does not exist), and content."""
 
     path: str
     data: bytes | None
@@ -63,7 +63,7 @@ class Loaded:
 
     @property
     def version(self) -> int:
-        """Return the version that it names, 0 if none."""
+        """The version that it names, 0 if none."""
         version = self.document.get("version", 0)
         return version if isinstance(version, int) else 0
 
@@ -76,8 +76,8 @@ class Config:
         files: that were read.
         version: of the format, for all files.
         modern: whether this is containerd 2, which merges tables and reads no CRI of version 1.
-        relative: whether it surely takes a relative pattern from the folder of its file.
-        missing: files that are named, not matched by a pattern, and are not there.
+        relative: whether a relative pattern surely starts at the folder of its file.
+        missing: files that are imported by name and do not exist.
     """
 
     files: tuple[Loaded, ...]
@@ -93,7 +93,7 @@ class Config:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the CRI's table that are read, the one that wins first."""
+        """Return the names of the CRI's table that are read; the one that wins comes first."""
         if not self.modern:
             return (CRI[min(self.version, 2)],)  # it knows no other
         newest = CRI[max(CRI)]
@@ -114,7 +114,7 @@ class Config:
         ]
 
     def cri_path(self, loaded: Loaded) -> Path:
-        """Return the path of the CRI's table in a file, whether it is there or not."""
+        """Return the path of the CRI's table in a file, whether that exists or not."""
         for name in self.names:
             if isinstance(toml_file.find(loaded.document, ("plugins", name)), dict):
                 return "plugins", name
@@ -126,7 +126,7 @@ class Config:
         return found if isinstance(found, dict) else None
 
     def effective(self, without: str = "") -> Table:
-        """Return the CRI's table that holds, of all files but one."""
+        """Return the CRI's table in force, of all files except one."""
         table: Table = {}
         for loaded in self.files:
             own = self.cri(loaded)
@@ -148,18 +148,18 @@ class Config:
         return next((loaded for loaded in self.files if loaded.path == path), None)
 
 
-def load(wanted: Wanted, files: Files) -> Config:
-    """Read the root file and whatever it imports; without a root file, the engine's defaults hold.
+def load(options: EngineOptions, files: Files) -> Config:
+    """Read the root file and all imports; without a root file, the engine's defaults are in force.
 
     Raises:
         DocumentError: a file cannot be read, is no TOML, or is of an unknown version.
     """
-    path = wanted.config or CONFIG
+    path = options.config or CONFIG
     root = _read(path, files)
-    version = _version(root, wanted.engine_version)
+    version = _version(root, options.engine_version)
     found = [root]
     missing: list[str] = []
-    relative = not wanted.engine_version or wanted.engine_version >= RELATIVE_PATTERNS
+    relative = not options.engine_version or options.engine_version >= RELATIVE_PATTERNS
     pending = _imports(root, files, relative=relative)
     while pending:
         place = pending.pop(0)
@@ -174,25 +174,25 @@ def load(wanted: Wanted, files: Files) -> Config:
         found.append(loaded)
         pending += _imports(loaded, files, relative=relative)
     newest = max(version, *(loaded.version for loaded in found))
-    modern = wanted.engine_version >= VERSION_3 if wanted.engine_version else newest > 2
+    modern = options.engine_version >= VERSION_3 if options.engine_version else newest > 2
     config = Config(
         files=tuple(found),
         version=_effective_version(found, version, modern=modern),
         modern=modern,
-        relative=modern or wanted.engine_version >= RELATIVE_PATTERNS,
+        relative=modern or options.engine_version >= RELATIVE_PATTERNS,
         missing=tuple(missing),
     )
     for loaded in found:
         if (
             modern
-        ):  # the parser of containerd 1.x takes any byte (go-toml v1), that of 2 UTF-8 alone
+        ):  # the parser of containerd 1.x accepts any byte (go-toml v1), that of 2 only UTF-8
             toml_file.decode(loaded.data or b"", loaded.path)
         _check_tables(loaded, config.cri_path(loaded))
     return config
 
 
 def replaces(version: tuple[int, ...]) -> bool:
-    """Say whether a containerd of this version takes the CRI's table of the last file alone."""
+    """Report whether a containerd of this version uses only the CRI's table of the last file."""
     return version < VERSION_3
 
 
@@ -203,7 +203,7 @@ def _read(path: str, files: Files) -> Loaded:
 
 
 def _check_tables(loaded: Loaded, cri: Path) -> None:
-    """Refuse another kind of thing where containerd wants a table."""
+    """Refuse a value of another kind where containerd expects a table."""
     paths = [cri[:1], cri, (*cri, "containerd"), (*cri, "containerd", "runtimes")]
     found = toml_file.find(loaded.document, paths[-1])
     paths += [(*paths[-1], name) for name in (found if isinstance(found, dict) else ())]
@@ -247,7 +247,7 @@ def _imports(loaded: Loaded, files: Files, *, relative: bool) -> list[str]:
 def patterns(loaded: Loaded, *, relative: bool = True) -> list[str]:
     """Return the paths and patterns that a file imports, absolute.
 
-    Where a `relative` pattern is not known, it is one of the working folder, which is / here.
+    Unless `relative`, a relative pattern starts at the working folder, which is / here.
 
     Raises:
         EngineConfigError: its `imports` are no list of strings.
@@ -280,7 +280,7 @@ def _is_pattern(part: str) -> bool:
 
 
 def matches(path: str, pattern: str) -> bool:
-    """Say whether a path is one that a pattern of `imports` takes in; * does not span folders."""
+    """Report whether a pattern of `imports` matches a path; * does not match a slash."""
     names, parts = path.split("/"), pattern.split("/")
     if len(names) != len(parts):
         return False
@@ -306,7 +306,7 @@ def merged(table: Mapping[str, object], over: Mapping[str, object]) -> Table:
 
 
 def set_only(table: Mapping[str, object]) -> Table:
-    """Return a table without what is containerd's own default anyway."""
+    """Return a table without the values that are containerd's defaults."""
     inner = {
         key: set_only(value) if isinstance(value, dict) else value for key, value in table.items()
     }
@@ -322,7 +322,7 @@ def runtimes(cri: Mapping[str, object]) -> dict[str, Table]:
 
 
 def binary(runtime: Mapping[str, object]) -> str:
-    """Return the program of a runtime; "" where the shim looks it up."""
+    """Return the program of a runtime; "" if the shim looks it up."""
     options = runtime.get("options")
     if not isinstance(options, dict):
         return ""
@@ -367,7 +367,7 @@ def strings(cri: Mapping[str, object], key: str) -> tuple[str, ...]:
 
 
 def is_imported(path: str, config: Config) -> bool:
-    """Say whether one of the files imports a path, be it there or not."""
+    """Report whether one of the files imports a path, whether it exists or not."""
     return any(
         matches(path, pattern) if "*" in pattern else path == pattern
         for one in config.files

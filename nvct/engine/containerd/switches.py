@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""containerd's settings besides its runtimes: the default one, CDI, and where CDI specs are."""
+"""containerd's settings other than runtimes: the default runtime, CDI, the CDI folders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nvct.errors import EngineConfigError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.engine.containerd.load import Config, Setting, Table
-    from nvct.engine.model import Wanted
+    from nvct.engine.model import EngineOptions
 
 SPEC_DIRS = ("/etc/cdi", "/var/run/cdi")  # containerd's own
 KNOWS_CDI = (1, 7)
@@ -21,59 +21,61 @@ CDI_IS_ON = (2, 0)
 LEGACY_NAME = "former-default"
 
 
-def cdi_by_default(wanted: Wanted, config: Config) -> bool | None:
-    """Report whether CDI is on where no file has the switch; None if that is not known."""
-    if wanted.engine_version:
-        return wanted.engine_version >= CDI_IS_ON
+def cdi_by_default(options: EngineOptions, config: Config) -> bool | None:
+    """Report whether CDI is on if no file has the switch; None if that is unknown."""
+    if options.engine_version:
+        return options.engine_version >= CDI_IS_ON
     return True if config.version >= 3 else None
 
 
-def settings(wanted: Wanted, config: Config, cri: Table, notes: list[str]) -> list[Setting]:
-    """Return the changes of the settings besides runtimes; what has no effect is noted.
+def settings(
+    options: EngineOptions, config: Config, cri: Table, notes: list[str]
+) -> list[Setting]:
+    """Return the changes of the settings other than runtimes; note options without effect.
 
     Raises:
         EngineConfigError: the default that is asked for is no runtime.
     """
     found: list[Setting] = []
-    if wanted.default and loading.default(cri, modern=config.modern) != wanted.default:
-        names = {handler.name for handler in wanted.handlers} | loading.runtimes(cri).keys()
-        if wanted.default not in names:
+    if options.default and loading.default(cri, modern=config.modern) != options.default:
+        names = {handler.name for handler in options.handlers} | loading.runtimes(cri).keys()
+        if options.default not in names:
             raise EngineConfigError(
-                f"default runtime {wanted.default!r} is no runtime of containerd"
+                f"default runtime {options.default!r} is no runtime of containerd"
             )
-        found.append((RUNTIMES[:1], "default_runtime_name", wanted.default))
+        found.append((RUNTIMES[:1], "default_runtime_name", options.default))
         if not config.modern and loading.legacy_default(cri):
             found += _without_legacy(cri, notes)
-    elif not wanted.default:
-        found += _without_default(wanted, cri, notes)
-    if not wanted.cdi and not wanted.spec_dirs:
+    elif not options.default:
+        found += _without_default(options, cri, notes)
+    if not options.cdi and not options.spec_dirs:
         return found
-    engine = wanted.engine_version
+    engine = options.engine_version
     if engine and engine < KNOWS_CDI:
         notes.append("this containerd has no CDI (1.7 has): containers use the handlers instead")
         return found
     switch = cri.get("enable_cdi")
-    on = switch if isinstance(switch, bool) else cdi_by_default(wanted, config)
-    if wanted.cdi and not on:
+    on = switch if isinstance(switch, bool) else cdi_by_default(options, config)
+    if options.cdi and not on:
         found.append(((), "enable_cdi", True))
     present = loading.strings(cri, "cdi_spec_dirs") or SPEC_DIRS
     names = {_real(folder) for folder in present}
-    missing = [folder for folder in wanted.spec_dirs if _real(folder) not in names]
+    missing = [folder for folder in options.spec_dirs if _real(folder) not in names]
     if missing:
         found.append(((), "cdi_spec_dirs", [*present, *missing]))
     return found
 
 
-def _without_default(wanted: Wanted, cri: Table, notes: list[str]) -> list[Setting]:
-    """Return the changes that make runc the default again, where the one handler asked for is.
+def _without_default(options: EngineOptions, cri: Table, notes: list[str]) -> list[Setting]:
+    """Return the changes that make runc the default again, if the only handler of the options is.
 
-    Who names one runtime and does not say --set-as-default wants it to be none, as with the
-    incumbent (1.20, pkg/config/engine/containerd, AddRuntime). runc keeps the cgroup driver of
-    that default: with another one than the kubelet's, pods fail. Our own three leave the default
-    alone: it may be the node's only one, as on EKS.
+    A user who names one runtime without --set-as-default does not want it as the default, as with
+    nvidia-ctk (1.20, pkg/config/engine/containerd, AddRuntime). runc keeps the cgroup driver of
+    that default: with another one than the kubelet's, pods fail. Our own three handlers leave the
+    default as it is: it may be the node's only one, as on EKS.
     """
     name = loading.default(cri)
-    if [handler.name for handler in wanted.handlers] != [name]:
+    if [handler.name for handler in options.handlers] != [name]:
         return []
     notes.append(f"{name} is no longer the default runtime: --set-as-default keeps it")
     found: list[Setting] = [(RUNTIMES[:1], "default_runtime_name", DELETE)]
@@ -89,7 +91,7 @@ def _without_default(wanted: Wanted, cri: Table, notes: list[str]) -> list[Setti
 def _without_legacy(cri: Table, notes: list[str]) -> list[Setting]:
     """Return the changes that make the table `default_runtime` a runtime with a name.
 
-    containerd 1.x takes it as the default whatever default_runtime_name says.
+    containerd 1.x uses it as the default, whatever default_runtime_name says.
     """
     notes.append(
         f"default_runtime, which overrides default_runtime_name, is now the runtime {LEGACY_NAME}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of engines and of the service manager, run with a time limit and without a terminal."""
+"""Runs programs of engines and of the service manager, with a time limit and no terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 30.0
 NOT_FOUND = 127
-TIMED_OUT = 124  # as timeout(1) says it
+TIMED_OUT = 124  # as of timeout(1)
 NOT_ENTERED = 125
 MARK = "nvct: errno "
 VERSION = re.compile(r"\bv?(\d+)\.(\d+)(?:\.(\d+))?")
@@ -30,7 +30,7 @@ ENV = {"PATH": ":".join(DEFAULT_PATH_DIRS), "HOME": "/root", "LC_ALL": "C"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What became of a program: its exit status, what it printed and what it said."""
+    """The result of a program: its exit status, standard output and standard error."""
 
     status: int
     out: str = ""
@@ -38,7 +38,7 @@ class Done:
 
     @property
     def reason(self) -> str:
-        """Return the last thing that it said, on one line; never empty."""
+        """The last line of its output; never empty."""
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
         return lines[-1] if lines else f"exit status {self.status}"
 
@@ -50,12 +50,12 @@ def run(
     env: dict[str, str] | None = None,
     enter: Enter | None = None,
 ) -> Done:
-    """Run a program to its end; a missing one has status 127, a slow one is killed.
+    """Run a program to its end; a missing one has status 127, a slow one is killed (124).
 
     `enter` is called in the child before the program starts.
 
     Raises:
-        OSError: `enter` did.
+        OSError: `enter` raised it.
     """
     try:
         done = subprocess.run(
@@ -76,7 +76,7 @@ def run(
 
 
 def _guarded(enter: Enter) -> Enter:
-    """Return a function that tells its OSError through the program's own output and status."""
+    """Return a function that reports its OSError by the child's exit status and output."""
 
     def guarded() -> None:
         try:
@@ -89,17 +89,17 @@ def _guarded(enter: Enter) -> Enter:
 
 
 def version(program: str, call: Run = run) -> tuple[int, ...]:
-    """Return the version that a program says it is, () if it says none."""
+    """Return the version that a program prints, () if it prints none."""
     done = call([program, "--version"], 10.0)
     found = VERSION.search(done.out) if done.status == 0 else None
     return tuple(int(part or 0) for part in found.groups()) if found else ()
 
 
 def dump(engine: str, program: str, call: Run = run) -> str:
-    """Return the configuration that an engine has in force, as it prints it.
+    """Return the configuration in force, as the engine prints it.
 
     Raises:
-        EngineError: it does not.
+        EngineError: it prints none.
     """
     ways = {
         "containerd": ([program, "config", "dump"],),

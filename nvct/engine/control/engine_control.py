@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nvct.engine.control.command import Done, Run
     from nvct.engine.control.reload import Reloader
-    from nvct.engine.model import FileEdit, Wanted
+    from nvct.engine.model import EngineOptions, FileEdit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +37,12 @@ class EngineControl:
         run: runs a program where the engine runs.
         root: the engine's root directory as a path of this process.
         files: the engine's files.
-        leaving: its runtimes are being removed.
+        leaving: the runtimes are removed, not registered.
         must_be_well: an engine that was ill before the reload has to be well after it.
         timeout_s: for the engine to be well again.
     """
 
-    options: Wanted
+    options: EngineOptions
     program: str
     reloader: Reloader
     socket: str = ""
@@ -103,7 +103,7 @@ class EngineControl:
         self._wait(chosen.action, since, leaving=leaving)
         return notes + (self._still_listed() if leaving and engine == "docker" else [])
 
-    def _options_there(self) -> Wanted | None:
+    def _options_there(self) -> EngineOptions | None:
         """Return the options with the main file's path as the engine knows it, None if unknown."""
         path = self._path_there(self.options.config, modules.CONFIG[self.options.engine])
         return replace(self.options, config=path) if path else None

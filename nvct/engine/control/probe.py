@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""See whether a running engine is well, and has taken what its files say.
+"""Finds out whether a running engine is well and has the runtimes of its files.
 
-dockerd and CRI-O answer HTTP on their sockets; containerd is asked by its own ctr, which also
-tells a CRI plugin that failed to load while the daemon itself runs on.
+dockerd and CRI-O answer HTTP on their sockets. containerd is asked by its client ctr, which also
+reports a CRI plugin that failed to load while the daemon itself runs.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ def wait(
     Args:
         engine: docker, containerd or crio.
         path: its socket.
-        names: of the runtimes that it has to list, where it lists any.
+        names: of the runtimes that it has to list, if it lists runtimes at all.
         run: runs a program.
-        timeout_s: for all of it.
+        timeout_s: the whole time.
 
     Raises:
-        EngineError: it does not within the time.
+        EngineError: the time is over.
     """
     end = time.monotonic() + timeout_s
     while True:
@@ -85,7 +85,7 @@ def wait(
 
 
 def wrong(engine: str, path: str, names: Collection[str], run: Run) -> str:
-    """Return what is wrong with an engine, "" where nothing is; see `wait`."""
+    """Return what is wrong with an engine, "" if nothing is; see `wait`."""
     try:
         if engine == "docker":
             missing = sorted(set(names) - runtimes(path))
@@ -99,10 +99,10 @@ def wrong(engine: str, path: str, names: Collection[str], run: Run) -> str:
 
 
 def wait_for_reload(path: str, since: float, *, timeout_s: float = TIMEOUT_S) -> None:
-    """Wait until dockerd says that it has read its files anew: it is silent where it refuses them.
+    """Wait for dockerd's event that it has reloaded its files: it sends none if it refuses them.
 
     Raises:
-        EngineError: it does not say so within the time.
+        EngineError: the time is over.
     """
     end = time.monotonic() + timeout_s
     while not _reloaded(path, since):
@@ -112,11 +112,11 @@ def wait_for_reload(path: str, since: float, *, timeout_s: float = TIMEOUT_S) ->
 
 
 def _reloaded(path: str, since: float) -> bool:
-    """Tell whether dockerd has had its event `reload` (Docker Engine API, GET /events)."""
-    wanted = urllib.parse.quote('{"type":["daemon"],"event":["reload"]}')
+    """Report whether dockerd has sent its event `reload` (Docker Engine API, GET /events)."""
+    filters = urllib.parse.quote('{"type":["daemon"],"event":["reload"]}')
     try:
         status, body = ask(
-            path, f"/events?since={since:.9f}&until={time.time():.9f}&filters={wanted}"
+            path, f"/events?since={since:.9f}&until={time.time():.9f}&filters={filters}"
         )
     except OSError:
         return False
@@ -139,10 +139,10 @@ def runtimes(path: str) -> set[str]:
 
 
 def document(body: bytes) -> dict[str, object]:
-    """Return the JSON object that a daemon answers.
+    """Return the JSON object in a daemon's answer.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the answer is something else.
     """
     try:
         data = json.loads(body)
@@ -154,7 +154,7 @@ def document(body: bytes) -> dict[str, object]:
 
 
 def member(data: Mapping[str, object], name: str, kind: type[Kind], default: Kind) -> Kind:
-    """Return a member of an answer; a default if it is null or not there.
+    """Return a member of an answer; a default if it is null or missing.
 
     Raises:
         ValueError: it is of another kind.
@@ -176,7 +176,7 @@ def _wrong_containerd(path: str, run: Run) -> str:
         connection.close()
     done = run(["ctr", f"--address={path}", "plugins", "ls"], ANSWER_TIMEOUT_S)
     if done.status == command.NOT_FOUND:
-        return ""  # it listens; nothing here can ask more
+        return ""  # it listens; without ctr nothing more can be known
     return done.reason if done.status else failed_plugin(done.out)
 
 

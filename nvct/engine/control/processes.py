@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which engines run, read from /proc: program, arguments, environment, unit, user, file system.
+"""Finds running engines in /proc: program, arguments, environment, unit, user, file system.
 
-Contract: only reads; a process that ends meanwhile, or that may not be looked at, is left out or
-told by what can be seen of it (another user's command line is readable, its environment is not).
+Contract: only reads. A process that ends during the reading is left out; of a process that may not
+be inspected, fields are empty (another user's command line is readable, its environment is not).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DELETED = " (deleted)"
 PROGRAMS = {"dockerd": "docker", "containerd": "containerd", "crio": "crio", "podman": "podman"}
 ROOTLESS = "ROOTLESSKIT_STATE_DIR"  # rootlesskit sets it; its children have their own /etc
 SCOPES = ("docker-", "libpod-", "cri-containerd-", "crio-")  # of containers
-# Words with which these programs print something and end; `podman` only serves with "service".
+# Arguments with which these programs print something and end; podman serves only with "service".
 PASSING = frozenset(
     {"config", "--validate", "--version", "-version", "-v", "--help", "-h", "publish", "wipe"}
     | {"oci-hook", "status", "version", "check", "complete"}
@@ -40,8 +40,8 @@ class Process:
         unit: the systemd unit it runs in, "" where it runs in none.
         user_unit: whether the unit is one of a user's own manager.
         container: whether its control group is a container's.
-        uid: its user, as the machine counts.
-        root: its file system as we reach it: "/" where it is ours, or /proc/PID/root.
+        uid: its user, in our user namespace.
+        root: its root directory as a path of this process: "/" if it is ours, or /proc/PID/root.
     """
 
     engine: str
@@ -91,14 +91,14 @@ def running(proc: str, host: str = "/") -> Iterator[Process]:
 
     Args:
         proc: where procfs is.
-        host: our own root directory, to tell a process that has another.
+        host: our own root directory, to recognize a process that has another.
     """
     found = (look(pid, proc, host) for pid in _pids(proc))
     return (process for process in found if process is not None)
 
 
 def look(pid: int, proc: str, host: str = "/") -> Process | None:
-    """Return the engine that a process is, None if it is none or has ended."""
+    """Return a process as an engine, None if it is no engine or has ended."""
     folder = f"{proc}/{pid}"
     born = _born(f"{folder}/stat")
     args = tuple(_words(f"{folder}/cmdline"))
@@ -113,7 +113,7 @@ def look(pid: int, proc: str, host: str = "/") -> Process | None:
     env = _environment(f"{folder}/environ")
     uid = _uid(f"{folder}/status")
     ours = _is_ours(f"{folder}/root", host, env)
-    # Whose it is decides what is run as root: no two processes may be taken for one.
+    # Its owner decides what is run as root: a reused process number must not mix two processes.
     if uid is None or _born(f"{folder}/stat") != born:
         return None
     return Process(
@@ -196,7 +196,7 @@ def _born(path: str) -> bytes:
 
 
 def _is_ours(root: str, host: str, env: Mapping[str, str]) -> bool:
-    """Tell whether a process has our file system; what cannot be seen is taken for ours.
+    """Report whether a process has our file system; assumed if it may not be inspected.
 
     A service with private folders (PrivateTmp=) has another mount namespace and the same files,
     so these are compared, not the namespaces.

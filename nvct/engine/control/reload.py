@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell a running engine to read its files again, by the way that the engine has.
+"""Makes a running engine read its files again, in the way that disturbs containers least.
 
-dockerd reads runtimes anew on SIGHUP; containerd and CRI-O have to be restarted, which leaves
-containers running; a restarted dockerd takes its containers with it (unless live-restore is set),
-and is only restarted on request. Podman has nothing that runs.
+dockerd reads its runtimes again on SIGHUP. containerd and CRI-O have to be restarted, which leaves
+containers running. A restart of dockerd stops its containers (unless live-restore is set), so it
+is only done on request. Podman has no daemon.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ FIELD = re.compile(r'\b(error|msg)="((?:[^"\\]|\\.)*)"')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reload:
-    """How an engine is told, or why it is not.
+    """How an engine is reloaded, or why it is not.
 
     Attributes:
-        action: "signal", "restart" (by systemd) or "" for nothing.
-        argv: of systemctl, where that does it.
-        note: what is left to do by whoever asked.
+        action: "signal", "restart" or "" for nothing.
+        argv: the command of a restart.
+        note: what is left for the user to do.
     """
 
     action: str = ""
@@ -77,38 +77,38 @@ class HostReloader(Reloader):
 
     Attributes:
         engine: its name.
-        found: the engine on this host, None where there is none.
-        way: "auto", "restart" or "none".
+        detected: the engine on this host, None where there is none.
+        mode: "auto", "restart" or "none".
         look: finds a running engine by its process number.
         again: looks for the engine after a restart.
     """
 
     engine: str
-    found: Engine | None
-    way: str
+    detected: Engine | None
+    mode: str
     look: Callable[[int], Process | None]
     again: Callable[[], Engine | None]
 
     def opt_out(self) -> str:
         """Return the option that prevents the reload."""
-        runs = self.found is not None and self.found.pid > 0
-        return "--reload=none" if runs and self.way != "none" else ""
+        runs = self.detected is not None and self.detected.pid > 0
+        return "--reload=none" if runs and self.mode != "none" else ""
 
     def choose(self, *, restart: bool, leaving: bool) -> Reload:
         """Return what to do."""
-        return choose(self.found, self.engine, self.way, restart=restart, leaving=leaving)
+        return choose(self.detected, self.engine, self.mode, restart=restart, leaving=leaving)
 
     def carry_out(self, chosen: Reload, run: Run, *, back: bool) -> str:
         """Reload the engine; return a note."""
-        if self.found is None:
+        if self.detected is None:
             return ""
-        carry_out(chosen, self.found, self.look, run)
-        name = f"{self.found.engine} (process {self.found.pid})"
+        carry_out(chosen, self.detected, self.look, run)
+        name = f"{self.detected.engine} (process {self.detected.pid})"
         if back:
             return ""
         if chosen.action == "signal":
             return f"{name} was told to read its file again; its containers run on"
-        return f"{self.found.unit or name} was restarted"
+        return f"{self.detected.unit or name} was restarted"
 
     def is_running(self) -> bool:
         """Report whether the engine runs after a restart."""
@@ -116,83 +116,83 @@ class HostReloader(Reloader):
 
     def last_words(self, run: Run) -> str:
         """Return the engine's last error from the system's journal."""
-        return last_words(self.found, run) if self.found else ""
+        return last_words(self.detected, run) if self.detected else ""
 
 
 def choose(
-    found: Engine | None, engine: str, way: str, *, restart: bool, leaving: bool = False
+    detected: Engine | None, engine: str, mode: str, *, restart: bool, leaving: bool = False
 ) -> Reload:
     """Return what to do about an engine after its files changed.
 
     Args:
-        found: the engine on this host, None where there is none.
+        detected: the engine on this host, None where there is none.
         engine: its name.
-        way: "auto", "restart" or "none".
-        restart: the change needs one.
-        leaving: runtimes go: dockerd refuses the file without its default until it is restarted.
+        mode: "auto", "restart" or "none".
+        restart: the change takes effect only at a restart.
+        leaving: runtimes are removed: until a restart, dockerd refuses a file without its default.
     """
     if engine == "podman":
-        return Reload()  # every run of it reads its files
-    if way == "none":
+        return Reload()  # each run reads its files
+    if mode == "none":
         return Reload(note=f"It is recommended that {engine} daemon be restarted.")
-    if found is None or not found.pid:
+    if detected is None or not detected.pid:
         return Reload()  # it reads its files when it starts
-    if engine == "docker" and not restart and way == "auto":
+    if engine == "docker" and not restart and mode == "auto":
         return Reload(action="signal")
-    if engine == "docker" and way == "auto":
-        # Runtimes and the default follow a signal, though CDI does not.
+    if engine == "docker" and mode == "auto":
+        # A signal is enough for runtimes and the default, but not for CDI.
         return Reload(
             action="" if leaving else "signal",
             note="dockerd reads this when it is restarted, which stops containers "
             "(unless live-restore is on): --reload=restart does it",
         )
-    user = ("--user",) if found.user_unit else ()
-    if found.restart:
-        return Reload(action="restart", argv=found.restart)
-    if not found.unit:
-        return Reload(note=f"{engine} (process {found.pid}) runs in no unit: restart it")
-    return Reload(action="restart", argv=("systemctl", *user, "restart", found.unit))
+    user = ("--user",) if detected.user_unit else ()
+    if detected.restart:
+        return Reload(action="restart", argv=detected.restart)
+    if not detected.unit:
+        return Reload(note=f"{engine} (process {detected.pid}) runs in no unit: restart it")
+    return Reload(action="restart", argv=("systemctl", *user, "restart", detected.unit))
 
 
 def carry_out(
-    chosen: Reload, found: Engine, look: Callable[[int], Process | None], run: Run
+    chosen: Reload, detected: Engine, look: Callable[[int], Process | None], run: Run
 ) -> None:
-    """Tell a running engine.
+    """Reload a running engine.
 
     Args:
         chosen: what to do.
-        found: the engine.
+        detected: the engine.
         run: runs a program.
-        look: finds an engine by its process number; a number may have been given anew.
+        look: finds an engine by its process number, which may have been reused.
 
     Raises:
         EngineError: it is gone, or does not start again.
     """
     if chosen.action == "signal":
-        _hang_up(found, look)
+        _hang_up(detected, look)
     elif chosen.action == "restart":
         done = run(list(chosen.argv), RESTART_TIMEOUT_S)
         if done.status:
-            said = last_words(found, run) or done.reason
-            raise EngineError(f"{found.unit or found.engine} does not start again: {said}")
+            said = last_words(detected, run) or done.reason
+            raise EngineError(f"{detected.unit or detected.engine} does not start again: {said}")
 
 
-def last_words(found: Engine, run: Run) -> str:
-    """Return the last error of an engine's own in the system's journal, "" where none is told.
+def last_words(detected: Engine, run: Run) -> str:
+    """Return the last error of an engine in the system's journal, "" if there is none.
 
-    What systemd says of its unit comes later and says less: `--unit` would have it as well.
+    `--unit` would also show the messages of systemd itself, which come later and say less.
     """
-    if not found.unit:
+    if not detected.unit:
         return ""
-    words = ["--user", f"_SYSTEMD_USER_UNIT={found.unit}"]
-    words = words if found.user_unit else [f"_SYSTEMD_UNIT={found.unit}"]
+    words = ["--user", f"_SYSTEMD_USER_UNIT={detected.unit}"]
+    words = words if detected.user_unit else [f"_SYSTEMD_UNIT={detected.unit}"]
     argv = ["journalctl", *words, "--no-pager", "--output=cat"]
     done = run([*argv, "--lines=40"], 10.0)
     return pick(done.out.splitlines()) if done.status == 0 else ""
 
 
 def pick(lines: Sequence[str]) -> str:
-    """Return what an engine's log says last of what is wrong, less what is about the log."""
+    """Return the last error in the lines of an engine's log, "" if there is none."""
     for marks in (("level=fatal", "level=error"), ("failed", "error", "unable", "invalid")):
         for line in reversed(lines):
             if any(mark in line.lower() for mark in marks) and not line.startswith("systemd"):
@@ -202,25 +202,25 @@ def pick(lines: Sequence[str]) -> str:
 
 def _sentence(line: str) -> str:
     """Return the error, else the message, of a line as logrus writes it, else the line."""
-    found = dict(FIELD.findall(line))
-    text = found.get("error") or found.get("msg")
+    detected = dict(FIELD.findall(line))
+    text = detected.get("error") or detected.get("msg")
     return text.replace('\\"', '"') if text else line
 
 
-def _hang_up(found: Engine, look: Callable[[int], Process | None]) -> None:
-    gone = EngineError(f"{found.engine} (process {found.pid}) has just ended")
+def _hang_up(detected: Engine, look: Callable[[int], Process | None]) -> None:
+    gone = EngineError(f"{detected.engine} (process {detected.pid}) has just ended")
     try:
-        pidfd = os.pidfd_open(found.pid)
+        pidfd = os.pidfd_open(detected.pid)
     except OSError as error:
         raise gone from error
     try:
-        process = look(found.pid)  # by now the descriptor holds what the number stands for
-        if process is None or process.engine != found.engine:
+        process = look(detected.pid)  # the descriptor now prevents that the number is reused
+        if process is None or process.engine != detected.engine:
             raise gone
         signal.pidfd_send_signal(pidfd, signal.SIGHUP)
     except OSError as error:
         raise EngineError(
-            f"{found.engine} (process {found.pid}) cannot be told: {error.strerror}"
+            f"{detected.engine} (process {detected.pid}) cannot be told: {error.strerror}"
         ) from error
     finally:
         os.close(pidfd)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a running engine has in force, as it says itself, and where its files say something else.
+"""The configuration that a running engine has in force, and its differences from the files.
 
-dockerd (GET /info) and CRI-O (GET /config) tell on their sockets. containerd tells nobody: its
+dockerd (GET /info) and CRI-O (GET /config) report it on their sockets. containerd does not: its
 files are in force unless one is younger than its process. Podman reads its files at each run.
-Contract: only reads, never raises; each question has a time limit.
+Contract: only reads, never raises; each request has a time limit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from nvct.engine.control import probe
 from nvct.engine.crio import config as crio
 from nvct.engine.docker import config as docker
-from nvct.engine.model import State, Wanted
+from nvct.engine.model import EngineOptions, State
 from nvct.errors import NvctError
 from nvct.host import procfs
 
@@ -43,10 +43,10 @@ class Running:
     """What a running engine has in force.
 
     Attributes:
-        by: who says so: "GET /info", or "its files" where nothing else tells.
-        state: what is in force; None where nobody tells.
-        devices: names of the CDI devices that it has found; () where it lists none.
-        problem: why it could not be asked, "" where it could.
+        by: the source: "GET /info", "GET /config", or "its files".
+        state: what is in force; None if that is unknown.
+        devices: names of the CDI devices that it has found; () if it lists none.
+        problem: why it could not be asked, "" if it could.
         younger: files that changed after it started, and that it has not read.
     """
 
@@ -63,11 +63,11 @@ def of(
     ask: Ask = probe.ask,
     started: Started | None = None,
 ) -> Running | None:
-    """Return what a running engine has in force; None where it does not run.
+    """Return what a running engine has in force; None if it does not run.
 
     Args:
-        engine: as it was found; the socket of a foreign one is not asked.
-        files: what its files say; None where they cannot be read.
+        engine: as it was detected; a foreign one is not asked.
+        files: what its files say; None if they cannot be read.
         ask: does an HTTP GET on a socket.
         started: returns when a process started, in seconds of the epoch.
     """
@@ -125,8 +125,10 @@ def _crio(engine: Engine, socket: str, ask: Ask) -> Running:
         raise OSError(0, f"GET /config answers {status}")
     from nvct.engine.model import Files
 
-    wanted = Wanted(engine="crio", handlers=(), dump=body.decode(), engine_version=engine.numbers)
-    return Running(by="GET /config", state=replace(crio.state(wanted, Files()), files=()))
+    options = EngineOptions(
+        engine="crio", handlers=(), dump=body.decode(), engine_version=engine.numbers
+    )
+    return Running(by="GET /config", state=replace(crio.state(options, Files()), files=()))
 
 
 def _by_files(engine: Engine, files: State | None, started: Started) -> Running:
@@ -145,9 +147,9 @@ def _by_files(engine: Engine, files: State | None, started: Started) -> Running:
 
 
 def start_of(pid: int) -> float | None:
-    """Return when a process started, in seconds of the epoch, to a tick of the kernel's clock.
+    """Return when a process started, in seconds since the epoch, exact to a tick of the kernel.
 
-    `btime` of /proc/stat is of no use here: it is cut to whole seconds.
+    `btime` of /proc/stat would be too coarse: it has whole seconds.
     """
     # proc_pid_stat(5): field 22, counted behind the name, which may hold spaces and brackets.
     fields = (procfs.read_text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
@@ -159,7 +161,7 @@ def start_of(pid: int) -> float | None:
 
 
 def _changed(path: str) -> float | None:
-    """Return when a file came to where it is, or changed there."""
+    """Return when a file was moved to its place or changed there."""
     try:
         found = os.stat(path)
     except OSError:
@@ -168,10 +170,10 @@ def _changed(path: str) -> float | None:
 
 
 def differences(engine: Engine, files: State, running: Running, ours: Iterable[str]) -> list[str]:
-    """Return sentences about what the files say and the running engine does not do.
+    """Return sentences about settings of the files that are not in force.
 
     Args:
-        engine: as it was found.
+        engine: as it was detected.
         files: what its files say.
         running: what it has in force.
         ours: names of the runtimes in the files whose program is NVIDIA's.

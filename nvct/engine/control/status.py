@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine is told, and what it does: values for `nvct runtime status`.
+"""The configuration and the state of an engine, for `nvct runtime status`.
 
-Contract: only reads; a file that cannot be used is a sentence in the value, and no error.
+Contract: only reads. A file that cannot be used is a sentence in the value, not an error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from nvct.engine import modules
 from nvct.engine.control import probe, running
-from nvct.engine.model import Files, State, Wanted
+from nvct.engine.model import EngineOptions, Files, State
 from nvct.errors import NvctError
 from nvct.paths import SHIM_PROGRAM
 
@@ -29,13 +29,13 @@ class Status:
     """One engine and what its files say.
 
     Attributes:
-        engine: as it was found.
-        state: what its files say; None where they are not read, or cannot be.
-        problem: why they cannot be used, "" where they can.
+        engine: as it was detected.
+        state: what its files say; None if they are not read or cannot be read.
+        problem: why they cannot be used, "" if they can.
         registered: the names of those handlers whose program is NVIDIA's, sorted.
-        missing: of these, the names whose program is not there.
-        running: what the running engine has in force; None where it does not run.
-        differences: sentences about what the files say and the running engine does not do.
+        missing: of these, the names whose program does not exist.
+        running: what the running engine has in force; None if it does not run.
+        differences: sentences about settings of the files that are not in force.
     """
 
     engine: Engine
@@ -48,21 +48,21 @@ class Status:
 
     @property
     def in_force(self) -> State | None:
-        """What the running engine says of itself, or else its files."""
-        told = self.running.state if self.running else None
-        return told or self.state
+        """What the running engine reports, or else its files."""
+        in_force = self.running.state if self.running else None
+        return in_force or self.state
 
     @property
     def is_default(self) -> bool:
-        """Whether containers that name no runtime get NVIDIA's."""
+        """Whether NVIDIA's runtime is the default."""
         return self.in_force is not None and self.in_force.default in self.registered
 
 
 def of(engine: Engine, files: Files, ask: Ask = probe.ask) -> Status:
     """Return the status of an engine.
 
-    One that another user or file system has is only told by its process: its files are whatever
-    they like.
+    Of an engine of another user or file system only the process is reported: its files cannot be
+    trusted.
 
     Args:
         engine: as `detect` found it.
@@ -72,24 +72,24 @@ def of(engine: Engine, files: Files, ask: Ask = probe.ask) -> Status:
     if not engine.config or engine.root != files.root or _is_somebodys(engine):
         return Status(engine=engine)
     try:
-        state = modules.of(engine.engine).state(wanted(engine), files)
+        state = modules.of(engine.engine).state(options_for(engine), files)
     except NvctError as error:
-        # Who writes a file that is not ours to edit knows what it means.
-        told = running.of(engine, None, ask)
-        return Status(engine=engine, problem="" if engine.leave else error.message, running=told)
+        # A file that is not ours to edit may have any syntax that its owner understands.
+        now = running.of(engine, None, ask)
+        return Status(engine=engine, problem="" if engine.leave else error.message, running=now)
     ours = {name: path for name, path in state.handlers.items() if is_nvidia(name, path)}
     missing = [name for name, path in sorted(ours.items()) if not _is_there(path, files)]
-    told = running.of(engine, state, ask)
-    more = running.differences(engine, state, told, ours) if told else ()
+    in_force = running.of(engine, state, ask)
+    more = running.differences(engine, state, in_force, ours) if in_force else ()
     return Status(
         engine=engine, state=state, registered=tuple(sorted(ours)), missing=tuple(missing),
-        running=told, differences=tuple(more),
+        running=in_force, differences=tuple(more),
     )  # fmt: skip
 
 
-def wanted(engine: Engine, handlers: tuple[Handler, ...] = ()) -> Wanted:
-    """Return what asks an engine for handlers, or, with none, what reads its files."""
-    return Wanted(
+def options_for(engine: Engine, handlers: tuple[Handler, ...] = ()) -> EngineOptions:
+    """Return options that register handlers with an engine; without any, they read its files."""
+    return EngineOptions(
         engine=engine.engine,
         handlers=handlers,
         config=engine.edit or engine.config,
@@ -99,7 +99,7 @@ def wanted(engine: Engine, handlers: tuple[Handler, ...] = ()) -> Wanted:
 
 
 def is_nvidia(name: str, path: str) -> bool:
-    """Tell whether a handler's program is NVIDIA's or ours; one without a path, by its name."""
+    """Report whether a handler's program is NVIDIA's or ours; without a path, by its name."""
     return posixpath.basename(path or name).startswith((SHIM_PROGRAM, "nvidia"))
 
 
@@ -108,5 +108,5 @@ def _is_somebodys(engine: Engine) -> bool:
 
 
 def _is_there(path: str, files: Files) -> bool:
-    """Tell whether a program is there; one without folders is looked up by the engine itself."""
+    """Report whether a program exists; the engine looks up a name without folders itself."""
     return "/" not in path or os.access(files.at(path), os.X_OK)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""systemd units: the command line that an engine would be started with, from the unit's files.
+"""Reads systemd units: the command line with which an engine would be started.
 
-Contract: only reads; knows of systemd.unit(5) and systemd.service(5) what engines' units use:
-drop-ins, an emptied ExecStart=, Environment=, EnvironmentFile= and $VARIABLE in arguments.
+`systemctl show` cannot replace it: it needs a running systemd, does not quote arguments and does
+not read EnvironmentFile=. Contract: only reads; supports what engines' units use of
+systemd.unit(5) and systemd.service(5): drop-ins, an emptied ExecStart=, Environment=,
+EnvironmentFile= and $VARIABLE in arguments.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
     from nvct.engine.model import Files
 
-# systemd.unit(5), "Unit File Load Path": the earlier one hides the later one's file.
+# systemd.unit(5), "Unit File Load Path": a file in an earlier folder hides those in later ones.
 FOLDERS = (
     "/etc/systemd/system",
     "/run/systemd/system",
@@ -32,12 +34,12 @@ _VARIABLE = re.compile(r"\$(\$|\{\w+\}|\w+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """What starting a unit would run.
+    """The program that a unit starts.
 
     Attributes:
         name: such as docker.service.
         files: the unit's file and its drop-ins, in the order of reading.
-        args: the command line of the last ExecStart, variables filled in.
+        args: the command line of the last ExecStart, with variables replaced.
         env: its environment.
     """
 
@@ -68,7 +70,7 @@ def find(name: str, files: Files) -> Unit | None:
     for path in paths:
         for key, value in _settings(_text(path, files) or ""):
             if key == "ExecStart":
-                command = _words(value)  # empty: what came before counts no more
+                command = _words(value)  # an empty value resets the setting
             elif key == "Environment":
                 env |= _pairs(_words(value))
             elif key == "EnvironmentFile":
@@ -78,7 +80,7 @@ def find(name: str, files: Files) -> Unit | None:
 
 
 def _drop_ins(name: str, files: Files) -> list[str]:
-    """Return a unit's drop-ins: by name, the earlier folder's where two have the same one."""
+    """Return a unit's drop-ins sorted by name; of equal names, that of the earlier folder."""
     found: dict[str, str] = {}
     for folder in reversed(FOLDERS):
         for path in files.names(f"{folder}/{name}.d", ".conf"):
@@ -87,7 +89,7 @@ def _drop_ins(name: str, files: Files) -> list[str]:
 
 
 def _settings(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the settings of [Service]; a line that ends in a backslash goes on."""
+    """Yield the settings of [Service]; a line that ends in a backslash is continued."""
     section = ""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith(("#", ";"))]
     joined = re.sub(r"\\\n", " ", "\n".join(lines))
@@ -100,7 +102,7 @@ def _settings(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _words(text: str) -> list[str]:
-    """Split a command line; what precedes the program (`-`, `@`, `:`, `+`, `!`) is taken off."""
+    """Split a command line, without the prefixes of the program (`-`, `@`, `:`, `+`, `!`)."""
     try:
         words = shlex.split(text)
     except ValueError:
@@ -120,7 +122,7 @@ def _environment(path: str, files: Files) -> dict[str, str]:
 
 
 def _filled(words: list[str], env: Mapping[str, str]) -> Iterator[str]:
-    """Yield the words with variables filled in: a lone $NAME becomes as many as it has."""
+    """Yield the words with variables replaced; a lone $NAME becomes several words."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1].strip("{}")
@@ -137,5 +139,5 @@ def _text(path: str, files: Files) -> str | None:
     try:
         data = files.read(path)
     except DocumentError:
-        return ""  # masked, or nothing that systemd could read either
+        return ""  # masked, or unreadable for systemd, too
     return None if data is None else data.decode(errors="replace")

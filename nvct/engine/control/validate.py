@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Have an engine itself read a configuration that is not in place yet.
+"""Lets an engine check a configuration that is not in place yet.
 
-The engine runs in a mount namespace of its own, where the edited files are in place by overlays
-that vanish with it: it sees them at their paths, imports and drop-ins included, and nobody else
-does. What cannot be tried is told as a note, never taken for a refusal.
+The engine runs in a mount namespace of its own, where overlays show the edited files at their
+paths, imports and drop-ins included. No other process sees them, and they vanish with the engine.
+A check that is not possible gives a note, not an error.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nvct.engine.control.command import Done, Run
-    from nvct.engine.model import FileEdit, Wanted
+    from nvct.engine.model import EngineOptions, FileEdit
     from nvct.linux.kernel import Kernel
 
 TIMEOUT_S = 20.0
 
 
-def argv(wanted: Wanted, program: str, *, has_file: bool) -> list[str]:
-    """Return the command with which an engine reads its files and ends; [] if it has none.
+def argv(options: EngineOptions, program: str, *, has_file: bool) -> list[str]:
+    """Return the command with which an engine reads its files and exits; [] if it has none.
 
-    `dockerd --validate` is of 23.0. CRI-O's `config` reads its drop-ins as a start does. Every
-    command of Podman reads its files first. A main file that is named has to be there.
+    dockerd has --validate since 23.0. CRI-O's `config` reads its drop-ins as a start does. Every
+    command of Podman reads its files first. A main file that is named must exist.
     """
-    config = wanted.config
-    if wanted.engine == "crio":
-        folder = os.path.dirname(wanted.drop_in) if wanted.drop_in else crio.CONFIG_DIR
+    config = options.config
+    if options.engine == "crio":
+        folder = os.path.dirname(options.drop_in) if options.drop_in else crio.CONFIG_DIR
         main = [f"--config={config}"] if has_file else []
         return [program, *main, f"--config-dir={folder}", "config"]
-    if wanted.engine == "podman":
+    if options.engine == "podman":
         return [program, "version"]
     words = {
         "docker": [program, "--validate", f"--config-file={config}"],
         "containerd": [program, f"--config={config}", "config", "dump"],
     }
-    return words.get(wanted.engine, []) if has_file else []
+    return words.get(options.engine, []) if has_file else []
 
 
 def check(
-    wanted: Wanted,
+    options: EngineOptions,
     program: str,
     edits: Sequence[FileEdit],
     run: Run,
@@ -62,27 +62,27 @@ def check(
     opt_out: str = "",
     leaving: bool = False,
 ) -> list[str]:
-    """Have the engine read the files as they will be; return notes.
+    """Let the engine read the files as they will be; return notes.
 
     Args:
-        wanted: what it is to be told.
+        options: what it is to be told.
         program: the engine's.
         edits: of its files.
         run: runs a program.
         root: the engine's root directory as a path of this process.
         opt_out: the option that prevents a reload of the engine; "" if there will be none. An
             engine that refuses its files must not be restarted, whoever wrote them.
-        leaving: its runtimes are to go, not to be there.
+        leaving: the runtimes are removed, not registered.
 
     Raises:
-        EngineError: it refuses them, and it accepts what is there now, or is to be told; or it
-            reads them, and what was asked for is not in force.
+        EngineError: it refuses them, although it accepts the present files or is to be reloaded;
+            or it accepts them, but the options do not take effect.
     """
-    engine = wanted.engine
+    engine = options.engine
     after = {edit.path: edit.after for edit in edits}
-    had = os.path.exists(root.rstrip("/") + wanted.config)
-    has = after[wanted.config] is not None if wanted.config in after else had
-    words = argv(wanted, program, has_file=has)
+    had = os.path.exists(root.rstrip("/") + options.config)
+    has = after[options.config] is not None if options.config in after else had
+    words = argv(options, program, has_file=has)
     if not words:
         return []
     if not _is_here(program, root):
@@ -92,12 +92,12 @@ def check(
     except OSError as error:
         return [f"not checked by {engine} itself: no private mounts here ({error.strerror})"]
     if done.status == 0 and not leaving:
-        _refuse_without_effect(wanted, done.out, "nothing was changed")
+        _refuse_without_effect(options, done.out, "nothing was changed")
     if done.status == command.NOT_FOUND:
         return [f"not checked by {engine} itself: {done.reason}"]
     if done.status == 0 or _has_no_such_command(done):
         return []
-    words = argv(wanted, program, has_file=had)
+    words = argv(options, program, has_file=had)
     before = run(words, TIMEOUT_S) if words else None
     if before and before.status != 0:
         already = f"{engine} refuses its files already as they are: {_reason(before)}"
@@ -112,17 +112,17 @@ def check(
     )
 
 
-def in_force(wanted: Wanted, program: str, run: Run, *, root: str = "/") -> None:
-    """Have an engine print its configuration as it is now, where it can.
+def in_force(options: EngineOptions, program: str, run: Run, *, root: str = "/") -> None:
+    """Let an engine that can do so print its present configuration, and compare it.
 
     Raises:
-        EngineError: what was asked for is not in it.
+        EngineError: the options are not in it.
     """
-    words = argv(wanted, program, has_file=True) if wanted.engine == "containerd" else []
+    words = argv(options, program, has_file=True) if options.engine == "containerd" else []
     if words and _is_here(program, root):
         done = run(words, TIMEOUT_S)
         if done.status == 0:
-            _refuse_without_effect(wanted, done.out)
+            _refuse_without_effect(options, done.out)
 
 
 def _is_here(program: str, root: str) -> bool:
@@ -130,27 +130,27 @@ def _is_here(program: str, root: str) -> bool:
     return root != "/" or shutil.which(program) is not None
 
 
-def _refuse_without_effect(wanted: Wanted, dump: str, hint: str = "") -> None:
-    missing = containerd_dump.missing(wanted, dump) if wanted.engine == "containerd" else ""
+def _refuse_without_effect(options: EngineOptions, dump: str, hint: str = "") -> None:
+    missing = containerd_dump.missing(options, dump) if options.engine == "containerd" else ""
     if missing:
         raise EngineError(
-            f"containerd reads {wanted.config} without {missing}: see its version and imports,"
+            f"containerd reads {options.config} without {missing}: see its version and imports,"
             " and `containerd config dump`",
             hint=hint,
         )
 
 
 def _try(words: list[str], files: Mapping[str, bytes | None], run: Run) -> Done:
-    """Run a program that alone sees files with other content."""
+    """Run a program; it alone sees files with other content."""
     with tempfile.TemporaryDirectory(prefix="nvct-") as stage:
         return run(words, TIMEOUT_S, enter=lambda: in_place(files, stage, KERNEL))
 
 
 def in_place(files: Mapping[str, bytes | None], stage: str, kernel: Kernel) -> None:
-    """Give this process, in a mount namespace of its own, files with this content at these paths.
+    """Enter a mount namespace in which these paths have this content.
 
     Raises:
-        OSError: it may not have such a namespace, or such mounts.
+        OSError: this process may not create such a namespace or such mounts.
     """
     kernel.unshare(constants.CLONE_NEWNS)
     kernel.mount(None, "/", None, constants.MS_REC | constants.MS_PRIVATE)
@@ -166,7 +166,7 @@ def in_place(files: Mapping[str, bytes | None], stage: str, kernel: Kernel) -> N
 
 
 def _nearest_folder(path: str) -> str:
-    """Return the innermost folder of a path that is there."""
+    """Return the innermost folder of a path that exists."""
     missing = writing.missing_folders(path)
     return os.path.dirname(missing[0] if missing else path)
 
@@ -198,11 +198,11 @@ def _place(path: str, content: bytes | None) -> None:
 
 
 def _reason(done: Done) -> str:
-    """Return what an engine said was wrong, less what it says before that."""
+    """Return the error in an engine's output."""
     return reload.pick(done.err.splitlines()) or done.reason
 
 
 def _has_no_such_command(done: Done) -> bool:
-    """Tell whether the engine is older than the command, or could not be run at all."""
+    """Report whether the engine is older than the command, or could not be run at all."""
     old = ("unknown flag", "flag provided but not defined", "unknown command", "No help topic")
     return done.status in (124, errno.ENOEXEC, 127) or any(text in done.err for text in old)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CRI-O: what its files say, and the drop-in that registers our handlers.
+"""CRI-O: the state of its files, and the drop-in that registers our handlers.
 
 CRI-O reads crio.conf and then every file below crio.conf.d, whatever its suffix, in the order of
-their paths. A later file replaces single keys, but a table of `runtimes` as a whole, so a handler
-of ours carries all that the low-level runtime's has (cri-o pkg/config, UpdateFromPath; its TOML
-decoder makes each element of a map anew). Contract: values only; see `model`.
+their paths. A later file replaces single keys, but an element of `runtimes` completely, so a
+handler of ours has all keys of the low-level runtime (cri-o pkg/config, UpdateFromPath; its TOML
+decoder creates each element of a map again). Contract: no side effects; see `model`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from nvct.engine.files.toml_file import Change as Setting
     from nvct.engine.files.toml_file import Table
-    from nvct.engine.model import Files, Handler, Wanted
+    from nvct.engine.model import EngineOptions, Files, Handler
 
 CONFIG = "/etc/crio/crio.conf"
 CONFIG_DIR = "/etc/crio/crio.conf.d"
@@ -60,7 +60,7 @@ class _Layer:
 
 @dataclass(slots=True, kw_only=True)
 class _Merged:
-    """What CRI-O makes of all its files."""
+    """All files of CRI-O, merged as CRI-O does."""
 
     keys: Table = field(default_factory=dict)  # of crio.runtime, but its runtimes
     runtimes: dict[str, Table] = field(default_factory=dict)
@@ -68,75 +68,75 @@ class _Merged:
     low_level: str = ""  # the last default that is none of NVIDIA's
 
     def text(self, key: str) -> str:
-        """Return a key's value, "" where it is none."""
+        """Return a key's string, "" if it has none."""
         value = self.keys.get(key, "")
         return value if isinstance(value, str) else ""
 
     def list(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
-        """Return a key's list of strings, or CRI-O's default where none is named."""
+        """Return a key's list of strings, or CRI-O's default if it has none."""
         value = self.keys.get(key)
         return tuple(map(str, value)) if isinstance(value, list) else default
 
 
-def state(wanted: Wanted, files: Files) -> State:
+def state(options: EngineOptions, files: Files) -> State:
     """Return what CRI-O's files say.
 
     Raises:
         EngineConfigError: a file that CRI-O reads is no TOML or has a wrong type.
         DocumentError: one cannot be read.
     """
-    layers = _in_force(wanted) if wanted.dump else _layers(wanted, files)
+    layers = _in_force(options) if options.dump else _layers(options, files)
     merged = _merge(layers)
     return State(
         files=tuple(layer.path for layer in layers),
         handlers={name: _text(table, "runtime_path") for name, table in merged.runtimes.items()},
         default=merged.text("default_runtime"),
-        cdi=wanted.engine_version >= KNOWS_CDI if wanted.engine_version else None,
+        cdi=options.engine_version >= KNOWS_CDI if options.engine_version else None,
         spec_dirs=merged.list("cdi_spec_dirs", ()),
     )
 
 
-def plan(wanted: Wanted, files: Files) -> Change:
-    """Return the smallest edit that registers the handlers that are wanted.
+def plan(options: EngineOptions, files: Files) -> Change:
+    """Return the smallest edit that registers the handlers.
 
     Raises:
-        EngineConfigError: a file cannot be read as CRI-O does, a later file undoes what would be
-            written, or the default that is wanted is no handler.
+        EngineConfigError: CRI-O cannot read a file, a later file overrides the edit, or the
+            default of the options is no handler.
         DocumentError: a file cannot be read.
     """
-    target = _target(wanted)
+    target = _target(options)
     before = files.read(target)
-    merged = _merge(_layers(wanted, files))
+    merged = _merge(_layers(options, files))
     own = parse(before or b"", target)
-    template = _template(_merge(_in_force(wanted)) if wanted.dump else merged, files)
+    template = _template(_merge(_in_force(options)) if options.dump else merged, files)
     settings: list[Setting] = []
-    notes = [*_notes(wanted, files, target), *_low_level_note(template, files)]
-    for handler in wanted.handlers:
+    notes = [*_notes(options, files, target), *_low_level_note(template, files)]
+    for handler in options.handlers:
         changes = _handler(handler, template, merged, own)
         if changes:
-            _check_last(merged, f"runtimes.{handler.name}", target, files, wanted)
+            _check_last(merged, f"runtimes.{handler.name}", target, files, options)
             settings += changes
-    for key, value in _keys(wanted, merged):
-        _check_last(merged, key, target, files, wanted)
+    for key, value in _keys(options, merged):
+        _check_last(merged, key, target, files, options)
         settings.append((RUNTIME, key, value))
-    if wanted.cdi:
+    if options.cdi:
         notes.append("CRI-O has no switch for CDI: it is on in every version that knows CDI")
     edits = _edits(target, before, settings)
     return Change(engine="crio", edits=edits, restart=bool(edits), notes=tuple(notes))
 
 
-def removal(wanted: Wanted, files: Files) -> Change:
-    """Return the smallest edit that takes the handlers out of the file that `plan` edits.
+def removal(options: EngineOptions, files: Files) -> Change:
+    """Return the smallest edit that removes the handlers from the file that `plan` edits.
 
     Raises:
         EngineConfigError: the file cannot be read as CRI-O does.
         DocumentError: the file cannot be read.
     """
-    target = _target(wanted)
+    target = _target(options)
     before = files.read(target)
     document = parse(before or b"", target)
     own, registered = _table(document, RUNTIME, target), _table(document, RUNTIMES, target)
-    programs = {handler.name: handler.path for handler in wanted.handlers}
+    programs = {handler.name: handler.path for handler in options.handlers}
     names = [
         name
         for name, table in registered.items()
@@ -149,29 +149,29 @@ def removal(wanted: Wanted, files: Files) -> Change:
     return Change(engine="crio", edits=edits, restart=bool(edits))
 
 
-def config_dir(wanted: Wanted) -> str:
-    """Return the folder of drop-ins that belongs to what is wanted."""
-    return posixpath.dirname(wanted.drop_in) if wanted.drop_in else CONFIG_DIR
+def config_dir(options: EngineOptions) -> str:
+    """Return the folder of drop-ins for these options."""
+    return posixpath.dirname(options.drop_in) if options.drop_in else CONFIG_DIR
 
 
-def _target(wanted: Wanted) -> str:
+def _target(options: EngineOptions) -> str:
     """Return the file to edit."""
-    if wanted.drop_in is None:
+    if options.drop_in is None:
         return DROP_IN
-    return wanted.drop_in or wanted.config or CONFIG
+    return options.drop_in or options.config or CONFIG
 
 
-def _layers(wanted: Wanted, files: Files) -> list[_Layer]:
+def _layers(options: EngineOptions, files: Files) -> list[_Layer]:
     """Return the files that CRI-O reads, in its order."""
-    paths = [wanted.config or CONFIG, *_walk(files, config_dir(wanted))]
+    paths = [options.config or CONFIG, *_walk(files, config_dir(options))]
     found = ((path, files.read(path)) for path in paths)
     return [_Layer(path=path, document=parse(data, path)) for path, data in found if data]
 
 
-def _in_force(wanted: Wanted) -> list[_Layer]:
-    """Return what CRI-O printed."""
+def _in_force(options: EngineOptions) -> list[_Layer]:
+    """Return the configuration that CRI-O printed."""
     name = "the output of `crio status config`"
-    return [_Layer(path=name, document=parse(wanted.dump, name))]
+    return [_Layer(path=name, document=parse(options.dump, name))]
 
 
 def _walk(files: Files, folder: str) -> Iterator[str]:
@@ -205,7 +205,7 @@ def _table(document: Table, path: tuple[str, ...], where: str) -> Table:
     """Return a table, {} if there is none.
 
     Raises:
-        EngineConfigError: something else has its name.
+        EngineConfigError: its name stands for another kind of value.
     """
     for length in range(1, len(path) + 1):
         value = find(document, path[:length])
@@ -223,10 +223,10 @@ def _text(table: Table, key: str) -> str:
 
 
 def _template(merged: _Merged, files: Files) -> Table:
-    """Return the table of the low-level runtime that ours stands before, {} if none is written.
+    """Return the table of the low-level runtime that ours calls, {} if no file has one.
 
-    The default first, then runc and crun (as nvidia-container-toolkit v1.20), then one of NVIDIA's
-    that is the default; those for virtual machines or pods of other monitors never.
+    Candidates: the default, then runc and crun (as in nvidia-container-toolkit v1.20), then one of
+    NVIDIA's that is the default; never one for virtual machines or with another pod monitor.
     """
     for name in (merged.low_level, "runc", "crun"):
         table = merged.runtimes.get(name)
@@ -245,7 +245,7 @@ def _template(merged: _Merged, files: Files) -> Table:
 
 
 def _handler(handler: Handler, template: Table, merged: _Merged, own: Table) -> list[Setting]:
-    """Return what is to be set so that a handler means what is wanted; [] if it does."""
+    """Return the keys to set for a handler; [] if it is registered as it should be."""
     table: Table = {"runtime_path": handler.path, "runtime_type": "oci"}
     # What is empty, 0 or false says nothing to CRI-O; what it prints has all of these.
     table |= {key: value for key, value in template.items() if key not in NOT_INHERITED and value}
@@ -261,9 +261,9 @@ def _handler(handler: Handler, template: Table, merged: _Merged, own: Table) -> 
 
 
 def _means(now: Table, table: Table) -> bool:
-    """Tell whether a registered handler is as good: our program, and a monitor where one is set.
+    """Report whether a registered handler has our program, and a monitor if one is needed.
 
-    Its other settings are somebody's choice.
+    Its other settings are left to whoever chose them.
     """
     return (
         now.get("runtime_path") == table["runtime_path"]
@@ -273,37 +273,39 @@ def _means(now: Table, table: Table) -> bool:
     )
 
 
-def _keys(wanted: Wanted, merged: _Merged) -> Iterator[tuple[str, object]]:
+def _keys(options: EngineOptions, merged: _Merged) -> Iterator[tuple[str, object]]:
     """Yield the keys of crio.runtime that have to change.
 
     Raises:
-        EngineConfigError: the default that is wanted is no handler.
+        EngineConfigError: the default of the options is no handler.
     """
-    if wanted.default and merged.text("default_runtime") != wanted.default:
-        known = {handler.name for handler in wanted.handlers} | set(merged.runtimes)
-        if wanted.default not in known:
+    if options.default and merged.text("default_runtime") != options.default:
+        known = {handler.name for handler in options.handlers} | set(merged.runtimes)
+        if options.default not in known:
             raise EngineConfigError(
-                f'"{wanted.default}" cannot be the default: CRI-O has no such handler',
+                f'"{options.default}" cannot be the default: CRI-O has no such handler',
                 hint="name one of " + ", ".join(sorted(known)),
             )
-        yield "default_runtime", wanted.default
+        yield "default_runtime", options.default
     dirs = merged.list("cdi_spec_dirs", SPEC_DIRS)
-    missing = [name for name in wanted.spec_dirs if name not in dirs]
+    missing = [name for name in options.spec_dirs if name not in dirs]
     if missing:
         yield "cdi_spec_dirs", [*dirs, *missing]
     hooks = merged.list("hooks_dir", (HOOKS_DIR,))
-    if wanted.hooks_dir and wanted.hooks_dir not in hooks:
-        yield "hooks_dir", [*hooks, wanted.hooks_dir]
+    if options.hooks_dir and options.hooks_dir not in hooks:
+        yield "hooks_dir", [*hooks, options.hooks_dir]
 
 
-def _check_last(merged: _Merged, key: str, target: str, files: Files, wanted: Wanted) -> None:
-    """Refuse to write what a file that is read later says again.
+def _check_last(
+    merged: _Merged, key: str, target: str, files: Files, options: EngineOptions
+) -> None:
+    """Refuse to write a key that a later file overrides.
 
     Raises:
-        EngineConfigError: so it is.
+        EngineConfigError: a later file has the key.
     """
     where = merged.says.get(key, target)
-    order = [wanted.config or CONFIG, *_walk(files, config_dir(wanted))]
+    order = [options.config or CONFIG, *_walk(files, config_dir(options))]
     if target not in order:
         order = [order[0], *sorted([*order[1:], target])]
     if where in order and order.index(where) > order.index(target):
@@ -314,7 +316,7 @@ def _check_last(merged: _Merged, key: str, target: str, files: Files, wanted: Wa
 
 
 def _edits(target: str, before: bytes | None, settings: list[Setting]) -> tuple[FileEdit, ...]:
-    """Return the edit of one file, none where it stays; a drop-in with nothing left in it goes."""
+    """Return the edit of one file, if it changes; an empty drop-in is removed."""
     if not settings:
         return ()
     text = HEADER if before is None else decode(before, target)
@@ -325,7 +327,7 @@ def _edits(target: str, before: bytes | None, settings: list[Setting]) -> tuple[
 
 
 def _is_empty(text: str) -> bool:
-    """Tell whether a file says nothing, and nobody but us has written a comment into it."""
+    """Report whether a file has no settings, and no comments except ours."""
     rest = text.replace(HEADER, "")
     return "#" not in rest and not any(_values(parse(rest, "")))
 
@@ -338,20 +340,20 @@ def _values(table: Table) -> Iterator[object]:
             yield True
 
 
-def _notes(wanted: Wanted, files: Files, target: str) -> Iterator[str]:
-    """Yield what else whoever asked should know."""
+def _notes(options: EngineOptions, files: Files, target: str) -> Iterator[str]:
+    """Yield further sentences for the user."""
     folder = posixpath.dirname(target)
-    if wanted.drop_in and folder != CONFIG_DIR:
+    if options.drop_in and folder != CONFIG_DIR:
         yield f"CRI-O reads {folder} only if it runs with --config-dir={folder}"
     if target != UNREAD_DROP_IN and files.read(UNREAD_DROP_IN) is not None:
         yield f"{UNREAD_DROP_IN}, which older nvidia-ctk wrote, is read by no CRI-O: remove it"
 
 
 def _low_level_note(template: Table, files: Files) -> Iterator[str]:
-    """Yield a sentence where our program would call another runtime than CRI-O has called.
+    """Yield a sentence if our program would call another low-level runtime than CRI-O did.
 
-    A container that crun made cannot be stopped by runc; and CRI-O's packages keep both outside
-    of PATH.
+    runc cannot stop a container that crun created; and CRI-O's packages keep both outside of
+    PATH.
     """
     path = _text(template, "runtime_path")
     config = files.read(CONFIG_FILE)

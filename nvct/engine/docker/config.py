@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Docker: daemon.json as it is, with our runtimes, default and CDI.
+"""Docker: edits daemon.json: runtimes, the default runtime and CDI.
 
-Facts by Docker's release (moby, checked in its source): runtimes and default-runtime follow a
-SIGHUP, CDI is set up at the start only; CDI exists from 25.0 (`features.cdi`) and is on without a
-word from 28.2; `docker run --gpus` goes by CDI from 29.2, where nvidia-cdi-hook is on dockerd's
-PATH. What stands in daemon.json and on dockerd's command line too keeps Docker from starting.
+Facts about Docker (moby's source): a SIGHUP reloads runtimes and default-runtime, but not CDI,
+which needs a restart. CDI exists since 25.0 (`features.cdi`) and is on by default since 28.2.
+`docker run --gpus` uses CDI since 29.2, if nvidia-cdi-hook is on dockerd's PATH. Docker does not
+start if a setting is both in daemon.json and on its command line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nvct.errors import EngineConfigError, UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.engine.files.json_file import Document, Edit
-    from nvct.engine.model import Files, Handler, Wanted
+    from nvct.engine.model import EngineOptions, Files, Handler
 
 CONFIG = "/etc/docker/daemon.json"
 RUNTIMES, DEFAULT, SPEC_DIRS = "runtimes", "default-runtime", "cdi-spec-dirs"
@@ -38,14 +38,14 @@ FLAGS = {DEFAULT: "--default-runtime", SPEC_DIRS: "--cdi-spec-dir", CDI[0]: "--f
 """Options of dockerd that say what a member of daemon.json says."""
 
 
-def state(wanted: Wanted, files: Files) -> State:
+def state(options: EngineOptions, files: Files) -> State:
     """Return what daemon.json says.
 
     Raises:
         DocumentError: it cannot be read.
         EngineConfigError: it is malformed, with line and column.
     """
-    path = wanted.config or CONFIG
+    path = options.config or CONFIG
     data = files.read(path)
     document = json_file.parse(data, path)
     runtimes = document.get((RUNTIMES,), dict) or {}
@@ -58,59 +58,59 @@ def state(wanted: Wanted, files: Files) -> State:
     )
 
 
-def plan(wanted: Wanted, files: Files) -> Change:
-    """Return the smallest edit of daemon.json that makes it say what is wanted.
+def plan(options: EngineOptions, files: Files) -> Change:
+    """Return the smallest edit of daemon.json that configures the options.
 
     Raises:
-        UsageError: Docker can have no such thing.
+        UsageError: Docker has no such setting.
         DocumentError: daemon.json cannot be read.
         EngineConfigError: it is malformed, or dockerd's command line says the same already.
     """
-    path = wanted.config or CONFIG
-    if wanted.drop_in:
-        raise UsageError(f"docker reads no drop-in file such as {wanted.drop_in}")
+    path = options.config or CONFIG
+    if options.drop_in:
+        raise UsageError(f"docker reads no drop-in file such as {options.drop_in}")
     data = files.read(path)
     document = json_file.parse(data, path)
-    edits = [edit for handler in wanted.handlers if (edit := _register(document, handler))]
-    if wanted.default and wanted.default != document.get((DEFAULT,), str):
-        _check_default(wanted, document)
-        edits.append(((DEFAULT,), wanted.default))
-    by_cdi = _cdi(wanted, document)
+    edits = [edit for handler in options.handlers if (edit := _register(document, handler))]
+    if options.default and options.default != document.get((DEFAULT,), str):
+        _check_default(options, document)
+        edits.append(((DEFAULT,), options.default))
+    by_cdi = _cdi(options, document)
     for (name, *_rest), _value in edits + by_cdi:
-        _check_flag(wanted, name, path)
-    return _change(wanted, data, edits + by_cdi, restart=bool(by_cdi), notes=_notes(wanted))
+        _check_flag(options, name, path)
+    return _change(options, data, edits + by_cdi, restart=bool(by_cdi), notes=_notes(options))
 
 
-def removal(wanted: Wanted, files: Files) -> Change:
-    """Return the smallest edit that takes out what `plan` puts in.
+def removal(options: EngineOptions, files: Files) -> Change:
+    """Return the smallest edit that removes what `plan` adds.
 
-    A default that is one of the handlers goes with them: Docker does not start with a default that
-    is not registered. Empty objects go too.
+    A default that is one of the handlers is removed, too: Docker does not start with a default
+    that is not registered. So are empty objects.
 
     Raises:
         DocumentError: daemon.json cannot be read.
         EngineConfigError: it is malformed.
     """
-    path = wanted.config or CONFIG
+    path = options.config or CONFIG
     data = files.read(path)
     document = json_file.parse(data, path)
-    names = {handler.name for handler in wanted.handlers}
-    edits: list[Edit] = [((RUNTIMES, handler.name), DELETE) for handler in wanted.handlers]
+    names = {handler.name for handler in options.handlers}
+    edits: list[Edit] = [((RUNTIMES, handler.name), DELETE) for handler in options.handlers]
     # Docker keeps a default that its file no longer names over a SIGHUP, and from 25.0 refuses
     # the whole file where that runtime goes (daemon/reload_unix.go).
     keeps_default = document.get((DEFAULT,), str) in names
     if keeps_default:
         edits.append(((DEFAULT,), DELETE))
     by_cdi: list[Edit] = []
-    if wanted.cdi and document.get(CDI, bool):
+    if options.cdi and document.get(CDI, bool):
         by_cdi.append((CDI, DELETE))
-    if wanted.spec_dirs and _spec_dirs(document) == wanted.spec_dirs:
+    if options.spec_dirs and _spec_dirs(document) == options.spec_dirs:
         by_cdi.append(((SPEC_DIRS,), DELETE))
-    return _change(wanted, data, edits + by_cdi, restart=bool(by_cdi) or keeps_default)
+    return _change(options, data, edits + by_cdi, restart=bool(by_cdi) or keeps_default)
 
 
 def cdi_is_on(version: tuple[int, ...], *, said: bool | None) -> bool | None:
-    """Return whether CDI is on by what daemon.json and the release say; None if neither does."""
+    """Return whether CDI is on, by daemon.json and the release; None if neither decides."""
     if version and version < WITH_CDI:
         return False
     if said is not None or not version:
@@ -127,7 +127,7 @@ def _registered(document: Document, name: str) -> tuple[str, str]:
 
 
 def _register(document: Document, handler: Handler) -> Edit | None:
-    """Return the edit that registers a runtime, None where it is. Its arguments stay."""
+    """Return the edit that registers a runtime, None if it is registered. Its arguments stay."""
     if handler.name in RESERVED:
         raise UsageError(f"docker keeps the runtime name {handler.name} for itself")
     member, path = _registered(document, handler.name)
@@ -138,30 +138,30 @@ def _register(document: Document, handler: Handler) -> Edit | None:
     return (RUNTIMES, handler.name), {"path": handler.path, "args": []}
 
 
-def _check_default(wanted: Wanted, document: Document) -> None:
-    """Refuse a default that keeps Docker from starting: one that is not registered."""
+def _check_default(options: EngineOptions, document: Document) -> None:
+    """Refuse a default that is not registered: Docker would not start."""
     known = {*(document.get((RUNTIMES,), dict) or {}), *RESERVED}
-    known |= {handler.name for handler in wanted.handlers}
-    if wanted.default not in known and not wanted.default.startswith(SHIM_PREFIX):
-        raise UsageError(f"no runtime {wanted.default} is registered that could be the default")
+    known |= {handler.name for handler in options.handlers}
+    if options.default not in known and not options.default.startswith(SHIM_PREFIX):
+        raise UsageError(f"no runtime {options.default} is registered that could be the default")
 
 
-def _cdi(wanted: Wanted, document: Document) -> list[Edit]:
-    """Return the edits that CDI needs: none where it is on and looks where it should."""
+def _cdi(options: EngineOptions, document: Document) -> list[Edit]:
+    """Return the edits that CDI needs: none if it is on and reads the right folders."""
     edits: list[Edit] = []
     said = document.get(CDI, bool)
-    if wanted.cdi and not said and not cdi_is_on(wanted.engine_version, said=said):
+    if options.cdi and not said and not cdi_is_on(options.engine_version, said=said):
         edits.append((CDI, True))
-    if wanted.spec_dirs and not _same_folders(_spec_dirs(document), wanted.spec_dirs):
-        edits.append(((SPEC_DIRS,), list(wanted.spec_dirs)))
+    if options.spec_dirs and not _same_folders(_spec_dirs(document), options.spec_dirs):
+        edits.append(((SPEC_DIRS,), list(options.spec_dirs)))
     return edits
 
 
-def _same_folders(named: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
-    """Tell whether Docker looks into these folders; without any it takes CDI's own."""
+def _same_folders(named: tuple[str, ...], options: tuple[str, ...]) -> bool:
+    """Report whether Docker reads these folders; if none is named, it reads CDI's defaults."""
     now, then = (
         [f"/var{path}" if path.startswith("/run/") else path for path in folders]
-        for folders in (named or paths.CDI_SPEC_DIRS, wanted)
+        for folders in (named or paths.CDI_SPEC_DIRS, options)
     )
     return now == then
 
@@ -174,10 +174,10 @@ def _spec_dirs(document: Document) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _check_flag(wanted: Wanted, name: str, path: str) -> None:
-    """Refuse what dockerd's command line says too: it does not start with both."""
+def _check_flag(options: EngineOptions, name: str, path: str) -> None:
+    """Refuse a setting that dockerd's command line has, too: it does not start with both."""
     flag = FLAGS.get(name)
-    for word in wanted.arguments if flag else ():
+    for word in options.arguments if flag else ():
         if word.partition("=")[0] == flag:
             raise EngineConfigError(
                 f"dockerd runs with {word}, so {path} may not hold {name}",
@@ -185,30 +185,30 @@ def _check_flag(wanted: Wanted, name: str, path: str) -> None:
             )
 
 
-def _notes(wanted: Wanted) -> tuple[str, ...]:
-    version = wanted.engine_version
-    if not version or not (wanted.cdi or wanted.spec_dirs):
+def _notes(options: EngineOptions) -> tuple[str, ...]:
+    version = options.engine_version
+    if not version or not (options.cdi or options.spec_dirs):
         return ()
     text = ".".join(map(str, version))
     if version < WITH_CDI:
         return (f"Docker {text} has no CDI; it came with 25.0",)
-    if wanted.cdi and version >= GPUS_BY_CDI:
+    if options.cdi and version >= GPUS_BY_CDI:
         note = "goes by CDI where nvidia-cdi-hook is on dockerd's PATH, and needs a CDI spec"
         return (f"docker run --gpus of Docker {text} {note}",)
     return ()
 
 
 def _change(
-    wanted: Wanted,
+    options: EngineOptions,
     data: bytes | None,
     edits: list[Edit],
     *,
     restart: bool,
     notes: tuple[str, ...] = (),
 ) -> Change:
-    path = wanted.config or CONFIG
+    path = options.config or CONFIG
     after = json_file.edit(data, edits, path)
     if after == data:
-        return Change(engine=wanted.engine, notes=notes)
+        return Change(engine=options.engine, notes=notes)
     edit = FileEdit(path=path, before=data, after=after)
-    return Change(engine=wanted.engine, edits=(edit,), restart=restart, notes=notes)
+    return Change(engine=options.engine, edits=(edit,), restart=restart, notes=notes)

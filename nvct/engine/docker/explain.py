@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why `docker run --gpus` fails: could not select device driver "" with capabilities: [[gpu]].
 
-dockerd says this where it knows no driver for GPUs. It looks for one at its start only: for
-nvidia-container-runtime-hook on its own PATH (all releases), from 29.2 for nvidia-cdi-hook as
-well. So a daemon elsewhere, a program that is missing, comes later or lies elsewhere, are the
-causes; the seven that users report, and three that belong to them. Pure: values in, values out.
+dockerd prints this if it has no driver for GPUs. It looks for one only when it starts: for
+nvidia-container-runtime-hook on its PATH (all releases), since 29.2 also for nvidia-cdi-hook. So
+the causes are: another daemon, or a program that is missing, was installed later or is outside of
+PATH. There are seven causes that users report, and three related ones. No side effects.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Finding:
 
     Attributes:
         cause: its stable name.
-        holds: whether it is so on this host; None where that cannot be told.
-        seen: what was seen, one sentence.
-        advice: what to do where it holds.
-        command: that fails for it.
+        holds: whether it applies to this host; None if that is unknown.
+        seen: the observation, one sentence.
+        advice: what to do if it applies.
+        command: the command that fails because of it.
     """
 
     cause: str
@@ -48,9 +48,9 @@ class Finding:
 
 
 def why_docker_cannot(host: DockerHost) -> list[Finding]:
-    """Return every cause, judged; the first one that holds comes first in what there is to do.
+    """Return every cause with a judgment; the first that applies is to be mended first.
 
-    Where the client talks to a daemon that is not on this host, the rest cannot be judged.
+    If the client talks to a daemon of another host, the other causes cannot be judged.
     """
     findings = [_podman(host.client), _desktop(host.client), _other_host(host.client)]
     if any(finding.holds for finding in findings):
@@ -65,12 +65,12 @@ def why_docker_cannot(host: DockerHost) -> list[Finding]:
 
 
 def the_cause(findings: list[Finding]) -> Finding | None:
-    """Return the cause to see to first, None where none holds."""
+    """Return the cause to mend first, None if none applies."""
     return next((finding for finding in findings if finding.holds), None)
 
 
 def daemon_of(host: DockerHost) -> Daemon | None:
-    """Return the daemon that the client talks to, None where none is seen."""
+    """Return the daemon that the client talks to, None if it is not visible."""
     socket = _socket(host.client.endpoint)
     near = [daemon for daemon in host.daemons if not daemon.apart]
     for daemon in near:
@@ -181,7 +181,7 @@ def _names(daemon: Daemon) -> str:
 
 
 def _found(daemon: Daemon) -> Program | None:
-    """Return the needed program on the daemon's PATH that came first; None without one."""
+    """Return the needed program on the daemon's PATH that was installed first, or None."""
     programs = [daemon.programs[name] for name in _needed(daemon) if name in daemon.programs]
     return min(programs, key=lambda program: program.arrived, default=None)
 
@@ -267,7 +267,7 @@ def _rootless(host: DockerHost, daemon: Daemon) -> Finding:
 
 
 def _judged(daemon: Daemon) -> bool | None:
-    """Return True where the daemon's PATH is known: what is not found is not there."""
+    """Return True if the daemon's PATH is known: a program that is not found is missing."""
     return None if daemon.path is None else True
 
 
@@ -319,7 +319,7 @@ def _not_restarted(daemon: Daemon) -> Finding:
 
 
 def _cdi(daemon: Daemon) -> Finding:
-    """Judge CDI: the reason only where nothing but nvidia-cdi-hook could serve --gpus."""
+    """Judge CDI: it is the cause only if nothing but nvidia-cdi-hook could serve --gpus."""
     numbers = daemon.engine.numbers
     said = daemon.state.cdi if daemon.state else None
     told = daemon.running.state.cdi if daemon.running and daemon.running.state else None
@@ -348,7 +348,7 @@ def _cdi(daemon: Daemon) -> Finding:
 
 
 def _not_reloaded(daemon: Daemon) -> Finding:
-    """Compare what the daemon says of itself with its file."""
+    """Compare the daemon's own report with its file."""
     told, state = daemon.running, daemon.state
     command = "docker run --runtime"
     if told is None or told.state is None or state is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What decides whether `docker run --gpus` works: client, daemons, programs, GPUs, as values.
+"""Collects what decides whether `docker run --gpus` works: client, daemons, programs, GPUs.
 
-`look` reads; `explain` judges. Contract: only reads, never raises for what is not there or may
-not be seen: that is None.
+`look` reads; `explain` judges. Contract: only reads, never raises: a value that does not exist or
+is not accessible is None.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nvct import paths
 from nvct.engine import detect
 from nvct.engine.control import probe, processes, running
 from nvct.engine.docker import config as docker
-from nvct.engine.model import State, Wanted
+from nvct.engine.model import EngineOptions, State
 from nvct.errors import NvctError
 from nvct.host import platform, procfs
 from nvct.host.gpu import pci
@@ -44,7 +44,7 @@ OPT_DIRS = ("/usr/local/nvidia/toolkit", "/snap/bin", "/run/current-system/sw/bi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A program and when it came to where it is, in seconds of the epoch."""
+    """A program, and when it was put into its place, in seconds since the epoch."""
 
     path: str
     arrived: float
@@ -52,13 +52,13 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """What `docker` is for whoever asks.
+    """The `docker` command of the calling user.
 
     Attributes:
-        program: the file behind `docker`, "" where there is none.
+        program: the file of `docker`, "" if there is none.
         podman: whether that is Podman.
-        endpoint: where it finds its daemon.
-        source: what says so: DOCKER_HOST, a context, or the default.
+        endpoint: the address of its daemon.
+        source: of the address: DOCKER_HOST, a context, or the default.
     """
 
     program: str = ""
@@ -72,14 +72,14 @@ class Daemon:
     """A running dockerd.
 
     Attributes:
-        started: in seconds of the epoch; None where the kernel does not tell.
-        path: its PATH; None where its environment may not be read.
+        started: in seconds since the epoch; None if that is unknown.
+        path: its PATH; None if its environment may not be read.
         programs: of HOOKS, those that it finds on that PATH now, or on the usual one.
-        state: what its daemon.json says; None where that is malformed, and `problem` says how.
-        apart: whether it is a container's, with processes of its own: no client here talks to it.
-        spec_dirs: where it looks for CDI specs.
-        specs: the files there that have GPUs of NVIDIA.
-        running: what it says itself that it has in force; None where it is not asked.
+        state: what its daemon.json says; None if that is malformed, and `problem` says why.
+        apart: whether it runs in a container with its own processes: no client here talks to it.
+        spec_dirs: folders that it reads CDI specs from.
+        specs: the files there that describe GPUs of NVIDIA.
+        running: what it reports to have in force; None if it is not asked.
     """
 
     engine: Engine
@@ -96,7 +96,7 @@ class Daemon:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerHost:
-    """Everything that `explain` looks at.
+    """The input of `explain`.
 
     Attributes:
         programs: of HOOKS, those that the host has in the usual places, or on the user's PATH.
@@ -128,10 +128,10 @@ def look(
 
     Args:
         files: the host's files.
-        roots: where the host's GPUs are seen.
-        environ: of whoever runs docker.
+        roots: the folders in which the host's GPUs are found.
+        environ: of the user who runs docker.
         ask: runs a program and returns what it prints; `detect.run` if it is None.
-        proc: where the processes are seen.
+        proc: where procfs is.
         get: does an HTTP GET on a daemon's socket.
     """
     found = [p for p in processes.running(proc, files.root) if p.engine == "docker"]
@@ -155,7 +155,7 @@ def look(
 def client(files: Files, environ: Mapping[str, str]) -> Client:
     """Return what `docker` is, and which daemon it talks to.
 
-    DOCKER_HOST wins over DOCKER_CONTEXT, that over the chosen context (docker(1)).
+    DOCKER_HOST precedes DOCKER_CONTEXT, which precedes the chosen context (docker(1)).
     """
     program = _which("docker", environ.get("PATH", ""), files)
     real = os.path.realpath(files.at(program)) if program else ""
@@ -196,7 +196,7 @@ def _text(table: object, key: str) -> str:
 
 
 def _is_podman_script(path: str) -> bool:
-    """Tell the script of the package podman-docker: it is named docker and runs podman."""
+    """Report whether it is the script of the package podman-docker, which runs podman."""
     try:
         with open(path, "rb") as file:
             head = file.read(4096)
@@ -228,16 +228,16 @@ def _daemon(engine: Engine, process: Process, files: Files, proc: str, get: Get)
 
 
 def _root(process: Process, files: Files, proc: str) -> str:
-    """Return the daemon's own file system as we reach it; ours where that may not be seen.
+    """Return the daemon's root directory as a path of this process; ours if it is not accessible.
 
-    A rootless one and a snap's have mounts of their own, even where the root folder is ours.
+    Rootless Docker and a snap's have mounts of their own, even if the root directory is ours.
     """
     own = f"{proc}/{process.pid}/root"
     return own if os.path.isdir(f"{own}/") else files.at("/")
 
 
 def _has_own_processes(pid: int, proc: str) -> bool:
-    """Tell whether a process is in another PID namespace than ours."""
+    """Report whether a process is in another PID namespace than ours."""
     try:
         return os.readlink(f"{proc}/{pid}/ns/pid") != os.readlink(f"{proc}/self/ns/pid")
     except OSError:
@@ -245,25 +245,25 @@ def _has_own_processes(pid: int, proc: str) -> bool:
 
 
 def _state(engine: Engine, root: str) -> tuple[State | None, str]:
-    """Return what the daemon's configuration says, or why that cannot be told."""
+    """Return what the daemon's configuration says, or why that is unknown."""
     from nvct.engine.model import Files as Tree
 
-    wanted = Wanted(engine="docker", handlers=(), config=engine.config)
+    options = EngineOptions(engine="docker", handlers=(), config=engine.config)
     try:
-        return docker.state(wanted, Tree(root)), ""
+        return docker.state(options, Tree(root)), ""
     except NvctError as error:
         return None, error.message
 
 
 def _system_runtimes(files: Files) -> tuple[str, ...]:
     try:
-        return tuple(docker.state(Wanted(engine="docker", handlers=()), files).handlers)
+        return tuple(docker.state(EngineOptions(engine="docker", handlers=()), files).handlers)
     except NvctError:
         return ()
 
 
 def started(proc: str, pid: int) -> float | None:
-    """Return when a process started, in seconds of the epoch; None if that cannot be told."""
+    """Return when a process started, in seconds since the epoch; None if that is unknown."""
     boot = next(
         (
             int(line.split()[1])
@@ -292,10 +292,10 @@ def _on_path(path: str, root: str) -> dict[str, Program]:
 
 
 def _program(path: str, root: str) -> Program | None:
-    """Return a program, None where no executable file is: what Go's LookPath asks for.
+    """Return a program, None if the file is not executable, as Go's LookPath requires.
 
-    Moving a file into place and making a link to it set the time of its last change of status;
-    a package keeps the other times as they were when it was built.
+    The time of its last status change shows when it was moved or linked into its place; a package
+    leaves the other times as they were when it was built.
     """
     place = root.rstrip("/") + path
     try:
@@ -316,7 +316,7 @@ def _which(name: str, path: str, files: Files) -> str:
 
 def _specs(spec_dirs: tuple[str, ...], root: str) -> tuple[str, ...]:
     """Return the CDI specs that have GPUs of NVIDIA."""
-    from nvct.cdi import registry  # YAML, for whoever has specs of that format
+    from nvct.cdi import registry  # YAML is loaded only if there are specs in that format
 
     tree = root.rstrip("/")
     found = registry.scan([tree + folder for folder in spec_dirs])
@@ -328,7 +328,7 @@ def _specs(spec_dirs: tuple[str, ...], root: str) -> tuple[str, ...]:
 
 
 def _gpus(roots: Roots) -> int:
-    """Return how many GPUs there are: NVIDIA's driver tells, else the PCI bus."""
+    """Return the number of GPUs by NVIDIA's driver, else by the PCI bus."""
     known = len(procfs.gpus(roots))
     if known:
         return known
@@ -341,5 +341,5 @@ def _gpus(roots: Roots) -> int:
         )
         count += vendor == pci.NVIDIA and kind.startswith(pci.DISPLAY)
     if not count and platform.detect(roots)[0] != "nvml":
-        return 1  # WSL and Tegra have theirs on no bus
+        return 1  # the GPUs of WSL and Tegra are on no PCI bus
     return count

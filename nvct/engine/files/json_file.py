@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON configuration of an engine, edited in place: every byte that is not ours stays.
+"""Edits the JSON configuration of an engine in place: every other byte stays.
 
-Order, indentation, line ends, escapes and the spelling of numbers survive because they are never
-written again. What Go's decoder would refuse or read in a surprising way is refused with its line
-and column: comments, commas at the end, text behind the end, a byte order mark, a name twice on
-the way to what is edited. A file without content stands for an empty object.
+Order, indentation, line ends, escapes and the spelling of numbers survive because they are not
+written again. Text that Go's decoder would refuse or read in a surprising way is refused with its
+line and column: comments, trailing commas, text after the end, a byte order mark, a duplicate name
+on the path of an edit. An empty file stands for an empty object.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KINDS = {
 
 
 class Delete:
-    """The value of an edit that takes a member out, and every object that it leaves empty."""
+    """The value of an edit that removes a member, and every object that becomes empty by that."""
 
 
 DELETE = Delete()
@@ -44,7 +44,7 @@ DELETE = Delete()
 
 @dataclass(slots=True, kw_only=True)
 class Value:
-    """One value: it is text[start:end]; `members` are an object's, else None."""
+    """One value, text[start:end]; `members` of an object, None for another value."""
 
     start: int
     end: int
@@ -68,7 +68,7 @@ class Document:
     __slots__ = ("path", "root", "text")
 
     def __init__(self, text: str, path: str) -> None:
-        """Walk the text.
+        """Parse the text.
 
         Raises:
             EngineConfigError: it is no JSON object.
@@ -86,21 +86,21 @@ class Document:
             raise self.refusal(self.root.start, f"{kind(self.root.data)}, not an object")
 
     def refusal(self, at: int, what: str) -> EngineConfigError:
-        """Return the error for a place in the text."""
+        """Return the error for a position in the text."""
         line = self.text.count("\n", 0, at) + 1
         column = at - self.text.rfind("\n", 0, at)
         return EngineConfigError(f"{self.path} line {line}, column {column}: {what}", hint=HINT)
 
     def find(self, path: Path) -> Value | None:
-        """Return the value at a path, None where there is none.
+        """Return the value at a path, None if there is none.
 
         Raises:
-            EngineConfigError: something on the way is no object, or a name stands there twice.
+            EngineConfigError: a value on the path is no object, or a name is duplicate.
         """
         value = self.root
         for depth, name in enumerate(path):
             if value.members is None:
-                if value.data is None:  # Go takes null for a member that is not there
+                if value.data is None:  # to Go, null is the same as no member
                     return None
                 where = ".".join(path[:depth])
                 raise self.refusal(value.start, f"{where} is {kind(value.data)}, not an object")
@@ -113,7 +113,7 @@ class Document:
         return value
 
     def get(self, path: Path, wanted: type[Kind]) -> Kind | None:
-        """Return the data at a path, None where there is none or null.
+        """Return the data at a path, None if there is none or null.
 
         Raises:
             EngineConfigError: it is of another kind, or `find` refuses.
@@ -173,7 +173,7 @@ def kind(data: object) -> str:
 
 
 def parse(data: bytes | None, path: str) -> Document:
-    """Parse a file; None and nothing but white space are an empty object, as Docker reads them.
+    """Parse a file; None and a file of white space are an empty object, as in Docker.
 
     Raises:
         EngineConfigError: with line and column.
@@ -192,10 +192,10 @@ def parse(data: bytes | None, path: str) -> Document:
 
 
 def edit(data: bytes | None, edits: Iterable[Edit], path: str) -> bytes | None:
-    """Return a file with members put in, replaced or, for DELETE, taken out; None stays no file.
+    """Return a file with members added, replaced or, for DELETE, removed; None stays no file.
 
-    What already has its value is not touched; without a difference the bytes come back as they
-    are. Missing objects on the way are made. A new member is the last one, in its siblings' style.
+    A member that already has its value is not changed. Missing objects on the path are created. A
+    new member is the last one of its object, in the style of the others.
 
     Raises:
         EngineConfigError: the file cannot be edited, with line and column.
@@ -230,7 +230,7 @@ def _with(document: Document, where: Path, value: object) -> str:
 
 
 def _replaced(document: Document, old: Value, value: object) -> str:
-    """Render a value that takes another's place."""
+    """Render a value that replaces another."""
     if "\n" in document.text[document.root.start : document.root.end]:
         return _render(document, value, _indent_at(document.text, old.start))
     return _render(document, value, None)
@@ -239,7 +239,7 @@ def _replaced(document: Document, old: Value, value: object) -> str:
 def _behind(
     document: Document, members: list[Member], start: int, name: str, value: object
 ) -> str:
-    """Return the text with a member behind the last one of an object, in that one's style."""
+    """Return the text with a member after the last one of an object, in its style."""
     text, last = document.text, members[-1]
     before = text[members[-2].value.end if len(members) > 1 else start + 1 : last.start]
     colon = text[last.end : last.value.start]
@@ -250,7 +250,7 @@ def _behind(
         added = comma + json.dumps(name, ensure_ascii=False) + colon
         added += _render(document, value, None, colon)
     else:
-        line = before[before.rindex("\n") + 1 :]  # may hold the comma: it can lead the line
+        line = before[before.rindex("\n") + 1 :]  # may hold the comma, if commas start the lines
         indent = line[: len(line) - len(line.lstrip(" \t"))]
         comma = "" if "," in line else ","
         added = comma + _line_end(text) + line + json.dumps(name, ensure_ascii=False) + colon
@@ -270,7 +270,7 @@ def _into_empty(document: Document, parent: Value, name: str, value: object) -> 
 
 
 def _without(document: Document, where: Path) -> str:
-    """Return the text without a member, and without the objects that it was alone in."""
+    """Return the text without a member, and without objects that become empty by that."""
     if document.find(where) is None:
         return document.text
     parent = document.find(where[:-1])
@@ -290,7 +290,7 @@ def _without(document: Document, where: Path) -> str:
 
 
 def _render(document: Document, value: object, indent: str | None, colon: str = ": ") -> str:
-    """Render a value on one line, or over several of which the first is indented by `indent`."""
+    """Render a value on one line (`indent` is None), or on several with this indentation."""
     if indent is None:
         comma = ", " if " " in colon else ","
         return json.dumps(value, ensure_ascii=False, separators=(comma, colon))
@@ -308,7 +308,7 @@ def _unit(document: Document) -> str:
 
 
 def _indent_at(text: str, at: int) -> str:
-    """Return the white space at the start of the line of a place."""
+    """Return the white space at the start of the line of a position."""
     line = text[text.rfind("\n", 0, at) + 1 : at]
     return line[: len(line) - len(line.lstrip(" \t"))]
 
@@ -318,12 +318,12 @@ def _line_end(text: str) -> str:
 
 
 def _same(one: object, other: object) -> bool:
-    """Tell whether two values are the same JSON: True is not 1, the order of names is nothing."""
+    """Report whether two values are the same JSON: True is not 1; the order does not matter."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def _reason(text: str, at: int, otherwise: str) -> str:
-    """Return what is wrong at a place, where it is one of the usual things."""
+    """Return the reason of an error if it is one of the usual ones, else `otherwise`."""
     if text.startswith(("//", "/*", "#"), at):
         return "a comment, which JSON does not have"
     before = text[:at].rstrip(SPACE)

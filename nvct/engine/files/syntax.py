@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the files of an engine are read and edited by key: JSON or TOML, and where runtimes are.
+"""Reads and edits the files of any engine by key: JSON or TOML, and where runtimes are.
 
-In the files of every engine the table `runtimes` and the key that names the default runtime have
-the same parent.
+In the files of every engine, the table `runtimes` and the key of the default runtime have the same
+parent.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
     Path: TypeAlias = tuple[str, ...]
     Table: TypeAlias = dict[str, object]
-    KeyEdit: TypeAlias = tuple[Path, object]  # ABSENT takes the key out
+    KeyEdit: TypeAlias = tuple[Path, object]  # ABSENT removes the key
 
 RUNTIMES = "runtimes"
 ANY = "*"
-PROGRAM_KEYS = ("runtime_path", "path")  # CRI-O's, Docker's: Go takes them in any case
+PROGRAM_KEYS = ("runtime_path", "path")  # CRI-O's, Docker's: in Go their case does not matter
 
 
 class Absent:
-    """The value of a key that is not there."""
+    """The value of a missing key."""
 
 
 ABSENT = Absent()
@@ -48,14 +48,14 @@ class Syntax:
 
     Attributes:
         parse: returns what a file says; raises EngineConfigError.
-        edit: returns a file with keys set or taken out; raises EngineConfigError.
+        edit: returns a file with keys set or removed; raises EngineConfigError.
         parent: path of the table that holds `runtimes` and the default; * is any name.
-        default: name of the key in it that names the default runtime; "" for none.
+        default: the key in it that names the default runtime; "" if there is none.
         header: the first line of a drop-in of ours.
-        needed: tells whether an element of a list that we added is used by files that are left.
-        copies: tells whether an engine of a version takes the tables of the last file alone, so
-            that a drop-in of ours holds a copy of the others'.
-        by_lines: a file can be put together by lines; its parser refuses a key that comes twice.
+        needed: reports whether the remaining files use an element that we added to a list.
+        copies: reports whether an engine of this version uses only the tables of the last file,
+            so that a drop-in of ours holds a copy of the others.
+        by_lines: files can be merged by lines, because the parser refuses duplicate keys.
     """
 
     parse: Callable[[bytes, str], Table]
@@ -86,8 +86,8 @@ class Syntax:
 
 
 def program(runtime: object) -> str:
-    """Return the program of a registered runtime, "" where none is named."""
-    if isinstance(runtime, list):  # Podman's: the first that is there
+    """Return the program of a registered runtime, "" if none is named."""
+    if isinstance(runtime, list):  # Podman's: the first that exists
         return next((item for item in runtime if isinstance(item, str)), "")
     if not isinstance(runtime, dict):
         return ""
@@ -108,7 +108,7 @@ def find(document: object, path: Path) -> object:
 
 
 def _parse_toml(data: bytes, path: str) -> Table:
-    # Some engines take bytes that are no UTF-8; one that does not has refused them itself.
+    # Some engines accept bytes that are not UTF-8; others have refused them before.
     return toml_file.parse(toml_file.text_of(data), path)
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put one key into a TOML text, or take one out; every other byte stays.
+"""Sets or removes one key of a TOML text; every other byte stays.
 
-tomlkit finds the lines (`toml_source`) and edits values. New lines are placed here: a key behind
-the last one of its table, a table behind the last that shares most of its name, in the manner of
-their neighbors.
+tomlkit finds the lines (`toml_source`) and edits values. This module places new lines: a key after
+the last one of its table, a table after the last one with the longest common path, both with the
+indentation and blank lines of their neighbors. tomlkit itself would indent new tables differently,
+leave out or add blank lines, refuse some dotted keys, and not undo its own edits.
 
 Contract: a parser accepted the text, whose last line ends with a newline; `toml_file.edit`
 compares the meaning of both texts afterwards.
@@ -39,7 +40,7 @@ def put(text: str, table: Path, key: str, value: object, path: str) -> str:
     """Return a text in which table.key has a value; a dict is merged into a table.
 
     Raises:
-        EngineConfigError: what is there is another kind of thing.
+        EngineConfigError: the key or a table above it is of another kind.
     """
     if isinstance(value, dict) and value:
         for name, inner in value.items():
@@ -73,7 +74,7 @@ def put(text: str, table: Path, key: str, value: object, path: str) -> str:
 
 
 def _replaced(old: Item, value: object, quote: str) -> Item:
-    """Return a value in the place of another; elements of an array that stay keep their text."""
+    """Return a value that replaces another; kept elements of an array keep their text."""
     if same(old.unwrap(), list(value) if isinstance(value, tuple) else value):
         return old
     if isinstance(old, Array) and isinstance(value, (list, tuple)):
@@ -91,7 +92,7 @@ def _replaced(old: Item, value: object, quote: str) -> Item:
 
 
 def _left_out(old: Sequence[object], new: Sequence[object]) -> list[int]:
-    """Return the positions of old elements that are missing, if that is all the difference."""
+    """Return the positions of removed elements if nothing else differs, else none."""
     gone, place = [], 0
     for number, item in enumerate(old):
         if place < len(new) and same(new[place], item):
@@ -105,7 +106,7 @@ def _left_out(old: Sequence[object], new: Sequence[object]) -> list[int]:
 
 
 def _add(source: Source, table: Path, pair: str, quote: str) -> None:
-    """Add a pair to a table, or an empty table where the pair is ""."""
+    """Add a pair to a table, or an empty table if the pair is ""."""
     nodes = source.nodes
     header = next((node for node in nodes if node.kind == "table" and node.path == table), None)
     dotted = _dotted(nodes, table)
@@ -122,9 +123,9 @@ def _add(source: Source, table: Path, pair: str, quote: str) -> None:
 
 
 def _dotted(nodes: Sequence[Node], table: Path) -> tuple[Node, int] | None:
-    """Return the last dotted key that makes a table or its nearest parent, and that one's depth.
+    """Return the last dotted key that defines a table or its nearest parent, and the depth.
 
-    None where a header makes one that is nearer.
+    None if a header defines a nearer parent.
     """
     for size in range(len(table), 0, -1):
         above = table[:size]
@@ -137,7 +138,7 @@ def _dotted(nodes: Sequence[Node], table: Path) -> tuple[Node, int] | None:
 
 
 def _add_pair(source: Source, header: Node | None, pair: str) -> None:
-    """Add a pair behind the last one of a table; of the root, before the first header."""
+    """Add a pair after the last one of a table; without one, before the first header."""
     nodes = source.nodes
     table = header.path if header else ()
     own = [node for node in nodes if node.kind == "pair" and node.table == table]
@@ -154,7 +155,7 @@ def _add_pair(source: Source, header: Node | None, pair: str) -> None:
 
 
 def _above_comment(nodes: Sequence[Node], place: int) -> int:
-    """Return the place before a header's own comment; a file's first comment is the file's."""
+    """Return the place before a header's own comment; the first comment belongs to the file."""
     first = place
     while first and nodes[first - 1].kind == "comment":
         first -= 1
@@ -162,7 +163,7 @@ def _above_comment(nodes: Sequence[Node], place: int) -> int:
 
 
 def _add_table(source: Source, table: Path, pair: str, quote: str) -> None:
-    """Add a header and its first pair: before the tables inside it, or behind its neighbors."""
+    """Add a header and its first pair: before the tables inside it, or after its neighbors."""
     nodes = source.nodes
     headers = [node for node in nodes if node.kind == "table"]
     indent = _header_indent(headers, table)
@@ -211,7 +212,7 @@ def _behind(nodes: Sequence[Node], table: Path) -> int:
 
 
 def _wants_blank(nodes: Sequence[Node], place: int) -> bool:
-    """Report whether this file has blank nodes between its tables."""
+    """Report whether this file has blank lines between its tables."""
     if place < 0:
         return False
     if place + 1 < len(nodes):
@@ -252,7 +253,7 @@ def _header_indent(headers: Sequence[Node], table: Path) -> str:
 
 
 def _step(nodes: Sequence[Node], header: Node | None) -> str:
-    """Return how much farther in than its header a key stands in this file."""
+    """Return the additional indentation of keys below a header in this file."""
     headers = [node for node in nodes if node.kind == "table"]
     for section in [header, *headers] if header else headers:
         for node in nodes:
@@ -262,7 +263,7 @@ def _step(nodes: Sequence[Node], header: Node | None) -> str:
 
 
 def _quote(text: str) -> str:
-    """Return the quotation mark that a file's strings have."""
+    """Return the quotation mark of a file's strings."""
     return "'" if text.count("= '") > text.count('= "') else '"'
 
 
@@ -270,9 +271,9 @@ def _quote(text: str) -> str:
 
 
 def delete(text: str, path: Path, name: str) -> str:
-    """Return a text without a key, or without a table and all that is in it.
+    """Return a text without a key, or without a table and its content.
 
-    A header whose last key goes, goes with it.
+    A header is removed with its last key.
 
     Raises:
         EngineConfigError: tomlkit does not keep the order of its nodes.
@@ -297,7 +298,7 @@ def delete(text: str, path: Path, name: str) -> str:
 
 
 def _last_below(nodes: Sequence[Node], path: Path) -> int:
-    """Return the place of the last header of a table, or of the last pair that makes it."""
+    """Return the place of the last header of a table, or of the last pair that defines it."""
     size = len(path)
     for place in range(len(nodes) - 1, -1, -1):
         node = nodes[place]
@@ -321,7 +322,7 @@ def _lonely_header(nodes: Sequence[Node], place: int) -> int:
 
 
 def _remove_pair(source: Source, place: int) -> None:
-    """Remove a pair, and the blank line that would then follow nothing or another one."""
+    """Remove a pair, and a blank line that would be the first or a second one."""
     nodes = source.nodes
     start, end = nodes[place].start, nodes[place].end
     after_blank = place > 0 and nodes[place - 1].kind == "blank"
@@ -333,7 +334,7 @@ def _remove_pair(source: Source, place: int) -> None:
 
 
 def _remove_section(source: Source, place: int) -> None:
-    """Remove a header and its pairs, with the blank line before where another one follows."""
+    """Remove a header and its pairs, and the blank line before if another follows."""
     nodes = source.nodes
     last = place
     for n in range(place + 1, len(nodes)):

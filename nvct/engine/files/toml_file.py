@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TOML files of container engines: read, and changed in place with every other byte kept.
+"""Reads TOML files of container engines, and edits them in place: every other byte stays.
 
-tomlkit edits; another parser reads both texts: where the new one does not mean the old one and
-the change, nothing is returned but an error.
+tomlkit edits. Another parser reads the old and the new text: if the new one differs in anything
+but the change, that is an error, and there is no result.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Delete:
-    """Stands for the value of a key that goes."""
+    """The value of a key that is to be removed."""
 
 
 DELETE: Final = Delete()
@@ -39,7 +39,7 @@ def decode(data: bytes, path: str) -> str:
     """Return a file's text; a byte order mark stays its first character.
 
     Raises:
-        EngineConfigError: it is no UTF-8.
+        EngineConfigError: it is not UTF-8.
     """
     try:
         return data.decode()
@@ -51,7 +51,7 @@ def decode(data: bytes, path: str) -> str:
 
 
 def text_of(data: bytes) -> str:
-    """Return a file's text, in which bytes that are no UTF-8 stay what they are."""
+    """Return a file's text; bytes that are not UTF-8 survive."""
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -61,7 +61,7 @@ def data_of(text: str) -> bytes:
 
 
 def parse(data: bytes | str, path: str) -> Table:
-    """Return what a file says.
+    """Return the content of a file.
 
     Raises:
         EngineConfigError: it is no TOML (with the line), or a Go template that makes one.
@@ -93,13 +93,13 @@ def _no_toml(text: str, path: str, reason: str) -> EngineConfigError:
 def edit(text: str, changes: Iterable[Change], path: str = "the file") -> str:
     """Return a text with keys changed and every other byte as it was.
 
-    A change is (table, key, value). A value of a dict sets the keys that it names and leaves the
-    others of that table; DELETE takes a key out, or a table with all that is in it. What says so
-    already is left as it is spelled.
+    A change is (table, key, value). A dict sets the keys that it has and leaves the others of that
+    table; DELETE removes a key, or a table and its content. A key that already has its value keeps
+    its spelling.
 
     Raises:
-        EngineConfigError: the text is no TOML, a table of that name is something else, or the
-            change cannot be made without changing something else.
+        EngineConfigError: the text is no TOML, a table is another kind of value, or the edit
+            would also change something else.
     """
     wanted = list(changes)
     before = parse(text, path)
@@ -115,7 +115,7 @@ def edit(text: str, changes: Iterable[Change], path: str = "the file") -> str:
 
 
 def _edited(text: str, changes: Iterable[Change], path: str) -> str:
-    """Make changes in a text whose mark, line ends and last line are those that tomlkit writes."""
+    """Make changes, without the byte order mark and line ends that tomlkit would not keep."""
     from nvct.engine.files.toml_edit import delete, put
 
     mark = "\ufeff" if text.startswith("\ufeff") else ""
@@ -162,7 +162,7 @@ def _apply(document: Table, table: tuple[str, ...], key: str, value: object) -> 
 
 
 def pruned(item: object) -> object:
-    """Return a value without empty tables: whether one is named or not is no difference."""
+    """Return a value without empty tables, which mean nothing."""
     if not isinstance(item, dict):
         return item
     inner = {key: pruned(value) for key, value in item.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One member put into an inline table of tomlkit's tree, or taken out; the rest keeps its text."""
+"""Sets or removes one member of an inline table in tomlkit's tree; the rest keeps its text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def put(table: Item, path: Path, value: object, quote: str, where: str) -> Item:
     """Return an inline table in which a path has a value.
 
     Raises:
-        EngineConfigError: another kind of thing is there.
+        EngineConfigError: the member is of another kind.
     """
     body: Body = table.value.body
     for index, (key, item) in enumerate(body):
@@ -42,7 +42,7 @@ def put(table: Item, path: Path, value: object, quote: str, where: str) -> Item:
 
 
 def _with(text: str, path: Path, value: object, quote: str) -> str:
-    """Return the text of an inline table with a member behind the others."""
+    """Return the text of an inline table with a member after the others."""
     inner = value_text(value, quote)
     for name in reversed(path[1:]):
         inner = f"{{ {key_text(name, quote)} = {inner} }}"
@@ -54,7 +54,7 @@ def _with(text: str, path: Path, value: object, quote: str) -> str:
 
 
 def remove(table: Item, path: Path) -> None:
-    """Take a member out of an inline table, if it is there."""
+    """Remove a member of an inline table, if it exists."""
     body: Body = table.value.body
     members = [n for n, (key, _item) in enumerate(body) if key is not None]
     for number, index in enumerate(members):
@@ -83,5 +83,5 @@ def like(old: Item, new: Item) -> Item:
 
 
 def item_of(text: str) -> Item:
-    """Return a value by its text."""
+    """Return a value from its text."""
     return next(item for key, item in tomlkit.parse(f"key = {text}\n").body if key is not None)

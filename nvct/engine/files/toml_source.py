@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of a TOML text, and what each of them is.
+"""Splits a TOML text into lines with a meaning: header, pair, comment or blank.
 
-tomlkit's tree says which lines are a header, a pair, a comment or blank. It does not write the
-file: it changes the indentation of some nested tables, and the order of some tables.
+tomlkit's tree tells the meaning. tomlkit does not write the file: that would change the
+indentation of some nested tables, and the order of some tables.
 
 Contract: a parser accepted the text, whose last line ends with a newline.
 """
@@ -36,12 +36,12 @@ class Node(NamedTuple):
     Attributes:
         kind: "table", "tables" ([[...]]), "pair", "comment" or "blank".
         path: of the key or table, from the root.
-        spelled: the same as written.
-        table: path of the header that it stands below, or opens.
+        spelled: the same path with the quotes of the text.
+        table: path of the header above it, or of the header that it is.
         item: its value.
-        text: its value, and whatever follows that.
+        text: its value and the rest of the line.
         start: number of its first line.
-        end: number of the line behind it.
+        end: number of the line after it.
         indent: the white space before it.
     """
 
@@ -57,7 +57,7 @@ class Node(NamedTuple):
 
     @property
     def is_header(self) -> bool:
-        """Report whether it opens a table."""
+        """Whether it is the header of a table."""
         return self.kind in ("table", "tables")
 
 
@@ -108,7 +108,7 @@ class Source:
 
 
 def _parsed(text: str) -> list[Node]:
-    """Return the nodes of a text, [] where tomlkit refuses what another parser took."""
+    """Return the nodes of a text, [] if tomlkit refuses a text that another parser accepted."""
     try:
         return list(_nodes(tomlkit.parse(text).body))
     except (TOMLKitError, RecursionError):
@@ -116,7 +116,7 @@ def _parsed(text: str) -> list[Node]:
 
 
 def _nodes(body: Body, path: Path = (), spelled: Path = (), table: Path = ()) -> Iterator[Node]:
-    """Yield what a tree holds in the order of the text."""
+    """Yield the nodes of a tree in the order of the text."""
     for key, item in body:
         if key is None:
             kind = "comment" if isinstance(item, Comment) else "blank"
@@ -148,7 +148,7 @@ def pair(nodes: Sequence[Node], path: Path) -> Node | None:
 
 
 def inline_above(nodes: Sequence[Node], path: Path) -> Node | None:
-    """Return the pair whose inline table holds a path, or would."""
+    """Return the pair whose inline table holds a path, or would hold it."""
     for node in nodes:
         is_above = len(node.path) < len(path) and node.path == path[: len(node.path)]
         if is_above and node.kind == "pair" and isinstance(node.item, InlineTable):
@@ -157,7 +157,7 @@ def inline_above(nodes: Sequence[Node], path: Path) -> Node | None:
 
 
 def is_table(nodes: Sequence[Node], path: Path) -> bool:
-    """Report whether a header opens a path, or something lies below it."""
+    """Report whether a path has a header, or keys below it."""
     size = len(path)
     return any(
         node.path[:size] == path and (node.is_header or len(node.path) > size)
@@ -167,10 +167,10 @@ def is_table(nodes: Sequence[Node], path: Path) -> bool:
 
 
 def refuse_in_the_way(nodes: Sequence[Node], target: Path, path: str) -> None:
-    """Refuse a value, or an array of tables, where a table is needed on the way.
+    """Refuse a path that leads through a value or an array of tables.
 
     Raises:
-        EngineConfigError: there is one.
+        EngineConfigError: it does.
     """
     for size in range(1, len(target)):
         above = target[:size]

@@ -16,7 +16,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class Noted(str):
-    """A string that gets a comment behind it where it is added on a line of its own."""
+    """A string that gets a comment if it is added on a line of its own."""
 
     __slots__ = ("note",)
 
@@ -24,19 +24,19 @@ class Noted(str):
 
     @classmethod
     def of(cls, text: str, note: str) -> Noted:
-        """Make one."""
+        """Return a string with a comment."""
         made = cls(text)
         made.note = note
         return made
 
 
 def key_text(name: str, quote: str = '"') -> str:
-    """Return one part of a key, quoted only where it has to be."""
+    """Return one part of a key, quoted only if necessary."""
     return name if _BARE.fullmatch(name) else value_text(name, quote)
 
 
 def value_text(value: object, quote: str = '"') -> str:
-    """Return a value on one line; a string in single quotes if `quote` is one, where it can be.
+    """Return a value on one line; strings in single quotes if `quote` is one and they can be.
 
     Raises:
         EngineConfigError: TOML has no such value.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put and remove engines' files and the folders for them, with errors that say what to do."""
+"""Writes and removes engines' files and folders; errors say what to do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 NEW_MODE = 0o644
-FOLDER_MODE = 0o755  # as the incumbent makes them
+FOLDER_MODE = 0o755  # as nvidia-ctk creates them
 HINTS = {
     errno.ENOENT: "its folder, or what a link there leads to, is missing",
     errno.EROFS: "it is on a read-only file system: name a writable file with --config",
@@ -40,10 +40,10 @@ HINTS = {
 
 
 def put(path: str, data: bytes | None, entry: Entry, kernel: Kernel) -> None:
-    """Give a file these bytes, or none; a file that is there keeps mode and owner.
+    """Write a file, or remove it if `data` is None; an existing file keeps its mode and owner.
 
     Raises:
-        EngineError: it cannot be written; it is as it was.
+        EngineError: it cannot be written; it is unchanged.
     """
     try:
         if data is None:
@@ -60,9 +60,9 @@ def put(path: str, data: bytes | None, entry: Entry, kernel: Kernel) -> None:
 
 
 def _to_remove(path: str) -> str:
-    """Return the path to remove: where a link leads, and the link stays.
+    """Return the path to remove: the target of a link; the link itself stays.
 
-    But in a folder of drop-ins the link goes: with one that leads nowhere, engines do not start.
+    In a folder of drop-ins the link is removed: engines do not start with a broken link there.
     """
     if os.path.dirname(path).endswith(".d"):
         return path
@@ -70,7 +70,7 @@ def _to_remove(path: str) -> str:
 
 
 def status(path: str) -> Status:
-    """Return mode and owner of a file, or those that a new one gets."""
+    """Return mode and owner of a file, or those of a new file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -79,7 +79,7 @@ def status(path: str) -> Status:
 
 
 def missing_folders(path: str) -> list[str]:
-    """Return the folders above a path that are not there, the outermost first."""
+    """Return the missing folders above a path, the outermost first."""
     missing: list[str] = []
     folder = os.path.dirname(path)
     while folder and not os.path.lexists(folder):
@@ -89,15 +89,17 @@ def missing_folders(path: str) -> list[str]:
 
 
 def make_folders(folders: Sequence[str], kernel: Kernel) -> None:
-    """Make folders, the outermost first.
+    """Create folders, the outermost first.
 
     Raises:
-        EngineError: one cannot be made.
+        EngineError: one cannot be created.
     """
     for folder in folders:
         try:
             kernel.mkdir(folder, FOLDER_MODE)
-            kernel.chmod(folder, FOLDER_MODE)  # whatever the umask: the engine has to get in
+            kernel.chmod(
+                folder, FOLDER_MODE
+            )  # independent of the umask: the engine has to read there
             _sync(os.path.dirname(folder), kernel)
         except FileExistsError:
             pass
@@ -106,16 +108,16 @@ def make_folders(folders: Sequence[str], kernel: Kernel) -> None:
 
 
 def remove_folders(folders: Sequence[str], kernel: Kernel) -> None:
-    """Remove those of the folders that are empty, the innermost first."""
+    """Remove the folders that are empty, the innermost first."""
     for folder in reversed(folders):
         try:
             kernel.rmdir(folder)
         except OSError:
-            return  # others put something in, or removed it
+            return  # it is not empty, or was removed
 
 
 def refused(error: OSError, path: str) -> EngineError:
-    """Return why a file cannot be written as an error that says what to do."""
+    """Return the error that a file cannot be written, with a hint."""
     hint = HINTS.get(error.errno or 0, "")
     if error.errno == errno.EPERM:
         hint = f"it may be immutable: lsattr {path}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Podman: a drop-in beside containers.conf with our runtimes, and hook folders that lose none.
+"""Podman: a drop-in beside containers.conf with our runtimes; hook folders of others are kept.
 
 containers.conf(5), the same from Podman 4.3 to 5.8: every file overrides what earlier ones say,
 /usr/share/containers/containers.conf, /etc/containers/containers.conf, its `.d` folder, and for a
@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.engine.files.toml_file import Change as Edit
     from nvct.engine.files.toml_file import Table
-    from nvct.engine.model import Files, Wanted
+    from nvct.engine.model import EngineOptions, Files
 
 VENDOR_CONFIG = "/usr/share/containers/containers.conf"
 CONFIG = "/etc/containers/containers.conf"
@@ -41,18 +41,18 @@ SYNTAX = syntax.toml(ENGINE, DEFAULT, HEADER)
 
 
 class Merged:
-    """What files say together, read one after the other.
+    """The settings of several files, read one after the other.
 
     Attributes:
-        files: that are there.
-        said: where a key was said last: key → file.
+        files: that exist.
+        said: key → the last file that has it.
         append: whether later hook folders are added to the earlier ones.
     """
 
     __slots__ = ("append", "default", "files", "handlers", "hooks_dirs", "said", "spec_dirs")
 
     def __init__(self) -> None:
-        """Start with what Podman has without a file."""
+        """Start with Podman's defaults."""
         self.files: list[str] = []
         self.handlers: dict[str, str] = {}
         self.default = ""
@@ -62,10 +62,10 @@ class Merged:
         self.said: dict[str, str] = {}
 
     def add(self, document: Table, path: str) -> None:
-        """Take in the next file.
+        """Merge the next file.
 
         Raises:
-            EngineConfigError: something in it is of the wrong type.
+            EngineConfigError: a value in it has the wrong type.
         """
         self.files.append(path)
         for name, places in _table(document, RUNTIMES, path).items():
@@ -89,14 +89,14 @@ class Merged:
             self.said[SPEC_DIRS] = path
 
 
-def state(wanted: Wanted, files: Files) -> State:
-    """Return what the files say together.
+def state(options: EngineOptions, files: Files) -> State:
+    """Return the settings of all files.
 
     Raises:
         DocumentError: one cannot be read.
         EngineConfigError: one is malformed.
     """
-    merged = _merged(_order(wanted, files), files)
+    merged = _merged(_order(options, files), files)
     return State(
         files=tuple(merged.files),
         handlers=merged.handlers,
@@ -106,26 +106,26 @@ def state(wanted: Wanted, files: Files) -> State:
     )
 
 
-def plan(wanted: Wanted, files: Files) -> Change:
-    """Return the smallest edit after which Podman knows what is wanted.
+def plan(options: EngineOptions, files: Files) -> Change:
+    """Return the smallest edit that configures the options.
 
     Raises:
-        UsageError: Podman can have no such thing.
+        UsageError: Podman has no such setting.
         DocumentError: a file cannot be read.
         EngineConfigError: one is malformed.
     """
-    target = _target(wanted)
-    order = _order(wanted, files)
+    target = _target(options)
+    order = _order(options, files)
     at = order.index(target) + 1
     now = _merged(order, files)
     before = files.read(target)
     text = HEADER if before is None else toml_file.decode(before, target)
-    edits = _edits(wanted, now)
-    if wanted.hooks_dir and wanted.hooks_dir not in now.hooks_dirs:
+    edits = _edits(options, now)
+    if options.hooks_dir and options.hooks_dir not in now.hooks_dirs:
         there = toml_file.find(toml_file.parse(text, target), (*ENGINE, HOOKS))
-        edits.append((ENGINE, HOOKS, _with_folder(wanted, there, _merged(order[:at], files))))
+        edits.append((ENGINE, HOOKS, _with_folder(options, there, _merged(order[:at], files))))
     if not edits:
-        return Change(engine=wanted.engine, notes=_notes(wanted, now))
+        return Change(engine=options.engine, notes=_notes(options, now))
     after = toml_file.edit(text, edits, target).encode()
     changed = {key for _table, key, _value in edits}
     notes = tuple(
@@ -133,78 +133,78 @@ def plan(wanted: Wanted, files: Files) -> Change:
         for key, file in now.said.items()
         if key in changed and file in order[at:]
     )
-    notes += _notes(wanted, now)
+    notes += _notes(options, now)
     edit = FileEdit(path=target, before=before, after=after)
-    return Change(engine=wanted.engine, edits=(edit,) if after != before else (), notes=notes)
+    return Change(engine=options.engine, edits=(edit,) if after != before else (), notes=notes)
 
 
-def removal(wanted: Wanted, files: Files) -> Change:
-    """Return the smallest edit that takes out what `plan` puts into its file.
+def removal(options: EngineOptions, files: Files) -> Change:
+    """Return the smallest edit that removes what `plan` adds to its file.
 
-    A file of ours that then says nothing goes.
+    A file of ours without further settings is removed.
 
     Raises:
         DocumentError: the file cannot be read.
         EngineConfigError: it is malformed.
     """
-    target = _target(wanted)
+    target = _target(options)
     before = files.read(target)
     if before is None:
-        return Change(engine=wanted.engine)
+        return Change(engine=options.engine)
     text = toml_file.decode(before, target)
     document = toml_file.parse(text, target)
     here = Merged()
     here.add(document, target)
     edits: list[Edit] = [
         (RUNTIMES, handler.name, DELETE)
-        for handler in wanted.handlers
+        for handler in options.handlers
         if here.handlers.get(handler.name) == handler.path
     ]
     if here.default in {name for _, name, _ in edits}:
         edits.append((ENGINE, DEFAULT, DELETE))
-    is_drop_in = target != _config(wanted)
-    others = _merged(_order(wanted, files, target), files) if is_drop_in else None
-    edits += _without_folders(wanted, document, others)
+    is_drop_in = target != _config(options)
+    others = _merged(_order(options, files, target), files) if is_drop_in else None
+    edits += _without_folders(options, document, others)
     after = toml_file.edit(text, edits, target)
     rest = "".join(line for line in after.splitlines(keepends=True) if line != HEADER)
     if not rest.strip() and is_drop_in:
         edit = FileEdit(path=target, before=before, after=None)
     else:
         edit = FileEdit(path=target, before=before, after=after.encode())
-    return Change(engine=wanted.engine, edits=(edit,) if edit.after != before else ())
+    return Change(engine=options.engine, edits=(edit,) if edit.after != before else ())
 
 
-def _edits(wanted: Wanted, now: Merged) -> list[Edit]:
-    """Return what the target must say: nothing of what already holds."""
+def _edits(options: EngineOptions, now: Merged) -> list[Edit]:
+    """Return the keys that the target must have: none that is in force already."""
     edits: list[Edit] = []
-    for handler in wanted.handlers:
+    for handler in options.handlers:
         if not handler.path.startswith("/"):
             text = f"podman takes no runtime by its name alone: {handler.path}"
             raise UsageError(text, hint="give the absolute path of the program")
         if now.handlers.get(handler.name) != handler.path:
             edits.append((RUNTIMES, handler.name, [handler.path]))
-    if wanted.default and now.default != wanted.default:
-        edits.append((ENGINE, DEFAULT, wanted.default))
-    if wanted.spec_dirs and _spec_dirs(wanted, now) != wanted.spec_dirs:
-        if wanted.engine_version and wanted.engine_version < WITH_SPEC_DIRS:
+    if options.default and now.default != options.default:
+        edits.append((ENGINE, DEFAULT, options.default))
+    if options.spec_dirs and _spec_dirs(options, now) != options.spec_dirs:
+        if options.engine_version and options.engine_version < WITH_SPEC_DIRS:
             text = "Podman before 5.5 looks for CDI specs in /etc/cdi and /var/run/cdi only"
             raise UsageError(text, hint="leave the folders as they are")
-        edits.append((ENGINE, SPEC_DIRS, list(wanted.spec_dirs)))
+        edits.append((ENGINE, SPEC_DIRS, list(options.spec_dirs)))
     return edits
 
 
-def _spec_dirs(wanted: Wanted, now: Merged) -> tuple[str, ...]:
-    """Return where Podman looks for CDI specs now."""
+def _spec_dirs(options: EngineOptions, now: Merged) -> tuple[str, ...]:
+    """Return the folders from which Podman reads CDI specs now."""
     first, behind = STATIC_ALONE
-    if now.spec_dirs and not (wanted.engine_version and wanted.engine_version < first):
+    if now.spec_dirs and not (options.engine_version and options.engine_version < first):
         return tuple(now.spec_dirs)
-    if first <= wanted.engine_version < behind:
+    if first <= options.engine_version < behind:
         return (paths.CDI_STATIC_DIR,)
     return paths.CDI_SPEC_DIRS
 
 
-def _notes(wanted: Wanted, now: Merged) -> tuple[str, ...]:
-    if wanted.spec_dirs or paths.CDI_DYNAMIC_DIR in _spec_dirs(wanted, now) or now.spec_dirs:
+def _notes(options: EngineOptions, now: Merged) -> tuple[str, ...]:
+    if options.spec_dirs or paths.CDI_DYNAMIC_DIR in _spec_dirs(options, now) or now.spec_dirs:
         return ()
     return (
         (
@@ -214,56 +214,56 @@ def _notes(wanted: Wanted, now: Merged) -> tuple[str, ...]:
     )
 
 
-def _with_folder(wanted: Wanted, there: object, before: Merged) -> list[object]:
+def _with_folder(options: EngineOptions, there: object, before: Merged) -> list[object]:
     """Return the hook folders that the target must name: its own, or those it replaces, and ours.
 
-    `there` is what it names now. An array without {append=true} replaces what was said before.
+    `there` is what it names now. An array without {append=true} replaces the earlier ones.
     """
     if isinstance(there, list):
-        return there if wanted.hooks_dir in there else [*there, wanted.hooks_dir]
-    return [*([] if before.append else before.hooks_dirs), wanted.hooks_dir]
+        return there if options.hooks_dir in there else [*there, options.hooks_dir]
+    return [*([] if before.append else before.hooks_dirs), options.hooks_dir]
 
 
-def _without_folders(wanted: Wanted, document: Table, others: Merged | None) -> list[Edit]:
-    """Return the edits that take out hook and spec folders that the target names for us.
+def _without_folders(options: EngineOptions, document: Table, others: Merged | None) -> list[Edit]:
+    """Return the edits that remove the hook and spec folders that the target names for us.
 
-    `others` is what the other files say, where the target is a file of ours: an array that says
-    no more than they do then goes whole.
+    `others` are the other files' settings, if the target is a file of ours: an array that adds
+    nothing to them is removed completely.
     """
     edits: list[Edit] = []
     there = toml_file.find(document, (*ENGINE, HOOKS))
-    if isinstance(there, list) and wanted.hooks_dir in there:
-        rest = [item for item in there if item != wanted.hooks_dir]
+    if isinstance(there, list) and options.hooks_dir in there:
+        rest = [item for item in there if item != options.hooks_dir]
         needless = not rest or (others is not None and rest == others.hooks_dirs)
         edits.append((ENGINE, HOOKS, DELETE if needless else rest))
     spec_dirs = toml_file.find(document, (*ENGINE, SPEC_DIRS))
-    if wanted.spec_dirs and spec_dirs == list(wanted.spec_dirs):
+    if options.spec_dirs and spec_dirs == list(options.spec_dirs):
         edits.append((ENGINE, SPEC_DIRS, DELETE))
     return edits
 
 
-def _config(wanted: Wanted) -> str:
-    return wanted.config or CONFIG
+def _config(options: EngineOptions) -> str:
+    return options.config or CONFIG
 
 
-def _target(wanted: Wanted) -> str:
-    """Return the file that is ours to write."""
-    if wanted.drop_in == "":
-        return _config(wanted)
-    folder = f"{_config(wanted)}.d"
-    target = wanted.drop_in or f"{folder}/{DROP_IN}"
+def _target(options: EngineOptions) -> str:
+    """Return the file to write."""
+    if options.drop_in == "":
+        return _config(options)
+    folder = f"{_config(options)}.d"
+    target = options.drop_in or f"{folder}/{DROP_IN}"
     if posixpath.dirname(target) != folder or not target.endswith(".conf"):
         raise UsageError(f"podman does not read {target}", hint=f"name a .conf file in {folder}")
     return target
 
 
-def _order(wanted: Wanted, files: Files, without: str = "") -> list[str]:
-    """Return the files in Podman's order, whether they are there or not."""
+def _order(options: EngineOptions, files: Files, without: str = "") -> list[str]:
+    """Return the files in Podman's order, whether they exist or not."""
     order = [VENDOR_CONFIG]
-    for config in dict.fromkeys((CONFIG, _config(wanted))):
+    for config in dict.fromkeys((CONFIG, _config(options))):
         names = files.names(f"{config}.d", ".conf")
-        if config == _config(wanted):
-            names = sorted({*names, _target(wanted)} - {config})
+        if config == _config(options):
+            names = sorted({*names, _target(options)} - {config})
         order += [config, *names]
     return [path for path in order if path != without]
 
@@ -278,7 +278,7 @@ def _merged(order: list[str], files: Files) -> Merged:
 
 
 def _table(document: Table, where: tuple[str, ...], path: str) -> Table:
-    """Return a table of a file, {} where it has none."""
+    """Return a table of a file, {} if it has none."""
     found: object = document
     for depth, name in enumerate(where):
         found = found.get(name, {}) if isinstance(found, dict) else found
@@ -289,7 +289,7 @@ def _table(document: Table, where: tuple[str, ...], path: str) -> Table:
 
 
 def _strings(value: object, name: str, path: str) -> tuple[list[str], bool | None]:
-    """Return the strings of an array, and what its {append=...} says."""
+    """Return the strings of an array, and the value of its {append=...}."""
     items = value if isinstance(value, list) else [value]
     append = None
     for item in items:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nvct.engine.files import toml_file
-from nvct.engine.model import Files, Handler, Wanted
+from nvct.engine.model import EngineOptions, Files, Handler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,13 +42,13 @@ V2 = """version = 2
 """
 
 
-def wanted(
+def options(
     version: tuple[int, ...] = (),
     handlers: tuple[Handler, ...] = NVIDIA,
     **more: Any,
-) -> Wanted:
+) -> EngineOptions:
     """Ask something of a containerd of some version."""
-    ask = Wanted(engine="containerd", handlers=handlers, engine_version=version)
+    ask = EngineOptions(engine="containerd", handlers=handlers, engine_version=version)
     return replace(ask, **more)
 
 

@@ -67,8 +67,8 @@ def test_the_file_that_k3s_makes_is_not_edited(host: FakeHost) -> None:
     )
     found = _k3s(host, f'imports = ["{K3S}/config-v3.toml.d/*.toml"]\n{V3}{runtimes}')
     handler = Handler(name="nvidia", path="/usr/bin/nvidia-container-runtime")
-    wanted = status.wanted(found, (handler,))
-    assert [edit.path for edit in containerd.plan(wanted, host.files).edits] == [found.drop_in]
+    options = status.options_for(found, (handler,))
+    assert [edit.path for edit in containerd.plan(options, host.files).edits] == [found.drop_in]
 
 
 def test_an_old_containerd_of_k3s_would_lose_its_tables_to_a_drop_in(host: FakeHost) -> None:

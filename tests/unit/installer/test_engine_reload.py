@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from nvct.engine.control.engine_control import EngineControl
-from nvct.engine.model import FileEdit, Wanted
+from nvct.engine.model import EngineOptions, FileEdit
 from nvct.errors import EngineError
 from nvct.installer.engine_reload import ContainerReloader
 from nvct.installer.host import HostPrograms
@@ -27,10 +27,12 @@ def check(folder: Path, restart: str) -> Sequence[str]:
     program.chmod(0o755)
     config = folder / "config.toml"
     config.write_bytes(b"old")
-    wanted = Wanted(engine="containerd", handlers=(), config=str(config), executable=str(program))
+    options = EngineOptions(
+        engine="containerd", handlers=(), config=str(config), executable=str(program)
+    )
     reloader = ContainerReloader(engine="containerd", mode=restart, socket="")
     control = EngineControl(
-        options=wanted, program=str(program), reloader=reloader, run=HostPrograms("/")
+        options=options, program=str(program), reloader=reloader, run=HostPrograms("/")
     )
     return control.check([FileEdit(path=str(config), before=b"old", after=b"new")])
 

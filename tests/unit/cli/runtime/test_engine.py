@@ -9,7 +9,7 @@ import pytest
 
 from nvct.cli.runtime import engine as runtime_engine
 from nvct.engine.detected_engine import Engine
-from nvct.engine.model import Handler, Wanted
+from nvct.engine.model import EngineOptions, Handler
 from nvct.errors import EngineError, UsageError
 
 USUAL = "/etc/containerd/config.toml"
@@ -24,7 +24,7 @@ K3S = Engine(
     leave=True, advice=("systemctl restart k3s", "and no more"),
 )  # fmt: skip
 DOCKER = Engine(engine="docker", pid=7, version="28.5.2", config="/etc/docker/daemon.json")
-WANTED = Wanted(
+WANTED = EngineOptions(
     engine="containerd", handlers=(Handler(name="nvidia", path="/usr/bin/shim"),), config=USUAL
 )
 

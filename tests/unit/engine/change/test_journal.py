@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nvct.engine.change import journal as journals
 from nvct.engine.change.journal import Entry, Journal, Page, Record
-from nvct.engine.model import Handler, State, Wanted
+from nvct.engine.model import EngineOptions, Handler, State
 from nvct.errors import DocumentError, UnsafePathError
 from tests.support.memory import in_memory
 
@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-WANTED = Wanted(
+WANTED = EngineOptions(
     engine="docker",
     handlers=(Handler(name="nvidia", path="/usr/bin/nvidia-container-runtime"),),
     config="/etc/docker/daemon.json",
@@ -36,7 +36,7 @@ def page(original: bytes | None = b"{}", ours: bytes | None = b'{"a":1}') -> Pag
         path="/etc/docker/daemon.json", original=original, ours=ours, mode=0o640, uid=1, gid=2,
         folders=("/etc/docker",),
     )  # fmt: skip
-    record = Record(wanted=WANTED, entries=(entry,), restart=True, told=True)
+    record = Record(options=WANTED, entries=(entry,), restart=True, reloaded=True)
     return Page(done=record, pending=record)
 
 
@@ -166,24 +166,24 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
 def test_what_others_have_set_is_not_taken_for_ours() -> None:
     path = "/usr/bin/nvidia-container-runtime"
     more = Handler(name="nvidia-cdi", path=f"{path}.cdi")
-    wanted = replace(WANTED, handlers=(*WANTED.handlers, more), default="nvidia", cdi=True)
+    options = replace(WANTED, handlers=(*WANTED.handlers, more), default="nvidia", cdi=True)
     there = State(handlers={"nvidia": path, "runc": ""}, default="nvidia", cdi=True)
 
-    found = journals.ours(wanted, there, None)
+    found = journals.ours(options, there, None)
     assert (found.handlers, found.default, found.cdi) == ((more,), "", False)
     named = replace(there, spec_dirs=WANTED.spec_dirs)
-    assert journals.ours(wanted, named, None).spec_dirs == ()
-    assert journals.ours(wanted, named, page().done).spec_dirs == WANTED.spec_dirs
-    assert journals.ours(wanted, State(handlers={}), None) == wanted
-    assert journals.ours(wanted, there, page().done).handlers == wanted.handlers
+    assert journals.ours(options, named, None).spec_dirs == ()
+    assert journals.ours(options, named, page().done).spec_dirs == WANTED.spec_dirs
+    assert journals.ours(options, State(handlers={}), None) == options
+    assert journals.ours(options, there, page().done).handlers == options.handlers
 
 
 def test_what_we_have_set_stays_ours_and_a_handler_gets_its_new_path() -> None:
     moved = Handler(name="nvidia", path="/opt/bin/nvidia-container-runtime")
-    record = Record(wanted=replace(WANTED, default="nvidia", cdi=True), entries=())
+    record = Record(options=replace(WANTED, default="nvidia", cdi=True), entries=())
     there = State(handlers={"nvidia": moved.path}, default="nvidia", cdi=True)
-    wanted = Wanted(engine="docker", handlers=(moved,))
+    options = EngineOptions(engine="docker", handlers=(moved,))
 
-    found = journals.ours(wanted, there, record)
+    found = journals.ours(options, there, record)
     assert (found.handlers, found.cdi) == ((moved,), True)
-    assert journals.ours(replace(wanted, default="nvidia"), there, record).default == "nvidia"
+    assert journals.ours(replace(options, default="nvidia"), there, record).default == "nvidia"

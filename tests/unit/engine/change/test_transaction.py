@@ -14,14 +14,14 @@ from nvct.engine.change.journal import Journal, Page
 from nvct.engine.change.transaction import Transaction
 from nvct.engine.model import Files
 from nvct.errors import DocumentError, EngineConfigError, EngineError, HostError
-from tests.support.engine_pair import EXTRA, MAIN, Pair, PairControl, wanted
+from tests.support.engine_pair import EXTRA, MAIN, Pair, PairControl, options
 from tests.support.recording_kernel import RecordingKernel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nvct.engine.model import Change, FileEdit, Wanted
+    from nvct.engine.model import Change, EngineOptions, FileEdit
     from nvct.engine.modules import Module
 
 BEFORE = b"# mine\r\nkeep this\n"
@@ -66,13 +66,13 @@ def host(tmp_path: Path) -> Host:
 
 
 def test_configure_writes_and_undo_gives_the_bytes_back(host: Host) -> None:
-    done = host.transaction().configure(wanted())
+    done = host.transaction().configure(options())
 
     assert [edit.path for edit in done.edits] == [EXTRA, MAIN]
     assert host.read(MAIN) == BEFORE + b"import extra\n"
     assert host.read(EXTRA) == b"handler nvidia=/usr/bin/nvidia\n"
 
-    back = host.transaction().undo(wanted())
+    back = host.transaction().undo(options())
 
     assert [edit.path for edit in back.edits] == [MAIN, EXTRA]
     assert host.read(MAIN) == BEFORE
@@ -81,32 +81,32 @@ def test_configure_writes_and_undo_gives_the_bytes_back(host: Host) -> None:
 
 
 def test_the_second_time_nothing_is_written(host: Host) -> None:
-    host.transaction().configure(wanted())
+    host.transaction().configure(options())
     inodes = [host.path(name).stat().st_ino for name in (MAIN, EXTRA)]
 
-    done = host.transaction().configure(wanted())
+    done = host.transaction().configure(options())
 
     assert done.edits == ()
     assert [host.path(name).stat().st_ino for name in (MAIN, EXTRA)] == inodes
 
 
 def test_several_configures_are_undone_as_one(host: Host) -> None:
-    host.transaction().configure(wanted())
-    host.transaction().configure(wanted("nvidia", "nvidia-cdi"))
-    host.transaction().configure(wanted(default="nvidia"))
+    host.transaction().configure(options())
+    host.transaction().configure(options("nvidia", "nvidia-cdi"))
+    host.transaction().configure(options(default="nvidia"))
     assert b"default nvidia" in (host.read(MAIN) or b"")
 
-    host.transaction().undo(wanted())
+    host.transaction().undo(options())
 
     assert host.read(MAIN) == BEFORE
     assert host.read(EXTRA) is None
 
 
 def test_what_others_changed_since_stays_and_only_ours_is_taken_out(host: Host) -> None:
-    host.transaction().configure(wanted())
+    host.transaction().configure(options())
     host.write(b"# others\n" + (host.read(MAIN) or b""))
 
-    done = host.transaction().undo(wanted())
+    done = host.transaction().undo(options())
 
     assert host.read(MAIN) == b"# others\n" + BEFORE
     assert host.read(EXTRA) is None
@@ -114,42 +114,42 @@ def test_what_others_changed_since_stays_and_only_ours_is_taken_out(host: Host) 
 
 
 def test_a_part_that_others_added_to_our_file_stays(host: Host) -> None:
-    host.transaction().configure(wanted())
+    host.transaction().configure(options())
     with host.path(EXTRA).open("ab") as file:
         file.write(b"handler kata=/usr/bin/kata\n")
 
-    host.transaction().undo(wanted())
+    host.transaction().undo(options())
 
     assert host.read(EXTRA) == b"handler kata=/usr/bin/kata\n"
     assert host.read(MAIN) == BEFORE + b"import extra\n"
 
 
 def test_handlers_of_an_earlier_configure_go_too_where_a_file_was_changed(host: Host) -> None:
-    host.transaction().configure(wanted("nvidia", "nvidia-cdi"))
-    host.transaction().configure(wanted("nvidia", default="nvidia"))
+    host.transaction().configure(options("nvidia", "nvidia-cdi"))
+    host.transaction().configure(options("nvidia", default="nvidia"))
     host.write((host.read(EXTRA) or b"") + b"handler kata=/usr/bin/kata\n", EXTRA)
 
-    host.transaction().undo(wanted())
+    host.transaction().undo(options())
 
     assert host.read(EXTRA) == b"handler kata=/usr/bin/kata\n"
 
 
 def test_a_configure_after_others_changed_the_file_is_undone_to_their_file(host: Host) -> None:
-    host.transaction().configure(wanted())
+    host.transaction().configure(options())
     host.write(b"# others\n" + (host.read(MAIN) or b""))
-    host.transaction().configure(wanted(default="nvidia"))
+    host.transaction().configure(options(default="nvidia"))
 
-    host.transaction().undo(wanted())
+    host.transaction().undo(options())
 
     assert host.read(MAIN) == b"# others\n" + BEFORE
     assert host.read(EXTRA) is None
 
 
 def test_a_file_that_others_removed_stays_removed(host: Host) -> None:
-    host.transaction().configure(wanted())
+    host.transaction().configure(options())
     host.path(MAIN).unlink()
 
-    done = host.transaction().undo(wanted())
+    done = host.transaction().undo(options())
 
     assert host.read(MAIN) is None
     assert host.read(EXTRA) is None
@@ -157,7 +157,7 @@ def test_a_file_that_others_removed_stays_removed(host: Host) -> None:
 
 
 def test_undo_without_a_journal_changes_nothing(host: Host) -> None:
-    done = host.transaction().undo(wanted())
+    done = host.transaction().undo(options())
 
     assert done.edits == ()
     assert done.notes == ("nothing to undo for pair",)
@@ -169,11 +169,11 @@ def test_remove_takes_out_what_the_journal_does_not_know(host: Host) -> None:
     theirs = b"handler mine=/opt/nvidia-gpu\n"
     host.write(theirs + b"handler gpu=/opt/nvidia-container-runtime.cdi\n", EXTRA)
 
-    host.transaction().remove(wanted())
+    host.transaction().remove(options())
 
     assert host.read(EXTRA) == theirs
     host.write(b"handler nvidia=/usr/bin/nvidia-container-runtime\n", EXTRA)
-    host.transaction().remove(wanted())
+    host.transaction().remove(options())
     assert host.read(MAIN) == BEFORE
     assert host.read(EXTRA) is None
 
@@ -185,13 +185,13 @@ def test_mode_and_owner_stay_and_a_link_stays_a_link(host: Host, tmp_path: Path)
     host.path(MAIN).unlink()
     host.path(MAIN).symlink_to(real)
 
-    host.transaction().configure(wanted())
+    host.transaction().configure(options())
 
     assert host.path(MAIN).is_symlink()
     assert real.read_bytes() == BEFORE + b"import extra\n"
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
     assert stat.S_IMODE(host.path(EXTRA).stat().st_mode) == 0o644
-    host.transaction().undo(wanted())
+    host.transaction().undo(options())
     assert host.path(MAIN).is_symlink()
     assert real.read_bytes() == BEFORE
 
@@ -204,11 +204,11 @@ def test_a_link_that_leads_nowhere_stays_and_undo_takes_the_target(tmp_path: Pat
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(target)
 
-    host.transaction().configure(wanted())
+    host.transaction().configure(options())
 
     assert link.is_symlink()
     assert target.is_file()
-    host.transaction().undo(wanted())
+    host.transaction().undo(options())
     assert link.is_symlink()
     assert not target.exists()
 
@@ -216,9 +216,9 @@ def test_a_link_that_leads_nowhere_stays_and_undo_takes_the_target(tmp_path: Pat
 def test_a_missing_main_file_is_made_and_removed_again(tmp_path: Path) -> None:
     host = Host(tmp_path, Pair)
 
-    host.transaction().configure(wanted())
+    host.transaction().configure(options())
     assert host.read(MAIN) == b"import extra\n"
-    host.transaction().undo(wanted())
+    host.transaction().undo(options())
 
     assert not host.path("/etc").exists()
 
@@ -227,7 +227,7 @@ def test_the_engine_checks_before_anything_is_written(host: Host) -> None:
     control = PairControl(refuses="pair refuses the new configuration: line 2")
 
     with pytest.raises(EngineError, match="line 2"):
-        host.transaction(control).configure(wanted())
+        host.transaction(control).configure(options())
 
     assert host.read(MAIN) == BEFORE
     assert host.read(EXTRA) is None
@@ -239,7 +239,7 @@ def test_an_engine_that_does_not_come_back_gets_its_files_back(host: Host) -> No
     control = PairControl(fails=1)
 
     with pytest.raises(EngineError, match="line 1: no such thing") as caught:
-        host.transaction(control).configure(wanted())
+        host.transaction(control).configure(options())
 
     assert caught.value.hint == "the former files are back in place"
     assert control.activated == [(False, False), (False, True)]
@@ -252,21 +252,21 @@ def test_an_engine_that_was_ill_before_is_no_reason_to_stop_taking_back(host: Ho
     control = PairControl(fails=2)
 
     with pytest.raises(EngineError, match="no such thing"):
-        host.transaction(control).configure(wanted())
+        host.transaction(control).configure(options())
 
     assert host.read(MAIN) == BEFORE
     assert host.pages() == 0
 
 
 def test_a_failed_undo_leaves_the_engine_configured(host: Host) -> None:
-    host.transaction().configure(wanted())
+    host.transaction().configure(options())
     configured = host.read(MAIN), host.read(EXTRA)
 
     with pytest.raises(EngineError):
-        host.transaction(PairControl(fails=1)).undo(wanted())
+        host.transaction(PairControl(fails=1)).undo(options())
 
     assert (host.read(MAIN), host.read(EXTRA)) == configured
-    host.transaction().undo(wanted())
+    host.transaction().undo(options())
     assert host.read(MAIN) == BEFORE
 
 
@@ -274,7 +274,7 @@ def test_a_file_that_cannot_be_understood_is_left_alone(host: Host) -> None:
     host.write(b"broken\n")
 
     with pytest.raises(EngineConfigError):
-        host.transaction().configure(wanted())
+        host.transaction().configure(options())
 
     assert host.read(MAIN) == b"broken\n"
     assert host.pages() == 0
@@ -284,8 +284,8 @@ class Meddled(Pair):
     """A module while somebody else writes."""
 
     @staticmethod
-    def plan(wanted: Wanted, files: Files) -> Change:
-        change = Pair.plan(wanted, files)
+    def plan(options: EngineOptions, files: Files) -> Change:
+        change = Pair.plan(options, files)
         Path(files.at(MAIN)).write_bytes(b"meanwhile\n")
         return change
 
@@ -294,7 +294,7 @@ def test_a_change_between_plan_and_write_is_not_lost(host: Host) -> None:
     host.module = Meddled
 
     with pytest.raises(EngineError, match="changed by someone else just now") as caught:
-        host.transaction().configure(wanted())
+        host.transaction().configure(options())
 
     assert caught.value.hint == "run the command again"
     assert host.read(MAIN) == b"meanwhile\n"
@@ -302,13 +302,13 @@ def test_a_change_between_plan_and_write_is_not_lost(host: Host) -> None:
 
 
 def test_a_file_that_two_engines_share_is_refused(host: Host) -> None:
-    host.transaction().configure(wanted())
+    host.transaction().configure(options())
     other = "/etc/pair/other.conf"
     host.path(other).symlink_to(host.path(MAIN))
     host.write((host.read(MAIN) or b"").replace(b"import extra\n", b""))
 
     with pytest.raises(EngineError, match=r"other\.conf was changed for pair .*two engines share"):
-        host.transaction().configure(wanted(config=other))
+        host.transaction().configure(options(config=other))
 
 
 @pytest.mark.parametrize("name", [MAIN, EXTRA])
@@ -317,7 +317,7 @@ def test_a_folder_in_place_of_a_file_is_refused(host: Host, name: str) -> None:
     host.path(name).mkdir(parents=True)
 
     with pytest.raises(DocumentError, match="no regular file"):
-        host.transaction().configure(wanted())
+        host.transaction().configure(options())
 
     assert host.pages() == 0
 
@@ -326,7 +326,7 @@ def test_a_file_in_place_of_a_folder_is_refused(host: Host) -> None:
     host.write(b"", "/etc/pair/conf.d")
 
     with pytest.raises(EngineError, match=r"conf\.d/extra\.conf cannot be written: Not a dir"):
-        host.transaction().configure(wanted())
+        host.transaction().configure(options())
 
     assert host.read(MAIN) == BEFORE
     assert host.pages() == 0
@@ -373,7 +373,7 @@ def test_a_write_that_fails_takes_everything_back(
     journal = Journal(str(host.root / "state"), Failing(code, at))
 
     with pytest.raises(EngineError, match="cannot be written") as caught:
-        Transaction(Pair, Files(str(host.root)), journal).configure(wanted())
+        Transaction(Pair, Files(str(host.root)), journal).configure(options())
 
     assert hint in caught.value.hint
     assert host.read(MAIN) == BEFORE
@@ -399,7 +399,7 @@ class Stuck(Failing):
 
 
 def test_where_taking_back_fails_too_both_are_told_and_the_next_run_does_it(host: Host) -> None:
-    host.transaction().configure(wanted())
+    host.transaction().configure(options())
     before = host.read(MAIN), host.read(EXTRA)
     journal = Journal(str(host.root / "state"), Stuck(28, 3))
 
@@ -407,44 +407,44 @@ def test_where_taking_back_fails_too_both_are_told_and_the_next_run_does_it(host
         EngineError, match=r"No space left.*; and taking it back failed: "
     ) as caught:
         Transaction(Pair, Files(str(host.root)), journal).configure(
-            wanted("nvidia", "nvidia-cdi", default="nvidia")
+            options("nvidia", "nvidia-cdi", default="nvidia")
         )
 
     assert caught.value.hint.startswith(f"the former files are in {host.root}/state/pair-")
     assert host.read(EXTRA) != before[1]
-    done = host.transaction().configure(wanted())
+    done = host.transaction().configure(options())
     assert (host.read(MAIN), host.read(EXTRA)) == before
     assert any("was cut short" in note for note in done.notes)
 
 
-def killed(host: Host, *, told: bool) -> None:
+def killed(host: Host, *, reloaded: bool) -> None:
     """Leave what a run leaves that is killed after its last file."""
-    host.transaction().configure(wanted())
+    host.transaction().configure(options())
     path, page = next(iter(host.journal.pages().items()))
     assert page.done
-    host.journal.save(path, Page(pending=replace(page.done, told=told)))
+    host.journal.save(path, Page(pending=replace(page.done, reloaded=reloaded)))
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("reloaded", [True, False])
 def test_an_engine_that_was_told_of_a_change_cut_short_is_told_again(
-    host: Host, *, told: bool
+    host: Host, *, reloaded: bool
 ) -> None:
-    killed(host, told=told)
+    killed(host, reloaded=reloaded)
     control = PairControl()
 
-    done = host.transaction(control).undo(wanted())
+    done = host.transaction(control).undo(options())
 
-    assert control.activated == ([(False, True)] if told else [])
+    assert control.activated == ([(False, True)] if reloaded else [])
     assert host.read(MAIN) == BEFORE
     assert host.pages() == 0
     assert done.notes[0] == "an earlier change of pair was cut short: its files are as before it"
 
 
 def test_what_others_wrote_after_a_change_cut_short_stays(host: Host) -> None:
-    killed(host, told=True)
+    killed(host, reloaded=True)
     host.write(b"theirs\n")
 
-    done = host.transaction(PairControl(fails=1)).undo(wanted())
+    done = host.transaction(PairControl(fails=1)).undo(options())
 
     assert host.read(MAIN) == b"theirs\n"
     assert host.read(EXTRA) is None
@@ -459,32 +459,32 @@ DAMAGED = ["", "{", '{"format": 1, "done": 7}', '{"a":' * 100_000, "\udcff\udcfe
 def test_a_damaged_journal_keeps_undo_from_guessing_and_nothing_else(
     host: Host, text: str
 ) -> None:
-    host.transaction().configure(wanted())
+    host.transaction().configure(options())
     path = Path(next(iter(host.journal.pages())))
     path.write_text(text, encoding="utf-8", errors="surrogateescape")
 
     with pytest.raises(DocumentError, match=r"the journal .* is damaged") as caught:
-        host.transaction().undo(wanted())
+        host.transaction().undo(options())
     assert "--remove" in caught.value.hint
-    done = host.transaction().configure(wanted("nvidia", "more"))
+    done = host.transaction().configure(options("nvidia", "more"))
 
     assert b"handler more=" in (host.read(EXTRA) or b"")
     assert any("is damaged: " in note and f"{path}.damaged" in note for note in done.notes)
     assert Path(f"{path}.damaged").read_text("utf-8", "surrogateescape") == text
-    host.transaction().undo(wanted())
+    host.transaction().undo(options())
     assert host.read(EXTRA) == b"handler nvidia=/usr/bin/nvidia\n"
     path.write_text(text, encoding="utf-8", errors="surrogateescape")
-    done = host.transaction().remove(wanted())
+    done = host.transaction().remove(options())
     assert any(f"{path}.damaged2" in note for note in done.notes)
 
 
 def test_a_damaged_journal_of_another_engine_is_not_in_the_way(host: Host) -> None:
-    host.transaction().configure(wanted())
+    host.transaction().configure(options())
     Path(next(iter(host.journal.pages()))).write_text("{", encoding="utf-8")
     other = "/etc/pair/other.conf"
     host.write(BEFORE, other)
 
-    host.transaction().configure(wanted("more", config=other))
+    host.transaction().configure(options("more", config=other))
 
     assert host.read(other) == BEFORE + b"import extra\n"
 
@@ -493,12 +493,12 @@ def test_a_damaged_journal_of_another_engine_is_not_in_the_way(host: Host) -> No
 def test_undo_goes_on_where_the_engine_refused_the_original_too(
     host: Host, *, changed: bool
 ) -> None:
-    host.transaction().configure(wanted())
+    host.transaction().configure(options())
     if changed:
         host.write(b"# others\n" + (host.read(MAIN) or b""))
     control = PairControl(refuses="pair refuses the new configuration: runc is not there")
 
-    done = host.transaction(control).undo(wanted())
+    done = host.transaction(control).undo(options())
 
     assert host.read(MAIN) == (b"# others\n" if changed else b"") + BEFORE
     assert control.activated == []
@@ -518,38 +518,38 @@ class Picky(PairControl):
 
 
 def test_undo_stops_where_the_engine_took_the_original(host: Host) -> None:
-    host.transaction().configure(wanted())
+    host.transaction().configure(options())
     now = b"theirs\n" + (host.read(MAIN) or b"")
     host.write(now)
 
     with pytest.raises(EngineError, match="theirs"):
-        host.transaction(Picky()).undo(wanted())
+        host.transaction(Picky()).undo(options())
 
     assert host.read(MAIN) == now
     assert host.pages() == 1
 
 
 def test_a_journal_that_others_may_write_to_is_refused(host: Host) -> None:
-    host.transaction().configure(wanted())
+    host.transaction().configure(options())
     Path(next(iter(host.journal.pages()))).chmod(0o666)
 
     with pytest.raises(DocumentError, match="can be written to by others"):
-        host.transaction().undo(wanted())
+        host.transaction().undo(options())
 
     (host.root / "state").chmod(0o777)
     with pytest.raises(EngineError, match="can be written to by others"):
-        host.transaction().undo(wanted())
+        host.transaction().undo(options())
 
 
 def test_a_state_folder_that_cannot_be_made_is_told(host: Host) -> None:
     host.write(b"", "/state")
 
     with pytest.raises(EngineError, match="state cannot be written: File exists"):
-        host.transaction().configure(wanted())
+        host.transaction().configure(options())
 
 
 def test_a_second_run_waits_no_longer_than_it_says(host: Host) -> None:
     second = Journal(host.journal.folder, timeout_s=0.05)
 
     with host.journal.lock(), pytest.raises(HostError, match="locked by another process"):
-        Transaction(Pair, Files(str(host.root)), second).configure(wanted())
+        Transaction(Pair, Files(str(host.root)), second).configure(options())

@@ -14,7 +14,7 @@ from nvct.engine import modules
 from nvct.engine.change import restore
 from nvct.engine.change.journal import Journal
 from nvct.engine.change.transaction import Transaction
-from nvct.engine.model import Files, Handler, Wanted
+from nvct.engine.model import EngineOptions, Files, Handler
 from tests.support.memory import in_memory
 
 TYPE_CHECKING = False
@@ -120,8 +120,8 @@ class Engine:
     def written(self) -> str:
         return self.drop_in or self.config
 
-    def wanted(self) -> Wanted:
-        return Wanted(
+    def options(self) -> EngineOptions:
+        return EngineOptions(
             engine=self.engine, handlers=HANDLERS, default="nvidia",
             cdi=self.engine in ("docker", "containerd"), config=self.config,
             drop_in="" if self.engine == "docker" else self.wanted_drop_in,
@@ -193,17 +193,17 @@ class Host:
         self.write(path, text.replace(old, new))
 
     def configure(self) -> None:
-        self.transaction.configure(self.engine.wanted())
+        self.transaction.configure(self.engine.options())
 
     def undo(self) -> tuple[str, ...]:
-        return self.transaction.undo(self.engine.wanted()).notes
+        return self.transaction.undo(self.engine.options()).notes
 
     def remove(self) -> tuple[str, ...]:
-        bare = replace(self.engine.wanted(), cdi=False)
+        bare = replace(self.engine.options(), cdi=False)
         return self.transaction.remove(bare).notes
 
     def state(self) -> State:
-        return self.transaction.module.state(self.engine.wanted(), self.files)
+        return self.transaction.module.state(self.engine.options(), self.files)
 
     def tree(self) -> dict[str, str]:
         top = Path(self.files.root)
@@ -407,7 +407,7 @@ def test_what_is_no_utf_8_is_undone_as_it_was_configured(
     if edited:
         before += LATIN_1
         config.write_bytes(config.read_bytes() + LATIN_1)
-        host.transaction.configure(replace(host.engine.wanted(), spec_dirs=("/srv/cdi",)))
+        host.transaction.configure(replace(host.engine.options(), spec_dirs=("/srv/cdi",)))
 
     host.remove() if remove else host.undo()
 
@@ -438,12 +438,12 @@ def test_two_drop_ins_of_crio_are_undone_at_once(
 ) -> None:
     host = Host(tmp_path, ENGINES["crio"])
     before = host.tree()
-    wanted = replace(host.engine.wanted(), default="")
+    options = replace(host.engine.options(), default="")
     other = f"/etc/crio/crio.conf.d/{name}"
     more = Handler(name="more", path=SHIM)
-    host.transaction.configure(wanted)
-    host.transaction.configure(replace(wanted, default="nvidia", drop_in=other))
-    host.transaction.configure(replace(wanted, handlers=(more,)))
+    host.transaction.configure(options)
+    host.transaction.configure(replace(options, default="nvidia", drop_in=other))
+    host.transaction.configure(replace(options, handlers=(more,)))
     assert "more" in host.state().handlers
     if remove:
         shutil.rmtree(host.journal.folder)
@@ -451,7 +451,7 @@ def test_two_drop_ins_of_crio_are_undone_at_once(
         assert SHIM not in "".join(host.tree().values())
         _starts(host)
     else:
-        host.transaction.undo(wanted)
+        host.transaction.undo(options)
         assert host.tree() == before
 
 

@@ -11,7 +11,7 @@ from nvct.engine.change import restore
 from nvct.engine.containerd import config as containerd
 from nvct.engine.containerd import load as loading
 from nvct.engine.files import toml_file
-from nvct.engine.model import Handler, State, Wanted
+from nvct.engine.model import EngineOptions, Handler, State
 from nvct.errors import EngineConfigError
 from tests.unit.engine.containerd_host import (
     CONFIG,
@@ -25,7 +25,7 @@ from tests.unit.engine.containerd_host import (
     V2_0,
     V2_1,
     Host,
-    wanted,
+    options,
 )
 
 CRI = 'plugins."io.containerd.grpc.v1.cri"'
@@ -37,8 +37,8 @@ CRI_3 = "plugins.'io.containerd.cri.v1.runtime'"
 
 
 def test_without_a_file_the_engines_defaults_hold(tmp_path: Path) -> None:
-    assert containerd.state(wanted(), Host(tmp_path)) == State(handlers={}, version=2)
-    assert containerd.state(wanted(V2_1), Host(tmp_path)) == State(
+    assert containerd.state(options(), Host(tmp_path)) == State(handlers={}, version=2)
+    assert containerd.state(options(V2_1), Host(tmp_path)) == State(
         handlers={}, version=3, cdi=True
     )
 
@@ -58,7 +58,7 @@ BinaryName = "/opt/nvidia-container-runtime"
 """,
     )
 
-    assert containerd.state(wanted(), host) == State(
+    assert containerd.state(options(), host) == State(
         files=(CONFIG,),
         version=2,
         handlers={"runc": "", "nvidia": "/opt/nvidia-container-runtime"},
@@ -85,7 +85,7 @@ def test_cdi_is_on_by_the_file_or_by_the_version(
     text: str,
     cdi: bool | None,  # noqa: FBT001
 ) -> None:
-    assert containerd.state(wanted(engine), Host(tmp_path, text)).cdi is cdi
+    assert containerd.state(options(engine), Host(tmp_path, text)).cdi is cdi
 
 
 def _imports(tmp_path: Path) -> Host:
@@ -108,7 +108,7 @@ runtime_type = "io.containerd.runc.v2"
 
 
 def test_imports_are_read_in_containerds_order(tmp_path: Path) -> None:
-    state = containerd.state(wanted(V2_1), _imports(tmp_path))
+    state = containerd.state(options(V2_1), _imports(tmp_path))
 
     assert state.files == (
         CONFIG,
@@ -120,15 +120,15 @@ def test_imports_are_read_in_containerds_order(tmp_path: Path) -> None:
 
 
 def test_before_2_0_the_last_files_table_is_the_whole(tmp_path: Path) -> None:
-    assert list(containerd.state(wanted(V1_7), _imports(tmp_path)).handlers) == ["z"]
+    assert list(containerd.state(options(V1_7), _imports(tmp_path)).handlers) == ["z"]
 
 
 def test_a_relative_pattern_is_of_the_files_folder_since_1_7(tmp_path: Path) -> None:
     host = Host(tmp_path, 'version = 2\nimports = ["conf.d/*.toml"]\n', {DROP_IN: "version = 2\n"})
 
-    assert containerd.state(wanted(V1_6), host).files == (CONFIG,)
-    assert containerd.state(wanted(V1_7), host).files == (CONFIG, DROP_IN)
-    change = containerd.plan(wanted(V1_6, drop_in=DROP_IN), host)
+    assert containerd.state(options(V1_6), host).files == (CONFIG,)
+    assert containerd.state(options(V1_7), host).files == (CONFIG, DROP_IN)
+    change = containerd.plan(options(V1_6, drop_in=DROP_IN), host)
     assert [edit.path for edit in change.edits] == [DROP_IN, CONFIG]
 
 
@@ -138,7 +138,7 @@ def test_a_relative_pattern_is_of_the_files_folder_since_1_7(tmp_path: Path) -> 
 def test_without_a_file_one_is_made_that_the_engine_reads(tmp_path: Path) -> None:
     host = Host(tmp_path)
 
-    host.apply(containerd.plan(wanted(V1_7), host))
+    host.apply(containerd.plan(options(V1_7), host))
 
     assert host.parsed() == {
         "version": 2,
@@ -162,12 +162,12 @@ def test_runc_is_named_where_containerd_1_would_forget_it(tmp_path: Path) -> Non
     # Seen on 1.6.20 and 1.7.24: a table of runtimes replaces the default one.
     host = Host(tmp_path, "version = 2\n")
 
-    change = containerd.plan(wanted(V1_7), host)
+    change = containerd.plan(options(V1_7), host)
     host.apply(change)
 
     assert "runc is named as well" in change.notes[0]
-    assert list(containerd.state(wanted(V1_7), host).handlers) == ["runc", "nvidia"]
-    host.apply(containerd.removal(wanted(V1_7), host))
+    assert list(containerd.state(options(V1_7), host).handlers) == ["runc", "nvidia"]
+    host.apply(containerd.removal(options(V1_7), host))
     assert host.text() == "version = 2\n"
 
 
@@ -177,9 +177,9 @@ def test_runc_is_not_named_where_containerd_keeps_it(
 ) -> None:
     host = Host(tmp_path, "version = 3\n")
 
-    host.apply(containerd.plan(wanted(engine), host))
+    host.apply(containerd.plan(options(engine), host))
 
-    assert list(containerd.state(wanted(engine), host).handlers) == ["nvidia"]
+    assert list(containerd.state(options(engine), host).handlers) == ["nvidia"]
 
 
 def test_a_handler_has_the_default_runtimes_options(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ NoPivotRoot = false
 """,
     )
 
-    host.apply(containerd.plan(wanted(V1_7), host))
+    host.apply(containerd.plan(options(V1_7), host))
 
     assert host.runtime("nvidia") == {
         "runtime_type": "io.containerd.runc.v2",
@@ -238,7 +238,7 @@ def test_options_are_those_of_a_runtime_that_runs_runc(
     host = Host(tmp_path, "\n".join(lines))
     handler = Handler(name="nvidia-cdi", path=PROGRAM + ".cdi")
 
-    host.apply(containerd.plan(wanted(V1_7, handlers=(handler,)), host))
+    host.apply(containerd.plan(options(V1_7, handlers=(handler,)), host))
 
     assert host.runtime("nvidia-cdi")["base_runtime_spec"] == f"of {copied}"
 
@@ -256,8 +256,8 @@ BinaryName = '{PROGRAM}'
 """,
     )
 
-    assert containerd.plan(wanted(V1_7), host).edits == ()
-    assert containerd.plan(wanted(V2_1), host).edits == ()
+    assert containerd.plan(options(V1_7), host).edits == ()
+    assert containerd.plan(options(V2_1), host).edits == ()
 
 
 def test_an_old_handler_gets_the_program_and_keeps_its_cgroup_driver(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ Root = "/x"
 """,
     )
 
-    host.apply(containerd.plan(wanted(V2_1), host))
+    host.apply(containerd.plan(options(V2_1), host))
 
     assert host.runtime("nvidia") == {
         "runtime_type": "io.containerd.runc.v2",
@@ -297,7 +297,7 @@ IoUid = 0
 SystemdCgroup = true
 """
 
-    host.apply(containerd.plan(wanted(V2_1, dump=dump, source="command"), host))
+    host.apply(containerd.plan(options(V2_1, dump=dump, source="command"), host))
 
     assert host.runtime("nvidia", DROP_IN) == {
         "runtime_type": "io.containerd.runc.v2",
@@ -309,14 +309,14 @@ SystemdCgroup = true
 
 def test_annotations_are_added_to_those_of_the_runtime(tmp_path: Path) -> None:
     host = Host(tmp_path, V2)
-    ask = wanted(V1_7, container_annotations=("cdi.k8s.io/*",), pod_annotations=("nvidia.com/*",))
+    ask = options(V1_7, container_annotations=("cdi.k8s.io/*",), pod_annotations=("nvidia.com/*",))
 
     host.apply(containerd.plan(ask, host))
 
     assert host.runtime("nvidia")["container_annotations"] == ["cdi.k8s.io/*"]
     assert host.runtime("nvidia")["pod_annotations"] == ["nvidia.com/*"]
     assert containerd.plan(ask, host).edits == ()
-    more = wanted(V1_7, container_annotations=("x/*", "cdi.k8s.io/*"))
+    more = options(V1_7, container_annotations=("x/*", "cdi.k8s.io/*"))
     host.apply(containerd.plan(more, host))
     assert host.runtime("nvidia")["container_annotations"] == ["cdi.k8s.io/*", "x/*"]
 
@@ -332,7 +332,7 @@ runtime_type = "io.containerd.runc.v1"
 """,
     )
 
-    host.apply(containerd.plan(wanted(V1_6, default="nvidia"), host))
+    host.apply(containerd.plan(options(V1_6, default="nvidia"), host))
 
     assert host.parsed()["plugins"] == {
         "cri": {
@@ -352,10 +352,10 @@ runtime_type = "io.containerd.runc.v1"
 
 def test_containerd_2_reads_no_cri_in_version_1(tmp_path: Path) -> None:
     with pytest.raises(EngineConfigError, match="of version 1") as caught:
-        containerd.plan(wanted(V2_1), Host(tmp_path, "version = 1\n"))
+        containerd.plan(options(V2_1), Host(tmp_path, "version = 1\n"))
     assert "containerd config migrate" in caught.value.hint
     with pytest.raises(EngineConfigError, match="of version 1"):
-        containerd.plan(wanted(V2_1, drop_in=""), Host(tmp_path, "oom_score = 0\n"))
+        containerd.plan(options(V2_1, drop_in=""), Host(tmp_path, "oom_score = 0\n"))
 
 
 @pytest.mark.parametrize("engine", [V2_0, V2_1])
@@ -365,21 +365,21 @@ def test_a_file_without_version_gets_a_drop_in_with_one(
     # As Docker's package has it; seen to load on 2.1.9.
     host = Host(tmp_path, 'disabled_plugins = ["cri"]\n')
 
-    change = containerd.plan(wanted(engine), host)
+    change = containerd.plan(options(engine), host)
     host.apply(change)
 
     assert "disabled_plugins" in change.notes[0]
     assert "version" not in host.parsed()
     drop_in = host.parsed(DROP_IN)
     assert drop_in["version"] == 3
-    assert containerd.state(wanted(engine), host).handlers == {"nvidia": PROGRAM}
+    assert containerd.state(options(engine), host).handlers == {"nvidia": PROGRAM}
 
 
 @pytest.mark.parametrize("version", ["3", "4"])
 def test_versions_3_and_4_have_another_name_for_the_cri(tmp_path: Path, version: str) -> None:
     host = Host(tmp_path, f"version = {version}\n")
 
-    host.apply(containerd.plan(wanted(V2_0), host))
+    host.apply(containerd.plan(options(V2_0), host))
 
     assert f"version = {version}\n" in host.text(DROP_IN)
     assert list(host.parsed(DROP_IN)["plugins"]) == ["io.containerd.cri.v1.runtime"]
@@ -387,13 +387,13 @@ def test_versions_3_and_4_have_another_name_for_the_cri(tmp_path: Path, version:
 
 def test_a_version_that_this_containerd_does_not_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EngineConfigError, match=r"containerd 1\.7\.24 reads no CRI settings"):
-        containerd.plan(wanted(V1_7), Host(tmp_path, "version = 3\n"))
+        containerd.plan(options(V1_7), Host(tmp_path, "version = 3\n"))
 
 
 @pytest.mark.parametrize("version", ["0", "5", "-1", '"2"', "true", "2.0"])
 def test_other_versions_are_refused(tmp_path: Path, version: str) -> None:
     with pytest.raises(EngineConfigError, match="version is"):
-        containerd.plan(wanted(), Host(tmp_path, f"version = {version}\n"))
+        containerd.plan(options(), Host(tmp_path, f"version = {version}\n"))
 
 
 # Default and CDI
@@ -402,23 +402,23 @@ def test_other_versions_are_refused(tmp_path: Path, version: str) -> None:
 def test_the_default_is_set_only_if_asked_for(tmp_path: Path) -> None:
     host = Host(tmp_path, V2)
 
-    host.apply(containerd.plan(wanted(V1_7), host))
-    assert containerd.state(wanted(), host).default == ""
-    host.apply(containerd.plan(wanted(V1_7, default="nvidia"), host))
-    assert containerd.state(wanted(), host).default == "nvidia"
-    change = containerd.plan(wanted(V1_7), host)
+    host.apply(containerd.plan(options(V1_7), host))
+    assert containerd.state(options(), host).default == ""
+    host.apply(containerd.plan(options(V1_7, default="nvidia"), host))
+    assert containerd.state(options(), host).default == "nvidia"
+    change = containerd.plan(options(V1_7), host)
     assert any("no longer the default" in note for note in change.notes)
     host.apply(change)
-    assert containerd.state(wanted(), host).default == ""
-    assert containerd.plan(wanted(V1_7), host).edits == ()
+    assert containerd.state(options(), host).default == ""
+    assert containerd.plan(options(V1_7), host).edits == ()
 
 
 def test_runc_has_the_cgroup_driver_of_the_default_that_it_replaces(tmp_path: Path) -> None:
     host = Host(tmp_path, EKS.read_text(encoding="utf-8"))
 
-    host.apply(containerd.plan(wanted(V1_7), host))
+    host.apply(containerd.plan(options(V1_7), host))
 
-    cri = loading.load(wanted(V1_7), host).effective()
+    cri = loading.load(options(V1_7), host).effective()
     drivers = {
         name: loading.systemd_cgroup(cri, table) for name, table in loading.runtimes(cri).items()
     }
@@ -427,7 +427,7 @@ def test_runc_has_the_cgroup_driver_of_the_default_that_it_replaces(tmp_path: Pa
 
 def test_an_unknown_default_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EngineConfigError, match="'nvidai' is no runtime"):
-        containerd.plan(wanted(default="nvidai"), Host(tmp_path, V2))
+        containerd.plan(options(default="nvidai"), Host(tmp_path, V2))
 
 
 @pytest.mark.parametrize(
@@ -455,22 +455,22 @@ def test_cdi_is_switched_on_where_it_is_not(
     switch = "" if before is None else f"enable_cdi = {str(before).lower()}\n"
     host = Host(tmp_path, f"version = {version}\n[{cri}]\nx = 1\n{switch}")
 
-    change = containerd.plan(wanted(engine, cdi=True), host)
+    change = containerd.plan(options(engine, cdi=True), host)
     host.apply(change)
 
     assert host.cri().get("enable_cdi") is after
     assert any("has no CDI" in note for note in change.notes) == (engine == V1_6)
-    assert containerd.plan(wanted(engine, cdi=True), host).edits == ()
+    assert containerd.plan(options(engine, cdi=True), host).edits == ()
 
 
 def test_spec_dirs_are_named_only_if_they_are_not_containerds_own(tmp_path: Path) -> None:
     host = Host(tmp_path, V2)
-    host.apply(containerd.plan(wanted(V1_7), host))
+    host.apply(containerd.plan(options(V1_7), host))
 
-    same = wanted(V1_7, spec_dirs=("/run/cdi", "/etc/cdi/"))
+    same = options(V1_7, spec_dirs=("/run/cdi", "/etc/cdi/"))
     assert containerd.plan(same, host).edits == ()
-    host.apply(containerd.plan(wanted(V1_7, spec_dirs=("/x", "/run/cdi")), host))
-    assert containerd.state(wanted(), host).spec_dirs == ("/etc/cdi", "/var/run/cdi", "/x")
+    host.apply(containerd.plan(options(V1_7, spec_dirs=("/x", "/run/cdi")), host))
+    assert containerd.state(options(), host).spec_dirs == ("/etc/cdi", "/var/run/cdi", "/x")
 
 
 # What cannot be done
@@ -490,7 +490,7 @@ def test_wrong_types_are_refused(
     tmp_path: Path, text: str, said: str, engine: tuple[int, ...]
 ) -> None:
     with pytest.raises(EngineConfigError, match=said):
-        containerd.plan(wanted(engine), Host(tmp_path, f"version = 2\n{text}"))
+        containerd.plan(options(engine), Host(tmp_path, f"version = 2\n{text}"))
 
 
 @pytest.mark.parametrize(
@@ -506,8 +506,8 @@ def test_a_file_that_is_made_at_each_start_is_not_edited(
     host = Host(tmp_path, f'{first}\nversion = 2\nimports = ["conf.d/*.toml"]\n')
 
     with pytest.raises(EngineConfigError, match=f"is written by {maker} at each start"):
-        containerd.plan(wanted(V1_7), host)
-    assert [edit.path for edit in containerd.plan(wanted(V2_1), host).edits] == [
+        containerd.plan(options(V1_7), host)
+    assert [edit.path for edit in containerd.plan(options(V2_1), host).edits] == [
         "/etc/containerd/conf.d/99-nvidia.toml"
     ]
 
@@ -515,12 +515,12 @@ def test_a_file_that_is_made_at_each_start_is_not_edited(
 def test_a_missing_import_is_told(tmp_path: Path) -> None:
     host = Host(tmp_path, 'imports = ["/gone.toml"]\n' + V2)
 
-    assert "/gone.toml is imported and not there" in containerd.plan(wanted(V1_7), host).notes[0]
+    assert "/gone.toml is imported and not there" in containerd.plan(options(V1_7), host).notes[0]
 
 
 def test_other_plugins_named_in_imports_stay_unread_files(tmp_path: Path) -> None:
     host = Host(tmp_path, V2)
-    wanted_elsewhere = Wanted(engine="containerd", handlers=NVIDIA, config="/srv/c.toml")
+    wanted_elsewhere = EngineOptions(engine="containerd", handlers=NVIDIA, config="/srv/c.toml")
 
     host.apply(containerd.plan(wanted_elsewhere, host))
 
@@ -543,7 +543,7 @@ def test_containerd_1_keeps_runc_beside_others_where_it_is_the_default(
     text += f'[{CRI}.containerd.runtimes.nvidia]\nruntime_type = "io.containerd.runc.v2"\n'
     text += f'[{CRI}.containerd.runtimes.nvidia.options]\nBinaryName = "{PROGRAM}"\n'
     host = Host(tmp_path, text)
-    ask = wanted(V1_7, handlers=THREE, default=default)
+    ask = options(V1_7, handlers=THREE, default=default)
 
     host.apply(containerd.plan(ask, host))
 
@@ -561,7 +561,7 @@ def test_containerd_2_migrates_the_snapshotter_only_beside_a_runtime(
     if runtime:
         text += f'[{CRI}.containerd.runtimes.{runtime}]\nruntime_type = "io.containerd.runc.v2"\n'
 
-    notes = containerd.plan(wanted(V2_1), Host(tmp_path, text)).notes
+    notes = containerd.plan(options(V2_1), Host(tmp_path, text)).notes
 
     assert any("snapshotter" in note for note in notes) == noted
 
@@ -571,7 +571,7 @@ def test_containerd_2_migrates_the_snapshotter_only_beside_a_runtime(
 
 def test_removal_takes_our_handlers_and_leaves_the_others(tmp_path: Path) -> None:
     host = Host(tmp_path, V2)
-    ask = wanted(V1_7, handlers=THREE, default="nvidia-cdi")
+    ask = options(V1_7, handlers=THREE, default="nvidia-cdi")
     host.apply(containerd.plan(ask, host))
 
     change = containerd.removal(ask, host)
@@ -585,7 +585,7 @@ def test_removal_takes_our_handlers_and_leaves_the_others(tmp_path: Path) -> Non
 def test_removal_leaves_a_handler_of_that_name_that_is_not_ours(tmp_path: Path) -> None:
     text = V2 + f'[{CRI}.containerd.runtimes.nvidia.options]\nBinaryName = "/opt/other"\n'
 
-    change = containerd.removal(wanted(V1_7), Host(tmp_path, text))
+    change = containerd.removal(options(V1_7), Host(tmp_path, text))
 
     assert change.edits == ()
     assert change.notes == (f"{CONFIG}: nvidia leads to /opt/other and stays",)
@@ -607,10 +607,10 @@ def test_removal_leaves_a_default_that_containerd_1_has(
     text += f'[{head}.runtimes.nvidia.options]\nBinaryName = "{PROGRAM}"\n'
     host = Host(tmp_path, text)
 
-    change = containerd.removal(wanted(version), host)
+    change = containerd.removal(options(version), host)
     host.apply(change)
 
-    state = containerd.state(wanted(version), host)
+    state = containerd.state(options(version), host)
     assert (state.default, set(state.handlers)) == (default, set(others))
     assert f"the default runtime is {default or containerd.OWN_DEFAULT} again" in change.notes[0]
 
@@ -618,7 +618,7 @@ def test_removal_leaves_a_default_that_containerd_1_has(
 def test_removal_makes_a_former_legacy_default_the_default_again(tmp_path: Path) -> None:
     text = f'[{CRI}.containerd.default_runtime]\nruntime_type = "io.containerd.runc.v2"\n'
     host = Host(tmp_path, "version = 2\n" + text)
-    ask = wanted(V1_7, default="nvidia")
+    ask = options(V1_7, default="nvidia")
     host.apply(containerd.plan(ask, host))
 
     host.apply(containerd.removal(ask, host))
@@ -634,12 +634,12 @@ def test_containerd_1_takes_any_byte_and_containerd_2_utf_8_alone(tmp_path: Path
     path = tmp_path / CONFIG.lstrip("/")
     path.write_bytes(b"# caf\xe9\n" + path.read_bytes())
 
-    (edit,) = containerd.plan(wanted(V1_7), host).edits
+    (edit,) = containerd.plan(options(V1_7), host).edits
 
     assert edit.after is not None
     assert edit.after.startswith(b"# caf\xe9\n")
     with pytest.raises(EngineConfigError, match="line 1 is no UTF-8"):
-        containerd.plan(wanted(V2_1), host)
+        containerd.plan(options(V2_1), host)
 
 
 # The cgroup driver
@@ -666,9 +666,9 @@ SystemdCgroup = true
 
 def _drivers(host: Host) -> dict[str, bool]:
     found = {}
-    for name in containerd.state(wanted(V1_7), host).handlers:
-        options = host.runtime(name).get("options", {})
-        found[name] = bool(options.get("SystemdCgroup"))
+    for name in containerd.state(options(V1_7), host).handlers:
+        given = host.runtime(name).get("options", {})
+        found[name] = bool(given.get("SystemdCgroup"))
     return found
 
 
@@ -682,13 +682,13 @@ def test_the_cgroup_driver_is_that_of_the_default_and_stays(
     tmp_path: Path, text: str, default: str
 ) -> None:
     host = Host(tmp_path, text)
-    ask = wanted(V1_7, handlers=THREE, default=default)
+    ask = options(V1_7, handlers=THREE, default=default)
 
     host.apply(containerd.plan(ask, host))
 
     assert set(_drivers(host).values()) == {True}
     assert containerd.plan(ask, host).edits == ()
-    again = wanted(V1_7, handlers=(*THREE, Handler(name="other", path="/opt/x")), default=default)
+    again = options(V1_7, handlers=(*THREE, Handler(name="other", path="/opt/x")), default=default)
     host.apply(containerd.plan(again, host))
     assert set(_drivers(host).values()) == {True}
 
@@ -702,7 +702,7 @@ SystemdCgroup = false
 """
     host = Host(tmp_path, V2 + kept)
 
-    host.apply(containerd.plan(wanted(V1_7, default="nvidia"), host))
+    host.apply(containerd.plan(options(V1_7, default="nvidia"), host))
 
     assert host.runtime("nvidia")["options"] == {"BinaryName": PROGRAM, "SystemdCgroup": False}
 
@@ -716,10 +716,10 @@ def test_the_old_shims_cgroup_driver_is_the_cris(tmp_path: Path, *, has_handler:
         'runtime_type = "io.containerd.runtime.v1.linux"\n' + handler * has_handler,
     )
 
-    host.apply(containerd.plan(wanted(V1_6), host))
+    host.apply(containerd.plan(options(V1_6), host))
 
-    options = host.parsed()["plugins"]["cri"]["containerd"]["runtimes"]["nvidia"]["options"]
-    assert options == {"BinaryName": PROGRAM, "Runtime": PROGRAM, "SystemdCgroup": True}
+    given = host.parsed()["plugins"]["cri"]["containerd"]["runtimes"]["nvidia"]["options"]
+    assert given == {"BinaryName": PROGRAM, "Runtime": PROGRAM, "SystemdCgroup": True}
 
 
 def test_a_legacy_default_that_would_win_becomes_a_runtime_with_a_name(tmp_path: Path) -> None:
@@ -732,20 +732,20 @@ runtime_type = "io.containerd.runc.v2"
 SystemdCgroup = true
 """,
     )
-    assert containerd.state(wanted(V1_7), host).default == "default"
+    assert containerd.state(options(V1_7), host).default == "default"
 
-    change = containerd.plan(wanted(V1_7, default="nvidia"), host)
+    change = containerd.plan(options(V1_7, default="nvidia"), host)
     host.apply(change)
 
     assert "default_runtime, which overrides default_runtime_name" in " ".join(change.notes)
-    assert containerd.state(wanted(V1_7), host).default == "nvidia"
+    assert containerd.state(options(V1_7), host).default == "nvidia"
     assert _drivers(host) == {"nvidia": True, "former-default": True, "runc": False}
-    assert containerd.plan(wanted(V1_7, default="nvidia"), host).edits == ()
+    assert containerd.plan(options(V1_7, default="nvidia"), host).edits == ()
 
 
-@pytest.mark.parametrize("options", [f"[{CRI}.containerd.default_runtime.options]\n", ""])
+@pytest.mark.parametrize("empty", [f"[{CRI}.containerd.default_runtime.options]\n", ""])
 def test_a_legacy_default_keeps_its_cgroup_driver_with_empty_options_and_without(
-    tmp_path: Path, options: str
+    tmp_path: Path, empty: str
 ) -> None:
     """As `config default` of 1.3 and guides for kubeadm: empty options hide the CRI's switch."""
     text = f"""version = 2
@@ -753,9 +753,9 @@ def test_a_legacy_default_keeps_its_cgroup_driver_with_empty_options_and_without
 systemd_cgroup = true
 [{CRI}.containerd.default_runtime]
 runtime_type = "io.containerd.runtime.v1.linux"
-{options}"""
+{empty}"""
     host = Host(tmp_path, text)
-    ask = wanted(V1_7, default="nvidia")
+    ask = options(V1_7, default="nvidia")
     host.apply(containerd.plan(ask, host))
     ours = host.text()
     cri = loading.load(ask, host).effective()
@@ -767,7 +767,7 @@ runtime_type = "io.containerd.runtime.v1.linux"
 
     left = restore.restored(versions, containerd.SYNTAX, {"nvidia"}).data or b""
 
-    assert loading.systemd_cgroup(cri, former) == (not options)
+    assert loading.systemd_cgroup(cri, former) == (not empty)
     legacy = ("plugins", "io.containerd.grpc.v1.cri", "containerd", "default_runtime")
     assert toml_file.find(toml_file.parse(left, CONFIG), legacy) == toml_file.find(
         toml_file.parse(text, CONFIG), legacy
@@ -781,7 +781,7 @@ def test_a_file_without_version_is_of_version_1_to_containerd_1(tmp_path: Path) 
     text = V2.replace("version = 2\n", "")
     host = Host(tmp_path, text)
 
-    change = containerd.plan(wanted(V1_7), host)
+    change = containerd.plan(options(V1_7), host)
     host.apply(change)
 
     assert host.parsed()["plugins"]["cri"]["containerd"]["runtimes"]["nvidia"]["options"] == {
@@ -795,7 +795,7 @@ def test_a_file_without_version_is_of_version_1_to_containerd_1(tmp_path: Path) 
 def test_a_file_without_version_is_of_version_3_to_containerd_2(tmp_path: Path) -> None:
     host = Host(tmp_path, V2.replace("version = 2\n", ""))
 
-    host.apply(containerd.plan(wanted(V2_1), host))
+    host.apply(containerd.plan(options(V2_1), host))
 
     assert host.parsed(DROP_IN)["plugins"] == {
         "io.containerd.cri.v1.runtime": {
@@ -827,8 +827,8 @@ def test_the_last_version_that_a_file_names_decides(
     text = f'version = {root}\nimports = ["conf.d/*.toml"]\n[plugins."{names[root]}"]\n'
     host = Host(tmp_path, text, {site: more})
 
-    host.apply(containerd.plan(wanted(V2_1), host))
+    host.apply(containerd.plan(options(V2_1), host))
 
     assert host.parsed(DROP_IN)["version"] == version
     assert list(host.parsed(DROP_IN)["plugins"]) == [name]
-    assert containerd.plan(wanted(V2_1), host).edits == ()
+    assert containerd.plan(options(V2_1), host).edits == ()

@@ -21,7 +21,7 @@ from tests.unit.engine.containerd_host import (
     V2,
     V2_1,
     Host,
-    wanted,
+    options,
 )
 
 TYPE_CHECKING = False
@@ -45,7 +45,7 @@ COPY = V2 + OURS  # what the incumbent's 99-nvidia.toml holds
 def test_where_tables_merge_the_drop_in_holds_ours_only(tmp_path: Path) -> None:
     host = Host(tmp_path, V2)
 
-    change = containerd.plan(wanted(V2_1, default="nvidia"), host)
+    change = containerd.plan(options(V2_1, default="nvidia"), host)
     host.apply(change)
 
     assert [edit.path for edit in change.edits] == [DROP_IN, CONFIG]  # never an import of nothing
@@ -63,7 +63,7 @@ def test_where_tables_merge_the_drop_in_holds_ours_only(tmp_path: Path) -> None:
             },
         }
     }
-    assert containerd.plan(wanted(V2_1, default="nvidia"), host).edits == ()
+    assert containerd.plan(options(V2_1, default="nvidia"), host).edits == ()
 
 
 @pytest.mark.parametrize(
@@ -73,31 +73,31 @@ def test_where_tables_merge_the_drop_in_holds_ours_only(tmp_path: Path) -> None:
 def test_an_import_that_covers_the_drop_in_is_enough(tmp_path: Path, imports: str) -> None:
     host = Host(tmp_path, f"version = 2\nimports = [{imports}]\n")
 
-    change = containerd.plan(wanted(V2_1), host)
+    change = containerd.plan(options(V2_1), host)
     host.apply(change)
 
     assert [edit.path for edit in change.edits] == [DROP_IN]
-    assert containerd.state(wanted(V2_1), host).handlers == {"nvidia": PROGRAM}
+    assert containerd.state(options(V2_1), host).handlers == {"nvidia": PROGRAM}
 
 
 def test_files_that_nobody_reads_are_not_imported_by_the_way(tmp_path: Path) -> None:
     other = "/etc/containerd/conf.d/10-broken.toml"
     host = Host(tmp_path, V2, {other: "this = is broken"})
 
-    change = containerd.plan(wanted(V2_1), host)
+    change = containerd.plan(options(V2_1), host)
     host.apply(change)
 
     assert host.parsed()["imports"] == ["/etc/containerd/conf.d/99-nvidia*.toml"]
     assert change.notes == (
         f"only {DROP_IN} is imported: {other} is there too, and was not read before",
     )
-    assert containerd.state(wanted(V2_1), host).files == (CONFIG, DROP_IN)
+    assert containerd.state(options(V2_1), host).files == (CONFIG, DROP_IN)
 
 
 def test_a_handler_is_changed_where_it_stands(tmp_path: Path) -> None:
     host = Host(tmp_path, V2 + OURS.replace(PROGRAM, "/old/nvidia-container-runtime"))
 
-    change = containerd.plan(wanted(V2_1, handlers=THREE), host)
+    change = containerd.plan(options(V2_1, handlers=THREE), host)
     host.apply(change)
 
     assert host.text().count(PROGRAM) == 1
@@ -107,7 +107,7 @@ def test_a_handler_is_changed_where_it_stands(tmp_path: Path) -> None:
 def test_a_copy_that_says_nothing_else_is_made_small(tmp_path: Path) -> None:
     host = Host(tmp_path, IMPORTED, {DROP_IN: COPY})
 
-    change = containerd.plan(wanted(V2_1), host)
+    change = containerd.plan(options(V2_1), host)
     host.apply(change)
 
     assert "held a copy of the CRI settings" in change.notes[0]
@@ -122,20 +122,20 @@ def test_a_copy_that_says_nothing_else_is_made_small(tmp_path: Path) -> None:
         }
     }
     assert host.text() == IMPORTED
-    assert containerd.plan(wanted(V2_1), host).edits == ()
+    assert containerd.plan(options(V2_1), host).edits == ()
 
 
 def test_a_copy_that_says_more_stays_and_is_told(tmp_path: Path) -> None:
     stale = COPY.replace("pause:3.9", "pause:3.6")
     host = Host(tmp_path, IMPORTED, {DROP_IN: stale})
 
-    change = containerd.plan(wanted(V2_1), host)
+    change = containerd.plan(options(V2_1), host)
 
     assert change.edits == ()
     assert "shadows edits" in change.notes[0]
-    host.apply(containerd.plan(wanted(V2_1, handlers=THREE), host))
+    host.apply(containerd.plan(options(V2_1, handlers=THREE), host))
     assert host.text(DROP_IN).startswith(stale)
-    assert list(containerd.state(wanted(V2_1), host).handlers)[-1] == "nvidia-legacy"
+    assert list(containerd.state(options(V2_1), host).handlers)[-1] == "nvidia-legacy"
 
 
 def test_a_copy_that_is_not_imported_is_made_small_before_it_is(tmp_path: Path) -> None:
@@ -144,12 +144,12 @@ def test_a_copy_that_is_not_imported_is_made_small_before_it_is(tmp_path: Path) 
     )
     host = Host(tmp_path, V2, {DROP_IN: copy})
 
-    host.apply(containerd.plan(wanted(V2_1), host))
+    host.apply(containerd.plan(options(V2_1), host))
 
     assert host.parsed(DROP_IN)["version"] == 2  # a higher one than the root's is refused
     assert list(host.cri(DROP_IN)) == ["containerd"]
     assert list(host.cri(DROP_IN)["containerd"]["runtimes"]) == ["nvidia"]
-    assert containerd.plan(wanted(V2_1), host).edits == ()
+    assert containerd.plan(options(V2_1), host).edits == ()
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_file_that_is_not_imported_and_says_more_is_refused(tmp_path: Path, mo
     host = Host(tmp_path, V2, {DROP_IN: f"version = 2\n{more}"})
 
     with pytest.raises(EngineConfigError, match="is not imported, and holds more"):
-        containerd.plan(wanted(V2_1), host)
+        containerd.plan(options(V2_1), host)
 
 
 def test_a_later_file_that_undoes_the_edit_is_named(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_later_file_that_undoes_the_edit_is_named(tmp_path: Path) -> None:
     )
 
     with pytest.raises(EngineConfigError, match=r"conf\.d/zz\.toml replaces the CRI settings"):
-        containerd.plan(wanted(V1_7, drop_in=DROP_IN), host)
+        containerd.plan(options(V1_7, drop_in=DROP_IN), host)
 
 
 # Before 2.1
@@ -181,19 +181,19 @@ def test_a_later_file_that_undoes_the_edit_is_named(tmp_path: Path) -> None:
 def test_before_2_1_the_file_in_force_is_edited(tmp_path: Path) -> None:
     host = Host(tmp_path, IMPORTED, {DROP_IN: COPY})
 
-    change = containerd.plan(wanted(V1_7, handlers=THREE), host)
+    change = containerd.plan(options(V1_7, handlers=THREE), host)
     host.apply(change)
 
     assert [edit.path for edit in change.edits] == [DROP_IN]
     assert change.notes == (
         f"{DROP_IN} replaces the CRI settings of the root file, so it is edited",
     )
-    assert len(containerd.state(wanted(V1_7), host).handlers) == 4
+    assert len(containerd.state(options(V1_7), host).handlers) == 4
 
 
 def test_before_2_1_a_drop_in_that_is_asked_for_holds_the_whole_table(tmp_path: Path) -> None:
     host = Host(tmp_path, V2)
-    ask = wanted(V1_7, drop_in=DROP_IN, cdi=True)
+    ask = options(V1_7, drop_in=DROP_IN, cdi=True)
 
     change = containerd.plan(ask, host)
     host.apply(change)
@@ -210,7 +210,7 @@ def test_before_2_1_a_drop_in_that_is_asked_for_holds_the_whole_table(tmp_path: 
 def test_such_a_drop_in_holds_what_is_in_force_where_containerd_is_asked(tmp_path: Path) -> None:
     host = Host(tmp_path)
     dump = V2 + f"[{CRI}.containerd]\ndefault_runtime_name = 'runc'\n"
-    ask = wanted(V1_7, drop_in=DROP_IN, dump=dump, source="command")
+    ask = options(V1_7, drop_in=DROP_IN, dump=dump, source="command")
 
     host.apply(containerd.plan(ask, host))
 
@@ -222,11 +222,11 @@ def test_such_a_drop_in_holds_what_is_in_force_where_containerd_is_asked(tmp_pat
 
 def test_such_a_drop_in_follows_the_root_file_when_asked_again(tmp_path: Path) -> None:
     host = Host(tmp_path, V2)
-    ask = wanted(V1_7, drop_in=DROP_IN)
+    ask = options(V1_7, drop_in=DROP_IN)
     host.apply(containerd.plan(ask, host))
     host.write(CONFIG, host.text().replace("pause:3.9", "pause:3.10"))
 
-    handlers = containerd.plan(wanted(V1_7, drop_in=DROP_IN, handlers=THREE), host)
+    handlers = containerd.plan(options(V1_7, drop_in=DROP_IN, handlers=THREE), host)
     host.apply(handlers)
 
     assert host.cri(DROP_IN)["sandbox_image"] == "registry.example.com/pause:3.10"
@@ -235,7 +235,7 @@ def test_such_a_drop_in_follows_the_root_file_when_asked_again(tmp_path: Path) -
 def test_an_empty_drop_in_name_edits_the_main_file(tmp_path: Path) -> None:
     host = Host(tmp_path, V2)
 
-    change = containerd.plan(wanted(V2_1, drop_in=""), host)
+    change = containerd.plan(options(V2_1, drop_in=""), host)
 
     assert [edit.path for edit in change.edits] == [CONFIG]
 
@@ -246,7 +246,7 @@ def test_an_empty_drop_in_name_edits_the_main_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("engine", [V1_7, V2_1])
 def test_a_drop_in_of_ours_goes_as_a_whole(tmp_path: Path, engine: tuple[int, ...]) -> None:
     host = Host(tmp_path, V2)
-    ask = wanted(engine, drop_in=DROP_IN, handlers=THREE, default="nvidia", cdi=True)
+    ask = options(engine, drop_in=DROP_IN, handlers=THREE, default="nvidia", cdi=True)
     host.apply(containerd.plan(ask, host))
 
     change = containerd.removal(ask, host)
@@ -259,9 +259,9 @@ def test_a_drop_in_of_ours_goes_as_a_whole(tmp_path: Path, engine: tuple[int, ..
 
 def test_an_import_of_the_drop_in_alone_goes_before_it(tmp_path: Path) -> None:
     host = Host(tmp_path, V2, {"/etc/containerd/conf.d/other.toml": "oom_score = 0\n"})
-    host.apply(containerd.plan(wanted(V2_1), host))
+    host.apply(containerd.plan(options(V2_1), host))
 
-    change = containerd.removal(wanted(V2_1), host)
+    change = containerd.removal(options(V2_1), host)
     host.apply(change)
 
     assert [edit.path for edit in change.edits] == [CONFIG, DROP_IN]
@@ -282,7 +282,7 @@ def test_an_import_that_we_added_goes_from_a_file_that_others_changed(
     host = Host(tmp_path, V2)
     journal = Journal(str(tmp_path / "state"))
     transaction = Transaction(modules.of("containerd"), host, journal)
-    ask = wanted(V2_1, config=CONFIG)
+    ask = options(V2_1, config=CONFIG)
     transaction.configure(ask)
     transaction.configure(replace(ask, default="nvidia"))  # which leaves the import as it is
     host.write(CONFIG, host.text().replace("pause:3.9", "pause:3.10"))
@@ -300,10 +300,10 @@ def test_an_import_that_we_added_goes_from_a_file_that_others_changed(
 def test_an_import_of_somebodys_own_stays_though_others_changed_the_file(tmp_path: Path) -> None:
     host = Host(tmp_path, IMPORTED)
     transaction = Transaction(modules.of("containerd"), host, Journal(str(tmp_path / "state")))
-    transaction.configure(wanted(V2_1, config=CONFIG))
+    transaction.configure(options(V2_1, config=CONFIG))
     host.write(CONFIG, f"{host.text()}# others\n")
 
-    transaction.undo(wanted(V2_1, config=CONFIG))
+    transaction.undo(options(V2_1, config=CONFIG))
 
     assert host.text() == f"{IMPORTED}# others\n"
 
@@ -311,7 +311,7 @@ def test_an_import_of_somebodys_own_stays_though_others_changed_the_file(tmp_pat
 def test_a_drop_in_that_others_use_loses_our_handlers_only(tmp_path: Path) -> None:
     host = Host(tmp_path, IMPORTED, {DROP_IN: f"version = 2\n[debug]\nlevel = 'trace'\n{OURS}"})
 
-    host.apply(containerd.removal(wanted(V2_1), host))
+    host.apply(containerd.removal(options(V2_1), host))
 
     assert host.text(DROP_IN) == "version = 2\n[debug]\nlevel = 'trace'\n"
 
@@ -327,10 +327,10 @@ def test_such_a_drop_in_keeps_what_is_ours_when_asked_again(
         text += f'[{CRI}.containerd.runtimes.nvidia.options]\nBinaryName = "{program}"\n'
     text += f'[{CRI}.containerd.runtimes.crun]\nruntime_type = "io.containerd.runc.v2"\n'
     host = Host(tmp_path, text + f'[{CRI}.containerd]\ndefault_runtime_name = "crun"\n')
-    first = wanted(V1_7, drop_in=DROP_IN, default="nvidia", cdi=True)
+    first = options(V1_7, drop_in=DROP_IN, default="nvidia", cdi=True)
     host.apply(containerd.plan(first, host))
 
-    ask = wanted(V1_7, drop_in=DROP_IN, default=again, handlers=THREE)
+    ask = options(V1_7, drop_in=DROP_IN, default=again, handlers=THREE)
     host.apply(containerd.plan(ask, host))
 
     state = containerd.state(ask, host)

@@ -14,7 +14,7 @@ from nvct.engine.control.engine_control import EngineControl
 from nvct.engine.control.processes import Process
 from nvct.engine.control.reload import HostReloader
 from nvct.engine.detected_engine import Engine
-from nvct.engine.model import Handler, Wanted
+from nvct.engine.model import EngineOptions, Handler
 from nvct.errors import EngineError
 from tests.support.memory import in_memory
 from tests.unit.engine.control.test_probe import answer, info, serving
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-WANTED = Wanted(
+WANTED = EngineOptions(
     engine="docker",
     handlers=(Handler(name="nvidia", path="/usr/bin/nvidia-container-runtime"),),
     config="/etc/docker/daemon.json",
@@ -55,7 +55,7 @@ def control(
     pid: int,
     path: Path,
     run: object = None,
-    way: str = "auto",
+    mode: str = "auto",
     *,
     again: bool = True,
     **more: object,
@@ -69,7 +69,7 @@ def control(
         options=WANTED, program="", socket=found.socket,
         run=run or (lambda *_: Done(status=1)),  # type: ignore[arg-type]
         reloader=HostReloader(
-            engine="docker", found=found, way=way, look=look, again=lambda: found if again else None
+            engine="docker", detected=found, mode=mode, look=look, again=lambda: found if again else None
         ),
     )  # fmt: skip
     return replace(made, **more)  # type: ignore[arg-type]
@@ -136,7 +136,7 @@ def test_files_that_are_back_need_not_hold_the_runtime(pid: int, path: Path) -> 
 
 
 def test_an_engine_that_does_not_run_after_its_restart_is_told(pid: int, path: Path) -> None:
-    made = control(pid, path, lambda *_: Done(status=0), way="restart", again=False, timeout_s=0)
+    made = control(pid, path, lambda *_: Done(status=0), mode="restart", again=False, timeout_s=0)
 
     with (
         serving(path, info("runc")),

@@ -12,7 +12,7 @@ import pytest
 from nvct.engine.containerd import dump as containerd_dump
 from nvct.engine.control import command, validate
 from nvct.engine.control.command import Done
-from nvct.engine.model import FileEdit, Handler, Wanted
+from nvct.engine.model import EngineOptions, FileEdit, Handler
 from nvct.errors import EngineError
 from tests.support.forked import may_unshare
 
@@ -52,11 +52,13 @@ def edit(path: Path, after: bytes | None = NEW) -> FileEdit:
 
 
 def check(program: str, main: Path, *edits: FileEdit, opt_out: str = "") -> list[str]:
-    return validate.check(wanted("containerd", main), program, edits, command.run, opt_out=opt_out)
+    return validate.check(
+        options("containerd", main), program, edits, command.run, opt_out=opt_out
+    )
 
 
-def wanted(engine: str, main: Path) -> Wanted:
-    return Wanted(engine=engine, handlers=(), config=str(main))
+def options(engine: str, main: Path) -> EngineOptions:
+    return EngineOptions(engine=engine, handlers=(), config=str(main))
 
 
 @pytest.mark.usefixtures("private")
@@ -176,13 +178,13 @@ def test_a_host_without_private_mounts_is_a_note(tmp_path: Path) -> None:
             raise PermissionError(1, os.strerror(1))
         return Done(status=0)
 
-    assert validate.check(wanted("containerd", main), engine(tmp_path, ""), [edit(main)], run) == [
-        "not checked by containerd itself: no private mounts here (Operation not permitted)"
-    ]
+    assert validate.check(
+        options("containerd", main), engine(tmp_path, ""), [edit(main)], run
+    ) == ["not checked by containerd itself: no private mounts here (Operation not permitted)"]
 
 
 def test_crio_reads_its_folder_of_drop_ins_with_and_without_a_main_file(tmp_path: Path) -> None:
-    main = wanted("crio", tmp_path / "crio.conf")
+    main = options("crio", tmp_path / "crio.conf")
     other = replace(main, drop_in="/opt/crio.d/99-nvidia.toml")
 
     assert validate.argv(main, "crio", has_file=True) == [
@@ -194,7 +196,7 @@ def test_crio_reads_its_folder_of_drop_ins_with_and_without_a_main_file(tmp_path
 
 
 def test_podman_reads_its_files_at_every_command(tmp_path: Path) -> None:
-    assert validate.argv(wanted("podman", tmp_path), "podman", has_file=False) == [
+    assert validate.argv(options("podman", tmp_path), "podman", has_file=False) == [
         "podman", "version",
     ]  # fmt: skip
 
@@ -210,7 +212,7 @@ BinaryName = "/usr/bin/nvidia-container-runtime"
 
 
 def _missing(dump: str, default: str) -> str:
-    asked = Wanted(
+    asked = EngineOptions(
         engine="containerd",
         handlers=(Handler(name="nvidia", path="/usr/bin/nvidia-container-runtime"),),
         default=default,
@@ -252,7 +254,7 @@ def test_an_edit_without_effect_is_refused(tmp_path: Path) -> None:
     dump = tmp_path / "dump"
     dump.write_text(DUMP)
     program = engine(tmp_path, f"cat {dump}")
-    asked = Wanted(
+    asked = EngineOptions(
         engine="containerd", handlers=(Handler(name="other", path="/x"),), config=str(main)
     )
 

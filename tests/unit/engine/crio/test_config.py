@@ -12,12 +12,12 @@ import pytest
 from nvct.engine import oci_hook
 from nvct.engine.crio import config as crio
 from nvct.engine.files import toml_file
-from nvct.engine.model import Change, Files, Handler, Wanted
+from nvct.engine.model import Change, EngineOptions, Files, Handler
 from nvct.errors import DocumentError, EngineConfigError
 
 SHIM = "/usr/bin/nvidia-container-runtime"
 NVIDIA = Handler(name="nvidia", path=SHIM)
-WANTED = Wanted(engine="crio", handlers=(NVIDIA,), config=crio.CONFIG)
+WANTED = EngineOptions(engine="crio", handlers=(NVIDIA,), config=crio.CONFIG)
 PACKAGES = """\
 [crio.runtime]
 default_runtime = "crun"
@@ -91,13 +91,13 @@ def test_a_drop_in_inherits_conmon_and_annotations_from_the_low_level_runtime(
 
 def test_the_main_file_is_never_rewritten_and_the_second_plan_is_empty(tmp_path: Path) -> None:
     files = _host(tmp_path, main="# mine\n[crio.image]\npause_image = 'x'\n", f10_crio=PACKAGES)
-    wanted = replace(WANTED, default="nvidia", hooks_dir="/etc/containers/oci/hooks.d")
-    change = crio.plan(wanted, files)
+    options = replace(WANTED, default="nvidia", hooks_dir="/etc/containers/oci/hooks.d")
+    change = crio.plan(options, files)
     _apply(change, files)
     assert Path(files.at(crio.CONFIG)).read_text() == "# mine\n[crio.image]\npause_image = 'x'\n"
-    again = crio.plan(wanted, files)
+    again = crio.plan(options, files)
     assert (again.edits, again.restart) == ((), False)
-    assert crio.state(wanted, files).default == "nvidia"
+    assert crio.state(options, files).default == "nvidia"
 
 
 def test_an_empty_drop_in_option_edits_the_main_file_and_keeps_all_of_it(tmp_path: Path) -> None:
@@ -170,9 +170,9 @@ def test_a_default_of_nvidias_is_the_template_where_there_is_no_other(tmp_path: 
         f'runtime_path = "{SHIM}"\nmonitor_path = "/opt/conmon"\nmonitor_cgroup = "pod"\n'
     )
     other = Handler(name="nvidia-cdi", path=f"{SHIM}.cdi")
-    wanted = replace(WANTED, handlers=(*WANTED.handlers, other))
+    options = replace(WANTED, handlers=(*WANTED.handlers, other))
 
-    change = crio.plan(wanted, _host(tmp_path, f10_crio=theirs))
+    change = crio.plan(options, _host(tmp_path, f10_crio=theirs))
 
     assert _handler(change, "nvidia-cdi") == {
         "runtime_path": f"{SHIM}.cdi",
@@ -197,8 +197,8 @@ def test_a_conmon_that_only_cri_os_packages_have_is_named(tmp_path: Path) -> Non
 
 def test_what_cri_o_printed_is_the_template_where_it_was_asked(tmp_path: Path) -> None:
     dump = Path(__file__).with_name("crio_status_config.toml").read_text()
-    wanted = replace(WANTED, source="command", dump=dump)
-    change = crio.plan(wanted, _host(tmp_path))
+    options = replace(WANTED, source="command", dump=dump)
+    change = crio.plan(options, _host(tmp_path))
     assert _handler(change) == {
         "runtime_path": SHIM,
         "runtime_type": "oci",
@@ -207,7 +207,7 @@ def test_what_cri_o_printed_is_the_template_where_it_was_asked(tmp_path: Path) -
         "monitor_path": "/usr/libexec/crio/conmon",
         "monitor_cgroup": "system.slice",
     }
-    state = crio.state(wanted, Files(str(tmp_path)))
+    state = crio.state(options, Files(str(tmp_path)))
     assert state.default == "crun"
     assert state.handlers == {"crun": "/usr/libexec/crio/crun", "runc": "/usr/libexec/crio/runc"}
 
@@ -249,15 +249,15 @@ def test_a_later_table_of_a_runtime_replaces_the_earlier_one_whole(tmp_path: Pat
 
 def test_folders_are_added_to_the_ones_that_are_named(tmp_path: Path) -> None:
     main = '[crio.runtime]\ncdi_spec_dirs = ["/opt/cdi"]\n'
-    wanted = replace(WANTED, spec_dirs=("/etc/cdi",), hooks_dir="/etc/containers/oci/hooks.d")
-    runtime = _runtime(crio.plan(wanted, _host(tmp_path, main=main)))
+    options = replace(WANTED, spec_dirs=("/etc/cdi",), hooks_dir="/etc/containers/oci/hooks.d")
+    runtime = _runtime(crio.plan(options, _host(tmp_path, main=main)))
     assert runtime["cdi_spec_dirs"] == ["/opt/cdi", "/etc/cdi"]
     assert runtime["hooks_dir"] == [crio.HOOKS_DIR, "/etc/containers/oci/hooks.d"]
 
 
 def test_folders_that_cri_o_reads_anyway_are_not_named(tmp_path: Path) -> None:
-    wanted = replace(WANTED, spec_dirs=("/var/run/cdi",), hooks_dir=crio.HOOKS_DIR)
-    assert set(_runtime(crio.plan(wanted, _host(tmp_path)))) == {"runtimes"}
+    options = replace(WANTED, spec_dirs=("/var/run/cdi",), hooks_dir=crio.HOOKS_DIR)
+    assert set(_runtime(crio.plan(options, _host(tmp_path)))) == {"runtimes"}
 
 
 def test_a_default_that_is_no_handler_is_refused(tmp_path: Path) -> None:
@@ -267,12 +267,12 @@ def test_a_default_that_is_no_handler_is_refused(tmp_path: Path) -> None:
 
 def test_removal_takes_the_file_that_holds_nothing_else(tmp_path: Path) -> None:
     files = _host(tmp_path, f10_crio=PACKAGES)
-    wanted = replace(WANTED, default="nvidia")
-    _apply(crio.plan(wanted, files), files)
-    change = crio.removal(wanted, files)
+    options = replace(WANTED, default="nvidia")
+    _apply(crio.plan(options, files), files)
+    change = crio.removal(options, files)
     assert [(edit.path, edit.after) for edit in change.edits] == [(crio.DROP_IN, None)]
     _apply(change, files)
-    assert crio.removal(wanted, files).edits == ()
+    assert crio.removal(options, files).edits == ()
 
 
 def test_removal_never_takes_the_main_file(tmp_path: Path) -> None:
@@ -291,8 +291,8 @@ def test_a_folder_in_the_place_of_the_drop_in_is_refused(tmp_path: Path) -> None
 
 
 def test_a_drop_in_elsewhere_says_that_cri_o_has_to_be_told(tmp_path: Path) -> None:
-    wanted = replace(WANTED, drop_in="/srv/crio.d/99-nvidia.toml")
-    change = crio.plan(wanted, _host(tmp_path))
+    options = replace(WANTED, drop_in="/srv/crio.d/99-nvidia.toml")
+    change = crio.plan(options, _host(tmp_path))
     assert change.edits[0].path == "/srv/crio.d/99-nvidia.toml"
     assert any("--config-dir=/srv/crio.d" in note for note in change.notes)
 
@@ -306,14 +306,14 @@ def test_the_file_that_old_nvidia_ctk_wrote_for_nobody_is_named(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("runtimes", "told"),
+    ("runtimes", "noted"),
     [("", True), ('["/usr/libexec/crio/crun", "runc"]', False), ('["crun"]', True)],
     ids=["no-config", "first", "by-name-but-not-on-path"],
 )
 def test_a_low_level_runtime_that_ours_would_not_call_is_told(
     tmp_path: Path,
     runtimes: str,
-    told: bool,  # noqa: FBT001
+    noted: bool,  # noqa: FBT001
 ) -> None:
     files = _host(tmp_path, f10_crio=PACKAGES)
     if runtimes:
@@ -321,7 +321,7 @@ def test_a_low_level_runtime_that_ours_would_not_call_is_told(
         config.parent.mkdir()
         config.write_text(f"[nvidia-container-runtime]\nruntimes = {runtimes}\n")
     notes = crio.plan(WANTED, files).notes
-    assert any("/usr/libexec/crio/crun" in note for note in notes) == told
+    assert any("/usr/libexec/crio/crun" in note for note in notes) == noted
 
 
 def test_cdi_is_on_from_the_version_that_knows_it(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nvct.engine.docker import config as docker
-from nvct.engine.model import Handler, Wanted
+from nvct.engine.model import EngineOptions, Handler
 from nvct.errors import DocumentError, EngineConfigError, UsageError
 from tests.unit.engine.tree import Tree
 
@@ -23,13 +23,13 @@ HANDLERS = (
     Handler(name="nvidia-cdi", path=f"{SHIM}.cdi"),
     Handler(name="nvidia-legacy", path=f"{SHIM}.legacy"),
 )
-WANTED = Wanted(engine="docker", handlers=(NVIDIA,))
+WANTED = EngineOptions(engine="docker", handlers=(NVIDIA,))
 
 
-def configured(tree: Tree, wanted: Wanted) -> dict[str, object]:
+def configured(tree: Tree, options: EngineOptions) -> dict[str, object]:
     """Carry the plan out and return the document, after a second plan that must be empty."""
-    tree.apply(docker.plan(wanted, tree))
-    assert docker.plan(wanted, tree).edits == ()
+    tree.apply(docker.plan(options, tree))
+    assert docker.plan(options, tree).edits == ()
     document = json.loads(tree.text(docker.CONFIG))
     assert isinstance(document, dict)
     return document
@@ -90,9 +90,9 @@ def test_a_default_that_is_not_registered_is_refused(tree: Tree) -> None:
 
 @pytest.mark.parametrize("name", ["runc", "io.containerd.runc.v2"])
 def test_dockers_own_runtime_names_are_refused(tree: Tree, name: str) -> None:
-    wanted = replace(WANTED, handlers=(Handler(name=name, path=SHIM),))
+    options = replace(WANTED, handlers=(Handler(name=name, path=SHIM),))
     with pytest.raises(UsageError, match=f"keeps the runtime name {name}"):
-        docker.plan(wanted, tree)
+        docker.plan(options, tree)
 
 
 def test_a_drop_in_is_refused(tree: Tree) -> None:
@@ -118,7 +118,7 @@ def test_cdi_is_switched_on_where_it_is_off(
     tree: Tree, version: tuple[int, ...], said: str, *, written: bool
 ) -> None:
     tree.write(docker.CONFIG, f"{{{said}}}")
-    change = docker.plan(Wanted(engine="docker", handlers=(), cdi=True, engine_version=version),
+    change = docker.plan(EngineOptions(engine="docker", handlers=(), cdi=True, engine_version=version),
                          tree)  # fmt: skip
     assert bool(change.edits) == change.restart == written
     if written:
@@ -128,9 +128,9 @@ def test_cdi_is_switched_on_where_it_is_off(
 
 
 def test_what_gpus_by_cdi_needs_is_told(tree: Tree) -> None:
-    wanted = replace(WANTED, cdi=True, engine_version=(29, 2))
-    assert "nvidia-cdi-hook is on dockerd's PATH" in docker.plan(wanted, tree).notes[0]
-    for other in (replace(wanted, cdi=False), replace(wanted, engine_version=(29, 1, 5))):
+    options = replace(WANTED, cdi=True, engine_version=(29, 2))
+    assert "nvidia-cdi-hook is on dockerd's PATH" in docker.plan(options, tree).notes[0]
+    for other in (replace(options, cdi=False), replace(options, engine_version=(29, 1, 5))):
         assert docker.plan(other, tree).notes == ()
 
 
@@ -139,7 +139,7 @@ def test_runtimes_need_no_restart(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "wanted", "written"),
+    ("said", "folders", "written"),
     [
         ("", ("/etc/cdi", "/var/run/cdi"), False),
         ("", ("/etc/cdi", "/run/cdi"), False),
@@ -150,18 +150,18 @@ def test_runtimes_need_no_restart(tree: Tree) -> None:
     ],
 )
 def test_spec_folders_are_named_where_docker_looks_elsewhere(
-    tree: Tree, said: str, wanted: tuple[str, ...], *, written: bool
+    tree: Tree, said: str, folders: tuple[str, ...], *, written: bool
 ) -> None:
     tree.write(docker.CONFIG, f"{{{said}}}")
-    change = docker.plan(Wanted(engine="docker", handlers=(), spec_dirs=wanted), tree)
+    change = docker.plan(EngineOptions(engine="docker", handlers=(), spec_dirs=folders), tree)
     assert bool(change.edits) == change.restart == written
     tree.apply(change)
     if written:
-        assert docker.state(WANTED, tree).spec_dirs == wanted
+        assert docker.state(WANTED, tree).spec_dirs == folders
 
 
 @pytest.mark.parametrize(
-    ("argument", "wanted"),
+    ("argument", "options"),
     [
         ("--default-runtime=runc", replace(WANTED, default="nvidia")),
         ("--default-runtime", replace(WANTED, default="nvidia")),
@@ -170,11 +170,11 @@ def test_spec_folders_are_named_where_docker_looks_elsewhere(
     ],
 )
 def test_what_the_command_line_says_is_not_said_twice(
-    tree: Tree, argument: str, wanted: Wanted
+    tree: Tree, argument: str, options: EngineOptions
 ) -> None:
     arguments = ("/usr/bin/dockerd", "-H", "fd://", argument)
     with pytest.raises(EngineConfigError, match=f"dockerd runs with {argument}"):
-        docker.plan(replace(wanted, arguments=arguments), tree)
+        docker.plan(replace(options, arguments=arguments), tree)
     assert docker.plan(replace(WANTED, arguments=(*arguments, "--add-runtime=a=/b")), tree).edits
 
 
@@ -192,10 +192,10 @@ def test_what_the_command_line_says_is_not_said_twice(
 )
 def test_wrong_types_are_refused_with_their_place(tree: Tree, text: str) -> None:
     tree.write(docker.CONFIG, text)
-    wanted = replace(WANTED, default="nvidia", cdi=True, spec_dirs=("/x",))
+    options = replace(WANTED, default="nvidia", cdi=True, spec_dirs=("/x",))
     for function in (docker.state, docker.plan):
         with pytest.raises(EngineConfigError, match="line 1, column"):
-            function(wanted, tree)
+            function(options, tree)
     assert tree.text(docker.CONFIG) == text
 
 
@@ -208,13 +208,13 @@ def test_a_folder_in_place_of_the_file_is_refused(tree: Tree) -> None:
 def test_removal_takes_ours_and_leaves_theirs(tree: Tree) -> None:
     text = '{\n  "debug": true,\n  "runtimes": {\n    "crun": {"path": "crun"}\n  }\n}\n'
     tree.write(docker.CONFIG, text)
-    wanted = replace(WANTED, handlers=HANDLERS, default="nvidia-cdi", cdi=True, spec_dirs=("/x",))
-    configured(tree, wanted)
-    change = docker.removal(wanted, tree)
+    options = replace(WANTED, handlers=HANDLERS, default="nvidia-cdi", cdi=True, spec_dirs=("/x",))
+    configured(tree, options)
+    change = docker.removal(options, tree)
     assert change.restart
     tree.apply(change)
     assert tree.text(docker.CONFIG) == text
-    assert docker.removal(wanted, tree).edits == ()
+    assert docker.removal(options, tree).edits == ()
 
 
 def test_removal_leaves_a_default_and_folders_of_others(tree: Tree) -> None:
@@ -224,12 +224,12 @@ def test_removal_leaves_a_default_and_folders_of_others(tree: Tree) -> None:
 
 
 def test_docker_has_to_be_restarted_where_its_default_goes(tree: Tree) -> None:
-    wanted = replace(WANTED, default="nvidia")
+    options = replace(WANTED, default="nvidia")
     tree.write(docker.CONFIG, '{"runtimes": {"crun": {"path": "crun"}}}')
-    configured(tree, wanted)
-    assert docker.removal(wanted, tree).restart
+    configured(tree, options)
+    assert docker.removal(options, tree).restart
     tree.write(docker.CONFIG, '{"default-runtime": "crun", "runtimes": {"nvidia": {"path": "x"}}}')
-    change = docker.removal(wanted, tree)
+    change = docker.removal(options, tree)
     assert change.edits
     assert not change.restart
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvct.engine.files import toml_file
-from nvct.engine.model import Handler, Wanted
+from nvct.engine.model import EngineOptions, Handler
 from nvct.engine.podman import config as podman
 from nvct.errors import EngineConfigError, UsageError
 from tests.unit.engine.tree import Tree
@@ -22,7 +22,7 @@ HANDLERS = (
     Handler(name="nvidia", path=SHIM),
     Handler(name="nvidia-cdi", path=f"{SHIM}.cdi"),
 )
-WANTED = Wanted(engine="podman", handlers=HANDLERS)
+WANTED = EngineOptions(engine="podman", handlers=HANDLERS)
 
 
 @pytest.fixture
@@ -30,10 +30,10 @@ def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path)
 
 
-def configured(tree: Tree, wanted: Wanted) -> None:
+def configured(tree: Tree, options: EngineOptions) -> None:
     """Carry the plan out; a second one must be empty."""
-    tree.apply(podman.plan(wanted, tree))
-    assert podman.plan(wanted, tree).edits == ()
+    tree.apply(podman.plan(options, tree))
+    assert podman.plan(options, tree).edits == ()
 
 
 def test_a_drop_in_holds_our_runtimes_alone(tree: Tree) -> None:
@@ -82,62 +82,62 @@ def test_a_later_file_that_says_otherwise_is_told(tree: Tree) -> None:
 )
 def test_hook_folders_lose_none(tree: Tree, main: str, named: list[str]) -> None:
     tree.write(podman.CONFIG, main)
-    wanted = replace(WANTED, handlers=(), hooks_dir=HOOKS)
-    configured(tree, wanted)
+    options = replace(WANTED, handlers=(), hooks_dir=HOOKS)
+    configured(tree, options)
     assert toml_file.parse(tree.text(DROP_IN), DROP_IN) == {"engine": {"hooks_dir": named}}
-    tree.apply(podman.removal(wanted, tree))
+    tree.apply(podman.removal(options, tree))
     assert tree.read(DROP_IN) is None
 
 
 def test_hook_folders_of_the_edited_file_stay(tree: Tree) -> None:
     text = '[engine]\nhooks_dir = ["/opt/hooks", {append=true}]\n'
     tree.write(podman.CONFIG, text)
-    wanted = replace(WANTED, handlers=(), hooks_dir=HOOKS, drop_in="")
-    configured(tree, wanted)
+    options = replace(WANTED, handlers=(), hooks_dir=HOOKS, drop_in="")
+    configured(tree, options)
     assert tree.text(podman.CONFIG) == text.replace("]", f', "{HOOKS}"]').replace(
         f'[engine, "{HOOKS}"]', "[engine]"
     )
-    tree.apply(podman.removal(wanted, tree))
+    tree.apply(podman.removal(options, tree))
     assert tree.text(podman.CONFIG) == text
 
 
 def test_a_users_own_file_gets_its_own_drop_in(tree: Tree) -> None:
     config = "/home/me/.config/containers/containers.conf"
     tree.write(podman.CONFIG, f'[engine.runtimes]\nnvidia = ["{SHIM}"]\n')
-    wanted = replace(WANTED, config=config)
-    configured(tree, wanted)
+    options = replace(WANTED, config=config)
+    configured(tree, options)
     drop_in = toml_file.parse(tree.text(f"{config}.d/99-nvidia.conf"), config)
     assert drop_in == {"engine": {"runtimes": {"nvidia-cdi": [f"{SHIM}.cdi"]}}}
-    assert podman.state(wanted, tree).files == (podman.CONFIG, f"{config}.d/99-nvidia.conf")
+    assert podman.state(options, tree).files == (podman.CONFIG, f"{config}.d/99-nvidia.conf")
 
 
 def test_spec_folders_are_named_where_podman_takes_them(tree: Tree) -> None:
-    wanted = replace(WANTED, handlers=(), spec_dirs=("/x",))
+    options = replace(WANTED, handlers=(), spec_dirs=("/x",))
     with pytest.raises(UsageError, match=r"before 5\.5"):
-        podman.plan(replace(wanted, engine_version=(5, 4, 2)), tree)
-    usual = replace(wanted, spec_dirs=("/etc/cdi", "/var/run/cdi"))
+        podman.plan(replace(options, engine_version=(5, 4, 2)), tree)
+    usual = replace(options, spec_dirs=("/etc/cdi", "/var/run/cdi"))
     for version, missing in (((), False), ((5, 4, 2), False), ((5, 5, 1), True), ((5, 6), False)):
         change = podman.plan(replace(usual, engine_version=version), tree)
         assert bool(change.edits) == missing
-    configured(tree, replace(wanted, engine_version=(5, 8, 6)))
-    assert podman.state(wanted, tree).spec_dirs == ("/x",)
-    tree.apply(podman.removal(wanted, tree))
+    configured(tree, replace(options, engine_version=(5, 8, 6)))
+    assert podman.state(options, tree).spec_dirs == ("/x",)
+    tree.apply(podman.removal(options, tree))
     assert tree.read(DROP_IN) is None
 
 
 def test_a_podman_that_looks_into_one_folder_alone_is_told_of(tree: Tree) -> None:
-    wanted = replace(WANTED, engine_version=(5, 5, 1))
-    for change in (podman.plan(wanted, tree), podman.plan(replace(wanted, handlers=()), tree)):
+    options = replace(WANTED, engine_version=(5, 5, 1))
+    for change in (podman.plan(options, tree), podman.plan(replace(options, handlers=()), tree)):
         assert "looks for CDI specs in /etc/cdi alone" in change.notes[0]
     tree.write(podman.CONFIG, '[engine]\ncdi_spec_dirs = ["/x"]\n')
-    assert podman.plan(wanted, tree).notes == ()
-    assert podman.plan(replace(wanted, engine_version=(5, 6)), tree).notes == ()
+    assert podman.plan(options, tree).notes == ()
+    assert podman.plan(replace(options, engine_version=(5, 6)), tree).notes == ()
 
 
 def test_a_program_without_a_folder_is_refused(tree: Tree) -> None:
-    wanted = replace(WANTED, handlers=(Handler(name="nvidia", path="nvidia-container-runtime"),))
+    options = replace(WANTED, handlers=(Handler(name="nvidia", path="nvidia-container-runtime"),))
     with pytest.raises(UsageError, match="by its name alone: nvidia-container-runtime"):
-        podman.plan(wanted, tree)
+        podman.plan(options, tree)
 
 
 @pytest.mark.parametrize("drop_in", ["/etc/x.conf", "/etc/containers/containers.conf.d/a.toml"])
@@ -186,10 +186,10 @@ def test_removal_without_a_file_is_nothing(tree: Tree) -> None:
 @pytest.mark.parametrize("place", sorted(CORPUS.glob("*.conf")), ids=lambda place: place.stem)
 def test_every_kind_of_file_keeps_what_is_in_it(tree: Tree, place: Path) -> None:
     tree.write(podman.CONFIG, place.read_bytes())
-    wanted = replace(WANTED, default="nvidia", hooks_dir=HOOKS)
-    configured(tree, wanted)
+    options = replace(WANTED, default="nvidia", hooks_dir=HOOKS)
+    configured(tree, options)
     assert (tree.base / podman.CONFIG.lstrip("/")).read_bytes() == place.read_bytes()
-    state = podman.state(wanted, tree)
+    state = podman.state(options, tree)
     assert state.default == "nvidia"
     assert {h.name: h.path for h in HANDLERS}.items() <= state.handlers.items()
 
@@ -198,10 +198,10 @@ def test_every_kind_of_file_keeps_what_is_in_it(tree: Tree, place: Path) -> None
 def test_every_kind_of_file_is_edited_in_place_on_request(tree: Tree, place: Path) -> None:
     tree.write(podman.CONFIG, place.read_bytes())
     before = podman.state(WANTED, tree).handlers
-    wanted = replace(WANTED, default="nvidia", drop_in="")
-    configured(tree, wanted)
+    options = replace(WANTED, default="nvidia", drop_in="")
+    configured(tree, options)
     assert tree.read(DROP_IN) is None
     ours = {handler.name: handler.path for handler in HANDLERS}
-    assert podman.state(wanted, tree).handlers == {**before, **ours}
+    assert podman.state(options, tree).handlers == {**before, **ours}
     kept = [line for line in place.read_text().splitlines() if line.startswith(("#", "\t#"))]
     assert [line for line in tree.text(podman.CONFIG).splitlines() if line in kept] == kept
