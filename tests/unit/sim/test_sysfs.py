@@ -46,7 +46,9 @@ LENGTHS = {0x01: 8, 0x05: 14, EXPRESS: 60, 0x11: 12}
 
 def check_apart(space: bytes) -> None:
     """Check that no capability lies over another one."""
-    found = sorted((at, LENGTHS.get(kind, space[at + 2])) for kind, at in capabilities(space).items())
+    found = sorted(
+        (at, LENGTHS.get(kind, space[at + 2])) for kind, at in capabilities(space).items()
+    )
     ends = [at + length for at, length in found]
     assert all(end <= at for end, (at, _) in zip(ends, found[1:], strict=False)), found
     assert ends[-1] <= 256
