@@ -107,6 +107,10 @@ class NvmlNode:
     def add(self, *lines: str) -> None:
         self.write([*self.lines(), *lines])
 
+    def set_gpus(self, *records: str) -> None:
+        """Replace all GPUs."""
+        self.write([*(line for line in self.lines() if not line.startswith("gpu\t")), *records])
+
     def change_gpu(self, index: int, key: str, value: object) -> None:
         """Set one field of one GPU."""
         pattern, start = re.compile(rf"\t{key}=[^\t]*"), f"gpu\tindex={index}\t"

@@ -27,7 +27,10 @@ NVML_SOURCES = (
     "visibility.c",
 )  # fmt: skip
 SANDBOX_SOURCES = ("sandbox_utils.c",)
-SMI_SOURCES = ("nvidia_smi.c", "smi_mig.c", "smi_start.c", "smi_table.c")
+SMI_SOURCES = (
+    "nvidia_smi.c", "smi_mig.c", "smi_query.c", "smi_report.c", "smi_start.c", "smi_table.c",
+    "smi_topology.c", "smi_values.c",
+)  # fmt: skip
 HEADERS = ("nvml_abi.h", "simulation.h", "smi.h")
 WARNINGS = ("-Wall", "-Wextra")
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-fvisibility=hidden", "-s")

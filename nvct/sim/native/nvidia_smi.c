@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The simulated nvidia-smi: the real program's output and exit statuses, as far as scripts that look
- * at containers use them: -L, --version, the table, --query-gpu, -mig and mig.
+ * at containers use them: -L, -q, --version, the table, --query-gpu, topo -m, -mig and mig.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -68,6 +68,7 @@ static void read_gpu(unsigned index, struct gpu_entry *gpu)
 {
     nvmlPciInfo_t pci;
     unsigned mode = 0, pending;
+    gpu->index = index;
     gpu->status = nvml.nvmlDeviceGetHandleByIndex_v2(index, &gpu->device);
     if (!gpu->status)
         gpu->status = nvml.nvmlDeviceGetName(gpu->device, gpu->name, sizeof(gpu->name));
@@ -173,7 +174,12 @@ static int usage(void)
          "    -L, --list-gpus              one GPU or MIG device a line\n"
          "    --version                    versions of the driver, NVML and CUDA\n"
          "    -i, --id=ID                  only this GPU: index, UUID or bus id\n"
+         "    -q, --query                  all that is known of each GPU\n"
+         "    -x, --xml-format             with -q: as XML\n"
+         "    -d, --display=GROUP,...      with -q: only MEMORY, POWER ...\n"
          "    --query-gpu=FIELD,...        with --format=csv[,noheader][,nounits]\n"
+         "    --query-compute-apps=FIELD,...    the same; no process runs on a simulated GPU\n"
+         "    topo -m                      how GPUs are joined\n"
          "    -mig, --multi-instance-gpu=MODE   0 or 1\n"
          "    mig -lgip | -lgi | -lci      MIG profiles, GPU instances, compute instances\n"
          "    mig -cgi PROFILE,... [-C]    create GPU instances (with compute instances)\n"
@@ -193,8 +199,8 @@ static const char *value_of(int argc, char **argv, int *i, const char *brief, co
 }
 
 struct options {
-    const char *id, *query, *format, *mig_mode;
-    bool list, version, help;
+    const char *id, *query, *processes, *format, *mig_mode, *groups;
+    bool list, version, help, report, xml;
 };
 
 static int parse(int argc, char **argv, struct options *o)
@@ -207,6 +213,15 @@ static int parse(int argc, char **argv, struct options *o)
             o->version = true;
         else if (!strcmp(argv[i], "-h") || !strcmp(argv[i], "--help"))
             o->help = true;
+        else if (!strcmp(argv[i], "-q") || !strcmp(argv[i], "--query"))
+            o->report = true;
+        else if (!strcmp(argv[i], "-x") || !strcmp(argv[i], "--xml-format"))
+            o->xml = true;
+        else if ((value = value_of(argc, argv, &i, "-d", "--display")))
+            o->groups = value;
+        else if ((value = value_of(argc, argv, &i, "--query-compute-apps",
+                                   "--query-compute-apps")))
+            o->processes = value;
         else if ((value = value_of(argc, argv, &i, "-i", "--id")))
             o->id = value;
         else if ((value = value_of(argc, argv, &i, "--query-gpu", "--query-gpu")))
@@ -220,6 +235,11 @@ static int parse(int argc, char **argv, struct options *o)
                    "Option \"%s\" is not recognized.\n", argv[i]);
             return EXIT_INVALID_ARGUMENT;
         }
+    }
+    if ((o->xml || o->groups) && !o->report) {
+        printf("Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n"
+               "\"%s\" wants \"-q\".\n", o->xml ? "-x" : "-d");
+        return EXIT_INVALID_ARGUMENT;
     }
     return EXIT_DONE;
 }
@@ -245,6 +265,10 @@ static int run(const struct gpu_list *list, const struct options *o)
     }
     if (o->query)
         return print_query(list, o->id, o->query, o->format);
+    if (o->processes)
+        return print_processes(o->processes, o->format);
+    if (o->report)
+        return print_report(list, o->id, o->groups, o->xml);
     return print_table(list, o->id);
 }
 
@@ -253,7 +277,8 @@ int main(int argc, char **argv)
     static struct gpu_list list;
     struct options options = {0};
     bool mig = argc > 1 && strcmp(argv[1], "mig") == 0;
-    int status = mig ? EXIT_DONE : parse(argc, argv, &options);
+    bool topology = argc > 1 && strcmp(argv[1], "topo") == 0;
+    int status = mig || topology ? EXIT_DONE : parse(argc, argv, &options);
     if (status || options.help)
         return status ? status : usage();
     if (!load()) {
@@ -272,7 +297,9 @@ int main(int argc, char **argv)
         list.count = MAX_DEVICES;
     for (unsigned i = 0; i < list.count; i++)
         read_gpu(i, &list.gpus[i]);
-    status = mig ? run_mig(&list, argc - 2, argv + 2) : run(&list, &options);
+    status = mig        ? run_mig(&list, argc - 2, argv + 2)
+             : topology ? run_topology(&list, argc - 2, argv + 2)
+                        : run(&list, &options);
     nvml.nvmlShutdown();
     return status;
 }

@@ -37,6 +37,50 @@ enum { MAX_DEVICES = 64, GPU_PROFILES = 0x12, COMPUTE_PROFILES = 9, MAX_INSTANCE
     X(nvmlDeviceGetPersistenceMode, (nvmlDevice_t, unsigned *))                                    \
     X(nvmlDeviceGetCudaComputeCapability, (nvmlDevice_t, int *, int *))                            \
     X(nvmlDeviceGetTotalEccErrors, (nvmlDevice_t, unsigned, unsigned, unsigned long long *))       \
+    X(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t, nvmlMemory_v2_t *))                               \
+    X(nvmlDeviceGetBAR1MemoryInfo, (nvmlDevice_t, nvmlMemory_t *))                                 \
+    X(nvmlDeviceGetAttributes_v2, (nvmlDevice_t, nvmlDeviceAttributes_t *))                        \
+    X(nvmlDeviceGetVbiosVersion, (nvmlDevice_t, char *, unsigned))                                 \
+    X(nvmlDeviceGetGspFirmwareVersion, (nvmlDevice_t, char *))                                     \
+    X(nvmlDeviceGetBrand, (nvmlDevice_t, unsigned *))                                              \
+    X(nvmlDeviceGetArchitecture, (nvmlDevice_t, unsigned *))                                       \
+    X(nvmlDeviceGetBoardId, (nvmlDevice_t, unsigned *))                                            \
+    X(nvmlDeviceGetMultiGpuBoard, (nvmlDevice_t, unsigned *))                                      \
+    X(nvmlDeviceGetVirtualizationMode, (nvmlDevice_t, unsigned *))                                 \
+    X(nvmlDeviceGetDisplayActive, (nvmlDevice_t, unsigned *))                                      \
+    X(nvmlDeviceGetDisplayMode, (nvmlDevice_t, unsigned *))                                        \
+    X(nvmlDeviceGetAccountingMode, (nvmlDevice_t, unsigned *))                                     \
+    X(nvmlDeviceGetAccountingBufferSize, (nvmlDevice_t, unsigned *))                               \
+    X(nvmlDeviceGetCurrPcieLinkGeneration, (nvmlDevice_t, unsigned *))                             \
+    X(nvmlDeviceGetMaxPcieLinkGeneration, (nvmlDevice_t, unsigned *))                              \
+    X(nvmlDeviceGetGpuMaxPcieLinkGeneration, (nvmlDevice_t, unsigned *))                           \
+    X(nvmlDeviceGetCurrPcieLinkWidth, (nvmlDevice_t, unsigned *))                                  \
+    X(nvmlDeviceGetMaxPcieLinkWidth, (nvmlDevice_t, unsigned *))                                   \
+    X(nvmlDeviceGetFanSpeed, (nvmlDevice_t, unsigned *))                                           \
+    X(nvmlDeviceGetPerformanceState, (nvmlDevice_t, unsigned *))                                   \
+    X(nvmlDeviceGetComputeMode, (nvmlDevice_t, unsigned *))                                        \
+    X(nvmlDeviceGetCurrentClocksEventReasons, (nvmlDevice_t, unsigned long long *))                \
+    X(nvmlDeviceGetEncoderUtilization, (nvmlDevice_t, unsigned *, unsigned *))                     \
+    X(nvmlDeviceGetDecoderUtilization, (nvmlDevice_t, unsigned *, unsigned *))                     \
+    X(nvmlDeviceGetJpgUtilization, (nvmlDevice_t, unsigned *, unsigned *))                         \
+    X(nvmlDeviceGetOfaUtilization, (nvmlDevice_t, unsigned *, unsigned *))                         \
+    X(nvmlDeviceGetEccMode, (nvmlDevice_t, unsigned *, unsigned *))                                \
+    X(nvmlDeviceGetRetiredPagesPendingStatus, (nvmlDevice_t, unsigned *))                          \
+    X(nvmlDeviceGetRemappedRows, (nvmlDevice_t, unsigned *, unsigned *, unsigned *, unsigned *))   \
+    X(nvmlDeviceGetTemperatureThreshold, (nvmlDevice_t, unsigned, unsigned *))                     \
+    X(nvmlDeviceGetPowerManagementMode, (nvmlDevice_t, unsigned *))                                \
+    X(nvmlDeviceGetPowerManagementLimit, (nvmlDevice_t, unsigned *))                               \
+    X(nvmlDeviceGetPowerManagementDefaultLimit, (nvmlDevice_t, unsigned *))                        \
+    X(nvmlDeviceGetPowerManagementLimitConstraints, (nvmlDevice_t, unsigned *, unsigned *))        \
+    X(nvmlDeviceGetClockInfo, (nvmlDevice_t, unsigned, unsigned *))                                \
+    X(nvmlDeviceGetMaxClockInfo, (nvmlDevice_t, unsigned, unsigned *))                             \
+    X(nvmlDeviceGetApplicationsClock, (nvmlDevice_t, unsigned, unsigned *))                        \
+    X(nvmlDeviceGetTopologyCommonAncestor, (nvmlDevice_t, nvmlDevice_t, unsigned *))               \
+    X(nvmlDeviceGetNvLinkState, (nvmlDevice_t, unsigned, unsigned *))                              \
+    X(nvmlDeviceGetNvLinkRemoteDeviceType, (nvmlDevice_t, unsigned, unsigned *))                   \
+    X(nvmlDeviceGetNvLinkRemotePciInfo_v2, (nvmlDevice_t, unsigned, nvmlPciInfo_t *))              \
+    X(nvmlDeviceGetCpuAffinity, (nvmlDevice_t, unsigned, unsigned long *))                         \
+    X(nvmlDeviceGetMemoryAffinity, (nvmlDevice_t, unsigned, unsigned long *, unsigned))            \
     X(nvmlDeviceGetMigMode, (nvmlDevice_t, unsigned *, unsigned *))                                \
     X(nvmlDeviceSetMigMode, (nvmlDevice_t, unsigned, nvmlReturn_t *))                              \
     X(nvmlDeviceGetMaxMigDeviceCount, (nvmlDevice_t, unsigned *))                                  \
@@ -73,6 +117,7 @@ struct gpu_entry {
     nvmlDevice_t device;
     nvmlReturn_t status; /* of getting the handle */
     char name[NVML_NAME_LENGTH], uuid[NVML_NAME_LENGTH], bus_id[NVML_BUS_ID_LENGTH];
+    unsigned index;
     bool mig;
 };
 
@@ -90,8 +135,23 @@ unsigned max_mig_devices(const struct gpu_entry *gpu);
 
 /* smi_table.c */
 int print_table(const struct gpu_list *list, const char *wanted);
+
+/* smi_values.c */
+const char *field_name(const char *name, const char **unit);
+void write_bare(const struct gpu_entry *gpu, const char *name, char *out, size_t size);
+void write_value(const struct gpu_entry *gpu, const char *name, char *out, size_t size);
+
+/* smi_query.c */
+bool has_word(const char *list, const char *word);
+int print_processes(const char *names, const char *format);
 int print_query(const struct gpu_list *list, const char *wanted, const char *fields,
                 const char *format);
+
+/* smi_report.c */
+int print_report(const struct gpu_list *list, const char *wanted, const char *groups, bool xml);
+
+/* smi_topology.c */
+int run_topology(const struct gpu_list *list, int argc, char **argv);
 
 /* smi_mig.c */
 int run_mig(const struct gpu_list *list, int argc, char **argv);

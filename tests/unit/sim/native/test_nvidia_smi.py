@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import xml.etree.ElementTree as ET
+
 import pytest
 
-from tests.support.nvml_node import NvmlNode, gpu_uuid
+from tests.support.nvml_node import NvmlNode, gpu_record, gpu_uuid
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,7 +69,121 @@ def test_the_table_is_rectangular_and_has_each_gpu(node: NvmlNode) -> None:
     assert {len(line) for line in table} == {91}
     assert sum("NVIDIA H100 80GB HBM3" in line for line in table) == 4
     assert "CUDA Version: 13.0" in table[1]
-    assert "1g.10gb" in done.stdout
+    assert "|  3    7   0   0  |" in done.stdout
+    assert {len(line) for line in done.stdout.splitlines() if line} == {91}
+    assert "No running processes found" in done.stdout
+
+
+def test_the_table_has_what_a_gpu_does_not_say_as_not_available(node: NvmlNode) -> None:
+    name = "NVIDIA GeForce GTX 1080 Ti"
+    board = gpu_record(0, name=name, brand=5, ecccapable=0, fan=23, migcapable=0, arch=4)
+    guest = gpu_record(1, power=0, temp=0, vgpuhost="550.90.05")
+    node.set_gpus(board, guest)
+
+    lines = node.smi().stdout.splitlines()
+
+    assert lines[7].startswith(f"|   0  {name}     On  |   00000000:18:00.0 Off |")
+    assert lines[8].startswith("| 23%   34C    P0             70W /  700W |")
+    assert lines[12].startswith("| N/A   N/A    P0             N/A /   N/A |")
+
+
+REPORTED = (
+    "product_name", "uuid", "minor_number", "pci/pci_bus_id", "fb_memory_usage/total",
+    "utilization/gpu_util", "temperature/gpu_temp", "gpu_power_readings/current_power_limit",
+    "mig_mode/current_mig", "fan_speed",
+)  # fmt: skip
+
+
+def test_a_report_is_text_or_xml_of_the_same_values(node: NvmlNode) -> None:
+    node.add_mig_devices(1, 2)
+
+    text = node.smi("-q", "-i", "1").stdout
+    log = ET.fromstring(node.smi("-q", "-x").stdout)  # noqa: S314 our own
+
+    gpus = log.findall("gpu")
+    assert log.findtext("driver_version") == "580.159.04"
+    assert log.findtext("attached_gpus") == "4"
+    assert [gpu.get("id") for gpu in gpus][:2] == ["00000000:18:00.0", "00000000:28:00.0"]
+    assert [gpus[1].findtext(path) for path in REPORTED] == [
+        "NVIDIA H100 80GB HBM3", gpu_uuid(1), "1", "00000000:28:00.0", "81559 MiB", "N/A", "34 C",
+        "700.00 W", "Enabled", "N/A",
+    ]  # fmt: skip
+    assert len(gpus[1].findall("mig_devices/mig_device")) == 2
+    values = [line.partition(": ")[2] for line in text.splitlines()]
+    leaves = [leaf.text for leaf in gpus[1].iter() if not len(leaf) and leaf.text]
+    assert [text for text in leaves if text not in values] == []
+
+
+def test_a_report_of_some_groups(node: NvmlNode) -> None:
+    done = node.smi("-q", "-d", "POWER,PIDS", "-i", "0")
+
+    sections = [line for line in done.stdout.splitlines() if line.startswith("    ")]
+    assert sections[0] == "    GPU Power Readings"
+    assert sections[-1].split() == ["Processes", ":", "None"]
+    assert "Graphics" not in done.stdout
+
+
+def test_the_topology_in_the_real_format(node: NvmlNode) -> None:
+    paths = ("0/0/0/0", "0/0/0/0", "0/1/0/0", "1/0/0/0")
+    links = ("1,1", "0,0", "", "")
+    node.set_gpus(
+        *[
+            gpu_record(n, path=path, **({"nvlink": 6, "links": to} if to else {}))
+            for n, (path, to) in enumerate(zip(paths, links, strict=True))
+        ]
+    )
+
+    lines = node.smi("topo", "-m").stdout.splitlines()
+
+    assert lines[0].startswith("\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\t")
+    assert [line.split("\t")[:5] for line in lines[1:5]] == [
+        ["GPU0", " X ", "NV2", "NODE", "SYS"],
+        ["GPU1", "NV2", " X ", "NODE", "SYS"],
+        ["GPU2", "NODE", "NODE", " X ", "SYS"],
+        ["GPU3", "SYS", "SYS", "SYS", " X "],
+    ]
+    assert [line.split("\t")[6] for line in lines[1:5]] == ["0", "0", "0", "1"]
+
+
+def test_no_process_runs_on_a_gpu(node: NvmlNode) -> None:
+    option = "--query-compute-apps=pid,name,used_memory"
+
+    assert node.smi(option, "--format=csv").stdout == (
+        "pid, process_name, used_gpu_memory [MiB]\n"
+    )
+    assert node.smi(option, "--format=csv,noheader").stdout == ""
+
+
+# As GPUtil, MLflow's and others' collectors write them.
+QUERIES = {
+    "index,uuid,utilization.gpu,memory.total,memory.used,memory.free,driver_version,name,"
+    "gpu_serial,display_active,display_mode,temperature.gpu": (
+        f"0, {gpu_uuid(0)}, 7, 81559, 0, 81001, 580.159.04, NVIDIA H100 80GB HBM3, 1320000000,"
+        " Disabled, Disabled, 34"
+    ),
+    "pstate,fan.speed,utilization.memory,power.draw,enforced.power.limit": (
+        "P0, [N/A], 3, 114.10, 700.00"
+    ),
+    "pcie.link.gen.max,pcie.link.width.current,pci.domain,pci.device_id": "5, 16, 0x0000, 0x233010DE",
+    "clocks.sm,clocks.mem,clocks.max.gr,ecc.mode.current,compute_mode,persistence_mode": (
+        "1980, 2619, 1980, Enabled, Default, Enabled"
+    ),
+}
+
+
+@pytest.mark.parametrize("fields", QUERIES)
+def test_queries_of_other_programs(node: NvmlNode, fields: str) -> None:
+    node.set_gpus(gpu_record(0, util=7))
+
+    done = node.smi(f"--query-gpu={fields}", "--format=csv,noheader,nounits")
+
+    assert done.stdout == f"{QUERIES[fields]}\n"
+
+
+def test_an_alias_is_headed_by_the_fields_name(node: NvmlNode) -> None:
+    done = node.smi("--query-gpu=gpu_name, clocks.gr", "--format=csv", "-i", "0")
+
+    assert done.stdout.splitlines()[0] == "name, clocks.current.graphics [MHz]"
 
 
 def test_a_query_as_scripts_write_it(node: NvmlNode) -> None:
@@ -90,6 +206,13 @@ def test_a_query_as_scripts_write_it(node: NvmlNode) -> None:
         (["--query-gpu=index,colour", "--format=csv"], 'Field "colour" is not a valid field'),
         (["--query-gpu=memory.shared", "--format=csv"], 'Field "memory.shared" is not a valid'),
         (["--query-gpu=index"], '"--format=" switch is missing'),
+        (["-x"], '"-x" wants "-q"'),
+        (["-q", "-d", "POWER,COLOUR"], '"COLOUR" is no group of -d'),
+        (["topo", "-p"], 'Only "nvidia-smi topo -m" is simulated.'),
+        (
+            ["--query-compute-apps=pid,colour", "--format=csv"],
+            'Field "colour" is not a valid field',
+        ),
         (["--list"], 'Option "--list" is not recognized'),
         (["mig", "-xyz"], 'Option "-xyz" is not recognized'),
         (["-mig", "2"], "Invalid MIG mode: 2"),

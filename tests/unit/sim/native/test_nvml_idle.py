@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What monitoring asks of a GPU on which nothing runs, and what GPUs of a kind do not know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.nvml_node import NvmlNode, code_of, gpu_record
+
+GEFORCE = {"name": "NVIDIA GeForce GTX 1080 Ti", "brand": 5, "arch": 4, "ecccapable": 0, "fan": 23}
+GUEST = {
+    "name": "GRID A100D-8C",
+    "brand": 9,
+    "arch": 7,
+    "power": 0,
+    "temp": 0,
+    "vgpuhost": "550.90",
+}
+
+
+def handle(nvml: Any, index: int = 0) -> Any:
+    nvml.nvmlInit()
+    return nvml.nvmlDeviceGetHandleByIndex(index)
+
+
+def test_monitoring_is_answered(node: NvmlNode, nvml: Any) -> None:
+    node.set_gpus(gpu_record(0, cores=16896, buswidth=5120))
+    gpu = handle(nvml)
+
+    assert nvml.nvmlDeviceGetEncoderStats(gpu) == (0, 0, 0)
+    assert nvml.nvmlDeviceGetEncoderSessions(gpu) == nvml.nvmlDeviceGetFBCSessions(gpu) == []
+    assert nvml.nvmlDeviceGetFBCStats(gpu).sessionsCount == 0
+    assert nvml.nvmlDeviceGetAccountingMode(gpu) == nvml.NVML_FEATURE_DISABLED
+    assert nvml.nvmlDeviceGetAccountingPids(gpu) == []
+    assert (
+        nvml.nvmlDeviceGetOfaUtilization(gpu)[0] == nvml.nvmlDeviceGetJpgUtilization(gpu)[0] == 0
+    )
+    assert nvml.nvmlDeviceGetViolationStatus(gpu, nvml.NVML_PERF_POLICY_POWER).violationTime == 0
+    assert nvml.nvmlDeviceGetRowRemapperHistogram(gpu).max == 2560
+    assert nvml.nvmlDeviceGetNumGpuCores(gpu) == 16896
+    assert nvml.nvmlDeviceGetMemoryBusWidth(gpu) == 5120
+    assert nvml.nvmlDeviceGetPcieSpeed(gpu) == 32000
+    assert nvml.nvmlDeviceGetIrqNum(gpu) == 200
+    assert nvml.nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice == 0
+    assert nvml.nvmlUnitGetCount() == 0
+    assert nvml.nvmlSystemGetHicVersion() == []
+    assert code_of(nvml.nvmlDeviceGetFanSpeed, gpu) == nvml.NVML_ERROR_NOT_SUPPORTED
+    assert code_of(nvml.nvmlDeviceGetProcessUtilization, gpu, 0) == nvml.NVML_ERROR_NOT_FOUND
+
+
+def test_supported_clocks_are_listed_from_the_highest(nvml: Any) -> None:
+    gpu = handle(nvml)
+
+    assert nvml.nvmlDeviceGetSupportedMemoryClocks(gpu) == [2619]
+    clocks = nvml.nvmlDeviceGetSupportedGraphicsClocks(gpu, 2619)
+    assert (clocks[0], clocks[-1], len(clocks)) == (1980, 210, 119)
+    unknown = code_of(nvml.nvmlDeviceGetSupportedGraphicsClocks, gpu, 1)
+    assert unknown == nvml.NVML_ERROR_NOT_FOUND
+
+
+def test_single_values_have_a_result_each(node: NvmlNode, nvml: Any) -> None:
+    node.set_gpus(gpu_record(0, eccerrors=3))
+    fields = {
+        nvml.NVML_FI_DEV_ECC_CURRENT: 1,
+        nvml.NVML_FI_DEV_ECC_SBE_VOL_TOTAL: 0,
+        nvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL: 3,
+        nvml.NVML_FI_DEV_NVLINK_LINK_COUNT: 0,
+        nvml.NVML_FI_DEV_REMAPPED_FAILURE: 0,
+        nvml.NVML_FI_DEV_POWER_INSTANT: 70000,
+        nvml.NVML_FI_DEV_POWER_MIN_LIMIT: 200000,
+        nvml.NVML_FI_DEV_POWER_CURRENT_LIMIT: 700000,
+    }
+
+    *known, other = nvml.nvmlDeviceGetFieldValues(handle(nvml), [*fields, 900])
+
+    assert {value.fieldId: value.value.ullVal for value in known} == fields
+    assert {value.nvmlReturn for value in known} == {nvml.NVML_SUCCESS}
+    assert other.nvmlReturn == nvml.NVML_ERROR_NOT_SUPPORTED
+
+
+def test_used_memory_is_what_the_driver_has_not_reserved(node: NvmlNode, nvml: Any) -> None:
+    node.set_gpus(gpu_record(0, used=10 << 30))
+    gpu = handle(nvml)
+
+    memory = nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2)
+
+    assert memory.used + memory.reserved == 10 << 30 == nvml.nvmlDeviceGetMemoryInfo(gpu).used
+    assert memory.used > 9 << 30
+
+
+def test_a_divided_gpu_says_nothing_of_its_utilization(node: NvmlNode, nvml: Any) -> None:
+    node.add_mig_devices(1, 1)
+    gpu = handle(nvml, 1)
+
+    for question in (
+        nvml.nvmlDeviceGetUtilizationRates,
+        nvml.nvmlDeviceGetEncoderUtilization,
+        nvml.nvmlDeviceGetDecoderUtilization,
+        nvml.nvmlDeviceGetJpgUtilization,
+        nvml.nvmlDeviceGetOfaUtilization,
+    ):
+        assert code_of(question, gpu) == nvml.NVML_ERROR_NOT_SUPPORTED
+
+
+def test_a_board_with_fans_and_without_clocks_to_choose(node: NvmlNode, nvml: Any) -> None:
+    node.set_gpus(gpu_record(0, **GEFORCE))
+    gpu = handle(nvml)
+
+    assert nvml.nvmlDeviceGetFanSpeed(gpu) == nvml.nvmlDeviceGetFanSpeed_v2(gpu, 0) == 23
+    assert nvml.nvmlDeviceGetNumFans(gpu) == 1
+    assert code_of(nvml.nvmlDeviceGetFanSpeed_v2, gpu, 1) == nvml.NVML_ERROR_INVALID_ARGUMENT
+    assert code_of(nvml.nvmlDeviceGetSupportedMemoryClocks, gpu) == nvml.NVML_ERROR_NOT_SUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("Temperature", (0,)),
+        ("TemperatureThreshold", (0,)),
+        ("PowerUsage", ()),
+        ("EnforcedPowerLimit", ()),
+        ("PowerManagementMode", ()),
+        ("PowerManagementLimit", ()),
+        ("PowerManagementDefaultLimit", ()),
+        ("PowerManagementLimitConstraints", ()),
+        ("TotalEnergyConsumption", ()),
+        ("PcieThroughput", (0,)),
+        ("SupportedMemoryClocks", ()),
+    ],
+)
+def test_a_vgpu_does_not_know_its_board(
+    name: str, arguments: tuple[int, ...], node: NvmlNode, nvml: Any
+) -> None:
+    node.set_gpus(gpu_record(0, **GUEST))
+    gpu = handle(nvml)
+
+    assert nvml.nvmlDeviceGetVirtualizationMode(gpu) == nvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU
+    code = code_of(getattr(nvml, f"nvmlDeviceGet{name}"), gpu, *arguments)
+    assert code == nvml.NVML_ERROR_NOT_SUPPORTED
