@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the CDI spec folders hold: spec files, devices by name, and what is wrong.
 
-Cold. A folder's place in the list is its priority, the last one wins. One bad file or folder
-costs nothing but itself. Two files of the same folder that define the same device make it
-unusable there: a folder of higher priority still defines it, one of lower priority does not step
-in. That differs from the CDI library (up to 1.1.0), where a conflict in one folder also hides a
-valid definition in a higher one, and an unreadable folder all that come after it.
+Cold, and imports little: `nvidia-ctk cdi list` is this and a print. A folder's place in the list
+is its priority, the last one wins. One bad file or folder costs nothing but itself. Two files of
+the same folder that define the same device make it unusable there: a folder of higher priority
+still defines it, one of lower priority does not step in. That differs from the CDI library (up to
+1.1.0), where a conflict in one folder also hides a valid definition in a higher one, and an
+unreadable folder all that come after it.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 
 from nvct.cdi import load, names
 from nvct.errors import CdiConflictError, HostError, NvctError, UnknownDeviceError
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from nvct.cdi.types import Device, Spec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SpecFile:
     """One spec file that could be read.
 
@@ -31,12 +30,14 @@ class SpecFile:
         priority: place of its folder in the list of folders.
     """
 
-    path: str
-    priority: int
-    spec: Spec
+    __slots__ = ("path", "priority", "spec")
+
+    def __init__(self, *, path: str, priority: int, spec: Spec) -> None:
+        self.path = path
+        self.priority = priority
+        self.spec = spec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
     """What was found.
 
@@ -48,11 +49,14 @@ class Registry:
         inputs: the folders and files that were looked at, those with errors as well.
     """
 
-    specs: list[SpecFile] = field(default_factory=list)
-    devices: dict[str, tuple[SpecFile, Device]] = field(default_factory=dict)
-    errors: dict[str, NvctError] = field(default_factory=dict)
-    conflicts: dict[str, list[str]] = field(default_factory=dict)
-    inputs: list[str] = field(default_factory=list)
+    __slots__ = ("conflicts", "devices", "errors", "inputs", "specs")
+
+    def __init__(self) -> None:
+        self.specs: list[SpecFile] = []
+        self.devices: dict[str, tuple[SpecFile, Device]] = {}
+        self.errors: dict[str, NvctError] = {}
+        self.conflicts: dict[str, list[str]] = {}
+        self.inputs: list[str] = []
 
     def device(self, name: str) -> tuple[SpecFile, Device]:
         """Return a device by its qualified name, and the file it comes from.

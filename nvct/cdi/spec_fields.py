@@ -9,13 +9,15 @@ additionalGIDs in one place).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
-
 from nvct.errors import CdiSpecError
 
-Reader: TypeAlias = Callable[[object, str], Any]
-"""Takes a value and the place it stands at; returns the value, with all nulls left out."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any, TypeAlias
+
+    Reader: TypeAlias = Callable[[object, str], Any]
+    """Takes a value and the place it stands at; returns the value, with all nulls left out."""
 
 SHOWN = 60
 UINT32 = 2**32 - 1
