@@ -12,6 +12,8 @@ from types import MappingProxyType
 
 import click
 
+from nvct.cli.ending import INCUMBENT
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
     Command: TypeAlias = Callable[..., Any]
 
-INCUMBENT = "nvidia-ctk"
 HELP = ("help", "h")
 TRUE = ("1", "t", "T", "true", "TRUE", "True")  # strconv.ParseBool
 OFF = "nvct.off"

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from nvct.cdi import registry
-from nvct.errors import line, unexpected
+from nvct.cli.context import say
+from nvct.errors import line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,16 +27,10 @@ def read(folders: Sequence[str]) -> tuple[list[str], list[str]]:
     return names, said
 
 
-def show(program: str, folders: Sequence[str]) -> int:
-    """Print what the command prints without options; return the exit status."""
+def show(folders: Sequence[str]) -> None:
+    """Print what the command prints without options."""
     names, said = read(folders)
-    try:
-        sys.stdout.write("".join(f"{name}\n" for name in names))
-        sys.stdout.flush()
-    except OSError as error:
-        if not isinstance(error, BrokenPipeError):
-            sys.stderr.write(line(program, unexpected(error)) + "\n")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
-        return 1
-    sys.stderr.write("".join(f"{text}\n" for text in said))
-    return 0
+    sys.stdout.write("".join(f"{name}\n" for name in names))
+    sys.stdout.flush()  # before what is said of it
+    for text in said:
+        say(text)
