@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The content of the CDI spec folders: spec files, devices by name, and errors.
 
-Cold. A folder's position in the list is its priority; the last one wins. A bad file or folder does
-not affect the others. If two files of one folder define a device, the device is unusable: a folder
-of higher priority may still define it, but one of lower priority does not replace it. That differs
-from the CDI library (up to 1.1.0), where a conflict in one folder also hides a valid definition in
-a higher one, and an unreadable folder hides all later ones.
+Cold; imports little, for `nvidia-ctk cdi list`. A folder's position in the list is its priority;
+the last one wins. A bad file or folder does not affect the others. If two files of one folder
+define a device, the device is unusable: a folder of higher priority may still define it, but one
+of lower priority does not replace it. That differs from the CDI library (up to 1.1.0), where a
+conflict in one folder also hides a valid definition in a higher one, and an unreadable folder
+hides all later ones.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 
 from nvct.cdi import load, names
 from nvct.errors import CdiConflictError, HostError, NvctError, UnknownDeviceError
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from nvct.cdi.types import Device, Spec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SpecFile:
     """One readable spec file.
 
@@ -31,12 +30,14 @@ class SpecFile:
         priority: position of its folder in the list of folders.
     """
 
-    path: str
-    priority: int
-    spec: Spec
+    __slots__ = ("path", "priority", "spec")
+
+    def __init__(self, *, path: str, priority: int, spec: Spec) -> None:
+        self.path = path
+        self.priority = priority
+        self.spec = spec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
     """The spec files and devices of the folders.
 
@@ -48,11 +49,14 @@ class Registry:
         inputs: all folders and files that were read, including those with errors.
     """
 
-    specs: list[SpecFile] = field(default_factory=list)
-    devices: dict[str, tuple[SpecFile, Device]] = field(default_factory=dict)
-    errors: dict[str, NvctError] = field(default_factory=dict)
-    conflicts: dict[str, list[str]] = field(default_factory=dict)
-    inputs: list[str] = field(default_factory=list)
+    __slots__ = ("conflicts", "devices", "errors", "inputs", "specs")
+
+    def __init__(self) -> None:
+        self.specs: list[SpecFile] = []
+        self.devices: dict[str, tuple[SpecFile, Device]] = {}
+        self.errors: dict[str, NvctError] = {}
+        self.conflicts: dict[str, list[str]] = {}
+        self.inputs: list[str] = []
 
     def device(self, name: str) -> tuple[SpecFile, Device]:
         """Return a device by its qualified name, and its spec file.

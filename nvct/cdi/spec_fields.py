@@ -8,13 +8,15 @@ names are case-insensitive (the specification itself writes additionalGIDs once)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
-
 from nvct.errors import CdiSpecError
 
-Reader: TypeAlias = Callable[[object, str], Any]
-"""Takes a value and its position in the document; returns the value without nulls."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any, TypeAlias
+
+    Reader: TypeAlias = Callable[[object, str], Any]
+    """Takes a value and its position in the document; returns the value without nulls."""
 
 SHOWN = 60
 UINT32 = 2**32 - 1

@@ -8,8 +8,6 @@ and for authors of specs.
 
 from __future__ import annotations
 
-from typing import cast
-
 from nvct.cdi import annotations as annotation_rules
 from nvct.cdi import names, spec_fields, versions
 from nvct.cdi.spec_fields import member, owner, shown
@@ -46,7 +44,7 @@ def validate(document: object, *, source: str) -> Spec:
     at = f"{source}:"
     if document is None:
         raise CdiSpecError(f"{source} is empty", hint="remove it or write a CDI spec")
-    spec = cast("Spec", spec_fields.read_spec(document, at))
+    spec: Spec = spec_fields.read_spec(document, at)
     _check_version(spec, at)
     kind = _required(spec, "kind", at)
     _apply_rule(names.parse_kind, kind, member(at, "kind"))

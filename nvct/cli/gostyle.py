@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 import click
 
+from nvct.cli.ending import INCUMBENT
 from nvct.oci.argv import FALSE, TRUE
 
 TYPE_CHECKING = False
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     Command: TypeAlias = Callable[..., Any]
 
-INCUMBENT = "nvidia-ctk"
 HELP = ("help", "h")
 OFF = "nvct.off"
 

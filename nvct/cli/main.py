@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
 import click
 
 from nvct import version
-from nvct.cli.gostyle import INCUMBENT, global_options
+from nvct.cli import ending
+from nvct.cli.ending import INCUMBENT
+from nvct.cli.gostyle import global_options
 from nvct.cli.lazy import LazyGroup
-from nvct.errors import NvctError, UsageError, line, unexpected
+from nvct.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,38 +62,29 @@ def program(name: str) -> click.Group:
 
 
 def run(name: str, group: click.Group | None = None) -> NoReturn:
-    """Run a program; the one place that turns an error into its line and exit status."""
-    group = group or program(name)
+    """Run a program."""
+    ending.run(name, lambda: _invoke(name, group or program(name)))
+
+
+def _invoke(name: str, group: click.Group) -> int:
+    """Run a group of commands; return the exit status.
+
+    Raises:
+        UsageError: the command line is wrong.
+    """
     try:
         status = group.main(prog_name=name, standalone_mode=False)
-    except NvctError as error:
-        click.echo(line(name, error), err=True)
-        sys.exit(_status(name, error.exit_status))
     except click.ClickException as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # since click 8.2
             error.show()
-            sys.exit(error.exit_code)
-        click.echo(line(name, _refused(name, error)), err=True)
-        sys.exit(_status(name, error.exit_code))
+            return error.exit_code
+        refused = _refused(name, error)
+        refused.exit_status = error.exit_code
+        raise refused from error
     except click.Abort:
         click.echo(f"{name}: stopped", err=True)
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(141)
-    except Exception as error:
-        if "NVCT_DEBUG" in os.environ:
-            import traceback
-
-            traceback.print_exc()
-        click.echo(line(name, unexpected(error)), err=True)
-        sys.exit(1)
-    sys.exit(status if isinstance(status, int) else 0)
-
-
-def _status(name: str, status: int) -> int:
-    """Return the exit status: a wrong command line is an error like others to the incumbent."""
-    return 1 if name == INCUMBENT and status == UsageError.exit_status else status
+        return ending.STOPPED
+    return status if isinstance(status, int) else 0
 
 
 def _refused(name: str, error: click.ClickException) -> UsageError:

@@ -51,7 +51,7 @@ def publish(ctx: click.Context, *, output: str, withdraw: bool) -> None:
 
 
 def _publish(ctx: click.Context, output: str) -> None:
-    from nvct.cli.cdi.generate import generate
+    from nvct.cli.cdi.generate_command import generate
     from nvct.compile import published_spec
     from nvct.errors import DriverNotFoundError
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `nvidia-ctk cdi generate` costs on nodes of growing size, inside each node's namespace."""
+"""What `nvidia-ctk cdi generate` costs on nodes of growing size, inside each node's namespace.
+
+On the smallest node also the cold starts: what of the command line scripts ask most often.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +20,28 @@ PROFILES = {
     "h100-64-mig": "cdi generate, 64 GPUs x 7 MIG devices",
 }
 """Profiles of nodes and the titles of their groups."""
+COLD_STARTS = ("--version", "cdi list", "cdi generate", "--help")
+COLD_ROUNDS = int(os.environ.get("NVCT_BENCH_COLD_ROUNDS", "20"))
 
 
 def main() -> None:
     """Measure one node: its folder for output and its title are the arguments."""
     folder, title = Path(sys.argv[1]), sys.argv[2]
-    own = str(Path(sys.executable).parent / "nvidia-ctk")
+    if title == PROFILES["h100"]:
+        for words in COLD_STARTS:
+            _measure(f"cold start: nvidia-ctk {words}", words.split(), COLD_ROUNDS)
+    _measure(title, ["cdi", "generate", "--output", f"{folder}/{{name}}.yaml"], ROUNDS)
+
+
+def _measure(title: str, words: list[str], rounds: int) -> None:
+    """Measure a command line of nvidia-ctk and of the incumbent's; {name} in it is which."""
     env = {"PATH": os.environ["PATH"]}
     subjects = [Subject(name="nothing", commands=[["/bin/true"]], env=env)]
-    names = [("nvct", own)]
+    names = [("nvct", str(Path(sys.executable).parent / "nvidia-ctk"))]
     if peer := os.environ.get("NVCT_BENCH_PEER"):
         names.append(("peer", f"{peer}/nvidia-ctk"))
     for name, program in names:
-        output = str(folder / f"{name}.yaml")
-        command = [program, "cdi", "generate", "--output", output]
+        command = [program, *(word.format(name=name) for word in words)]
         subjects.append(Subject(name=name, commands=[command], env=env))
-    measure.interleaved(subjects, ROUNDS)
+    measure.interleaved(subjects, rounds)
     report.print_group(title, subjects, subjects[2:])

@@ -4,6 +4,6 @@
 from __future__ import annotations
 
 from tests.integration.conftest import simulated
-from tests.unit.launcher.conftest import c_lab, launchers
+from tests.unit.launcher.conftest import lab, launchers
 
-__all__ = ["c_lab", "launchers", "simulated"]
+__all__ = ["lab", "launchers", "simulated"]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -128,10 +129,10 @@ def document(chosen: random.Random) -> str:
     )
 
 
-def test_no_request_gets_past_the_launchers_scan(c_lab: Lab) -> None:
+def test_no_request_gets_past_the_launchers_scan(lab: Lab) -> None:
     words = {"swarm_resource": ["MY_GPU"], "annotation_prefixes": ["cdi.k8s.io/", "x.org/gpu/"]}
     config = Config(accept_volume_mounts=True, **words)
-    c_lab.keep(**words)
+    lab.keep(**words)
     chosen = random.Random(11)
     requests = 0
     for _ in range(ROUNDS):
@@ -143,8 +144,8 @@ def test_no_request_gets_past_the_launchers_scan(c_lab: Lab) -> None:
             found = True
         if found:
             requests += 1
-            path = c_lab.bundle(text)
-            assert c_lab.went_to("create", "--bundle", path, "id") == "python", text
+            path = lab.bundle(text)
+            assert lab.went_to("create", "--bundle", path, "id") == "python", text
     assert requests > ROUNDS // 5
 
 
@@ -165,3 +166,33 @@ def test_malformed_text_is_a_sentence_where_no_json_package_is_loaded(text: str)
     )  # fmt: skip
     assert done.stderr == ""
     assert done.stdout.count("x is not JSON") == 2
+
+
+COLLIDING = """
+import sys, time
+from nvct.oci.bundle import Bundle
+number = 0
+names = []
+while len(names) < 20_000:
+    number += 1
+    if hash(f"k{number}") & 0xFF == 0:
+        names.append(f"k{number}")
+text = '{"annotations":{' + ",".join(f'"{name}":""' for name in names) + "}}"
+begun = time.process_time()
+assert len(Bundle("config.json", text).annotations) == len(names)
+print(time.process_time() - begun)
+"""
+
+
+def test_names_that_were_chosen_with_the_hash_key_at_hand_cost_no_seconds() -> None:
+    # All 20,000 begin their search at one of 128 places of a table of 32,768.
+    main = (REPOSITORY / "packaging/static/main.c").read_text(encoding="utf-8")
+    seed = re.search(r"config\.hash_seed = (\d+);", main)
+    assert seed is not None
+
+    done = subprocess.run(
+        [sys.executable, "-c", COLLIDING], capture_output=True, text=True, check=True, timeout=60,
+        env={"PYTHONHASHSEED": seed[1], "PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+
+    assert float(done.stdout) < 1.0

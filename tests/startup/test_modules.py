@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modules that each hot lane loads are golden files: a new import shows in the diff.
+"""The modules that each lane loads are golden files: a new import shows in the diff.
 
 Modules, not milliseconds: they are the same on every machine. `make golden` writes them anew.
 """
@@ -21,6 +21,7 @@ from nvct.container.plan import model
 from nvct.container.plan.store import Store
 from nvct.linux import ldcache
 from nvct.paths import CONFIG_ENV, OWN_PLAN, RUN_DIR_ENV
+from nvct.sim import tree
 from nvct.sim.bundle import config
 
 TYPE_CHECKING = False
@@ -36,6 +37,24 @@ BANNED = {
     "logging", "argparse", "subprocess", "shutil", "tempfile", "contextlib", "ctypes", "struct",
     "socket", "inspect", "traceback", "site",
 }  # fmt: skip
+BANNED_COLD = {
+    "click", "yaml", "jsonschema", "pynvml", "rich", "tomlkit", "subprocess", "shutil", "tempfile",
+    "pathlib", "logging", "argparse", "socket", "uuid", "runpy",
+}  # fmt: skip
+"""What the command line does without where it answers what scripts ask most often."""
+BANNED_LIST = BANNED_COLD | {"dataclasses", "typing", "inspect", "contextlib"}
+COLD = """
+import sys
+before = set(sys.modules)
+sys.path.insert(0, {repository!r})
+import atexit
+def show():
+    print("\\n".join(sorted(set(sys.modules) - before)), file=open({modules!r}, "w"))
+atexit.register(show)
+sys.argv[1:] = {words!r}
+from nvct.cli.__main__ import main
+main()
+"""
 SHIM = """
 import sys
 before = set(sys.modules)
@@ -103,6 +122,28 @@ class Lane:
         assert done.returncode == 0, done.stderr
         return [name for name in done.stdout.split() if not name.startswith("_sysconfigdata")]
 
+    def command_line(self, *words: str) -> list[str]:
+        """Run the command line on a node of plain files; return the modules that it loaded."""
+        node = tree.create("plain", "h100", self.work / "nodes", native=False, nodes="plain")
+        (self.work / "config.toml").write_text(
+            f'[nvidia-container-cli]\nroot = "{node.driver_root}"\n[nvct]\nplain-nodes = true\n'
+            f'dev-root = "{node.tree}"\nproc-root = "{node.proc}"\nsys-root = "{node.sys}"\n'
+            f'farm-dir = "{self.work}/no-farm"\nhook-path = "/bin/true"\n',
+            encoding="utf-8",
+        )
+        modules = self.work / "modules"
+        text = COLD.format(repository=str(REPOSITORY), modules=str(modules), words=words)
+        env = {"PATH": os.environ["PATH"], "XDG_CONFIG_HOME": str(self.work / "etc")}
+        (self.work / "etc").mkdir()
+        (self.work / "etc/nvidia-container-runtime").symlink_to(self.work)
+        for _ in range(2):  # compiles what is missing
+            done = subprocess.run(
+                [sys.executable, "-I", "-c", text], env=env, check=False, capture_output=True,
+                text=True,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+        return modules.read_text(encoding="utf-8").split()
+
     def shim(self, *args: str) -> list[str]:
         self.python(SHIM, "nvidia-container-runtime", *args)  # compiles what is missing
         return self.python(SHIM, "nvidia-container-runtime", *args)
@@ -161,8 +202,10 @@ class Lane:
         return str(self.work)
 
 
-def _compare(request: pytest.FixtureRequest, name: str, modules: list[str]) -> None:
-    found = set(modules) & BANNED
+def _compare(
+    request: pytest.FixtureRequest, name: str, modules: list[str], banned: set[str]
+) -> None:
+    found = set(modules) & banned
     assert not found, f"lane {name} loads {found}"
     path = HERE / f"{name}.txt"
     text = "\n".join(m for m in modules if m.startswith("nvct")) + "\n"
@@ -194,4 +237,22 @@ def test_a_lane_loads_only_what_is_recorded(
 
     modules = LANES[name](Lane(tmp_path))
 
-    _compare(request, name, modules)
+    _compare(request, name, modules, BANNED)
+
+
+COMMAND_LINES = {
+    "cli-version": (["--version"], BANNED_LIST),
+    "cli-cdi-list": (["cdi", "list"], BANNED_LIST),
+    "cli-cdi-generate": (["cdi", "generate"], BANNED_COLD),
+}
+
+
+@pytest.mark.parametrize("name", COMMAND_LINES)
+def test_a_command_that_scripts_run_often_loads_only_what_is_recorded(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    words, banned = COMMAND_LINES[name]
+
+    modules = Lane(tmp_path).command_line("nvidia-ctk", *words)
+
+    _compare(request, name, modules, banned)

@@ -9,7 +9,8 @@ COMMANDS = {
     "check": ("nvct.cli.cdi.check", "check", "Compare specifications with this host."),
     "diff": ("nvct.cli.cdi.diff", "diff", "Compare two CDI specifications, or one with the host."),
     "generate": (
-        "nvct.cli.cdi.generate", "generate", "Write a CDI specification of this host's GPUs."
+        "nvct.cli.cdi.generate_command", "generate",
+        "Write a CDI specification of this host's GPUs.",
     ),
     "list": ("nvct.cli.cdi.read", "list_devices", "Print the name of every CDI device."),
     "transform": ("nvct.cli.cdi.transform", "transform", "Change CDI specifications."),

@@ -25,19 +25,15 @@ def list_devices(*, spec_dir: tuple[tuple[str, ...], ...], form: str) -> None:
 
     Example: nvidia-ctk cdi list
     """
-    from nvct.cdi import registry
+    from nvct.cli.cdi import devices
 
-    found = registry.scan(flat(spec_dir) or paths.CDI_SPEC_DIRS)
-    names = sorted(found.devices)
+    names, said = devices.read(flat(spec_dir) or paths.CDI_SPEC_DIRS)
     if form == "json":
         click.echo(json.dumps(names, indent=2))
     for name in names if form == "text" else ():
         click.echo(name)
-    for error in found.errors.values():
-        say(line("warning", error))
-    for name, files in sorted(found.conflicts.items()):
-        say(f"warning: {name} is defined by {' and '.join(files)}")
-    say(f"Found {len(names)} CDI devices")  # the incumbent's words, which scripts look for
+    for text in said:
+        say(text)
 
 
 @click.command(cls=GoStyle)

@@ -50,6 +50,7 @@ def test_help_imports_no_command(name: str, flag: str) -> None:
     assert ours == [
         "nvct",
         "nvct.cli",
+        "nvct.cli.ending",
         "nvct.cli.gostyle",
         "nvct.cli.lazy",
         "nvct.cli.main",
@@ -67,7 +68,7 @@ def test_help_of_one_group_imports_no_other() -> None:
         m
         for m in ours
         if m.startswith("nvct.cli.")
-        and m[9:] not in ("main", "lazy", "gostyle", "cdi", "cdi.group")
+        and m[9:] not in ("main", "ending", "lazy", "gostyle", "cdi", "cdi.group")
     ] == []
     assert "pynvml" not in others
     assert "rich" not in others

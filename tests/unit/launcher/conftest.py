@@ -120,11 +120,17 @@ def _lab(form: str, launchers: Path, home: Path) -> Lab:
     return Lab(home, launchers, form)
 
 
+@pytest.fixture
+def lab(launchers: Path, tmp_path: Path) -> Lab:
+    """The C launcher: the others only start Python."""
+    return _lab("c", launchers, tmp_path)
+
+
 @pytest.fixture(params=FORMS)
-def lab(request: pytest.FixtureRequest, launchers: Path, tmp_path: Path) -> Lab:
+def any_lab(request: pytest.FixtureRequest, launchers: Path, tmp_path: Path) -> Lab:
     return _lab(request.param, launchers, tmp_path)
 
 
-@pytest.fixture
-def c_lab(launchers: Path, tmp_path: Path) -> Lab:
-    return _lab("c", launchers, tmp_path)
+@pytest.fixture(params=FORMS[1:])
+def sh_lab(request: pytest.FixtureRequest, launchers: Path, tmp_path: Path) -> Lab:
+    return _lab(request.param, launchers, tmp_path)

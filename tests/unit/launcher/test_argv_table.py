@@ -35,11 +35,8 @@ def test_the_c_launcher_reads_the_table_as_python_does(shown: Path) -> None:
 def test_only_commands_that_create_no_container_are_handed_over(lab: Lab) -> None:
     lab.keep()
     for case in CASES:
-        if lab.form == "c":
-            no_word = not case.args or case.args in (("--root",), ("--log",), ("--help",))
-            over = case.sure and not case.version and not case.creates and not no_word
-        else:
-            over = case.sh
+        no_word = not case.args or case.args in (("--root",), ("--log",), ("--help",))
+        over = case.sure and not case.version and not case.creates and not no_word
         answer = lab.run(*case.args)
         given = [arg.encode() for arg in case.args]
         if over:
@@ -49,6 +46,14 @@ def test_only_commands_that_create_no_container_are_handed_over(lab: Lab) -> Non
             assert answer.words[6:] == given, case
 
 
-def test_without_an_argument_the_c_launcher_crashes_not(c_lab: Lab) -> None:
-    c_lab.keep()
-    assert c_lab.went_to() == "python"
+def test_the_shell_hands_nothing_over(sh_lab: Lab) -> None:
+    sh_lab.keep()
+    for case in CASES:
+        answer = sh_lab.run(*case.args)
+        assert answer.words[0] == sh_lab.python, case
+        assert answer.words[6:] == [arg.encode() for arg in case.args], case
+
+
+def test_without_an_argument_the_c_launcher_crashes_not(lab: Lab) -> None:
+    lab.keep()
+    assert lab.went_to() == "python"

@@ -90,18 +90,18 @@ def test_a_config_that_changed_hands_makes_it_stale(lab: Lab) -> None:
     assert goes(lab) == "python"
 
 
-def test_a_nanosecond_makes_it_stale(c_lab: Lab) -> None:
-    c_lab.keep()
-    at = c_lab.config.stat().st_mtime_ns
-    os.utime(c_lab.config, ns=(at, at + 1))
-    assert goes(c_lab) == "python"
+def test_a_nanosecond_makes_it_stale(lab: Lab) -> None:
+    lab.keep()
+    at = lab.config.stat().st_mtime_ns
+    os.utime(lab.config, ns=(at, at + 1))
+    assert goes(lab) == "python"
 
 
-def test_a_config_before_1970_is_a_config(c_lab: Lab) -> None:
+def test_a_config_before_1970_is_a_config(lab: Lab) -> None:
     for ns in (0, 5, -1, -(10**9), -1_500_000_000):
-        os.utime(c_lab.config, ns=(ns, ns))
-        c_lab.keep()
-        assert goes(c_lab) == "bin/runc"
+        os.utime(lab.config, ns=(ns, ns))
+        lab.keep()
+        assert goes(lab) == "bin/runc"
 
 
 def test_a_link_to_the_config_is_followed(lab: Lab) -> None:
@@ -202,9 +202,9 @@ def test_a_damaged_conf_is_not_used(lab: Lab) -> None:
     assert goes(lab) == "bin/runc"
 
 
-def test_a_conf_that_c_cannot_hold_is_not_used(c_lab: Lab) -> None:
-    c_lab.keep()
-    whole = c_lab.conf.read_text()
+def test_a_conf_that_c_cannot_hold_is_not_used(lab: Lab) -> None:
+    lab.keep()
+    whole = lab.conf.read_text()
     wrong = [
         whole.replace("word\tCUDA_VERSION", "word\t"),
         whole.replace("word\t", "unheard-of\t"),
@@ -216,8 +216,8 @@ def test_a_conf_that_c_cannot_hold_is_not_used(c_lab: Lab) -> None:
         "\0" + whole,
     ]
     for text in wrong:
-        c_lab.conf.write_text(text)
-        assert goes(c_lab) == "python", text
+        lab.conf.write_text(text)
+        assert goes(lab) == "python", text
 
 
 def test_text_after_the_end_is_not_read(lab: Lab) -> None:

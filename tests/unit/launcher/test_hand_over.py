@@ -30,14 +30,14 @@ ODD = [
 
 @pytest.mark.parametrize("command", [b"create", b"state"])
 def test_python_is_started_isolated_with_the_programs_name_and_all_arguments(
-    lab: Lab, command: bytes
+    any_lab: Lab, command: bytes
 ) -> None:
-    answer = lab.run(command, *ODD)
+    answer = any_lab.run(command, *ODD)
     boot = (
         b"import sys;sys.path.append('/pack ages');"
         b"from nvct.container.shim.main import main;main('/ve nv/bin/python')"
     )
-    expected = [lab.python, b"-I", b"-S", b"-c", boot, PROGRAM.encode(), command, *ODD]
+    expected = [any_lab.python, b"-I", b"-S", b"-c", boot, PROGRAM.encode(), command, *ODD]
     assert answer.words == expected
 
 
@@ -53,55 +53,55 @@ def test_the_runtimes_exit_status_is_the_launchers(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("command", ["state", "create"])
-def test_stdin_and_other_descriptors_are_left_alone(lab: Lab, command: str) -> None:
-    lab.keep()
+def test_stdin_and_other_descriptors_are_left_alone(any_lab: Lab, command: str) -> None:
+    any_lab.keep()
     body = "cat; cat <&3; ls /proc/self/fd | wc -l\n"
-    script(lab.runc, body)
-    script(lab.launchers / "python", body)
-    (lab.home / "three").write_text(" and three ")
-    program = lab.launchers / ("c" if lab.form == "c" else "sh") / PROGRAM
+    script(any_lab.runc, body)
+    script(any_lab.launchers / "python", body)
+    (any_lab.home / "three").write_text(" and three ")
+    program = any_lab.launchers / ("c" if any_lab.form == "c" else "sh") / PROGRAM
     try:
         done = subprocess.run(
             ["sh", "-c", 'exec 3<three; exec "$@"', "sh", program, command, "id"],
-            env=lab.env, cwd=lab.home, input=b"in", capture_output=True, check=True,
+            env=any_lab.env, cwd=any_lab.home, input=b"in", capture_output=True, check=True,
         )  # fmt: skip
     finally:
-        script(lab.launchers / "python", PRINT_ARGS)
+        script(any_lab.launchers / "python", PRINT_ARGS)
     # stdin, stdout, stderr, 3, and the one that ls reads the folder with
     assert done.stdout.split() == [b"in", b"and", b"three", b"5"]
 
 
 @pytest.mark.parametrize("command", ["state", "create"])
-def test_the_environment_is_passed_on_to_the_byte(c_lab: Lab, command: str) -> None:
-    c_lab.keep()
-    c_lab.runc.write_text("#!/bin/sh\ncat /proc/$$/environ\n")
-    script(c_lab.launchers / "python", "cat /proc/$$/environ\n")
-    wanted = [f"{k}={v}".encode() for k, v in c_lab.env.items()]
+def test_the_environment_is_passed_on_to_the_byte(lab: Lab, command: str) -> None:
+    lab.keep()
+    lab.runc.write_text("#!/bin/sh\ncat /proc/$$/environ\n")
+    script(lab.launchers / "python", "cat /proc/$$/environ\n")
+    wanted = [f"{k}={v}".encode() for k, v in lab.env.items()]
     wanted += [b"EMPTY=", b"odd.name=\xff\xc3", b"TWO=a\nb", b"=x"]
     env = {entry.partition(b"=")[0] if entry[:1] != b"=" else b"": entry for entry in wanted}
     pairs = {k: v.partition(b"=")[2] if k else b"x" for k, v in env.items() if k}
     try:
         done = subprocess.run(
-            [c_lab.launchers / "c" / PROGRAM, command, "id"],
-            env=pairs, cwd=c_lab.home, capture_output=True, check=True,
+            [lab.launchers / "c" / PROGRAM, command, "id"],
+            env=pairs, cwd=lab.home, capture_output=True, check=True,
         )  # fmt: skip
     finally:
-        script(c_lab.launchers / "python", PRINT_ARGS)
+        script(lab.launchers / "python", PRINT_ARGS)
     assert done.stdout.split(b"\0")[:-1] == [k + b"=" + v for k, v in pairs.items()]
 
 
 @pytest.mark.parametrize("command", ["state", "create"])
-def test_ordinary_variables_pass_every_launcher(lab: Lab, command: str) -> None:
-    lab.keep()
-    lab.env.update({"EMPTY": "", "ODD": "a'b\"c\\$x\n", "BYTES": os.fsdecode(b"\xff\xc3")})
+def test_ordinary_variables_pass_every_launcher(any_lab: Lab, command: str) -> None:
+    any_lab.keep()
+    any_lab.env.update({"EMPTY": "", "ODD": "a'b\"c\\$x\n", "BYTES": os.fsdecode(b"\xff\xc3")})
     body = 'printf \'%s\\0\' "$EMPTY" "$ODD" "$BYTES" "${IFS_+x}" "$NVCT_RUN_DIR"\n'
-    script(lab.runc, body)
-    script(lab.launchers / "python", body)
+    script(any_lab.runc, body)
+    script(any_lab.launchers / "python", body)
     try:
-        words = lab.run(command, "id").words
+        words = any_lab.run(command, "id").words
     finally:
-        script(lab.launchers / "python", PRINT_ARGS)
-    assert words == [b"", b"a'b\"c\\$x\n", b"\xff\xc3", b"", os.fsencode(lab.home / "run")]
+        script(any_lab.launchers / "python", PRINT_ARGS)
+    assert words == [b"", b"a'b\"c\\$x\n", b"\xff\xc3", b"", os.fsencode(any_lab.home / "run")]
 
 
 def ignored(lab: Lab, command: str) -> set[int]:
@@ -129,22 +129,22 @@ def ignored(lab: Lab, command: str) -> set[int]:
 
 @pytest.mark.parametrize("command", ["state", "create"])
 def test_signals_that_python_ignores_are_default_again_and_others_as_they_were(
-    c_lab: Lab, command: str
+    lab: Lab, command: str
 ) -> None:
-    c_lab.keep()
-    assert ignored(c_lab, command) == {signal.SIGHUP}
+    lab.keep()
+    assert ignored(lab, command) == {signal.SIGHUP}
 
 
-def test_a_missing_python_is_reported_in_one_line(c_lab: Lab) -> None:
-    python = c_lab.launchers / "python"
-    python.rename(c_lab.launchers / "gone")
+def test_a_missing_python_is_reported_in_one_line(lab: Lab) -> None:
+    python = lab.launchers / "python"
+    python.rename(lab.launchers / "gone")
     try:
         done = subprocess.run(
-            [c_lab.launchers / "c" / PROGRAM, "create", "id"], env=c_lab.env, cwd=c_lab.home,
+            [lab.launchers / "c" / PROGRAM, "create", "id"], env=lab.env, cwd=lab.home,
             capture_output=True, text=True, check=False,
         )  # fmt: skip
     finally:
-        (c_lab.launchers / "gone").rename(python)
+        (lab.launchers / "gone").rename(python)
     assert done.returncode == 1
     assert done.stderr == (
         f"{PROGRAM}: cannot start {python}: No such file or directory;"
@@ -202,23 +202,23 @@ def test_a_star_in_path_is_a_star(lab: Lab) -> None:
     assert lab.went_to("state", "id") == "python"
 
 
-def test_the_usual_folders_are_searched_last(c_lab: Lab) -> None:
-    c_lab.keep(["true"])  # in one of them on every host
-    script(c_lab.home / "bin" / "true", PRINT_ARGS)
-    assert c_lab.went_to("state", "id") == "bin/true"
+def test_the_usual_folders_are_searched_last(lab: Lab) -> None:
+    lab.keep(["true"])  # in one of them on every host
+    script(lab.home / "bin" / "true", PRINT_ARGS)
+    assert lab.went_to("state", "id") == "bin/true"
     for env in ({"PATH": ""}, {}):
-        rest = {k: v for k, v in c_lab.env.items() if k != "PATH"}
+        rest = {k: v for k, v in lab.env.items() if k != "PATH"}
         done = subprocess.run(
-            [c_lab.launchers / "c" / PROGRAM, "state", "id"], env=rest | env, cwd=c_lab.home,
+            [lab.launchers / "c" / PROGRAM, "state", "id"], env=rest | env, cwd=lab.home,
             capture_output=True, check=True,
         )  # fmt: skip
         assert done.stdout == b""  # the real one, which says nothing
 
 
-def test_a_runtime_that_cannot_be_executed_after_all_is_left_to_python(c_lab: Lab) -> None:
-    c_lab.runc.write_bytes(b"neither a script nor a binary")
-    c_lab.keep()
-    assert c_lab.went_to("state", "id") == "python"
+def test_a_runtime_that_cannot_be_executed_after_all_is_left_to_python(lab: Lab) -> None:
+    lab.runc.write_bytes(b"neither a script nor a binary")
+    lab.keep()
+    assert lab.went_to("state", "id") == "python"
 
 
 def test_without_any_runtime_python_says_why(lab: Lab) -> None:

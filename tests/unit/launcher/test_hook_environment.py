@@ -35,11 +35,11 @@ TELLS = "tr '\\0' '\\n' </proc/$$/environ | grep -v ^PWD= >env || :\n" + PRINT_A
 
 
 @pytest.fixture
-def lab(c_lab: Lab) -> Iterator[Lab]:
+def lab(lab: Lab) -> Iterator[Lab]:
     """A launcher whose interpreter writes down its environment."""
-    script(c_lab.launchers / "python", TELLS)
-    yield c_lab
-    script(c_lab.launchers / "python", PRINT_ARGS)
+    script(lab.launchers / "python", TELLS)
+    yield lab
+    script(lab.launchers / "python", PRINT_ARGS)
 
 
 def start(

@@ -41,11 +41,11 @@ HARMLESS = [
 
 @pytest.mark.parametrize("text", HARMLESS)
 @pytest.mark.parametrize("command", ["create", "run"])
-def test_a_bundle_without_a_word_is_handed_over(c_lab: Lab, command: str, text: str) -> None:
-    c_lab.keep()
-    path = c_lab.bundle(text.encode("latin-1", "replace"))
-    answer = c_lab.run(command, "--bundle", path, "id")
-    assert answer.words == [bytes(c_lab.runc), command.encode(), b"--bundle", path.encode(), b"id"]
+def test_a_bundle_without_a_word_is_handed_over(lab: Lab, command: str, text: str) -> None:
+    lab.keep()
+    path = lab.bundle(text.encode("latin-1", "replace"))
+    answer = lab.run(command, "--bundle", path, "id")
+    assert answer.words == [bytes(lab.runc), command.encode(), b"--bundle", path.encode(), b"id"]
 
 
 @pytest.mark.parametrize(
@@ -84,35 +84,35 @@ def test_a_bundle_without_a_word_is_handed_over(c_lab: Lab, command: str, text: 
 )
 @pytest.mark.parametrize("command", ["create", "run"])
 def test_a_bundle_with_a_word_or_an_escape_that_may_hide_one_goes_to_python(
-    c_lab: Lab, command: str, text: str
+    lab: Lab, command: str, text: str
 ) -> None:
-    c_lab.keep()
+    lab.keep()
     for padded in (text, f"{text}{' ' * 5000}", f"{'x' * 4095}{text}", f"{'N' * 300}{text}"):
-        path = c_lab.bundle(padded)
-        assert c_lab.went_to(command, "--bundle", path, "id") == "python", padded[:50]
+        path = lab.bundle(padded)
+        assert lab.went_to(command, "--bundle", path, "id") == "python", padded[:50]
 
 
-def test_every_word_of_the_shim_is_found_at_the_very_end_and_not_when_cut(c_lab: Lab) -> None:
-    c_lab.keep()
+def test_every_word_of_the_shim_is_found_at_the_very_end_and_not_when_cut(lab: Lab) -> None:
+    lab.keep()
     for word in settings.LAUNCHER_WORDS:
         for size in (len(word), 4096, 8192):  # ends at a page's end
-            path = c_lab.bundle(word.rjust(size))
-            assert c_lab.went_to("create", "-b", path, "id") == "python"
-            path = c_lab.bundle(word[:-1].rjust(size))
-            assert c_lab.went_to("create", "-b", path, "id") == "bin/runc"
+            path = lab.bundle(word.rjust(size))
+            assert lab.went_to("create", "-b", path, "id") == "python"
+            path = lab.bundle(word[:-1].rjust(size))
+            assert lab.went_to("create", "-b", path, "id") == "bin/runc"
 
 
-def test_configured_names_are_words(c_lab: Lab) -> None:
+def test_configured_names_are_words(lab: Lab) -> None:
     text = '{"env":["DOCKER_RESOURCE_GPU=0"],"annotations":{"x.org\\/gpu\\/of":"v\\/c=n"}}'
-    path = c_lab.bundle(text)
-    c_lab.keep()
-    assert c_lab.went_to("create", "-b", path, "id") == "bin/runc"
-    c_lab.keep(swarm_resource=["DOCKER_RESOURCE_GPU"])
-    assert c_lab.went_to("create", "-b", path, "id") == "python"
-    c_lab.keep(annotation_prefixes=["x.org/gpu/"])
-    assert c_lab.went_to("create", "-b", path, "id") == "python"
-    c_lab.keep(annotation_prefixes=["y.org/gpu/", 'é"<\\x&'])
-    assert c_lab.went_to("create", "-b", path, "id") == "python"  # by its piece "x"
+    path = lab.bundle(text)
+    lab.keep()
+    assert lab.went_to("create", "-b", path, "id") == "bin/runc"
+    lab.keep(swarm_resource=["DOCKER_RESOURCE_GPU"])
+    assert lab.went_to("create", "-b", path, "id") == "python"
+    lab.keep(annotation_prefixes=["x.org/gpu/"])
+    assert lab.went_to("create", "-b", path, "id") == "python"
+    lab.keep(annotation_prefixes=["y.org/gpu/", 'é"<\\x&'])
+    assert lab.went_to("create", "-b", path, "id") == "python"  # by its piece "x"
 
 
 @pytest.mark.parametrize(
@@ -131,56 +131,48 @@ def test_configured_names_are_words(c_lab: Lab) -> None:
     ],
 )
 def test_the_file_that_is_looked_at_is_the_one_the_runtime_reads(
-    c_lab: Lab, args: list[str], where: str
+    lab: Lab, args: list[str], where: str
 ) -> None:
-    c_lab.keep()
-    (c_lab.home / "a").mkdir()
+    lab.keep()
+    (lab.home / "a").mkdir()
     for name in ("config.json", "bundle/config.json", "a/config.json", "c.json"):
-        (c_lab.home / name).write_text("{}" if name == where else "NVIDIA_")
-    assert c_lab.went_to(*args) == "bin/runc"
+        (lab.home / name).write_text("{}" if name == where else "NVIDIA_")
+    assert lab.went_to(*args) == "bin/runc"
     for name in ("config.json", "bundle/config.json", "a/config.json", "c.json"):
-        (c_lab.home / name).write_text("NVIDIA_" if name == where else "{}")
-    assert c_lab.went_to(*args) == "python"
+        (lab.home / name).write_text("NVIDIA_" if name == where else "{}")
+    assert lab.went_to(*args) == "python"
 
 
-def test_a_file_that_cannot_be_looked_at_goes_to_python(c_lab: Lab) -> None:
-    c_lab.keep()
-    path = c_lab.home / "bundle" / "config.json"
+def test_a_file_that_cannot_be_looked_at_goes_to_python(lab: Lab) -> None:
+    lab.keep()
+    path = lab.home / "bundle" / "config.json"
     args = ("create", "-b", str(path.parent), "id")
-    assert c_lab.went_to(*args) == "python"  # missing
+    assert lab.went_to(*args) == "python"  # missing
     path.touch()
-    assert c_lab.went_to(*args) == "python"  # empty
+    assert lab.went_to(*args) == "python"  # empty
     path.unlink()
     os.mkfifo(path)
-    assert c_lab.went_to(*args) == "python"
+    assert lab.went_to(*args) == "python"
     path.unlink()
     path.mkdir()
-    assert c_lab.went_to(*args) == "python"
+    assert lab.went_to(*args) == "python"
     path.rmdir()
     path.touch()
     os.truncate(path, (64 << 20) + 1)
-    assert c_lab.went_to(*args) == "python"
-    assert c_lab.went_to("create", "-b", "b" * 5000, "id") == "python"
+    assert lab.went_to(*args) == "python"
+    assert lab.went_to("create", "-b", "b" * 5000, "id") == "python"
 
 
-def test_a_large_bundle_is_read_to_its_end(c_lab: Lab) -> None:
-    c_lab.keep()
-    path = c_lab.bundle(b" " * (5 << 20) + b"{}")
-    assert c_lab.went_to("create", "-b", path, "id") == "bin/runc"
-    path = c_lab.bundle(b" " * (5 << 20) + b"NVIDIA_")
-    assert c_lab.went_to("create", "-b", path, "id") == "python"
-
-
-def test_other_commands_read_no_bundle(c_lab: Lab) -> None:
-    c_lab.keep()
-    c_lab.bundle("NVIDIA_")
-    for args in (["state", "id"], ["create", "--help"], ["exec", "create", "-b", "bundle"]):
-        assert c_lab.went_to(*args) == "bin/runc"
-
-
-def test_without_a_compiler_every_create_goes_to_python(lab: Lab) -> None:
+def test_a_large_bundle_is_read_to_its_end(lab: Lab) -> None:
     lab.keep()
-    path = lab.bundle("{}")
-    expected = "bin/runc" if lab.form == "c" else "python"
-    assert lab.went_to("--root", "r", "create", "-b", path, "id") == expected
-    assert lab.went_to("run", "-b", path, "id") == expected
+    path = lab.bundle(b" " * (5 << 20) + b"{}")
+    assert lab.went_to("create", "-b", path, "id") == "bin/runc"
+    path = lab.bundle(b" " * (5 << 20) + b"NVIDIA_")
+    assert lab.went_to("create", "-b", path, "id") == "python"
+
+
+def test_other_commands_read_no_bundle(lab: Lab) -> None:
+    lab.keep()
+    lab.bundle("NVIDIA_")
+    for args in (["state", "id"], ["create", "--help"], ["exec", "create", "-b", "bundle"]):
+        assert lab.went_to(*args) == "bin/runc"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Command lines of runc and crun, and what every reader of them must understand.
 
-One table for `nvct/oci/argv.py`, `nvct/launcher/launcher.c` and `nvct/launcher/launcher.sh`. What is
-expected was tried on runc 1.1.5 and crun 1.8.1, and where both are installed it is tried again:
-`runc` and `crun` are the path that each complains about, "" for the working directory, None where
-the line is no create at all or is refused. Where the two differ, the expected reading is runc's.
+One table for `nvct/oci/argv.py` and `nvct/launcher/launcher.c`. What is expected was tried on
+runc 1.1.5 and crun 1.8.1, and where both are installed it is tried again: `runc` and `crun` are
+the path that each complains about, "" for the working directory, None where the line is no create
+at all or is refused. Where the two differ, the expected reading is runc's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ class Case:
         args: what follows the program's name.
         command, bundle, config, log, log_format, debug, version, help, sure: as of Invocation.
         creates: whether a container is made of a bundle.
-        sh: whether launcher.sh is sure enough to hand over.
         runc, crun: the path that the real runtime looks for; None: refused, or no create.
     """
 
@@ -35,7 +34,6 @@ class Case:
     help: bool = False
     sure: bool = True
     creates: bool = False
-    sh: bool = False
     runc: str | None = None
     crun: str | None = None
 
@@ -52,8 +50,7 @@ def _create(line: str, bundle: str = "", **more: object) -> Case:
 
 def _other(line: str, command: str, **more: object) -> Case:
     """Return a case that makes no container."""
-    values: dict[str, object] = {"sh": True}
-    return Case(args=tuple(line.split()), command=command, **(values | more))  # type: ignore[arg-type]  # named fields
+    return Case(args=tuple(line.split()), command=command, **more)  # type: ignore[arg-type]  # named fields
 
 
 CASES: tuple[Case, ...] = (
@@ -154,21 +151,21 @@ CASES: tuple[Case, ...] = (
     _create("--nope 1 create -b B id", "B", sure=False, runc=None, crun=None),
     _create("---debug create -b B id", "B", sure=False, runc=None, crun=None),
     _create("--log-forma json create -b B id", "B", sure=False, runc=None),  # crun: unambiguous
-    _other("--nope 1 state id", "state", sure=False, sh=False),
-    _other("--nope", "", sure=False, sh=False),
+    _other("--nope 1 state id", "state", sure=False),
+    _other("--nope", "", sure=False),
     # help and version are printed instead
-    _other("--version", "", version=True, sh=False),
-    _other("-v", "", version=True, sh=False),
-    _other("--help", "", help=True, sh=False),
-    _other("--version create -b B id", "create", bundle="B", version=True, sh=False),
-    _other("--help create -b B id", "create", bundle="B", help=True, sh=False),
-    _other("-h create", "create", help=True, sh=False),
-    _other("create --help", "create", help=True, sh=False),
-    _other("create id -h", "create", help=True, sh=False),
-    _other("run --bundle B --help", "run", bundle="B", help=True, sh=False),
+    _other("--version", "", version=True),
+    _other("-v", "", version=True),
+    _other("--help", "", help=True),
+    _other("--version create -b B id", "create", bundle="B", version=True),
+    _other("--help create -b B id", "create", bundle="B", help=True),
+    _other("-h create", "create", help=True),
+    _other("create --help", "create", help=True),
+    _other("create id -h", "create", help=True),
+    _other("run --bundle B --help", "run", bundle="B", help=True),
     _other("help create", "help"),
     # what makes no container
-    _other("", "", sh=False),
+    _other("", ""),
     _other("state create", "state"),
     _other("state run", "state"),
     _other("exec create sh", "exec"),
@@ -185,13 +182,13 @@ CASES: tuple[Case, ...] = (
     _other("--root r --log l --log-format json start id", "start", log="l", log_format="json"),
     _other("--root=r --log=l --log-format=json --debug --systemd-cgroup delete id", "delete",
            log="l", log_format="json", debug=True),
-    _other("-root=r state id", "state", sh=False),
-    _other("--log", "", sh=False),
-    _other("--root", "", sh=False),
-    _other("-- state id", "state", sh=False),
+    _other("-root=r state id", "state"),
+    _other("--log", ""),
+    _other("--root", ""),
+    _other("-- state id", "state"),
     _other("- create -b B id", "-"),
     Case(args=("", "create")),
-    Case(args=("--root", "", "state", "id"), command="state", sh=True),
+    Case(args=("--root", "", "state", "id"), command="state"),
     Case(args=("create", "--bundle", "", "id"), command="create", creates=True, runc="", crun=""),
     Case(args=("create", "", "-b", "B"), command="create", bundle="B", creates=True, runc="B"),
     Case(args=("create", "-b", "a b|c", "id"), command="create", bundle="a b|c", creates=True,

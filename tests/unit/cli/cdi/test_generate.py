@@ -13,8 +13,8 @@ import yaml
 from click.testing import CliRunner
 
 from nvct.cdi import load
-from nvct.cli.cdi.generate import generate as command
 from nvct.cli.cdi.generate import write_specs
+from nvct.cli.cdi.generate_command import generate as command
 from nvct.cli.main import program
 from nvct.compile import live_host
 from nvct.errors import NvctError

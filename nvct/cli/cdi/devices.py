@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `nvidia-ctk cdi list` prints. Contract: imports no command line library."""
+
+from __future__ import annotations
+
+import sys
+
+from nvct.cdi import registry
+from nvct.cli.context import say
+from nvct.errors import line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def read(folders: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the names of the CDI devices in folders, sorted, and the lines for stderr."""
+    found = registry.scan(folders)
+    names = sorted(found.devices)
+    said = [line("warning", error) for error in found.errors.values()]
+    said += [
+        f"warning: {name} is defined by {' and '.join(files)}"
+        for name, files in sorted(found.conflicts.items())
+    ]
+    said.append(f"Found {len(names)} CDI devices")  # the incumbent's words, which scripts look for
+    return names, said
+
+
+def show(folders: Sequence[str]) -> None:
+    """Print what the command prints without options."""
+    names, said = read(folders)
+    sys.stdout.write("".join(f"{name}\n" for name in names))
+    sys.stdout.flush()  # before what is said of it
+    for text in said:
+        say(text)

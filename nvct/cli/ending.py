@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the programs end: an error is one line on stderr and an exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from nvct.errors import NvctError, UsageError, line, unexpected
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
+
+INCUMBENT = "nvidia-ctk"
+STOPPED = 130  # 128 + SIGINT, as shells have it
+
+
+def run(name: str, call: Callable[[], int | None]) -> NoReturn:
+    """Run a program; the one place that turns an error into its line and exit status.
+
+    Args:
+        name: of the program.
+        call: what it does; returns its exit status, None for 0.
+    """
+    try:
+        status = call()
+        sys.stdout.flush()
+    except NvctError as error:
+        _say(line(name, error))
+        sys.exit(_status(name, error.exit_status))
+    except KeyboardInterrupt:
+        _say(f"\n{name}: stopped")
+        sys.exit(STOPPED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
+        sys.exit(1)
+    except Exception as error:
+        if "NVCT_DEBUG" in os.environ:
+            import traceback
+
+            traceback.print_exc()
+        _say(line(name, unexpected(error)))
+        sys.exit(1)
+    sys.exit(status or 0)
+
+
+def _say(text: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(f"{text}\n")
+
+
+def _status(name: str, status: int) -> int:
+    """Return the exit status: a wrong command line is an error like others to the incumbent."""
+    return 1 if name == INCUMBENT and status == UsageError.exit_status else status

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unit tests for nvct.cli.__main__: what is answered without the command line library."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from nvct.cli.__main__ import find
+from nvct.cli.cdi.generate import DEFAULTS
+from nvct.cli.cdi.generate_command import generate
+from nvct.sim import tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BY_CLICK = "import sys; sys.argv[0] = 'x'; from nvct.cli.main import run; run('nvidia-ctk')"
+Ended = tuple[int, str, str]
+
+
+@pytest.fixture(autouse=True)
+def no_option_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("NVIDIA_CTK_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """The folder of a config.toml: of a plain node."""
+    node = tree.create("plain", "t4", tmp_path / "nodes", native=False, nodes="plain")
+    folder = tmp_path / "etc/nvidia-container-runtime"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(
+        f'[nvidia-container-cli]\nroot = "{node.driver_root}"\n[nvct]\nplain-nodes = true\n'
+        f'dev-root = "{node.tree}"\nproc-root = "{node.proc}"\nsys-root = "{node.sys}"\n'
+        f'farm-dir = "{tmp_path}/no-farm"\nhook-path = "/bin/true"\n',
+        encoding="utf-8",
+    )
+    return folder.parent
+
+
+def run(start: list[str], words: list[str], config: Path) -> Ended:
+    """Return the exit status of nvidia-ctk, and what it prints on stdout and stderr."""
+    done = subprocess.run(
+        [sys.executable, "-I", *start, *words], capture_output=True, text=True, check=False,
+        timeout=60, env={"PATH": os.environ["PATH"], "XDG_CONFIG_HOME": str(config)},
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def both(words: list[str], config: Path) -> tuple[Ended, Ended]:
+    """Return how nvidia-ctk ends as the launcher starts it, and with the library."""
+    return (
+        run(["-m", "nvct.cli", "nvidia-ctk"], words, config),
+        run(["-c", BY_CLICK], words, config),
+    )
+
+
+def test_the_defaults_are_those_of_the_options() -> None:
+    assert dict(DEFAULTS) == generate.make_context("generate", []).params
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--version"], ["cdi", "list"], ["cdi", "generate"],
+        ["cdi", "generate", "--output", "x"], ["cdi", "generate", "--output=x"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_scripts_ask_most_often_is_answered_here(words: list[str]) -> None:
+    assert find(words) is not None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [], ["-v"], ["--version", "x"], ["--quiet", "cdi", "list"], ["cdi", "list", "--json"],
+        ["cdi", "generate", "--mode=nvml"], ["cdi", "generate", "--output"],
+        ["cdi", "generate", "--output", "--quiet"], ["cdi", "generate", "x"],
+        ["cdi", "generate", "--output=x", "--output=y"], ["cdi", "generate", "-output=x"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_all_else_is_the_librarys(words: list[str]) -> None:
+    assert find(words) is None
+
+
+def test_a_variable_that_stands_for_an_option_is_the_librarys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NVIDIA_CTK_QUIET", "1")
+
+    assert find(["cdi", "list"]) is None
+    assert find(["cdi", "generate"]) is None
+    assert find(["--version"]) is not None
+
+
+@pytest.mark.parametrize("words", [["cdi", "list"], ["cdi", "generate"]], ids=" ".join)
+def test_the_answer_is_the_same(words: list[str], config: Path) -> None:
+    here, by_click = both(words, config)
+
+    assert here == by_click
+    assert here[0] == 0
+
+
+def test_the_file_is_the_same(config: Path, tmp_path: Path) -> None:
+    texts = []
+    for start in (["-m", "nvct.cli", "nvidia-ctk"], ["-c", BY_CLICK]):
+        assert run(start, ["cdi", "generate", f"--output={tmp_path}/x.yaml"], config)[0] == 0
+        texts.append((tmp_path / "x.yaml").read_text(encoding="utf-8"))
+        (tmp_path / "x.yaml").unlink()
+
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("text", ["no toml", '[nvidia-container-cli]\nroot = "/nonexistent"\n'])
+def test_an_error_is_the_same(text: str, config: Path) -> None:
+    (config / "nvidia-container-runtime/config.toml").write_text(text, encoding="utf-8")
+
+    here, by_click = both(["cdi", "generate"], config)
+
+    assert here == by_click
+    assert here[0] == 1
+    assert here[2].startswith("nvidia-ctk: ")
+
+
+def test_a_full_disk_is_one_line(config: Path) -> None:
+    command = [sys.executable, "-I", "-m", "nvct.cli", "nvidia-ctk", "cdi", "generate"]
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
+            env={"PATH": os.environ["PATH"], "XDG_CONFIG_HOME": str(config)},
+        )  # fmt: skip
+
+    assert done.returncode == 1
+    assert "the spec cannot be written to stdout: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error(config: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-I", "-m", "nvct.cli", "nvidia-ctk", "cdi", "generate"],
+        stdout=writing, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
+        env={"PATH": os.environ["PATH"], "XDG_CONFIG_HOME": str(config)},
+    )  # fmt: skip
+    os.close(writing)
+
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
