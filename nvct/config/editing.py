@@ -73,7 +73,7 @@ def _setting(word: str, separator: str) -> Setting:
             raise UsageError(f"{key} is a table", hint="set one of its keys")
         raise UsageError(
             f"{key!r:.80} is no key of config.toml",
-            hint="nvidia-ctk config default shows those that there are",
+            hint="nvidia-ctk config default lists all keys",
         )
     if value == NIL and key.startswith("features."):
         return Setting(key=key, value=None)
@@ -89,7 +89,9 @@ def _setting(word: str, separator: str) -> Setting:
 
 def _truth(key: str, value: str) -> bool:
     if value not in TRUE + FALSE:
-        raise UsageError(f"{value!r:.80} is no truth value for {key}", hint="write true or false")
+        raise UsageError(
+            f"{value!r:.80} is not a boolean value of {key}", hint="write true or false"
+        )
     return value in TRUE
 
 

@@ -231,7 +231,7 @@ def _write(bin_dir: Path, names: tuple[str, ...], data: bytes) -> list[Path]:
         except OSError as error:
             raise HostError(
                 f"{path} cannot be written: {error.strerror}",
-                hint="name a folder that is there, or run as root",
+                hint="name an existing folder, or run as root",
             ) from error
         written.append(path)
     return written
