@@ -36,7 +36,7 @@ TELLS = "tr '\\0' '\\n' </proc/$$/environ | grep -v ^PWD= >env || :\n" + PRINT_A
 
 @pytest.fixture
 def lab(c_lab: Lab) -> Iterator[Lab]:
-    """A launcher whose interpreter writes down its environment."""
+    """A launcher with an interpreter that records its environment."""
     script(c_lab.launchers / "python", TELLS)
     yield c_lab
     script(c_lab.launchers / "python", PRINT_ARGS)
