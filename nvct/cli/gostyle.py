@@ -12,8 +12,6 @@ from types import MappingProxyType
 
 import click
 
-from nvct.oci.argv import FALSE, TRUE
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,7 +21,9 @@ if TYPE_CHECKING:
 
 INCUMBENT = "nvidia-ctk"
 HELP = ("help", "h")
+TRUE = ("1", "t", "T", "true", "TRUE", "True")  # strconv.ParseBool
 OFF = "nvct.off"
+FALSE = ("0", "f", "F", "false", "FALSE", "False")
 
 
 class GoStyle(click.Command):

@@ -23,7 +23,7 @@ from nvct.errors import HostError, UsageError
 from nvct.launcher.cold import interpreter
 from nvct.linux.files import write_atomic
 
-RUNTIMES = (paths.SHIM_PROGRAM, f"{paths.SHIM_PROGRAM}.cdi", f"{paths.SHIM_PROGRAM}.legacy")
+RUNTIMES = paths.SHIM_PROGRAMS
 HOOKS = (
     paths.HOOK_PROGRAM,
     paths.RUNTIME_HOOK_PROGRAM,
