@@ -38,6 +38,7 @@ GPU_KIND = "nvidia.com/gpu"
 HOOK_PROGRAM = "nvidia-cdi-hook"
 HOOK_PATH = "/usr/bin/nvidia-cdi-hook"
 SHIM_PROGRAM = "nvidia-container-runtime"
+SHIM_PROGRAMS = (SHIM_PROGRAM, f"{SHIM_PROGRAM}.cdi", f"{SHIM_PROGRAM}.legacy")
 RUNTIME_HOOK_PROGRAM = "nvidia-container-runtime-hook"
 CTK_PROGRAM = "nvidia-ctk"
 CONTAINER_CLI_PROGRAM = "nvidia-container-cli"

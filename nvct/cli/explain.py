@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     from nvct.oci.bundle import Bundle
 
-PROGRAMS = (
-    "nvidia-container-runtime", "nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy",
-)  # fmt: skip
 HEADLINES = {
     "GPU": "The container would start with what it asks for.",
     "untouched": "The container would start as it is, without a GPU.",
@@ -40,8 +37,8 @@ LIMIT = 64 << 20
 @click.option("--mount", "mounts", multiple=True, metavar="DEST",
               help=f"Same, as a mount of /dev/null below {paths.VOLUME_MOUNT_ROOT}.")  # fmt: skip
 @click.option("--privileged", is_flag=True, help="Same, of a container with CAP_SYS_ADMIN.")
-@click.option("--program", type=click.Choice(PROGRAMS), default=PROGRAMS[0], show_default=True,
-              help="The runtime that the engine calls.")  # fmt: skip
+@click.option("--program", type=click.Choice(paths.SHIM_PROGRAMS), default=paths.SHIM_PROGRAM,
+              show_default=True, help="The runtime that the engine calls.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="List all that would be injected.")
 @format_option("text")
 def explain(

@@ -13,7 +13,6 @@ from types import MappingProxyType
 import click
 
 from nvct.cli.ending import INCUMBENT
-from nvct.oci.argv import FALSE, TRUE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +22,9 @@ if TYPE_CHECKING:
     Command: TypeAlias = Callable[..., Any]
 
 HELP = ("help", "h")
+TRUE = ("1", "t", "T", "true", "TRUE", "True")  # strconv.ParseBool
 OFF = "nvct.off"
+FALSE = ("0", "f", "F", "false", "FALSE", "False")
 
 
 class GoStyle(click.Command):

@@ -15,7 +15,6 @@ from nvct.config import default
 from nvct.config.load import COMMA_LISTS, KEYS, from_toml, leaves
 from nvct.config.model import Config, check
 from nvct.errors import ConfigError, UsageError
-from nvct.oci.argv import FALSE, TRUE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     Table: TypeAlias = MutableMapping[str, Any]
 
 
+TRUE = ("1", "t", "T", "TRUE", "true", "True")  # Go: strconv.ParseBool
+FALSE = ("0", "f", "F", "FALSE", "false", "False")
 NIL = "nil"
 SEPARATOR = ":"
 _HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_.\-]+)\s*\]\s*(#.*)?$")
@@ -73,7 +74,7 @@ def _setting(word: str, separator: str) -> Setting:
             raise UsageError(f"{key} is a table", hint="set one of its keys")
         raise UsageError(
             f"{key!r:.80} is no key of config.toml",
-            hint="nvidia-ctk config default shows those that there are",
+            hint="nvidia-ctk config default lists all keys",
         )
     if value == NIL and key.startswith("features."):
         return Setting(key=key, value=None)
@@ -89,7 +90,9 @@ def _setting(word: str, separator: str) -> Setting:
 
 def _truth(key: str, value: str) -> bool:
     if value not in TRUE + FALSE:
-        raise UsageError(f"{value!r:.80} is no truth value for {key}", hint="write true or false")
+        raise UsageError(
+            f"{value!r:.80} is not a boolean value of {key}", hint="write true or false"
+        )
     return value in TRUE
 
 

@@ -23,7 +23,7 @@ from nvct.errors import HostError, UsageError
 from nvct.launcher.cold import interpreter
 from nvct.linux.files import write_atomic
 
-RUNTIMES = (paths.SHIM_PROGRAM, f"{paths.SHIM_PROGRAM}.cdi", f"{paths.SHIM_PROGRAM}.legacy")
+RUNTIMES = paths.SHIM_PROGRAMS
 HOOKS = (
     paths.HOOK_PROGRAM,
     paths.RUNTIME_HOOK_PROGRAM,
@@ -231,7 +231,7 @@ def _write(bin_dir: Path, names: tuple[str, ...], data: bytes) -> list[Path]:
         except OSError as error:
             raise HostError(
                 f"{path} cannot be written: {error.strerror}",
-                hint="name a folder that is there, or run as root",
+                hint="name an existing folder, or run as root",
             ) from error
         written.append(path)
     return written

@@ -196,7 +196,7 @@ def read_bytes(
     try:
         fd = posix.open(path, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOCTTY)
     except ValueError as error:  # from JSON, whose strings need not be valid paths
-        raise DocumentError(f"{path!r} is no path: it holds a NUL, say") from error
+        raise DocumentError(f"{path!r} is not a path: it may contain a NUL") from error
     try:
         status = posix.fstat(fd)
         if status.st_mode & constants.S_IFMT != constants.S_IFREG:

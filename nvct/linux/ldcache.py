@@ -110,7 +110,7 @@ def encode(text: str) -> bytes:
     """
     data = text.encode("utf-8", "surrogateescape")
     if 0 in data:
-        raise LdCacheError(f"{text!r} cannot stand in ld.so.cache: it holds a NUL")
+        raise LdCacheError(f"{text!r} is not valid in ld.so.cache: it contains a NUL")
     return data
 
 

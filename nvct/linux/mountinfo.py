@@ -42,7 +42,7 @@ class Mount:
             self.mount_id, self.parent_id = int(fields[0]), int(fields[1])
             self.major, self.minor = int(major), int(minor)
         except ValueError:
-            raise DocumentError(f"mountinfo line {line!r} has a number that is none") from None
+            raise DocumentError(f"mountinfo line {line!r} has a malformed number") from None
         self.root = unescape(fields[3])
         self.target = unescape(fields[4])
         self.options = tuple(fields[5].split(","))

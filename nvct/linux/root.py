@@ -90,7 +90,7 @@ class Root:
         except OSError as error:
             raise HostError(f"root folder {path} cannot be opened: {error.strerror}") from error
         except ValueError as error:  # from JSON, whose strings need not be valid paths
-            raise HostError(f"root folder {path!r} is no path: it holds a NUL, say") from error
+            raise HostError(f"root folder {path!r} is not a path: it may contain a NUL") from error
 
     def close(self) -> None:
         """Close the descriptor; a second call does nothing."""

@@ -136,7 +136,7 @@ class Location:
         if budget.steps_left < 0:
             raise HostError(
                 f"the paths in {self.label} take too many steps to follow",
-                hint="has it thousands of mounts, or links to links?",
+                hint="does it have thousands of mounts, or nested links?",
             )
 
     def __enter__(self) -> Self:

@@ -207,7 +207,7 @@ class Document:
         except MALFORMED as error:
             raise DocumentError(f"{source} is not JSON: {_reason(error)}") from error
         except _DuplicateError as error:
-            raise DocumentError(f"{source} is ambiguous: {error} stands there twice") from error
+            raise DocumentError(f"{source} is ambiguous: duplicate key {error}") from error
         if self.root.members is None:
             raise DocumentError(f"{source} is not a JSON object")
 
@@ -236,7 +236,7 @@ class Document:
             child = self._walk(_skip(text, pos + 1), schema.get(str(key), SKIPPED))
             self._refuse_folded((str(key),), schema)
             if key in schema and key in members:
-                raise DocumentError(f"{self.source} is ambiguous: {key} stands there twice")
+                raise DocumentError(f"{self.source} is ambiguous: duplicate key {key}")
             members[str(key)] = child
             pos = _skip(text, child.end)
             if text[pos] == "}":

@@ -86,7 +86,7 @@ def test_keys_of_a_map_that_differ_in_case_are_different_keys() -> None:
     ],
 )
 def test_an_object_that_says_one_thing_twice_is_refused(text: str) -> None:
-    with pytest.raises(NvctError, match="stands there twice"):
+    with pytest.raises(NvctError, match="duplicate key"):
         Bundle("config.json", text)
 
 

@@ -139,7 +139,8 @@ def _hook_path(word: str | None, settings: Config) -> str:
 
     if os.path.isabs(word):
         return word
-    usual = "/usr/bin/nvidia-ctk" if os.path.basename(word) == "nvidia-ctk" else paths.HOOK_PATH
+    is_ctk = os.path.basename(word) == paths.CTK_PROGRAM
+    usual = f"/usr/bin/{paths.CTK_PROGRAM}" if is_ctk else paths.HOOK_PATH
     found = shutil.which(word)
     if not found:
         say(f"warning: {word} is not on PATH: the spec names {usual}")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nvct.host.nvml.session import NvmlSession
     from nvct.host.roots import Roots
 
-PROGRAM = "nvidia-container-cli"
+PROGRAM = paths.CONTAINER_CLI_PROGRAM
 OPTIONS = (
     Option("debug", "d", "FILE", "Append to FILE what is found and done"),
     Option("load-kmods", "k", "", "Load the driver's kernel modules first, if that can be"),

@@ -211,7 +211,7 @@ def read(text: str) -> dict[str, object]:
             first, count, names = rows[NAMED]
             document[NAMED] = LazyDict(names, LazyList(lines, first, count, mounts))
     except (TypeError, LookupError, ValueError) as error:
-        raise DocumentError("a head does not say where its rows are") from error
+        raise DocumentError("a head has wrong row numbers") from error
     return document
 
 

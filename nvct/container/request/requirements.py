@@ -124,7 +124,7 @@ def undecided(requirements: Sequence[tuple[str, str]], facts: Mapping[str, str])
 def _advice(expression: str, facts: Mapping[str, str]) -> str:
     cuda = facts.get("cuda", "")
     if cuda and expression.startswith("cuda>="):
-        return f"the driver has CUDA {cuda}: renew it, or set NVIDIA_DISABLE_REQUIRE=1"
+        return f"the driver has CUDA {cuda}: upgrade it, or set NVIDIA_DISABLE_REQUIRE=1"
     return "NVIDIA_DISABLE_REQUIRE=1 switches the check off"
 
 

@@ -152,7 +152,7 @@ def parse_note(description: bytes) -> Note:
     members = {str(key).casefold(): content for key, content in value.items()}
     cuda, drivers = members.get(CUDA_KEY) or "", members.get(DRIVER_KEY) or []
     if not isinstance(cuda, str) or not isinstance(drivers, list):
-        raise DocumentError("CUDA compatibility note has a CUDA version or drivers of no use")
+        raise DocumentError("CUDA compatibility note has an unusable CUDA version or driver list")
     if not all(type(driver) is int for driver in drivers):
         raise DocumentError("CUDA compatibility note names a driver that is no number")
     return Note(parse_version(cuda), frozenset(drivers))  # type: ignore[arg-type]  # all int

@@ -58,7 +58,7 @@ class LinkerConf:
         for mark, folders in groups.items():
             for folder in folders:
                 if not is_plain(folder):
-                    raise UnsafePathError(f"folder {folder!r} cannot stand in {PATH}")
+                    raise UnsafePathError(f"folder {folder!r} is not valid in {PATH}")
             if folders:
                 lines += [mark, *folders]
         return "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")

@@ -119,7 +119,7 @@ def test_a_feature_is_taken_out_again() -> None:
         ("foo", "is no key of config.toml"),
         ("nvidia-container-runtime=1", "is a table"),
         ("nvidia-ctk.path", "needs a value"),
-        ("disable-require=maybe", "no truth value"),
+        ("disable-require=maybe", "not a boolean value"),
         ("nvct.policy=1", "is no key"),
     ],
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every key of config.toml is read by something, or stands in the table of those that are not."""
+"""Every key of config.toml is used, or is in the table of keys without effect."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_every_key_is_read_or_in_the_table() -> None:
 
 
 def test_every_key_of_the_incumbents_default_file_is_known() -> None:
-    """What stands there as a comment, too."""
+    """Includes the commented keys."""
     table, missing = "", []
     for row in default.TEXT.splitlines():
         line = row.lstrip("#").strip()

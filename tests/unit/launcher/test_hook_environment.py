@@ -36,7 +36,7 @@ TELLS = "tr '\\0' '\\n' </proc/$$/environ | grep -v ^PWD= >env || :\n" + PRINT_A
 
 @pytest.fixture
 def lab(lab: Lab) -> Iterator[Lab]:
-    """A launcher whose interpreter writes down its environment."""
+    """A launcher with an interpreter that records its environment."""
     script(lab.launchers / "python", TELLS)
     yield lab
     script(lab.launchers / "python", PRINT_ARGS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the static executable is made of its seed: what may not be in the image, and what it becomes."""
+"""The static executable, made from its seed: forbidden and required contents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STATIC = Path(__file__).parents[3] / "packaging/static"
 READ, READ_WRITE = 4, 6
 HEADER = 64
 VARIABLES = 0x300
-"""Where the seed's last segment stands in its file."""
+"""File offset of the seed's last segment."""
 
 
 def load(name: str) -> ModuleType:

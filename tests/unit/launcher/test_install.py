@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launchers, installed: which form, what is built in, and what is refused."""
+"""Installation of the launchers: forms, built-in paths and refusals."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def own_digest() -> str:
 def hot(
     path: Path, room: int = launch.COLD_ROOM, marks: int = 1, *, digest: str | None = None
 ) -> Path:
-    """Write what looks like nvct-hot to who fills it in."""
+    """Write a file that looks like nvct-hot."""
     digest = own_digest() if digest is None else digest
     place = launch.COLD_MARK * marks + b"/old".ljust(room, b"\0")
     path.write_bytes(b"\x7fELF code " + place + b"|" + digest.encode())

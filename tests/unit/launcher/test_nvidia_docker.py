@@ -15,7 +15,7 @@ RUNTIME = "--runtime=nvidia"
 
 
 def called(tmp_path: Path, words: list[str], **env: str) -> tuple[str, list[str]]:
-    """Return what the wrapper itself says, and what docker is given."""
+    """Return the output of the wrapper, and the arguments of docker."""
     script(tmp_path / "docker", 'printf "\\001"\n' + PRINT_ARGS)
     done = subprocess.run(
         ["sh", WRAPPER, *words], env={"PATH": f"{tmp_path}:/usr/bin:/bin", **env},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in for modules of the standard library in the static executable."""
+"""Replacements of standard library modules in the static executable."""
 
 from __future__ import annotations
 

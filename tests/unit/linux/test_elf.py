@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ELF files: what is read of good ones, and that bad ones are errors of ours."""
+"""ELF files: parsing of valid files, and errors for damaged ones."""
 
 from __future__ import annotations
 

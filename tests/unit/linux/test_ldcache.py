@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ld.so.cache: what is read, where new entries go, and that glibc's own tools agree."""
+"""ld.so.cache: parsing, positions of new entries, and comparison with glibc's own tools."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def inside(tmp_path: Path) -> Path:
-    """The container's root; what lies beside it, `secret`, is the host's."""
+    """The container's root; the file `secret` next to it belongs to the host."""
     (tmp_path / "secret").write_bytes(b"the host's")
     made = tmp_path / "root"
     for folder in ("etc", "usr/lib", "tmp"):
@@ -287,7 +287,7 @@ def test_a_directory_is_never_replaced(root: Root, inside: Path, path: str) -> N
 
 
 class Racer(RecordingKernel):
-    """Somebody who makes a directory at the last moment before a rename."""
+    """A kernel that makes a directory just before a rename."""
 
     __slots__ = ("place",)
 

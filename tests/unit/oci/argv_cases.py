@@ -42,7 +42,7 @@ class Case:
 
 
 def _create(line: str, bundle: str = "", **more: object) -> Case:
-    """Return a case of a create or run; both runtimes read it so where nothing else is said."""
+    """Return a case of create or run; both runtimes behave this way unless noted."""
     values: dict[str, object] = {"command": "create", "creates": True}
     values.update({"runc": bundle, "crun": bundle})
     return Case(args=tuple(line.split()), bundle=bundle, **(values | more))  # type: ignore[arg-type]  # named fields
@@ -54,7 +54,7 @@ def _other(line: str, command: str, **more: object) -> Case:
 
 
 CASES: tuple[Case, ...] = (
-    # where the bundle is said
+    # the path of the bundle
     _create("create id"),
     _create("create --bundle B id", "B"),
     _create("create -bundle B id", "B", crun=None),
@@ -145,7 +145,7 @@ CASES: tuple[Case, ...] = (
         " --pid-file p --console-socket s id",
         "/no/B", log="l", log_format="json",
     ),
-    # a global flag that nobody knows: Python guesses, a launcher does not
+    # an unknown global flag: Python guesses, a launcher does not
     _create("--nope create -b B id", "B", sure=False, runc=None, crun=None),
     _create("--nope=1 create -b B id", "B", sure=False, runc=None, crun=None),
     _create("--nope 1 create -b B id", "B", sure=False, runc=None, crun=None),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bundle's config.json: what is read of it, what is refused, and how it is written."""
+"""The config.json of a bundle: reading, refusals and writing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The depth of JSON: as the scanner would find it, whatever stands in strings."""
+"""The depth of JSON: equal to that of the scanner, with any strings."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All of a container's work in one process, and that programs in it load what they should."""
+"""All work of a container in one process, and the libraries that its programs load."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def image(container: Container) -> Container:
 
 
 def loaded_in(container: Container, name: str) -> str:
-    """Load a library by dlopen in a process whose root is the container; tell where it is from."""
+    """Load a library by dlopen in the container's root; return its path."""
     told = container.bundle / "told"
     fd = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 

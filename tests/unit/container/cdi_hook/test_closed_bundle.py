@@ -23,7 +23,7 @@ USER = 65534
 
 
 def said_inside(tmp_path: Path, ids: str) -> str:
-    """Look for the root as a user who may not enter the bundle's folder, working in the root."""
+    """Open the root as a user without access to the bundle, with the root as working directory."""
     tmp_path.chmod(0o755)
     rootfs = tmp_path / "closed/bundle/rootfs"
     rootfs.mkdir(parents=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program's contract: what fails, what doesn't, and what it says."""
+"""The contract of the program: failures, successes and messages."""
 
 from __future__ import annotations
 

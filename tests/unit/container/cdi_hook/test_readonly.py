@@ -65,7 +65,7 @@ def test_mount_flags_stay_set_while_files_are_written(
     def hooked() -> None:
         read_only(container)
         assert container.hook("apply", "--link", LINK) == 0
-        # This process has been the hook, so it sees what the hook saw.
+        # This process was the hook, so it has the mounts of the hook.
         flags = os.statvfs(".").f_flag
         assert not flags & os.ST_RDONLY
         assert flags & os.ST_NOSUID
@@ -114,7 +114,7 @@ def test_a_root_that_was_closed_on_the_host_stays_closed(
 ) -> None:
     def hooked() -> None:
         read_only(container)
-        read_only(container)  # the runtime's own mount of what is closed
+        read_only(container)  # the runtime's own mount of a read-only folder
         assert container.hook("apply", "--link", LINK) == 1
 
     in_mount_namespace(hooked)

@@ -21,7 +21,7 @@ LOADER = "/lib64/ld-linux-x86-64.so.2"
 
 @pytest.fixture
 def glibc(container: Container) -> Container:
-    """An image with a merged /usr whose cache says /lib, as Debian's does."""
+    """An image with a merged /usr and /lib in its cache, as Debian's."""
     container.library("/usr/lib/x86_64-linux-gnu/libc.so.6", "libc.so.6")
     container.link("/lib", "usr/lib")
     container.file(LOADER)
@@ -221,11 +221,11 @@ def test_a_folder_name_that_a_linker_would_misread_fails(
     glibc.library("/a b/libcuda.so.1", "libcuda.so.1")
 
     assert glibc.hook("update-ldcache", "--folder", "/a b") == 1
-    assert "folder '/a b' cannot stand in /etc/ld.so.conf.d" in capsys.readouterr().err
+    assert "folder '/a b' is not valid in /etc/ld.so.conf.d" in capsys.readouterr().err
 
 
 def viewed(glibc: Container) -> None:
-    """Leave what the shim leaves: entries and a drop-in of a view, and of compatibility."""
+    """Write the files of the shim: entries and a drop-in of a view and of compatibility."""
     ours = [("libcuda.so.1", "/compat/libcuda.so.1"), ("libcuda.so.1", "/view/libcuda.so.1")]
     data = (glibc.root / CACHE[1:]).read_bytes()
     glibc.file(CACHE, ldcache.merge(data, ours, machine="x86_64"))

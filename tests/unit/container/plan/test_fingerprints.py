@@ -26,9 +26,9 @@ def aged(path: Path, ns: int = OLD) -> Path:
 
 
 def holds(fact: Any) -> bool:
-    """Tell whether a fact holds after it has been kept as JSON, as plans are."""
+    """Report whether a fingerprint matches after a round trip through JSON."""
     kept = jsontext.parse(jsontext.dumps(fact), "x")
-    return fingerprints.broken([kept]) is None  # type: ignore[list-item]  # what a file holds
+    return fingerprints.broken([kept]) is None  # type: ignore[list-item]  # as read from a file
 
 
 def test_stat_breaks_on_each_of_its_fields(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled edits in a bundle's config.json: what is replaced, what is added, and in which order."""
+"""Compiled edits in config.json of a bundle: replaced and added members, and their order."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def test_a_problem_of_our_own_spec_has_a_helpful_hint(reason: str, hint: str) ->
 
 
 def worked(**work: Any) -> Plan:
-    """Return a plan whose common edits have work, and so have those of a capability."""
+    """Return a plan with work in its common edits and in the part of a capability."""
     common = spec("/a")
     common["edits"]["work"] = model.no_work() | {"folders": ["/lib"], "links": [["a", "/lib/b"]]}
     common["edits"]["work"] |= work

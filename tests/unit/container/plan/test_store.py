@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run directory: what lies there is used only if nobody else could have put it there."""
+"""The run directory: its files are used only if no other user could write them."""
 
 from __future__ import annotations
 

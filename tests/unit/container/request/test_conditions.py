@@ -234,7 +234,7 @@ def test_unknown_device_names_count_against_the_container(then: str, container: 
         ({"io.kubernetes.cri.container-type": "container"}, "ignore"),
         ({"io.kubernetes.cri.sandbox-namespace": "ml-train"}, "ignore"),
         ({"io.kubernetes.pod.namespace": "ml-train"}, "ignore"),
-        # CRI-O hands on what a pod's author writes; containerd may be told to.
+        # CRI-O passes annotations of a pod on; containerd may be configured to.
         ({**CRIO, **CONTAINERD}, "allow"),
         ({**CRIO, "io.kubernetes.pod.namespace": "web", **CONTAINERD}, "ignore"),
         ({**CRIO, **CONTAINERD, "io.kubernetes.cri.sandbox-namespace": "web"}, "ignore"),
@@ -371,7 +371,7 @@ JOINED = [{"type": "user", "path": "/proc/1/ns/user"}]
         (ROOT, {"namespaces": JOINED}, None),
         (ROOT, {"namespaces": USER, "uidMappings": "x"}, None),
         (ROOT, {"namespaces": USER, "uidMappings": [{"containerID": 1, "hostID": 1}]}, None),
-        # A rootless engine: whatever its mapping says, it is the engine's user.
+        # A rootless engine: with any mapping, the owner is the engine's user.
         ("0 1000 1\n1 100000 65536\n", {}, 1000),
         ("0 1000 1\n1 100000 65536\n", {"namespaces": USER, "uidMappings": [
             {"containerID": 0, "hostID": 1, "size": 1000}]}, 1000),
@@ -523,7 +523,7 @@ def test_two_names_of_a_device_are_one_device() -> None:
 
 
 class OfAnother(Container):
-    """On a host whose spec, another vendor's, names devices by their PCI bus ids alone."""
+    """A host with a spec of another vendor that names devices by PCI bus id only."""
 
     def aliases(self, request: Request, name: str) -> list[list[str]] | None:
         del self, request

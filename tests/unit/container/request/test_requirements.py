@@ -234,7 +234,7 @@ def test_all_requirements_have_to_hold() -> None:
             "cuda>=13.1",
             (
                 "p: this node does not meet NVIDIA_REQUIRE_CUDA='cuda>=13.1'; the driver has CUDA 13.0:"
-                " renew it, or set NVIDIA_DISABLE_REQUIRE=1 [requirement-not-met]"
+                " upgrade it, or set NVIDIA_DISABLE_REQUIRE=1 [requirement-not-met]"
             ),
         ),
         (

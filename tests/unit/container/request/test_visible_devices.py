@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which words name a device, and what a list of them asks for."""
+"""Valid device names, and the devices that a list requests."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mounts of /dev/null that stand for devices."""
+"""Mounts of /dev/null that request devices."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose root it is: what an engine made for this container, and what somebody else keeps."""
+"""Roots that an engine made for this container, and shared ones."""
 
 from __future__ import annotations
 
