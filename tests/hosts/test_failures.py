@@ -15,7 +15,6 @@ import pytest
 
 from nvct.errors import LINE_LIMIT, NvctError, NvmlError, line
 from nvct.host import modes
-from nvct.host.discovery_options import DiscoveryOptions
 from nvct.linux import ldcache
 from nvct.sim.elf_writer import shared_object
 from nvct.spec.generate import generate
@@ -243,7 +242,7 @@ BROKEN: tuple[Callable[[Path], Broken], ...] = (
 
 def outcome(broken: Broken, mode: str = "auto") -> str:
     """Return what `nvidia-ctk cdi generate` would say, and which devices it would write."""
-    options = DiscoveryOptions(nvml=broken.nvml, stat_node=broken.host.stat_node, machine="x86_64")
+    options = broken.host.options(broken.nvml)
     said, ending = [], ""
     try:
         inventory = modes.discover(mode, broken.host.roots, options)
@@ -283,8 +282,7 @@ def test_linker_cache_of_a_megabyte_is_read_once_and_fast(tmp_path: Path) -> Non
     host.write("driver/etc/ld.so.cache", data)
 
     start = time.process_time()
-    found = modes.discover("nvml", host.roots, DiscoveryOptions(nvml=None, stat_node=host.stat_node,
-                                                  machine="x86_64"))  # fmt: skip
+    found = modes.discover("nvml", host.roots, host.options())  # fmt: skip
     took = time.process_time() - start
 
     assert len(data) > 1_000_000
@@ -305,8 +303,7 @@ def test_socket_and_node_of_the_driver_survive_everything_else_missing(tmp_path:
         server.bind(f"/proc/self/fd/{here}/socket")
         os.close(here)
 
-        found = modes.discover("nvml", host.roots, DiscoveryOptions(nvml=None, stat_node=host.stat_node,
-                                                      machine="x86_64"))  # fmt: skip
+        found = modes.discover("nvml", host.roots, host.options())  # fmt: skip
 
     assert [f.container_path for f in found.files if f.kind == "socket"] == [
         "/run/nvidia-persistenced/socket"

@@ -16,7 +16,6 @@ import pytest
 
 from nvct.cdi.validate import validate
 from nvct.host import discover
-from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver import cuda_version
 from nvct.host.driver import names as driver_names
 from nvct.linux import ldcache
@@ -116,9 +115,7 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     name: str = request.param
     version, entries = driver_list.read(FOLDER / f"{name}.txt")
     host = build(tmp_path_factory.mktemp(name), version, entries)
-    options = DiscoveryOptions(
-        nvml=None, stat_node=host.stat_node, machine="x86_64", compat32=True
-    )
+    options = host.options(compat32=True)
     return Seen(name, version, entries, host, discover.discover(host.roots, options))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu.nodes import named_nodes
 from nvct.host.nvml.model import NvmlGpu, NvmlMig, NvmlReport
 from nvct.host.roots import Roots
@@ -17,8 +18,10 @@ from nvct.host.roots import Roots
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Any
 
     from nvct.host.gpu.nodes import StatNode
+    from nvct.host.nvml.model import Nvml
 
 VERSION = "580.159.04"
 LIB = "usr/lib/x86_64-linux-gnu"
@@ -66,6 +69,10 @@ class HostTree:
     @property
     def stat_node(self) -> StatNode:
         return named_nodes(self.roots)
+
+    def options(self, nvml: Nvml | None = None, **more: Any) -> DiscoveryOptions:
+        """Return options for a discovery on this tree."""
+        return DiscoveryOptions(nvml=nvml, stat_node=self.stat_node, machine="x86_64", **more)
 
     def write(self, path: str, data: str | bytes = "", *, mode: int = 0o644) -> Path:
         target = self.base / path

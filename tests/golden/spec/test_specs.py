@@ -8,7 +8,6 @@ import json
 import pytest
 
 from nvct.host.discover import discover
-from nvct.host.discovery_options import DiscoveryOptions
 from nvct.spec.generate import Options, generate
 from tests.support.host_tree import FakeNvml, HostTree, nvml_gpu
 
@@ -34,9 +33,7 @@ def test_spec_is_as_recorded(
     if machine == "mig":
         host.gpu(1).instance(1, 7, 0, (66, 67)).instance(1, 9, 0, (84, 85))
 
-    found = discover(
-        host.roots, DiscoveryOptions(nvml=nvml, stat_node=host.stat_node, machine="x86_64")
-    )
+    found = discover(host.roots, host.options(nvml))
     spec = generate(found, OPTIONS[options])
 
     text = json.dumps(spec, indent=2).replace(str(tmp_path), "$HOST")

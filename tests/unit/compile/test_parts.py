@@ -12,7 +12,6 @@ from nvct.compile import plans as compiler
 from nvct.compile.parts import in_parts
 from nvct.container.plan import hook_command, model
 from nvct.host.discover import discover
-from nvct.host.discovery_options import DiscoveryOptions
 from nvct.spec.generate import Options, generate
 from tests.support.host_tree import HostTree
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def inventory(tmp_path: Path) -> Inventory:
     host = HostTree(tmp_path).module().user_space().gpu(0).gpu(1)
-    options = DiscoveryOptions(nvml=None, stat_node=host.stat_node, machine="x86_64")
+    options = host.options()
     return discover(host.roots, options)
 
 
@@ -145,9 +144,7 @@ def test_video_alone_brings_what_decodes_it_even_where_nothing_is_called_video(
     tmp_path: Path, options: Options
 ) -> None:
     host = HostTree(tmp_path).module().user_space().gpu(0)
-    inventory = discover(
-        host.roots, DiscoveryOptions(nvml=None, stat_node=host.stat_node, machine="x86_64")
-    )
+    inventory = discover(host.roots, host.options())
     compute = tuple(file for file in inventory.files if file.capability == "compute")
 
     whole_plan = plan(replace(inventory, files=compute), options)

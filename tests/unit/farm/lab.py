@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from nvct.farm.folder import Farm
 from nvct.host import discover
-from nvct.host.discovery_options import DiscoveryOptions
 from nvct.linux.kernel import KERNEL
 from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
 
@@ -17,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from nvct.host.discovery_options import DiscoveryOptions
     from nvct.host.model import Inventory
     from nvct.linux.kernel import Kernel
 
@@ -42,9 +42,7 @@ class FarmLab:
 
     @property
     def wanted(self) -> DiscoveryOptions:
-        return DiscoveryOptions(
-            nvml=None, stat_node=self.host.stat_node, machine="x86_64", compat32=True
-        )
+        return self.host.options(compat32=True)
 
     def find(self) -> Inventory:
         return discover.discover(self.host.roots, self.wanted)

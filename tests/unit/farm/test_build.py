@@ -376,7 +376,7 @@ def test_a_link_in_the_farms_place_is_refused(lab: FarmLab) -> None:
 
 
 def test_a_mode_without_a_driver_has_no_view(lab: FarmLab) -> None:
-    with pytest.raises(HostError, match="mode gds has no driver"):
+    with pytest.raises(HostError, match="no view can be made in mode gds"):
         build(lab.farm, replace(lab.find(), mode="gds"))
 
 

@@ -33,9 +33,7 @@ def host(tmp_path: Path) -> HostTree:
 def look(
     host: HostTree, nvml: FakeNvml | None = None, search_paths: tuple[str, ...] = ()
 ) -> Inventory:
-    options = DiscoveryOptions(
-        nvml=nvml, stat_node=host.stat_node, machine="x86_64", search_paths=search_paths
-    )
+    options = host.options(nvml, search_paths=search_paths)
     return discover(host.roots, options)
 
 
@@ -288,7 +286,7 @@ def test_gpu_is_known_to_be_coherent_if_the_flag_asks(host: HostTree, *, flagged
     flags = frozenset({"enable-coherent-annotations"} if flagged else ())
     gpu = replace(nvml_gpu(0, instances=((7, 0),)), coherent=True)
     nvml = FakeNvml(gpus=(gpu,))
-    options = DiscoveryOptions(nvml=nvml, stat_node=host.stat_node, machine="x86_64", flags=flags)
+    options = host.options(nvml, flags=flags)
 
     assert discover(host.roots, options).gpus[0].coherent is (True if flagged else None)
 
@@ -310,8 +308,7 @@ def test_flag_for_coherent_gpus_is_worth_asking_nvml(host: HostTree) -> None:
 
 def test_flag_without_ipc_leaves_sockets_and_mps_out(host: HostTree) -> None:
     def sockets(*flags: str) -> list[str]:
-        options = DiscoveryOptions(nvml=None, stat_node=host.stat_node, machine="x86_64",
-                        flags=frozenset(flags))  # fmt: skip
+        options = host.options(flags=frozenset(flags))  # fmt: skip
         inventory = discover(host.roots, options)
         return [file.container_path for file in inventory.files if file.kind == "socket"]
 
@@ -366,9 +363,7 @@ def test_each_library_is_parsed_once_until_the_plan_is_there(
         return read(fd)
 
     monkeypatch.setattr(elf, "read", counting)
-    options = DiscoveryOptions(
-        nvml=None, stat_node=host.stat_node, machine="x86_64", compat32=True
-    )
+    options = host.options(compat32=True)
 
     parts.in_parts(discover(host.gpu(0).roots, options), Options(node_numbers=True))
 

@@ -7,7 +7,6 @@ import pytest
 
 from nvct.errors import UsageError
 from nvct.host import modes
-from nvct.host.discovery_options import DiscoveryOptions
 from tests.support.host_tree import HostTree
 
 TYPE_CHECKING = False
@@ -50,7 +49,7 @@ def test_machine_with_the_files_of_a_tegra_is_csv(host: HostTree) -> None:
 
 def test_auto_notes_which_mode_it_is(host: HostTree) -> None:
     host.module().user_space().gpu(0)
-    options = DiscoveryOptions(nvml=None, stat_node=host.stat_node, machine="x86_64")
+    options = host.options()
 
     inventory = modes.discover("auto", host.roots, options)
 

@@ -133,7 +133,7 @@ def test_redaction_changes_nothing_but_uuids(tmp_path: Path, profile: str) -> No
 
 def replayed(tmp_path: Path, host: HostTree, nvml: FakeNvml | None = None) -> str:
     path = str(tmp_path / "snap.tar.gz")
-    options = DiscoveryOptions(nvml=nvml, stat_node=host.stat_node, machine="x86_64")
+    options = host.options(nvml)
     document.save(document.redacted(record.record(host.roots, options)), path)
     return path
 

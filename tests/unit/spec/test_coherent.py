@@ -10,7 +10,6 @@ import pytest
 
 from nvct.cdi.validate import validate
 from nvct.host.discover import discover
-from nvct.host.discovery_options import DiscoveryOptions
 from nvct.spec import coherent
 from nvct.spec.generate import COHERENT_KEY, Options, generate
 from tests.support.host_tree import FakeNvml, HostTree, nvml_gpu
@@ -24,9 +23,7 @@ if TYPE_CHECKING:
 
 
 def look(host: HostTree, *is_coherent: bool | None) -> Inventory:
-    inventory = discover(
-        host.roots, DiscoveryOptions(nvml=None, stat_node=host.stat_node, machine="x86_64")
-    )
+    inventory = discover(host.roots, host.options())
     pairs = zip(inventory.gpus, is_coherent, strict=True)
     return replace(inventory, gpus=tuple(replace(gpu, coherent=known) for gpu, known in pairs))
 
@@ -112,7 +109,7 @@ def test_spec_with_unknown_coherence_is_not_split(host: HostTree) -> None:
 def test_mig_devices_are_in_the_whole_spec_alone(tmp_path: Path) -> None:
     host = HostTree(tmp_path).module().user_space().gpu(0).instance(0, 7, 0, (66, 67))
     nvml = FakeNvml(gpus=(nvml_gpu(0, instances=((7, 0),)),))
-    options = DiscoveryOptions(nvml=nvml, stat_node=host.stat_node, machine="x86_64")
+    options = host.options(nvml)
     inventory = discover(host.roots, options)
     gpus = tuple(replace(gpu, coherent=True) for gpu in inventory.gpus)
 

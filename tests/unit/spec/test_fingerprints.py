@@ -11,7 +11,6 @@ import pytest
 from nvct.container.plan import fingerprints
 from nvct.errors import HostError
 from nvct.host.discover import discover
-from nvct.host.discovery_options import DiscoveryOptions
 from nvct.spec import fingerprints as spec_fingerprints
 from nvct.spec.fingerprints import driver_fingerprints
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
@@ -32,9 +31,7 @@ def host(tmp_path: Path) -> HostTree:
 
 def look(host: HostTree) -> Inventory:
     nvml = FakeNvml(gpus=(nvml_gpu(0), nvml_gpu(1, instances=((7, 0), (7, 1)))))
-    return discover(
-        host.roots, DiscoveryOptions(nvml=nvml, stat_node=host.stat_node, machine="x86_64")
-    )
+    return discover(host.roots, host.options(nvml))
 
 
 def replace_libcuda(host: HostTree) -> object:

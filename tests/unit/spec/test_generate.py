@@ -13,7 +13,6 @@ from nvct.cdi import schema
 from nvct.cdi.validate import validate
 from nvct.errors import HostError, UsageError
 from nvct.host.discover import discover
-from nvct.host.discovery_options import DiscoveryOptions
 from nvct.spec import transform
 from nvct.spec.generate import Options, generate
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, nvml_gpu
@@ -33,9 +32,7 @@ def host(tmp_path: Path) -> HostTree:
 
 
 def look(host: HostTree, nvml: FakeNvml | None = None) -> Inventory:
-    return discover(
-        host.roots, DiscoveryOptions(nvml=nvml, stat_node=host.stat_node, machine="x86_64")
-    )
+    return discover(host.roots, host.options(nvml))
 
 
 def device(spec: Spec, name: str) -> dict[str, Any]:

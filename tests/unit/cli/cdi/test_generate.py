@@ -19,7 +19,6 @@ from nvct.cli.main import program
 from nvct.compile import live_host
 from nvct.errors import NvctError
 from nvct.host import modes
-from nvct.host.discovery_options import DiscoveryOptions
 from nvct.paths import CONFIG_ENV
 from nvct.spec import generate as specgen
 from tests.support.shim_lab import Lab
@@ -556,7 +555,7 @@ def test_groups_can_be_left_out_by_a_flag_or_for_old_engines(lab: Lab) -> None:
 
 def several(lab: Lab, output: str, form: str | None = None) -> list[str]:
     """Write a spec as two."""
-    settings = DiscoveryOptions(nvml=None, stat_node=lab.host.stat_node, machine="x86_64")
+    settings = lab.host.options()
     inventory = modes.discover("nvml", lab.host.roots, settings)
     spec = specgen.generate(inventory, specgen.Options(all_device=False))
     coherent = specgen.generate(
