@@ -65,7 +65,8 @@ def destroy_instance(node: Node, index: int, gi: int) -> None:
 
 
 NUMBERS = (
-    "temp", "power", "util", "used", "fan", "ecc", "eccerrors", "persistence", "addressing", "board",
+    "temp", "power", "util", "used", "fan", "ecc", "eccerrors", "persistence", "addressing",
+    "board",
 )  # fmt: skip
 """Fields of a GPU that may change; a new node's state need not have them."""
 
@@ -85,7 +86,9 @@ def set_gpu(node: Node, index: int, /, **fields: str | int) -> None:
         present = now.gpu(index).fields
         for key, value in fields.items():
             if key not in {*present, *NUMBERS}:
-                raise UsageError(f"a GPU has no field {key!r}", hint=f"one of {', '.join(NUMBERS)}")
+                raise UsageError(
+                    f"a GPU has no field {key!r}", hint=f"one of {', '.join(NUMBERS)}"
+                )
             if key in NUMBERS and not str(value).isdecimal():
                 raise UsageError(f"{value!r} is no number for {key}")
         present.update({key: str(value) for key, value in fields.items()})
