@@ -64,18 +64,34 @@ def destroy_instance(node: Node, index: int, gi: int) -> None:
     tree.write_kernel(node)
 
 
+NUMBERS = (
+    "temp", "power", "util", "used", "fan", "ecc", "eccerrors", "persistence", "addressing",
+    "board",
+)  # fmt: skip
+"""Fields of a GPU that may change; a new node's state need not have them."""
+
+
 def set_gpu(node: Node, index: int, /, **fields: str | int) -> None:
     """Set fields of a GPU that the stub reports: temp, power, util, used, eccerrors and so on.
 
     Raises:
         DocumentError: there is no such GPU.
-        UsageError: the field is what the GPU is, not how it is.
+        UsageError: the field is what the GPU is, not how it is; there is no such field, or its
+            value is no number.
     """
     fixed = {"index", "minor", "uuid", "bus", "mig", "migcapable"} & set(fields)
     if fixed:
         raise UsageError(f"{fixed.pop()!r} of a GPU cannot be changed")
     with state.change(node.state_file) as now:
-        now.gpu(index).fields.update({key: str(value) for key, value in fields.items()})
+        present = now.gpu(index).fields
+        for key, value in fields.items():
+            if key not in {*present, *NUMBERS}:
+                raise UsageError(
+                    f"a GPU has no field {key!r}", hint=f"one of {', '.join(NUMBERS)}"
+                )
+            if key in NUMBERS and not str(value).isdecimal():
+                raise UsageError(f"{value!r} is no number for {key}")
+        present.update({key: str(value) for key, value in fields.items()})
 
 
 def add_event(node: Node, index: int, *, kind: int = XID_EVENT, data: int = 0) -> None:

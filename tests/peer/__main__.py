@@ -29,8 +29,13 @@ def main() -> None:
     parser.add_argument("--target", type=Path, default=RECORDED, help="folder of the recordings")
     given = parser.parse_args()
     names = given.nodes or [*cases.NODES, *cases.IN_PODS]
+    unknown = [name for name in names if name not in (*cases.NODES, *cases.IN_PODS)]
+    if unknown:
+        sys.exit(f"no such node: {', '.join(unknown)}; see tests/peer/cases.py")
     versions = _versions(given.programs.absolute())
     given.target.mkdir(exist_ok=True)
+    if given.nodes:
+        _check_part(given.target / VERSIONS, versions)
     for name in names:
         print(name, flush=True)
         _record(given.programs.absolute(), name, given.target.absolute())
@@ -47,6 +52,12 @@ def _versions(programs: Path) -> str:
         said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
         lines.append(f"{name}: {' '.join(said.stdout.split())}")
     return "".join(f"{line}\n" for line in lines)
+
+
+def _check_part(recorded: Path, versions: str) -> None:
+    """End unless the recordings that stay are of the same versions; only the date may differ."""
+    if recorded.exists() and recorded.read_text().splitlines()[1:] != versions.splitlines()[1:]:
+        sys.exit(f"{recorded} names other versions: record all nodes, without NODES")
 
 
 def _record(programs: Path, name: str, target: Path) -> None:

@@ -215,6 +215,8 @@ def test_what_a_gpu_is_cannot_be_set(plain_node: tree.Node, name: str) -> None:
         (["lose", "\u0661"], "is no number"),
         (["mig-mode", "1", "yes"], "neither on nor off"),
         (["gpu", "0", "temp"], r"'temp' is no list of FIELD=VALUE"),
+        (["gpu", "0", "colour=3"], r"a GPU has no field 'colour'"),
+        (["gpu", "0", "temp=hot"], r"'hot' is no number for temp"),
         (["upgrade", "latest"], "bad driver version 'latest'"),
     ],
 )
