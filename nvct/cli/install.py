@@ -39,11 +39,11 @@ DRIVER_READY = {
 @click.command(cls=GoStyle)
 @install_options.options
 def install(**given: Any) -> None:  # noqa: ANN401  options, each with its own type
-    """Install nvct on the host that this container runs on, and tell its engine.
+    """Install nvct on the host that this container runs on, and configure its engine.
 
     Copies the programs, writes their config.toml, registers the runtimes nvidia, nvidia-cdi and
-    nvidia-legacy, and waits for a signal, upon which the engine has its former configuration
-    again. Options and variables are those of nvidia-ctk-installer.
+    nvidia-legacy, and waits for a signal; then the engine gets its former configuration back.
+    Options and variables are those of nvidia-ctk-installer.
 
     Example: nvct install --runtime=containerd --restart-mode=systemd
     """

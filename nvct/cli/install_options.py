@@ -146,7 +146,7 @@ _ENGINE: list[Adds] = [
     _switch("--set-as-default", "default", default=True,
             env=["NVIDIA_RUNTIME_SET_AS_DEFAULT", "CONTAINERD_SET_AS_DEFAULT",
                  "DOCKER_SET_AS_DEFAULT"],
-            text="Containers get this runtime that name none.  [default: on; =false]"),
+            text="Make this the default runtime.  [default: on; =false]"),
     words("--config-source", "--config-sources", "sources",
           env=["RUNTIME_CONFIG_SOURCES", "RUNTIME_CONFIG_SOURCE"],
           text="What the engine has in force: file, command, or file=PATH; the first that can be "

@@ -42,7 +42,7 @@ class ContainerReloader(Reloader):
         """Return what to do."""
         del restart, leaving  # the user's restart mode has decided
         if self.mode == "none":
-            note = f"{self.engine} is not restarted ({OPT_OUT}): it knows of this later"
+            note = f"{self.engine} is not restarted ({OPT_OUT}): the change takes effect later"
             return Reload(note=note)
         if self.mode == "systemd":
             return Reload(action="restart", argv=("systemctl", "restart", self.engine))

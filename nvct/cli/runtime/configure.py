@@ -51,10 +51,10 @@ def configure_ctk(**given: Any) -> None:  # noqa: ANN401  options, each with its
 @runtime_options.STATE_DIR_OPTION
 @runtime_engine.RELOAD
 def configure(**given: Any) -> None:  # noqa: ANN401  options, each with its own type
-    """Register nvidia, nvidia-cdi and nvidia-legacy with a container engine, and tell it.
+    """Register nvidia, nvidia-cdi and nvidia-legacy with an engine, and reload it.
 
-    As nvidia-ctk runtime configure; besides, a running engine reads its files, and where it
-    refuses them or does not come back, everything is as before.
+    As nvidia-ctk runtime configure. In addition, a running engine is reloaded; if it refuses the
+    files or does not run with them, the former files are restored.
 
     Example: nvct runtime configure --runtime=containerd
     """

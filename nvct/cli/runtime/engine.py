@@ -27,7 +27,7 @@ PROC = "/proc"
 RELOAD = click.option(
     "--reload", "reload_mode", type=click.Choice(["auto", "restart", "none"]), default="auto",
     show_default=True,
-    help="Tell a running engine: by what leaves its containers running, by any means, or not.",
+    help="How to apply the change: auto (no container restarts), restart, none.",
 )  # fmt: skip
 
 

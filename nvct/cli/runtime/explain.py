@@ -26,7 +26,7 @@ ANSWERS = {True: "yes", False: "no", None: "unknown"}
 @click.command(cls=GoStyle)
 @format_option("text")
 def explain(*, form: str) -> None:
-    """Say why docker run --gpus does not work here.
+    """Explain why docker run --gpus fails here.
 
     The message 'could not select device driver "" with capabilities: [[gpu]]' has seven usual
     causes. Each is checked against the dockerd that runs: its PATH, its start, its files, and

@@ -17,12 +17,12 @@ runtime = LazyGroup(
     {
         "configure": (CONFIGURE, "configure", "Register the runtimes, reload the engine."),
         "explain": (
-            "nvct.cli.runtime.explain", "explain", "Say why docker run --gpus does not work here."
+            "nvct.cli.runtime.explain", "explain", "Explain why docker run --gpus fails here."
         ),
         "list": ("nvct.cli.runtime.status", "list_", "List the engines of this host."),
         "plan": (CONFIGURE, "plan", "Print what configure would change, as a diff."),
-        "status": ("nvct.cli.runtime.status", "status", "Say what every engine here is told."),
-        "undo": ("nvct.cli.runtime.undo", "undo", "Give the engines' files their bytes back."),
+        "status": ("nvct.cli.runtime.status", "status", "Show the status of the engines."),
+        "undo": ("nvct.cli.runtime.undo", "undo", "Restore the engines' files."),
     },
-    "Container engines: what they are told, telling them, and taking it back.",
+    "Container engines: show and change their configuration, and undo it.",
 )  # fmt: skip

@@ -116,7 +116,7 @@ def _configure_options() -> list[Callable[[Command], Command]]:
         click.option("--nvidia-runtime-hook-path", "hook", default=HOOK_PATH, show_default=True,
                      help="With --config-mode=oci-hook: the hook program."),
         click.option("--nvidia-set-as-default", "--set-as-default", "default", is_flag=True,
-                     help="Containers get this runtime that name none."),
+                     help="Make this the default runtime."),
         click.option("--cdi.enabled", "--cdi.enable", "--enable-cdi", "cdi", is_flag=True,
                      help="Switch the engine's own CDI on."),
     ]  # fmt: skip

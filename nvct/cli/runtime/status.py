@@ -47,10 +47,10 @@ def list_(*, form: str) -> None:
 @click.command(cls=GoStyle)
 @FORMAT
 def status(*, form: str) -> None:
-    """Show what every engine of this host is told by its files, and what it has in force.
+    """Show the configuration of every engine of this host: in its files, and in force.
 
-    dockerd and CRI-O are asked; containerd is compared with the time of its files; Podman reads
-    its files at each run.
+    dockerd and CRI-O are asked; for containerd, the times of its files are compared with its
+    start; Podman reads its files at each run.
 
     Example: sudo nvct runtime status
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--runtime", "engine", metavar="ENGINE", help="The same as the argument ENGINE.")
 @click.option("--config", help="The engine's main file, where it is not the usual one.")
 @click.option("--remove", is_flag=True,
-              help="Also take out handlers that are not of nvct's doing.")  # fmt: skip
+              help="Also remove handlers that nvct did not register.")  # fmt: skip
 @runtime_engine.RELOAD
 @runtime_options.STATE_DIR_OPTION
 def undo(
@@ -36,9 +36,9 @@ def undo(
     reload_mode: str,
     state_dir: str | None,
 ) -> None:
-    """Give the engines' files the bytes that they had before configure: all, or those named.
+    """Restore the engines' files from before configure: of all engines, or those named.
 
-    Where others changed a file since, only our part is taken out of it.
+    If others changed a file since, only our part is removed from it.
 
     Example: nvct runtime undo docker
     """
@@ -57,8 +57,9 @@ def undo(
             except NvctError as error:  # an error of one engine does not stop the others
                 errors.append(error)
         if not recorded and not errors:
-            else_ = "; --remove takes its handlers out all the same" if name else ""
-            say(f"nothing to undo: {journal.folder} tells of no {name or 'engine'}{else_}")
+            hint = "; --remove removes its handlers nevertheless" if name else ""
+            what = name or "any engine"
+            say(f"nothing to undo: {journal.folder} has no record of {what}{hint}")
     for more in errors[1:]:
         say(f"{more.message} [{more.code}]")
     if errors:

@@ -220,7 +220,7 @@ def _hang_up(detected: Engine, look: Callable[[int], Process | None]) -> None:
         signal.pidfd_send_signal(pidfd, signal.SIGHUP)
     except OSError as error:
         raise EngineError(
-            f"{detected.engine} (process {detected.pid}) cannot be told: {error.strerror}"
+            f"{detected.engine} (process {detected.pid}) cannot be signaled: {error.strerror}"
         ) from error
     finally:
         os.close(pidfd)

@@ -90,7 +90,7 @@ def of(
         reason = error.strerror or str(error)
         return Running(problem=f"the running {engine.engine} does not answer: {reason}")
     except (ValueError, NvctError) as error:
-        return Running(problem=f"the running {engine.engine} answers what nobody reads: {error}")
+        return Running(problem=f"the running {engine.engine} gave a malformed answer: {error}")
 
 
 def _docker(engine: Engine, socket: str, ask: Ask) -> Running:

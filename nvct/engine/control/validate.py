@@ -104,7 +104,7 @@ def check(
         if not opt_out:
             return [already]
         raise EngineError(
-            already, hint=f"correct them, or leave it untold by {opt_out}; nothing was changed"
+            already, hint=f"correct them, or do not reload it ({opt_out}); nothing was changed"
         )
     raise EngineError(
         f"{engine} refuses the new configuration: {_reason(done)}",

@@ -106,7 +106,7 @@ class Document:
                 raise self.refusal(value.start, f"{where} is {kind(value.data)}, not an object")
             found = [member for member in value.members if member.name == name]
             if len(found) > 1:
-                raise self.refusal(found[1].start, f"{name} stands there twice")
+                raise self.refusal(found[1].start, f"duplicate key {name}")
             if not found:
                 return None
             value = found[0].value

@@ -355,7 +355,7 @@ def test_undo_takes_names_as_words(lab: Lab) -> None:
     argv = ["runtime", "undo", f"--state-dir={lab.folder}/state"]
 
     other = CliRunner().invoke(program("nvct"), [*argv, "crio"], catch_exceptions=False)
-    assert "tells of no crio" in other.stderr
+    assert "has no record of crio" in other.stderr
     CliRunner().invoke(program("nvct"), [*argv, "docker"], catch_exceptions=False)
 
     assert lab.path("daemon.json").read_text(encoding="utf-8") == DAEMON

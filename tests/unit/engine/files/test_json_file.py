@@ -61,11 +61,11 @@ def refused(text: str | bytes) -> str:
         ('{"runtimes": "x"}', "line 1, column 14: runtimes is a string, not an object"),
         (
             '{"runtimes": {},\n "runtimes": {}}',
-            "line 2, column 2: runtimes stands there twice",
+            "line 2, column 2: duplicate key runtimes",
         ),
         (
             '{"runtimes": {"nvidia": {}, "nvidia": {}}}',
-            "line 1, column 29: nvidia stands there twice",
+            "line 1, column 29: duplicate key nvidia",
         ),
     ],
     ids=lambda value: str(value)[:24].encode("unicode_escape").decode(),
