@@ -23,7 +23,7 @@ except ImportError:  # PyYAML without libyaml: slower, the same
     from yaml import SafeLoader as _Base  # type: ignore[assignment]
 
 DEPTH_LIMIT = 32
-VALUE_LIMIT = 400_000  # YAML aliases can make few bytes into many values
+VALUE_LIMIT = 400_000  # YAML aliases can expand a few bytes to many values
 
 _PLAIN = "!plain"
 _NULL = re.compile(r"~|null|Null|NULL|")
@@ -45,22 +45,22 @@ def parse(text: str, source: str) -> object:
         document = yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader with fewer types
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = f" in line {mark.line + 1}" if mark else ""
+        line = f" in line {mark.line + 1}" if mark else ""
         problem = error.problem or error.context or "malformed"
-        raise CdiSpecError(f"{source} is no YAML{where}: {problem}") from error
+        raise CdiSpecError(f"{source} is no YAML{line}: {problem}") from error
     except yaml.YAMLError as error:
         raise CdiSpecError(f"{source} is no YAML: {str(error).splitlines()[0]}") from error
     return _Types(source).convert(document, f"{source}:", "", 0)
 
 
 class _Plain(str):
-    """A YAML scalar without quotes: what it means depends on where it stands."""
+    """An unquoted YAML scalar; its type depends on its member."""
 
     __slots__ = ()
 
 
 class _Loader(_Base):
-    """Reads strings, `_Plain`s, lists and tables with unique keys, and nothing else."""
+    """Reads only strings, `_Plain` scalars, lists, and tables with unique keys."""
 
     yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  as in PyYAML
     yaml_constructors: ClassVar = {}
@@ -71,7 +71,7 @@ class _Loader(_Base):
         """Limit the depth: libyaml's binding recurses in C, and deep enough nesting crashes it.
 
         Raises:
-            yaml.MarkedYAMLError: too deep.
+            yaml.MarkedYAMLError: the nesting is too deep.
         """
         super().descend_resolver(current_node, current_index)
         self.depth += 1
@@ -79,14 +79,14 @@ class _Loader(_Base):
             raise yaml.MarkedYAMLError(problem="nested too deeply")
 
     def ascend_resolver(self) -> None:
-        """Note the end of a node."""
+        """Leave a level of nesting."""
         super().ascend_resolver()
         self.depth -= 1
 
 
 def _scalar(loader: _Loader, node: yaml.ScalarNode) -> str:
     text = str(loader.construct_scalar(node))
-    # libyaml's binding says style "" for plain scalars, the Python reader None.
+    # For plain scalars libyaml's binding has style "", the Python parser None.
     return text if node.style else _Plain(text)
 
 
@@ -99,37 +99,37 @@ def _sequence(loader: _Loader, node: yaml.SequenceNode) -> list[Any]:
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    table: dict[str, Any] = {}
     merged: dict[str, Any] = {}
     for key_node, value_node in node.value:
         if not isinstance(key_node, yaml.ScalarNode):
             raise yaml.constructor.ConstructorError(
-                None, None, "a key that is no word", key_node.start_mark
+                None, None, "a key that is not a scalar", key_node.start_mark
             )
         key = key_node.value
         value = loader.construct_object(value_node, deep=True)
         if key == "<<" and not key_node.style:
-            for one in value if isinstance(value, list) else [value]:
-                if not isinstance(one, dict):
+            for source in value if isinstance(value, list) else [value]:
+                if not isinstance(source, dict):
                     raise yaml.constructor.ConstructorError(
                         None, None, "<< merges a table", key_node.start_mark
                     )
-                loader.merged += len(one) + len(merged)
+                loader.merged += len(source) + len(merged)
                 if loader.merged > VALUE_LIMIT:
                     raise yaml.constructor.ConstructorError(
                         None, None, "<< merges too much", key_node.start_mark
                     )
-                merged = {**one, **merged}  # of several, the first one wins
+                merged = {**source, **merged}  # the first of several tables wins
             continue
-        if key in found:
+        if key in table:
             raise yaml.constructor.ConstructorError(
                 None,
                 None,
-                f"the key {spec_fields.shown(str(key))} is there twice",
+                f"duplicate key {spec_fields.shown(str(key))}",
                 key_node.start_mark,
             )
-        found[key] = value
-    return {**merged, **found}
+        table[key] = value
+    return {**merged, **table}
 
 
 def _unknown(loader: _Loader, node: yaml.Node) -> object:
@@ -147,27 +147,29 @@ _Loader.add_constructor(None, _unknown)
 
 
 class _Types:
-    """Gives unquoted scalars the type of their place in a CDI spec."""
+    """Converts unquoted scalars to the types of their members in a CDI spec."""
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.values = 0
 
     def convert(self, value: object, at: str, key: str, depth: int) -> object:
-        """Return a value with its types; `key` is the member that it belongs to."""
+        """Return a converted value; `key` is its member."""
         self.values += 1
         if self.values > VALUE_LIMIT or depth > DEPTH_LIMIT:
             raise CdiSpecError(f"{self.source} is nested too deeply or too large")
         if isinstance(value, dict):
             inside = "annotations" if key == "annotations" else ""
             return {
-                name: self.convert(one, spec_fields.member(at, name), inside or name, depth + 1)
-                for name, one in value.items()
+                name: self.convert(
+                    element, spec_fields.member(at, name), inside or name, depth + 1
+                )
+                for name, element in value.items()
             }
         if isinstance(value, list):
             return [
-                self.convert(one, f"{at}[{index}]", key, depth + 1)
-                for index, one in enumerate(value)
+                self.convert(element, f"{at}[{index}]", key, depth + 1)
+                for index, element in enumerate(value)
             ]
         return _typed(value, at, key) if isinstance(value, _Plain) else value
 
@@ -180,7 +182,7 @@ def _typed(text: _Plain, at: str, key: str) -> object:
     if key.lower() in spec_fields.FLAGS:
         return text.lower() == "true" if _FLAG.fullmatch(text) else str(text)
     if key == "annotations":
-        # Kubernetes' rule for annotations: strings, not what looks like them.
+        # Kubernetes' rule for annotations: they are strings, a boolean or number is an error.
         if _FLAG_WORD.fullmatch(text):
             return text.lower() in {"y", "yes", "on", "true"}
         return _integer(text) if _INTEGER.fullmatch(text) else str(text)
@@ -196,10 +198,10 @@ def _integer(text: str) -> int:
 
 
 def _unambiguous(text: str, at: str) -> str:
-    """Return the string that every reader makes of an unquoted scalar.
+    """Return an unquoted scalar as a string, if every parser reads it as that string.
 
     Raises:
-        CdiSpecError: they differ.
+        CdiSpecError: parsers differ.
     """
     looks_otherwise = (
         _FLAG_WORD.fullmatch(text)
@@ -212,7 +214,7 @@ def _unambiguous(text: str, at: str) -> str:
     )
     if looks_otherwise:
         raise CdiSpecError(
-            f"{at} is {text}, which YAML takes for something else than a string",
+            f"{at} is {text}, which YAML does not read as a string",
             hint=f'put it in quotes: "{text[:40]}"',
         )
     return str(text)
