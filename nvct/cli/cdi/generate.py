@@ -93,7 +93,7 @@ def generate(**given: Any) -> None:  # noqa: ANN401  the options above, each wit
     form = store.check_format(given["form"]) if given["form"] else None
     limit = given["cdi_version_max"] and downgrade.check_version(given["cdi_version_max"])
     needs = capabilities.parse(flat(given["capabilities"]))
-    settings = _settings(given)
+    settings = settings_in_force(given["config"], given["driver_root"], given["dev_root"])
     wanted = _wanted(given, needs)
     options = _options(given, settings, wanted.flags)
     inventory = _look(given, settings, wanted)
@@ -112,11 +112,6 @@ def _look(given: Given, settings: Config, wanted: Wanted) -> Inventory:
 
     said = any(given[name] for name in ELSEWHERE)
     return live_host.seen(settings, wanted, given["mode"].lower(), elsewhere=said)
-
-
-def _settings(given: Given) -> Config:
-    """Return config.toml, with the roots of the command line."""
-    return settings_in_force(given["config"], given["driver_root"], given["dev_root"])
 
 
 def _wanted(given: Given, needs: frozenset[Capability]) -> Wanted:

@@ -39,7 +39,7 @@ import posix
 
 from nvct import paths
 from nvct.container.plan import fingerprints as facts
-from nvct.errors import CdiSpecError, StaleSpecError, UnknownDeviceError
+from nvct.errors import CdiSpecError, HostError, StaleSpecError, UnknownDeviceError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -198,8 +198,11 @@ def is_current(plan: object) -> bool:
     return isinstance(found, list) and facts.broken(found) is None
 
 
-class StalePlanError(Exception):
-    """A device's own facts no longer hold: the plan must be compiled again."""
+class StalePlanError(HostError):
+    """A plan no longer describes the host: it must be compiled again.
+
+    Where it has just been compiled, the message is the user's.
+    """
 
 
 def collect(
@@ -228,8 +231,7 @@ def collect(
     for name in names:
         device = plan["devices"][name]
         spec = plan["specs"][device["spec"]]
-        if facts.broken(spec["facts"]) or facts.broken(device["facts"]):
-            raise StalePlanError(name)
+        _refuse_changing(name, spec["facts"] + device["facts"])
         refuse = spec["refuse"] or device["refuse"]
         if refuse:
             raise _stale(name, spec["path"], refuse)
@@ -304,17 +306,23 @@ def no_work() -> Work:
     return {"links": [], "folders": [], "compat": {}, "params": False, "profile": False}
 
 
-def gone(edits: list[Edits]) -> str:
-    """Return the first file or folder to be mounted that is not there, "" if all are."""
+def refuse_gone(edits: list[Edits]) -> None:
+    """Refuse edits of which a file or folder to be mounted is not there.
+
+    Raises:
+        StalePlanError: it is so.
+    """
     for one in edits:
         for _, text in one["mounts"]:
             source = text.partition('"source":"')[2].partition('"')[0]
             if source[:1] == "/" and "\\" not in source:  # an escape is rare, and left alone
                 try:
                     posix.stat(source)
-                except OSError:
-                    return source
-    return ""
+                except OSError as error:
+                    raise StalePlanError(
+                        f"{source} went away meanwhile",
+                        hint="is the driver being installed? try again",
+                    ) from error
 
 
 def is_wanted(name: str, capabilities: list[str] | None) -> bool:
@@ -340,8 +348,7 @@ def common(
     for name, device in plan["devices"].items():
         if name.partition("=")[0] == kind:
             spec = plan["specs"][device["spec"]]
-            if facts.broken(spec["facts"]):
-                raise StalePlanError(name)
+            _refuse_changing(name, spec["facts"])
             if spec["refuse"]:
                 raise _stale(kind, spec["path"], spec["refuse"])
             return _common(plan, spec, capabilities, compat=compat)
@@ -350,6 +357,14 @@ def common(
 
 def _is_own(path: str) -> bool:
     return path.rpartition("/")[2] == paths.OWN_SPEC
+
+
+def _refuse_changing(name: str, about: list[facts.Fact]) -> None:
+    if facts.broken(about):
+        raise StalePlanError(
+            f"{name} keeps changing while it is being read",
+            hint="is the driver being installed, or MIG being configured? try again",
+        )
 
 
 def _stale(name: str, path: str, reason: str) -> StaleSpecError:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nvct.oci.bundle import Bundle
 
     class Numbers(Protocol):
-        """What is known of device numbers (nvct.container.shim.plan_devices)."""
+        """What is known of device numbers (nvct.container.plan_devices)."""
 
         def injected(self, request: Request) -> Nodes:
             """Return the nodes that a container would get."""

@@ -90,7 +90,7 @@ def _refuse_misspelt(case: Case) -> None:
         look_up(case.request)
     except UnknownDeviceError:
         raise
-    except (NvctError, LookupError, TypeError, AttributeError):  # no plan, or a damaged one
+    except NvctError:  # no plan
         return
 
 
