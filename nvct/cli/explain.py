@@ -61,7 +61,7 @@ def explain(
 
     Example: nvct explain --env NVIDIA_VISIBLE_DEVICES=0
     """
-    from nvct.cli import explanation
+    from nvct.doctor import explanation
 
     words = bool(env or annotations or mounts)
     _refuse_mixture(config_json, bundle, words=words, privileged=privileged)

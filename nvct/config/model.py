@@ -173,11 +173,8 @@ class Config:
 
     def to_dict(self) -> dict[str, Value]:
         """Return attribute names and values, for JSON."""
-        flat: dict[str, Value] = {}
-        for name in FIELDS:
-            value = getattr(self, name)
-            flat[name] = list(value) if isinstance(value, tuple) else value
-        return flat
+        values = {**FIELDS, **self.__dict__}
+        return {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
 
 
 FIELDS: dict[str, bool | str | Texts] = {

@@ -6,10 +6,10 @@ from __future__ import annotations
 from nvct.compile import extras, refresh
 from nvct.config.load import load
 from nvct.config.rules import parse
+from nvct.container.decide import decide
+from nvct.container.host import Host
 from nvct.container.plan.store import Store
-from nvct.container.request.resolve import decide
-from nvct.container.shim.create import Host, edits_for, origin_of
-from nvct.errors import NotPermittedError, NvctError
+from nvct.errors import NotPermittedError
 from nvct.oci.bundle import Bundle
 
 TYPE_CHECKING = False
@@ -52,15 +52,15 @@ class Compiled(Host):
         super().__init__(Store(str(lab.run_dir)), lab.env, lab.cold, str(lab.home / "proc"))
         self.made: dict[str, Plan] = {}
 
-    def plan(self, which: str, config_path: str, *, anew: bool = False) -> Plan:
+    def plan(self, which: str, *, fresh: bool = False) -> Plan:
         if which not in self.made:
-            assert not anew
+            assert not fresh
             if which.startswith(extras.PREFIX):
                 mode = which.removeprefix(extras.PREFIX)
-                self.made[which] = extras.mode_plan(mode, config_path, self.store.path)
+                self.made[which] = extras.mode_plan(mode, self.config_path, self.store.path)
             else:
                 make = refresh.registry_plan if which == "registry" else refresh.own_plan
-                self.made[which] = make(config_path, self.store.path)
+                self.made[which] = make(self.config_path, self.store.path)
         return self.made[which]
 
 
@@ -83,17 +83,9 @@ def decided(lab: Lab, *rules: dict[str, object], default: str = "allow", **value
     policy = parse({"default": default, "rules": list(rules)}, "/c")
     config = load(str(lab.config_toml)).replaced(**values, policy=policy)
     bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
-    origin = origin_of(bundle, config, host)
-    try:
-        request, _ = decide(
-            bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config,
-            origin=origin, defined=host.defines,
-        )  # fmt: skip
-    except NotPermittedError:
+    decision = decide(bundle, config, host)
+    if isinstance(decision.error, NotPermittedError):
         return "deny"
-    except NvctError as error:
-        return error.code
-    if request is None:
-        return "nothing"
-    edits_for(request, config, host)
-    return "allow"
+    if decision.error is not None:
+        return decision.error.code
+    return "nothing" if decision.request is None else "allow"

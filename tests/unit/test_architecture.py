@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -29,3 +30,26 @@ def test_the_table_lists_every_module_outside_of_a_folder() -> None:
     modules = {path.name for path in (REPOSITORY / "nvct").glob("*.py")} - {"__init__.py"}
 
     assert {name.rpartition("/")[2] for name in listed() if name.endswith(".py")} == modules
+
+
+def imported(path: Path) -> set[str]:
+    """Return what a module imports, at any time and for types alone too."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def test_there_are_no_circles_between_the_modules_of_a_container() -> None:
+    """Take away what imports nothing that is left, until nothing or a circle is."""
+    modules = (REPOSITORY / "nvct/container").rglob("*.py")
+    left = {
+        ".".join(path.relative_to(REPOSITORY).with_suffix("").parts): imported(path)
+        for path in modules
+    }
+    while free := [name for name, names in left.items() if not names & left.keys()]:
+        for name in free:
+            del left[name]
+
+    assert sorted(left) == []

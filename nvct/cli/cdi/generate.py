@@ -52,7 +52,7 @@ def write(given: Given) -> None:
     form = store.check_format(given["form"]) if given["form"] else None
     limit = given["cdi_version_max"] and downgrade.check_version(given["cdi_version_max"])
     needs = capabilities.parse(flat(given["capabilities"]))
-    settings = _settings(given)
+    settings = settings_in_force(given["config"], given["driver_root"], given["dev_root"])
     wanted = _wanted(given, needs)
     options = _options(given, settings, wanted.flags)
     inventory = _look(given, settings, wanted)

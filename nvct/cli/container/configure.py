@@ -17,7 +17,9 @@ from nvct.cli.container.arguments import Option
 from nvct.cli.container.list_files import FABRICMANAGER, PERSISTENCED
 from nvct.cli.container.process import Process
 from nvct.cli.container.select import bus_id
-from nvct.config.model import DRIVER_CAPABILITIES, check
+from nvct.config.model import DRIVER_CAPABILITIES
+from nvct.container.decide import decide
+from nvct.container.host import Host
 from nvct.container.plan.store import Store, run_dir
 from nvct.container.prestart import rules
 from nvct.container.prestart.container import Container, is_rootless
@@ -25,7 +27,6 @@ from nvct.container.prestart.deliver import Delivery
 from nvct.container.prestart.process import Process as Opened
 from nvct.container.request import visible_devices
 from nvct.container.request.model import Request
-from nvct.container.shim.create import Host, edits_that_exist
 from nvct.errors import HostError, RequestError, UsageError
 from nvct.host import procfs
 from nvct.launcher import cold
@@ -144,13 +145,16 @@ def run(said: Parsed, settings: Config, roots: Roots, env: Mapping[str, str], wa
     rootfs = _rootfs(said)
     pid = _pid(said)
     request = request_of(said, roots)
-    check(settings)
     settings = settings.replaced(cuda_compat_mode=compat_mode(said))
     store = Store(run_dir(env), create=True)
+    bundle = Bundle("no config.json", "{}")
     try:
-        edits = edits_that_exist(request, settings, Host(store, dict(env), cold.interpreter()))
+        host = Host(store, dict(env), cold.interpreter())
+        decision = decide(bundle, settings, host, request=request)
     finally:
         store.close()
+    if decision.error is not None:
+        raise decision.error
     for note in request.notes:
         warn(note)
     standalone = not said.has("pid")
@@ -159,10 +163,10 @@ def run(said: Parsed, settings: Config, roots: Roots, env: Mapping[str, str], wa
         try:
             process.check()
             if not (said.has("no-cgroups") or settings.cli_no_cgroups):
-                allow(edits, container, dict(env), warn, standalone=standalone)
+                allow(decision.edits, container, dict(env), warn, standalone=standalone)
             done = settings.replaced(cli_no_cgroups=True)
-            bundle = Bundle("no config.json", "{}")
-            Delivery(container, bundle, done, dict(env), warn).run(adapted(edits, said))
+            edits = adapted(decision.edits, said)
+            Delivery(container, bundle, done, dict(env), warn).run(edits)
         finally:
             container.close()
 

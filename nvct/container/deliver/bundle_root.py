@@ -10,6 +10,7 @@ from __future__ import annotations
 import posix
 
 from nvct import paths
+from nvct.container.rootfs.changes import Changes
 from nvct.errors import NvctError
 from nvct.linux.root import Root
 from nvct.oci import jsontext
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvct.container.plan.model import Compat, Edits
-    from nvct.container.rootfs.changes import Changes
     from nvct.container.rootfs.mount_points import ConfigMounts
     from nvct.linux.kernel import Kernel
     from nvct.oci.bundle import Bundle
@@ -27,6 +27,39 @@ if TYPE_CHECKING:
 
 class UnfitError(Exception):
     """Why a layout is not for a container."""
+
+
+class Layout:
+    """What is decided about a container's root, which it has when it starts.
+
+    Attributes:
+        edits: what config.json gets.
+        note: what was decided.
+    """
+
+    __slots__ = ("_bundle", "_changes", "_note", "_root", "edits", "note")
+
+    def __init__(self, bundle: Bundle, root: Root, note: Callable[[str], None]) -> None:
+        """Keep them; the root is closed with the layout."""
+        self._root = root
+        self._bundle = bundle
+        self._note = note
+        self._changes = Changes(root)
+        self.edits: list[Edits] = []
+        self.note = ""
+
+    def __del__(self) -> None:
+        self._root.close()
+
+    def write(self, kernel: Kernel) -> None:
+        """Change the root; where that fails, edits and note are for one that is as it was."""
+        try:
+            self._changes.write(kernel, self._bundle.host_root() or (0, 0))
+        except (NvctError, OSError) as error:
+            self._leave_root(reason(error))
+
+    def _leave_root(self, why: str) -> None:
+        raise NotImplementedError
 
 
 def reason(error: Exception) -> str:

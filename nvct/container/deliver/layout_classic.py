@@ -11,6 +11,7 @@ it is the hook's alone.
 from __future__ import annotations
 
 from nvct.container.deliver.bundle_root import (
+    Layout,
     UnfitError,
     add_profile,
     compat_folder,
@@ -21,7 +22,6 @@ from nvct.container.deliver.bundle_root import (
 )
 from nvct.container.plan import model
 from nvct.container.rootfs import linker, linker_conf, mount_points, profile
-from nvct.container.rootfs.changes import Changes
 from nvct.errors import NvctError
 from nvct.linux.kernel import KERNEL
 from nvct.oci.bundle import mount_target
@@ -37,40 +37,32 @@ if TYPE_CHECKING:
     from nvct.oci.bundle import Bundle
 
 
-def without_hook(
+def decide(
     bundle: Bundle,
     folder: str,
     edits: list[Edits],
     note: Callable[[str], None],
     *,
     kernel: Kernel = KERNEL,
-    writes: bool = True,
-) -> list[Edits]:
-    """Return edits without the hook whose work is done, or as they are where it has to do it.
+) -> Layout | None:
+    """Return how the hook's work is done beforehand, None where the hook has to do it.
 
     Args:
         bundle: what the engine wants.
         folder: of the bundle, "" for the working directory.
         edits: in the classic layout.
-        note: told what was decided.
-        kernel: what changes anything.
-        writes: whether the root is changed; an explanation leaves it alone.
+        note: told what is not as one may expect.
+        kernel: what looks at the root.
     """
-    hooks = [one["hook"]["work"] for one in edits if "hook" in one]
-    if not hooks:
-        return edits
     try:
         _check(bundle, edits)
-        with open_root(bundle, folder) as root:
-            container = _Container(bundle, root, edits, note)
-            container.decide(model.merge(hooks), folder, kernel)
-            if writes:
-                container.changes.write(kernel, bundle.host_root() or (0, 0))
+        container = _Container(bundle, open_root(bundle, folder), edits, note)
+        work = model.merge([one["hook"]["work"] for one in edits if "hook" in one])
+        container.decide(work, folder, kernel)
     except (UnfitError, NvctError, OSError) as error:
         note(f"with a hook: {reason(error)}")
-        return edits
-    note("without a hook")
-    return [one for one in edits if "hook" not in one]
+        return None
+    return container
 
 
 def _check(bundle: Bundle, edits: list[Edits]) -> None:
@@ -85,27 +77,26 @@ def _check(bundle: Bundle, edits: list[Edits]) -> None:
         raise UnfitError("it joins a user namespace that config.json does not map")
 
 
-class _Container:
-    """One container: what is to be changed in its root.
+class _Container(Layout):
+    """One container: what is to be changed in its root."""
 
-    Attributes:
-        changes: what is decided.
-    """
-
-    __slots__ = ("_bundle", "_covered", "_edits", "_note", "_ours", "_root", "changes")
+    __slots__ = ("_covered", "_hooked", "_ours")
 
     def __init__(
         self, bundle: Bundle, root: Root, edits: list[Edits], note: Callable[[str], None]
     ) -> None:
-        self._bundle = bundle
-        self._root = root
-        self._edits = edits
-        self._note = note
+        super().__init__(bundle, root, note)
+        self._hooked = edits
+        self.edits = [one for one in edits if "hook" not in one]
+        self.note = "without a hook"
         self._ours = {mount[0] for one in edits if "cache" in one for mount in one["mounts"]}
         others = [mount[0] for one in edits if "cache" not in one for mount in one["mounts"]]
         others += [path for path in _destinations(bundle) if mount_target(path) not in self._ours]
         self._covered = mount_points.ConfigMounts(root, others)
-        self.changes = Changes(root)
+
+    def _leave_root(self, why: str) -> None:
+        """Leave the work to the hook."""
+        self.edits, self.note = self._hooked, f"with a hook: {why}"
 
     def decide(self, work: Work, folder: str, kernel: Kernel) -> None:
         """Decide what is to be written; nothing is changed.
@@ -121,13 +112,13 @@ class _Container:
         if why:
             raise UnfitError(why)
         self._refuse_mounts(work)
-        self.changes.links += [(target, path) for target, path in work["links"]]
+        self._changes.links += [(target, path) for target, path in work["links"]]
         folders = work["folders"]
         if folders or work["compat"]:
             compat = compat_folder(root, self._covered, work["compat"], self._note)
             musl = linker.musl_path(root)
             if musl:
-                linker.add_musl(self.changes, musl, folders)
+                linker.add_musl(self._changes, musl, folders)
             if linker.has_glibc(root):
                 self._add_cache(folders, compat)
         if work["profile"]:
@@ -188,7 +179,7 @@ class _Container:
             shown[folder] = default.get(real, folder.rstrip("/"))
         self._add_libraries(libraries, shown)
         kept = [name for name in dict.fromkeys(shown.values()) if name not in default.values()]
-        known.add_to(self.changes, libraries, [compat] if compat else [], kept)
+        known.add_to(self._changes, libraries, [compat] if compat else [], kept)
 
     def _remove_view_links(self) -> None:
         """Remove links of an earlier start in layout farm: runtimes mount where they lead."""
@@ -196,12 +187,12 @@ class _Container:
 
         folders = [path.rpartition("/")[0] for path in self._ours]
         old = view_links.left_behind(self._root, folders)
-        self.changes.removed += [path for path in old if not self._covered.above(path)]
+        self._changes.removed += [path for path in old if not self._covered.above(path)]
 
     def _add_libraries(self, libraries: Libraries, shown: dict[str, str]) -> None:
         """Add what the mounts bring, under the names that the image has for its folders."""
         seen: set[tuple[str, str, str]] = set()
-        for entry in [entry for one in self._edits for entry in one.get("cache", ())]:
+        for entry in [entry for one in self._hooked for entry in one.get("cache", ())]:
             machine, name, path = entry
             folder, _, file = path.rpartition("/")
             if folder in shown and (machine, name, path) not in seen:
@@ -223,13 +214,13 @@ class _Container:
                 raise UnfitError(f"{destination} is a mount")
         if not own_dev:
             raise UnfitError("it has no /dev of its own")
-        minors = gpu_minors(self._edits)
+        minors = gpu_minors(self._hooked)
         for node in self._bundle.document.elements(("linux", "devices")):
             found = node.value if isinstance(node.value, dict) else {}
             path, minor = found.get("path"), found.get("minor")
             if isinstance(path, str) and isinstance(minor, int):
                 minors += [minor] if profile.is_gpu(path.removeprefix("/dev/")) else []
-        add_profile(self.changes, self._covered, minors)
+        add_profile(self._changes, self._covered, minors)
 
 
 def _destinations(bundle: Bundle) -> list[str]:

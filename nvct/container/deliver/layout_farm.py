@@ -16,6 +16,7 @@ from __future__ import annotations
 import posix
 
 from nvct.container.deliver.bundle_root import (
+    Layout,
     UnfitError,
     add_profile,
     compat_folder,
@@ -27,7 +28,6 @@ from nvct.container.deliver.bundle_root import (
 from nvct.container.deliver.farm_table import Share, extended
 from nvct.container.plan.model import merge, no_edits, no_work
 from nvct.container.rootfs import linker, linker_conf, mount_points, view_links
-from nvct.container.rootfs.changes import Changes
 from nvct.container.rootfs.view_links import BESIDE_COMPAT, LAST_RESORT, PLACE
 from nvct.errors import LdCacheError, NvctError, UnsafePathError
 from nvct.linux import ldcache
@@ -50,42 +50,34 @@ SEARCH_PATH = "LD_LIBRARY_PATH="
 WITH_PROFILE = ("graphics", "display")
 
 
-def instead(
+def decide(
     bundle: Bundle,
     folder: str,
     edits: list[Edits],
     note: Callable[[str], None],
     *,
     kernel: Kernel = KERNEL,
-    writes: bool = True,
-) -> list[Edits]:
-    """Return edits with the driver by its view, where that can be; the root has what it needs.
+) -> Layout | None:
+    """Return how a container gets the driver by its view, None where that cannot be.
 
     Args:
         bundle: what the engine wants.
         folder: of the bundle, "" for the working directory.
         edits: in the classic layout.
-        note: told what was decided.
-        kernel: what changes anything.
-        writes: whether the root is changed; an explanation leaves it alone.
+        note: told what is not as one may expect.
+        kernel: what looks at the root.
     """
     found = next((one["farm"] for one in edits if "farm" in one), None)
     if found is None:
-        return edits
+        return None
     try:
         _check(found["table"], bundle)
-        with open_root(bundle, folder) as root:
-            container = _Container(bundle, folder, root, found, note)
-            container.decide(kernel)
-            if writes:
-                container.write(edits, kernel)
-            made = container.edits()
+        container = _Container(bundle, folder, open_root(bundle, folder), found, note)
+        container.decide(edits, kernel)
     except (UnfitError, NvctError, OSError) as error:
         note(f"layout classic: {reason(error)}")
-        return edits
-    gone = [id(one) for one in found["common"]]
-    note(f"layout farm at {container.place}")
-    return [*made, *(one for one in edits if id(one) not in gone)]
+        return None
+    return container
 
 
 def _check(table: Farm, bundle: Bundle) -> None:
@@ -96,20 +88,18 @@ def _check(table: Farm, bundle: Bundle) -> None:
         raise UnfitError("in a user namespace crun before 1.9 shows no file of a staged view")
 
 
-class _Container:
+class _Container(Layout):
     """One container: what is decided about it.
 
     Attributes:
         place: where in it the view is mounted.
         compat: the folder of the image's CUDA compatibility libraries, "" where they are not used.
         env_why: why its programs find the driver by variables, "" where by files.
-        is_static: whether the image has no dynamic linker: nothing in it can use a library.
     """
 
     __slots__ = (
-        "_above", "_bundle", "_changes", "_common", "_covered", "_folder", "_hooks", "_is_again",
-        "_linked", "_note", "_root", "_share", "_work", "_writes", "compat", "env_why",
-        "is_static", "place",
+        "_above", "_common", "_covered", "_folder", "_hooks", "_is_again", "_linked", "_others",
+        "_share", "_work", "compat", "env_why", "place",
     )  # fmt: skip
 
     def __init__(
@@ -120,24 +110,20 @@ class _Container:
         found: Instead,
         note: Callable[[str], None],
     ) -> None:
-        self._bundle = bundle
+        super().__init__(bundle, root, note)
         self._folder = folder
-        self._root = root
         self._share = Share(found["table"], found["capabilities"])
         self._common = found["common"]
         self._hooks = [one["hook"] for one in found["common"] if "hook" in one]
         self._work = merge([hook["work"] for hook in self._hooks])
-        self._note = note
         self._covered = mount_points.ConfigMounts(root, self._destinations())
-        self._changes = Changes(root)
         self._linked: list[str] = []
         self._above: dict[str, bool] = {}
         self._is_again = False
         self.place = ""
         self.compat = ""
         self.env_why = ""
-        self.is_static = False
-        self._writes = False
+        self._others: list[Edits] = []
 
     def _destinations(self) -> list[str]:
         """Return where config.json mounts something; an earlier create's view is none."""
@@ -152,13 +138,20 @@ class _Container:
 
     # Deciding: nothing is changed.
 
-    def decide(self, kernel: Kernel) -> None:
-        """Decide where the view goes, and what is written into the root.
+    def decide(self, edits: list[Edits], kernel: Kernel) -> None:
+        """Decide where the view goes, what is written into the root and into config.json.
 
         Raises:
             UnfitError: the layout does not fit this container.
             NvctError, OSError: its root cannot be read.
         """
+        self._decide_root(edits, kernel)
+        gone = [id(one) for one in self._common]
+        self._others = [one for one in edits if id(one) not in gone]
+        self.edits = self._edits()
+        self.note = f"layout farm at {self.place}"
+
+    def _decide_root(self, edits: list[Edits], kernel: Kernel) -> None:
         self.compat = self._find_compat()
         read_only = mount_points.is_read_only(self._root)
         self.place = self._find_place(read_only=read_only)
@@ -166,13 +159,11 @@ class _Container:
         if not musl:
             self._refuse_own_linker()
         self._refuse_hidden_drop_in()
-        self.is_static = not (musl or glibc)
-        if self.is_static:
+        if not (musl or glibc):  # static: nothing in it can use a library
             return
         self.env_why = self._why_unwritable(kernel, read_only=read_only)
         if self.env_why:
             return
-        self._writes = True
         over = self._covered.above(linker.CACHE)
         try:
             if over:
@@ -182,6 +173,7 @@ class _Container:
         except (LdCacheError, UnsafePathError) as error:
             self.env_why = error.message
         self._find_links()
+        self._add_profile(edits)
 
     def _refuse_own_linker(self) -> None:
         """Refuse images whose programs find libraries at the distribution's folders alone.
@@ -326,19 +318,11 @@ class _Container:
             self._above[folder] = bool(self._covered.above(folder or "/"))
         return self._above[folder] or path in self._covered.targets
 
-    # Doing.
-
-    def write(self, edits: list[Edits], kernel: Kernel) -> None:
-        """Change the root; where it cannot be, variables are left."""
-        if not self._writes:
-            return
-        owner = self._bundle.host_root() or (0, 0)
-        self._add_profile(edits)
-        try:
-            self._changes.write(kernel, owner)
-        except (OSError, UnsafePathError) as error:
-            self.env_why = reason(error)
-            self._linked.clear()
+    def _leave_root(self, why: str) -> None:
+        """Leave variables, where no file can be."""
+        self.env_why = why
+        self._linked.clear()
+        self.edits = self._edits()
 
     def _add_profile(self, edits: list[Edits]) -> None:
         """Add the application profile, for those whose programs ask EGL for a display."""
@@ -347,8 +331,8 @@ class _Container:
 
     # What config.json gets.
 
-    def edits(self) -> list[Edits]:
-        """Return what takes the place of the common edits."""
+    def _edits(self) -> list[Edits]:
+        """Return what takes the place of the common edits, and the others."""
         made = no_edits()
         for one in self._common:
             made["nodes"] += one["nodes"]
@@ -358,7 +342,7 @@ class _Container:
         if self._share.table["params"]:
             for hook in self._hooks[:1]:
                 made["hook"] = {**hook, "work": {**no_work(), "params": True}}
-        return [made]
+        return [made, *self._others]
 
     def _single_mounts(self) -> list[list[str]]:
         """Return what is mounted at a place of its own, where that is or can be made."""

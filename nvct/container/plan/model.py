@@ -39,7 +39,7 @@ import posix
 
 from nvct import paths
 from nvct.container.plan import fingerprints
-from nvct.errors import CdiSpecError, StaleSpecError, UnknownDeviceError
+from nvct.errors import CdiSpecError, HostError, StaleSpecError, UnknownDeviceError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -196,8 +196,11 @@ def _match(part: object) -> bool:
     return isinstance(facts, list) and fingerprints.broken(facts) is None
 
 
-class StalePlanError(Exception):
-    """A fingerprint of a device does not match: the plan must be compiled again."""
+class StalePlanError(HostError):
+    """A plan no longer describes the host: it must be compiled again.
+
+    Where it has just been compiled, the message is the user's.
+    """
 
 
 def collect(
@@ -226,8 +229,7 @@ def collect(
     for name in names:
         device = plan["devices"][name]
         spec = plan["specs"][device["spec"]]
-        if fingerprints.broken(spec["facts"]) or fingerprints.broken(device["facts"]):
-            raise StalePlanError(name)
+        _check_fingerprints(name, spec["facts"] + device["facts"])
         refuse = spec["refuse"] or device["refuse"]
         if refuse:
             raise _stale(name, spec["path"], refuse)
@@ -302,17 +304,23 @@ def no_work() -> Work:
     return {"links": [], "folders": [], "compat": {}, "params": False, "profile": False}
 
 
-def missing_source(edits: list[Edits]) -> str:
-    """Return the first mount source that does not exist, "" if all exist."""
-    for edit in edits:
-        for _, text in edit["mounts"]:
+def check_mount_sources(edits: list[Edits]) -> None:
+    """Refuse edits of which a file or folder to be mounted is not there.
+
+    Raises:
+        StalePlanError: it is so.
+    """
+    for one in edits:
+        for _, text in one["mounts"]:
             source = text.partition('"source":"')[2].partition('"')[0]
             if source[:1] == "/" and "\\" not in source:  # paths with escapes are rare: not tested
                 try:
                     posix.stat(source)
-                except OSError:
-                    return source
-    return ""
+                except OSError as error:
+                    raise StalePlanError(
+                        f"{source} went away meanwhile",
+                        hint="is the driver being installed? try again",
+                    ) from error
 
 
 def is_wanted(name: str, capabilities: list[str] | None) -> bool:
@@ -338,8 +346,7 @@ def common(
     for name, device in plan["devices"].items():
         if name.partition("=")[0] == kind:
             spec = plan["specs"][device["spec"]]
-            if fingerprints.broken(spec["facts"]):
-                raise StalePlanError(name)
+            _check_fingerprints(name, spec["facts"])
             if spec["refuse"]:
                 raise _stale(kind, spec["path"], spec["refuse"])
             return _common(plan, spec, capabilities, compat=compat)
@@ -348,6 +355,14 @@ def common(
 
 def _is_own(path: str) -> bool:
     return path.rpartition("/")[2] == paths.OWN_SPEC
+
+
+def _check_fingerprints(name: str, about: list[fingerprints.Fingerprint]) -> None:
+    if fingerprints.broken(about):
+        raise StalePlanError(
+            f"{name} keeps changing while it is being read",
+            hint="is the driver being installed, or MIG being configured? try again",
+        )
 
 
 def _stale(name: str, path: str, reason: str) -> StaleSpecError:

@@ -19,11 +19,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.config.model import Config
     from nvct.container.cdi_hook.options import Kinds
+    from nvct.container.host import Host
+    from nvct.container.prestart.process import Process
     from nvct.container.prestart.state import State
     from nvct.container.request.model import Request
-    from nvct.container.request.origin import Origin
-    from nvct.container.request.resolve import Defined
-    from nvct.container.shim.create import Host
     from nvct.oci.bundle import Bundle
 
 PROGRAM = "nvidia-container-runtime-hook"
@@ -104,6 +103,7 @@ def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGR
     Raises:
         NvctError: it cannot have it, and why.
     """
+    from nvct.container.host import Host
     from nvct.container.plan.store import Store, run_dir
     from nvct.container.prestart import state as states
     from nvct.container.shim import settings
@@ -117,65 +117,30 @@ def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGR
         return
     store = Store(run_dir(env), create=True)
     try:
-        try:
-            config = settings.load(store, env, cold)
-            trouble: NvctError | None = None
-        except NvctError as error:  # it only concerns who asks
-            config, trouble = settings.fallback(), error
-
-        def host() -> Host:
-            from nvct.container.shim.create import Host  # who asks for nothing needs none
-
-            return Host(store, env, cold, config.proc_root)
-
-        origin = None
-        if config.policy:  # only where config.toml has rules
-            from nvct.container.shim.create import origin_of
-
-            origin = origin_of(bundle, config, host())
-        request = asked(bundle, config, origin, lambda name: host().defines(name))
-        if request is None:
-            return
-        if trouble is not None:
-            raise trouble
-        _deliver(request, bundle, state, config=config, host=host(), program=program)
+        config, trouble = settings.load_or_default(store, env, cold)
+        host = Host(store, env, cold, config.proc_root)
+        _deliver(bundle, state, config, host, trouble=trouble, program=program)
     finally:
         store.close()
 
 
 def is_served(bundle: Bundle) -> bool:
     """Tell whether the shim or a CDI spec has already given the container its GPUs."""
-    value = None
-    for entry in bundle.env:
-        name, equals, text = entry.partition("=")
-        if equals and name == VISIBLE_DEVICES:
-            value = text
-    return value == INJECTED
+    values = [entry for entry in bundle.env if entry.startswith(f"{VISIBLE_DEVICES}=")]
+    return values[-1:] == [f"{VISIBLE_DEVICES}={INJECTED}"]
 
 
-def asked(
-    bundle: Bundle, config: Config, origin: Origin | None = None, defined: Defined | None = None
-) -> Request | None:
-    """Return what a container asks a hook for; annotations are for engines and the shim.
-
-    `origin` and `defined` are those of `nvct.container.request.resolve.decide`.
+def refuse(request: Request, config: Config) -> None:
+    """Refuse requests that are not a hook's to answer.
 
     Raises:
-        RequestError: it asks for what cannot be understood, or for CDI devices by name.
-        NotPermittedError: the policy denies it.
-        ConfigError: it asks, but a mode is configured in which hooks do not deliver.
+        RequestError: it asks for CDI devices by name.
+        ConfigError: a mode is configured in which hooks do not deliver.
     """
-    from nvct.container.request.resolve import decide
-
-    mode, legacy = config.mode, config.replaced(mode="legacy")
-    request, _ = decide(
-        bundle.env, bundle.mounts, {}, bundle.bounding, legacy, origin=origin, defined=defined
-    )
-    if request is None:
-        return None
-    if mode not in HANDLED and not config.skip_mode_detection:
+    if config.mode not in HANDLED and not config.skip_mode_detection:
         raise ConfigError(
-            f"{config.path or 'the configuration'}: in mode {mode} a prestart hook gives no GPU",
+            f"{config.path or 'the configuration'}: in mode {config.mode} a prestart hook gives"
+            " no GPU",
             hint="use --runtime=nvidia or CDI devices, or mode auto",
         )
     if request.qualified:
@@ -183,42 +148,49 @@ def asked(
             f"{request.source} names the CDI device {request.ids[0]}, which a hook cannot give",
             hint="use --runtime=nvidia, or CDI devices of the engine",
         )
-    return request
 
 
 def _deliver(
-    request: Request,
     bundle: Bundle,
     state: State,
-    *,
     config: Config,
     host: Host,
+    *,
+    trouble: NvctError | None,
     program: str,
 ) -> None:
-    from nvct.config.model import check
-    from nvct.container.prestart.container import Container, rootfs_of
-    from nvct.container.prestart.deliver import Delivery
-    from nvct.container.prestart.process import Process
-    from nvct.container.shim.create import edits_that_exist
+    from nvct.container.decide import decide
 
-    check(config.replaced(mode="legacy"))
+    held: list[Process] = []
 
     def warn(text: str) -> None:
         _say(f"{program}: warning: {errors.printable(text)}")
 
-    rootfs = rootfs_of(bundle, state.bundle)
-    process = Process(state.pid)  # before plans are made, which may take seconds
+    def accept(request: Request) -> None:
+        from nvct.container.prestart.process import Process
+
+        refuse(request, config)
+        held.append(Process(state.pid))  # before plans are made, which may take seconds
+        held[0].hold()
+
+    # In this mode annotations, which are for engines and the shim, do not count.
+    legacy = config.replaced(mode="legacy")
     try:
-        process.hold()
-        edits = edits_that_exist(request, config, host)
-        container = Container(state.pid, rootfs, process=process)
-    except BaseException:
-        process.close()
-        raise
-    try:
-        Delivery(container, bundle, config, host.env, warn).run(edits)
+        decision = decide(bundle, legacy, host, trouble=trouble, accept=accept)
+        if decision.error is not None:
+            raise decision.error
+        if decision.request is not None:
+            from nvct.container.prestart.container import Container, rootfs_of
+            from nvct.container.prestart.deliver import Delivery
+
+            container = Container(state.pid, rootfs_of(bundle, state.bundle), process=held[0])
+            try:
+                Delivery(container, bundle, config, host.env, warn).run(decision.edits)
+            finally:
+                container.close()
     finally:
-        container.close()
+        for process in held:
+            process.close()
 
 
 def _say(text: str) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nvct.oci.bundle import Bundle
 
     class DeviceNumbers(Protocol):
-        """Looks device numbers up in plans (nvct.container.shim.plan_devices)."""
+        """Looks device numbers up in plans (nvct.container.plan_devices)."""
 
         def injected(self, request: Request) -> Nodes:
             """Return the nodes that a container would get."""

@@ -85,7 +85,7 @@ def _refuse_misspelt(case: Case) -> None:
         check_known(case.request)
     except UnknownDeviceError:
         raise
-    except (NvctError, LookupError, TypeError, AttributeError):  # no plan, or a damaged one
+    except NvctError:  # no plan
         return
 
 

@@ -18,8 +18,7 @@ from nvct.oci.jsontext import quote
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.config.model import Config
-    from nvct.container.plan.model import Edits
-    from nvct.container.request.model import Request
+    from nvct.container.decide import Decision
     from nvct.errors import NvctError
     from nvct.oci.argv import Invocation
 
@@ -51,10 +50,10 @@ def note(
     program: str,
     config: Config,
     said: Invocation,
-    decided: tuple[Request | None, list[str], list[Edits]],
+    decision: Decision,
 ) -> None:
     """Append one line about what a create decided to the shim's own log."""
-    request, notes, edits = decided
+    request, edits = decision.request, decision.edits
     if config.log_level not in LEVELS and not said.debug:
         return
     if request is None:
@@ -68,7 +67,9 @@ def note(
             f"{request.source} asks for {', '.join(request.ids) or 'the driver alone'}; mode"
             f" {request.mode}: {nodes} nodes, {mounts} mounts, {hooks} hooks"
         )
-    text = "; ".join([f"{program}: {said.command} of {said.bundle or '.'}: {what}", *notes])
+    text = "; ".join(
+        [f"{program}: {said.command} of {said.bundle or '.'}: {what}", *decision.notes]
+    )
     for warning in config.warnings:
         _append(config.debug, "warning", warning[:LIMIT], said.log_format)
     _append(config.debug, "info", text[:LIMIT], said.log_format)

@@ -18,6 +18,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
+    from nvct.config.model import Config
+    from nvct.container.decide import Decision
+    from nvct.container.host import Host
+
 MODES = {"nvidia-container-runtime.cdi": "cdi", "nvidia-container-runtime.legacy": "legacy"}
 
 
@@ -53,27 +57,42 @@ def _run(
     from nvct.container.shim import lowlevel, settings
 
     store = Store(run_dir(env), create=True)
-    try:
-        config = settings.load(store, env, cold)
-        trouble: NvctError | None = None
-    except NvctError as error:  # of the file, or of the door: both only concern who asks
-        config, trouble = settings.fallback(), error
+    config, trouble = settings.load_or_default(store, env, cold)
     if said.version:
         from nvct import version
 
         posix.write(1, f"{version.text('NVIDIA Container Runtime')}\n".encode())
     if said.creates:
-        from nvct.container.shim import create
+        from nvct.container.host import Host
 
         logs.append(config.debug)
         if program in MODES:
             config = config.replaced(mode=MODES[program])
-        host = create.Host(store, env, cold, config.proc_root)
-        decided = create.create(said, config, host, trouble)
+        host = Host(store, env, cold, config.proc_root)
+        decision = _create(said, config, host, trouble)
         if config.debug:
             from nvct.container.shim.log import note
 
-            note(program, config, said, decided)
+            note(program, config, said, decision)
     path = lowlevel.find(config.runtimes, env.get("PATH", ""))
     store.close()
     lowlevel.become(path, sys.argv[2:])
+
+
+def _create(
+    said: argv.Invocation, config: Config, host: Host, trouble: NvctError | None
+) -> Decision:
+    """Edit the bundle of a create or run command; return what was decided.
+
+    Raises:
+        NvctError: a GPU was asked for that cannot be had, and why.
+    """
+    from nvct.container.decide import decide
+    from nvct.linux.kernel import KERNEL
+    from nvct.oci import bundle as bundles
+
+    bundle = bundles.load(bundles.config_path(said.bundle, said.config))
+    decision = decide(bundle, config, host, folder=said.bundle, trouble=trouble)
+    decision.into(bundle, config, KERNEL)
+    bundle.save(KERNEL)
+    return decision

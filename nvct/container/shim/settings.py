@@ -13,7 +13,7 @@ import time
 from nvct import paths
 from nvct.config.model import Config, path_from
 from nvct.container.plan import fingerprints
-from nvct.errors import ConfigError
+from nvct.errors import ConfigError, NvctError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,9 +32,14 @@ LAUNCHER_WORDS = (
 )
 
 
-def fallback() -> Config:
-    """Return the defaults, which decide where config.toml cannot be used."""
-    return Config()
+def load_or_default(
+    store: Store, env: Mapping[str, str], cold: str
+) -> tuple[Config, NvctError | None]:
+    """Return the configuration in force; the defaults, and why, where it cannot be had."""
+    try:
+        return load(store, env, cold), None
+    except NvctError as error:  # of the file, or of the cold side: both only concern who asks
+        return Config(), error
 
 
 def load(store: Store, env: Mapping[str, str], cold: str) -> Config:

@@ -257,7 +257,7 @@ def test_another_hook_keeps_ours(image: Image) -> None:
     edits = [*image.edits(), other]
     notes: list[str] = []
 
-    assert layout_classic.without_hook(bundle, str(image.bundle), edits, notes.append) == edits
+    assert layout_classic.decide(bundle, str(image.bundle), edits, notes.append) is None
     assert notes == ["with a hook: there is another hook"]
 
 
@@ -270,7 +270,7 @@ def test_what_another_spec_mounts_is_there_for_the_hook_alone(image: Image, path
     edits = [*image.edits(), other]
     notes: list[str] = []
 
-    assert layout_classic.without_hook(bundle, str(image.bundle), edits, notes.append) == edits
+    assert layout_classic.decide(bundle, str(image.bundle), edits, notes.append) is None
     assert image.tree() == before
     assert "is a mount" in notes[0]
 

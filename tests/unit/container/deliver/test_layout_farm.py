@@ -21,6 +21,7 @@ from nvct.oci.bundle import Bundle
 from nvct.sim.elf_writer import shared_object
 from tests.support.containers import Container
 from tests.support.forked import in_mount_namespace
+from tests.unit.container.shim import images
 from tests.unit.container.shim.images import CACHE, DROP_IN, LOADER, MACHINE
 from tests.unit.container.shim.images import DEBIAN as LIBDIR
 
@@ -150,10 +151,9 @@ class Image(Container):
         }  # fmt: skip
         bundle = Bundle(str(self.bundle / "config.json"), json.dumps(self.config))
         notes: list[str] = []
-        edits = layout_farm.instead(
-            bundle, str(self.bundle), [common, hook, mark, device], notes.append
-        )
-        inject.apply(bundle, edits)
+        edits = [common, hook, mark, device]
+        layout = layout_farm.decide(bundle, str(self.bundle), edits, notes.append)
+        inject.apply(bundle, images.written(layout, edits, notes))
         return Outcome(json.loads(bundle.document.render()), notes)
 
     def found(self, name: str) -> list[str]:

@@ -14,6 +14,7 @@ import pytest
 from nvct.config.model import Config
 from nvct.container.prestart import deliver, main, state
 from nvct.container.prestart.container import Container, is_rootless, rootfs_of
+from nvct.container.request.resolve import decide
 from nvct.errors import BundleError, ConfigError, HostError, RequestError
 from nvct.oci.bundle import Bundle
 from nvct.sim.bundle import config as make_config
@@ -25,6 +26,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from nvct.container.request.model import Request
+    from nvct.container.request.origin import Origin
+    from nvct.container.request.resolve import Defined
 
 PROGRAM = "nvidia-container-runtime-hook"
 BOOT = (
@@ -190,11 +195,24 @@ def _bundle(*env: str) -> Bundle:
     return Bundle("/b/config.json", json.dumps(make_config(["true"], env=env)))
 
 
+def asked(
+    bundle: Bundle, config: Config, origin: Origin | None = None, defined: Defined | None = None
+) -> Request | None:
+    """Ask what a container wants of the hook, as the hook does."""
+    request, _ = decide(
+        bundle.env, bundle.mounts, bundle.annotations, bundle.bounding,
+        config.replaced(mode="legacy"), origin=origin, defined=defined,
+    )  # fmt: skip
+    if request is not None:
+        main.refuse(request, config)
+    return request
+
+
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_a_request_is_read_with_the_rules_of_mode_legacy(mode: str) -> None:
     config = Config(mode=mode)
 
-    request = main.asked(_bundle("NVIDIA_VISIBLE_DEVICES=0,1"), config)
+    request = asked(_bundle("NVIDIA_VISIBLE_DEVICES=0,1"), config)
 
     assert request is not None
     assert (request.ids, request.mode) == (["0", "1"], "legacy")
@@ -204,18 +222,18 @@ def test_a_request_is_read_with_the_rules_of_mode_legacy(mode: str) -> None:
 @pytest.mark.parametrize("mode", ["cdi", "jit-cdi", "csv"])
 def test_in_other_modes_a_request_is_refused_unless_that_is_switched_off(mode: str) -> None:
     config = Config(mode=mode)
-    assert main.asked(_bundle(), config) is None
+    assert asked(_bundle(), config) is None
     with pytest.raises(ConfigError, match=f"in mode {mode} a prestart hook gives no GPU"):
-        main.asked(_bundle("NVIDIA_VISIBLE_DEVICES=0"), config)
+        asked(_bundle("NVIDIA_VISIBLE_DEVICES=0"), config)
 
     config = config.replaced(skip_mode_detection=True)
 
-    assert main.asked(_bundle("NVIDIA_VISIBLE_DEVICES=0"), config) is not None
+    assert asked(_bundle("NVIDIA_VISIBLE_DEVICES=0"), config) is not None
 
 
 def test_cdi_names_are_refused() -> None:
     with pytest.raises(RequestError, match=r"names the CDI device acme\.com/gpu=1, which a hook"):
-        main.asked(_bundle("NVIDIA_VISIBLE_DEVICES=acme.com/gpu=1"), Config())
+        asked(_bundle("NVIDIA_VISIBLE_DEVICES=acme.com/gpu=1"), Config())
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,13 @@ import os
 
 import pytest
 
-from nvct.container.prestart import main
 from nvct.container.request.origin import Origin
 from nvct.errors import NotPermittedError, RequestError
 from nvct.oci.bundle import Bundle
 from nvct.sim.bundle import config as make_config
 from tests.support.policies import ALL, CONTAINERD, CRIO, UUID, policy
 from tests.support.shim_lab import Lab
-from tests.unit.container.prestart.test_main import hook
+from tests.unit.container.prestart.test_main import asked, hook
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,11 +38,13 @@ def with_policy(lab: Lab, text: str) -> None:
     lab.age(lab.config_toml)
 
 
-def asked(tmp_path: Path, text: str, env: str, annotations: Mapping[str, str]) -> Request | None:
+def asked_by_pod(
+    tmp_path: Path, text: str, env: str, annotations: Mapping[str, str]
+) -> Request | None:
     """Ask what the hook makes of a container."""
     document = make_config(["true"], env=[env], annotations=annotations)
     bundle = Bundle(str(tmp_path / "config.json"), json.dumps(document))
-    return main.asked(bundle, policy(text), Origin(bundle, lambda _request, _kind: 8))
+    return asked(bundle, policy(text), Origin(bundle, lambda _request, _kind: 8))
 
 
 def test_a_denial_fails_the_container_with_one_line(lab: Lab) -> None:
@@ -77,9 +78,9 @@ def test_the_pods_annotations_are_seen_though_no_request_is_read_from_them(
 ) -> None:
     pod = {**annotations, "cdi.k8s.io/x": "nvidia.com/gpu=7"}
 
-    assert asked(tmp_path, IMAGES, ALL, pod) is None
-    plugin = asked(tmp_path, IMAGES, f"NVIDIA_VISIBLE_DEVICES={UUID}", pod)
-    outside = asked(tmp_path, IMAGES, ALL, {})
+    assert asked_by_pod(tmp_path, IMAGES, ALL, pod) is None
+    plugin = asked_by_pod(tmp_path, IMAGES, f"NVIDIA_VISIBLE_DEVICES={UUID}", pod)
+    outside = asked_by_pod(tmp_path, IMAGES, ALL, {})
     assert plugin is not None
     assert plugin.ids == [UUID]
     assert outside is not None
@@ -88,17 +89,17 @@ def test_the_pods_annotations_are_seen_though_no_request_is_read_from_them(
 
 def test_gpus_are_counted(tmp_path: Path) -> None:
     with pytest.raises(NotPermittedError):
-        asked(tmp_path, 'more-gpus-than = 7\nthen = "deny"', ALL, {})
-    assert asked(tmp_path, 'more-gpus-than = 8\nthen = "deny"', ALL, {}) is not None
+        asked_by_pod(tmp_path, 'more-gpus-than = 7\nthen = "deny"', ALL, {})
+    assert asked_by_pod(tmp_path, 'more-gpus-than = 8\nthen = "deny"', ALL, {}) is not None
 
 
 def test_a_bare_name_of_a_specification_is_a_device(tmp_path: Path) -> None:
     document = make_config(["true"], env=["NVIDIA_VISIBLE_DEVICES=gpu0"])
     bundle = Bundle(str(tmp_path / "config.json"), json.dumps(document))
 
-    request = main.asked(bundle, policy(""), None, lambda name: name == "nvidia.com/gpu=gpu0")
+    request = asked(bundle, policy(""), None, lambda name: name == "nvidia.com/gpu=gpu0")
 
     assert request is not None
     assert (request.ids, request.kind, request.mode) == (["gpu0"], "nvidia.com/gpu", "legacy")
     with pytest.raises(RequestError, match="names no device"):
-        main.asked(bundle, policy(""), None, lambda _name: False)
+        asked(bundle, policy(""), None, lambda _name: False)

@@ -14,6 +14,7 @@ from nvct.container.plan import hook_command, inject, model
 from nvct.container.rootfs import linker_conf, profile
 from nvct.host.model import DriverFile
 from nvct.linux import ldcache
+from nvct.linux.kernel import KERNEL
 from nvct.oci.bundle import Bundle
 from nvct.spec import linker_cache
 from tests.support.containers import Container
@@ -22,6 +23,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nvct.container.deliver.bundle_root import Layout
+    from nvct.linux.kernel import Kernel
+
 MACHINE = os.uname().machine
 LOADER = "/lib64/ld-linux-x86-64.so.2" if MACHINE == "x86_64" else "/lib/ld-linux-aarch64.so.1"
 DEBIAN = f"/usr/lib/{MACHINE}-linux-gnu"
@@ -29,6 +33,21 @@ MODULE = "/usr/lib/xorg/modules/extensions/libglxserver_nvidia.so"
 CACHE, DROP_IN = "/etc/ld.so.cache", "/etc/ld.so.conf.d/00-nvct.conf"
 VERSION = "580.159.04"
 LIBRARIES = {"libcuda": "libcuda.so.1", "libnvidia-ml": "libnvidia-ml.so.1", "libplain": ""}
+
+
+def written(
+    layout: Layout | None,
+    edits: list[model.Edits],
+    notes: list[str],
+    kernel: Kernel | None = KERNEL,
+) -> list[model.Edits]:
+    """Do what a layout wants in the root, and return the edits of config.json."""
+    if layout is None:
+        return edits
+    if kernel is not None:
+        layout.write(kernel)
+    notes.append(layout.note)
+    return layout.edits
 
 
 class Image(Container):
@@ -108,14 +127,17 @@ class Image(Container):
         plan = compiler.compile_own(own, "/own.json", "/config.toml")
         return model.collect(plan, ["nvidia.com/gpu=0"], ["compute"])
 
-    def create(self, **more: Any) -> tuple[dict[str, Any], list[str]]:
+    def create(
+        self, kernel: Kernel = KERNEL, *, writes: bool = True
+    ) -> tuple[dict[str, Any], list[str]]:
         """Do what the shim does; return config.json and what the log says."""
         bundle = Bundle(str(self.bundle / "config.json"), json.dumps(self.config))
         notes: list[str] = []
-        edits = layout_classic.without_hook(
-            bundle, str(self.bundle), self.edits(), notes.append, **more
+        edits = self.edits()
+        layout = layout_classic.decide(
+            bundle, str(self.bundle), edits, notes.append, kernel=kernel
         )
-        inject.apply(bundle, edits)
+        inject.apply(bundle, written(layout, edits, notes, kernel if writes else None))
         return json.loads(bundle.document.render()), notes
 
     def hooked(self) -> None:

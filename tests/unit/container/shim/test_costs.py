@@ -175,7 +175,9 @@ def test_a_path_is_walked_once(tmp_path: Path) -> None:
     bundle = Bundle(str(image.bundle / "config.json"), json.dumps(image.config))
     notes: list[str] = []
 
-    layout_classic.without_hook(bundle, str(image.bundle), image.edits(), notes.append)
+    edits = image.edits()
+    layout = layout_classic.decide(bundle, str(image.bundle), edits, notes.append)
+    images.written(layout, edits, notes)
 
     assert notes == ["without a hook"]
     assert STEP_BUDGET - bundle.steps_left < 20 * (LINKS + 1) * (DEEP + 2) + 1000
@@ -216,7 +218,9 @@ def test_a_budget_ends_before_anything_is_written_or_not_at_all(tmp_path: Path) 
         bundle = Bundle(str(image.bundle / "config.json"), json.dumps(image.config))
         bundle.steps_left = left
         notes: list[str] = []
-        layout_classic.without_hook(bundle, str(image.bundle), image.edits(), notes.append)
+        edits = image.edits()
+        layout = layout_classic.decide(bundle, str(image.bundle), edits, notes.append)
+        images.written(layout, edits, notes)
         outcomes.update(notes)
         assert image.tree() == (complete.tree() if notes == ["without a hook"] else before)
         left += 25

@@ -103,6 +103,22 @@ def test_nothing_is_written_anywhere(lab: Lab) -> None:
     assert lab.run_dir.exists()
 
 
+def test_a_plan_of_young_files_stays_as_it_is(lab: Lab) -> None:
+    case.gpu(lab)
+    lab.config_toml.touch()
+    lab.create()
+    lab.age(lab.config_toml)
+    lab.asks(VISIBLE + "0")
+    plan = lab.run_dir / "own.plan"
+    before = plan.stat().st_ino, plan.read_bytes()
+
+    assert explained(lab)["outcome"] == "GPU"
+    assert (plan.stat().st_ino, plan.read_bytes()) == before
+
+    lab.create()
+    assert plan.read_bytes() != before[1]
+
+
 def test_the_layout_is_chosen_as_the_shim_does_and_the_root_is_left_alone(lab: Lab) -> None:
     farm_of(lab)
     before = lab.document()

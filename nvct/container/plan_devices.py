@@ -6,11 +6,10 @@ Hot; loaded only where there are rules.
 
 from __future__ import annotations
 
-from nvct.config.model import path_from
+from nvct.container.edits import collect, kept_or_fresh, plan_of, plans_of
 from nvct.container.plan import model
 from nvct.container.request.model import OWN_KIND, RUNTIME_KIND
-from nvct.container.request.origin import count_all, names_of
-from nvct.container.shim.create import edits_for, plan_of, plans_of
+from nvct.container.request.origin import Origin, count_all, names_of
 from nvct.errors import NvctError
 
 TYPE_CHECKING = False
@@ -18,24 +17,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nvct.config.model import Config
+    from nvct.container.host import Host
     from nvct.container.request.device_numbers import Nodes, Selection
     from nvct.container.request.model import Request
-    from nvct.container.shim.create import Host
+    from nvct.oci.bundle import Bundle
 
 NUMBERS = ("devices", "driver/nvidia-caps/mig-minors")
 """Files of procfs that say which extra a device number is."""
 
 
+def origin_of(bundle: Bundle, config: Config, host: Host) -> Origin:
+    """Return where a container comes from, for the rules of the policy."""
+    plans = PlanDevices(config, host)
+    return Origin(
+        bundle, plans.count, check_known=plans.check_known, aliases=plans.aliases, plans=plans
+    )
+
+
 class PlanDevices:
     """The devices of this machine's plans."""
 
-    __slots__ = ("_config", "_host", "_path")
+    __slots__ = ("_config", "_host")
 
     def __init__(self, config: Config, host: Host) -> None:
         """Keep where the plans are; none is read yet."""
         self._config = config
         self._host = host
-        self._path = path_from(host.env)
 
     def count(self, request: Request, kind: str) -> int:
         """Return how many devices a kind's "all" stands for.
@@ -43,7 +50,7 @@ class PlanDevices:
         Raises:
             NvctError: there is no plan of that kind.
         """
-        plan, name = plan_of(request, self._host, kind, self._path, anew=False)
+        plan, name = plan_of(request, self._host, kind)
         return count_all(plan, name)
 
     def check_known(self, request: Request) -> None:
@@ -53,7 +60,7 @@ class PlanDevices:
             UnknownDeviceError: it does.
             NvctError: there is no plan to look in.
         """
-        for plan, names in plans_of(request, request.ids, self._host, self._path, anew=False):
+        for plan, names in plans_of(request, request.ids, self._host):
             model.check_known(plan, names)
 
     def aliases(self, request: Request, name: str) -> list[list[str]] | None:
@@ -61,7 +68,7 @@ class PlanDevices:
         kind, _, device = name.partition("=")
         asked = kind if name in request.ids else request.kind  # as plans_of does
         try:
-            plan, kind = plan_of(request, self._host, asked, self._path, anew=False)
+            plan, kind = plan_of(request, self._host, asked)
         except NvctError:
             return None
         return names_of(plan, f"{kind}={device}")
@@ -74,7 +81,9 @@ class PlanDevices:
         """
         from nvct.container.request.device_numbers import nodes_of
 
-        return nodes_of(edits_for(request, self._config, self._host))
+        return nodes_of(
+            kept_or_fresh(lambda fresh: collect(request, self._config, self._host, fresh=fresh))
+        )
 
     def select(
         self, request: Request, nodes: Nodes, fits: Callable[[Sequence[str]], bool]
@@ -86,9 +95,9 @@ class PlanDevices:
         """
         from nvct.container.request import device_numbers
 
-        plans = [self._host.plan("registry", self._path)]
+        plans = [self._host.plan("registry")]
         try:
-            plans.append(plan_of(request, self._host, RUNTIME_KIND, self._path, anew=False)[0])
+            plans.append(plan_of(request, self._host, RUNTIME_KIND)[0])
         except NvctError:
             if any(map(device_numbers.is_gpu, nodes)):
                 raise

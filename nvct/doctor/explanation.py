@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a create of a container would come to, and why: the shim's own steps, without its writes.
+"""What a create of a container would come to, and why: the shim's decision, without its writes.
 
-Cold. Contract: the request, the policy, the plans and the edits are those of
-`nvct.container.shim.create`; here only the outcome is told apart. Plans that still hold are read
-from the run directory, others are compiled into a folder that is thrown away; config.json is
-edited in memory alone.
+Cold. Contract: it is `nvct.container.decide` that decides; here only the outcome is told apart.
+Plans that still hold are read from the run directory, others are compiled into a folder that is
+thrown away; config.json is edited in memory alone.
 """
 
 from __future__ import annotations
@@ -14,14 +13,13 @@ import tempfile
 
 from nvct import paths
 from nvct.config import load
-from nvct.config.model import Config, check
-from nvct.container.deliver import layout_classic, layout_farm
-from nvct.container.plan import inject, model
+from nvct.config.model import Config
+from nvct.container.decide import decide, wants_view
+from nvct.container.host import Host
 from nvct.container.plan.store import Store, run_dir
-from nvct.container.request.model import OWN_KIND, RUNTIME_KIND, VISIBLE_DEVICES, Request
+from nvct.container.request.model import OWN_KIND, RUNTIME_KIND, VISIBLE_DEVICES
 from nvct.container.request.requirements import holds
-from nvct.container.request.resolve import decide, parse_env
-from nvct.container.shim import create, settings
+from nvct.container.request.resolve import parse_env
 from nvct.errors import NvctError, line
 from nvct.launcher import cold
 from nvct.oci.bundle import Bundle
@@ -31,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from nvct.container.plan import model
+    from nvct.container.request.model import Request
     from nvct.container.request.origin import Origin
 
 SHOWN_VARIABLES = ("CUDA_VERSION", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_DISABLE_REQUIRE")
@@ -38,51 +38,51 @@ WORDS_ONLY = "the command line"
 FEATURE_WORDS = ("gds", "mofed", "gdrcopy", "nvswitch", "imex", "mig_config", "mig_monitor")
 
 
-class Reader(create.Host):
+class Reader(Host):
     """The machine as the create lane sees it, but for its writes.
 
     Attributes:
         config: the one in force.
         notes: what is not as in a create.
         used: the plans that were asked for, in order.
-        kept: the run directory, read only.
+        scratch: where plans are put that have to be compiled.
     """
 
-    __slots__ = ("config", "kept", "notes", "used")
+    __slots__ = ("config", "notes", "scratch", "used")
 
     def __init__(self, config: Config, kept: Store, scratch: Store, env: dict[str, str]) -> None:
         """Read plans from one store, put those that have to be compiled into the other."""
-        super().__init__(scratch, env, cold.interpreter())
-        self.kept = kept
+        super().__init__(kept, env, cold.interpreter())
+        self.scratch = scratch
         self.notes: list[str] = []
         self.config = config
         self.used: list[model.Plan] = []
 
-    def plan(self, which: str, config_path: str, *, anew: bool = False) -> model.Plan:
+    def plan(self, which: str, *, fresh: bool = False) -> model.Plan:
         """Return a plan as the shim would find it.
 
         Raises:
             NvctError: it cannot be compiled.
         """
-        found = None if anew else self.kept.read_json(which + paths.PLAN_SUFFIX)
-        if found is None or found.get("config") != config_path or not model.is_current(found):
-            plan = super().plan(which, self._compile_from(config_path), anew=anew)
+        plan = None if fresh else self.kept(which)
+        if plan is None:
+            host = Host(self.scratch, self.env, self.cold)
+            host.config_path = self._compile_from()
+            plan = host.plan(which, fresh=fresh)
             for spec in plan["specs"]:
-                spec["path"] = spec["path"].replace(self.store.path, self.kept.path)
-        else:
-            plan = found  # type: ignore[assignment]  # what our own compiler wrote
+                spec["path"] = spec["path"].replace(self.scratch.path, self.store.path)
         self.used.append(plan)
         return plan
 
-    def _compile_from(self, config_path: str) -> str:
+    def _compile_from(self) -> str:
         """Return the config.toml to compile under: one that makes no view of the driver."""
         if not self.config.wants_view:
-            return config_path
+            return self.config_path
         note = "no plan is kept: the first create makes the driver's view; shown is layout classic"
         if note not in self.notes:
             self.notes.append(note)
-        self.store.write("config.toml", _as_classic(self.config).encode())
-        return f"{self.store.path}/config.toml"
+        self.scratch.write("config.toml", _as_classic(self.config).encode())
+        return f"{self.scratch.path}/config.toml"
 
 
 def explain(bundle: Bundle, program: str, env: Mapping[str, str]) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def explain(bundle: Bundle, program: str, env: Mapping[str, str]) -> dict[str, A
     try:
         config = load.load(path)
     except NvctError as error:
-        config, trouble = settings.fallback(), error
+        config, trouble = Config(), error
     config = config.replaced(mode=MODES.get(program) or config.mode)
     told: dict[str, Any] = {
         "nvct-explanation": 1,
@@ -170,62 +170,31 @@ def _decide(
     trouble: NvctError | None,
     program: str,
 ) -> None:
-    """Take the shim's steps and write down what each came to."""
-    origin = create.origin_of(bundle, config, reader)
-    notes: list[str] = []
-    request: Request | None = None
-    error: NvctError | None = None
+    """Take the shim's decision and write down what it came to."""
+    folder = None if bundle.path == WORDS_ONLY else bundle.path.rpartition("/")[0]
+    decision = decide(
+        bundle, config, reader, folder=folder, trouble=trouble,
+        accept=lambda _request: reader.used.clear(),  # what the policy has looked at
+    )  # fmt: skip
+    request, error = decision.request, None
     try:
-        request, notes = decide(
-            bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config,
-            origin=origin, defined=reader.defines,
-        )  # fmt: skip
-        reader.used.clear()  # what the policy has looked at
-        if request is not None:
-            if trouble is not None:
-                raise trouble
-            check(config)
-        if request is not None or config.mode != "legacy" or config.policy:
-            inject.remove_nvidia_hooks(bundle)
-        if request is not None:
-            edits = create.edits_for(request, config, reader)
-            edits = _in_root(bundle, config, edits, notes)
-            inject.apply(bundle, edits)
+        decision.into(bundle, config, None)
+        if request is not None and folder is None and wants_view(bundle, config, decision.notes):
+            decision.notes.append(
+                "layout farm is chosen by the container's root; shown is classic"
+            )
         told["inject"] = _injected(bundle)
     except NvctError as caught:
         error = caught
     told["outcome"] = "refused" if error else "GPU" if request else "untouched"
-    told["policy"] = _steps(origin)
+    told["policy"] = _steps(decision.origin)
     told["request"] = None if request is None else _request(request)
     if request is not None:
         told["requirements"] = _requirements(request, reader.used)
         told["devices"] = _devices(request, reader.used)
-    told["notes"] = [*notes, *([] if trouble is None or error else [f"warning: {trouble}"])]
+    warning = [] if trouble is None or error else [f"warning: {trouble}"]
+    told["notes"] = [*decision.notes, *warning]
     told["error"] = None if error is None else _error(error, program)
-
-
-def _in_root(
-    bundle: Bundle, config: Config, edits: list[model.Edits], notes: list[str]
-) -> list[model.Edits]:
-    """Return edits as the container's root decides; where there is none, as they are."""
-    wants_view = create.wants_view(bundle, config, notes)
-    if bundle.path == WORDS_ONLY:
-        if wants_view:
-            notes.append("layout farm is chosen by the container's root; shown is classic")
-        return edits
-    folder = _folder(bundle)
-    if wants_view:
-        by_view = layout_farm.instead(bundle, folder, edits, notes.append, writes=False)
-        if by_view is not edits:
-            return by_view
-    if config.params_mask == "true":
-        return edits
-    return layout_classic.without_hook(bundle, folder, edits, notes.append, writes=False)
-
-
-def _folder(bundle: Bundle) -> str:
-    """Return the bundle's folder, "" where config.json is in none."""
-    return bundle.path.rpartition("/")[0]
 
 
 def _error(error: NvctError, program: str) -> dict[str, str]:

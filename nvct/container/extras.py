@@ -17,8 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from nvct.container.host import Host
     from nvct.container.request.model import Request
-    from nvct.container.shim.create import Host
 
 IMEX_VARIABLE = "NVIDIA_IMEX_CHANNELS"
 IMEX_KIND = "nvidia.com/imex-channel"
@@ -27,9 +27,7 @@ MIG_KIND = "nvidia.com/mig"
 CAPABILITY_FILE = "/proc/driver/nvidia/capabilities/mig"
 
 
-def collect(
-    request: Request, host: Host, path: str, *, anew: bool
-) -> tuple[list[str], list[model.Edits]]:
+def collect(request: Request, host: Host, *, fresh: bool) -> tuple[list[str], list[model.Edits]]:
     """Return the ids that are left for the plan of the GPUs, and the edits for all else.
 
     Raises:
@@ -41,11 +39,11 @@ def collect(
     got: list[str] = []
     for mode, variable in FEATURES.items():
         if getattr(extras, mode):
-            plan = _plan(host, mode, f"{variable}=enabled", path, anew=anew)
+            plan = _plan(host, mode, f"{variable}=enabled", fresh=fresh)
             edits += model.collect(plan, [f"nvidia.com/{mode}=all"])
             got.append(variable)
     if extras.imex:
-        plan = _plan(host, "imex", IMEX_VARIABLE, path, anew=anew)
+        plan = _plan(host, "imex", IMEX_VARIABLE, fresh=fresh)
         names = _channels(plan, extras.imex, unmade=extras.imex_unmade)
         edits += model.collect(plan, [name for name in names if name in plan["devices"]])
         edits += [_unmade(plan, name) for name in names if name not in plan["devices"]]
@@ -54,7 +52,7 @@ def collect(
     wanted = [name for name in MIG_CAPABILITIES if getattr(extras, name)]
     if wanted:
         _refuse_mig_devices(request, MIG_CAPABILITIES[wanted[0]])
-        plan = _plan(host, "mig", MIG_CAPABILITIES[wanted[0]], path, anew=anew)
+        plan = _plan(host, "mig", MIG_CAPABILITIES[wanted[0]], fresh=fresh)
         ids, names = _mig_names(request, wanted, plan)
         edits += model.collect(plan, names)
         got += [MIG_CAPABILITIES[name] for name in wanted]
@@ -64,10 +62,10 @@ def collect(
     return ids, edits
 
 
-def _plan(host: Host, mode: str, variable: str, path: str, *, anew: bool) -> model.Plan:
+def _plan(host: Host, mode: str, variable: str, *, fresh: bool) -> model.Plan:
     """Return the plan of a mode; an error names what asks for it."""
     try:
-        return host.plan(f"mode-{mode}", path, anew=anew)
+        return host.plan(f"mode-{mode}", fresh=fresh)
     except NvctError as error:
         error.message = f"{variable}: {error.message}"
         raise
@@ -153,9 +151,7 @@ def _mig_names(
     return left, names
 
 
-def check_gpus(
-    request: Request, facts: dict[str, str], names: list[str], host: Host, path: str
-) -> None:
+def check_gpus(request: Request, facts: dict[str, str], names: list[str], host: Host) -> None:
     """Hold requirements against brand and architecture of each GPU that is asked for.
 
     What NVML does not tell holds, as in libnvidia-container.
@@ -165,7 +161,7 @@ def check_gpus(
     """
     from nvct.container.request.requirements import check
 
-    plan = host.plan("properties", path)
+    plan = host.plan("properties")
     document: dict[str, Any] = {**plan}
     gpus: dict[str, dict[str, str]] = document.get("gpus", {})
     for problem in plan["problems"]:

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of a container: one decision, whoever delivers it.
+
+Hot. The shim delivers it to config.json, the prestart hook and nvidia-container-cli into a live
+container, and nvct explain prints it. Contract: nothing is written but plans that were compiled.
+"""
+
+from __future__ import annotations
+
+from nvct.config.model import LAYOUTS, check
+from nvct.container.request import resolve
+from nvct.errors import NvctError, RequestError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvct.config.model import Config
+    from nvct.container.deliver.bundle_root import Layout
+    from nvct.container.host import Host
+    from nvct.container.plan.model import Edits
+    from nvct.container.request.model import Request
+    from nvct.container.request.origin import Origin
+    from nvct.linux.kernel import Kernel
+    from nvct.oci.bundle import Bundle
+
+LAYOUT = "NVIDIA_DRIVER_LAYOUT"
+
+
+class Decision:
+    """What a container gets, and why.
+
+    Attributes:
+        request: what it asks for; None where that is nothing, or where it starts without.
+        origin: where it comes from, with the rules that were looked at; None without rules.
+        notes: sentences for the log and for explanations.
+        edits: what it gets.
+        layout: what is written into its root before it starts; None for nothing.
+        error: why it cannot have what it asks for.
+    """
+
+    __slots__ = ("edits", "error", "layout", "notes", "origin", "request")
+
+    def __init__(self, request: Request | None) -> None:
+        """Start with what is asked for, None where config.json says that."""
+        self.request = request
+        self.origin: Origin | None = None
+        self.notes: list[str] = []
+        self.edits: list[Edits] = []
+        self.layout: Layout | None = None
+        self.error: NvctError | None = None
+
+    def into(self, bundle: Bundle, config: Config, kernel: Kernel | None) -> None:
+        """Edit a bundle's document, and with a kernel the container's root; no file else.
+
+        Raises:
+            NvctError: the container cannot have what it asks for, and why.
+        """
+        if self.error is not None:
+            raise self.error
+        from nvct.container.plan import inject
+
+        if self.request is not None or config.mode != "legacy" or config.policy:
+            # In legacy mode the incumbent leaves it: it is what delivers there.
+            inject.remove_nvidia_hooks(bundle)
+        if self.layout is not None:
+            if kernel is not None:
+                self.layout.write(kernel)
+            self.edits = self.layout.edits
+            self.notes.append(self.layout.note)
+        if self.request is not None:
+            inject.apply(bundle, self.edits)
+
+
+def decide(
+    bundle: Bundle,
+    config: Config,
+    host: Host,
+    *,
+    folder: str | None = None,
+    trouble: NvctError | None = None,
+    request: Request | None = None,
+    accept: Callable[[Request], None] | None = None,
+) -> Decision:
+    """Decide what a container gets.
+
+    Args:
+        bundle: its config.json.
+        config: the configuration in force, the defaults where `trouble` is set.
+        host: the machine.
+        folder: of the bundle; None where no layout can put files into the root.
+        trouble: why config.toml could not be read; it only concerns who asks for something.
+        request: what is asked for, where config.json does not say.
+        accept: called with the request before its plans are read; raises NvctError to refuse it.
+    """
+    decision = Decision(request)
+    try:
+        if request is None:
+            _ask(decision, bundle, config, host)
+        if decision.request is not None:
+            if accept is not None:
+                accept(decision.request)
+            if trouble is not None:
+                raise trouble
+            check(config)
+            _answer(decision, decision.request, bundle, config, host, folder=folder)
+    except NvctError as error:
+        decision.error = error
+    return decision
+
+
+def _ask(decision: Decision, bundle: Bundle, config: Config, host: Host) -> None:
+    """Find what config.json asks for, as far as the policy lets it."""
+    if config.policy:
+        from nvct.container import plan_devices  # only where config.toml has rules
+
+        decision.origin = plan_devices.origin_of(bundle, config, host)
+    decision.request, decision.notes = resolve.decide(
+        bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config,
+        origin=decision.origin, defined=host.defines,
+    )  # fmt: skip
+
+
+def _answer(
+    decision: Decision,
+    request: Request,
+    bundle: Bundle,
+    config: Config,
+    host: Host,
+    *,
+    folder: str | None,
+) -> None:
+    """Choose edits and layout, with plans all of whose files are there.
+
+    A plan stands on few facts, so that a library may go and its plan still hold. Looked at last
+    of all: what goes from here on is the low-level runtime's to tell.
+    """
+    from nvct.container.edits import collect, kept_or_fresh
+    from nvct.container.plan.model import check_mount_sources
+
+    def attempt(fresh: bool) -> list[str]:  # noqa: FBT001  kept, then fresh
+        notes: list[str] = []  # of the last attempt alone
+        decision.edits = collect(request, config, host, fresh=fresh)
+        decision.layout = None
+        if folder is not None and wants_view(bundle, config, notes):
+            decision.layout = _view(bundle, folder, decision.edits, notes)
+        check_mount_sources((decision.layout or decision).edits)
+        return notes
+
+    decision.notes += kept_or_fresh(attempt)
+    if (
+        folder is not None
+        and decision.layout is None
+        and config.params_mask != "true"
+        and any("hook" in one for one in decision.edits)
+    ):
+        from nvct.container.deliver import layout_classic  # loads what writes into a root
+
+        decision.layout = layout_classic.decide(
+            bundle, folder, decision.edits, decision.notes.append
+        )
+
+
+def wants_view(bundle: Bundle, config: Config, notes: list[str]) -> bool:
+    """Tell whether a container gets the driver by a view, if there is one that fits it.
+
+    Its variable can only choose among the layouts that config.toml leaves open.
+
+    Raises:
+        RequestError: the variable names no layout.
+    """
+    prefix = f"{LAYOUT}="
+    layout = ([e[len(prefix) :] for e in bundle.env if e.startswith(prefix)] or [""])[-1]
+    if layout not in ("", *LAYOUTS):
+        raise RequestError(
+            f"{LAYOUT} cannot be {layout!r:.80}", hint=f"use one of: {', '.join(LAYOUTS)}"
+        )
+    if layout == "classic" and config.wants_view:
+        notes.append(f"layout classic: {LAYOUT} asks for it")
+        return False
+    if layout == "farm" and not config.wants_view:
+        notes.append("layout classic: config.toml leaves no other")
+    return config.wants_view
+
+
+def _view(bundle: Bundle, folder: str, edits: list[Edits], notes: list[str]) -> Layout | None:
+    """Return the driver's view as a layout, if this host has one that fits the container."""
+    table = next((one["farm"]["table"] for one in edits if "farm" in one), None)
+    if table is None:
+        return None
+    if not table["view"]:
+        notes.append(f"layout classic: {table['why']}")
+        return None
+    from nvct.container.deliver import layout_farm  # loads what writes into a root
+
+    return layout_farm.decide(bundle, folder, edits, notes.append)

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled edits for a request: which plans answer it, and whether they may.
+
+Hot; loaded where something is asked for.
+"""
+
+from __future__ import annotations
+
+from nvct.container.plan import model
+from nvct.container.request.model import OWN_KIND, RUNTIME_KIND
+from nvct.errors import CdiConflictError, NvctError, StaleSpecError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    from nvct.config.model import Config
+    from nvct.container.host import Host
+    from nvct.container.request.model import Request
+
+    T = TypeVar("T")
+
+
+def kept_or_fresh(make: Callable[[bool], T]) -> T:
+    """Return what is made of plans as they are kept, of fresh ones where those do not hold.
+
+    What was missing may be there now: a refusal is looked at again, a success is not.
+
+    Raises:
+        NvctError: what `make` raises, of fresh plans where that may help.
+    """
+    try:
+        return make(False)  # noqa: FBT003  kept
+    except (model.StalePlanError, StaleSpecError):
+        pass
+    return make(True)  # noqa: FBT003  fresh
+
+
+def collect(request: Request, config: Config, host: Host, *, fresh: bool) -> list[model.Edits]:
+    """Return the compiled edits for a request.
+
+    Args:
+        request: what is asked for.
+        config: the configuration in force.
+        host: the machine.
+        fresh: whatever is kept does not describe it.
+
+    Raises:
+        StalePlanError: a plan does not hold.
+        NvctError: a device cannot be had.
+    """
+    wanted, compat = request.capabilities, config.wants_compat(request.mode)
+    ids = request.ids
+    more: list[model.Edits] = []
+    if request.extras:
+        from nvct.container import extras  # few containers ask for any
+
+        ids, more = extras.collect(request, host, fresh=fresh)
+    if not ids:
+        plan, kind = plan_of(request, host, request.kind, fresh=fresh, bare=True)
+        _check_requirements(request, plan, [], host)
+        return [*model.common(plan, kind, wanted, compat=compat), *more]
+    edits: list[model.Edits] = []
+    for plan, names in plans_of(request, ids, host, fresh=fresh):
+        _refuse_conflicts(plan, names)
+        if request.mode == "csv":
+            request.notes += [text for text in plan["problems"] if text not in request.notes]
+        _check_requirements(request, plan, names, host)
+        edits.extend(model.collect(plan, names, wanted, compat=compat))
+    return [*edits, *more]
+
+
+def plans_of(
+    request: Request, ids: list[str], host: Host, *, fresh: bool = False
+) -> list[tuple[model.Plan, list[str]]]:
+    """Return the plans that answer for ids, each with the full names that it is asked for."""
+    answers: dict[str, tuple[model.Plan, str]] = {}
+    groups: dict[int, tuple[model.Plan, list[str]]] = {}
+    for word in ids:
+        asked, equals, device = word.partition("=")
+        if not equals:
+            asked, device = request.kind, word
+        if asked not in answers:
+            answers[asked] = plan_of(request, host, asked, fresh=fresh)
+        plan, kind = answers[asked]
+        groups.setdefault(id(plan), (plan, []))[1].append(f"{kind}={device}")
+    return list(groups.values())
+
+
+def _check_requirements(request: Request, plan: model.Plan, names: list[str], host: Host) -> None:
+    if not request.requirements:
+        return
+    from nvct.container.request.requirements import check, undecided
+
+    check(request.requirements, plan["host"])
+    if names and undecided(request.requirements, plan["host"]):
+        from nvct.container import extras
+
+        extras.check_gpus(request, plan["host"], names, host)
+
+
+def _refuse_conflicts(plan: model.Plan, names: list[str]) -> None:
+    for name in names:
+        files = plan.get("conflicts", {}).get(name)
+        if files:
+            raise CdiConflictError(
+                f"{name} is defined by {' and '.join(files)}",
+                hint="remove it from all but one of them",
+            )
+
+
+def plan_of(
+    request: Request, host: Host, kind: str, *, fresh: bool = False, bare: bool = False
+) -> tuple[model.Plan, str]:
+    """Return the plan that answers for a kind, and the kind's name in it.
+
+    A registry without any nvidia.com/gpu spec is no reason to fail: nvct's own spec answers.
+    `bare` says that no GPU is asked for.
+    """
+    if kind != RUNTIME_KIND:
+        plan = host.plan("registry", fresh=fresh)
+        if kind in plan["kinds"] or kind != OWN_KIND:
+            return plan, kind
+    own = "own-csv-all" if request.extras.csv_all else "own"
+    if bare and own == "own":
+        own = "own-none"  # without NVML, and of a host that has a driver and no GPU to give
+    try:
+        return host.plan(own, fresh=fresh), OWN_KIND
+    except NvctError as error:
+        if not error.hint:
+            error.hint = "is the NVIDIA driver installed and loaded? try nvidia-smi"
+        raise
