@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a container: one decision, whoever delivers it.
+"""The decision about one container: what it gets, and why.
 
-Hot. The shim delivers it to config.json, the prestart hook and nvidia-container-cli into a live
-container, and nvct explain prints it. Contract: nothing is written but plans that were compiled.
+Hot. The shim delivers a decision to config.json; the prestart hook and nvidia-container-cli deliver
+it into a live container; `nvct explain` prints it. Contract: deciding writes only compiled plans.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class Decision:
     """What a container gets, and why.
 
     Attributes:
-        request: what it asks for; None where that is nothing, or where it starts without.
-        origin: where it comes from, with the rules that were looked at; None without rules.
+        request: None if the container requests nothing, or starts without what it requests.
+        origin: of the container, with the results of the policy's rules; None without rules.
         notes: sentences for the log and for explanations.
-        edits: what it gets.
-        layout: what is written into its root before it starts; None for nothing.
-        error: why it cannot have what it asks for.
+        edits: the changes of config.json, or of the live container.
+        layout: the changes of the root before the container starts; None if there are none.
+        error: the reason why the request is refused.
     """
 
     __slots__ = ("edits", "error", "layout", "notes", "origin", "request")
 
     def __init__(self, request: Request | None) -> None:
-        """Start with what is asked for, None where config.json says that."""
+        """Start with a request, or with None if config.json has it."""
         self.request = request
         self.origin: Origin | None = None
         self.notes: list[str] = []
@@ -51,17 +51,17 @@ class Decision:
         self.error: NvctError | None = None
 
     def into(self, bundle: Bundle, config: Config, kernel: Kernel | None) -> None:
-        """Edit a bundle's document, and with a kernel the container's root; no file else.
+        """Edit the bundle's config.json in memory and, with a kernel, the container's root.
 
         Raises:
-            NvctError: the container cannot have what it asks for, and why.
+            NvctError: the request is refused.
         """
         if self.error is not None:
             raise self.error
         from nvct.container.plan import inject
 
         if self.request is not None or config.mode != "legacy" or config.policy:
-            # In legacy mode the incumbent leaves it: it is what delivers there.
+            # In legacy mode the incumbent keeps its hook, which delivers the devices there.
             inject.remove_nvidia_hooks(bundle)
         if self.layout is not None:
             if kernel is not None:
@@ -86,11 +86,11 @@ def decide(
 
     Args:
         bundle: its config.json.
-        config: the configuration in force, the defaults where `trouble` is set.
+        config: the configuration; the defaults if `trouble` is set.
         host: the machine.
-        folder: of the bundle; None where no layout can put files into the root.
-        trouble: why config.toml could not be read; it only concerns who asks for something.
-        request: what is asked for, where config.json does not say.
+        folder: of the bundle; None if a layout cannot put files into the root.
+        trouble: why config.toml cannot be read; it is raised only if there is a request.
+        request: the request, if config.json does not contain it.
         accept: called with the request before its plans are read; raises NvctError to refuse it.
     """
     decision = Decision(request)
@@ -110,7 +110,7 @@ def decide(
 
 
 def _ask(decision: Decision, bundle: Bundle, config: Config, host: Host) -> None:
-    """Find what config.json asks for, as far as the policy lets it."""
+    """Read the request of config.json and apply the policy."""
     if config.policy:
         from nvct.container import plan_devices  # only where config.toml has rules
 
@@ -130,10 +130,10 @@ def _answer(
     *,
     folder: str | None,
 ) -> None:
-    """Choose edits and layout, with plans all of whose files are there.
+    """Choose edits and layout from plans whose mount sources all exist.
 
-    A plan stands on few facts, so that a library may go and its plan still hold. Looked at last
-    of all: what goes from here on is the low-level runtime's to tell.
+    A plan has few fingerprints, so a library can be removed and its plan still match. The mount
+    sources are checked last; the low-level runtime reports those that are removed later.
     """
     from nvct.container.edits import collect, kept_or_fresh
     from nvct.container.plan.model import check_mount_sources
@@ -162,9 +162,9 @@ def _answer(
 
 
 def wants_view(bundle: Bundle, config: Config, notes: list[str]) -> bool:
-    """Tell whether a container gets the driver by a view, if there is one that fits it.
+    """Report whether a container gets the driver by a view, if a view fits it.
 
-    Its variable can only choose among the layouts that config.toml leaves open.
+    The container's variable can only choose among the layouts that config.toml allows.
 
     Raises:
         RequestError: the variable names no layout.
@@ -184,7 +184,7 @@ def wants_view(bundle: Bundle, config: Config, notes: list[str]) -> bool:
 
 
 def _view(bundle: Bundle, folder: str, edits: list[Edits], notes: list[str]) -> Layout | None:
-    """Return the driver's view as a layout, if this host has one that fits the container."""
+    """Return the driver's view as a layout; None if this host has no view for the container."""
     table = next((one["farm"]["table"] for one in edits if "farm" in one), None)
     if table is None:
         return None

@@ -305,13 +305,13 @@ def no_work() -> Work:
 
 
 def check_mount_sources(edits: list[Edits]) -> None:
-    """Refuse edits of which a file or folder to be mounted is not there.
+    """Check that each mount source of the edits exists.
 
     Raises:
-        StalePlanError: it is so.
+        StalePlanError: a file or folder is missing.
     """
-    for one in edits:
-        for _, text in one["mounts"]:
+    for edit in edits:
+        for _, text in edit["mounts"]:
             source = text.partition('"source":"')[2].partition('"')[0]
             if source[:1] == "/" and "\\" not in source:  # paths with escapes are rare: not tested
                 try:
