@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decision about one container: what it gets, and why.
 
-Hot. The shim delivers a decision to config.json; the prestart hook and nvidia-container-cli deliver
-it into a live container; `nvct explain` prints it. Contract: deciding writes only compiled plans.
+Hot. The shim delivers a decision to config.json; the prestart hook and nvidia-container-cli
+deliver it into a live container; `nvct explain` prints it. Contract: deciding writes only compiled
+plans.
 """
 
 from __future__ import annotations

@@ -400,7 +400,7 @@ def test_where_the_journal_is_lost_undo_says_what_else_there_is(lab: Lab) -> Non
     lab.ctk()
     for page in (lab.folder / "state").glob("*.json"):
         page.unlink()
-    assert "--remove takes its handlers out all the same" in lab.run("nvct", "undo").stderr
+    assert "--remove removes its handlers nevertheless" in lab.run("nvct", "undo").stderr
 
 
 def test_undo_leaves_what_it_does_not_know_but_on_request(lab: Lab) -> None:
