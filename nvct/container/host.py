@@ -64,7 +64,7 @@ class Host:
         found = None if fresh else kept()
         if found is not None:
             return found
-        from nvct.container.shim import cold_process, negative_cache
+        from nvct.container import cold_process, negative_cache
 
         known = negative_cache.Failures(self.store, which, self.config_path, self.proc_root)
         again = made_meanwhile if fresh else kept

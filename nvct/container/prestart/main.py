@@ -103,10 +103,10 @@ def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGR
     Raises:
         NvctError: it cannot have it, and why.
     """
+    from nvct.container import settings
     from nvct.container.host import Host
     from nvct.container.plan.store import Store, run_dir
     from nvct.container.prestart import state as states
-    from nvct.container.shim import settings
     from nvct.oci import bundle as bundles
 
     state = states.read(stdin_fd)

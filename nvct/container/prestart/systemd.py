@@ -69,7 +69,7 @@ def allow(
 def _ask(
     argv: list[str], env: dict[str, str], warn: Callable[[str], None]
 ) -> tuple[bytes, int] | None:
-    from nvct.container.shim import cold_process
+    from nvct.container import cold_process
 
     try:
         return cold_process.spawn(argv, env, f"{PROGRAM} {argv[1]}", TIMEOUT_S)

@@ -53,8 +53,9 @@ def main(cold: str) -> NoReturn:
 def _run(
     program: str, said: argv.Invocation, env: dict[str, str], cold: str, logs: list[str]
 ) -> NoReturn:
+    from nvct.container import settings
     from nvct.container.plan.store import Store, run_dir
-    from nvct.container.shim import lowlevel, settings
+    from nvct.container.shim import lowlevel
 
     store = Store(run_dir(env), create=True)
     config, trouble = settings.load_or_default(store, env, cold)

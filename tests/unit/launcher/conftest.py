@@ -11,8 +11,8 @@ import time
 import pytest
 
 from nvct.config.model import Config, path_from
+from nvct.container import settings
 from nvct.container.plan import fingerprints
-from nvct.container.shim import settings
 from nvct.launcher.install import HOOKS, Built
 from tests.support.launcher import PRINT_ARGS, Answer, ask, compiled, script, scripted
 

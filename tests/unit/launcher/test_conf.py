@@ -10,8 +10,8 @@ import time
 import pytest
 
 from nvct.config.model import Config
+from nvct.container import settings
 from nvct.container.plan import fingerprints
-from nvct.container.shim import settings
 from tests.support.launcher import PRINT_ARGS, script
 
 TYPE_CHECKING = False

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from nvct.container.shim import settings
+from nvct.container import settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

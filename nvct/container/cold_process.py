@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TypeVar
 
+    from nvct.container.negative_cache import Failures
     from nvct.container.plan.store import Store
-    from nvct.container.shim.negative_cache import Failures
 
     T = TypeVar("T")
 

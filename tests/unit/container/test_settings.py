@@ -10,8 +10,8 @@ import pytest
 
 from nvct import paths
 from nvct.config.model import Config
+from nvct.container import settings
 from nvct.container.plan import fingerprints
-from nvct.container.shim import settings
 from nvct.errors import ConfigError
 from tests.support.launcher import script
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from nvct import errors
+from nvct.container import cold_process
 from nvct.container.plan.store import Store
-from nvct.container.shim import cold_process
 from nvct.errors import HostError, NvctError
 from tests.support.forked import run_forked
 from tests.support.launcher import script

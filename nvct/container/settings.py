@@ -58,7 +58,7 @@ def load(store: Store, env: Mapping[str, str], cold: str) -> Config:
     if fact[0] == "absent" and is_absent(path):
         config = Config()
     else:
-        from nvct.container.shim import cold_process
+        from nvct.container import cold_process
 
         config = Config.from_dict(cold_process.run(cold, ["config", path], env))
     _keep(store, path, config, fact)
