@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one door from the shim to the cold side: a process of its own, with a time limit.
+"""Starts the cold side in its own process, with a time limit; the shim has no other way to it.
 
-Hot, but opened only when something has to be compiled. The cold side runs under its own
+Hot, but loaded only when something must be compiled. The cold side runs under its own
 interpreter (which has PyYAML, nvidia-ml-py and so on) and answers with one JSON object on stdout.
-A process, because an NVML that hangs can then be killed: it costs one create 20 s and a sentence.
+A process can be killed when NVML hangs: one create then waits 20 s and reports an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 20
 LOCK_TIMEOUT_S = TIMEOUT_S + 10
-"""Longer than who holds the lock may take: who waits has the reason, not the lock, to tell of."""
+"""Longer than the holder may work, so that a waiter reports the holder's error, not the lock."""
 NOT_STARTED = 127
 KEPT = (
     "PATH", "HOME", "XDG_CONFIG_HOME", "XDG_DATA_DIRS", "XDG_RUNTIME_DIR", "NVCT_RUN_DIR",
@@ -42,7 +42,7 @@ WORK = {
     "properties": "asking NVML about the GPUs",
 }
 LOOKING = "looking for what the container asks for besides GPUs"
-"""What the other words do: mode-gds and so on."""
+"""Description of all other tasks: mode-gds and so on."""
 
 
 def run(
@@ -51,8 +51,8 @@ def run(
     """Run `nvct.compile` with the cold interpreter and return its answer.
 
     Raises:
-        NvctError: the error that the cold side answered with.
-        HostError: it crashed, could not be started or did not answer in time.
+        NvctError: the error in the answer of the cold side.
+        HostError: the cold side crashed, could not be started or did not answer in time.
     """
     kept = {k: v for k, v in env.items() if k in KEPT or k.startswith("NVIDIA_CTK_")}
     kept.setdefault("PATH", ":".join(paths.DEFAULT_PATH_DIRS))
@@ -88,7 +88,7 @@ def _crashed(cold: str, args: list[str], work: str, status: int) -> HostError:
 
 
 def spawn(argv: list[str], env: dict[str, str], work: str, timeout_s: float) -> tuple[bytes, int]:
-    """Run a program; return its stdout and wait status. Its process group is killed when late."""
+    """Run a program; return its stdout and wait status. A timeout kills its process group."""
     from _signal import ITIMER_REAL, SIG_UNBLOCK, SIGALRM, pthread_sigmask, setitimer, signal
 
     read_end, write_end = posix.pipe()
@@ -103,7 +103,7 @@ def spawn(argv: list[str], env: dict[str, str], work: str, timeout_s: float) -> 
             hint="does nvidia-smi hang too? dmesg may say why",
         )
 
-    # Whoever started us may have blocked it. (Nobody waits for an alarm of its own: exec follows.)
+    # The parent may have blocked SIGALRM. No other code here uses the alarm, and exec follows.
     pthread_sigmask(SIG_UNBLOCK, [SIGALRM])
     before = signal(SIGALRM, too_late)
     setitimer(ITIMER_REAL, timeout_s)
@@ -112,7 +112,7 @@ def spawn(argv: list[str], env: dict[str, str], work: str, timeout_s: float) -> 
     try:
         while part := posix.read(read_end, 1 << 20):
             parts.append(part)
-        status = posix.waitpid(pid, 0)[1]  # in time too: stdout may be closed long before the end
+        status = posix.waitpid(pid, 0)[1]  # also limited: stdout can close long before the exit
     finally:
         setitimer(ITIMER_REAL, 0)
         signal(SIGALRM, before)
@@ -123,7 +123,7 @@ def spawn(argv: list[str], env: dict[str, str], work: str, timeout_s: float) -> 
 
 
 def _become(argv: list[str], env: dict[str, str], stdout: int) -> None:
-    """Execute a program in a session and process group of its own; never return."""
+    """Execute a program in a new session and process group; never return."""
     try:
         posix.setsid()
         null = posix.open("/dev/null", posix.O_RDWR)
@@ -137,12 +137,12 @@ def _become(argv: list[str], env: dict[str, str], stdout: int) -> None:
 
 
 def _kill(pid: int) -> None:
-    """Kill a program and all that it started."""
+    """Kill a program and its process group."""
     from _signal import SIGKILL
 
     try:
         posix.killpg(pid, SIGKILL)
-    except OSError:  # it has not come to setsid yet
+    except OSError:  # the child has not called setsid yet
         posix.kill(pid, SIGKILL)
     posix.waitpid(pid, 0)
 
@@ -154,10 +154,11 @@ def under_lock(
     timeout_s: float = LOCK_TIMEOUT_S,
     failures: Failures | None = None,
 ) -> T:
-    """Return what another process has made meanwhile, else make it, one process at a time.
+    """Return the result of `again` if another process has stored one, else that of `make`.
 
-    `failures` remembers that `make` failed, and for whom that counts. Where the run directory
-    cannot hold the lock, everybody makes their own.
+    One process at a time calls `make`. `failures` records that `make` failed and for which
+    processes the failure counts. If the run directory cannot hold the lock, each process calls
+    `make`.
 
     Raises:
         HostError: the lock was not free in time.
@@ -172,7 +173,7 @@ def under_lock(
     lock = Lock(f"{store.path}/{paths.LOCK_FILE}", timeout_s)
     try:
         lock.__enter__()
-    except OSError:  # a full or read-only file system, or a directory in the lock's place
+    except OSError:  # full or read-only file system, or the lock is a directory
         return make()
     try:
         found = again()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled edits for a request: which plans answer it, and whether they may.
+"""The compiled edits for a request: selects the plans and checks requirements and conflicts.
 
-Hot; loaded where something is asked for.
+Hot; loaded only if there is a request.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 def kept_or_fresh(make: Callable[[bool], T]) -> T:
-    """Return what is made of plans as they are kept, of fresh ones where those do not hold.
+    """Return the result of `make` for stored plans; for fresh plans if the stored ones are stale.
 
-    What was missing may be there now: a refusal is looked at again, a success is not.
+    A missing file may exist now, so a refusal is checked again; a success is not.
 
     Raises:
-        NvctError: what `make` raises, of fresh plans where that may help.
+        NvctError: raised by `make`, for fresh plans if they may help.
     """
     try:
         return make(False)  # noqa: FBT003  kept
@@ -41,20 +41,20 @@ def collect(request: Request, config: Config, host: Host, *, fresh: bool) -> lis
     """Return the compiled edits for a request.
 
     Args:
-        request: what is asked for.
+        request: of the container.
         config: the configuration in force.
         host: the machine.
-        fresh: whatever is kept does not describe it.
+        fresh: whether to compile plans again, because the stored ones do not describe the host.
 
     Raises:
-        StalePlanError: a plan does not hold.
-        NvctError: a device cannot be had.
+        StalePlanError: a plan no longer describes the host.
+        NvctError: a device is not available.
     """
     wanted, compat = request.capabilities, config.wants_compat(request.mode)
     ids = request.ids
     more: list[model.Edits] = []
     if request.extras:
-        from nvct.container import extras  # few containers ask for any
+        from nvct.container import extras  # few containers request any
 
         ids, more = extras.collect(request, host, fresh=fresh)
     if not ids:
@@ -74,7 +74,7 @@ def collect(request: Request, config: Config, host: Host, *, fresh: bool) -> lis
 def plans_of(
     request: Request, ids: list[str], host: Host, *, fresh: bool = False
 ) -> list[tuple[model.Plan, list[str]]]:
-    """Return the plans that answer for ids, each with the full names that it is asked for."""
+    """Return the plans that define ids, each with the full CDI names to look up in it."""
     answers: dict[str, tuple[model.Plan, str]] = {}
     groups: dict[int, tuple[model.Plan, list[str]]] = {}
     for word in ids:
@@ -113,10 +113,10 @@ def _refuse_conflicts(plan: model.Plan, names: list[str]) -> None:
 def plan_of(
     request: Request, host: Host, kind: str, *, fresh: bool = False, bare: bool = False
 ) -> tuple[model.Plan, str]:
-    """Return the plan that answers for a kind, and the kind's name in it.
+    """Return the plan that defines a kind, and the kind's name in the plan.
 
-    A registry without any nvidia.com/gpu spec is no reason to fail: nvct's own spec answers.
-    `bare` says that no GPU is asked for.
+    If the registry has no nvidia.com/gpu spec, nvct's own spec defines the kind. `bare` is true
+    if no GPU is requested.
     """
     if kind != RUNTIME_KIND:
         plan = host.plan("registry", fresh=fresh)
@@ -124,7 +124,7 @@ def plan_of(
             return plan, kind
     own = "own-csv-all" if request.extras.csv_all else "own"
     if bare and own == "own":
-        own = "own-none"  # without NVML, and of a host that has a driver and no GPU to give
+        own = "own-none"  # needs no NVML; the host may have a driver but no GPU
     try:
         return host.plan(own, fresh=fresh), OWN_KIND
     except NvctError as error:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container gets besides its GPUs, and requirements that only NVML can decide.
 
-Hot; loaded for the few containers that ask for it. GPUDirect Storage, RDMA cards, GDRCopy,
-NVSwitches, IMEX channels and MIG capabilities have a plan each, which the cold side compiles when
-it is first asked for. In all modes but cdi, where the devices have CDI names of their own.
+Hot; loaded for the few containers that request it. GPUDirect Storage, RDMA cards, GDRCopy,
+NVSwitches, IMEX channels and MIG capabilities have a plan each; the cold side compiles the plan
+at the first request. Not used in mode cdi, where these devices have their own CDI names.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ CAPABILITY_FILE = "/proc/driver/nvidia/capabilities/mig"
 
 
 def collect(request: Request, host: Host, *, fresh: bool) -> tuple[list[str], list[model.Edits]]:
-    """Return the ids that are left for the plan of the GPUs, and the edits for all else.
+    """Return the remaining ids, for the plan of the GPUs, and the edits for the extras.
 
     Raises:
-        NvctError: this host lacks something that is asked for.
-        StalePlanError: a plan no longer holds.
+        NvctError: this host lacks a requested extra.
+        StalePlanError: a plan no longer describes the host.
     """
     extras = request.extras
     edits: list[model.Edits] = []
@@ -63,7 +63,7 @@ def collect(request: Request, host: Host, *, fresh: bool) -> tuple[list[str], li
 
 
 def _plan(host: Host, mode: str, variable: str, *, fresh: bool) -> model.Plan:
-    """Return the plan of a mode; an error names what asks for it."""
+    """Return the plan of a mode; an error names the variable that requests the mode."""
     try:
         return host.plan(f"mode-{mode}", fresh=fresh)
     except NvctError as error:
@@ -93,9 +93,10 @@ def _channels(plan: model.Plan, numbers: list[int], *, unmade: bool) -> list[str
 
 
 def _unmade(plan: model.Plan, name: str) -> model.Edits:
-    """Return the node of a channel that the driver has and /dev has not.
+    """Return the node of a channel that the driver supports but /dev does not have.
 
-    libnvidia-container makes the host's, at the word of an image; a container's own needs none.
+    libnvidia-container creates the host's node if an image requests it. The node in the container
+    does not need one on the host.
     """
     minor = name.partition("=")[2]
     numbers = f'"type":"c","major":{plan["host"]["major"]},"minor":{minor}'
@@ -123,11 +124,11 @@ def _refuse_mig_devices(request: Request, variable: str) -> None:
 def _mig_names(
     request: Request, wanted: list[str], plan: model.Plan
 ) -> tuple[list[str], list[str]]:
-    """Return the ids that are left, and the names in the MIG plan.
+    """Return the remaining ids, and the names in the MIG plan.
 
-    As libnvidia-container: both capabilities are about whole GPUs, all their MIG devices included,
-    and a GPU in MIG mode, which containers do not get otherwise, is given with them. Where no GPU
-    can do MIG nothing is given: management containers ask for it on every node.
+    As in libnvidia-container, both capabilities apply to whole GPUs with all their MIG devices.
+    They include a GPU in MIG mode, which containers do not get otherwise. If no GPU supports MIG,
+    the capabilities have no effect: management containers request them on every node.
     """
     names = []
     for name in wanted:
@@ -152,12 +153,12 @@ def _mig_names(
 
 
 def check_gpus(request: Request, facts: dict[str, str], names: list[str], host: Host) -> None:
-    """Hold requirements against brand and architecture of each GPU that is asked for.
+    """Check the requirements on brand and architecture for each requested GPU.
 
-    What NVML does not tell holds, as in libnvidia-container.
+    As in libnvidia-container, a requirement on a property that NVML does not report is met.
 
     Raises:
-        RequirementError: a GPU does not meet one.
+        RequirementError: a GPU does not meet a requirement.
     """
     from nvct.container.request.requirements import check
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine that a container is created on, as far as that takes: its plans. Hot."""
+"""The host that a container is created on: access to its plans. Hot."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ class Host:
     def __init__(
         self, store: Store, env: dict[str, str], cold: str, proc_root: str = "/proc"
     ) -> None:
-        """Keep them."""
         self.store = store
         self.env = env
         self.cold = cold
@@ -35,14 +34,14 @@ class Host:
         self.config_path = path_from(env)
 
     def plan(self, which: str, *, fresh: bool = False) -> Plan:
-        """Return a plan, compiled again where its facts do not hold.
+        """Return a plan; compile it again if a fingerprint does not match.
 
         Args:
-            which: "registry", "own", or another word that `nvct.compile` knows.
-            fresh: what is kept does not do.
+            which: "registry", "own", or another task of `nvct.compile`.
+            fresh: whether to ignore plans that are older than this call.
 
         Raises:
-            NvctError: it cannot be compiled; the reason is the cold side's.
+            NvctError: the cold side cannot compile the plan, and why.
         """
         asked = time.time_ns()
         name = which + paths.PLAN_SUFFIX
@@ -71,7 +70,7 @@ class Host:
         return cold_process.under_lock(self.store, again, made, failures=known)
 
     def kept(self, which: str) -> Plan | None:
-        """Return the plan in the run directory, None where it does not hold; write nothing."""
+        """Return the plan in the run directory, None if it is stale; write nothing."""
         from nvct.container.plan.model import is_current
 
         plan = self.store.read_plan(which + paths.PLAN_SUFFIX)
@@ -80,7 +79,7 @@ class Host:
         return plan  # type: ignore[return-value]  # what our own compiler wrote
 
     def defines(self, name: str) -> bool:
-        """Tell whether a CDI spec defines a device, as far as that can be learned."""
+        """Report whether a CDI spec defines a device; False if the specs cannot be read."""
         try:
             plan = self.plan("registry")
         except NvctError:
@@ -89,7 +88,7 @@ class Host:
 
 
 def _settle(plan: Plan) -> bool:
-    """Exchange facts of young files for cheaper ones; tell whether there were any."""
+    """Replace hash fingerprints of young files by cheaper ones; report whether any changed."""
     from nvct.container.plan import fingerprints
 
     now = time.time_ns()

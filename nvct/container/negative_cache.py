@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What could not be compiled a moment ago, so that creates do not queue up to find out again.
+"""Recent failures to compile plans, so that waiting creates do not repeat a slow attempt.
 
-Hot, but opened only when something has to be compiled. An NVML that hangs costs 20 s, and one
-process at a time may ask it: without a memory the tenth create would wait for minutes, and for
-longer than engines do. Contract: who came while a failure was being found has it too; who comes
-later has it only where finding it was slow, for KEPT_NS, and while its facts hold. Nothing is
-remembered that went right (plans are kept elsewhere), and a failure that was found fast is looked
-at again by each create.
+Hot, but loaded only when something must be compiled. An NVML that hangs costs 20 s, and one
+process at a time may call it. Without this cache the tenth create would wait for minutes, longer
+than engines do. Contract: a failure counts for each process that asked for the plan before the
+failure; for a later process only if the attempt was slow, and for KEPT_NS. In both cases its
+fingerprints must match. Successes are not recorded here (plans are stored elsewhere). After a
+fast failure each later create tries again.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class Failures:
     """The last failure to make one plan.
 
     Args:
-        store: where it is kept.
-        which: plan.
+        store: of the failure.
+        which: name of the plan.
         config_path: of the config.toml in force.
-        proc_root: where the loaded driver and the GPUs show.
+        proc_root: the procfs that shows the loaded driver and the GPUs.
     """
 
     __slots__ = ("_asked", "_config", "_name", "_proc", "_store")
 
     def __init__(self, store: Store, which: str, config_path: str, proc_root: str) -> None:
-        """Note the time: whatever fails from now on is this process's failure too."""
+        """Record the time: a failure after it counts for this process."""
         self._asked = time.monotonic_ns()
         self._store = store
         self._name = which + SUFFIX
@@ -52,7 +52,7 @@ class Failures:
         self._proc = proc_root
 
     def check(self) -> None:
-        """Fail as the last attempt did, if that counts for this process.
+        """Raise the last failure if it counts for this process.
 
         Raises:
             NvctError: the failure.
@@ -62,20 +62,20 @@ class Failures:
             return
         if found.get("config") != self._config:
             return
-        began: int = found["began"]  # type: ignore[assignment]  # sealed: as `watch` wrote it
+        began: int = found["began"]  # type: ignore[assignment]  # checksum verified: `watch` wrote it
         ended: int = found["ended"]  # type: ignore[assignment]
         now = time.monotonic_ns()
-        if ended > now:  # of another boot
+        if ended > now:  # from an earlier boot
             return
         was_slow = ended - began >= SLOW_NS and now - ended < KEPT_NS
         if (ended >= self._asked or was_slow) and not fingerprints.broken(found["facts"]):  # type: ignore[arg-type]
             raise from_dict(found["error"])
 
     def watch(self, make: Callable[[], T]) -> T:
-        """Make something; remember how it failed.
+        """Return the result of `make`; record its failure.
 
         Raises:
-            NvctError: what `make` raises.
+            NvctError: raised by `make`.
         """
         began = time.monotonic_ns()
         there = self._facts()
@@ -94,7 +94,7 @@ class Failures:
             raise
 
     def _facts(self) -> list[fingerprints.Fingerprint]:
-        """Return what changes when the driver is loaded, or config.toml is mended."""
+        """Return fingerprints that change when the driver is loaded or config.toml is edited."""
         return [
             fingerprints.take_file(self._config, time.time_ns()),
             fingerprints.take("text", f"{self._proc}/driver/nvidia/version"),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the plans know of devices, for the rules of the policy.
+"""Looks devices up in the plans, for the rules of the policy.
 
-Hot; loaded only where there are rules.
+Hot; loaded only if the policy has rules.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from nvct.oci.bundle import Bundle
 
 NUMBERS = ("devices", "driver/nvidia-caps/mig-minors")
-"""Files of procfs that say which extra a device number is."""
+"""Files of procfs that map the device numbers of extras to names."""
 
 
 def origin_of(bundle: Bundle, config: Config, host: Host) -> Origin:
-    """Return where a container comes from, for the rules of the policy."""
+    """Return the origin of a container, for the rules of the policy."""
     plans = PlanDevices(config, host)
     return Origin(
         bundle, plans.count, check_known=plans.check_known, aliases=plans.aliases, plans=plans
@@ -40,31 +40,30 @@ class PlanDevices:
     __slots__ = ("_config", "_host")
 
     def __init__(self, config: Config, host: Host) -> None:
-        """Keep where the plans are; none is read yet."""
         self._config = config
         self._host = host
 
     def count(self, request: Request, kind: str) -> int:
-        """Return how many devices a kind's "all" stands for.
+        """Return the number of devices that "all" of a kind selects.
 
         Raises:
-            NvctError: there is no plan of that kind.
+            NvctError: no plan has that kind.
         """
         plan, name = plan_of(request, self._host, kind)
         return count_all(plan, name)
 
     def check_known(self, request: Request) -> None:
-        """Fail where a request names a device that is not there.
+        """Check that every device of a request exists.
 
         Raises:
-            UnknownDeviceError: it does.
-            NvctError: there is no plan to look in.
+            UnknownDeviceError: a device does not exist.
+            NvctError: a plan is not available.
         """
         for plan, names in plans_of(request, request.ids, self._host):
             model.check_known(plan, names)
 
     def aliases(self, request: Request, name: str) -> list[list[str]] | None:
-        """Return all names of each device that a name stands for, None if nobody knows."""
+        """Return all names of each device that a name selects; None if they are unknown."""
         kind, _, device = name.partition("=")
         asked = kind if name in request.ids else request.kind  # as plans_of does
         try:
@@ -77,7 +76,7 @@ class PlanDevices:
         """Return the device nodes that a container would get.
 
         Raises:
-            NvctError: it cannot have what it asks for.
+            NvctError: a requested device is not available.
         """
         from nvct.container.request.device_numbers import nodes_of
 
@@ -88,10 +87,15 @@ class PlanDevices:
     def select(
         self, request: Request, nodes: Nodes, fits: Callable[[Sequence[str]], bool]
     ) -> Selection:
-        """Return what the names that fit stand for, as far as that concerns some nodes.
+        """Return the device numbers of all devices whose names match.
+
+        Args:
+            request: of the container.
+            nodes: that the container would get; if one is a GPU, the GPU plan is required.
+            fits: reports whether the names of a device match.
 
         Raises:
-            NvctError: there is no plan to look in.
+            NvctError: a plan is not available.
         """
         from nvct.container.request import device_numbers
 
@@ -104,7 +108,7 @@ class PlanDevices:
         return device_numbers.select(plans, OWN_KIND, fits)
 
     def extras(self, nodes: Nodes) -> set[str]:
-        """Return the names of extras whose nodes are among some."""
+        """Return the CDI names of extras that own one of the nodes."""
         from nvct.container.request.device_numbers import extras_of
         from nvct.linux.files import read_bytes
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shim's configuration: config.toml, compiled once and checked on every use.
 
-Hot. Parsing TOML costs 13 ms, so the cold side does it once; what it found is kept as JSON in the
-run directory with the facts it depends on, beside launcher.conf for the launcher.
+Hot. Parsing TOML costs 13 ms, so the cold side does it once. The run directory holds the result
+as JSON, with a fingerprint of config.toml, and launcher.conf for the launcher.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ LAUNCHER_WORDS = (
 def load_or_default(
     store: Store, env: Mapping[str, str], cold: str
 ) -> tuple[Config, NvctError | None]:
-    """Return the configuration in force; the defaults, and why, where it cannot be had."""
+    """Return the configuration in force; the defaults and the error if it is not available."""
     try:
         return load(store, env, cold), None
-    except NvctError as error:  # of the file, or of the cold side: both only concern who asks
+    except NvctError as error:  # matters only if there is a request
         return Config(), error
 
 
 def load(store: Store, env: Mapping[str, str], cold: str) -> Config:
-    """Return the configuration in force, compiling it where what is kept no longer holds.
+    """Return the configuration in force; compile config.toml if the stored result is stale.
 
     Raises:
-        ConfigError: config.toml cannot be used.
+        ConfigError: config.toml is not valid.
     """
     path = path_from(env)
-    fact = fingerprints.take_file(path, time.time_ns())  # before reading: a later change breaks it
+    fact = fingerprints.take_file(path, time.time_ns())  # before reading, to notice a later change
     config, was_young = _kept(store, path)
     if config is not None:
         if was_young and fact[0] == "stat":
@@ -66,7 +66,7 @@ def load(store: Store, env: Mapping[str, str], cold: str) -> Config:
 
 
 def is_absent(path: str) -> bool:
-    """Tell a file that is not there, or not for us, from one that cannot be looked at."""
+    """Report whether a file is missing or not accessible; False for all other errors."""
     try:
         posix.stat(path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -77,9 +77,9 @@ def is_absent(path: str) -> bool:
 
 
 def _kept(store: Store, path: str) -> tuple[Config | None, bool]:
-    """Return the compiled configuration if it still holds, and whether the file was too young.
+    """Return the stored configuration if it is current, and whether its fingerprint is a hash.
 
-    What is damaged is as if it were not there: it is made again.
+    A damaged file counts as missing and is written again.
     """
     kept = store.read_json(paths.CONFIG_CACHE)
     if kept is None or kept.get("nvct-config") != FORMAT or kept.get("path") != path:
@@ -87,16 +87,16 @@ def _kept(store: Store, path: str) -> tuple[Config | None, bool]:
     found, values = kept.get("facts"), kept.get("config")
     if not (isinstance(found, list) and found and isinstance(values, dict)):
         return None, False
-    if fingerprints.broken(found):  # type: ignore[arg-type]  # it looks at their form itself
+    if fingerprints.broken(found):  # type: ignore[arg-type]  # `broken` checks their form
         return None, False
     try:
-        return Config.from_dict(values), found[0][0] == "hash"  # type: ignore[index]  # a fact
+        return Config.from_dict(values), found[0][0] == "hash"  # type: ignore[index]  # a fingerprint
     except ConfigError:
         return None, False
 
 
 def _keep(store: Store, path: str, config: Config, fact: fingerprints.Fingerprint) -> None:
-    """Keep the compiled configuration, and launcher.conf where the file's times can be trusted."""
+    """Store the compiled configuration; launcher.conf only if the file's times are reliable."""
     document = {"nvct-config": FORMAT, "path": path, "facts": [fact], "config": config.to_dict()}
     store.write_json(paths.CONFIG_CACHE, document)
     if fact[0] in ("stat", "absent"):
@@ -104,10 +104,11 @@ def _keep(store: Store, path: str, config: Config, fact: fingerprints.Fingerprin
 
 
 def launcher_conf(config: Config, path: str, fact: fingerprints.Fingerprint) -> str:
-    """Return what the launcher needs to know; nothing that makes it hand over while debugging.
+    """Return the content of launcher.conf; no entries if a debug log is configured.
 
-    Words are cut at characters that JSON may escape, so that no escape hides them. Where nothing
-    is left of one, or a name cannot stand in a line, Python decides about every container.
+    Words are cut at characters that JSON may escape, so that an escape cannot hide them. There
+    are no entries either if nothing is left of a word, or if a name does not fit in a line.
+    Without entries Python decides about every container.
     """
     words = [*LAUNCHER_WORDS, *config.swarm_resource, *config.annotation_prefixes]
     plain = [max(_pieces(word), key=len) for word in words]
@@ -123,7 +124,7 @@ def launcher_conf(config: Config, path: str, fact: fingerprints.Fingerprint) -> 
 
 
 def _pieces(word: str) -> list[str]:
-    """Split a word at what JSON may write in more than one way."""
+    """Split a word at characters that JSON can write in more than one way."""
     pieces = [""]
     for char in word:
         if char in '"\\/<>&\n\t' or not " " <= char <= "~":

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A container's root before the container exists, for the layouts that put files into it.
 
-Hot; loaded with either layout that does. It is opened once, in this process's own mount namespace:
-the mounts of config.json are not there yet, and what lies below one of them is left alone.
+Hot; loaded with such a layout. The root is opened once, in the mount namespace of this process.
+The mounts of config.json do not exist yet, so files below their destinations are not changed.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 
 class UnfitError(Exception):
-    """Why a layout is not for a container."""
+    """The reason why a layout does not fit a container."""
 
 
 class Layout:
-    """What is decided about a container's root, which it has when it starts.
+    """A layout for one container: changes of its root and of config.json.
 
     Attributes:
-        edits: what config.json gets.
-        note: what was decided.
+        edits: the changes of config.json.
+        note: the decision as a sentence.
     """
 
     __slots__ = ("_bundle", "_changes", "_note", "_root", "edits", "note")
 
     def __init__(self, bundle: Bundle, root: Root, note: Callable[[str], None]) -> None:
-        """Keep them; the root is closed with the layout."""
+        """Keep the arguments; the root is closed with the layout."""
         self._root = root
         self._bundle = bundle
         self._note = note
@@ -52,7 +52,7 @@ class Layout:
         self._root.close()
 
     def write(self, kernel: Kernel) -> None:
-        """Change the root; where that fails, edits and note are for one that is as it was."""
+        """Change the root; if that fails, set edits and note for an unchanged root."""
         try:
             self._changes.write(kernel, self._bundle.host_root() or (0, 0))
         except (NvctError, OSError) as error:
@@ -63,17 +63,17 @@ class Layout:
 
 
 def reason(error: Exception) -> str:
-    """Return why something cannot be, as a part of a sentence."""
+    """Return the message of an error, as a part of a sentence."""
     if isinstance(error, OSError):
         return f"{error.filename or 'the root'}: {error.strerror}"
     return error.message if isinstance(error, NvctError) else str(error)
 
 
 def root_path(bundle: Bundle, folder: str) -> str:
-    """Return where a container's root is on the host.
+    """Return the path of a container's root on the host.
 
     Raises:
-        UnfitError: config.json does not say.
+        UnfitError: config.json has no root.path.
     """
     path = bundle.document.value(("root", "path"))
     if not isinstance(path, str) or not path:
@@ -85,8 +85,8 @@ def open_root(bundle: Bundle, folder: str) -> Root:
     """Open a container's root.
 
     Raises:
-        UnfitError: there is none, or it is the host's.
-        HostError: there is no such directory.
+        UnfitError: config.json names no root, or the root is the host's.
+        HostError: the directory does not exist.
     """
     root = Root.open(root_path(bundle, folder))
     root.label = "the container"
@@ -99,7 +99,7 @@ def open_root(bundle: Bundle, folder: str) -> Root:
 
 
 def why_unwritable(bundle: Bundle, folder: str, root: Root, kernel: Kernel) -> str:
-    """Return why the files of a root, which is not read-only, are not ours to change."""
+    """Return why files of a root that is not read-only must not be changed, "" if they may."""
     from nvct.container.rootfs import mount_points
 
     if bundle.host_root() is None:
@@ -112,16 +112,17 @@ def why_unwritable(bundle: Bundle, folder: str, root: Root, kernel: Kernel) -> s
 def compat_folder(
     root: Root, covered: ConfigMounts, versions: Compat, note: Callable[[str], None]
 ) -> str:
-    """Return the folder of the image's CUDA compatibility libraries, "" where they are not used.
+    """Return the folder of the image's CUDA compatibility libraries, "" if they are not used.
 
     Args:
-        root: the container's.
-        covered: what the mounts of config.json cover.
-        versions: of the host, {} where there is no choice; and where images have the libraries.
-        note: told of what cannot be used.
+        root: of the container.
+        covered: the destinations of the mounts in config.json.
+        versions: of the host's driver and its CUDA, and the libraries' folder in images; {} if
+            the image's libraries are never used.
+        note: receives sentences about unusable libraries.
 
     Raises:
-        UnfitError: what the container will see there is not seen yet.
+        UnfitError: a mount that does not exist yet may contain the libraries.
     """
     if not versions:
         return ""
@@ -137,7 +138,7 @@ def compat_folder(
 
 
 def add_profile(changes: Changes, covered: ConfigMounts, minors: list[int]) -> None:
-    """Add the application profile, which tells EGL what GPUs there are, if there are any."""
+    """Add the application profile, which lists the GPUs for EGL; nothing without GPUs."""
     from nvct.container.rootfs import profile
 
     if minors and not covered.above(profile.PATH):
@@ -145,7 +146,7 @@ def add_profile(changes: Changes, covered: ConfigMounts, minors: list[int]) -> N
 
 
 def gpu_minors(edits: list[Edits]) -> list[int]:
-    """Return the minors of the GPU nodes that edits bring."""
+    """Return the minor numbers of the GPU nodes in edits."""
     from nvct.container.rootfs import profile
 
     minors: list[int] = []

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of plan["farm"] a container gets: by its driver capabilities (nvct.compile.farm_table).
+"""Selects from plan["farm"] by driver capabilities; nvct.compile.farm_table makes that table.
 
-Hot. Pure: values in, values out.
+Hot. Pure functions: no input or output.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ IN_VIEW = "VIEW/"
 
 
 class Share:
-    """A container's share of a view.
+    """The entries of a view's table for one container.
 
     Attributes:
-        table: of the view.
+        table: the whole table.
     """
 
     __slots__ = ("_capabilities", "table")
 
     def __init__(self, table: Farm, capabilities: list[str] | None) -> None:
-        """Keep both; capabilities as `nvct.container.plan.model.collect` takes them."""
+        """Keep both; capabilities are as for `nvct.container.plan.model.collect`."""
         self.table = table
         self._capabilities = capabilities
 
     def has(self, capability: str) -> bool:
-        """Tell whether a capability is among the container's; "" is everybody's."""
+        """Report whether the container has a driver capability; true for ""."""
         return not capability or is_wanted(capability, self._capabilities)
 
     def of(self, key: str) -> list[list[str]]:
-        """Return the entries under a key of the table, each once."""
+        """Return the distinct entries under a key of the table."""
         groups: dict[str, list[list[str]]] = self.table[key]  # type: ignore[literal-required]  # callers' literals
         found: dict[str, list[str]] = {}
         for name, entries in groups.items():
@@ -49,7 +49,7 @@ class Share:
         return [(name, f"{place}/{path}") for name, path in self.of(key)]
 
     def singles(self) -> list[tuple[list[str], str]]:
-        """Return what has a place of its own, with its path in the view, "" where it has none."""
+        """Return the separate mounts, each with its source's path in the view, "" if not in it."""
         inside = self.table["view"] + "/"
         found = []
         for mount in self.of("mounts"):
@@ -59,18 +59,18 @@ class Share:
         return found
 
     def links(self) -> list[list[str]]:
-        """Return the links that stand outside of the view, with their paths in it."""
+        """Return links outside of the view, each with its target's path in the view."""
         return self.of("links") + (self.of("links32") if self._has_32_bits() else [])
 
     def of_32_bits(self, place: str) -> list[tuple[str, str]] | None:
-        """Return 32-bit libraries, None for who has not asked for them by name."""
+        """Return 32-bit libraries, None if the capability compat32 is not requested by name."""
         return self.at("cache32", place) if self._has_32_bits() else None
 
     def _has_32_bits(self) -> bool:
         return self._capabilities is not None and "compat32" in self._capabilities
 
     def env(self, place: str) -> list[str]:
-        """Return the variables."""
+        """Return the environment variables."""
         found = []
         for name, entries in self.table["env"].items():
             for entry in entries if self.has(name) else ():
@@ -82,7 +82,7 @@ class Share:
 
 
 def extended(env: list[str], name: str, *folders: str) -> str:
-    """Return a variable of an environment with folders behind its own."""
+    """Return a search path variable of an environment with folders appended."""
     values = [entry.partition("=")[2] for entry in env if entry.startswith(f"{name}=")]
     parts = (values[-1] if values else "").split(":")
     return f"{name}=" + ":".join(dict.fromkeys([p for p in (*parts, *folders) if p]))

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layout "classic" without a hook: what the hook would do in the root, done before it is started.
+"""Layout "classic" without a hook: does the hook's work in the root before the container starts.
 
-Hot. The mounts stay what they are; links, ld.so.cache, its drop-in and the application profile are
-put into the root by `nvct.container.rootfs`, as the hook puts them, so that no second Python
-starts. What the hook would see otherwise than it can be seen from here, and what it would refuse,
-is left to it. The mask over the driver's params takes a mount below /proc, which no runtime makes:
-it is the hook's alone.
+Hot. The mounts do not change. `nvct.container.rootfs` writes links, ld.so.cache, its drop-in and
+the application profile into the root, as the hook does, so that no second Python starts. The hook
+stays if it would see another root than the one here, and if it would refuse the root. The mask
+over the driver's params needs a mount below /proc, which no runtime makes: only the hook does it.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ def decide(
     *,
     kernel: Kernel = KERNEL,
 ) -> Layout | None:
-    """Return how the hook's work is done beforehand, None where the hook has to do it.
+    """Return a layout that does the hook's work, None if the hook must do it.
 
     Args:
-        bundle: what the engine wants.
+        bundle: of the container.
         folder: of the bundle, "" for the working directory.
-        edits: in the classic layout.
-        note: told what is not as one may expect.
-        kernel: what looks at the root.
+        edits: of the classic layout.
+        note: receives sentences about unexpected results.
+        kernel: system calls that inspect the root.
     """
     try:
         _check(bundle, edits)
@@ -66,10 +65,10 @@ def decide(
 
 
 def _check(bundle: Bundle, edits: list[Edits]) -> None:
-    """Refuse containers whose hook has to stay, whatever is in their root.
+    """Refuse containers that need the hook, whatever their root contains.
 
     Raises:
-        UnfitError: why.
+        UnfitError: the container needs the hook.
     """
     if any(one["hooks"] for one in edits):
         raise UnfitError("there is another hook")
@@ -78,7 +77,7 @@ def _check(bundle: Bundle, edits: list[Edits]) -> None:
 
 
 class _Container(Layout):
-    """One container: what is to be changed in its root."""
+    """The changes of one container's root."""
 
     __slots__ = ("_covered", "_hooked", "_ours")
 
@@ -99,11 +98,11 @@ class _Container(Layout):
         self.edits, self.note = self._hooked, f"with a hook: {why}"
 
     def decide(self, work: Work, folder: str, kernel: Kernel) -> None:
-        """Decide what is to be written; nothing is changed.
+        """Decide what to write; change nothing.
 
         Raises:
             UnfitError: the hook would see another root.
-            NvctError, OSError: its root cannot be read, or has what a hook would refuse.
+            NvctError, OSError: the root cannot be read, or the hook would refuse it.
         """
         root = self._root
         if mount_points.is_read_only(root):
@@ -125,10 +124,10 @@ class _Container(Layout):
             self._add_profile()
 
     def _refuse_mounts(self, work: Work) -> None:
-        """Refuse what a mount of the container's own would show otherwise than it is now.
+        """Refuse work in paths that a mount of config.json will cover.
 
         Raises:
-            UnfitError: there is such a mount.
+            UnfitError: a mount covers a path.
         """
         files = [linker.CACHE, linker_conf.PATH, linker_conf.MAIN, profile.PATH]
         files += linker.LOADERS.values()
@@ -145,7 +144,7 @@ class _Container(Layout):
             folder, _, name = path.rpartition("/")
             beside = self._root.real(folder or "/").rstrip("/")
             over = self._covered.about(path) or self._covered.about(f"{beside}/{name}")
-            if over:  # a runtime would follow the link to mount there
+            if over:  # a runtime would follow the link when it mounts
                 raise UnfitError(f"{over} is a mount")
         for path in work["folders"]:
             over = self._covered.about(path) or self._covered.about(self._root.real(path))
@@ -153,11 +152,11 @@ class _Container(Layout):
                 raise UnfitError(f"{over} is a mount")
 
     def _add_cache(self, folders: list[str], compat: str) -> None:
-        """Add ld.so.cache and its drop-in, as the hook update-ldcache makes them.
+        """Add ld.so.cache and its drop-in, as the hook update-ldcache writes them.
 
         Raises:
             UnfitError: the cache cannot be edited.
-            UnsafePathError: something else stands there.
+            UnsafePathError: a path is not a regular file.
         """
         from nvct.container.rootfs.linker_state import LinkerState
 
@@ -182,7 +181,7 @@ class _Container(Layout):
         known.add_to(self._changes, libraries, [compat] if compat else [], kept)
 
     def _remove_view_links(self) -> None:
-        """Remove links of an earlier start in layout farm: runtimes mount where they lead."""
+        """Remove links of an earlier start in layout farm: runtimes mount on their targets."""
         from nvct.container.rootfs import view_links
 
         folders = [path.rpartition("/")[0] for path in self._ours]
@@ -190,7 +189,7 @@ class _Container(Layout):
         self._changes.removed += [path for path in old if not self._covered.above(path)]
 
     def _add_libraries(self, libraries: Libraries, shown: dict[str, str]) -> None:
-        """Add what the mounts bring, under the names that the image has for its folders."""
+        """Add the libraries of the mounts, under the image's names for their folders."""
         seen: set[tuple[str, str, str]] = set()
         for entry in [entry for one in self._hooked for entry in one.get("cache", ())]:
             machine, name, path = entry
@@ -203,7 +202,7 @@ class _Container(Layout):
         """Add the application profile for all GPU nodes that the container will have.
 
         Raises:
-            UnfitError: some of them come by a mount.
+            UnfitError: a GPU node may come from a mount.
         """
         own_dev = False
         for mount in self._bundle.mounts:
@@ -224,6 +223,6 @@ class _Container(Layout):
 
 
 def _destinations(bundle: Bundle) -> list[str]:
-    """Return where config.json mounts something, as it says so."""
+    """Return the destinations of the mounts in config.json, as written."""
     found = [mount.get("destination") for mount in bundle.mounts]
     return [path for path in found if isinstance(path, str)]

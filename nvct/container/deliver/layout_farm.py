@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layout "farm": the driver by one mount of a view of it, and a few files in the root.
+"""Layout "farm": the driver by one mount of a view, and a few files in the root.
 
-Hot. plan["farm"] says what there is (nvct.compile.farm_table), this module what a container gets
-of it and how its programs find it: entries in ld.so.cache before others of the same name, a
-drop-in that a later ldconfig reads, links where programs expect files. All of it is in place
-before the container exists, so that no hook is needed. Who cannot have it so gets the classic
-layout.
+Hot. plan["farm"] lists the files of the view (nvct.compile.farm_table). This module selects those
+of a container and makes them visible to its programs: entries in ld.so.cache before others of the
+same name, a drop-in that a later ldconfig reads, links where programs expect files. All changes
+are made before the container exists, so no hook is needed. A container that this layout does not
+fit gets the classic layout.
 
-Variables are the last way: exec sessions do not see what a shim adds, and setuid programs ignore
-LD_LIBRARY_PATH. They are taken where the root, or /etc in it, cannot be written to.
+Environment variables are the last resort, used if the root, or /etc in it, is not writable: exec
+sessions do not get the variables of a shim, and setuid programs ignore LD_LIBRARY_PATH.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 OPTIONS = '["rbind","ro","nosuid","nodev","rprivate"]'
 STORES = ("/nix/store", "/gnu/store")
-"""Have dynamic linkers of their own, which read no ld.so.cache of the image's."""
+"""Stores with dynamic linkers that do not read the image's ld.so.cache."""
 SEARCH_PATH = "LD_LIBRARY_PATH="
 WITH_PROFILE = ("graphics", "display")
 
@@ -58,14 +58,14 @@ def decide(
     *,
     kernel: Kernel = KERNEL,
 ) -> Layout | None:
-    """Return how a container gets the driver by its view, None where that cannot be.
+    """Return a layout that mounts the driver's view, None if it does not fit the container.
 
     Args:
-        bundle: what the engine wants.
+        bundle: of the container.
         folder: of the bundle, "" for the working directory.
-        edits: in the classic layout.
-        note: told what is not as one may expect.
-        kernel: what looks at the root.
+        edits: of the classic layout.
+        note: receives sentences about unexpected results.
+        kernel: system calls that inspect the root.
     """
     found = next((one["farm"] for one in edits if "farm" in one), None)
     if found is None:
@@ -84,17 +84,17 @@ def _check(table: Farm, bundle: Bundle) -> None:
     if not table["view"]:
         raise UnfitError(table["why"])
     if table.get("staged") and bundle.has_user_namespace():
-        # Bind mounts of what is mounted below a mount: only crun before 1.9 does without.
+        # crun before 1.9 does not bind the mounts below a mount.
         raise UnfitError("in a user namespace crun before 1.9 shows no file of a staged view")
 
 
 class _Container(Layout):
-    """One container: what is decided about it.
+    """The layout of one container.
 
     Attributes:
-        place: where in it the view is mounted.
-        compat: the folder of the image's CUDA compatibility libraries, "" where they are not used.
-        env_why: why its programs find the driver by variables, "" where by files.
+        place: mount point of the view in the container.
+        compat: folder of the image's CUDA compatibility libraries, "" if they are not used.
+        env_why: why programs find the driver by environment variables, "" if by files.
     """
 
     __slots__ = (
@@ -126,7 +126,7 @@ class _Container(Layout):
         self._others: list[Edits] = []
 
     def _destinations(self) -> list[str]:
-        """Return where config.json mounts something; an earlier create's view is none."""
+        """Return the destinations of config.json, without the view of an earlier create."""
         farm = self._share.table["view"].rpartition("/")[0] + "/"
         found = []
         for mount in self._bundle.mounts:
@@ -136,14 +136,14 @@ class _Container(Layout):
                 found.append(destination)
         return found
 
-    # Deciding: nothing is changed.
+    # Decision: no changes.
 
     def decide(self, edits: list[Edits], kernel: Kernel) -> None:
-        """Decide where the view goes, what is written into the root and into config.json.
+        """Decide the mount point of the view and the changes of the root and of config.json.
 
         Raises:
             UnfitError: the layout does not fit this container.
-            NvctError, OSError: its root cannot be read.
+            NvctError, OSError: the root cannot be read.
         """
         self._decide_root(edits, kernel)
         gone = [id(one) for one in self._common]
@@ -159,7 +159,7 @@ class _Container(Layout):
         if not musl:
             self._refuse_own_linker()
         self._refuse_hidden_drop_in()
-        if not (musl or glibc):  # static: nothing in it can use a library
+        if not (musl or glibc):  # all programs are static: none can use a library
             return
         self.env_why = self._why_unwritable(kernel, read_only=read_only)
         if self.env_why:
@@ -176,11 +176,11 @@ class _Container(Layout):
         self._add_profile(edits)
 
     def _refuse_own_linker(self) -> None:
-        """Refuse images whose programs find libraries at the distribution's folders alone.
+        """Refuse images whose programs find libraries only in the distribution's own folders.
 
         Raises:
-            UnfitError: there is no library folder that links could be made in, and programs may
-                have a dynamic linker of their own.
+            UnfitError: the usual dynamic linker or library folder is missing, and there is one of
+                STORES, or LD_LIBRARY_PATH is set without the view's lib64.
         """
         root = self._root
         if linker.has_loader(root) and linker.library_folder(root):
@@ -200,7 +200,7 @@ class _Container(Layout):
         """Refuse containers in which a later ldconfig would not find the driver.
 
         Raises:
-            UnfitError: there is a mount where the drop-in is to be.
+            UnfitError: a mount covers the path of the drop-in.
         """
         over = self._covered.above(linker_conf.PATH)
         folder = self._root.resolve(linker_conf.PATH.rpartition("/")[0])
@@ -210,15 +210,15 @@ class _Container(Layout):
             raise UnfitError(f"{over} is a mount: a later ldconfig would drop the driver")
 
     def _find_compat(self) -> str:
-        """Choose between driver and the image's CUDA compatibility libraries.
+        """Return the folder of the image's CUDA compatibility libraries, "" if not used.
 
         Raises:
-            UnfitError: a mount may bring them.
+            UnfitError: a mount may contain the libraries.
         """
         return compat_folder(self._root, self._covered, self._work["compat"], self._note)
 
     def _find_place(self, *, read_only: bool) -> str:
-        """Return where the view is mounted."""
+        """Return the mount point of the view."""
         wanted = BESIDE_COMPAT if self.compat else PLACE
         try:
             there = self._root.real(wanted)
@@ -242,29 +242,29 @@ class _Container(Layout):
         )
 
     def _why_unwritable(self, kernel: Kernel, *, read_only: bool) -> str:
-        """Return why files of the root cannot be changed, "" where they can."""
+        """Return why files of the root must not be changed, "" if they may."""
         if read_only:
             return "the root is read-only"
         return why_unwritable(self._bundle, self._folder, self._root, kernel)
 
     def _add_search_paths(self, musl: str, *, glibc: bool) -> None:
-        """Add what dynamic linkers read.
+        """Add the search paths of the dynamic linkers.
 
         Raises:
-            LdCacheError: the image's cache is of an unknown format.
-            UnsafePathError: something else stands there.
+            LdCacheError: the image's cache has an unknown format.
+            UnsafePathError: a path is not a regular file.
         """
-        if musl:  # the driver is for glibc: a layer as gcompat has to be there
+        if musl:  # the driver needs glibc: the image must have a layer such as gcompat
             linker.add_musl(self._changes, musl, [f"{self.place}/lib64"])
         if glibc:
             self._add_glibc()
 
     def _add_glibc(self) -> None:
-        """Add the cache and the drop-in.
+        """Add the entries of ld.so.cache and the drop-in.
 
         Raises:
-            LdCacheError: the image's cache is of an unknown format.
-            UnsafePathError: something else stands there.
+            LdCacheError: the image's cache has an unknown format.
+            UnsafePathError: a path is not a regular file.
         """
         root = self._root
         old = linker_conf.read(root)
@@ -283,7 +283,7 @@ class _Container(Layout):
         self._changes.file(linker.CACHE, data, new)
 
     def _libraries(self) -> list[tuple[str, str]]:
-        """Return the entries for the cache, those of compatibility libraries first."""
+        """Return the entries for ld.so.cache, those of compatibility libraries first."""
         entries = self._share.at("cache", self.place)
         if not self.compat:
             return entries
@@ -293,7 +293,7 @@ class _Container(Layout):
         return found.get(posix.uname().machine, []) + entries
 
     def _find_links(self) -> None:
-        """Add the links that programs expect, and those that save a mount; old ones go."""
+        """Add links that programs expect and links that replace mounts; remove old links."""
         links = view_links.placed(self._root, self._share.links())
         singles = {mount[0]: path for mount, path in self._share.singles() if path}
         made, is_any_there = self._changes.link_all(
@@ -312,27 +312,27 @@ class _Container(Layout):
             self._changes.removed += [path for path in old if not self._is_covered(path)]
 
     def _is_covered(self, path: str) -> bool:
-        """Tell whether a path is a mount or below one; each folder is looked at once."""
+        """Report whether a path is a mount or below one; the result for a folder is cached."""
         folder = path.rpartition("/")[0]
         if folder not in self._above:
             self._above[folder] = bool(self._covered.above(folder or "/"))
         return self._above[folder] or path in self._covered.targets
 
     def _leave_root(self, why: str) -> None:
-        """Leave variables, where no file can be."""
+        """Use environment variables, because no file can be written."""
         self.env_why = why
         self._linked.clear()
         self.edits = self._edits()
 
     def _add_profile(self, edits: list[Edits]) -> None:
-        """Add the application profile, for those whose programs ask EGL for a display."""
+        """Add the application profile, for containers whose programs use EGL displays."""
         if self._work["profile"] and any(self._share.has(name) for name in WITH_PROFILE):
             add_profile(self._changes, self._covered, gpu_minors(edits))
 
-    # What config.json gets.
+    # Changes of config.json.
 
     def _edits(self) -> list[Edits]:
-        """Return what takes the place of the common edits, and the others."""
+        """Return the edits that replace the common edits, and the other edits."""
         made = no_edits()
         for one in self._common:
             made["nodes"] += one["nodes"]
@@ -345,7 +345,7 @@ class _Container(Layout):
         return [made, *self._others]
 
     def _single_mounts(self) -> list[list[str]]:
-        """Return what is mounted at a place of its own, where that is or can be made."""
+        """Return the separate mounts whose mount point exists or can be created."""
         found = [mount for mount in self._share.of("mounts") if mount[0] not in self._linked]
         if not mount_points.is_read_only(self._root):
             return found

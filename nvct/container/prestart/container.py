@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A live container's namespaces and root, and the way into them.
+"""The namespaces and the root of a live container, and how to enter them.
 
-Entered before the container's own process starts: its mount namespace is set up, its root is
-still a folder in it (the runtime pivots later), and /proc is the host's. A user namespace of the
-container's is joined too, so that what is made in it belongs to its root and no host privilege is
-left for what follows.
+The hook enters them before the container's own process starts. The mount namespace exists, the
+root is still a folder in it (the runtime pivots later), and /proc is the host's. The hook also
+joins the container's user namespace: new files then belong to the container's root user, and the
+hook has no host privileges any more.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 ALL_IDS = ("0", "0", "4294967295")
 HOST = "1"
-"""The process whose mounts are the host's, or the engine's own container's."""
+"""The process with the mounts of the host, or of the container that the engine runs in."""
 
 
 class Container:
     """A container that has not started yet.
 
     Attributes:
-        pid: of its first process.
-        process: that, opened; None where it was not.
-        rootfs: absolute path of its root, as its mount namespace has it before the pivot.
-        userns: it has a user namespace that is not ours.
+        pid: of the container's first process.
+        process: the first process; None after `close`.
+        rootfs: absolute path of its root in its mount namespace, before the pivot.
+        userns: whether its user namespace is not that of this process.
     """
 
     __slots__ = ("_mount_fd", "_user_fd", "pid", "process", "rootfs", "userns")
@@ -41,16 +41,17 @@ class Container:
     def __init__(
         self, pid: int, rootfs: str, proc: str = "/proc", *, process: Process | None = None
     ) -> None:
-        """Open the namespaces; nothing is entered yet.
+        """Open the namespaces; do not enter them.
 
         Args:
-            pid: of its first process.
+            pid: of the container's first process.
             rootfs: absolute path of its root.
             proc: the host's /proc.
-            process: the first process, if it has been opened; `close` closes it.
+            process: the first process, if it is already open; `close` closes it.
 
         Raises:
-            HostError: there is no such process, or it shares our mounts or the host's.
+            HostError: there is no such process, or its mount namespace is the host's or that of
+                this process.
         """
         self.pid = pid
         self.rootfs = rootfs
@@ -73,12 +74,12 @@ class Container:
             )
 
     def _has_host_mounts(self, process: Process, proc: str) -> bool:
-        """Tell whether the process has our mounts, or the host's.
+        """Report whether a process has the mount namespace of this process or of the host.
 
-        Whoever calls a hook may have left the host's mounts itself (unshare -m, an engine's
-        PrivateMounts=): then they are process 1's. Without CAP_SYS_PTRACE nobody says which those
-        are; but a runtime has mounted something below the root of a container before it calls a
-        hook, where its mounts alone show it.
+        The caller of the hook may itself have left the host's mount namespace (unshare -m, an
+        engine's PrivateMounts=), which is that of process 1. Without CAP_SYS_PTRACE the namespace
+        of process 1 is unreadable. But a runtime mounts something below a container's root before
+        it calls a hook, and only the container's mount namespace shows that mount.
         """
         if _is_of("self", self._mount_fd, proc, "mnt"):
             return True
@@ -86,7 +87,7 @@ class Container:
             return _is_of(HOST, self._mount_fd, proc, "mnt")
         except OSError:
             if is_rootless(proc):
-                return False  # who may not ask for the host's mounts cannot enter them either
+                return False  # rootless: it cannot enter the host's mount namespace
         below = _real(self.rootfs, proc).rstrip("/") + "/"
         us = Process("self", proc)
         ours = _targets(us)
@@ -106,10 +107,10 @@ class Container:
         self._mount_fd = self._user_fd = -1
 
     def enter(self, kernel: Kernel) -> Root:
-        """Enter for good and return the container's root.
+        """Enter the namespaces permanently; return the container's root.
 
         Raises:
-            HostError: a namespace cannot be entered, or there is no root.
+            HostError: a namespace cannot be entered, or the root does not exist.
             UnsafePathError: the container's root is the host's.
         """
         try:
@@ -119,7 +120,8 @@ class Container:
                 f"the mount namespace of process {self.pid} cannot be entered: {error.strerror}",
                 hint="a prestart hook needs CAP_SYS_ADMIN",
             ) from error
-        root = Root.open(self.rootfs)  # as the host's root: the folders above may be closed
+        # As the host's root user: other users may lack access to the parent folders.
+        root = Root.open(self.rootfs)
         root.label = "the container"
         own, host = posix.fstat(root.fd), posix.stat("/")
         if (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino):
@@ -148,7 +150,7 @@ def rootfs_of(bundle: Bundle, folder: str) -> str:
     """Return the path of a container's root, which may be relative to the bundle.
 
     Raises:
-        BundleError: config.json names none.
+        BundleError: config.json has no root.path.
     """
     path = bundle.document.value(("root", "path"))
     if not isinstance(path, str) or not path:
@@ -157,7 +159,7 @@ def rootfs_of(bundle: Bundle, folder: str) -> str:
 
 
 def is_rootless(proc: str = "/proc") -> bool:
-    """Tell whether this process has but a part of the host's users: it cannot change cgroups."""
+    """Report whether our user namespace lacks users of the host: no cgroup can be changed then."""
     from nvct.linux.files import read_bytes
 
     try:
@@ -197,7 +199,7 @@ def _real(path: str, proc: str) -> str:
 
 
 def _targets(process: Process) -> set[str]:
-    """Return where a process has something mounted."""
+    """Return the mount points in the mount namespace of a process."""
     from nvct.linux import mountinfo
 
     text = process.read("mountinfo").decode("utf-8", "surrogateescape")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled edits into a live container: the order of the work.
+"""Delivers compiled edits into a live container.
 
-In the host's namespaces first what needs the host: device rules, and copies of the mounts. Then
-the container's namespaces are entered, for good, and everything is made in its root. A failure
-half-way leaves a container that the runtime is about to throw away.
+Device rules and detached copies of the mounts come first, because they need the host's
+namespaces. Then the hook enters the container's namespaces permanently and changes its root.
+After a failure the container is incomplete, and the runtime deletes it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from nvct.oci.bundle import Bundle
 
 IN_CONTAINER = "createContainer"
-"""Hooks of this point are run here: it is the next one, in the same namespaces."""
+"""The hook point that `Delivery` runs itself: it is the next one, in the same namespaces."""
 
 
 class _Inside(Context):
-    """A hook's context whose root is known already; it stays open when the hook is done."""
+    """A hook's context with an open root, which stays open after the hook."""
 
     __slots__ = ()
 
@@ -47,19 +47,19 @@ class _Inside(Context):
         self._root = root
 
     def close(self) -> None:
-        """Leave the root to whoever opened it."""
+        """Do nothing: the caller closes the root."""
 
 
 class Delivery:
-    """One container, and what it needs beyond its edits.
+    """Delivers edits into one container.
 
     Attributes:
-        container: which.
+        container: the live container.
         bundle: its config.json.
-        config: the configuration.
-        env: of this process.
-        warn: takes one sentence for the log of the runtime.
-        kernel: what changes anything.
+        config: the configuration in force.
+        env: environment of this process.
+        warn: receives one sentence for the log of the runtime.
+        kernel: system calls that change the container.
     """
 
     __slots__ = ("bundle", "config", "container", "env", "kernel", "warn")
@@ -74,7 +74,6 @@ class Delivery:
         *,
         kernel: Kernel = KERNEL,
     ) -> None:
-        """Keep what was given."""
         self.container = container
         self.bundle = bundle
         self.config = config
@@ -83,10 +82,10 @@ class Delivery:
         self.kernel = kernel
 
     def run(self, edits: list[Edits]) -> None:
-        """Deliver, and stay in the container's namespaces.
+        """Deliver the edits; this process stays in the container's namespaces.
 
         Raises:
-            NvctError: something could not be delivered.
+            NvctError: an edit cannot be delivered.
         """
         actions = _actions(edits)
         works = [one["hook"]["work"] for one in edits if "hook" in one]
@@ -144,7 +143,7 @@ class Delivery:
 
 
 def _load_all() -> None:
-    """Import what runs inside: in a user namespace our own files may be closed to us."""
+    """Import the modules for the container: its user namespace may deny access to their files."""
     for name in hooks.HOOKS:
         hooks.module(name)
     from nvct.linux import files, mountinfo
@@ -153,10 +152,10 @@ def _load_all() -> None:
 
 
 def _actions(edits: list[Edits]) -> list[tuple[str, Options]]:
-    """Return the hooks of others' specs, by name, with their flags: those that nvct knows.
+    """Return the names and options of the hooks in edits; nvct implements these hooks itself.
 
     Raises:
-        RequestError: the edits need what a hook cannot do.
+        RequestError: the edits need a change that a prestart hook cannot make.
     """
     found: list[tuple[str, Options]] = []
     for one in edits:

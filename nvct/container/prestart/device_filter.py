@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device rules as a BPF program of cgroup v2, and that program in the place of those there.
+"""Compiles device rules into a BPF program of cgroup v2 and replaces the attached programs.
 
-Of several programs of a cgroup all must allow an access, so adding one cannot allow more: each
-that is attached is replaced. Where config.json is at hand, by one made of the whole set of rules,
-config.json's and ours; nothing is read out of a program that is attached. Where it is not, by the
-same program with our rules before it, as libnvidia-container does.
+All programs of a cgroup must allow an access, so an additional program cannot allow more. Each
+attached program is replaced. If config.json is available, the new program contains all rules,
+those of config.json and ours, and the attached program is not read. If not, the new program is
+the attached one with our rules before it, as in libnvidia-container.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAME = "nvct_device"
 KINDS = {"b": 1, "c": 2}  # BPF_DEVCG_DEV_*
 ACCESS = {"m": 1, "r": 2, "w": 4}  # BPF_DEVCG_ACC_*
 R0, R1, TYPE, WANTED, MAJOR, MINOR = range(6)
-"""Registers: the answer, the context and then a scratch, and what is asked for."""
+"""Registers: the result, the context (later scratch), and the fields of the requested access."""
 LOAD_WORD, MOVE, MOVE_IMM, AND, SHIFT_RIGHT = 0x61, 0xBF, 0xB7, 0x54, 0x74
 IF_EQUAL, IF_NOT_EQUAL, EXIT = 0x15, 0x55, 0x95
 
@@ -33,9 +33,9 @@ IF_EQUAL, IF_NOT_EQUAL, EXIT = 0x15, 0x55, 0x95
 def build(rules: list[Rule]) -> bytes:
     """Return the program's instructions.
 
-    Each kind of access (mknod, read, write) is decided by the last rule that fits the device and
-    names it, as in cgroup v1; what no rule decides is denied. So the program goes through the
-    rules from the last one, and forgets of what is asked for what was allowed.
+    As in cgroup v1, the last rule that matches the device and names a kind of access (mknod,
+    read, write) decides that access; an access without such a rule is denied. So the program
+    tests the rules from last to first, and clears the allowed bits of the requested access.
     """
     program = _head()
     for rule in reversed(rules):
@@ -47,15 +47,15 @@ def build(rules: list[Rule]) -> bytes:
 
 
 def before(rules: list[Rule], program: bytes) -> bytes:
-    """Return a program that allows what rules allow, and decides all else as another one does.
+    """Return a program that allows what the rules allow, and else decides as another program.
 
-    What follows finds the context in R1, as it does at a start: rules that allow leave it there.
+    The other program expects the context in R1; rules that allow do not change R1.
     """
     return b"".join([*_head(), *(code for rule in rules for code in _rule(rule)), program])
 
 
 def _head() -> list[bytes]:
-    """Return the instructions that take apart what is asked for."""
+    """Return the instructions that load the requested access into registers."""
     return [
         _code(LOAD_WORD, WANTED, R1, 0),  # access << 16 | type
         _code(MOVE, TYPE, WANTED),
@@ -104,20 +104,20 @@ def _code(code: int, to: int = 0, source: int = 0, offset: int = 0, immediate: i
 
 
 def replace(folders: list[str], rules: list[Rule]) -> None:
-    """Put a program of the rules in the place of each device program of some cgroups.
+    """Replace each device program of some cgroups by a program of the rules.
 
     Raises:
-        HostError: the kernel does not allow it.
+        HostError: the kernel refuses a change.
     """
     program = build(rules)
     _replace_all(folders, lambda _: program)
 
 
 def extend(folders: list[str], rules: list[Rule]) -> None:
-    """Let each device program of some cgroups allow what these rules allow, too.
+    """Make each device program of some cgroups also allow what the rules allow.
 
     Raises:
-        HostError: the kernel does not allow it, or does not show a program.
+        HostError: the kernel refuses a change, or does not show a program.
     """
 
     def extended(old: int) -> bytes:
@@ -153,7 +153,7 @@ def _replace(cgroup_fd: int, program_for: Callable[[int], bytes]) -> None:
         old = new = -1
         try:
             old = bpf.open_program(program_id)
-            new = bpf.load(program_for(old), NAME)  # one for each: none can be attached twice
+            new = bpf.load(program_for(old), NAME)  # one each: none can be attached twice
             if flags & bpf.ALLOW_MULTI:
                 bpf.replace(cgroup_fd, new, old)
             else:

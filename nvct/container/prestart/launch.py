@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the launcher starts nvidia-container-runtime-hook.
+"""Entry point of nvidia-container-runtime-hook for the launcher.
 
 Hot. `sys.argv` is -c, the program's name, its arguments.
 """

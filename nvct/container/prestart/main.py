@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Program nvidia-container-runtime-hook (and nvidia-container-toolkit): the command line.
 
-Contract, as the incumbent's: `prestart` works, `poststart` and `poststop` have nothing to do and
-succeed, anything else is a usage error with status 2. An error is one line on stderr and status
-1, with which the OCI runtime fails the container. A container that asks for no GPU is left
-untouched and never fails here.
+Contract, as the incumbent's: `prestart` delivers, `poststart` and `poststop` do nothing and
+succeed, any other command is a usage error with status 2. All other errors are one line on stderr
+and status 1, and the OCI runtime then fails the container. A container that requests no GPU is
+not changed and never fails here.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ commands:
   poststart   nothing
   poststop    nothing"""
 HANDLED = ("auto", "legacy")
-"""The configured modes in which a hook delivers, unless its skip-mode-detection is set."""
+"""The configured modes in which the hook delivers; all modes if skip-mode-detection is set."""
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 INJECTED = "void"
-"""What a spec or the shim leaves in NVIDIA_VISIBLE_DEVICES of a container it has edited."""
+"""The value of NVIDIA_VISIBLE_DEVICES in containers that a CDI spec or the shim has edited."""
 
 
 def main(
@@ -54,8 +54,8 @@ def main(
         argv: the arguments, without the program's name.
         env: the environment.
         cold: the interpreter of the cold side.
-        stdin_fd: where the container's state comes from.
-        program: the name that messages begin with.
+        stdin_fd: file descriptor of the container's state.
+        program: name of the program in messages.
 
     Returns:
         The exit status.
@@ -98,10 +98,10 @@ def _dispatch(argv: list[str], env: dict[str, str], cold: str, stdin_fd: int, pr
 
 
 def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGRAM) -> None:
-    """Give the container whose state comes from a descriptor what it asks for.
+    """Deliver the request of the container whose state is read from `stdin_fd`.
 
     Raises:
-        NvctError: it cannot have it, and why.
+        NvctError: the request is refused, and why.
     """
     from nvct.container import settings
     from nvct.container.host import Host
@@ -111,7 +111,7 @@ def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGR
 
     state = states.read(stdin_fd)
     if states.is_inside(state.pid):
-        env = {}  # the image's
+        env = {}  # inside, the variables are the image's
     bundle = bundles.load(bundles.config_path(state.bundle))
     if is_served(bundle):
         return
@@ -125,17 +125,17 @@ def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGR
 
 
 def is_served(bundle: Bundle) -> bool:
-    """Tell whether the shim or a CDI spec has already given the container its GPUs."""
+    """Report whether the shim or a CDI spec has already delivered the GPUs."""
     values = [entry for entry in bundle.env if entry.startswith(f"{VISIBLE_DEVICES}=")]
     return values[-1:] == [f"{VISIBLE_DEVICES}={INJECTED}"]
 
 
 def refuse(request: Request, config: Config) -> None:
-    """Refuse requests that are not a hook's to answer.
+    """Refuse requests that a hook does not deliver.
 
     Raises:
-        RequestError: it asks for CDI devices by name.
-        ConfigError: a mode is configured in which hooks do not deliver.
+        RequestError: the request has CDI device names.
+        ConfigError: in the configured mode hooks do not deliver.
     """
     if config.mode not in HANDLED and not config.skip_mode_detection:
         raise ConfigError(
@@ -170,10 +170,10 @@ def _deliver(
         from nvct.container.prestart.process import Process
 
         refuse(request, config)
-        held.append(Process(state.pid))  # before plans are made, which may take seconds
+        held.append(Process(state.pid))  # before plans are compiled, which may take seconds
         held[0].hold()
 
-    # In this mode annotations, which are for engines and the shim, do not count.
+    # Mode legacy ignores annotations, which are for engines and the shim.
     legacy = config.replaced(mode="legacy")
     try:
         decision = decide(bundle, legacy, host, trouble=trouble, accept=accept)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Host files into a container's live mount namespace.
+"""Mounts host files in a container's live mount namespace.
 
-Each is taken in the host's namespace as a detached copy of its mount, made read-only and private
-there, and attached inside to a descriptor of the target: no path of the container's is used
-twice, and at no time can the container write through one. Kernels before 5.12 cannot change a
-detached mount; there it is bound and made read-only inside, by mount(2) on the descriptors, and
-looked at again.
+In the host's namespace each mount is cloned as a detached mount and made read-only and private.
+The clone is then attached in the container to a descriptor of the target. So no path of the
+container is used twice, and the container can never write through the mount. Kernels before 5.12
+cannot change a detached mount: mount(2) on the descriptors binds it in the container and makes it
+read-only, and the result is checked.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ BIND = ("", "none", "bind")
 
 
 class Tree:
-    """Something of the host that is to appear in the container.
+    """A mount of a host file or folder.
 
     Attributes:
-        destination: where, as the container sees it.
-        source: which file or folder of the host.
+        destination: path in the container.
+        source: path of the file or folder on the host.
         restrictions: MOUNT_ATTR_* bits.
-        fd: a detached mount of it, -1 where the kernel is too old for that.
+        fd: detached mount of the source, -1 if the kernel is too old.
         status: of the source.
     """
 
@@ -51,10 +51,10 @@ class Tree:
     def __init__(
         self, source: str, destination: str, restrictions: int, kernel: Kernel, *, recursive: bool
     ) -> None:
-        """Take it, in the host's namespace.
+        """Clone the mount, in the host's namespace.
 
         Raises:
-            HostError: it is not there, or cannot be taken.
+            HostError: the source does not exist, or cannot be cloned.
         """
         self.source = source
         self.destination = destination
@@ -91,17 +91,17 @@ class Tree:
         return self.status.st_mode & c.S_IFMT == c.S_IFDIR
 
     def close(self) -> None:
-        """Close the detached mount, which then goes unless it was attached."""
+        """Close the detached mount; the kernel removes it unless it was attached."""
         if self.fd >= 0:
             posix.close(self.fd)
             self.fd = -1
 
     def attach(self, root: Root, kernel: Kernel) -> None:
-        """Let it appear in the container, whose mount namespace was entered.
+        """Attach the mount in the container; its mount namespace is already entered.
 
         Raises:
-            UnsafePathError: the container's tree does not allow it, or changes meanwhile.
-            HostError: the kernel refuses.
+            UnsafePathError: the target in the container is not usable, or it changes.
+            HostError: the kernel refuses the mount.
         """
         target = _target(root, self.destination, folder=self.is_folder, kernel=kernel)
         try:
@@ -120,7 +120,7 @@ class Tree:
         self._check(root)
 
     def _bind(self, root: Root, target: int, kernel: Kernel) -> None:
-        """Bind by mount(2): the host's tree is there inside, too, as long as nobody pivoted."""
+        """Bind with mount(2): the host's tree stays visible until the runtime calls pivot_root."""
         recursive = c.MS_REC if self._recursive else 0
         place = f"/proc/self/fd/{target}"
         kernel.mount(self.source, place, None, c.MS_BIND | recursive)
@@ -139,7 +139,7 @@ class Tree:
         return fd
 
     def _check(self, root: Root) -> None:
-        """Make sure that what the container sees is what was mounted, and how."""
+        """Check that the destination shows the source, with all restrictions."""
         fd = self._top(root)
         try:
             found = posix.fstat(fd)
@@ -154,11 +154,11 @@ class Tree:
 
 
 def take(mounts: list[list[str]], kernel: Kernel) -> list[Tree]:
-    """Take what the mounts of compiled edits name; the last of a destination counts.
+    """Clone the sources of the mounts of compiled edits; the last mount of a destination counts.
 
     Raises:
-        HostError: a source cannot be taken.
-        RequestError: a mount is of another kind than a hook can make.
+        HostError: a source cannot be cloned.
+        RequestError: a mount is not a bind mount.
     """
     trees: list[Tree] = []
     try:
@@ -185,23 +185,23 @@ def _tree(destination: str, text: str, kernel: Kernel) -> Tree:
 
 
 def close(trees: list[Tree]) -> None:
-    """Close what was taken."""
+    """Close the detached mounts."""
     for tree in trees:
         tree.close()
 
 
 def _target(root: Root, path: str, *, folder: bool, kernel: Kernel) -> int:
-    """Return a descriptor to mount on, made if it is missing, and of the right type.
+    """Return a descriptor of a mount point of the right type; create it if it is missing.
 
     Raises:
-        UnsafePathError: something of another type is there, or a link leads into another mount.
+        UnsafePathError: the path has another type, or a link leads into another mount.
     """
     fd = root.path_fd(path, write=True)
     if fd is None:
         if folder:
             fd = root.dir_fd(path, create=True, kernel=kernel)
         else:
-            root.write_file(path, b"", kernel=kernel)  # in place of a dangling link, perhaps
+            root.write_file(path, b"", kernel=kernel)  # may replace a dangling link
             fd = root.path_fd(path, follow=False, write=True)
     if fd is None:
         raise UnsafePathError(f"{path} in the container vanished")

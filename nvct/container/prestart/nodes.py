@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device nodes in a container's live /dev.
 
-Made by mknod; in a user namespace, where no node that is made works, the host's is bound. A node
-of the same numbers that is there already stays as it is: /dev may be the host's own.
+They are created with mknod(2). In a user namespace new nodes do not work, so the host's nodes are
+bind-mounted. An existing node with the same numbers is not changed: /dev may be the host's own.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ BOUND = c.MOUNT_ATTR_NOSUID | c.MOUNT_ATTR_NOEXEC
 
 
 class Node:
-    """A device node that the container is to have.
+    """A device node of the container.
 
     Attributes:
         path: in the container.
-        device: its number.
+        device: its device number (dev_t).
         mode: its permissions.
         uid, gid: its owner.
     """
@@ -42,12 +42,12 @@ class Node:
     __slots__ = ("device", "gid", "host", "mode", "path", "uid")
 
     def __init__(self, text: str, uid: int, gid: int, host: str = "") -> None:
-        """Read an entry for linux.devices; owners that it does not name are the process's.
+        """Read an entry for linux.devices; missing owners are those of the container's process.
 
-        `host` is the path of the host's node where the plan says it.
+        `host` is the path of the host's node, "" if the plan has none.
 
         Raises:
-            RequestError: it is no character device.
+            RequestError: the node is not a character device.
         """
         entry: dict[str, Any] = jsontext.parse(text, "a plan")  # type: ignore[assignment]  # our compiler's
         self.path: str = entry["path"]
@@ -61,15 +61,15 @@ class Node:
 
     @property
     def numbers(self) -> str:
-        """Major and minor number as a person writes them."""
+        """The device number as MAJOR:MINOR."""
         return f"{posix.major(self.device)}:{posix.minor(self.device)}"
 
     def make(self, root: Root, kernel: Kernel) -> None:
-        """Make the node by a temporary name and rename.
+        """Create the node under a temporary name, then rename it.
 
         Raises:
-            UnsafePathError: a directory is there.
-            HostError: a node there could not be used, or cannot be made.
+            UnsafePathError: the path is a directory.
+            HostError: the node cannot be created, or the folder is mounted nodev.
         """
         parent, name = split(self.path)
         folder = root.dir_fd(parent, create=True, kernel=kernel)
@@ -95,21 +95,21 @@ class Node:
         kernel.mknod(temporary, c.S_IFCHR | 0o600, self.device, dir_fd=folder)
         try:
             kernel.lchown(temporary, self.uid, self.gid, dir_fd=folder)
-            kernel.chmod(temporary, self.mode, dir_fd=folder)  # whatever the umask
+            kernel.chmod(temporary, self.mode, dir_fd=folder)  # mknod applies the umask
             kernel.rename(temporary, name, source_dir_fd=folder, target_dir_fd=folder)
         except BaseException:
             discard(temporary, folder, kernel)
             raise
 
     def take(self, dev_root: str, kernel: Kernel) -> Tree:
-        """Return the host's node as something to mount in the container.
+        """Return a mount of the host's node for the container.
 
         Args:
-            dev_root: below which the host's /dev lies.
-            kernel: what takes it.
+            dev_root: the folder that contains the host's /dev.
+            kernel: system calls that clone the mount.
 
         Raises:
-            HostError: the host has no such node, or another one in its place.
+            HostError: the host does not have the node, or it has another device number.
         """
         path = self.host or dev_root.rstrip("/") + self.path
         found = host_node(path)
@@ -122,10 +122,10 @@ class Node:
 
 
 def collect(edits: list[Edits], uid: int, gid: int) -> list[Node]:
-    """Return the nodes of edits; the last of a path counts.
+    """Return the nodes of edits; the last node of a path counts.
 
     Raises:
-        RequestError: one is no character device.
+        RequestError: a node is not a character device.
     """
     wanted = {node["path"]: node for one in edits for node in one["nodes"]}
     return [Node(n["node"], uid, gid, n.get("host", "")) for n in wanted.values()]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A container's process: its number is looked up once, and never stands for another process.
+"""A process that is opened by its PID once, so that a reused PID cannot stand for another one.
 
-A number is free again when its process is gone. /proc/PID is opened once and everything else of
-it by that descriptor: what is read belongs to that process, or the kernel says ESRCH.
+The kernel reuses the PID of an ended process. /proc/PID is opened once, and its files by that
+descriptor: their content belongs to that process, or the kernel returns ESRCH.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Process:
     """One process.
 
     Attributes:
-        pid: its number, or "self".
+        pid: its PID, or "self".
     """
 
     __slots__ = ("_fd", "_pidfd", "pid")
@@ -30,7 +30,7 @@ class Process:
         """Open the process.
 
         Raises:
-            HostError: there is none, or /proc shows another one under its number.
+            HostError: /proc/PID cannot be opened.
         """
         self.pid = pid
         self._pidfd = -1
@@ -42,13 +42,13 @@ class Process:
             ) from error
 
     def hold(self) -> None:
-        """Check that the process is the one that has this number in our PID namespace.
+        """Check that the process has this PID in our PID namespace, and hold a pidfd.
 
-        The kernel writes into the fdinfo of a pidfd which number the process has in the PID
-        namespace of the procfs (since 5.3); a kernel or filter without pidfd_open has no check.
+        The fdinfo of a pidfd has the PID of the process in the PID namespace of the procfs (since
+        Linux 5.3). Without pidfd_open (old kernel, seccomp filter) there is no check.
 
         Raises:
-            HostError: it has ended, or /proc is that of another PID namespace.
+            HostError: the process has ended, or /proc belongs to another PID namespace.
         """
         open_pidfd = getattr(posix, "pidfd_open", None)
         if open_pidfd is None or not isinstance(self.pid, int):
@@ -57,11 +57,11 @@ class Process:
             self._pidfd = open_pidfd(self.pid)
         except ProcessLookupError as error:
             raise HostError(f"there is no process {self.pid}", hint=ENDED) from error
-        except OSError:  # ENOSYS before 5.3, EPERM of a seccomp filter
+        except OSError:  # ENOSYS before Linux 5.3, EPERM from a seccomp filter
             return
         with_fd = f"self/fdinfo/{self._pidfd}"
         self._check_number(_read(posix.open(f"{PROC}/{with_fd}", posix.O_RDONLY)))
-        self.read("stat")  # both are alive under one number, hence one
+        self.read("stat")  # both are alive with the same PID, so they are one process
 
     def _check_number(self, fdinfo: bytes) -> None:
         shown = fdinfo.partition(b"\nPid:")[2].split(None, 1)[:1]
@@ -77,7 +77,7 @@ class Process:
         """Open one of the process's files.
 
         Raises:
-            OSError: it cannot be opened, ESRCH where the process has ended.
+            OSError: the file cannot be opened; ESRCH if the process has ended.
         """
         return posix.open(name, posix.O_RDONLY, dir_fd=self._fd)
 
@@ -85,7 +85,7 @@ class Process:
         """Read one of the process's files.
 
         Raises:
-            HostError: it cannot be read.
+            HostError: the file cannot be read.
         """
         try:
             return _read(self.open(name))
@@ -95,7 +95,7 @@ class Process:
             ) from error
 
     def close(self) -> None:
-        """Let go of the process."""
+        """Close the descriptors of the process."""
         for fd in (self._fd, self._pidfd):
             if fd >= 0:
                 posix.close(fd)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One device rule of a container: who may open what, and how.
+"""One device rule of a container: a device and the allowed or denied access.
 
-Hot; apart from `rules`, which gives it to those that deliver it.
+Hot; a module of its own because `rules` and the modules that `rules` loads import it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ class Rule:
     """One device rule.
 
     Attributes:
-        allow: whether it allows or denies.
+        allow: true if the rule allows, false if it denies.
         kind: "c", "b" or "a" for both.
-        major, minor: ANY for every number.
-        access: of "rwm".
+        major, minor: device numbers, or ANY.
+        access: letters of "rwm": read, write, mknod.
     """
 
     __slots__ = ("access", "allow", "kind", "major", "minor")
 
     def __init__(self, kind: str, major: int, minor: int, access: str, *, allow: bool) -> None:
-        """Keep them."""
         self.kind = "c" if kind == "u" else kind
         self.major = major
         self.minor = minor
@@ -35,7 +34,7 @@ class Rule:
 
     @classmethod
     def read(cls, entry: dict[str, Any]) -> Rule:
-        """Make one of an entry of linux.resources.devices, as runtimes read it."""
+        """Return the rule of an entry of linux.resources.devices, read as runtimes do."""
         numbers = [entry.get(key) for key in ("major", "minor")]
         major, minor = [n if isinstance(n, int) and n >= 0 else ANY for n in numbers]
         access = str(entry.get("access") or "rwm")
@@ -44,7 +43,7 @@ class Rule:
 
     @property
     def decides_everything(self) -> bool:
-        """Whether no rule before this one matters."""
+        """Whether the rule overrides all rules before it."""
         return (
             self.kind == "a" and self.major == self.minor == ANY and set(self.access) >= set("rwm")
         )

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device rules of a live container: what it may open.
+"""Adds device rules to the cgroup of a live container.
 
-In the order of design section 6: systemd is told first, where the container's cgroup is one of its
-units, as a daemon-reload would set its own rules again; then cgroup v1's devices.allow, or
-cgroup v2's device programs. A rootless engine has no device rules, so there is nothing to do.
+The order is that of design section 6. If the container's cgroup is part of a systemd unit, systemd
+gets the rules first, because a daemon-reload sets the unit's own rules again. Then devices.allow
+of cgroup v1 or the device programs of cgroup v2 change. A rootless engine has no device rules, so
+there is nothing to do.
 """
 
 from __future__ import annotations
@@ -31,37 +32,36 @@ DEFAULTS = (
     ("c", 1, 9, "rwm"), ("c", 5, 0, "rwm"), ("c", 5, 1, "rwm"), ("c", 5, 2, "rwm"),
     ("c", 136, ANY, "rwm"),
 )  # fmt: skip
-"""What runtimes allow beyond config.json: mknod, null, zero, full, random, urandom, tty, console,
+"""Rules that runtimes add to config.json: mknod, null, zero, full, random, urandom, tty, console,
 ptmx and pts (runc 1.3: libcontainer/specconv.AllowedDevices; crun 1.8: cgroup-resources.c)."""
 
 
 class Cgroup:
-    """Where a process's device rules are kept.
+    """The cgroup with the device rules of a process.
 
     Attributes:
-        path: of its cgroup on the hierarchy with the device rules, "/" at its top.
-        folder: of that cgroup in the file system.
-        unified: it is cgroup v2.
+        path: of the cgroup in the hierarchy with the device rules, "/" for the root cgroup.
+        folder: of the cgroup in the file system.
+        unified: true for cgroup v2.
     """
 
     __slots__ = ("folder", "path", "unified")
 
     def __init__(self, path: str, folder: str, *, unified: bool) -> None:
-        """Keep them."""
         self.path = path
         self.folder = folder
         self.unified = unified
 
     @property
     def unit(self) -> str:
-        """The systemd unit that the cgroup is or lies in, "" if none."""
+        """The systemd unit that the cgroup belongs to, "" if there is none."""
         for name in reversed(self.path.split("/")):
             if name.endswith(UNITS):
                 return name
         return ""
 
     def folders(self) -> list[str]:
-        """Return the cgroup's folder, and those above it up to the unit that it lies in."""
+        """Return the folders of the cgroup and of its ancestors up to the systemd unit."""
         found = [self.folder]
         names = self.path.rstrip("/").split("/")
         if self.unit:
@@ -71,15 +71,15 @@ class Cgroup:
 
 
 def find(pid: int, proc: str = "/proc", process: Process | None = None) -> Cgroup:
-    """Return where the device rules of a process are.
+    """Return the cgroup with the device rules of a process.
 
     Args:
-        pid: its number.
+        pid: of the process.
         proc: the host's /proc.
-        process: the process, if it has been opened; its number is not looked up again then.
+        process: the process, if it is already open; its PID is not looked up again then.
 
     Raises:
-        HostError: no hierarchy is mounted that has them.
+        HostError: no cgroup hierarchy with device rules is mounted.
     """
     paths = {}
     if process is None:
@@ -96,7 +96,7 @@ def find(pid: int, proc: str = "/proc", process: Process | None = None) -> Cgrou
         for mount in mounts:
             if _has_rules(mount, unified=unified):
                 folder = _below(mount, path)
-                if _is_there(folder):  # not below a mount that hides it
+                if _is_there(folder):  # no other mount hides it
                     return Cgroup(path, folder, unified=unified)
     raise HostError(
         f"no cgroup with device rules of process {pid} is mounted",
@@ -138,27 +138,27 @@ def allow(
     proc: str = "/proc",
     process: Process | None = None,
 ) -> None:
-    """Let a container open devices.
+    """Add device rules to a container.
 
     Args:
         texts: the rules, as entries of linux.resources.devices.
         pid: of the container's process.
-        configured: linux.resources.devices of its config.json; None where that is not known: what
-            the cgroup allows stays allowed.
-        env: with which systemctl is started.
-        warn: told if systemd could not be.
+        configured: linux.resources.devices of its config.json; None if unknown: the existing rules
+            of the cgroup then stay.
+        env: environment of systemctl.
+        warn: receives a warning if systemd does not accept the rules.
         proc: the host's /proc.
-        process: the container's, if it has been opened.
+        process: the container's process, if it is already open.
 
     Raises:
-        HostError: the kernel does not take a rule.
+        HostError: the kernel refuses a rule.
     """
     ours = _parsed(texts)
     if not ours:
         return
     cgroup = find(pid, proc, process)
     if cgroup.path == "/":
-        return  # the top of the hierarchy has no rules
+        return  # the root cgroup has no rules
     if cgroup.unit:
         from nvct.container.prestart import systemd
 
@@ -182,7 +182,7 @@ def _parsed(texts: list[str]) -> list[Rule]:
 
 
 def _there(configured: list[dict[str, Any]]) -> list[Rule]:
-    """Return the rules that a container has without ours."""
+    """Return the existing rules of a container: config.json and the runtime's defaults."""
     rules = [Rule.read(entry) for entry in configured]
     return rules + [Rule(*rule, allow=True) for rule in DEFAULTS]
 

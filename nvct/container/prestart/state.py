@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state that an OCI runtime hands to a prestart hook on stdin: which process, which bundle.
+"""The container state that an OCI runtime writes to the stdin of a prestart hook.
 
-`bundlePath` instead of `bundle` is what Docker before 17.06 wrote.
+Docker before 17.06 writes `bundlePath` instead of `bundle`.
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ class State:
     """The parts of a container's state that a prestart hook needs.
 
     Attributes:
-        pid: the container's first process, as this process sees it.
+        pid: of the container's first process, in the PID namespace of this process.
         bundle: the bundle's folder.
     """
 
     __slots__ = ("bundle", "pid")
 
     def __init__(self, pid: int, bundle: str) -> None:
-        """Keep both."""
         self.pid = pid
         self.bundle = bundle
 
 
 def read(fd: int) -> State:
-    """Read the state.
+    """Read the state from a file descriptor.
 
     Raises:
-        BundleError: it is no container's state, or of a container without a process.
+        BundleError: the input is not a container state, or the container has no process.
     """
     found = read_object(fd, "state")
     bundle = found.get("bundle") or found.get("bundlePath")
@@ -48,11 +47,11 @@ def read(fd: int) -> State:
 
 
 def is_inside(pid: int, proc: str = "/proc") -> bool:
-    """Return whether this process has the container's mounts, and they are not the host's.
+    """Report whether this process is in the container's mount namespace, not in the host's.
 
-    It has them when an engine starts it as a createContainer hook, with the image's environment.
-    In a PID namespace that /proc is not of, the container's perhaps, `pid` says nothing, and it
-    counts as inside.
+    It is if an engine starts it as a createContainer hook, with the image's environment. If /proc
+    belongs to another PID namespace than this process, `pid` has no meaning, and the result is
+    true: this PID namespace may be the container's.
     """
     try:
         if posix.readlink(f"{proc}/self") != str(posix.getpid()):
@@ -67,4 +66,4 @@ def is_inside(pid: int, proc: str = "/proc") -> bool:
     except OSError:
         from nvct.container.prestart.container import is_rootless
 
-        return ours == theirs and is_rootless(proc)  # in a user namespace, which it is not of
+        return ours == theirs and is_rootless(proc)  # process 1 is outside of our user namespace

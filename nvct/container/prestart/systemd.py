@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device rules that systemd keeps: without them a daemon-reload would take the GPU away.
+"""Adds device rules to systemd units: without them a daemon-reload would remove the GPU.
 
-systemctl, for it knows how to talk to the manager; of the host, in the host's namespaces, before
-anything of the container is entered.
+It runs the host's systemctl, which can reach the service manager, in the host's namespaces,
+before the hook enters those of the container.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RUNNING = "/run/systemd/system"  # sd_booted(3)
 PROGRAM = "systemctl"
 TIMEOUT_S = 10
 OPEN = (b"DevicePolicy=auto", b"DeviceAllow=")
-"""What systemctl show says of a unit that may open every device."""
+"""Output of systemctl show for a unit that may open every device."""
 
 
 def allow(
@@ -34,13 +34,13 @@ def allow(
     running: str = RUNNING,
     folders: tuple[str, ...] = paths.DEFAULT_PATH_DIRS,
 ) -> None:
-    """Add device rules to a unit until it ends; a host without systemd needs none.
+    """Add device rules to a unit until the unit ends; do nothing on a host without systemd.
 
-    Nor does a unit that has no rules itself, a privileged container's or a service in which an
-    engine keeps its containers: the first DeviceAllow= would close it for all other devices
-    (systemd.resource-control(5), DevicePolicy=auto).
+    A unit without rules is not changed either: that of a privileged container, or a service in
+    which an engine keeps its containers. The first DeviceAllow= would deny such a unit all other
+    devices (systemd.resource-control(5), DevicePolicy=auto).
 
-    That it failed is a warning: the GPU is there until the next daemon-reload.
+    A failure is a warning, because the GPU works until the next daemon-reload.
     """
     try:
         posix.stat(running)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the shim says what a create came to: on stderr, in the runtime's log and in its own.
+"""Reports the result of a create: on stderr, in the runtime's log and in the shim's log.
 
-Hot, but on the way out. Engines show the last entry of the file that --log names; containerd
-reads it as JSON. Formats: runc 1.1 (logrus), `{"level": ..., "msg": ..., "time": ...}`. The shim's
-own log is the file that nvidia-container-runtime.debug names, as the incumbent's (v1.20).
+Hot, but loaded only to report. Engines show the last entry of the file in --log; containerd
+reads the entry as JSON. Formats: runc 1.1 (logrus), `{"level": ..., "msg": ..., "time": ...}`. The
+shim's log is the file in nvidia-container-runtime.debug, as the incumbent's (v1.20).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from nvct.errors import NvctError
     from nvct.oci.argv import Invocation
 
-LEVELS = ("info", "debug", "trace")  # at which decisions are logged; errors are always
-LIMIT = 2000  # characters of a decision
+LEVELS = ("info", "debug", "trace")  # decisions are logged at these; errors always
+LIMIT = 2000  # characters of a log entry
 
 
 def report(program: str, error: NvctError, said: Invocation, logs: list[str]) -> None:
-    """Write the error's one line to stderr and to the logs; an empty name is none."""
+    """Write the error as one line to stderr and to the logs; empty log names are skipped."""
     text = line(program, error)
     _write(2, text + "\n")
     for log in dict.fromkeys(logs):
@@ -38,10 +38,10 @@ def report(program: str, error: NvctError, said: Invocation, logs: list[str]) ->
 def report_crash(
     program: str, error: Exception, said: Invocation, logs: list[str], *, debug: bool
 ) -> None:
-    """Report what nobody expected; with NVCT_DEBUG set, with its traceback."""
+    """Report an unexpected exception; with its traceback if `debug` is true (NVCT_DEBUG)."""
     report(program, unexpected(error), said, logs)
     if debug:
-        import traceback  # on the way out of a bug only
+        import traceback  # loaded only after a bug
 
         _write(2, "".join(traceback.format_exception(error)))
 
@@ -52,7 +52,7 @@ def note(
     said: Invocation,
     decision: Decision,
 ) -> None:
-    """Append one line about what a create decided to the shim's own log."""
+    """Append one line about the decision of a create to the shim's log."""
     request, edits = decision.request, decision.edits
     if config.log_level not in LEVELS and not said.debug:
         return
@@ -78,7 +78,7 @@ def note(
 def _append(log: str, level: str, text: str, log_format: str) -> None:
     """Append one entry; a log that cannot be written must not hide the error."""
     kind, colon, rest = log.partition(":")
-    if colon and kind in ("file", "journald", "syslog"):  # crun's backends
+    if colon and kind in ("file", "journald", "syslog"):  # log drivers of crun
         if kind != "file":
             return
         log = rest

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The low-level runtime: find it, and become it.
+"""Finds and executes the low-level runtime.
 
-Hot. The search is the incumbent's (v1.20): the first candidate that is an executable file wins;
-names without a slash are looked up in PATH, then in the usual folders.
+Hot. The search is the incumbent's (v1.20): the first candidate that is an executable file is
+used; names without a slash are looked up in PATH, then in the default folders.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ S_IFMT, S_IFREG = 0o170000, 0o100000
 
 
 def find(candidates: Sequence[str], path: str) -> str:
-    """Return the path of the first candidate that can be executed.
+    """Return the path of the first candidate that is executable.
 
     Raises:
-        RuntimeNotFoundError: none of them can.
+        RuntimeNotFoundError: no candidate is executable.
     """
     for name in candidates:
         if "/" in name:
@@ -52,11 +52,11 @@ def become(path: str, args: list[str]) -> NoReturn:
     """Execute the low-level runtime with our arguments and environment, unchanged.
 
     Raises:
-        RuntimeNotFoundError: it cannot be executed.
+        RuntimeNotFoundError: the runtime cannot be executed.
     """
     from _signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal
 
-    # Python ignores both; the runtime and the container would inherit that.
+    # Python ignores both signals; the runtime and the container would inherit that.
     signal(SIGPIPE, SIG_DFL)
     signal(SIGXFSZ, SIG_DFL)
     try:
@@ -69,10 +69,10 @@ def become(path: str, args: list[str]) -> NoReturn:
 
 
 def _environment() -> dict[bytes, bytes]:
-    """Return the environment as it was handed to us.
+    """Return the environment that this process was started with.
 
-    Where the locale is C, Python sets LC_CTYPE (PEP 538, also with -I) and the container's
-    engine would find it in the runtime's environment.
+    In the C locale Python sets LC_CTYPE (PEP 538, also with -I), and the low-level runtime would
+    inherit it.
     """
     env = dict(posix.environ)
     if env.get(b"LC_CTYPE") != b"C.UTF-8":

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Program nvidia-container-runtime (and .cdi, .legacy): the part that needs Python.
 
-Hot: started with -I -S by the launcher, for every create and run that may ask for a GPU, and
-for whatever the launcher was not sure about. It decides, edits the bundle, and becomes the
-low-level runtime. A container that asks for no GPU never fails here.
+Hot: the launcher starts it with -I -S for every create and run that may request a GPU, and for
+every command line that the launcher cannot classify. It decides, edits the bundle, and executes
+the low-level runtime. A container that requests no GPU never fails here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main(cold: str) -> NoReturn:
         from nvct.container.shim.log import report
 
         report(program, error, said, logs)
-        posix._exit(error.exit_status)  # no finalisation: 1 ms
+        posix._exit(error.exit_status)  # skips finalisation: saves 1 ms
     except Exception as error:
         from nvct.container.shim.log import report_crash
 
@@ -83,10 +83,10 @@ def _run(
 def _create(
     said: argv.Invocation, config: Config, host: Host, trouble: NvctError | None
 ) -> Decision:
-    """Edit the bundle of a create or run command; return what was decided.
+    """Edit the bundle of a create or run command; return the decision.
 
     Raises:
-        NvctError: a GPU was asked for that cannot be had, and why.
+        NvctError: the request is refused, and why.
     """
     from nvct.container.decide import decide
     from nvct.linux.kernel import KERNEL
