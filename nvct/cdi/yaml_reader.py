@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads a CDI spec in YAML as engines do, with limits.
 
-Cold. Engines read JSON and YAML by one YAML 1.1 reader (go-yaml) that knows which members are
-strings; so an unquoted `name: 0` is the device "0", and `fileMode: 0660` is octal. The same here,
-except where such a reader would silently make another string of it (`name: on` a device "true",
-`name: 007` a device "7"): that is an error that asks for quotes.
+Cold. Engines read JSON and YAML with one YAML 1.1 reader (go-yaml) that knows which members are
+strings: an unquoted `name: 0` is the device "0", and `fileMode: 0660` is octal. This reader does
+the same, except where go-yaml silently changes a string (`name: on` to a device "true",
+`name: 007` to a device "7"): that is an error that asks for quotes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nvct.errors import CdiSpecError
 
 try:
     from yaml import CSafeLoader as _Base
-except ImportError:  # PyYAML without libyaml: slower, the same
+except ImportError:  # PyYAML without libyaml: slower, same result
     from yaml import SafeLoader as _Base  # type: ignore[assignment]
 
 DEPTH_LIMIT = 32
@@ -36,10 +36,10 @@ _PLAIN_FRACTION = re.compile(r"-?(0|[1-9][0-9]{0,9})\.[0-9]{0,4}[1-9]")
 
 
 def parse(text: str, source: str) -> object:
-    """Return the document in a text, which need not be a valid spec.
+    """Return the document in a YAML text; it is not checked against the CDI schema.
 
     Raises:
-        CdiSpecError: it is no YAML, has a key twice, or is too deep or too large.
+        CdiSpecError: the text is not YAML, has a duplicate key, or is too deep or too large.
     """
     try:
         document = yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader with fewer types
@@ -68,7 +68,7 @@ class _Loader(_Base):
     merged = 0
 
     def descend_resolver(self, current_node: Any, current_index: Any) -> None:  # noqa: ANN401  PyYAML's own
-        """Limit the depth: libyaml's binding recurses in C, and deep enough nesting crashes it.
+        """Limit the depth: libyaml's binding recurses in C, and deep nesting crashes it.
 
         Raises:
             yaml.MarkedYAMLError: the nesting is too deep.
@@ -182,7 +182,7 @@ def _typed(text: _Plain, at: str, key: str) -> object:
     if key.lower() in spec_fields.FLAGS:
         return text.lower() == "true" if _FLAG.fullmatch(text) else str(text)
     if key == "annotations":
-        # Kubernetes' rule for annotations: they are strings, a boolean or number is an error.
+        # Kubernetes' rule: annotations are strings; a boolean or number is an error.
         if _FLAG_WORD.fullmatch(text):
             return text.lower() in {"y", "yes", "on", "true"}
         return _integer(text) if _INTEGER.fullmatch(text) else str(text)
@@ -198,10 +198,10 @@ def _integer(text: str) -> int:
 
 
 def _unambiguous(text: str, at: str) -> str:
-    """Return an unquoted scalar as a string, if every parser reads it as that string.
+    """Return an unquoted scalar as a string, if all parsers read it as that string.
 
     Raises:
-        CdiSpecError: parsers differ.
+        CdiSpecError: parsers read it differently.
     """
     looks_otherwise = (
         _FLAG_WORD.fullmatch(text)

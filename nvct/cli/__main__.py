@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the launcher starts the command line: `python -I -m nvct.cli PROGRAM ARGUMENTS`.
+"""The launcher's entry to the command line: `python -I -m nvct.cli PROGRAM ARGUMENTS`.
 
-What scripts ask most often is answered without the command line library, which takes longer to
-import than the answer takes to find. All else, mistakes included, is left to that library.
+The commands that scripts run most often do not import the command line library: the import takes
+longer than the command. That library handles all other command lines, including wrong ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 OPTIONS = "NVIDIA_CTK_"
-"""What the variables begin with that stand for options."""
+"""Prefix of the environment variables that set options."""
 
 
 def main() -> None:
@@ -30,12 +30,12 @@ def main() -> None:
 
     from nvct.cli import ending
 
-    gc.disable()  # the process ends in a moment; looking for cycles takes 4 % of it
+    gc.disable()  # the process is short; a search for cycles takes 4 % of its time
     ending.run(program, lambda: call(program))
 
 
 def find(words: list[str]) -> Callable[[str], None] | None:
-    """Return what answers a command line here, None where it is the library's."""
+    """Return the function that runs a command line; None if the library must parse it."""
     if words == ["--version"]:
         return _version
     if any(name.startswith(OPTIONS) for name in os.environ):
@@ -63,7 +63,7 @@ def _list(_program: str) -> None:
 
 
 def _output(words: list[str]) -> str | None:
-    """Return the value of --output where no other option is given, None where one is."""
+    """Return the value of --output ("-" if absent); None if there is any other argument."""
     match words:
         case []:
             return "-"

@@ -105,7 +105,7 @@ def show(ctx: click.Context, *, origin: bool) -> None:
 
 
 def _warn(keys: list[str], text: str, path: str) -> None:
-    """Say which of the keys that were set have no effect."""
+    """Warn about the keys that were set and have no effect."""
     from nvct.config import load, unread
 
     if not set(keys) & set(unread.UNREAD):
@@ -144,7 +144,7 @@ def _origin(text: str, path: str, key: str, settings: Config) -> str:
 
 
 def _toml(name: str, value: object) -> str:
-    """Return a value as config.toml would say it; JSON's strings, booleans and lists are TOML."""
+    """Return a value as TOML; JSON's strings, booleans and lists are valid TOML."""
     import json
 
     from nvct.config import load
@@ -159,7 +159,7 @@ def _text(path: str) -> str | None:
 
     data = load.read(path)
     if data is not None:
-        load.from_toml(data, path)  # says what is wrong with it
+        load.from_toml(data, path)  # raises if the file is invalid
     return None if data is None else data.decode()
 
 
@@ -176,5 +176,5 @@ def _write(path: str, text: str) -> None:
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     exists = os.path.exists(path)
     write_atomic(path, text.encode(), mode=None if exists else MODE, sync=True)
-    if not is_incumbents(click.get_current_context()):  # which says nothing
+    if not is_incumbents(click.get_current_context()):  # the incumbent prints nothing
         say(f"{path} written")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands share without the command line library: messages and config.toml in force."""
+"""Shared by commands, without the command line library: messages and config.toml in force."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def flat(values: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
 
 
 def say(text: str) -> None:
-    """Say on stderr what --quiet keeps back."""
+    """Print a message to stderr, unless --quiet is given."""
     if sys.stderr is not None and not _options().get("nvct.quiet"):
         sys.stderr.write(f"{text}\n")
 
@@ -28,15 +28,15 @@ def say(text: str) -> None:
 def settings_in_force(
     config: str | None = None, driver_root: str | None = None, dev_root: str | None = None
 ) -> Config:
-    """Return what config.toml says, but for the roots that the command line names.
+    """Return the settings of config.toml, with the roots that the command line names.
 
     Args:
-        config: its path; None for that of the program's own --config, or the usual one.
-        driver_root: where the driver's files are; None for the file's word.
-        dev_root: where dev/ is; None for the file's word.
+        config: path of config.toml; None for the program's global --config, or the default path.
+        driver_root: the root of the driver's files; None for the value in config.toml.
+        dev_root: the folder that has dev/; None for the value in config.toml.
 
     Raises:
-        ConfigError: it cannot be used, or the named one is not there.
+        ConfigError: config.toml is not valid, or the named file does not exist.
     """
     from nvct.config import load
 
@@ -48,7 +48,7 @@ def settings_in_force(
 
 
 def _options() -> Mapping[str, Any]:
-    """Return the program's own options; empty where the command line library is not loaded."""
+    """Return the program's global options; empty if the command line library is not loaded."""
     click = sys.modules.get("click")
     context = click.get_current_context(silent=True) if click else None
     return context.meta if context else {}

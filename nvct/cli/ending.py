@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 INCUMBENT = "nvidia-ctk"
-STOPPED = 130  # 128 + SIGINT, as shells have it
+STOPPED = 130  # 128 + SIGINT, as in shells
 
 
 def run(name: str, call: Callable[[], int | None]) -> NoReturn:
-    """Run a program; the one place that turns an error into its line and exit status.
+    """Run a program and exit; the only place that turns an error into a line and exit status.
 
     Args:
         name: of the program.
-        call: what it does; returns its exit status, None for 0.
+        call: runs the program and returns its exit status, None for 0.
     """
     try:
         status = call()
@@ -52,5 +52,5 @@ def _say(text: str) -> None:
 
 
 def _status(name: str, status: int) -> int:
-    """Return the exit status: a wrong command line is an error like others to the incumbent."""
+    """Return the exit status; in the incumbent, a usage error has the status of all errors."""
     return 1 if name == INCUMBENT and status == UsageError.exit_status else status

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command: nvct explain. Options, call and print; what is explained is `explanation`'s."""
+"""Command: nvct explain. Options, call and print; `explanation` has the logic."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ def explain(
 def _refuse_mixture(
     config_json: str | None, bundle: str | None, *, words: bool, privileged: bool
 ) -> None:
-    """Refuse more than one thing to explain, or none.
+    """Refuse a command line that names more than one thing to explain, or none.
 
     Raises:
-        UsageError: it is so.
+        UsageError: the command line names more than one thing, or none.
     """
     given = sum((config_json is not None, bundle is not None, words))
     if given != 1 or (privileged and not words):
@@ -110,7 +110,7 @@ def _read(config_json: str | None, bundle: str | None) -> Bundle:
     """Read a bundle's config.json.
 
     Raises:
-        BundleError: it is none.
+        BundleError: the file is not a valid config.json.
     """
     from nvct.oci import bundle as bundles
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The option --format of commands that list or show, and --json, which is short for it."""
+"""The option --format of commands that list or show, and --json, short for --format json."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ JSON = "nvct.json"
 
 
 def format_option(*names: str) -> Callable[[Command], Command]:
-    """Return the options --format, of which the first name is the default, and --json.
+    """Return a decorator that adds --format, with the first name as default, and --json.
 
-    The command gets the name of the format as its parameter `form`.
+    The command receives the name of the format as its parameter `form`.
     """
     choices = (*names, "json")
 

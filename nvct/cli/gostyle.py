@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command lines read as the incumbent's: Go's flag package, and urfave/cli v3 on top of it.
+"""Parses command lines as the incumbent does: Go's flag package, and urfave/cli v3 on top of it.
 
-One dash is as good as two, a switch may have a value, the program's own options stand anywhere,
-and `help` is a command of each group. As nvidia-ctk, what nobody asked for is ignored as well.
+One dash equals two, a switch can have a value, global options can stand anywhere, and `help` is a
+command of each group. As in nvidia-ctk, surplus arguments are ignored.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ FALSE = ("0", "f", "F", "false", "FALSE", "False")
 
 
 class GoStyle(click.Command):
-    """A command that takes options as the incumbent's: -mode=nvml, --dry-run=false."""
+    """A command that takes options in the incumbent's form: -mode=nvml, --dry-run=false."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Write the arguments as click wants them, and parse them."""
+        """Convert the arguments to click's form, and parse them."""
         try:
             written = self._written(ctx, args)
             if is_incumbents(ctx):
@@ -42,7 +42,7 @@ class GoStyle(click.Command):
             raise
 
     def make_parser(self, ctx: click.Context) -> Any:  # noqa: ANN401  click keeps its type private
-        """Return a parser that also knows how --NAME=false has been written."""
+        """Return a parser that also accepts the internal form of --NAME=false."""
         parser = super().make_parser(ctx)
         for option in self.get_params(ctx):
             words = [_off(name) for name in option.opts if _off(name) in ctx.meta.get(OFF, ())]
@@ -53,7 +53,7 @@ class GoStyle(click.Command):
         return parser
 
     def _without_surplus(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Leave it to the parser to ignore words that no argument takes; help is for a person."""
+        """Let the parser ignore surplus words; if the first one is help, print the help."""
         ctx.allow_extra_args = True
         if self._words(ctx, args)[:1] in (["help"], ["h"]):
             self._show_help(ctx)
@@ -70,7 +70,7 @@ class GoStyle(click.Command):
         return written
 
     def _is_command(self, word: str) -> bool:
-        """Whether options behind this word are a command's own."""
+        """Report whether this word is a command, to which later options belong."""
         del word
         return False
 
@@ -84,7 +84,7 @@ class GoStyle(click.Command):
 
 
 class UnknownCommandError(click.UsageError):
-    """A command of nvidia-ctk does not exist; the exit status is urfave/cli's."""
+    """Error: nvidia-ctk has no such command; the exit status is urfave/cli's."""
 
     exit_code = 3
 
@@ -94,23 +94,23 @@ class UnknownCommandError(click.UsageError):
 
 
 class GoGroup(GoStyle, click.Group):
-    """A group of such commands; `help` is one of them.
+    """A group of GoStyle commands, with a command `help`.
 
     Attributes:
-        aliases: other names of commands, which no help tells.
+        aliases: other names of commands, absent from help.
     """
 
     aliases: Mapping[str, str] = MappingProxyType({})
 
     def _without_surplus(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Leave out words before options of a group that does something by itself.
+        """Return the arguments without surplus words, if the group itself is a command.
 
-        Another group prints its help where no command is named.
+        Another group prints its help if no command is named.
         """
         words = self._words(ctx, args)
         if not words and not self.invoke_without_command:
             if args:
-                click.Command.parse_args(self, ctx, args)  # --version may be among them
+                click.Command.parse_args(self, ctx, args)  # may contain --version
             self._show_help(ctx)
         while words and self.invoke_without_command and not self._is_command(words[0]):
             args = [*args[: len(args) - len(words)], *words[1:]]
@@ -118,7 +118,7 @@ class GoGroup(GoStyle, click.Group):
         return args
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, which knows the program's options as well."""
+        """Return a command that also takes the global options."""
         found = self.load(ctx, self.aliases.get(cmd_name, cmd_name))
         if found is None:
             return _help_command(self) if cmd_name in HELP else None
@@ -127,7 +127,7 @@ class GoGroup(GoStyle, click.Group):
         return found
 
     def load(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Return a command of this group by its name, None if there is none."""
+        """Return the command of this group with this name, None if there is none."""
         return super().get_command(ctx, name)
 
     def resolve_command(
@@ -146,12 +146,12 @@ class GoGroup(GoStyle, click.Group):
 
 
 def is_incumbents(ctx: click.Context) -> bool:
-    """Whether the program was called by the incumbent's name."""
+    """Report whether the program was called by the incumbent's name."""
     return ctx.find_root().info_name == INCUMBENT
 
 
 def global_options(*, hidden: bool) -> tuple[Callable[[Command], Command], ...]:
-    """Return the options of the program, as decorators; hidden ones take no variable."""
+    """Return the global options, as decorators; hidden ones read no environment variable."""
 
     def env(name: str) -> str | None:
         return None if hidden else f"NVIDIA_CTK_{name}"
@@ -167,7 +167,7 @@ def global_options(*, hidden: bool) -> tuple[Callable[[Command], Command], ...]:
 
 
 def _keep(ctx: click.Context, param: click.Parameter, value: object) -> None:
-    """Keep a global option where the commands find it."""
+    """Store a global option in the context that all commands share."""
     if value or f"nvct.{param.name}" not in ctx.meta:
         ctx.meta[f"nvct.{param.name}"] = value
     if param.name == "debug" and value:
@@ -175,7 +175,7 @@ def _keep(ctx: click.Context, param: click.Parameter, value: object) -> None:
 
 
 def _add_globals(command: click.Command) -> None:
-    """Let a command take the program's options too, but for those that it has itself."""
+    """Add the global options to a command, except those that it already has."""
     taken = {name for param in command.params for name in (*param.opts, param.name or "")}
     extra = click.Command(None)
     for add in global_options(hidden=True):
@@ -187,7 +187,7 @@ def _add_globals(command: click.Command) -> None:
 
 
 def _help_command(group: click.Group) -> click.Command:
-    """Return the command that prints help of a group, or of one of its commands."""
+    """Return the command that prints the help of a group, or of one of its commands."""
 
     @click.command("help", hidden=True)
     @click.argument("names", nargs=-1)
@@ -197,7 +197,7 @@ def _help_command(group: click.Group) -> click.Command:
         shown: click.Context = parent
         if names:
             _, command, _ = group.resolve_command(parent, list(names))
-            if command is not None:  # else it has been refused
+            if command is not None:  # None: already refused
                 shown = click.Context(command, info_name=names[0], parent=parent)
         click.echo(shown.get_help(), color=ctx.color)
 
@@ -205,7 +205,7 @@ def _help_command(group: click.Group) -> click.Command:
 
 
 def _off(name: str) -> str:
-    """Return what stands for NAME=false between us and click; nobody can write that."""
+    """Return the internal form of NAME=false for click; no command line can contain it."""
     return f"{name} is off"
 
 

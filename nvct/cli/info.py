@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command: nvidia-ctk info, a group without commands, in the incumbent's v1.20 as well."""
+"""Command: nvidia-ctk info, a group without commands, as in the incumbent's v1.20."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command: nvct install, which a container of the toolkit runs. Options and calls, no logic."""
+"""Command: nvct install, run by the toolkit's container. Options and calls, no logic."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def install(**given: Any) -> None:  # noqa: ANN401  options, each with its own t
 
 
 def requested(given: Given) -> Request:
-    """Return what the options ask for; say which have no effect.
+    """Return the request that the options describe; warn about options without effect.
 
     Raises:
-        UsageError: an option or combination that means nothing.
+        UsageError: an option or combination is not valid.
     """
     from nvct import cli
     from nvct.installer import programs
@@ -94,7 +94,7 @@ def requested(given: Given) -> Request:
 
 
 def _engine(engine: str, given: Given, *, cdi: bool) -> dict[str, Any]:
-    """Return what the request says of the engine."""
+    """Return the fields of the request that configure the engine."""
     from nvct.engine import modules
     from nvct.installer.request import ENGINES, RESTART, SOCKETS
 
@@ -127,7 +127,7 @@ def _engine(engine: str, given: Given, *, cdi: bool) -> dict[str, Any]:
 
 
 def _of_docker(given: Given) -> dict[str, Any]:
-    """Return the options less those that Docker has no use for."""
+    """Return the options without those that Docker does not use; warn about each."""
     if given["executable"]:
         say(f"warning: ignoring --executable-path={given['executable']} for docker")
     if given["drop_in"] not in ("", SUITS_ENGINE):
@@ -136,9 +136,9 @@ def _of_docker(given: Given) -> dict[str, Any]:
 
 
 def _sources(engine: str, sources: tuple[str, ...]) -> tuple[str, ...]:
-    """Return where the engine's configuration is to be read, in order: the first that can be had.
+    """Return the sources of the engine's configuration; the first available one is used.
 
-    Docker tells it in no other way than its file.
+    Empty for Docker, which has only its file.
     """
     found = []
     for source in sources:
@@ -204,9 +204,9 @@ def _wants_nodes(given: Given) -> bool:
 
 
 def _with_empty(given: Given) -> dict[str, Any]:
-    """Return the options with variables that are set to nothing, where nothing says something.
+    """Return the options, with the effect of environment variables that are set but empty.
 
-    To the incumbent, a switch's variable that is set to nothing says false.
+    In the incumbent, an empty variable of a switch means false.
     """
     context = click.get_current_context()
     line = click.core.ParameterSource.COMMANDLINE
@@ -226,7 +226,7 @@ def _with_empty(given: Given) -> dict[str, Any]:
 
 
 def _with_driver(given: Given) -> dict[str, Any]:
-    """Return the options with the roots that nvct validate driver found, unless they are given."""
+    """Return the options; roots that are not given come from nvct validate driver."""
     from nvct.installer import ready
 
     if not given["driver_ready"]:
@@ -243,10 +243,10 @@ def _with_driver(given: Given) -> dict[str, Any]:
 
 
 def _warn(given: Given) -> None:
-    """Say what has no effect here.
+    """Warn about options without effect.
 
     Raises:
-        UsageError: what is asked for is not there, and would be missed.
+        UsageError: an option asks for a missing feature, and cannot be ignored.
     """
     if given["nri"] and not given["no_daemon"]:
         raise UsageError(
@@ -266,6 +266,6 @@ def _warn(given: Given) -> None:
 
 
 def _show(text: str) -> None:
-    """Print the configuration that is used, as the incumbent does."""
+    """Print the configuration in use, as the incumbent does."""
     sys.stdout.write(f"Using config:\n{text}")
     sys.stdout.flush()

@@ -23,7 +23,7 @@ RUNTIME_TYPE = "io.containerd.runc.v2"
 
 
 def options(function: Command) -> Command:
-    """Add them."""
+    """Add the options to a command."""
     for part in (_WITHOUT_EFFECT, _ENGINE, _TOOLKIT, _GENERAL):
         for add in reversed(part):
             function = add(function)
@@ -32,7 +32,7 @@ def options(function: Command) -> Command:
 
 def _switch(*names: str, env: str | list[str] | None, text: str, hidden: bool = False,
             default: bool | None = False) -> Adds:  # fmt: skip
-    """Return a switch; one that is on by default is switched off by --NAME=false."""
+    """Return a switch; --NAME=false turns off a switch that is on by default."""
     if default:
         names = (f"{names[0]}/--no-{names[0][2:]}", *names[1:])
     return click.option(*names, is_flag=True, envvar=env, help=text, hidden=hidden,

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     import click
 
 SIMULATION = "nvct.sim"
-"""Absent where packages installed nvct without their package nvct-sim."""
+"""Absent if distribution packages installed nvct without the package nvct-sim."""
 TOOLS = ("apt", "dnf", "zypper")
-"""Those that install a package by `TOOL install NAME`."""
+"""Package managers that install a package by `TOOL install NAME`."""
 
 
 class LazyGroup(GoGroup):
     """A group whose commands are imported when they are used."""
 
     def __init__(self, name: str, commands: Mapping[str, tuple[str, str, str]], text: str) -> None:
-        """Keep the table."""
+        """Store the table of commands."""
         super().__init__(name, help=text, context_settings={"help_option_names": ["-h", "--help"]})
         self.table = commands
 
@@ -38,7 +38,7 @@ class LazyGroup(GoGroup):
         """Import and return a command.
 
         Raises:
-            HostError: it needs the simulation, which is not installed.
+            HostError: the command needs the simulation, which is not installed.
         """
         if name not in self.table:
             return None
@@ -64,7 +64,7 @@ class LazyGroup(GoGroup):
 
 
 def _has_simulation() -> bool:
-    """Return whether its files are there: byte code that a package left makes a folder of it."""
+    """Report whether the simulation's source files exist; leftover byte code is not enough."""
     nvct = os.path.dirname(os.path.dirname(__file__))
     return os.path.exists(os.path.join(nvct, "sim", "__init__.py"))
 

@@ -88,7 +88,7 @@ def _invoke(name: str, group: click.Group) -> int:
 
 
 def _refused(name: str, error: click.ClickException) -> UsageError:
-    """Return a mistake in a command line in our own words: one sentence, and where to look."""
+    """Return a click error as a UsageError: one sentence, and a hint."""
     near = list(getattr(error, "possibilities", None) or ())  # options, since click 8.2 commands
     text = error.message if near else error.format_message()
     text = " ".join(text.split()).rstrip(".")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands share: lists of words as options, and the names of `nvct.cli.context`."""
+"""Shared by commands: lists of words as options, and the names of `nvct.cli.context`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["GoStyle", "Words", "drop_in_option", "flat", "say", "settings_in_for
 
 
 class Words(ParamType):
-    """A repeatable option whose values are also split at commas, as the incumbent's."""
+    """A repeatable option with values that are also split at commas, as in the incumbent."""
 
     name = "list"
     envvar_list_splitter = ","

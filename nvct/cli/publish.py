@@ -10,7 +10,7 @@ import click
 from nvct.cli.options import GoStyle, say, settings_in_force
 
 OUTPUT = "/var/run/cdi/nvidia.yaml"
-TRIES, PAUSE_S = 20, 1.0  # a driver that is being installed is looked at again when it moved
+TRIES, PAUSE_S = 20, 1.0  # discovery is repeated if the driver changes during it
 
 
 @click.command(cls=GoStyle)
@@ -42,7 +42,7 @@ def publish(ctx: click.Context, *, output: str, withdraw: bool) -> None:
         before = published_spec.watched_fingerprints(settings)
         try:
             _publish(ctx, output)
-        except HostError:  # the end of an installation may bring what is missing
+        except HostError:  # an installation in progress may still add the file
             if fingerprints.broken(before) is None:
                 raise
         if fingerprints.broken(before) is None:

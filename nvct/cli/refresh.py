@@ -52,7 +52,7 @@ def _count(things: Sized, word: str) -> str:
 
 
 def _remake_the_others(config: str, folder: str) -> None:
-    """Compile again what containers have asked for besides GPUs."""
+    """Recompile the plans of features besides GPUs that containers have requested."""
     from nvct.compile import extras
 
     for word, made, error in extras.rebuild(config, folder):
@@ -63,7 +63,7 @@ def _remake_the_others(config: str, folder: str) -> None:
 
 
 def _say_layout(config: str, plan: Plan) -> None:
-    """Say which layout containers get: hosts of a fleet are not to differ silently."""
+    """Print the layout that containers get, so that hosts of a fleet do not differ silently."""
     settings = load(config)
     if settings.wants_view:
         from nvct.compile import farm_plan
@@ -72,7 +72,7 @@ def _say_layout(config: str, plan: Plan) -> None:
 
 
 def _tend_farm(config: str, folder: str) -> None:
-    """Look after the views of the driver, before the plan that is in force now is replaced."""
+    """Verify the driver's views and collect unused ones, before the plan in force is replaced."""
     settings = load(config)
     if not settings.wants_view:
         return

@@ -98,14 +98,14 @@ def execute(base: Path, name: str, argv: tuple[str, ...], driver_root: str) -> N
     path needs this one (containerd: BinaryName, Podman: --runtime).
     """
     node = tree.find(base, name)
-    words = argv[1:] if argv[0] == "--" else argv  # as many write it; click keeps it here
+    words = argv[1:] if argv[0] == "--" else argv  # click keeps a leading "--" here
     if not words:
         raise click.UsageError("Missing argument 'COMMAND...'.")
     sys.exit(attach.exec_in(node, words, _environment(), driver_root=driver_root))
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of a command on a node: engines find the node's runc first."""
+    """Return the environment of a command on a node; the node's runc is first on PATH."""
     path = os.environ.get("PATH", ":".join(paths.DEFAULT_PATH_DIRS))
     return {**os.environ, "PATH": f"{inside.PROGRAMS}:{path}"}
 
@@ -148,7 +148,7 @@ def replay_snapshot(snapshot: str, argv: tuple[str, ...], mode: str) -> None:
                 raise UsageError(f"cannot run {words[0]!r}: {error.strerror}") from error
         try:
             spec, warnings = replay.spec(opened, mode)
-        except NvctError as error:  # the paths of the recorded host, not those of the tree
+        except NvctError as error:  # show paths of the recorded host, not of the tree
             error.message = opened.named(error.message)
             raise
     for warning in warnings:

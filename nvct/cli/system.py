@@ -115,7 +115,7 @@ def create_dev_char_symlinks(
 
 
 def _roots(driver_root: str, dev_root: str | None) -> Roots:
-    """Return the roots of the options; the kernel's tables are where config.toml says."""
+    """Return the roots of the options; config.toml names those of /proc and /sys."""
     from nvct.compile import live_host
 
     settings = settings_in_force().replaced(
@@ -177,7 +177,7 @@ def _make_links(roots: Roots, folder: str, *, create_all: bool, dry_run: bool) -
 
 
 def _tell(commands: Sequence[str], sentence: str, *, dry_run: bool) -> None:
-    """Print the commands of a step that was not taken, or say what was done."""
+    """Print the commands of a step in a dry run, else a sentence about the step."""
     for command in commands if dry_run else ():
         click.echo(command)
     if sentence and not dry_run:

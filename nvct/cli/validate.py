@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands: nvct validate driver, toolkit. They write the status files that operators wait for."""
+"""Commands: nvct validate driver, toolkit. They write the status files for GPU operators."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SMI = "nvidia-smi"
 
 
 def _shared(function: Command) -> Command:
-    """Add the options that both commands have."""
+    """Add the options of both commands."""
     for add in (
         click.option("--output-dir", "-o", default=FOLDER, show_default=True, envvar="OUTPUT_DIR",
                      help="Folder of the status files."),
@@ -147,10 +147,10 @@ def _ask_smi() -> None:
 
 
 def _until(try_once: Callable[[], Found], pause_s: float | None) -> Found:
-    """Return what a function returns; with a pause, try again until it does.
+    """Return the result of a function; with a pause, retry until the function succeeds.
 
     Raises:
-        NvctError: it does not, and there is no pause.
+        NvctError: the function failed, and there is no pause.
     """
     from nvct.errors import NvctError, line
 
@@ -172,7 +172,7 @@ def _write_components(output_dir: str, found: dict[str, bool]) -> None:
     """Write the status files of a driver container's other modules.
 
     Raises:
-        HostError: one is not loaded yet.
+        HostError: a module is not loaded yet.
     """
     from nvct.errors import HostError
     from nvct.installer import ready
@@ -185,7 +185,7 @@ def _write_components(output_dir: str, found: dict[str, bool]) -> None:
 
 
 def _link(found: Driver, places: Places) -> None:
-    """Make the links in the host's /dev/char, with modules and nodes as they are needed."""
+    """Make the links in the host's /dev/char; load modules and make nodes if needed."""
     from nvct.host.device_nodes import create as device_nodes
     from nvct.host.device_nodes import dev_char
     from nvct.host.model import Findings
@@ -209,7 +209,7 @@ def _link(found: Driver, places: Places) -> None:
 
 
 def _load(root: str, places: Places, *, own_root: bool) -> None:
-    """Load the driver's modules, unless they are: nvidia-smi may have been asked for less."""
+    """Load the driver's modules, unless loaded: nvidia-smi may have skipped GPU init."""
     from nvct.host.device_nodes import kernel_modules
 
     if own_root and not os.path.exists(f"{places.sys}/module/nvidia"):

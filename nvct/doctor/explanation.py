@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a create of a container would come to, and why: the shim's decision, without its writes.
+"""Explains the result of a container's create: the shim's decision, without its writes.
 
-Cold. Contract: it is `nvct.container.decide` that decides; here only the outcome is told apart.
-Plans that still hold are read from the run directory, others are compiled into a folder that is
-thrown away; config.json is edited in memory alone.
+Cold. Contract: `nvct.container.decide` decides; this module only describes the outcome.
+Valid plans are read from the run directory, others are compiled into a temporary folder;
+config.json is edited only in memory.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ FEATURE_WORDS = ("gds", "mofed", "gdrcopy", "nvswitch", "imex", "mig_config", "m
 
 
 class Reader(Host):
-    """The machine as the create lane sees it, but for its writes.
+    """The host as the create lane sees it, without writes.
 
     Attributes:
-        config: the one in force.
-        notes: what is not as in a create.
-        used: the plans that were asked for, in order.
-        scratch: where plans are put that have to be compiled.
+        config: the configuration in force.
+        notes: differences from a create.
+        used: the plans that were requested, in order.
+        scratch: the store of newly compiled plans.
     """
 
     __slots__ = ("config", "notes", "scratch", "used")
 
     def __init__(self, config: Config, kept: Store, scratch: Store, env: dict[str, str]) -> None:
-        """Read plans from one store, put those that have to be compiled into the other."""
+        """Read plans from `kept`; store newly compiled plans in `scratch`."""
         super().__init__(kept, env, cold.interpreter())
         self.scratch = scratch
         self.notes: list[str] = []
@@ -62,7 +62,7 @@ class Reader(Host):
         """Return a plan as the shim would find it.
 
         Raises:
-            NvctError: it cannot be compiled.
+            NvctError: the plan cannot be compiled.
         """
         plan = None if fresh else self.kept(which)
         if plan is None:
@@ -75,7 +75,7 @@ class Reader(Host):
         return plan
 
     def _compile_from(self) -> str:
-        """Return the config.toml to compile under: one that makes no view of the driver."""
+        """Return the path of a config.toml under which a compile makes no view of the driver."""
         if not self.config.wants_view:
             return self.config_path
         note = "no plan is kept: the first create makes the driver's view; shown is layout classic"
@@ -89,8 +89,8 @@ def explain(bundle: Bundle, program: str, env: Mapping[str, str]) -> dict[str, A
     """Return what the shim would do with a container, as plain data.
 
     Args:
-        bundle: its config.json.
-        program: the shim's name, which may decide about the mode.
+        bundle: the container's config.json.
+        program: the shim's name, which may set the mode.
         env: the environment, which names config.toml and the run directory.
     """
     from nvct.container.shim.main import MODES
@@ -143,7 +143,7 @@ def _config(config: Config, path: str, program: str) -> dict[str, object]:
 
 
 def _asked(bundle: Bundle, config: Config) -> list[str]:
-    """Return everything in config.json that may have a say, in the order of precedence."""
+    """Return everything in config.json that can affect the request, by precedence."""
     found = [
         f"annotation {key}={value}"
         for key, value in sorted(bundle.annotations.items())
@@ -170,11 +170,11 @@ def _decide(
     trouble: NvctError | None,
     program: str,
 ) -> None:
-    """Take the shim's decision and write down what it came to."""
+    """Make the shim's decision and add its outcome to `told`."""
     folder = None if bundle.path == WORDS_ONLY else bundle.path.rpartition("/")[0]
     decision = decide(
         bundle, config, reader, folder=folder, trouble=trouble,
-        accept=lambda _request: reader.used.clear(),  # what the policy has looked at
+        accept=lambda _request: reader.used.clear(),  # drop the plans that the policy used
     )  # fmt: skip
     request, error = decision.request, None
     try:
@@ -225,9 +225,9 @@ def _request(request: Request) -> dict[str, object]:
 
 
 def _requirements(request: Request, plans: list[model.Plan]) -> list[dict[str, object]]:
-    """Return each requirement, the values that it is held against, and whether it holds.
+    """Return each requirement, the values that it is compared with, and whether it holds.
 
-    Brand and architecture are looked up where a requirement depends on them: for each GPU.
+    Brand and architecture are compared for each requested GPU.
     """
     host = plans[0]["host"] if plans else {}
     facts = [{**host, **gpu} for gpu in _gpus(request, plans)] or [dict(host)]
@@ -242,7 +242,7 @@ def _requirements(request: Request, plans: list[model.Plan]) -> list[dict[str, o
 
 
 def _gpus(request: Request, plans: list[model.Plan]) -> list[dict[str, str]]:
-    """Return what is known of the GPUs that are asked for, each kind once."""
+    """Return the known properties of the requested GPUs, without duplicates."""
     found: list[dict[str, str]] = []
     for plan in plans:
         known: dict[str, dict[str, str]] = plan.get("gpus", {})  # type: ignore[assignment]  # one plan alone has them
@@ -255,7 +255,7 @@ def _gpus(request: Request, plans: list[model.Plan]) -> list[dict[str, str]]:
 
 
 def _devices(request: Request, plans: list[model.Plan]) -> list[dict[str, str | None]]:
-    """Return the devices that are asked for, and the spec that each comes from."""
+    """Return the requested devices, and the CDI spec that defines each."""
     kind = OWN_KIND if request.kind == RUNTIME_KIND else request.kind
     found: list[dict[str, str | None]] = []
     for word in request.ids:
@@ -270,7 +270,7 @@ def _devices(request: Request, plans: list[model.Plan]) -> list[dict[str, str | 
 
 
 def _injected(bundle: Bundle) -> dict[str, list[Any]]:
-    """Return what config.json has after the edits and had not before."""
+    """Return what the edits add to config.json, and the prestart hooks that they remove."""
     before = json.loads(bundle.document.text)
     after = json.loads(bundle.document.render())
     points = after.get("hooks")
@@ -310,7 +310,7 @@ def _listed(value: Any) -> list[Any]:  # noqa: ANN401  a config.json
 def of_words(
     env: list[str], annotations: Mapping[str, str], mounts: list[str], *, privileged: bool
 ) -> Bundle:
-    """Return the bundle of a container that has nothing but a request."""
+    """Return the bundle of a container that has only a request."""
     root = paths.VOLUME_MOUNT_ROOT
     document = {
         "ociVersion": "1.0.2",

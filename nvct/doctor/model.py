@@ -18,7 +18,7 @@ class Part:
 
     Attributes:
         name: config, driver, specs, plans, farm, engines or units.
-        health: "absent" if the part does not exist, which is no fault.
+        health: "absent" if the part does not exist, which is not a fault.
         lines: sentences, the first one a summary.
     """
 

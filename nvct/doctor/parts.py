@@ -35,7 +35,7 @@ SYSTEMCTL_TIMEOUT_S = 5
 
 
 def configuration(settings: Config) -> Part:
-    """Check config.toml; a key without effect is reported, but needs no attention."""
+    """Check config.toml; a key without effect is reported, but is not a fault."""
     if not settings.path:
         return _part("config", "absent", ["no config.toml: the defaults hold"])
     health: Health = "attention" if settings.warnings else "ok"
@@ -129,7 +129,7 @@ def farm(settings: Config, run_dir: str) -> Part:
 
 
 def _table(run_dir: str) -> Farm | None:
-    """Return the farm table of the own plan, None if there is no plan."""
+    """Return the farm table of nvct's own plan, None if there is no plan."""
     plan = Store(run_dir).read_json(paths.OWN_PLAN)
     table = (plan or {}).get("farm")
     return table if isinstance(table, dict) else None  # type: ignore[return-value]  # our compiler's

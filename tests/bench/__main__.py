@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make bench`: everything in one run, on simulated nodes, as milliseconds and ratios.
+"""`make bench`: all measurements in one run, on simulated nodes, as milliseconds and ratios.
 
 NVCT_BENCH_PEER names a folder with the incumbent's programs; NVCT_BENCH_ROUNDS the number of
 rounds (default 40).
@@ -19,7 +19,7 @@ from tests.bench import generation
 
 
 def main() -> int:
-    """Build nodes, go inside them and measure."""
+    """Build simulated nodes and measure inside each; return the exit status."""
     reason = container_support.can_run_containers()
     if reason is not None:
         print(f"make bench needs real containers: {reason}", file=sys.stderr)

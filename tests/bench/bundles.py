@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bundles as engines make them: config.json on a tmpfs, the root an overlay of its own.
+"""Bundles as engines make them: config.json on a tmpfs, with a separate overlay as root.
 
-What is written goes to memory, so that no disk has a say. ext4 passes over inodes that were
-removed in the last minutes (fs/ext4/ialloc.c, recently_deleted): after a few rounds, or beside
-other tests, a new link costs 150 us there instead of 17; and a rename over a file waits for its
-blocks.
+All writes go to memory, so that the disk has no effect. ext4 skips inodes that were removed in
+the last minutes (fs/ext4/ialloc.c, recently_deleted): after a few rounds, or beside other tests, a
+new link costs 150 us there instead of 17; and a rename over a file waits for its blocks.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ class Bundles:
     """The bundles of one run, in the mount namespace of a simulated node.
 
     Attributes:
-        is_overlay: whether roots are overlays; where the kernel has none, they are copies.
+        is_overlay: whether roots are overlays; without overlayfs they are copies.
     """
 
     def __init__(self, work: Path, image: Path) -> None:
         """Mount the tmpfs.
 
         Args:
-            work: a folder for them.
-            image: what every root starts from.
+            work: the folder for the bundles.
+            image: the initial content of each root.
         """
         self._place = work / "bundles"
         self._uppers = self._place / ".uppers"
@@ -46,13 +45,13 @@ class Bundles:
         self.is_overlay = True
 
     def folder(self, name: str) -> Path:
-        """Return a bundle's folder; it is made where it is not there."""
+        """Return a bundle's folder; make it if missing."""
         made = self._place / name
         made.mkdir(exist_ok=True)
         return made
 
     def renew(self, folder: Path) -> None:
-        """Give a bundle a root that nobody has written to."""
+        """Give a bundle an unmodified root."""
         root = folder / "rootfs"
         if folder in self._mounted:
             KERNEL.umount2(str(root), MNT_DETACH)

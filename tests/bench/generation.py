@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `nvidia-ctk cdi generate` costs on nodes of growing size, inside each node's namespace.
+"""Cost of `nvidia-ctk cdi generate` on nodes of growing size, inside each node's namespace.
 
-On the smallest node also the cold starts: what of the command line scripts ask most often.
+On the smallest node also the cold starts of the commands that scripts run most often.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COLD_ROUNDS = int(os.environ.get("NVCT_BENCH_COLD_ROUNDS", "20"))
 
 
 def main() -> None:
-    """Measure one node: its folder for output and its title are the arguments."""
+    """Measure one node; the arguments are its output folder and its title."""
     folder, title = Path(sys.argv[1]), sys.argv[2]
     if title == PROFILES["h100"]:
         for words in COLD_STARTS:
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def _measure(title: str, words: list[str], rounds: int) -> None:
-    """Measure a command line of nvidia-ctk and of the incumbent's; {name} in it is which."""
+    """Measure a command line of nvidia-ctk and the incumbent's; {name} in it names which."""
     env = {"PATH": os.environ["PATH"]}
     subjects = [Subject(name="nothing", commands=[["/bin/true"]], env=env)]
     names = [("nvct", str(Path(sys.executable).parent / "nvidia-ctk"))]

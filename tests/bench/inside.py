@@ -21,17 +21,17 @@ from tests.bench.measure import Subject
 ROUNDS = int(os.environ.get("NVCT_BENCH_ROUNDS", "40"))
 DRIVER_ROOT = "/run/nvidia/driver"
 HOT = Path(__file__).parents[2] / "build/static/nvct-hot"
-"""The C launcher starts it, as packages do; `make static` builds it."""
+"""Program that the C launcher starts, as in packages; `make static` builds it."""
 PLAIN = ["PATH=/usr/bin:/bin"]
 PADDING = {f"org.example.label-{i}": "x" * 200 for i in range(120)}
-"""Makes config.json as large as Docker's, about 34 KB with its seccomp profile."""
+"""Annotations that make config.json as large as Docker's, 34 KB with its seccomp profile."""
 
 
 class Bench:
     """The programs, folders and environments that all groups use."""
 
     def __init__(self, work: Path) -> None:
-        """Install both forms of the launcher and a runtime that does nothing."""
+        """Install both forms of the launcher, and a runtime that only exits."""
         self.work = work
         self.noop = work / "noop"
         self._compile_noop()
@@ -50,7 +50,7 @@ class Bench:
         self.runc = runc
 
     def _compile_noop(self) -> None:
-        """A static program that returns 0: what is measured is what stands in front of it."""
+        """Compile a static program that returns 0, to measure only the program before it."""
         source = self.work / "noop.c"
         source.write_text("int main(void) { return 0; }\n", encoding="utf-8")
         subprocess.run(["cc", "-O2", "-static", "-o", self.noop, source], check=True)
@@ -63,7 +63,7 @@ class Bench:
         return folder
 
     def env(self, name: str, runtime: str, nvct: str = 'layout = "classic"\n') -> dict[str, str]:
-        """Return an environment with a config.toml of its own that names a low-level runtime."""
+        """Return an environment with a separate config.toml that names a low-level runtime."""
         path = self.work / f"{name}.toml"
         path.write_text(
             f'[nvidia-container-cli]\nroot = "{DRIVER_ROOT}"\n'
@@ -71,7 +71,7 @@ class Bench:
             encoding="utf-8",
         )
         old = time.time() - 60
-        os.utime(path, (old, old))  # young files are compared by hash
+        os.utime(path, (old, old))  # recent files are compared by hash
         return {
             "PATH": os.environ["PATH"],
             CONFIG_ENV: str(path),
@@ -79,11 +79,11 @@ class Bench:
         }
 
     def farm_env(self, name: str, runtime: str) -> dict[str, str]:
-        """Return one whose layout is the default, with hard links for a view."""
+        """Return an environment with the default layout, and hard links for a view."""
         return self.env(name, runtime, nvct=f'farm-dir = "{attach.farm_dir()}"\n')
 
     def peer_env(self, name: str, runtime: str, mode: str) -> dict[str, str]:
-        """Return the incumbent's: its own config.toml, its own programs first on PATH."""
+        """Return the incumbent's environment: a separate config.toml, its programs on PATH."""
         path = self.work / f"{name}.toml"
         path.write_text(
             f'[nvidia-container-cli]\nroot = "{DRIVER_ROOT}"\n'
@@ -102,7 +102,7 @@ class Bench:
 
 
 def _noop_group(bench: Bench, title: str, devices: str | None, command: list[str]) -> None:
-    """Measure one command in front of a runtime that does nothing."""
+    """Measure one command before a runtime that only exits."""
     folder = bench.bundles.folder("noop")
     document = bench.document(devices)
     words = [*command, "--bundle", str(folder), "x"] if command == ["create"] else command
@@ -178,7 +178,7 @@ def _container_group(bench: Bench, title: str, devices: str | None) -> None:
 
 
 def _hook_group(bench: Bench) -> None:
-    """Measure the hooks of one GPU container outside the runtime."""
+    """Measure the hooks of one GPU container, outside the runtime."""
     groups = [("nvct (C)", bench.c / "nvidia-cdi-hook", "/var/run/cdi/nvct.json")]
     if bench.hot:
         groups.append(("nvct (static)", bench.hot / "nvidia-cdi-hook", "/var/run/cdi/nvct.json"))
@@ -188,7 +188,7 @@ def _hook_group(bench: Bench) -> None:
     for label, program, spec_path in groups:
         folder = bench.bundles.folder(f"hook-{label.replace(' ', '-')}")
         state = folder / "state.json"
-        # stdin of every command: spawn() opens it anew.
+        # stdin of every command: spawn() opens it each time.
         state.write_text(
             json.dumps({"ociVersion": "1.0.2", "id": "x", "pid": 0, "bundle": str(folder)}),
             encoding="utf-8",
@@ -203,7 +203,7 @@ def _hook_group(bench: Bench) -> None:
             _copy_libraries(folder / "rootfs", common)
 
         if label == "peer":
-            # These two need a container's own mounts.
+            # These two need a container's mounts.
             needs_mounts = {"update-ldcache", "disable-device-node-modification"}
             commands = [c for c in commands if not needs_mounts & set(c)]
         subjects.append(
@@ -216,7 +216,7 @@ def _hook_group(bench: Bench) -> None:
 
 
 def _copy_libraries(root: Path, common: dict[str, object]) -> None:
-    """Put the driver's files where the runtime would have mounted them."""
+    """Copy the driver's files to the paths where the runtime mounts them."""
     mounts = common["mounts"]
     assert isinstance(mounts, list)
     for mount in mounts:
@@ -227,7 +227,7 @@ def _copy_libraries(root: Path, common: dict[str, object]) -> None:
 
 
 def _burst(bench: Bench, count: int = 50) -> None:
-    """Measure many creates at once: the time until the last one is done."""
+    """Measure concurrent creates: the time until the last one ends."""
     name = "nvidia-container-runtime"
     rows = [("bare exec", str(bench.noop), {"PATH": "/usr/bin"})]
     rows.append(("nvct (C)", str(bench.c / name), bench.env("c", str(bench.noop))))
@@ -271,7 +271,7 @@ def _specs(bench: Bench) -> None:
     own = [ctk, *command, "/var/run/cdi/nvct.json", "--nvidia-cdi-hook-path", hook]
     subprocess.run(own, check=True, stderr=subprocess.DEVNULL)
     if bench.peer:
-        # In a folder of lower priority; the incumbent's cdi mode finds its own kind there.
+        # In a folder of lower priority; the incumbent's cdi mode finds its kind there.
         path = "/etc/cdi/peer.json"
         hook = str(bench.peer / "nvidia-cdi-hook")
         subprocess.run(
@@ -292,7 +292,7 @@ def main() -> None:
     _hook_group(bench)
     _container_group(bench, "create + start + delete, 1 GPU", "0")
     _container_group(bench, "create + start + delete, 8 GPUs", "all")
-    bench.more_env = ["NVIDIA_DRIVER_CAPABILITIES=compute,utility"]  # as CUDA images have it
+    bench.more_env = ["NVIDIA_DRIVER_CAPABILITIES=compute,utility"]  # as in CUDA images
     _container_group(bench, "create + start + delete, 1 GPU, compute and utility", "0")
     bench.more_env = []
     _burst(bench)

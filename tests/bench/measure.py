@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure commands: CPU (user and system) of all their processes, and wall time, interleaved.
 
-A container's init, and the hooks that it starts, outlive `runc create`: they become children of
-the measuring process, which is made their reaper, and count as well.
+A container's init, and the hooks that it starts, outlive `runc create`. The measuring process is a
+subreaper: they become its children, and their CPU time counts.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Subject:
-    """Something to measure.
+    """A subject of a measurement.
 
     Attributes:
-        name: for people.
-        commands: argument vectors that are run one after another and measured together.
+        name: in the report.
+        commands: argument vectors that run in sequence and are measured together.
         prepare: called before each run, not measured.
         stdin: a file for the commands' standard input.
         cpu, wall: milliseconds of each run.
@@ -41,7 +41,7 @@ class Subject:
 
 
 def run_once(subject: Subject) -> None:
-    """Run a subject's commands and keep what they took.
+    """Run a subject's commands and record their CPU and wall time.
 
     Raises:
         RuntimeError: a command failed.
@@ -60,7 +60,7 @@ def run_once(subject: Subject) -> None:
 
 
 def _children_cpu() -> float:
-    """Return the seconds of CPU of all children that were waited for, and of theirs."""
+    """Return the CPU seconds of all reaped children and their descendants."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -74,7 +74,7 @@ def _reap_the_rest() -> None:
 
 
 def become_reaper() -> None:
-    """Make orphans of this process's children its own children.
+    """Make this process the subreaper of its descendants (prctl(2)).
 
     Raises:
         OSError: the kernel refused.
@@ -85,7 +85,7 @@ def become_reaper() -> None:
 
 
 def spawn(command: Sequence[str], env: Mapping[str, str], stdin: str = "/dev/null") -> int:
-    """Start a command with its output thrown away; return its process id."""
+    """Start a command with its output discarded; return its process id."""
     actions = [
         (os.POSIX_SPAWN_OPEN, 0, stdin, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
@@ -95,7 +95,7 @@ def spawn(command: Sequence[str], env: Mapping[str, str], stdin: str = "/dev/nul
 
 
 def interleaved(subjects: Sequence[Subject], rounds: int) -> None:
-    """Run all subjects in turn, `rounds` times, after one run each that does not count."""
+    """Run all subjects in turn, `rounds` times, after one unrecorded run each."""
     become_reaper()
     for subject in subjects:
         run_once(subject)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print what was measured, as milliseconds over the bare runtime and as ratios to the incumbent."""
+"""Print measurements, as milliseconds over the bare runtime and as ratios to the incumbent."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def print_group(title: str, subjects: Sequence[Subject], peers: Sequence[Subject] = ()) -> None:
-    """Print one group; the first subject is the bare runtime that the others are held against.
+    """Print one group; the others are compared with the first subject, the bare runtime.
 
     Args:
         title: of the group.
         subjects: bare first.
-        peers: those of `subjects` that are the incumbent's, for the columns of ratios.
+        peers: the incumbent's subjects, for the columns of ratios.
     """
     bare = subjects[0]
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")

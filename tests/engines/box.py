@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A private machine with the engines of another release and a simulated node in it.
 
-Own mount, PID, network, UTS and IPC namespaces. Whatever runs in it, and whatever was written to
-its /etc, /run, /dev and to the engines' folders in /var/lib, goes with its first process: tests
-use the paths that people use. What is written elsewhere, as in the work folder, stays.
+It has its own mount, PID, network, UTS and IPC namespaces. When its first process ends, so do all
+its processes; files in its /etc, /run, /dev and in the engines' folders in /var/lib vanish. So
+tests can use the usual paths. Files elsewhere, as in the work folder, stay.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[2]
 PROGRAMS = Path(sys.executable).parent
 SIGNALS = ("env", "--default-signal")
-"""Engines that are told by SIGHUP ignore it for ever if tests run by nohup."""
+"""Resets signals: under nohup, engines that reload on SIGHUP would ignore it."""
 DIE_WITH_TESTS = ("setpriv", "--pdeathsig=KILL")
-"""Tests that are killed end nothing themselves."""
+"""Ends the machine with the tests, even if they are killed."""
 GROUP = "nvct-test-"
 NAMESPACES = ("mount", "net", "uts", "ipc", "pid")
 START = (
@@ -46,16 +46,16 @@ class Box:
     """A running private machine.
 
     Attributes:
-        work: a folder that it shares with everybody.
-        cgroup: name of the control group for its containers, which is removed at its end.
+        work: a folder that it shares with the host.
+        cgroup: name of the control group of its containers; removed at the end.
     """
 
     def __init__(self, engines: Path, node: Node, work: Path, driver_root: str) -> None:
-        """Start it.
+        """Start the machine.
 
         Raises:
             ContainerNotPossibleError: its mounts or namespaces cannot be made here.
-            AssertionError: its first process fails for another reason, which is ours.
+            AssertionError: its first process fails for another reason, a bug of the tests.
         """
         self.work = work
         self.cgroup = f"{GROUP}{os.getpid()}"
@@ -84,11 +84,11 @@ class Box:
 
     @property
     def root(self) -> Path:
-        """Return a path by which its files can be used from outside."""
+        """Return the path of its root, for use from outside."""
         return Path(f"/proc/{self.init}/root")
 
     def see(self, folder: str) -> None:
-        """Find programs of a folder of this host's as well."""
+        """Add a folder of this host to PATH."""
         self._env["PATH"] += f":{folder}"
 
     def write(self, path: str, text: str) -> None:
@@ -98,11 +98,11 @@ class Box:
         place.write_bytes(text.encode("utf-8", "surrogateescape"))
 
     def read(self, path: str) -> str:
-        """Return a file of it."""
+        """Return the text of a file in it."""
         return (self.root / path.lstrip("/")).read_text(encoding="utf-8")
 
     def start(self, words: list[str], log: str) -> subprocess.Popen[bytes]:
-        """Start a daemon in it; what it says goes into a file of the work folder."""
+        """Start a daemon in it; the output goes to a file in the work folder."""
         with (self.work / log).open("ab") as file:
             daemon = subprocess.Popen(
                 self._into(words), env=self._env, stdin=subprocess.DEVNULL, stdout=file,
@@ -123,10 +123,10 @@ class Box:
     def until(
         self, ready: Callable[[], bool], log: str, timeout_s: float = START_TIMEOUT_S
     ) -> None:
-        """Wait until something holds.
+        """Wait until a condition holds.
 
         Raises:
-            ContainerNotPossibleError: it does not; the end of a log says why.
+            ContainerNotPossibleError: the time is up; the error has the end of the log.
         """
         end = time.monotonic() + timeout_s
         while not ready():
@@ -136,7 +136,7 @@ class Box:
             time.sleep(0.1)
 
     def _end(self) -> str:
-        """Wait for the first process to end, or end it; return what it still printed."""
+        """Wait for the first process to end, or kill it; return the rest of its output."""
         try:
             return self._process.communicate(timeout=START_TIMEOUT_S)[0]
         except subprocess.TimeoutExpired:
@@ -144,7 +144,7 @@ class Box:
             return self._process.communicate()[0]
 
     def close(self) -> None:
-        """End every process in it, and remove what it left of control groups."""
+        """End all processes in it, and remove its control groups."""
         self._process.kill()
         self._process.communicate()
         for daemon in self._daemons:
@@ -169,11 +169,11 @@ def _remove_groups(top: Path) -> None:
                 os.rmdir(folder)
                 break
             except OSError:
-                time.sleep(0.02)  # its processes are still being taken out
+                time.sleep(0.02)  # its processes have not all ended yet
 
 
 def _remove_abandoned_groups() -> None:
-    """Remove the groups of tests that were killed."""
+    """Remove the control groups of tests that were killed."""
     for top in _groups(f"{GROUP}*"):
         if not Path("/proc", top.name.removeprefix(GROUP)).exists():
             _remove_groups(top)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has to hold under every engine, in either layout."""
+"""Checks that hold under every engine, in either layout."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def libraries(layout: str) -> str:
 
 
 def has_one_gpu(done: Done, layout: str) -> None:
-    """Tell whether nvidia-smi and LISTED, run in this order, found what they should."""
+    """Assert that nvidia-smi, then LISTED, found one GPU and libcuda in the layout's folder."""
     assert done.returncode == 0, done
     assert len(UUID.findall(done.stdout)) == 1, done
     found = done.stdout.splitlines()[-1]
@@ -114,7 +114,7 @@ def lets_nobody_write(engine: Engine) -> None:
 
 
 def follows_an_upgrade(engine: Engine, layout: str) -> None:
-    """The loaded driver's view serves until the module is changed; then the new one's."""
+    """Assert that the loaded driver's view is used until the module changes; then the new one."""
     old = engine.node.installed
     folder = f"{VIEW}/lib64" if layout == "farm" else "/usr/lib/*-linux-gnu"
     script = f"cd {folder}; ls libcuda.so.*.*; nvidia-smi -L; {LISTED}"

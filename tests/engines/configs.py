@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in the engines' files before `nvct runtime` comes: as people write it."""
+"""Content of the engines' files before `nvct runtime` changes them, as people write it."""
 
 PAUSE = "registry.local/pause:test"
 """The image of pods' sandboxes."""

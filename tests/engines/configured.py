@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has to hold of every engine that `nvct runtime` configures."""
+"""Checks that hold for every engine that `nvct runtime` configures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["DEVICE", "HANDLERS", "NODES", "ONE"]
 ONE = "NVIDIA_VISIBLE_DEVICES=0"
 DEVICE = "nvidia.com/gpu=0"
 HANDLERS = {"nvidia": ONE, "nvidia-cdi": ONE, "nvidia-legacy": ONE}
-"""The runtimes that configure registers, and how a container asks each for a GPU."""
+"""The runtimes that configure registers, and a container's request for a GPU to each."""
 
 
 def started(make: Callable[[], Kind]) -> Kind:
@@ -38,7 +38,7 @@ def started(make: Callable[[], Kind]) -> Kind:
 
 
 def cleaned(daemon: Kind) -> Kind:
-    """Return an engine with nothing of ours, whatever another test left."""
+    """Return an engine without nvct's changes, also after another test's changes."""
     if daemon.snapshot() != daemon.original:
         daemon.reset()
         daemon.restart()
@@ -51,7 +51,7 @@ def has_one_gpu(done: Done) -> None:
 
 
 def has_no_gpu(done: Done) -> None:
-    """Tell whether NODES found none."""
+    """Assert that NODES found no GPU."""
     assert done.stdout == "0\n", done
 
 
@@ -67,7 +67,7 @@ def is_idempotent(daemon: Daemon, *flags: str) -> None:
 
 
 def is_undone(daemon: Daemon, *flags: str) -> None:
-    """Tell whether undo gives the bytes back, and the engine runs with them."""
+    """Assert that undo restores the files exactly, and the engine runs with them."""
     daemon.configure(*flags)
     daemon.restart()
     daemon.undo()
@@ -77,7 +77,7 @@ def is_undone(daemon: Daemon, *flags: str) -> None:
 
 
 def does_as_planned(daemon: Daemon, *flags: str) -> None:
-    """Tell whether the diff that plan prints is the difference that configure makes."""
+    """Assert that the diff that plan prints is the change that configure makes."""
     plan = daemon.nvct("plan", f"--runtime={daemon.engine}", *flags)
     assert plan.returncode == 0, plan
     assert daemon.snapshot() == daemon.original, "plan changed files"
@@ -90,7 +90,7 @@ def does_as_planned(daemon: Daemon, *flags: str) -> None:
 
 
 def takes_the_incumbents_words(daemon: Daemon) -> None:
-    """Tell whether nvidia-ctk registers one runtime and says what the incumbent says."""
+    """Assert that nvidia-ctk registers a runtime and prints the incumbent's messages."""
     path = f"--nvidia-runtime-path={PROGRAMS}/nvidia-container-runtime"
     done = daemon.box.call(
         "nvidia-ctk", "runtime", "configure", f"--runtime={daemon.engine}", path
@@ -101,7 +101,7 @@ def takes_the_incumbents_words(daemon: Daemon) -> None:
 
 
 def is_told_of(daemon: Daemon, config: str) -> None:
-    """Tell whether status names the running engine, the file that it reads, and our handlers."""
+    """Assert that status names the running engine, the file that it reads, and our handlers."""
     done = daemon.nvct("status", "--format=json")
     assert done.returncode == 0, done
     said = json.dumps([one for one in json.loads(done.stdout) if daemon.engine in json.dumps(one)])

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Case(NamedTuple):
-    """What a module's tests run with."""
+    """The parameters of a module's tests."""
 
     suite: str
     layout: str
@@ -49,7 +49,7 @@ CASES_IN_FULL = (
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say loudly what releases could not be had; where one is required, its tests have failed."""
+    """Report releases that were not available; the tests of a required one have failed."""
     moving = tuple(set(suite.SUITES) - set(suite.REQUIRED))
     missing = {}
     for report in terminalreporter.stats.get("skipped", ()):
@@ -66,7 +66,7 @@ class Start:
     """Starts an engine of a release.
 
     Attributes:
-        layout: in which the driver is to be.
+        layout: of the driver in containers.
         staged: whether its views are made of bind mounts; else of hard links.
     """
 
@@ -102,7 +102,7 @@ class Start:
 def start(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Start]:
-    """What starts an engine of a release; skips where it can't run."""
+    """Yield a starter of engines of a release; skip if they can't run."""
     engines, node, work = prepare(request.param.suite, tmp_path_factory)
     started = Start(request.param, engines, node, work)
     yield started
@@ -112,7 +112,7 @@ def start(
 
 @pytest.fixture(scope="module")
 def machine_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Box]]:
-    """What returns this module's machine with a release's engines; skips where it can't be had."""
+    """Yield a function from a release to this module's machine with its engines, or skip."""
     boxes: dict[str, tuple[Box, tree.Node]] = {}
 
     def machine(release: str) -> Box:
@@ -133,7 +133,7 @@ def machine_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[s
 def prepare(
     release: str, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, tree.Node, Path]:
-    """Return a release's engines, a node, and a folder with images; skip where that can't be."""
+    """Return a release's engines, a node, and a folder with images; skip if not possible."""
     reason = container_support.can_run_containers()
     if reason is not None:
         pytest.skip(reason)
@@ -152,7 +152,7 @@ def prepare(
 
 @pytest.fixture
 def layout(start: Start, request: pytest.FixtureRequest) -> str:
-    """The layout that this engine's configuration has, again before each test."""
+    """Write the module's layout to the configuration before each test, and return it."""
     kind = "docker" if "docker" in request.fixturenames else "containerd"
     engine: Engine = request.getfixturevalue(kind)
     engine.configure(start.layout, staged=start.staged)
@@ -172,7 +172,7 @@ def containerd(start: Start) -> Containerd:
 
 
 def images(work: Path) -> None:
-    """Write the archives of images: plain, one with a file where the view goes, and a pod's."""
+    """Write the archives of images: plain, one with a file at the view's path, and a pod's."""
     root = work / "rootfs"
     rootfs.build_rootfs(root)
     image.archive(root, "plain:test", work / "plain.tar")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kill `nvct runtime configure` before each of its changes to the disk, and start the engine."""
+"""Kill `nvct runtime configure` before each of its changes on disk, and start the engine."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 CODE = "import sys; sys.path.insert(0, {!r}); from tests.engines.crash import main; main()"
 CHANGES = ("os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir")
-"""What appears in a folder or goes from it; before a rename there also is what was written."""
+"""Audit events that change a folder's entries; a rename also follows each write of a file."""
 FEWEST = 4
-"""Changes that a transaction makes at least: its journal, a file, and the journal twice more."""
+"""Minimum of changes in a transaction: the journal, a file, and the journal twice more."""
 MOST = 100
 KILLED = -signal.SIGKILL
 TEMPORARY = re.compile(r"(?<=/\.nvct-).*|(?<=^\.nvct-).*")
 
 
 def leaves_an_engine_that_starts(daemon: Daemon, *flags: str) -> None:
-    """Try every point; the engine is started once for each state of its files that was left."""
+    """Kill at every point; start the engine once for each distinct state of its files."""
     daemon.stop()
     seen = [daemon.original]
     for point in range(MOST):
@@ -42,7 +42,7 @@ def leaves_an_engine_that_starts(daemon: Daemon, *flags: str) -> None:
         seen.append(left)
         _starts(daemon)
         daemon.undo()
-        # A temporary file of the killed process may stay, which no engine reads.
+        # A temporary file of the killed process may stay; no engine reads it.
         assert _but_temporary(daemon.snapshot()) == daemon.original
     else:
         raise AssertionError(f"it never ends by itself, after {point} kills")
@@ -63,14 +63,14 @@ def _starts(daemon: Daemon) -> None:
 
 
 def main() -> None:
-    """Run nvct with the command line's rest, and end it before the change of that number."""
+    """Run nvct with the remaining arguments, and kill it before change number `argv[1]`."""
     left = int(sys.argv.pop(1))
     own = os.getpid()
 
     def watch(event: str, values: tuple[object, ...]) -> None:
         nonlocal left
         if os.getpid() != own:
-            return  # what it starts is not killed
+            return  # child processes are not killed
         del values
         if event in CHANGES:
             if left == 0:

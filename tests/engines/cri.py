@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kubelet does: a pod's sandbox and a container in it, asked for over the CRI by gRPC.
+"""Acts as a kubelet: creates a pod's sandbox and a container in it, over the CRI by gRPC.
 
-It is a process of its own, in the box: gRPC keeps threads, and a test's process forks. What is
-asked for and what came of it are JSON.
+It runs as a separate process in the box: gRPC has threads, and a test's process forks. Request and
+result are JSON.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Pod:
     """A pod of one container.
 
     Attributes:
-        handler: that the RuntimeClass names; "" is the engine's default.
+        handler: the RuntimeClass's; "" is the engine's default.
         env: of the container.
-        annotations: of the pod and the container; a device plugin's answer is among these.
+        annotations: of the pod and the container, including a device plugin's answer.
         cdi: names of the field CDI_devices.
         image: the container's.
-        privileged: whether pod and container are.
+        privileged: whether pod and container are privileged.
     """
 
     handler: str = ""
@@ -53,7 +53,7 @@ class Pod:
 
 
 def run(box: Box, script: str, pod: Pod, socket: str = SOCKET) -> CompletedProcess[str]:
-    """Run a script in a new pod; an error of the engine's is status 125, as with Docker."""
+    """Run a script in a new pod; an error of the engine has status 125, as with Docker."""
     asks = json.dumps({**asdict(pod), "script": script, "cgroup": f"/{box.cgroup}"})
     code = CODE.format(str(REPOSITORY))
     done = box.call(sys.executable, "-c", code, socket, str(box.work), asks)
@@ -62,7 +62,7 @@ def run(box: Box, script: str, pod: Pod, socket: str = SOCKET) -> CompletedProce
 
 
 def main() -> None:
-    """Do what the command line asks for, and print what came of it."""
+    """Run the pod that the command line describes, and print the result as JSON."""
     socket, work, asks = sys.argv[1:]
     wanted = json.loads(asks)
     script, cgroup = wanted.pop("script"), wanted.pop("cgroup")
@@ -84,7 +84,7 @@ def _run(socket: str, script: str, pod: Pod, cgroup: str, logs: Path) -> dict[st
 
 
 class _Session:
-    """One pod's life."""
+    """The life cycle of one pod."""
 
     def __init__(self, channel: grpc.Channel, pod: Pod, cgroup: str, logs: Path) -> None:
         from cri_api.v1 import api_pb2, api_pb2_grpc
@@ -152,11 +152,11 @@ class _Session:
             if status.state == api.CONTAINER_EXITED:
                 return int(status.exit_code)
             if time.monotonic() > end:
-                return 124  # as timeout(1) says it
+                return 124  # as in timeout(1)
             time.sleep(0.02)
 
     def _said(self) -> dict[str, str]:
-        """Return what the container wrote, from the engine's log: time, stream, P or F, text."""
+        """Return the container's output from the engine's log: time, stream, P or F, text."""
         said = {"stdout": "", "stderr": ""}
         for line in (self._logs / "main.log").read_text(encoding="utf-8").splitlines():
             _, stream, part, text = line.split(" ", 3)

@@ -2,7 +2,7 @@
 """CRI-O for the tests: no release of Debian has it, so it is built from its Go module.
 
 `python -m tests.engines.crio_program` builds it and prints its folder (`make crio`): two to three
-minutes of CPU once. No C library is needed: without cgo it passes over seccomp profiles. conmon and
+minutes of CPU once. No C library is needed: without cgo it ignores seccomp profiles. conmon and
 runc are Debian's.
 """
 
@@ -27,10 +27,10 @@ CRIO = Program(
 
 
 def folder() -> Path:
-    """Return the folder with crio and pinns: of the crio on PATH, or else of the built one.
+    """Return the folder with crio and pinns: of the crio on PATH, else of the built one.
 
     Raises:
-        ContainerNotPossibleError: there is none.
+        ContainerNotPossibleError: there is no crio.
     """
     own = shutil.which(CRIO.name)
     if own is not None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines with a configuration of somebody's own, for `nvct runtime` to change.
+"""Engines with a user's configuration, for `nvct runtime` to change.
 
-What is in force is what the engine's files say: nothing here knows how they come to say it.
+The engine's files determine the settings in force, independent of how they were changed.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ IMAGE = "docker.io/library/plain:test"
 
 
 class Daemon(ABC):
-    """What they have in common.
+    """Base class of the engines.
 
     Attributes:
         engine: its name for `nvct runtime`.
-        folder: where its configuration is.
-        own: files in there that the engine itself writes.
+        folder: of its configuration.
+        own: files in that folder that the engine itself writes.
     """
 
     engine: ClassVar[str]
@@ -58,16 +58,16 @@ class Daemon(ABC):
             f'[nvct]\nfarm-dir = "{attach.farm_dir(DRIVER_ROOT)}"\n',
         )
         hook = f"--nvidia-cdi-hook-path={PROGRAMS}/nvidia-cdi-hook"
-        words = ["--cdi-version-max=0.5.0", f"--output={SPEC}", hook]  # all that Podman 4.3 knows
+        words = ["--cdi-version-max=0.5.0", f"--output={SPEC}", hook]  # the newest for Podman 4.3
         done = box.call("nvidia-ctk", "cdi", "generate", *words)
         assert done.returncode == 0, done
         self._process: subprocess.Popen[bytes] | None = None
-        box.call("rm", "-rf", self.folder)  # what this host has of it
+        box.call("rm", "-rf", self.folder)  # this host's own configuration
         self._write_config()
         self.original = self.snapshot()
 
     def snapshot(self) -> Snapshot:
-        """Return path → kind, mode, owner and content of everything in its folder but folders."""
+        """Return path → kind, mode, owner and content of all in its folder except folders."""
         top = self.box.root / self.folder.lstrip("/")
         return {
             os.path.relpath(os.path.join(folder, name), top): _describe(top, folder, name)
@@ -77,7 +77,7 @@ class Daemon(ABC):
         }
 
     def reset(self) -> None:
-        """Put the configuration back as it was at the beginning, by hand."""
+        """Restore the initial configuration, without nvct."""
         self.box.call("rm", "-rf", self.folder, "/var/lib/nvct/engines")
         self._write_config()
         assert self.snapshot() == self.original
@@ -87,13 +87,13 @@ class Daemon(ABC):
         return self.box.call("nvct", "runtime", *words)
 
     def configure(self, *flags: str) -> Done:
-        """Configure it as a person does."""
+        """Configure it as a user does."""
         done = self.nvct("configure", f"--runtime={self.engine}", *flags)
         assert done.returncode == 0, done
         return done
 
     def undo(self) -> Done:
-        """Take that back."""
+        """Undo the changes of configure."""
         done = self.nvct("undo", f"--runtime={self.engine}")
         assert done.returncode == 0, done
         return done
@@ -111,10 +111,10 @@ class Daemon(ABC):
             self._process = None
 
     def start(self) -> None:
-        """Start it, and give it the image where it has none.
+        """Start it, and load the image if it has none.
 
         Raises:
-            ContainerNotPossibleError: it does not start; the error ends with its log.
+            ContainerNotPossibleError: it does not start; the error has the end of its log.
         """
         log = f"{self.engine}.log"
         self._process = self.box.start(self._command(), log)
@@ -122,7 +122,7 @@ class Daemon(ABC):
         self._load()
 
     def _pid(self) -> int:
-        """Return its process ID in the box: nsenter runs it as a child there."""
+        """Return its process ID in the box, where it is a child of nsenter."""
         assert self._process is not None
         children = f"/proc/{self._process.pid}/task/{self._process.pid}/children"
         with open(children, encoding="ascii") as file:
@@ -144,7 +144,7 @@ class Daemon(ABC):
 
     @abstractmethod
     def run(self, script: str, *flags: str) -> Done:
-        """Run a script in a new container, with flags in the engine's own words."""
+        """Run a script in a new container, with flags of the engine's command line."""
 
 
 def _describe(top: Path, folder: str, name: str) -> tuple[str, int, int, bytes]:
@@ -157,7 +157,7 @@ def _describe(top: Path, folder: str, name: str) -> tuple[str, int, int, bytes]:
 
 
 class Docker(Daemon):
-    """dockerd with a daemon.json that a person wrote, with tabs and without a last line end."""
+    """dockerd with a user's daemon.json, with tabs and without a final newline."""
 
     engine = "docker"
     folder = "/etc/docker"
@@ -192,7 +192,7 @@ class Docker(Daemon):
 
 
 class Containerd(Daemon):
-    """containerd as Kubernetes uses it, with a config.toml of one of the versions."""
+    """containerd as Kubernetes uses it, with a config.toml of a given version."""
 
     engine = "containerd"
     folder = "/etc/containerd"
@@ -221,7 +221,7 @@ class Containerd(Daemon):
     def _answers(self) -> bool:
         if self.ctr("version").returncode:
             return False
-        # Its CRI is a plugin that comes later, or, if its settings are refused, never.
+        # Its CRI plugin starts later, or never if its settings are refused.
         return " ok" in self.ctr("plugins", "ls", "id==cri").stdout
 
     def _load(self) -> None:
@@ -240,7 +240,7 @@ class Containerd(Daemon):
 
 
 class Podman(Daemon):
-    """Podman, which has no daemon: every call reads its files."""
+    """Podman, without a daemon: every call reads its files."""
 
     engine = "podman"
     folder = "/etc/containers"
@@ -270,10 +270,10 @@ class Podman(Daemon):
         self._load()
 
     def stop(self) -> None:
-        """Nothing runs."""
+        """Do nothing: there is no daemon."""
 
     def words(self, script: str, *flags: str) -> list[str]:
-        """Return what Podman is told to run a script with flags."""
+        """Return Podman's arguments to run a script with flags."""
         words = ["run", "--rm", "--network=none", f"--cgroup-parent=/{self.box.cgroup}", *flags]
         return [*words, IMAGE, "/bin/sh", "-c", script]
 
@@ -282,13 +282,13 @@ class Podman(Daemon):
 
 
 class Crio(Daemon):
-    """CRI-O, which no Debian release has: this host's own, or the one that `make crio` builds."""
+    """CRI-O, which no Debian release has: this host's, or the one that `make crio` builds."""
 
     engine = "crio"
     folder = "/etc/crio"
 
     def __init__(self, box: Box) -> None:
-        box.see(str(crio_program.folder()))  # with pinns beside it
+        box.see(str(crio_program.folder()))  # also has pinns
         super().__init__(box)
 
     def _write_config(self) -> None:
@@ -302,13 +302,13 @@ class Crio(Daemon):
         return self.box.call("test", "-S", cri.CRIO_SOCKET).returncode == 0
 
     def _load(self) -> None:
-        for name in ("plain", "pause"):  # Podman has the same store
+        for name in ("plain", "pause"):  # the store is also Podman's
             archive = f"{self.box.work}/{name}.tar"
             done = self.box.call("podman", "--storage-driver=overlay", "load", "--input", archive)
             assert done.returncode == 0, done
 
     def in_force(self) -> str:
-        """Return the settings that it says are in force."""
+        """Return the settings that it reports as in force."""
         done = self.box.call("crio", "config")
         assert done.returncode == 0, done
         return done.stdout

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a container by Docker, and lose nothing of what it prints."""
+"""Run a container by Docker, without loss of its output."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _numbers = itertools.count()
 
 
 def run(box: Box, *words: str) -> Done:
-    """Run a container to its end and remove it; return what it printed.
+    """Run a container to its end and remove it; return its output.
 
     On a busy machine Docker may lose the output of a container that ends at once, and report
-    success: `docker run` prints nothing, and the log has it or has nothing either (seen with 20.10
-    and 26.1). A container that printed nothing at all runs once more.
+    success: `docker run` prints nothing, and the log may also be empty (seen with 20.10 and 26.1).
+    A container without any output runs once more.
     """
     done = _run_once(box, words)
     if done.returncode == 0 and not done.stdout and not done.stderr:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Docker and containerd in a box, behind one set of verbs."""
+"""Docker and containerd in a box, with one interface."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ ONE = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
 
 @dataclass(frozen=True, kw_only=True)
 class Want:
-    """A container.
+    """A container to run.
 
     Attributes:
         env: its variables.
-        image: of those that the tests make.
-        volumes: folders of the host and where they go.
-        read_only: its root.
-        flags: more, in the engine's own words.
+        image: one of the tests' images.
+        volumes: folders of the host and their paths in the container.
+        read_only: whether its root is read-only.
+        flags: additional flags of the engine's command line.
     """
 
     env: tuple[str, ...] = ONE
@@ -45,10 +45,10 @@ class Want:
 
 
 class Engine(ABC):
-    """What both have in common."""
+    """Base class of both engines."""
 
     def __init__(self, box: Box, node: Node) -> None:
-        """Start the daemon and give it the images.
+        """Start the daemon and load the images.
 
         Raises:
             ContainerNotPossibleError: it does not start here.
@@ -60,12 +60,12 @@ class Engine(ABC):
         self._start()
 
     def configure(self, layout: str, *, staged: bool = True) -> None:
-        """Write config.toml; a view is made of bind mounts, or of hard links if not `staged`."""
+        """Write config.toml; a view has bind mounts, or hard links if not `staged`."""
         self.staged = staged
         work = self.box.work
         root = DRIVER_ROOT if staged else str(self.node.driver_root)
         farm = "/var/lib/nvct/farm" if staged else f"{work}/farm"
-        layout = "auto" if layout == "farm" and not staged else layout  # which comes to the same
+        layout = "auto" if layout == "farm" and not staged else layout  # has the same result
         self.box.write(
             CONFIG,
             f'[nvidia-container-cli]\nroot = "{root}"\n'
@@ -74,12 +74,12 @@ class Engine(ABC):
         )
 
     def decided(self) -> str:
-        """Return the last line of the shim's log that tells of a request."""
+        """Return the last line about a request in the shim's log."""
         lines = (self.box.work / "shim.log").read_text(encoding="utf-8").splitlines()
         return next((line for line in reversed(lines) if "layout" in line), lines[-1])
 
     def name(self) -> str:
-        """Return a name that no container has had."""
+        """Return an unused name of a container."""
         self._made += 1
         return f"c{self._made}"
 
@@ -88,7 +88,7 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, script: str, want: Want = Want()) -> Done:
-        """Run a script in a new container, which goes with its end."""
+        """Run a script in a new container, which is removed at its end."""
 
     @abstractmethod
     def keep(self, want: Want = Want()) -> str:
@@ -108,7 +108,7 @@ class Engine(ABC):
 
 
 class Docker(Engine):
-    """dockerd with the shim as the runtime nvidia, which is its default."""
+    """dockerd with the shim as the runtime nvidia, the default runtime."""
 
     def _start(self) -> None:
         self.daemon = self._up({})
@@ -134,7 +134,7 @@ class Docker(Engine):
         return daemon
 
     def again(self, **more: object) -> None:
-        """Start the daemon anew, with more in its daemon.json."""
+        """Restart the daemon, with additional keys in its daemon.json."""
         pid = self.box.read("/run/docker.pid").strip()
         self.box.call("kill", pid)
         self.daemon.wait(30)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An image from a folder, without a registry: one archive that `docker load` and `ctr` read."""
+"""Builds an image from a folder, without a registry: an archive for `docker load` and `ctr`."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def archive(
 
     Args:
         root: the folder that becomes the layer.
-        name: the image's, with its tag; Docker's registry is meant where it names none.
+        name: the image's, with its tag; without a registry, it is Docker's.
         path: of the archive.
         env: variables of the image, besides PATH.
-        command: what it runs.
+        command: of the image.
     """
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:

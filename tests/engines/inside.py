@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first process of a box: it makes the mounts, says so, and reaps whatever ends."""
+"""The first process of a box: it makes the mounts, reports readiness, and reaps children."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from nvct.sim import tree as nodes
 
 READY = "ready\n"
 REFUSED = (errno.EPERM, errno.EACCES, errno.ENODEV, errno.ENOSYS)
-"""How a kernel says that there may not, or cannot, be such a mount."""
+"""Errors of a kernel that does not allow or support a mount."""
 LIBRARIES = f"/usr/lib/{os.uname().machine}-linux-gnu"
 STATE = ("docker", "containerd", "containers", "cni", "kubelet", "nvct")
-"""What is empty in /var/lib, and goes with the box."""
+"""Folders in /var/lib that are empty at first, and vanish with the box."""
 
 
 def main(engines: str, node: str, work: str, driver_root: str) -> None:
-    """Lay a tree of engines over /usr and a node over the rest; then wait for ever."""
+    """Mount a tree of engines over /usr and a node over the rest; then reap for ever."""
     try:
         _furnish(engines, node, work, driver_root)
     except OSError as error:
@@ -56,7 +56,7 @@ def _furnish(engines: str, node: str, work: str, driver_root: str) -> None:
 
 
 def _lay_over_usr(engines: str, stage: Path) -> None:
-    """Show the tree's /usr over this host's; of the libraries the newer release's come first."""
+    """Overlay the tree's /usr on this host's; the libraries of the newer release come first."""
     own = stage / "libraries"
     own.mkdir()
     KERNEL.mount(LIBRARIES, str(own), None, MS_BIND)
@@ -67,7 +67,7 @@ def _lay_over_usr(engines: str, stage: Path) -> None:
 
 
 def _glibc(library: str) -> tuple[int, ...]:
-    """Return the release of a glibc, as its file says; () where it does not."""
+    """Return the release of a glibc from its file, () if the file does not have it."""
     try:
         found = re.search(rb"stable release version ([0-9.]+[0-9])", Path(library).read_bytes())
     except FileNotFoundError:
@@ -76,7 +76,7 @@ def _glibc(library: str) -> tuple[int, ...]:
 
 
 def _keep_private(folder: str, stage: Path) -> None:
-    """Let what is written to a folder of the host go with the box."""
+    """Keep writes to a folder of the host private to the box."""
     upper = stage / folder.replace("/", "-")
     work = upper.with_name(f"{upper.name}.work")
     upper.mkdir()
@@ -94,7 +94,7 @@ def _reap() -> None:
 
 
 def _cgroups(stage: Path) -> None:
-    """Show the hierarchies of version 1 alone where there are both: engines take it for one."""
+    """On a hybrid host show only the hierarchies of version 1, which engines then use."""
     both = Path("/sys/fs/cgroup/unified")
     if not both.is_dir():
         return

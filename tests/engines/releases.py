@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases of Debian and Ubuntu as parameters of tests, and what must not be skipped.
+"""Releases of Debian and Ubuntu as parameters of tests, and the releases that CI requires.
 
-Bookworm and trixie do not change any more, and CI requires them. NVCT_TESTS_PROFILE=full adds what
-takes long.
+Bookworm and trixie do not change any more, and CI requires them. NVCT_TESTS_PROFILE=full adds slow
+tests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FULL = os.environ.get("NVCT_TESTS_PROFILE") == "full"
 
 
 def of_release(release: str, *values: object, name: str = "") -> ParameterSet:
-    """Return a parameter whose tests must not be skipped in CI where the release is a required one.
+    """Return a parameter of tests; CI must not skip them if the release is a required one.
 
     Args:
         release: its name.
@@ -34,7 +34,7 @@ def of_release(release: str, *values: object, name: str = "") -> ParameterSet:
 
 
 def in_full(release: str, *values: object, name: str = "") -> list[ParameterSet]:
-    """Return such a parameter, of a test that is left out unless all are wanted."""
+    """Return the same parameter in a list, empty without NVCT_TESTS_PROFILE=full."""
     return [of_release(release, *values, name=name)] if FULL else []
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The container engines of a Debian or Ubuntu release, unpacked into a folder: nothing is installed.
 
-mmdebstrap downloads, verifies and unpacks the packages and what they depend on; no maintainer
-script is run. A tree is kept outside of the checkout, by release, packages and month, as releases
-that are not frozen move on. What verifies Ubuntu's comes with Debian's own packages.
+mmdebstrap downloads, verifies and unpacks the packages and their dependencies; it runs no
+maintainer script. A tree is kept outside the checkout, by release, packages and month, as releases
+that are not frozen change. The keys for Ubuntu's packages are in a Debian package.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CACHE_ENV = "NVCT_TEST_TREES"
-"""Names the folder of the trees, instead of one in the user's cache."""
+"""Variable that names the folder of the trees, instead of one in the user's cache."""
 MIRRORS = {
     "debian": "http://deb.debian.org/debian",
     "ubuntu": "http://archive.ubuntu.com/ubuntu",
@@ -33,7 +33,7 @@ MIRRORS = {
 COMPONENTS = {"debian": "main", "ubuntu": "main universe"}
 ENGINES = "containerd,runc,crun,docker.io,iptables,podman,conmon"
 KUBERNETES = "etcd-server,containernetworking-plugins"
-"""What a kubelet and an API server need beside an engine."""
+"""Packages that a kubelet and an API server need besides an engine."""
 KEYRING = "/usr/share/keyrings/ubuntu-archive-keyring.gpg"
 SUITES = {
     "bookworm": f"{ENGINES},tini",
@@ -41,24 +41,24 @@ SUITES = {
     "forky": f"{ENGINES},{KUBERNETES},docker-cli",
     "resolute": ENGINES,
 }
-"""What is unpacked of each release: Docker 20.10, 26.1, 28 and 29; containerd 1.6, 1.7, 2.1 and 2.2;
+"""Packages of each release: Docker 20.10, 26.1, 28 and 29; containerd 1.6, 1.7, 2.1 and 2.2;
 Podman 4.3, 5.4, 5.8 and 5.7."""
 UBUNTU = ("resolute",)
 IN_SBIN = ("dockerd",)
-"""Programs of which Debian's are in /usr/sbin, which is searched first."""
+"""Programs that Debian has in /usr/sbin, which is searched first."""
 REQUIRED = ("bookworm", "trixie")
-"""Releases that do not change any more: that one of them cannot be had is a failure in CI."""
+"""Releases that do not change any more: CI fails if one of them is not available."""
 KEPT_S = 86400.0
-"""How long a tree that is no longer of use is left to whoever still runs programs of it."""
+"""Seconds for which an outdated tree is kept, as its programs may still run."""
 MERGED_USR = "/usr/share/mmdebstrap/hooks/merged-usr"
 UNPACK_TIMEOUT_S = 300.0
 
 
 def tree(suite: str) -> Path:
-    """Return the folder with a release's engines, which is made where it is missing.
+    """Return the folder with a release's engines; make it if missing.
 
     Raises:
-        ContainerNotPossibleError: it is not there and cannot be made here.
+        ContainerNotPossibleError: the folder does not exist and cannot be made here.
     """
     folder = _cache()
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ def _cache() -> Path:
 def _unpack(suite: str, folder: Path) -> None:
     options = [
         "--variant=extract", f"--hook-dir={MERGED_USR}", f"--include={SUITES[suite]}",
-        # Mirrors of a release that is still moving may be older than their own files allow.
+        # Mirrors of a release that still changes may be older than its Valid-Until.
         "--aptopt=Acquire::Check-Valid-Until false",
     ]  # fmt: skip
     of = "ubuntu" if suite in UBUNTU else "debian"
@@ -100,7 +100,7 @@ def _unpack(suite: str, folder: Path) -> None:
 
 
 def ubuntu_keyring() -> Path:
-    """Return the keys that Ubuntu signs its releases with: this host's, or a package's of Debian.
+    """Return the keyring of Ubuntu's releases: this host's, or from a Debian package.
 
     Raises:
         ContainerNotPossibleError: as `tree`.
@@ -110,7 +110,7 @@ def ubuntu_keyring() -> Path:
 
 
 def _finish(folder: Path) -> None:
-    """Make the links that maintainer scripts make, and those without which the host's come first."""
+    """Make the links of maintainer scripts, and links that hide the host's programs."""
     for name in ("iptables", "ip6tables"):
         for what in ("", "-save", "-restore"):
             link = folder / f"usr/sbin/{name}{what}"
@@ -123,7 +123,7 @@ def _finish(folder: Path) -> None:
 
 
 def mirror(of: str = "debian") -> str:
-    """Return the mirror of Debian, or Ubuntu, that this machine uses already, or the usual one."""
+    """Return the mirror of Debian or Ubuntu that this machine uses, or the default one."""
     return next(_mirrors(of), MIRRORS[of])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines as a kubelet has them: each is started again whenever it ends, as its unit has it."""
+"""Engines for a kubelet: each is restarted when it ends, as its systemd unit does."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 LOOP = "while :; do {program}; sleep 0.2; done"
 FIRST_CONTAINERD_WITH_USER_NAMESPACES = (2, 0)
-"""For a kubelet that asks for them."""
+"""For pods of a kubelet."""
 WITHOUT_HUGETLB = """
 [ ! -e /sys/fs/cgroup/hugetlb ] && [ ! -e /sys/fs/cgroup/cgroup.controllers ] || exit 0
 sed /^hugetlb/d /proc/cgroups > /run/cgroups
 mount --bind /run/cgroups /proc/cgroups
 """
-"""CRI-O asks for a limit on huge pages where /proc/cgroups lists the controller, and runc fails if
-that is in a hierarchy of version 2 beside those of version 1."""
+"""CRI-O sets a limit on huge pages if /proc/cgroups lists the controller, and runc fails if the
+controller is in a version 2 hierarchy beside those of version 1."""
 
 
 class Supervised(Daemon):
-    """What they have in common.
+    """Base class of the supervised engines.
 
     Attributes:
         program: its path or name.
@@ -42,7 +42,7 @@ class Supervised(Daemon):
         return ["/bin/sh", "-c", LOOP.format(program=self.program)]
 
     def reload(self) -> None:
-        """End the engine; its supervisor starts it again, with its files as they are now."""
+        """End the engine; its supervisor starts it again, with its current files."""
         log = f"{self.engine}.log"
         before = self._running()
         self.box.call("kill", *before)
@@ -50,16 +50,16 @@ class Supervised(Daemon):
         self.box.until(self._answers, log)
 
     def answers(self) -> bool:
-        """Tell whether its CRI can be used."""
+        """Report whether its CRI answers."""
         return self._answers()
 
     @abstractmethod
     def can_run_privileged(self) -> bool:
-        """Tell whether a privileged container starts here."""
+        """Report whether a privileged container starts here."""
 
     @abstractmethod
     def has_user_namespaces(self) -> bool:
-        """Tell whether a pod can have users of its own."""
+        """Report whether a pod can have a user namespace."""
 
     def _running(self) -> list[str]:
         return self.box.call("pgrep", "-x", self.engine).stdout.split()
@@ -72,7 +72,7 @@ class SupervisedContainerd(Supervised, Containerd):
     socket = cri.SOCKET
 
     def can_run_privileged(self) -> bool:
-        return True  # with those capabilities that there are
+        return True  # with the available capabilities
 
     def has_user_namespaces(self) -> bool:
         return self.version() >= FIRST_CONTAINERD_WITH_USER_NAMESPACES
@@ -90,14 +90,14 @@ class SupervisedCrio(Supervised, Crio):
         assert done.returncode == 0, done
 
     def can_run_privileged(self) -> bool:
-        """Tell whether this host has every capability: CRI-O asks for all."""
+        """Report whether this host has all capabilities, which CRI-O requests."""
         last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
         status = Path("/proc/self/status").read_text()
         bounding = next(line for line in status.splitlines() if line.startswith("CapBnd:"))
         return int(bounding.split()[1], 16) == (1 << last + 1) - 1
 
     def has_user_namespaces(self) -> bool:
-        """Tell whether runc says that it can mount with mapped users, which CRI-O asks it."""
+        """Report whether runc reports ID-mapped mounts, which CRI-O queries."""
         features = json.loads(self.box.call("runc", "features").stdout)
         extensions = features["linux"].get("mountExtensions", {})
         return bool(extensions.get("idmap", {}).get("enabled"))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The container of the toolkit, as a DaemonSet of a GPU operator starts it, in a box.
 
-Its image is the bundle alone: no libc, no shell. What a pod's manifest mounts is mounted: the
+Its image is only the bundle: no libc, no shell. The mounts are those of a pod's manifest: the
 engine's files and socket at other paths than the host's, the host's root read-only at /host.
 """
 
@@ -67,10 +67,10 @@ class ToolkitContainer:
     """`nvct install` in a container; ends with the box at the latest."""
 
     def __init__(self, box: Box, bundle: Path, env: dict[str, str]) -> None:
-        """Start it and wait until all is set up.
+        """Start it and wait until its setup is complete.
 
         Raises:
-            AssertionError: it ends before that; the error is what it said.
+            AssertionError: it ends before that; the error has its output.
         """
         self.said: list[str] = []
         process = _start(box, bundle, ["nvct", "install"], ENV | env)
@@ -84,7 +84,7 @@ class ToolkitContainer:
         raise AssertionError("".join(self.said[-LOG_LIMIT:]))
 
     def kill(self) -> None:
-        """End it so that it can do nothing."""
+        """Kill it, so that it cannot clean up."""
         self._signal(signal.SIGKILL)
         self._process.communicate(timeout=30)
 
@@ -94,7 +94,7 @@ class ToolkitContainer:
             os.kill(int(file.read().split()[0]), number)
 
     def stop(self) -> str:
-        """End it as a kubelet does; return what it said."""
+        """End it as a kubelet does; return its output."""
         self._signal(signal.SIGTERM)
         said = self._process.communicate(timeout=120)[0]
         assert self._process.returncode == 0, said
@@ -102,7 +102,7 @@ class ToolkitContainer:
 
 
 def call(box: Box, bundle: Path, *words: str, env: dict[str, str]) -> tuple[int, str]:
-    """Run a program in such a container to its end; return its status and what it said."""
+    """Run a program in such a container to its end; return its status and output."""
     process = _start(box, bundle, list(words), ENV | env)
     said = process.communicate(timeout=120)[0]
     return process.returncode, said
@@ -122,7 +122,7 @@ def _start(box: Box, bundle: Path, words: list[str], env: dict[str, str]) -> sub
 
 
 def enter(work: str, bundle: str, engine: str, *words: str) -> None:
-    """Make the container's mounts around this process, and become its program."""
+    """Make the container's mounts around this process, and exec its program."""
     KERNEL.unshare(constants.CLONE_NEWNS)
     KERNEL.mount(None, "/", None, constants.MS_REC | constants.MS_PRIVATE)
     root = Path(work, "container")

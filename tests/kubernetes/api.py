@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API of a test's cluster, by `kubectl proxy` on a Unix socket: a request takes milliseconds."""
+"""API of a test's cluster, by `kubectl proxy` on a Unix socket; a request takes milliseconds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ApiError(Exception):
 
     Attributes:
         status: HTTP's.
-        message: the server's own sentence.
+        message: the server's message.
     """
 
     def __init__(self, status: int, body: str) -> None:
@@ -40,10 +40,10 @@ class ApiError(Exception):
 
 
 class Api:
-    """Requests, and what tests wait for."""
+    """Requests to the API server."""
 
     def __init__(self, path: Path) -> None:
-        """Use the proxy at a socket; there need not be one yet."""
+        """Use the proxy at a socket, which may not exist yet."""
         self._path = path
 
     def request(self, method: str, path: str, body: Object | None = None, kind: str = "") -> str:
@@ -67,7 +67,7 @@ class Api:
         return text
 
     def is_ready(self) -> bool:
-        """Tell whether the API server answers, and is ready."""
+        """Report whether the API server answers and is ready."""
         try:
             return self.request("GET", "/readyz") == "ok"
         except (ApiError, OSError):
@@ -88,7 +88,7 @@ class Api:
         self.request("POST", path, body)
 
     def delete(self, path: str) -> None:
-        """Delete an object at once, without grace; one that is not there is deleted already."""
+        """Delete an object without a grace period; a missing object is not an error."""
         now = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
         try:
             self.request("DELETE", path, now)
@@ -97,12 +97,12 @@ class Api:
                 raise
 
     def logs(self, pod: str, container: str = "") -> str:
-        """Return what a container of a pod wrote."""
+        """Return the log of a pod's container."""
         chosen = f"?container={container}" if container else ""
         return self.request("GET", f"{PODS}/{pod}/log{chosen}")
 
     def events(self, name: str) -> list[str]:
-        """Return the messages of the events of an object, the oldest first."""
+        """Return the messages of an object's events, oldest first."""
         found = self.find(f"{DEFAULT}/events?fieldSelector=involvedObject.name%3D{name}")
         assert found is not None
         return [event["message"] for event in found["items"]]
@@ -120,7 +120,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def wait(holds: Callable[[], object], timeout_s: float = TIMEOUT_S) -> bool:
-    """Wait until something holds, and tell whether it does."""
+    """Wait until a condition holds; return False if the time is up."""
     end = time.monotonic() + timeout_s
     while not holds():
         if time.monotonic() > end:

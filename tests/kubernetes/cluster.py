@@ -2,8 +2,8 @@
 """Kubernetes of one node in a private machine: etcd, a container engine, API server, controller manager,
 scheduler and kubelet, each the real program.
 
-The node's address is on the loopback device and is that of the service `kubernetes` as well, so
-that there is no kube-proxy. Whoever is in the machine's network is trusted by the kubelet.
+The node's address is on the loopback device and is also that of the service `kubernetes`, so that
+kube-proxy is not needed. The kubelet trusts all clients in the machine's network.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NODE = "node"
 ADDRESS = "10.0.0.1"
 FOLDER = "/run/kubernetes"
-"""What the cluster writes, in the machine's own /run: it goes with the machine."""
+"""Files of the cluster, in the machine's private /run: they vanish with the machine."""
 KUBECONFIG = f"{FOLDER}/kubeconfig"
 READY_TIMEOUT_S = 60.0
 SYSCTL = {
@@ -34,11 +34,11 @@ SYSCTL = {
     "kernel/panic_on_oops": "1", "kernel/keys/root_maxkeys": "1000000",
     "kernel/keys/root_maxbytes": "25000000",
 }  # fmt: skip
-"""The kubelet sets these, and they are the whole host's: it gets private files to write."""
+"""The kubelet sets these host-wide values; it gets private files to write instead."""
 NETWORK = {
     "cniVersion": "0.4.0",
     "name": "pods",
-    "disableCheck": True,  # CRI-O's: a bridge's address changes while pods come and go
+    "disableCheck": True,  # for CRI-O: a bridge's address changes with its pods
     "plugins": [
         {
             "type": "bridge", "bridge": "pods0", "isGateway": True,
@@ -66,7 +66,7 @@ CERTIFICATE = (
     "-subj /CN=kubernetes -keyout tls.key -out tls.crt -addext "
     f"subjectAltName=IP:127.0.0.1,IP:{ADDRESS},DNS:kubernetes.default.svc,DNS:localhost"
 )
-"""One key: for TLS, and for the tokens of service accounts."""
+"""One key, for TLS and for the tokens of service accounts."""
 GROUPS = """
 for hierarchy in /sys/fs/cgroup/*/; do
   mkdir -p ${{hierarchy}}{group}
@@ -75,7 +75,7 @@ for hierarchy in /sys/fs/cgroup/*/; do
   done
 done
 """
-"""Again at each start of the kubelet: a systemd that starts on this host removes empty groups."""
+"""Runs at each start of the kubelet: a systemd that starts on this host removes empty groups."""
 KEEP = "while :; do {prepare} {command}; sleep 0.1; done"
 """Starts a daemon again when it ends, as a service manager does."""
 
@@ -84,14 +84,14 @@ class Cluster:
     """A running cluster of one node.
 
     Attributes:
-        box: the machine that it runs in.
+        box: its machine.
         api: its API.
         engine: its engine.
-        ready_s: how long it took until the node was ready, in seconds.
+        ready_s: seconds until the node was ready.
     """
 
     def __init__(self, box: Box, engine: Supervised) -> None:
-        """Start it in a machine with a configured engine that runs, and wait until it is ready.
+        """Start it in a machine with a running, configured engine, and wait until it is ready.
 
         Raises:
             ContainerNotPossibleError: it does not start, or its programs cannot be built here.
@@ -107,20 +107,20 @@ class Cluster:
         self.ready_s = time.monotonic() - began
 
     def kubectl(self, *words: str) -> str:
-        """Run kubectl, and return what it prints.
+        """Run kubectl, and return its output.
 
         Raises:
-            AssertionError: it fails.
+            AssertionError: kubectl fails.
         """
         done = self.box.call("kubectl", f"--kubeconfig={KUBECONFIG}", *words)
         assert done.returncode == 0, done
         return done.stdout
 
     def helm(self, *words: str) -> str:
-        """Run helm, and return what it prints.
+        """Run helm, and return its output.
 
         Raises:
-            AssertionError: it fails.
+            AssertionError: helm fails.
         """
         kinds = ("CACHE", "CONFIG", "DATA")
         env = {
@@ -144,7 +144,7 @@ class Cluster:
             ),
         )  # fmt: skip
         assert done.returncode == 0, done
-        # By this host's openssl: with the libraries of another release it ends in a fault.
+        # On the host: with the libraries of another release, this host's openssl crashes.
         subprocess.run(CERTIFICATE.split(), cwd=self.box.work, check=True, capture_output=True)
         for name in ("tls.key", "tls.crt"):
             self._write(name, (self.box.work / name).read_text())
@@ -251,9 +251,9 @@ def _kubelet(group: str, socket: str) -> dict[str, object]:
         "imageGCHighThresholdPercent": 100,
         "makeIPTablesUtilChains": False,
         "resolvConf": "",
-        "clusterDNS": ["10.0.0.10"],  # there is none: it only ends a warning for each pod
+        "clusterDNS": ["10.0.0.10"],  # no such server; avoids a warning for each pod
         "staticPodPath": f"{FOLDER}/manifests",
         "nodeStatusUpdateFrequency": "2s",
         "syncFrequency": "10s",
-        "featureGates": {"KubeletInUserNamespace": True},  # goes on where it may not set limits
+        "featureGates": {"KubeletInUserNamespace": True},  # ignores limits it may not set
     }  # fmt: skip

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real cluster of one node with a simulated driver, whose engine is configured by nvct."""
+"""A real cluster of one node with a simulated driver, and an engine configured by nvct."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ CASES: Mapping[str, tuple[str, Callable[[Box], Supervised]]] = {
     "trixie-crio": ("trixie", SupervisedCrio),
     "forky-crio": ("forky", SupervisedCrio),
 }
-"""A release, and an engine: containerd 1.7 and 2.1 with the versions of their config.toml; CRI-O
-with runc 1.1, and with one that can map users."""
+"""Releases and engines: containerd 1.7 and 2.1 with the versions of their config.toml; CRI-O with
+runc 1.1, and with a runc that supports user namespaces."""
 CONTAINERD = [of_release(release) for release in ("trixie", "forky")]
 CRIO = ["trixie-crio", "forky-crio"]
 """Not required in CI: `make crio` builds CRI-O on demand."""
@@ -36,7 +36,7 @@ CRIO = ["trixie-crio", "forky-crio"]
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """A cluster that is ready, with nothing of ours; skips where it can't run."""
+    """Yield a ready cluster without nvct's changes; skip if it can't run."""
     release, engine_of = CASES[request.param]
     programs, node, work = engines.prepare(release, tmp_path_factory)
     box = None

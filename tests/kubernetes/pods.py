@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods of a test: what they ask for, and what came of them. A table's pods run side by side."""
+"""Pods of a test: their requests and results. The pods of a table run in parallel."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Pod:
         script: for the shell.
         runtime_class: "" is the node's default.
         env: of the container.
-        container: more of the container's fields.
-        spec: more of the pod's fields.
+        container: additional fields of the container.
+        spec: additional fields of the pod.
         annotations: of the pod.
     """
 
@@ -42,7 +42,7 @@ class Pod:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
     def manifest(self, name: str) -> Object:
-        """Return it as the API takes it."""
+        """Return the pod's manifest for the API."""
         spec: Object = {
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
@@ -58,11 +58,11 @@ class Pod:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a pod.
+    """The result of a pod.
 
     Attributes:
-        phase: of the pod, as `Succeeded`; `Pending` if its container cannot be created.
-        log: what its container wrote.
+        phase: of the pod, e.g. `Succeeded`; `Pending` if its container cannot be created.
+        log: of its container.
         events: messages of its events.
     """
 
@@ -72,7 +72,7 @@ class Result:
 
     @property
     def lines(self) -> list[str]:
-        """What its container wrote, by lines."""
+        """Return the lines of the log."""
         return self.log.splitlines()
 
 
@@ -87,7 +87,7 @@ def container(script: str, env: Mapping[str, str], name: str = CONTAINER, **more
 
 
 def run_all(api: Api, pods: Mapping[str, Pod]) -> dict[str, Result]:
-    """Run pods side by side, and return what came of each; all are deleted."""
+    """Run pods in parallel, delete them, and return their results."""
     for name, pod in pods.items():
         api.create(PODS, pod.manifest(name))
     try:
@@ -99,7 +99,7 @@ def run_all(api: Api, pods: Mapping[str, Pod]) -> dict[str, Result]:
 
 
 def run(api: Api, name: str, pod: Pod) -> Result:
-    """Run one pod."""
+    """Run one pod, delete it, and return its result."""
     return run_all(api, {name: pod})[name]
 
 
@@ -113,7 +113,7 @@ def _result(api: Api, name: str) -> Result:
 
 
 def _has_ended(api: Api, name: str) -> bool:
-    """Tell whether a pod has ended, or waits because a container of it cannot be created."""
+    """Report whether a pod has ended, or waits because a container cannot be created."""
     found = api.find(f"{PODS}/{name}")
     assert found is not None
     status = found["status"]
@@ -122,8 +122,8 @@ def _has_ended(api: Api, name: str) -> bool:
         for kind in ("initContainerStatuses", "containerStatuses")
         for state in status.get(kind, ())
     ]
-    # An error of containerd's create is the kubelet's CreateContainerError, one of the runtime's
-    # is RunContainerError, or StartError in a pod that is not restarted.
+    # The kubelet reports an error of containerd's create as CreateContainerError, and an error of
+    # the runtime as RunContainerError, or StartError in a pod that is not restarted.
     if status["phase"] in ENDED or any(reason.endswith("Error") for reason in reasons):
         return True
     refused = [event for event in api.events(name) if "Failed to create pod sandbox" in event]

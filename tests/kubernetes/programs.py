@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kubernetes' own programs and helm, built from their Go modules and kept outside of the checkout.
+"""Kubernetes' programs and helm, built from their Go modules and kept outside the checkout.
 
 `python -m tests.kubernetes.programs` builds them and prints their folders (`make kubernetes`). The
 first build takes about ten minutes of CPU for Kubernetes, two and a half for helm, and 2.5 GB of
@@ -45,7 +45,7 @@ def folders() -> list[Path]:
     """Return the folders with the programs.
 
     Raises:
-        ContainerNotPossibleError: they are not built.
+        ContainerNotPossibleError: the programs are not built.
     """
     for program in PROGRAMS:
         if not program.folder().is_dir():

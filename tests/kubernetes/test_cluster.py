@@ -35,7 +35,7 @@ assert box.start(["sleep", "1000"], "sleep.log")
 print(box.init, flush=True)
 time.sleep(1000)
 """
-"""Tests with a machine in which a daemon runs and a group was made."""
+"""Code of tests with a machine that runs a daemon and has a control group."""
 FILES = tuple(
     Path(name)
     for name in (
@@ -105,7 +105,7 @@ def test_tests_that_are_killed_leave_no_process_and_the_next_remove_their_groups
 
 
 def _traces(work: Path) -> dict[str, list[str]]:
-    """Return what a cluster could leave on this host. Other tests run at the same time."""
+    """Return what a cluster could leave on this host, without other tests that run now."""
     group = f"nvct-test-{os.getpid()}"
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     return {
@@ -117,7 +117,7 @@ def _traces(work: Path) -> dict[str, list[str]]:
 
 
 def _processes() -> list[str]:
-    """Return the processes of a cluster in a namespace that this process made."""
+    """Return a cluster's processes in a namespace that this process created."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cgroup"):
         try:

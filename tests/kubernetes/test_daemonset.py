@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""packaging/kubernetes/daemonset.yaml on a real cluster: installed, used, and taken back."""
+"""packaging/kubernetes/daemonset.yaml on a real cluster: installed, used and removed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONFIG = "/etc/containerd/config.toml"
 
 @pytest.fixture(scope="module")
 def node(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    """The cluster with the toolkit's image, on a node whose containers see the simulated driver."""
+    """Return the cluster with the toolkit's image; containers see the simulated driver."""
     containerd, box = cluster.engine, cluster.box
     assert isinstance(containerd, SupervisedContainerd)
     root = tmp_path_factory.mktemp("image")
@@ -92,6 +92,6 @@ def _is_installed(cluster: Cluster) -> bool:
 
 
 def _state(cluster: Cluster) -> str:
-    """Return what the pods wrote, and their state."""
+    """Return the logs of the pods, and their state."""
     logs = ("logs", "--namespace=nvct", "--all-containers", "--prefix", "daemonset/nvct")
     return cluster.kubectl("describe", "pods", "--namespace=nvct") + cluster.kubectl(*logs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""helm with the tests' own cluster: it installs a chart and takes it back."""
+"""helm with the tests' cluster: it installs and uninstalls a chart."""
 
 from __future__ import annotations
 

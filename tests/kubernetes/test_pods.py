@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pods of a real Kubernetes get from the runtime classes, after `nvct runtime configure`."""
+"""GPUs in pods of a real Kubernetes by the runtime classes, after `nvct runtime configure`."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ GPUS = 8
 
 
 def gpus(value: str, runtime_class: str = "nvidia", script: str = LIST, **more: object) -> Pod:
-    """Return a pod that asks for GPUs by the variable and lists them."""
+    """Return a pod that requests GPUs by NVIDIA_VISIBLE_DEVICES and lists them."""
     env = {"NVIDIA_VISIBLE_DEVICES": value}
     return Pod(script=script, runtime_class=runtime_class, env=env, **more)  # type: ignore[arg-type]
 
 
 def mounted(device: str) -> Pod:
-    """Return a pod that asks for a GPU as the device plugin's volume mounts do, and lists GPUs."""
+    """Return a pod that requests a GPU by the device plugin's volume mounts, and lists GPUs."""
     volume = {"name": "device", "hostPath": {"path": "/dev/null"}}
     mount = {"name": "device", "mountPath": f"{VOLUME_MOUNT_ROOT}/{device}"}
     return gpus(VOLUME_MOUNT_ROOT, container={"volumeMounts": [mount]}, spec={"volumes": [volume]})
@@ -102,7 +102,7 @@ OTHERS = {
 
 @pytest.fixture(scope="module")
 def configured(cluster: Cluster) -> Cluster:
-    """The cluster, after `nvct runtime configure` and with the runtime classes."""
+    """Return the cluster after `nvct runtime configure`, with the runtime classes."""
     cluster.engine.configure("--cdi.enabled")
     cluster.engine.reload()
     for runtime_class in yaml.safe_load_all(CLASSES.read_text(encoding="utf-8")):
@@ -112,13 +112,13 @@ def configured(cluster: Cluster) -> Cluster:
 
 @pytest.fixture(scope="module")
 def results(configured: Cluster) -> dict[str, Result]:
-    """What came of every pod of the tables."""
+    """Return the results of all pods of the tables."""
     return run_all(configured.api, {**ONE_GPU, **OTHERS})
 
 
 @pytest.fixture(scope="module")
 def uuids(configured: Cluster) -> list[str]:
-    """The node's GPUs, in their order."""
+    """Return the UUIDs of the node's GPUs, in their order."""
     said = configured.box.call("sh", "-c", "cat /proc/driver/nvidia/gpus/*/information").stdout
     found = re.findall(r"^GPU UUID:\s+(\S+)$", said, re.MULTILINE)
     assert len(found) == GPUS, said

@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _versions(programs: Path) -> str:
-    """Return what the programs say of themselves, and today's date."""
+    """Return the versions that the programs print, and today's date."""
     lines = [f"recorded {dt.datetime.now(dt.timezone.utc):%Y-%m-%d}"]
     for name in (plugin.PROGRAM, gfd.PROGRAM, mig.PROGRAM):
         program = programs / name
@@ -55,7 +55,7 @@ def _versions(programs: Path) -> str:
 
 
 def _check_part(recorded: Path, versions: str) -> None:
-    """End unless the recordings that stay are of the same versions; only the date may differ."""
+    """Exit if the kept recordings have other versions; only the date may differ."""
     if recorded.exists() and recorded.read_text().splitlines()[1:] != versions.splitlines()[1:]:
         sys.exit(f"{recorded} names other versions: record all nodes, without NODES")
 
@@ -75,7 +75,7 @@ def _record(programs: Path, name: str, target: Path) -> None:
 
 
 def _record_beside(programs: Path, name: str, target: Path, work: Path) -> None:
-    """Record a node from a namespace of its own."""
+    """Record a node in a separate mount namespace."""
     node = tree.create(
         name, cases.NODES[name].profile, work / "nodes",
         native_cache=REPOSITORY / ".cache/native",

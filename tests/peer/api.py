@@ -50,7 +50,7 @@ MESSAGES = {
     ),
     "AllocateResponse": ("repeated ContainerAllocateResponse container_responses",),
 }  # fmt: skip
-"""Fields in the order of their numbers, which begin at 1; a map is of strings to strings."""
+"""Fields in the order of their numbers, from 1; a map has strings as keys and values."""
 METHODS = {
     "GetDevicePluginOptions": ("Empty", "DevicePluginOptions"),
     "ListAndWatch": ("Empty", "ListAndWatchResponse"),
@@ -69,10 +69,10 @@ def message(name: str) -> type[Message]:
 
 
 def call(channel: grpc.Channel, method: str, request: dict[str, Any], timeout_s: float) -> Any:
-    """Return the answer to a call as JSON data; of a stream, the first one.
+    """Return the answer to a call as JSON data; for a stream, its first message.
 
     Raises:
-        grpc.RpcError: the plugin refuses it.
+        grpc.RpcError: the plugin refuses the call.
     """
     asks, answers = METHODS[method]
     path = f"/{PACKAGE}.DevicePlugin/{method}"
@@ -87,7 +87,7 @@ def call(channel: grpc.Channel, method: str, request: dict[str, Any], timeout_s:
 
 
 def data(answer: Message) -> Any:
-    """Return a message as JSON data, with the API's own names of fields."""
+    """Return a message as JSON data, with the API's field names."""
     return json_format.MessageToDict(answer, preserving_proto_field_name=True)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is recorded: nodes, and with what options each of NVIDIA's programs runs on them."""
+"""The recorded nodes, and the options of each of NVIDIA's programs on them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A simulated node. Its name is that of its recordings' folder; UUIDs of GPUs come from it.
+    """A simulated node. Its name is also its recordings' folder, and determines the GPUs' UUIDs.
 
     Attributes:
         profile: of nvct sim.
-        mig: the configuration that mig-parted applies first, of those that it generates.
-        full: every case of the device plugin; else those that differ by hardware.
-        has_mig: cases for MIG devices too.
-        runs: of gpu-feature-discovery for each case; more than one where its answer varies.
+        mig: the configuration that mig-parted applies first, one that it generates.
+        full: run all cases of the device plugin; else only those that differ by hardware.
+        has_mig: also run the cases for MIG devices.
+        runs: of gpu-feature-discovery for each case; more than one if its answer varies.
     """
 
     profile: str
@@ -31,8 +31,8 @@ class Node:
 
 
 RUNS_BY_CHANCE = 72
-"""Of two products one wins in one of eight runs: where Go begins in a map is by chance, and it has
-eight places. That it wins in none of these has a chance of 1 in 15000."""
+"""One of two products wins in one of eight runs: Go starts at a random one of a map's eight slots.
+The probability that it wins in none of these runs is 1 in 15000."""
 
 NODES = {
     "a100-80": Node(profile="a100-80", full=True),
@@ -138,16 +138,16 @@ GFD_MIG = {
     ),
 }
 MACHINE = "Simulated Machine (42)"
-"""In the file that gpu-feature-discovery reads the product's name from."""
+"""In the file from which gpu-feature-discovery reads the product's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InPods:
-    """A cluster of one node, on which the programs run in pods.
+    """A cluster of one node, with the programs in pods.
 
     Attributes:
-        node: of NODES; the UUIDs are the same as beside it.
-        resources: for which pods ask, in the order in which the plugin registers them.
+        node: of NODES; the UUIDs are the same as without a cluster.
+        resources: that pods request, in the order in which the plugin registers them.
         starts: of the device plugin.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records NVIDIA's device plugin and gpu-feature-discovery in pods of the tests' own cluster."""
+"""Records NVIDIA's device plugin and gpu-feature-discovery in pods of the tests' cluster."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ UUID = re.compile(r" \(UUID: [^)]*\)")
 
 
 def record(programs: Path, name: str, target: Path, work: Path) -> None:
-    """Write a file for each way in which the plugin runs, and the labels of a pod.
+    """Write a file for each start of the plugin, and the labels from a pod.
 
     Raises:
-        ContainerNotPossibleError: there can be no cluster here.
+        ContainerNotPossibleError: a cluster cannot run here.
     """
     case = cases.IN_PODS[name]
     node = tree.create(
@@ -119,7 +119,7 @@ def _gfd_pod(cluster: Cluster) -> Pod:
 
 
 def _record(cluster: Cluster, case: InPods, start: Case) -> dict[str, Any]:
-    """Run the plugin in a pod, ask for each resource, and return what came of it."""
+    """Run the plugin in a pod, request each resource, and return the results."""
     flags = (f"--nvidia-driver-root={DRIVER_ROOT}", f"--nvidia-ctk-path={PROGRAMS}/nvidia-ctk")
     command = " ".join([f"exec /peer/{plugin.PROGRAM}", *flags, *start.flags])
     api, path = cluster.api, f"{PODS}/plugin"
@@ -145,7 +145,7 @@ def _log(cluster: Cluster) -> str:
 
 
 def _allocatable(cluster: Cluster) -> dict[str, str]:
-    """Return the resources of the node that the plugin serves and of which there are any."""
+    """Return the node's non-zero allocatable resources that the plugin serves."""
     node = cluster.api.find(f"/api/v1/nodes/{NODE}")
     assert node is not None
     every = node["status"]["allocatable"].items()
@@ -153,7 +153,7 @@ def _allocatable(cluster: Cluster) -> dict[str, str]:
 
 
 def _ask(cluster: Cluster, resource: str) -> dict[str, Any]:
-    """Return what a pod sees that asks for two devices; which ones it gets differs by chance."""
+    """Return what a pod with a request for two devices sees; the choice of devices is random."""
     limits = {"resources": {"limits": {resource: 2}}}
     result = run(cluster.api, "asks", Pod(script=ASKS, runtime_class="nvidia", container=limits))
     return {"phase": result.phase, "nvidia-smi -L": UUID.sub("", result.log).splitlines()}

@@ -21,7 +21,7 @@ TIMEOUT_S = 60.0
 
 
 def record(programs: Path, name: str, target: Path, work: Path) -> None:
-    """Write a file for each case of a node: its labels, or how the program ends."""
+    """Write a file for each case of a node: its labels, or the program's last error."""
     target.mkdir(parents=True)
     for case_name, case in cases.gfd(name).items():
         runs = [labels(programs, case, work) for _ in range(cases.NODES[name].runs)]
@@ -32,7 +32,7 @@ def record(programs: Path, name: str, target: Path, work: Path) -> None:
 
 
 def labels(programs: Path, case: Case, work: Path) -> dict[str, str] | str:
-    """Return the labels that one run writes, or the sentence with which the program ends."""
+    """Return the labels that one run writes, or the program's last error."""
     (work / "machine").write_text(f"{cases.MACHINE}\n")
     output = work / "labels"
     output.unlink(missing_ok=True)
@@ -52,7 +52,7 @@ def labels(programs: Path, case: Case, work: Path) -> dict[str, str] | str:
 
 
 def _common(runs: list[dict[str, str] | str]) -> str:
-    """Return the labels of all runs as lines; where runs differ, each value is on the line."""
+    """Return the labels of all runs as lines; a line has all values if runs differ."""
     values: dict[str, set[str]] = {}
     for run in runs:
         assert not isinstance(run, str)

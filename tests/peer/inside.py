@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs on a simulated node, in a mount namespace of its own, and records NVIDIA's programs there."""
+"""Runs on a simulated node, in a separate mount namespace, and records NVIDIA's programs there."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tests.peer.kubelet import FOLDER
 
 
 def main(programs: Path, name: str, target: Path, work: Path) -> None:
-    """Record the node that this process is on.
+    """Record the node on which this process runs.
 
     Args:
         programs: the folder of NVIDIA's programs.
         name: of the node.
         target: the folder of its recordings; it must not exist.
-        work: a folder for what is written on the way.
+        work: a folder for temporary files.
     """
-    # The plugin's sockets have one place. Nobody outside of this namespace sees it.
+    # The plugin's socket folder is fixed. This mount is private to the namespace.
     subprocess.run(["mount", "-t", "tmpfs", "nvct-peer", "/var/lib"], check=True)
     Path(FOLDER).mkdir(parents=True)
     wanted = cases.NODES[name].mig
@@ -28,7 +28,7 @@ def main(programs: Path, name: str, target: Path, work: Path) -> None:
         mig.apply(programs, work, wanted)
     gfd.record(programs, name, target / "gpu-feature-discovery", work)
     plugin.record(programs, name, target / "device-plugin", work)
-    if not wanted:  # it changes the node, and begins with the same ones
+    if not wanted:  # it changes the node, from the same initial instances
         mig.record(programs, target / "mig-parted", work)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kubelet does with a device plugin: takes its registrations, then asks it."""
+"""A kubelet's side of the device plugin API: accepts registrations, then calls the plugin."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FOLDER = "/var/lib/kubelet/device-plugins"
 SETTLE_S = 1.0
-"""A plugin registers its resources one after the other; this long after the last it has no more."""
+"""Seconds to wait for another registration before the plugin counts as registered."""
 START_TIMEOUT_S = 20.0
 CALL_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
@@ -32,7 +32,7 @@ class Kubelet:
     """A kubelet's registration service.
 
     Attributes:
-        registered: the requests of plugins, as JSON data.
+        registered: the registrations of plugins, as JSON data.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Kubelet:
         return api.message("Empty")()
 
     def wait(self, plugin: subprocess.Popen[bytes]) -> bool:
-        """Wait for the registrations of a plugin, and tell whether it runs and has any."""
+        """Wait for a plugin's registrations; report whether it runs and has any."""
         end = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < end and plugin.poll() is None:
             with self._lock:
@@ -69,16 +69,16 @@ class Kubelet:
         return False
 
     def stop(self) -> None:
-        """End the service; its socket goes."""
+        """End the service and remove its socket."""
         self._server.stop(None).wait()
         Path(FOLDER, "kubelet.sock").unlink(missing_ok=True)
 
 
 class Plugin:
-    """A device plugin that has been started, and has registered or ended."""
+    """A started device plugin, which has registered or ended."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
-        """Start it and wait until it has registered all of its resources, or ended."""
+        """Start it and wait until it has registered all its resources, or ended."""
         self._log = log
         kubelet = Kubelet()
         with log.open("wb") as file:
@@ -88,7 +88,7 @@ class Plugin:
         self.registered = sorted(kubelet.registered, key=lambda one: str(one["resource_name"]))
 
     def call(self, endpoint: str, method: str, request: dict[str, Any] | None = None) -> Any:
-        """Return a resource's answer as JSON data, {"error": "CODE: sentence"} if it refuses."""
+        """Return a resource's answer as JSON data, {"error": "CODE: message"} on refusal."""
         with grpc.insecure_channel(f"unix:{FOLDER}/{endpoint}") as channel:
             try:
                 return api.call(channel, method, request or {}, CALL_TIMEOUT_S)
@@ -96,7 +96,7 @@ class Plugin:
                 return {"error": f"{error.code().name}: {error.details()}"}
 
     def stop(self) -> tuple[int | None, str]:
-        """End it; return its exit status, None if it had to be ended, and what it wrote."""
+        """End it; return its exit status, None if it was still running, and its output."""
         status = self._process.poll()
         if status is None:
             os.kill(self._process.pid, signal.SIGTERM)

@@ -11,7 +11,7 @@ PROGRAM = "nvidia-mig-parted"
 CONFIGS = Path(__file__).parent / "mig-configs.yaml"
 TIMEOUT_S = 120.0
 CONFIG, CHECKPOINT, PLACEMENTS = "CONFIG", "CHECKPOINT", "PLACEMENTS"
-"""Stand for the paths of files in transcripts."""
+"""Replace the paths of files in transcripts."""
 LEVEL = re.compile(r'^time="[^"]*" level=(\w+) msg=(.*)$')
 LOUD = ("warning", "error", "fatal")
 
@@ -27,7 +27,7 @@ class Recorder:
         self.lines: list[str] = []
 
     def run(self, *words: str) -> str:
-        """Run a command, add it to the transcript, and return what it prints."""
+        """Run a command, add it to the transcript, and return its output."""
         command = ["with-proc-modules", self._program]
         done = subprocess.run(
             [*command, *(self._files.get(word, word) for word in words)],
@@ -48,7 +48,7 @@ class Recorder:
         self.lines += [f"{name}:", path.read_text().rstrip() if path.exists() else "(none)", ""]
 
     def write(self, path: Path) -> None:
-        """Write the transcript so far, and begin another one."""
+        """Write the transcript, and begin a new one."""
         path.write_text("\n".join(self.lines))
         self.lines = []
 
@@ -68,7 +68,7 @@ def _generate(programs: Path, work: Path) -> Path:
 
 
 def record(programs: Path, target: Path, work: Path) -> None:
-    """Write the transcripts of a node; its MIG instances are others afterwards."""
+    """Write the transcripts of a node; this changes its MIG instances."""
     target.mkdir(parents=True)
     recorder = Recorder(programs, work, CONFIGS)
     for words in (["export"], ["export", "-o", "json"], ["generate-config"]):

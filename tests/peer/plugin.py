@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records NVIDIA's device plugin: what it registers, lists, prefers and allocates."""
+"""Records NVIDIA's device plugin: its registrations, lists, preferences and allocations."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
     from tests.peer.cases import Case
 
-    # A request: ids that are free, ids that must be among the answer, how many.
+    # A request: free ids, ids that the answer must have, number of ids.
     Preferred = tuple[list[str], list[str], int]
 
 PROGRAM = "nvidia-device-plugin"
 COMMON = ("--driver-root=/", "--driver-root-ctr-path=/")
 WITH_SPEC = ("cdi-cri", "cdi-cri-index")
-"""Ends of the names of cases whose CDI specs are kept: those of the others are the same."""
+"""Suffixes of cases with recorded CDI specs; the other cases have the same specs."""
 NVIDIA_MAJOR = 195
-"""The one fixed major: of /dev/nvidia0 and so on."""
+"""The only fixed major: of /dev/nvidia0 and so on."""
 CDI_FOLDER = Path("/var/run/cdi")
 UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 LINE_LENGTH = 99
 MAX_GPUS = 64
 LARGEST_FOR_SUBSETS = 8
-"""Above that the plugin looks at too many partitions: for 2 of 16 GPUs at more than two million."""
+"""With more GPUs the plugin tries too many partitions: over two million for 2 of 16 GPUs."""
 SUBSETS = 24
 
 
@@ -53,11 +53,11 @@ def _write(path: Path, content: object) -> None:
 
 
 def written(content: object, before: str = "") -> str:
-    """Return JSON with sorted keys, in which what fits on a line is on one line.
+    """Return JSON with sorted keys; a value that fits on a line is on one line.
 
     Args:
         content: the data.
-        before: the spaces in front of its lines.
+        before: the indentation of its lines.
     """
     text = json.dumps(content, sort_keys=True)
     if len(before) + len(text) <= LINE_LENGTH or not isinstance(content, (dict, list)):
@@ -95,7 +95,7 @@ def _record(programs: Path, name: str, case: Case, work: Path) -> dict[str, Any]
 
 
 def _specs() -> dict[str, Any]:
-    """Return the specs that the plugin has written, by class; majors that differ by boot are 0."""
+    """Return the specs that the plugin wrote, by class; majors that depend on the boot are 0."""
     specs = {}
     for path in sorted(CDI_FOLDER.glob("k8s.*")):
         spec = json.loads(path.read_text())
@@ -108,7 +108,7 @@ def _specs() -> dict[str, Any]:
 
 
 def _last_error(log: str) -> str:
-    """Return the sentence with which the program ends, less date and place in its source."""
+    """Return the program's last error, without date and source position."""
     lines = [line for line in log.splitlines() if re.match(r"[EF]\d{4} |error:", line)]
     if not lines:
         return "it runs, and registers nothing" if "No devices found" in log else log[-400:]
@@ -144,7 +144,7 @@ def _ask(plugin: Plugin, request: dict[str, Any], places: dict[str, int]) -> dic
 
 
 def _allocations(ids: Sequence[str]) -> list[list[str]]:
-    """Return what containers ask for: one; three; two, replicas if there are any; a stranger."""
+    """Return requests of containers: one id; three; two, replicas if any; an unknown id."""
     asked = [list(ids[:1]), list(ids[-1:-4:-1]), list(ids[:2]), ["no-such-device"]]
     return [one for index, one in enumerate(asked) if one and one not in asked[:index]]
 
@@ -160,7 +160,7 @@ def _allocate(plugin: Plugin, endpoint: str, ids: list[str]) -> Any:
             UUID.sub("RANDOM", key): value for key, value in response["annotations"].items()
         }
     visible = response.get("envs", {}).get("NVIDIA_VISIBLE_DEVICES", "")
-    if "," in visible:  # by index they come in the order of a Go map
+    if "," in visible:  # indices have the order of a Go map
         response["envs"]["NVIDIA_VISIBLE_DEVICES"] = ",".join(_in_order(visible.split(","), ids))
     for kind, key in (("mounts", "container_path"), ("devices", "container_path")):
         if kind in response:
@@ -171,12 +171,12 @@ def _allocate(plugin: Plugin, endpoint: str, ids: list[str]) -> Any:
 
 
 def _in_order(words: list[str], ids: list[str]) -> list[str]:
-    """Return words as they are if they are ids in the order of the request, else sorted."""
+    """Return words unchanged if they are ids in the order of the request, else sorted."""
     return words if all(word in ids for word in words) else sorted(words)
 
 
 def _preferences(ids: Sequence[str]) -> list[Preferred]:
-    """Return requests for whole GPUs; for replicas and MIG devices chance breaks ties."""
+    """Return requests for whole GPUs; for replicas and MIG devices the choice is random."""
     count = len(ids)
     every = list(ids)
     if not every:

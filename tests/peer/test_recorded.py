@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is recorded of NVIDIA's programs is complete, and fits the simulated nodes of today."""
+"""The recordings of NVIDIA's programs are complete, and match the current simulated nodes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.support.again`: pytest with its arguments; what fails runs once more, alone.
+"""`python -m tests.support.again`: pytest with its arguments; failed tests run once more, alone.
 
-On two cores ten thousand tests run beside each other, and some of them measure time. A test that
-passes alone is named, so that somebody looks at it; one that fails again fails the run, and so
-does a run with more failures than a busy machine explains.
+On two cores ten thousand tests run in parallel, and some of them measure time. A test that passes
+alone is reported, for a person to check. A test that fails again fails the run, and so do more
+failures than a busy machine explains.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 MOST = 3
-"""Number of failed tests above which nothing is run again."""
+"""Maximum number of failed tests that are run again."""
 LAST_FAILED = Path(__file__).parents[2] / ".pytest_cache/v/cache/lastfailed"
 
 
@@ -29,7 +29,7 @@ def last_failed(path: Path) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Return the exit status of pytest; 0 also if each test that failed passed alone."""
+    """Return the exit status of pytest; 0 also if each failed test passes alone."""
     LAST_FAILED.unlink(missing_ok=True)
     status = run(arguments)
     failed = last_failed(LAST_FAILED)

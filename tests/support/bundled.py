@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bundle of this source, unpacked; built once for as long as its sources stay the same."""
+"""The unpacked bundle of this source; built again only if its sources change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUILD_TIMEOUT_S = 350
 
 
 def tree() -> Path:
-    """Return the folder of the unpacked bundle; NVCT_TESTS_BUNDLE names one to use instead."""
+    """Return the folder of the unpacked bundle; NVCT_TESTS_BUNDLE names another one."""
     if "NVCT_TESTS_BUNDLE" in os.environ:
         return Path(os.environ["NVCT_TESTS_BUNDLE"])
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def _build(place: Path) -> None:
 
 
 def _digest() -> str:
-    """Return a name for the sources that the bundle is made of."""
+    """Return a digest of the sources of the bundle."""
     whole = hashlib.sha256(sys.version.encode())
     for folder in ("nvct", "packaging/bundle"):
         for path in sorted(Path(REPOSITORY, folder).rglob("*")):

@@ -85,7 +85,7 @@ class Container:
 
 
 def run_hook(*arguments: str, state: bytes = b"") -> int:
-    """Run a hook with some bytes on its stdin; in nvct-hot, where that is to be tested."""
+    """Run a hook with these bytes on its stdin; in nvct-hot if that is under test."""
     if hot := os.environ.get(HOT_ENV):
         words = [hot, "--cold", sys.executable, "nvidia-cdi-hook", *arguments]
         done = subprocess.run(words, input=state, capture_output=True, check=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ELF note of a CUDA compatibility libcuda, as NVIDIA's libraries have it.
+"""The ELF note of a CUDA compatibility libcuda, as in NVIDIA's libraries.
 
 The spelling is that of libcuda 575.57.08 and 590.44.01: `format`, `CUDA version`, `driver` and
 `device`. Orin's 13.2.1 has no driver list, and its section is two bytes shorter than its note.
@@ -15,7 +15,7 @@ NAME = b"NVIDIA Corporation\0"
 
 
 def raw_note(text: str, *, short: int = 0) -> bytes:
-    """Return a note with this description, the last `short` bytes of which are missing."""
+    """Return a note with this description, without its last `short` bytes."""
     description = text.encode() + b"\0"
     head = struct.pack("<III", len(NAME), len(description), 0)
     data = head + NAME.ljust(20, b"\0") + description

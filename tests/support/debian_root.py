@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small Debian or Ubuntu in a folder, to install packages into: made once, used as a lower layer.
 
-Debian is required where CI requires it. Ubuntu is not, as its archive is another one, which not
-every machine reaches.
+CI requires Debian. It does not require Ubuntu, as not every machine can reach its archive.
 """
 
 from __future__ import annotations
@@ -30,26 +29,26 @@ INCLUDE = (
     "runc",
 )  # fmt: skip
 INCLUDE_OLD = {"jammy": ("python3-tomli",)}
-"""For a Python of before 3.11."""
+"""For Python before 3.11."""
 TIMEOUT_S = 360.0
 UBUNTU = ("bionic", "focal", "jammy", "noble", "resolute")
 """18.04, 20.04, 22.04, 24.04 and 26.04."""
 FULL = os.environ.get("NVCT_TESTS_PROFILE") == "full"
 UBUNTU_NOT_TESTED = "Ubuntu was NOT tested"
 CACHE_ENV = "NVCT_TEST_ROOTS"
-"""Names the folder of the roots, instead of one in the user's cache."""
+"""Variable that names the folder of the roots, instead of one in the user's cache."""
 
 
 def root(release: str, *more: str, bare: bool = False) -> Path:
-    """Return a folder with an installed minimal Debian or Ubuntu and what nvct depends on.
+    """Return a folder with a minimal Debian or Ubuntu and the dependencies of nvct.
 
     Args:
         release: its name.
-        more: further packages.
-        bare: only these packages and what they need, unpacked but not set up.
+        more: additional packages.
+        bare: only these packages and their dependencies, unpacked but not configured.
 
     Raises:
-        ContainerNotPossibleError: it is not there and cannot be made here.
+        ContainerNotPossibleError: the folder does not exist and cannot be made here.
     """
     named = os.environ.get(CACHE_ENV)
     cache = Path(named) if named else Path.home() / ".cache/nvct-tests/roots"
@@ -73,9 +72,9 @@ def releases(
     """Return parameters of tests.
 
     Args:
-        debian: names of releases, which must not be skipped in CI.
-        ubuntu: names of releases, which may be.
-        more: further ones, which NVCT_TESTS_PROFILE=full adds.
+        debian: names of releases that CI must not skip.
+        ubuntu: names of releases that CI may skip.
+        more: additional releases with NVCT_TESTS_PROFILE=full.
     """
     if FULL:
         ubuntu += more
@@ -91,7 +90,7 @@ def _make(release: str, folder: Path, packages: tuple[str, ...], *, bare: bool) 
         mmdebstrap.make(release, folder, options, mirror=engines.mirror(), timeout_s=TIMEOUT_S)
         return
     with tempfile.TemporaryDirectory(prefix="nvct-keys-") as keys:
-        # apt reads them as a user of its own, who may not search /root.
+        # apt reads them as a separate user, without access to /root.
         os.chmod(keys, 0o755)  # noqa: S103
         keyring = shutil.copy(engines.ubuntu_keyring(), keys)
         mmdebstrap.make(
@@ -102,7 +101,7 @@ def _make(release: str, folder: Path, packages: tuple[str, ...], *, bare: bool) 
 
 
 def build_packages(out: Path) -> None:
-    """Build the packages of this checkout into a folder; skip where what builds them is missing."""
+    """Build the packages of this checkout into a folder; skip if the build tools are missing."""
     script = REPOSITORY / "packaging/deb/build.sh"
     done = subprocess.run(["sh", script, out], capture_output=True, text=True, check=False)
     if "Unmet build dependencies" in done.stderr or "dpkg-buildpackage: not found" in done.stderr:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of the files that a real driver's packages install: facts, no content of them.
+"""Lists of the files that a real driver's packages install: facts, without the files' content.
 
 A list is a text of lines `KIND MARK PATH REST`; "#" starts a comment::
 
@@ -37,7 +37,7 @@ OURS = re.compile(
     r"/(?:lib)?nvidia|/libcuda|/libnv|/nv-|/nvswitch-|_nvidia|/gsp|/ucodes_|/nvoptix|nvngx\.dll"
     r"|/libGLX_indirect|/alternatives/.*nvidia|/libglx\.so\.\d{3}"
 )
-# Nothing that discovery looks at, in folders that hold much of it.
+# Files that discovery ignores, in folders with many of them.
 OTHERS = re.compile(
     r"/(?:doc|man|src|lintian|locale|applications|pixmaps|icons|bug|systemd|initramfs-tools"
     r"|xdg|init\.d|rc\d\.d|default|modprobe\.d|lib/modules|modules-load\.d|udev|nvidia/nvswitch"
@@ -65,7 +65,7 @@ def read(path: Path) -> tuple[str, list[Entry]]:
 
 
 def entries(root: str, mounted: set[str]) -> Iterator[Entry]:
-    """Yield what a root has, by path."""
+    """Yield the entries of a root, by path."""
     found = {}
     for top in ("bin", "lib", "lib64", "sbin"):
         if os.path.islink(f"{root}/{top}"):
@@ -104,7 +104,7 @@ def _entry(root: str, path: str, mounted: set[str]) -> Entry:
 
 
 def _mounted(root: str, spec: str) -> set[str]:
-    """Return the real paths, inside a root, of what a CDI spec mounts."""
+    """Return the real paths, inside a root, of the files that a CDI spec mounts."""
     with open(spec, encoding="utf-8") as file:
         document = json.load(file)
     edits = [document["containerEdits"], *(d["containerEdits"] for d in document["devices"])]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine of two plain files, with the rules of the real ones: lines that we add and take out.
+"""A fake engine with two plain files, under the rules of real ones: edits add and remove lines.
 
-`main` imports `extra`, which holds one line per handler: ours are written before the import, so
-that every prefix of the edits is a configuration that starts.
+`main` imports `extra`, which holds one line per handler. Handlers are written before the import,
+so that every prefix of the edits is a configuration that starts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def options(*names: str, default: str = "", config: str = MAIN) -> EngineOptions
 
 
 def starts(main: bytes | None, extra: bytes | None) -> bool:
-    """Tell whether the engine would start with these files."""
+    """Report whether the engine would start with these files."""
     return not (main and IMPORT in main and extra is None)
 
 
@@ -52,7 +52,7 @@ def _needed(key: Path, item: object, left: Sequence[str]) -> bool:
 
 
 class Pair:
-    """Its module."""
+    """The fake engine's module."""
 
     SYNTAX = Syntax(parse=_parse, edit=_edit, needed=_needed)
 
@@ -103,12 +103,12 @@ def _change(edits: Sequence[tuple[str, bytes | None, bytes | None]]) -> Change:
 
 @dataclass
 class PairControl:
-    """What is asked of the engine, written down.
+    """The fake engine's control; records the calls.
 
     Attributes:
-        refuses: what `check` says, "" for nothing.
-        fails: how often `activate` still fails.
-        activated: (restart, back) of each time.
+        refuses: the error of `check`, "" for none.
+        fails: how many more calls of `activate` fail.
+        activated: (restart, back) of each call.
     """
 
     refuses: str = ""

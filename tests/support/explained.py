@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts and containers whose creates are explained, and the command that explains."""
+"""Hosts and containers for tests of `nvct explain`, and the command itself."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def farm_of(lab: Lab) -> None:
 
 
 def glibc_root(lab: Lab) -> list[Path]:
-    """Make the container's root anew; return all that is in it."""
+    """Rebuild the container's root; return all its paths."""
     shutil.rmtree(lab.bundle / "rootfs")
     libc = lab.bundle / "rootfs/usr/lib/x86_64-linux-gnu/libc.so.6"
     libc.parent.mkdir(parents=True)

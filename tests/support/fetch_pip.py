@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Install pip into the environment of the running Python, from the index of PyPI.
 
-For a user without root where the package python3-venv is missing: Debian's venv has no pip then.
+For a user without root on a Debian without the package python3-venv: its venv then has no pip.
 PIP_INDEX_URL names another index, which must answer in JSON (PEP 691).
 """
 

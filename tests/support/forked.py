@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a part of a test in a process of its own: what it mounts, or what kills it, stays there."""
+"""Run a part of a test in a child process, so that mounts and kills affect only the child."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def run_forked(function: Callable[[], object]) -> int:
-    """Run a function in a child; return its wait status, having raised what it raised."""
+    """Run a function in a child; return its wait status, or raise the child's exception."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the child uses no thread's locks
+        warnings.simplefilter("ignore", DeprecationWarning)  # the child uses no locks of threads
         pid = os.fork()
     if pid == 0:
         code = 1
@@ -43,7 +43,7 @@ def run_forked(function: Callable[[], object]) -> int:
 
 
 def in_mount_namespace(function: Callable[[], object]) -> None:
-    """Run a function in a child with mounts of its own; skip where that is not allowed."""
+    """Run a function in a child with its own mount namespace; skip if that is not allowed."""
     if not may_unshare():
         pytest.skip("needs CAP_SYS_ADMIN")
 
@@ -56,7 +56,7 @@ def in_mount_namespace(function: Callable[[], object]) -> None:
 
 @functools.cache
 def may_unshare() -> bool:
-    """Tell whether this process may have a mount namespace of its own."""
+    """Report whether this process may create a mount namespace."""
 
     def child() -> None:
         try:

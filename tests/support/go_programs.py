@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of others for the tests, built from pinned Go modules and kept outside of the checkout.
+"""Third-party programs for the tests, built from pinned Go modules and kept outside the checkout.
 
-A folder with go.mod and go.sum pins a program and everything that it is built from: Go verifies
-each module against go.sum. A program is built again when one of these files changes.
+A folder with go.mod and go.sum pins a program and all its modules: Go verifies each module against
+go.sum. A change of one of these files causes a new build.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CACHE_ENV = "NVCT_TEST_KUBERNETES"
-"""Names the folder of the built programs, instead of one in the user's cache."""
+"""Variable that names the folder of the built programs, instead of one in the user's cache."""
 REQUIRED_GO = (1, 26)
-"""What k8s.io/kubernetes 1.36 names in its go.mod. A later minor version builds another program:
-of 1.27, an API server with broken OpenAPI."""
+"""The version in the go.mod of k8s.io/kubernetes 1.36. A later minor version builds a different
+program: 1.27 builds an API server with broken OpenAPI."""
 BUILD_TIMEOUT_S = 3600.0
 PINNED = ("-mod=readonly", "-trimpath", "-buildvcs=false")
 C_FLAGS = ("-std=c99", "-Os", "-static")
@@ -39,13 +39,13 @@ class Program:
     Attributes:
         name: of the file.
         source: the folder with go.mod and go.sum.
-        module: whose version in go.mod is the program's.
-        package: what is built.
+        module: the module that has the program's version in go.mod.
+        package: the Go package to build.
         stamps: variables of the linker's -X; {version}, {major} and {minor} are filled in.
         tags: Go's build tags.
-        links: names under which the file can be started as well.
+        links: other names of the file.
         c_programs: name of a C program → folder of its sources in the module.
-        prefix: begins the name of its folder in the cache.
+        prefix: of the name of its folder in the cache.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Program:
     prefix: str = ""
 
     def version(self) -> str:
-        """Return the version that go.mod names, as `v1.36.3`."""
+        """Return the version in go.mod, e.g. `v1.36.3`."""
         named = re.search(
             rf"{re.escape(self.module)} (v\S+)", (self.source / "go.mod").read_text()
         )
@@ -67,7 +67,7 @@ class Program:
         return named[1]
 
     def digest(self) -> str:
-        """Return a digest of what it is built from."""
+        """Return a digest of the sources of the program."""
         sources = [
             path.read_bytes()
             for path in (self.source / name for name in ("go.mod", "go.sum", "main.go"))
@@ -77,17 +77,17 @@ class Program:
         return hashlib.sha256(b"\0".join(sources)).hexdigest()[:8]
 
     def folder(self) -> Path:
-        """Return its folder in the cache, built or not."""
+        """Return the program's folder in the cache, which may not exist yet."""
         cache = Path(os.environ.get(CACHE_ENV) or Path.home() / ".cache/nvct-tests/kubernetes")
         return cache / f"{self.prefix}{self.version()}-{self.digest()}"
 
 
 def build(program: Program) -> Path:
-    """Build a program if it is not there, and return its folder.
+    """Build a program if it is missing, and return its folder.
 
     Raises:
-        ContainerNotPossibleError: Go is missing or too old or too new, a module is missing, or
-            there is no C compiler for a program in C.
+        ContainerNotPossibleError: Go is missing, too old or too new, a module is missing, or
+            a program in C has no C compiler.
     """
     folder = program.folder()
     cache = folder.parent

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host with an NVIDIA driver, as plain files below one directory.
 
-Nothing needs privileges: nodes are plain files whose numbers `named_nodes` takes from their
-names. The libraries are ELF files with a SONAME, enough for whoever reads headers.
+Nothing needs privileges: nodes are plain files, and `named_nodes` derives their numbers from their
+names. The libraries are ELF files with a SONAME, enough for a reader of headers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BUSES = ("18", "2a", "3a", "5d", "9a", "ab", "ba", "db")
 
 
 def elf_bytes(soname: str, machine: str = "x86_64") -> bytes:
-    """Return a 64-bit ELF shared object with nothing in it but a SONAME."""
+    """Return a 64-bit ELF shared object that has only a SONAME."""
     strings = b"\0" + soname.encode() + b"\0"
     strings += b"\0" * (-len(strings) % 8)
     base = 64 + 2 * 56
@@ -49,7 +49,7 @@ def elf_bytes(soname: str, machine: str = "x86_64") -> bytes:
 
 @dataclass
 class HostTree:
-    """Builds the tree; each method returns the host so that calls can be chained."""
+    """Builds the tree; methods return the tree, so that calls can be chained."""
 
     base: Path
     version: str = VERSION
@@ -62,7 +62,7 @@ class HostTree:
 
     @property
     def roots(self) -> Roots:
-        """The roots of this host; the driver root has no nodes of its own."""
+        """Return the roots of this host; the driver root has no device nodes."""
         parts = {name: str(self.base / name) for name in ("proc", "sys", "etc", "run")}
         return Roots(driver_root=str(self.driver), dev_root=str(self.base), **parts)
 
@@ -78,7 +78,7 @@ class HostTree:
         target = self.base / path
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists():
-            target.chmod(0o644)  # a capability is read-only, to its owner as well
+            target.chmod(0o644)  # capability files are read-only, also for the owner
         target.write_bytes(data.encode() if isinstance(data, str) else data)
         target.chmod(mode)
         return target
@@ -117,7 +117,7 @@ class HostTree:
         return self
 
     def user_space(self) -> HostTree:
-        """Install what compute and utility need."""
+        """Install the files of the capabilities compute and utility."""
         self.library("libcuda", "libcuda.so.1").link(
             f"{self.driver_path}/{LIB}/libcuda.so", "libcuda.so.1"
         )
@@ -181,12 +181,12 @@ WORKING_NVML = (
     "from nvct.host.nvml.session import NvmlSession as S; "
     "S.check = lambda self: None; S.properties = lambda self: {}; "
 )
-"""Code for a program whose NVML works: the libraries of a host of plain files cannot be loaded."""
+"""Code for a program with a fake NVML: a host of plain files has no loadable libraries."""
 
 
 @dataclass
 class FakeNvml:
-    """NVML that tells what it was told; `error` makes it fail."""
+    """An NVML with given values; `error` makes its calls fail."""
 
     gpus: tuple[NvmlGpu, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -209,7 +209,7 @@ def nvml_gpu(
     mig_enabled: bool = False,
     profile: str = "1g.10gb",
 ) -> NvmlGpu:
-    """Return a GPU of HostTree.gpu as NVML shows it, with MIG devices for (gi, ci) pairs."""
+    """Return a GPU of HostTree.gpu as NVML reports it, with MIG devices for (gi, ci) pairs."""
     mig = tuple(
         NvmlMig(
             index=n,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvct-hot, the hot side in one static file: built when a test asks for it."""
+"""nvct-hot, the hot side in one static file: built on demand."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 HOT_ENV = "NVCT_TESTS_HOT"
-"""Names one that is built already."""
+"""Variable that names an existing nvct-hot."""
 TIMEOUT_S = 900.0
 
 
 def executable(folder: Path) -> Path:
-    """Return nvct-hot of this checkout; skips where it cannot be built."""
+    """Return the path of this checkout's nvct-hot; skip if it cannot be built."""
     named = os.environ.get(HOT_ENV)
     if named:
         return Path(named).resolve()
@@ -33,9 +33,9 @@ def executable(folder: Path) -> Path:
 def build(
     path: Path, source: Path = REPOSITORY, *, restore_signals: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """Build it; the interpreter inside is made once for a machine and kept.
+    """Build nvct-hot; its interpreter is built once for a machine and kept.
 
-    With `restore_signals` False SIGPIPE and SIGXFSZ are ignored, as Python ignores them.
+    With `restore_signals` False, SIGPIPE and SIGXFSZ are ignored, as Python ignores them.
     """
     return subprocess.run(
         ["sh", str(source / "packaging/static/build.sh"), str(path)],

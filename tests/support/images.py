@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small container images of different kinds, made of files that this host has anyway.
+"""Small container images of different kinds, made from files of this host.
 
     debian    glibc, libraries in /usr/lib/TRIPLET
-    rhel      glibc, libraries in /usr/lib64, which is no folder of the driver on a Debian host
+    rhel      glibc, libraries in /usr/lib64, which is not a driver folder on a Debian host
     musl      like Alpine: the loader of musl, no ld.so.cache, nothing of glibc
     scratch   one statically linked program and nothing else
 
@@ -37,7 +37,7 @@ ALPINE_DIRS = (
 
 
 def has_musl() -> bool:
-    """Tell whether this host has the loader of musl to copy."""
+    """Report whether this host has the loader of musl to copy."""
     return Path(MUSL).exists()
 
 
@@ -45,13 +45,13 @@ def build(kind: str, folder: Path) -> None:
     """Make an image of a kind in a folder, which must be empty or missing.
 
     Raises:
-        ContainerNotPossibleError: this host lacks a file that has to be in it.
+        ContainerNotPossibleError: this host lacks a file of the image.
     """
     _KINDS[kind](folder)
 
 
 def _rhel(folder: Path) -> None:
-    """Move the libraries of a Debian image to where Fedora and its like have them."""
+    """Move the libraries of a Debian image to Fedora's folders."""
     rootfs.build_rootfs(folder)
     triplet = folder / "usr/lib" / MACHINES[MACHINE].triplet
     for path in triplet.iterdir():
@@ -60,7 +60,7 @@ def _rhel(folder: Path) -> None:
     for name in ("debian_version", "os-release", "ld.so.conf.d/libc.conf"):
         (folder / "etc" / name).unlink(missing_ok=True)
     (folder / "etc/redhat-release").write_text("A release of nothing in particular\n")
-    # Their ldconfig knows the folder by itself; ours is built for another distribution.
+    # Fedora's ldconfig has this folder built in; this host's is from another distribution.
     (folder / "etc/ld.so.conf").write_text("include ld.so.conf.d/*.conf\n/usr/lib64\n")
     subprocess.run(
         [folder / "usr/sbin/ldconfig", "-r", folder, "-X"], check=True, capture_output=True
@@ -75,7 +75,7 @@ def _musl(folder: Path) -> None:
     if has_musl():
         shutil.copy(Path(MUSL).resolve(), loader)
     else:
-        loader.write_bytes(b"")  # the mark that an image is one of musl
+        loader.write_bytes(b"")  # marks a musl image
     (folder / f"lib/libc.musl-{MACHINE}.so.1").symlink_to(Path(MUSL).name)
     (folder / "etc/alpine-release").write_text("3.20.0\n")
     (folder / "etc/passwd").write_text(rootfs.USERS)
@@ -96,7 +96,7 @@ def _busybox(folder: Path) -> None:
 
 
 def give_away(root: Path, owner: int) -> None:
-    """Let somebody else own a tree, whose files no other tree shares any more."""
+    """Copy a tree, so that it shares no files with another tree, and change its owner."""
     other = root.with_name("copied")
     shutil.copytree(root, other, symlinks=True)
     shutil.rmtree(root)
@@ -107,10 +107,10 @@ def give_away(root: Path, owner: int) -> None:
 
 
 def mount_idmapped(root: Path, owner: int) -> None:
-    """Mount a directory over itself so that what is the host's root's is somebody else's in it.
+    """Mount a directory over itself with mapped IDs: the host's root appears as another user.
 
     Raises:
-        OSError: this kernel or file system cannot.
+        OSError: the kernel or file system does not support it.
     """
     with subprocess.Popen(
         ["sleep", "60"],

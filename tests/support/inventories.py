@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inventories as values, over a HostTree whose files and nodes are really there.
+"""Inventories as values, over a HostTree with existing files and nodes.
 
-Not made by discovery: tests of what is done with an inventory do not depend on it.
+They do not come from discovery, so that tests of their use do not depend on it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def mig_uuid(gpu: int, index: int) -> str:
 
 
 class Machine:
-    """A host with a driver and GPUs; `inventory` shows it as it is when it is asked."""
+    """A host with a driver and GPUs; `inventory` returns its current state."""
 
     def __init__(self, base: Path, gpus: int = 1) -> None:
         self.host = HostTree(base).module().user_space()
@@ -32,7 +32,7 @@ class Machine:
             self.host.gpu(index)
 
     def partition(self, gpu: int, count: int) -> None:
-        """Put a GPU in MIG mode, with so many devices."""
+        """Put a GPU in MIG mode, with `count` devices."""
         self.mig[gpu] = list(range(count))
         for index in self.mig[gpu]:
             caps = self._caps(gpu, index)
@@ -63,7 +63,7 @@ class Machine:
     def inventory(
         self, *, version: str = VERSION, minors: Mapping[int, int] | None = None, **more: object
     ) -> Inventory:
-        """Return what is there; `minors` gives a GPU another node than its index says."""
+        """Return the inventory; `minors` maps a GPU's index to another minor."""
         links = [
             Link(target=f"libcuda.so.{version}", path=f"/{LIB}/libcuda.so.1"),
             Link(target="libcuda.so.1", path=f"/{LIB}/libcuda.so"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A board with an integrated GPU: its CSV files are filled by what is put on it.
+"""A board with an integrated GPU; files that are added to it are listed in its CSV files.
 
 Nothing needs privileges: its nodes are plain files.
 """
@@ -31,7 +31,7 @@ RTX = NvmlGpu(index=1, minor=1, uuid="GPU-rtx", bus_id="0000:03:00.0", name="RTX
 
 
 def stat_node(path: str) -> NodeStat | None:
-    """Take plain files for nodes; those that not everyone may open are the group video's."""
+    """Return the status of a plain file as a node; the group is video if access is restricted."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -42,7 +42,7 @@ def stat_node(path: str) -> NodeStat | None:
 
 @dataclass
 class Board:
-    """A board: its lists are filled by what is put on it."""
+    """A board; files that are added to it are listed in its CSV files."""
 
     host: HostTree
     devices: str = ""

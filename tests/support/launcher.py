@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-# What was given to a program, byte for byte, each argument closed by a NUL.
+# Prints the arguments of a program byte for byte, each with a final NUL.
 PRINT_ARGS = """printf '%s\\0' "$0" "$@"\n"""
 
 
 class Answer(NamedTuple):
-    """Which fake program answered, and with what."""
+    """The result of a fake program: exit status, words that it printed, output."""
 
     status: int
     words: list[bytes]
@@ -42,7 +42,7 @@ def ask(
     cwd: Path,
     data: bytes = b"",
 ) -> Answer:
-    """Run a launcher and return what the program behind it printed."""
+    """Run a launcher and return the output of the program that it starts."""
     done = subprocess.run(
         list(command), env=env, cwd=cwd, input=data, capture_output=True, check=False, timeout=60
     )
@@ -62,7 +62,7 @@ def compiled(folder: Path, built: Built, *flags: str, name: str = "launcher") ->
 
 
 def shown(folder: Path) -> Path:
-    """Return a launcher that only prints how it reads the command line."""
+    """Return a launcher that only prints its parsed command line."""
     built = Built(python="/no/python", packages="/no/packages", cold="/no/cold")
     return compiled(folder, built, "-DNVCT_SHOW_ARGV", name="shown")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder in memory, for tests that write much and wait for the disk each time."""
+"""A folder in memory, for tests with many synchronous writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHM = "/dev/shm"
 
 @contextlib.contextmanager
 def in_memory(instead: Path) -> Iterator[Path]:
-    """Yield a folder in memory, or another one where there is none."""
+    """Yield a folder in memory, or `instead` if there is none."""
     if not os.access(SHM, os.W_OK):
         yield instead
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The closing lines of a test run: how many tests were skipped for want of what."""
+"""The last lines of a test run: what was missing, and how many tests were skipped for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ROOT = "root's privileges"
 REMEDIES = (
-    # words of a reason, what is missing, the command that brings it; the first that fits counts
+    # words of a reason, the missing thing, the command that installs it; the first match counts
     (r"read by everybody|only its owner", "a checkout that every user may read", ""),
     (r"the table tells of", "a runtime of a version in the table", ""),
     (r"cannot be installed:|does not end$", "a mirror that answers in time", ""),
@@ -44,7 +44,7 @@ PYTHON = "python3-click python3-jsonschema python3-rich python3-tomlkit python3-
 
 
 def lacks_compiler(error: BaseException) -> bool:
-    """Tell whether a test failed because this machine has no C compiler."""
+    """Report whether a test failed because this machine has no C compiler."""
     if any(map(shutil.which, build.COMPILERS)):
         return False
     if isinstance(error, FileNotFoundError):
@@ -53,7 +53,7 @@ def lacks_compiler(error: BaseException) -> bool:
 
 
 def remedy(reason: str) -> tuple[str, str]:
-    """Return what a skipped test lacked, and the command that brings it or ""."""
+    """Return what a skipped test lacked, and the command that installs it or ""."""
     for words, name, command in REMEDIES:
         if name == ROOT and os.geteuid() == 0:
             break  # root of a container, or of a machine that lacks something else
@@ -63,7 +63,7 @@ def remedy(reason: str) -> tuple[str, str]:
 
 
 def summary(reasons: Iterable[str]) -> Iterator[str]:
-    """Yield one line for each thing that was missing, most tests first."""
+    """Yield one line for each missing thing, most tests first."""
     counted = Counter(remedy(reason) for reason in reasons)
     if counted:
         yield f"{counted.total()} tests were skipped for want of:"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 KEPT_S = 600.0
-"""How long a failure is the answer to all who ask: a mirror that is away costs its time once."""
+"""Seconds for which a failure is cached: an unreachable mirror costs its timeout once."""
 
 
 def make(
@@ -30,19 +30,19 @@ def make(
     components: str = "main",
     pockets: Sequence[str] = ("",),
 ) -> None:
-    """Make the folder.
+    """Unpack a release into a new folder.
 
     Args:
         release: its name.
-        folder: is not there yet.
+        folder: must not exist.
         options: of mmdebstrap.
         mirror: of the distribution.
-        timeout_s: how long that may take.
-        components: parts of the archive.
-        pockets: what to add to the release's name for each of the archives that it is taken from.
+        timeout_s: time limit, in seconds.
+        components: of the archive.
+        pockets: suffixes of the release's name, one for each archive to use.
 
     Raises:
-        ContainerNotPossibleError: that cannot be done here, or does not end in time.
+        ContainerNotPossibleError: mmdebstrap cannot run here, fails, or runs into the limit.
     """
     program = shutil.which("mmdebstrap")
     if program is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated node of plain files, as small as the NVML library needs: a state and nodes.
+"""A simulated node of plain files, with only what the NVML library needs: a state and nodes.
 
-Contract: written from the description of the state file, not with nvct.sim, so that the two can
-be compared.
+Contract: written from the description of the state file, without nvct.sim, so that tests can
+compare the two.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def gpu_record(index: int, **changes: object) -> str:
 
 @dataclass
 class NvmlNode:
-    """Paths of a node, and its state as lines of text."""
+    """The paths of a node, and its state as lines of text."""
 
     tree: Path
     built: Built
@@ -78,7 +78,7 @@ class NvmlNode:
         return {"LD_LIBRARY_PATH": str(self.tree / "lib"), "NVCT_SIM_DEV": str(self.dev)}
 
     def lines(self) -> list[str]:
-        """The records between the first line and the last."""
+        """Return the records between the first line and the last."""
         data = self.state_file.read_bytes()
         assert len(data) == SIZE
         lines = data[OFFSET:].rstrip(b"\0").decode().split("\n")
@@ -92,12 +92,12 @@ class NvmlNode:
         return int(head.split(b"\t")[2])
 
     def write_text(self, text: bytes) -> None:
-        """Replace the text in place, whatever it is."""
+        """Replace the text in place, without a check."""
         with self.state_file.open("r+b") as file:
             os.pwrite(file.fileno(), text.ljust(SIZE - OFFSET, b"\0"), OFFSET)
 
     def write(self, lines: list[str]) -> None:
-        """Write a new generation, as another process does it."""
+        """Write a new generation, as another process does."""
         with self.state_file.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             number = self.generation() + 1
@@ -122,7 +122,7 @@ class NvmlNode:
         )
 
     def add_mig_devices(self, gpu: int, count: int) -> list[str]:
-        """Put 1g.10gb instances with their capability nodes on a GPU; return their UUIDs."""
+        """Add 1g.10gb instances with their capability nodes to a GPU; return their UUIDs."""
         uuids, records = [], []
         for n in range(count):
             gi, minor = 7 + n, 3 + gpu * 135 + (7 + n) * 9
@@ -148,12 +148,12 @@ class NvmlNode:
 
 
 def make_node(tree: Path, built: Built, *, gpus: int = 4, driver: str = VERSION) -> NvmlNode:
-    """Write a node of H100s; `driver` is the version that the state says."""
+    """Write a node with H100s; `driver` is the version in the state."""
     node = NvmlNode(tree, built)
     (tree / "lib").mkdir(parents=True)
     (tree / "dev/nvidia-caps").mkdir(parents=True)
     (tree / "proc/driver/nvidia/capabilities").mkdir(parents=True)
-    shutil.copyfile(built.nvml, node.library)  # a copy: the loader knows libraries by inode
+    shutil.copyfile(built.nvml, node.library)  # a copy: the loader identifies libraries by inode
     (tree / "lib/libnvidia-ml.so.1").symlink_to(node.library.name)
     for name in ("nvidiactl", *(f"nvidia{n}" for n in range(gpus))):
         (node.dev / name).touch()

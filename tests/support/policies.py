@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of a policy, and containers that they are about."""
+"""Rules of a policy, and containers to apply them to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 UUID = "GPU-8a56d3b8-0f8c-4a6e-9e5f-0123456789ab"
 BUS_ID = "0000:18:00.0"
-"""Of the GPU with that UUID, which is number 0."""
+"""PCI bus id of GPU 0, the GPU with that UUID."""
 MIG = "MIG-8a56d3b8-0f8c-4a6e-9e5f-0123456789ab"
 ALL = f"{VISIBLE_DEVICES}=all"
 CONTAINERD = {

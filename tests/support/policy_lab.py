@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies and the plans of a lab: what becomes of a container, without a process for each."""
+"""Policies and the plans of a lab: the decision about a container, without a process for each."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def part(gpu: int, gi: int, ci: int) -> dict[str, Any]:
 
 
 class Compiled(Host):
-    """The machine of a lab, whose plans are compiled once, in this process."""
+    """The host of a lab; its plans are compiled once, in this process."""
 
     def __init__(self, lab: Lab) -> None:
         super().__init__(Store(str(lab.run_dir)), lab.env, lab.cold, str(lab.home / "proc"))
@@ -71,14 +71,14 @@ def outcome(
     lab: Lab, asked: str, *patterns: str, then: str = "deny", default: str = "allow",
     **rule: object,
 ) -> str:  # fmt: skip
-    """Return what becomes of a request by variable under one rule about devices."""
+    """Return the decision about a request by NVIDIA_VISIBLE_DEVICES, under one rule."""
     lab.asks(f"NVIDIA_VISIBLE_DEVICES={asked}")
     devices = {"devices": list(patterns)} if patterns else {}
     return decided(lab, {**devices, **rule, "then": then}, default=default)
 
 
 def decided(lab: Lab, *rules: dict[str, object], default: str = "allow", **values: object) -> str:
-    """Return what becomes of the container that was written, under rules and configured values."""
+    """Return the decision about the lab's container, under rules and configured values."""
     host = HOSTS.setdefault(id(lab), Compiled(lab))
     policy = parse({"default": default, "rules": list(rules)}, "/c")
     config = load(str(lab.config_toml)).replaced(**values, policy=policy)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Kernel that does the real thing, writes down what was asked, and can be killed at any call.
+"""A Kernel that makes the real calls, records them, and can be killed at any call.
 
-Records are plain tuples, the call's name and then its arguments in the order of the signature,
-and compare equal from run to run: a descriptor is recorded as the path that it stands for, and a
-temporary name, which is random, as `.nvct-*`.
+Records are tuples of the call's name and its arguments, in the order of the signature. They
+compare equal from run to run: a descriptor is recorded as its path, and a random temporary name as
+`.nvct-*`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CALLS = tuple(name for name in vars(Kernel) if not name.startswith("_"))
-"""Every call that a Kernel has."""
+"""All calls of a Kernel."""
 
 _TEMPORARY = re.compile(r"\.nvct-[0-9a-f]{16}")
 
 
 class RecordingKernel(Kernel):
-    """The real kernel, and `.calls`, what it was asked.
+    """The real kernel, with a record of its calls in `.calls`.
 
     Args:
         kill_at: (call, "before" or "after", n): SIGKILL this process at the n-th such call (from 1).
@@ -53,7 +53,7 @@ def _shown(name: str, value: object) -> object:
         try:
             value = os.readlink(f"/proc/self/fd/{value}")
         except OSError:
-            return value  # AT_FDCWD, or no descriptor at all
+            return value  # AT_FDCWD, or not a descriptor
     return _TEMPORARY.sub(".nvct-*", value) if isinstance(value, str) else value
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shim on a host of plain files: a driver, CDI folders, a run directory, a fake runtime.
 
-Everything lies below one folder whose path has a fixed length, so that a message which has to be
-shortened is shortened at the same place on every machine.
+All files are below one folder with a path of fixed length, so that long messages are shortened at
+the same place on every machine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PROGRAM = "nvidia-container-runtime"
 
 
 def started(boot: str, cold: str) -> list[str]:
-    """Return what a launcher puts before the program's name; `boot` has {packages} and {cold}."""
+    """Return a launcher's words before the program's name; `boot` has {packages} and {cold}."""
     hot = os.environ.get(HOT_ENV)
     if hot:
         return [hot, "--cold", cold]
@@ -48,7 +48,7 @@ def started(boot: str, cold: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Said:
-    """What a run of the shim left."""
+    """The result of a run of the shim."""
 
     status: int
     stdout: str
@@ -59,9 +59,9 @@ class Lab:
     """A host for the shim.
 
     Attributes:
-        home: of everything.
-        host: the driver's files; nothing is there until a test puts it there.
-        cold: the interpreter behind the door.
+        home: the folder of all files.
+        host: the driver's files; empty until a test adds some.
+        cold: the interpreter of the cold process.
         keys: lines of config.toml by table; `configure` writes them.
     """
 
@@ -114,14 +114,14 @@ class Lab:
         return self.bundle / "config.json"
 
     def remove(self) -> None:
-        # Where the root is an overlay, as in a container, a view is made of mounts.
+        # On an overlay root, as in a container, a view is made of mounts.
         for mount in reversed(mountinfo.parse(Path("/proc/self/mountinfo").read_text())):
             if mount.target.startswith(f"{self.home}/"):
                 KERNEL.umount2(mount.target, MNT_DETACH)
         remove.remove(self.home)
 
     def configure(self, text: str = "", **runtime: object) -> None:
-        """Write config.toml: the keys, with more for nvidia-container-runtime, or a text."""
+        """Write config.toml: a text, or the keys and more of nvidia-container-runtime."""
         self.keys["nvidia-container-runtime"].update(runtime)
         lines = [
             f"[{table}]\n" + "".join(f"{key} = {json.dumps(v)}\n" for key, v in keys.items())
@@ -131,7 +131,7 @@ class Lab:
         self.age(self.config_toml)
 
     def age(self, *paths: Path, seconds: float = 3600) -> None:
-        """Make files so old that their times can be trusted."""
+        """Set old times on files, so that their times can be trusted."""
         at = time.time_ns() - int(seconds * 10**9)
         for path in paths:
             os.utime(path, ns=(at, at))
@@ -172,12 +172,12 @@ class Lab:
         annotations: Mapping[str, str] | None = None,
         **more: object,
     ) -> None:
-        """Write config.json of a container that asks for something."""
+        """Write the config.json of a container with a request."""
         document = make_config(["true"], env=env, annotations=annotations)
         self.config_json.write_text(json.dumps({**document, **more}), encoding="utf-8")
 
     def keep(self, name: str, document: Mapping[str, object]) -> None:
-        """Keep a document in the run directory, as the shim would have."""
+        """Store a document in the run directory, as the shim does."""
         store = Store(str(self.run_dir))
         try:
             assert store.write_json(name, document)
@@ -217,11 +217,11 @@ class Lab:
         return Said(done.returncode, done.stdout, done.stderr)
 
     def document(self) -> dict[str, Any]:
-        """Return config.json as it is now."""
+        """Return the current config.json."""
         found: dict[str, Any] = json.loads(self.config_json.read_text(encoding="utf-8"))
         return found
 
     def container_env(self) -> list[str]:
-        """Return the container's variables but PATH."""
+        """Return the container's variables without PATH."""
         env: list[str] = self.document()["process"]["env"]
         return [entry for entry in env if not entry.startswith("PATH=")]

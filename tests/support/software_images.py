@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images in which programs look for the driver: of this host's files, or of a release's packages.
+"""Images with programs that search the driver: from this host's files or a release's packages.
 
-    host        this host's own root with its compilers, by an overlay
+    host        this host's root with its compilers, by an overlay
     debian      glibc, libraries in /usr/lib/TRIPLET
-    unmerged    as Debian 11 in its images: libc in /lib/TRIPLET, packages' libraries below /usr
-    distroless  as unmerged, with no ldconfig and no ld.so.cache
+    unmerged    as in Debian 11's images: libc in /lib/TRIPLET, packages' libraries below /usr
+    distroless  as unmerged, without ldconfig and ld.so.cache
     rhel        glibc, libraries in /usr/lib64
-    nix         a dynamic linker in /nix/store alone, and LD_LIBRARY_PATH at /usr/lib/TRIPLET
+    nix         a dynamic linker only in /nix/store, and LD_LIBRARY_PATH=/usr/lib/TRIPLET
     musl        the loader of musl
 
-Any other name is that of a release of Debian or Ubuntu (tests.support.debian_root). All but musl
-and the releases have PROBE, which loads a library and prints where it was found.
+Any other name is a release of Debian or Ubuntu (tests.support.debian_root). All but musl and the
+releases have PROBE, which loads a library and prints its path.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ PACKAGES = (
 NOT_MERGED = ("bullseye", "bionic")
 BEHIND_ALTERNATIVES = ("blas", "lapack", "pulseaudio")
 OF_MESA = dict.fromkeys(("bullseye", "bionic", "focal", "jammy"), "mesa-utils-extra")
-"""Where eglinfo is, if not in mesa-utils."""
+"""Package of eglinfo, if not mesa-utils."""
 OF_VULKAN = {"bionic": "vulkan-utils"}
 
 
 def build(name: str, folder: Path) -> None:
-    """Make an image of SMALL in a folder that is not there.
+    """Make an image of SMALL in a new folder.
 
     Raises:
-        ContainerNotPossibleError: this host lacks something for it.
+        ContainerNotPossibleError: this host lacks a file of the image.
     """
     kind = name if name in ("rhel", "musl") else "debian"
     images.build(kind, folder)
@@ -84,7 +84,7 @@ def lower(name: str, made: Path) -> Path:
     """Return the folder of an image: the host's, one that `build` made below `made`, a release's.
 
     Raises:
-        ContainerNotPossibleError: a release cannot be had here.
+        ContainerNotPossibleError: a release is not available here.
     """
     if name == "host":
         return Path("/")
@@ -95,9 +95,9 @@ def lower(name: str, made: Path) -> Path:
 
 
 def prepare(root: Path, release: str) -> None:
-    """Do what essential packages and maintainer scripts of a release would have done.
+    """Do the work of a release's essential packages and maintainer scripts.
 
-    Nothing is copied through a link of the image: that would end on this host.
+    Nothing is copied through a link of the image, which would lead to this host's files.
     """
     for name in ("bin", "sbin", "lib", "lib64"):
         own, merged = root / name, root / "usr" / name

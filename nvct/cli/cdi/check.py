@@ -67,12 +67,12 @@ def check(
 
 
 def _look(settings: Config, *, required: bool) -> tuple[Inventory | None, str]:
-    """Return what the host has; without a driver, None and why. That may be all right.
+    """Return the inventory of the host and "", or None and the reason if it has no driver.
 
-    A view of the loaded driver stands for one that has been replaced on the disk.
+    If the driver on disk was replaced, a view of the loaded driver takes its place.
 
     Raises:
-        HostError: there is no driver where the command line says that it is.
+        HostError: the command line names a driver root that has no driver.
     """
     from nvct.compile import farm_plan, live_host
     from nvct.host.discovery_options import DiscoveryOptions

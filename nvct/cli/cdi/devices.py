@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `nvidia-ctk cdi list` prints. Contract: imports no command line library."""
+"""Output of `nvidia-ctk cdi list`. Contract: imports no command line library."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def read(folders: Sequence[str]) -> tuple[list[str], list[str]]:
         f"warning: {name} is defined by {' and '.join(files)}"
         for name, files in sorted(found.conflicts.items())
     ]
-    said.append(f"Found {len(names)} CDI devices")  # the incumbent's words, which scripts look for
+    said.append(f"Found {len(names)} CDI devices")  # the incumbent's text; scripts search for it
     return names, said
 
 
 def show(folders: Sequence[str]) -> None:
-    """Print what the command prints without options."""
+    """Print the output of the command without options."""
     names, said = read(folders)
     sys.stdout.write("".join(f"{name}\n" for name in names))
-    sys.stdout.flush()  # before what is said of it
+    sys.stdout.flush()  # before the lines on stderr
     for text in said:
         say(text)

@@ -59,7 +59,7 @@ def diff(old: str, new: str, mode: str, driver_root: str | None, dev_root: str |
 
 
 def _live(like: Spec, mode: str, driver_root: str | None, dev_root: str | None) -> Spec:
-    """Return the spec of this host, in the manner of another one."""
+    """Return the spec of this host, with the names, hook program and hooks of another spec."""
     from nvct.compile import live_host
     from nvct.spec import compare, generate
 

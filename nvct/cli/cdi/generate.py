@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `nvidia-ctk cdi generate` does. Contract: imports no command line library."""
+"""The work of `nvidia-ctk cdi generate`. Contract: imports no command line library."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ DEFAULTS: Mapping[str, Any] = {
     "enable_hook": (), "ldconfig_path": None, "csv_files": (), "csv_ignore": (),
     "csv_compat": None, "feature_flag": (), "config": None,
 }  # fmt: skip
-"""What the options are where none is given."""
+"""Values of the options that are not given."""
 ELSEWHERE = ("driver_root", "dev_root", "library_search_path", "config_search_path", "csv_files")
 
 
 def write(given: Given) -> None:
-    """Look at this host and write its specification.
+    """Discover this host and write its CDI specification.
 
     Args:
         given: the options of the command line, by name.
@@ -74,12 +74,12 @@ def _look(given: Given, settings: Config, options: DiscoveryOptions) -> Inventor
 
 
 def _settings(given: Given) -> Config:
-    """Return config.toml, with the roots of the command line."""
+    """Return the settings of config.toml, with the roots of the command line."""
     return settings_in_force(given["config"], given["driver_root"], given["dev_root"])
 
 
 def _wanted(given: Given, needs: frozenset[Capability]) -> DiscoveryOptions:
-    """Return how to look; say which feature flags have no effect."""
+    """Return the options of discovery; warn about feature flags without effect."""
     from nvct.host import flags
     from nvct.host.discovery_options import DiscoveryOptions
 
@@ -99,7 +99,7 @@ def _wanted(given: Given, needs: frozenset[Capability]) -> DiscoveryOptions:
 
 
 def _data_dirs(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the directories of $XDG_DATA_DIRS; relative ones are void, as XDG's rules want it."""
+    """Return the directories of $XDG_DATA_DIRS, without relative ones (XDG's rule)."""
     from nvct.host.driver.config_files import NIXOS_DATA
 
     given = [path for path in env.get("XDG_DATA_DIRS", "").split(":") if path.startswith("/")]
@@ -107,7 +107,7 @@ def _data_dirs(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _options(given: Given, settings: Config, known: frozenset[str]) -> Options:
-    """Return how the spec is to look; say which options have no effect."""
+    """Return the options of the spec; warn about command line options without effect."""
     from nvct.host import flags
     from nvct.spec.generate import Options
 
@@ -130,12 +130,12 @@ def _options(given: Given, settings: Config, known: frozenset[str]) -> Options:
 
 
 def _hook_path(word: str | None, settings: Config) -> str:
-    """Return the hook program: as it is named, from PATH, or where packages put it."""
+    """Return the path of the hook program: as given, from PATH, or where packages put it."""
     from nvct.compile import live_host
 
     if not word:
         return live_host.hook_path(settings)
-    import shutil  # with what it imports itself, 3 ms
+    import shutil  # 3 ms with its own imports
 
     if os.path.isabs(word):
         return word
@@ -148,10 +148,10 @@ def _hook_path(word: str | None, settings: Config) -> str:
 
 
 def _check_hook(spec: Spec, path: str, *, named: bool) -> None:
-    """Refuse a spec whose hook program does not exist; warn where somebody has named it so.
+    """Check that the hook program of a spec exists; only warn if the user named its path.
 
     Raises:
-        HostError: it does not exist, and nobody has named it.
+        HostError: the hook program does not exist, and the user did not name it.
     """
     from nvct.compile import live_host
 
@@ -173,7 +173,7 @@ def _check_hook(spec: Spec, path: str, *, named: bool) -> None:
 
 
 def _split(spec: Spec, known: frozenset[str]) -> Mapping[str, Spec]:
-    """Return what is to be written, by what comes before a file's ending."""
+    """Return the specs to write, by the suffix of the file name before its extension."""
     from nvct.host import flags
     from nvct.spec import coherent
 
@@ -187,11 +187,11 @@ def write_specs(
     form: str | None,
     limit: str | None,
 ) -> None:
-    """Write specs to files beside each other, or to stdout for "-"; say on stderr what was done.
+    """Write specs to files in one folder, or to stdout for "-"; report on stderr.
 
     Raises:
         HostError: a file cannot be written.
-        CdiSpecError: a spec cannot be written for so low a version.
+        CdiSpecError: a spec cannot be expressed in CDI version `limit`.
     """
     from nvct.cdi import downgrade, store
     from nvct.spec import provenance
@@ -201,7 +201,7 @@ def write_specs(
         spec, lost = downgrade.lower(whole, limit) if limit else (whole, [])
         for sentence in lost:
             say(f"warning: CDI {limit}: {sentence}")
-        say(f"Generated CDI spec with version {spec['cdiVersion']}")  # the incumbent's words
+        say(f"Generated CDI spec with version {spec['cdiVersion']}")  # the incumbent's text
         spec = provenance.add(spec, inventory)
         written.append((suffix, spec, provenance.head_comment(spec, inventory)))
     if output not in STDOUT:

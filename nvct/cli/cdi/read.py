@@ -47,7 +47,7 @@ def validate(files: tuple[str, ...], engine: tuple[tuple[str, ...], ...]) -> Non
 
     Example: nvidia-ctk cdi validate --engine docker=26.0 /etc/cdi/*.yaml
     """
-    from nvct.cdi import engines, load, schema  # jsonschema alone takes longer than --help may
+    from nvct.cdi import engines, load, schema  # jsonschema is slower than --help may be
 
     named = [engines.parse(word) for word in flat(engine)]
     bad = 0

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command lines as GNU argp reads them, which nvidia-container-cli's are.
+"""Parses command lines as GNU argp does, which nvidia-container-cli uses.
 
-Short options may stand together (-lb) and have their value attached (-dFILE), long ones may be
-shortened (--dev) and have theirs behind "=" or as the next word. A value that may be missing must
-be attached: --user configure is --user, then configure. Contract: no I/O.
+Short options can be combined (-lb) and can have their value attached (-dFILE). Long options can be
+abbreviated (--dev); their value follows "=" or is the next word. An optional value must be
+attached: `--user configure` is --user without a value, then configure. Contract: no I/O.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ USUAL = (HELP, VERSION)
 
 
 class Parsed:
-    """What a command line says.
+    """A parsed command line.
 
     Attributes:
-        values: of each option that was given by its long name; None where a value is missing.
-        rest: the words that are no options.
+        values: values of each given option, by its long name; None for a missing value.
+        rest: the words that are not options.
     """
 
     __slots__ = ("rest", "values")
 
     def __init__(self) -> None:
-        """Nothing said yet."""
+        """Create an empty command line."""
         self.values: dict[str, list[str | None]] = {}
         self.rest: list[str] = []
 
     def has(self, name: str) -> bool:
-        """Tell whether an option was given."""
+        """Report whether an option was given."""
         return name in self.values
 
     def text(self, name: str) -> str:
-        """Return the last value of an option, "" where there is none."""
+        """Return the last value of an option, "" if there is none."""
         return self.values.get(name, [None])[-1] or ""
 
     def texts(self, name: str) -> list[str]:
@@ -63,20 +63,20 @@ class Parsed:
         return [value for value in self.values.get(name, []) if value is not None]
 
     def joined(self, name: str) -> str | None:
-        """Return the values of a repeated option as one comma list, None if it was not given."""
+        """Return the values of a repeated option as one comma list, None if not given."""
         return ",".join(self.texts(name)) if self.has(name) else None
 
 
 def parse(args: Sequence[str], options: Iterable[Option], *, in_order: bool = False) -> Parsed:
-    """Read a command line.
+    """Parse a command line.
 
     Args:
         args: the words.
-        options: that there are, besides USUAL.
-        in_order: what follows the first word that is no option is not looked at.
+        options: the valid options, besides USUAL.
+        in_order: stop at the first word that is not an option.
 
     Raises:
-        UsageError: an option is unknown, ambiguous, lacks its value or has one too many.
+        UsageError: an option is unknown or ambiguous, lacks its value or takes none.
     """
     known = (*options, *USUAL)
     found = Parsed()
@@ -135,7 +135,7 @@ def _keep(option: Option, attached: str | None, words: list[str], found: Parsed)
 
 
 def usage(head: str, text: str, options: Iterable[Option], more: str = "") -> str:
-    """Return the help of a command: how it is called, what it does, its options."""
+    """Return the help of a command: synopsis, description, options."""
     lines = [f"Usage: {head}", "", *textwrap.wrap(text, WIDTH), "", "Options:"]
     for option in (*options, *USUAL):
         value = f"={option.value}" if option.value else ""
@@ -148,7 +148,7 @@ def usage(head: str, text: str, options: Iterable[Option], more: str = "") -> st
 
 
 def section(title: str, entries: Iterable[tuple[str, str]]) -> str:
-    """Return a further section of a help."""
+    """Return an additional section of a help text."""
     lines = ["", f"{title}:"]
     for name, text in entries:
         lines += _entry(f"  {name}", text)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Command nvidia-container-cli configure: GPUs for a container that has not started yet.
 
-With --pid the namespaces of that process are entered, as by the prestart hook, whose code does
-the work; without, or where they are our own, ROOTFS is changed where we are, which is how enroot
-and Apptainer call it. Plans, and so the choice of files, are the shim's. Contract: nothing is
-done in the mount namespace of the host.
+With --pid it enters the namespaces of that process, with the code of the prestart hook. Without
+--pid, or if those namespaces are its own, it changes ROOTFS in its own mount namespace: enroot
+and Apptainer call it so. The plans, which choose the files, are the shim's. Contract: it changes
+nothing in the mount namespace of the host.
 """
 
 from __future__ import annotations
@@ -80,24 +80,24 @@ DEVICES = "device error: --device"
 
 
 class Here(Container):
-    """A container whose mount namespace is ours already."""
+    """A container in the mount namespace of this process."""
 
     __slots__ = ()
 
     def __init__(self, pid: int, rootfs: str) -> None:
-        """Open nothing: there is nothing to enter."""
+        """Open no namespaces: this process is already in them."""
         self.pid = pid
         self.rootfs = rootfs
         self.process = Opened("self")
         self._mount_fd = self._user_fd = -1
-        # Nodes are bound: a /dev that is mounted nodev, as in a user namespace, is for no other.
+        # Bind nodes, as in a user namespace: /dev may be mounted nodev.
         self.userns = True
 
     def enter(self, kernel: Kernel) -> Root:
         """Return the container's root.
 
         Raises:
-            HostError: there is none.
+            HostError: the root does not exist.
         """
         del kernel
         root = Root.open(self.rootfs)
@@ -106,7 +106,7 @@ class Here(Container):
 
 
 def _refuse_shared(pid: str, rootfs: str, proc: str) -> None:
-    """Refuse a root where what is mounted would appear in other namespaces as well."""
+    """Refuse a root with shared mounts: new mounts would propagate to other namespaces."""
     with open(f"{proc}/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         mounts = mountinfo.parse(file.read())
     above = [m for m in mounts if f"{rootfs}/".startswith(m.target.rstrip("/") + "/")]
@@ -121,7 +121,7 @@ def _refuse_shared(pid: str, rootfs: str, proc: str) -> None:
 
 
 def _mount_namespace(proc: str, pid: str) -> tuple[int, int] | None:
-    """Return which mount namespace a process has, None where that is none of our business."""
+    """Return (device, inode) of a process's mount namespace, None if it cannot be read."""
     try:
         status = posix.stat(f"{proc}/{pid}/ns/mnt")
     except OSError:
@@ -134,13 +134,13 @@ def run(said: Parsed, settings: Config, roots: Roots, env: Mapping[str, str], wa
 
     Args:
         said: the command line.
-        settings: config.toml's.
+        settings: of config.toml.
         roots: of the host.
         env: of this process.
-        warn: takes a sentence for the log.
+        warn: logs a sentence.
 
     Raises:
-        NvctError: the container cannot have what is asked for, and why.
+        NvctError: the container cannot get the requested devices or files.
     """
     rootfs = _rootfs(said)
     pid = _pid(said)
@@ -193,13 +193,13 @@ def container_of(pid: int, rootfs: str, *, standalone: bool, proc: str = "/proc"
     """Return the container that a process belongs to.
 
     Args:
-        pid: of the process, as /proc counts; 0 for our parent outside of this PID namespace.
+        pid: the process's number in /proc; 0 for a parent outside this PID namespace.
         rootfs: of the container.
-        standalone: the process was not named, it is our parent.
+        standalone: the process is the parent of this one, as the command line has no --pid.
         proc: the host's /proc.
 
     Raises:
-        HostError: the process is gone, or what is mounted would appear on the host.
+        HostError: the process has ended, or mounts would appear on the host.
     """
     its, ours = _mount_namespace(proc, str(pid)), _mount_namespace(proc, "self")
     is_here = its == ours or (standalone and its is None)
@@ -209,7 +209,7 @@ def container_of(pid: int, rootfs: str, *, standalone: bool, proc: str = "/proc"
             f"process {pid} has the host's mount namespace, where nothing is mounted",
             hint="start this by a shell below unshare --mount, or name a container with --pid",
         )
-    if standalone and not is_rootless(proc):  # a user namespace's never come back to the host
+    if standalone and not is_rootless(proc):  # mounts of a user namespace never reach the host
         _refuse_shared("self" if is_here else str(pid), os.path.realpath(rootfs), proc)
     return Here(pid, rootfs) if is_here else Container(pid, rootfs, proc)
 
@@ -218,12 +218,12 @@ def request_of(said: Parsed, roots: Roots) -> Request:
     """Return the command line as a request.
 
     Raises:
-        RequestError: it asks for what is not understood.
-        UsageError: an option's value means nothing.
+        RequestError: a device or channel is not valid.
+        UsageError: an option's value is not valid.
     """
     words = [_name(word, roots) for word in (said.joined("device") or "").split(",") if word]
     if "all" in words:
-        words = ["all"]  # what follows is not read
+        words = ["all"]  # the other words are not read
     ids = visible_devices.evaluate(words, DEVICES) if words else []
     if ids is None:
         raise RequestError(f"{DEVICES} is void", hint="leave it away for none")
@@ -243,7 +243,10 @@ def request_of(said: Parsed, roots: Roots) -> Request:
 
 
 def _name(word: str, roots: Roots) -> str:
-    """Return a device's name as plans have it: libnvidia-container ignores case, knows bus ids."""
+    """Return a device's name in plans; case is ignored and PCI bus ids are accepted.
+
+    As in libnvidia-container.
+    """
     if word.lower() == "all":
         return "all"
     kind, dash, rest = word.partition("-")
@@ -272,7 +275,7 @@ def _is_all(said: Parsed, name: str) -> bool:
 
 
 def adapted(edits: list[Edits], said: Parsed) -> list[Edits]:
-    """Return edits without what options leave out."""
+    """Return edits without the nodes and mounts that --no-* options exclude."""
     ends = []
     if said.has("no-persistenced"):
         ends.append("*/" + PERSISTENCED)
@@ -294,18 +297,18 @@ def adapted(edits: list[Edits], said: Parsed) -> list[Edits]:
 
 
 def compat_mode(said: Parsed) -> str:
-    """Return what stands for config.toml's cuda-compat-mode, which is the hook's."""
+    """Return the value in place of config.toml's cuda-compat-mode, which is for the hook."""
     return "disabled" if said.has("no-cntlibs") else said.text("cuda-compat-mode") or "mount"
 
 
 def allow(
     edits: list[Edits], container: Container, env: dict[str, str], warn: Warn, *, standalone: bool
 ) -> None:
-    """Let a container open its devices, where its cgroup restricts them.
+    """Allow a container's devices in its cgroup, if the cgroup restricts devices.
 
     Raises:
-        HostError: they are restricted, and it is this program's own cgroup that restricts them,
-            or the kernel does not take or show the rules.
+        HostError: the cgroup restricts devices and no --pid was given, or the kernel refuses or
+            does not show the rules.
     """
     texts = [node["rule"] for one in edits for node in one["nodes"] if node["rule"]]
     if not texts or is_rootless():

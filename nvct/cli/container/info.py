@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command nvidia-container-cli info: driver and GPUs, in libnvidia-container's two forms."""
+"""Command nvidia-container-cli info: driver and GPUs, in libnvidia-container's two formats."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GPU_TITLES = (
 
 
 class Row(NamedTuple):
-    """A GPU as it is printed, in the order of GPU_TITLES."""
+    """The printed values of a GPU, in the order of GPU_TITLES."""
 
     number: int
     minor: int
@@ -43,13 +43,13 @@ class Row(NamedTuple):
 
 
 def initialized(inventory: Inventory) -> NvmlSession | None:
-    """Return NVML if it can be initialized; None where a host does without it, as a Tegra does.
+    """Return an initialized NVML; None if it fails on a host that needs none, e.g. Tegra.
 
-    Scripts take the status of info and list for the driver's health: libnvidia-container
-    initializes the driver before either says anything (src/cli/info.c, list.c).
+    Scripts read the driver's health from the exit status of info and list: libnvidia-container
+    initializes the driver before both print anything (src/cli/info.c, list.c).
 
     Raises:
-        HostError: the driver cannot be initialized.
+        HostError: the driver needs NVML, and NVML cannot be initialized.
     """
     library = libraries.host_path_of(inventory.files, "libnvidia-ml.so")
     needed = inventory.mode in WITH_NVML
@@ -71,12 +71,12 @@ def initialized(inventory: Inventory) -> NvmlSession | None:
 def ask(
     inventory: Inventory, nvml: NvmlSession | None, warn: Callable[[str], None]
 ) -> tuple[tuple[str, str], list[Row]]:
-    """Return the driver's versions and the GPUs; what only NVML knows may be "Unknown".
+    """Return the driver's versions and the GPUs; a value that only NVML has may be "Unknown".
 
     Args:
         inventory: of the host.
-        nvml: of its driver, None where it does not work.
-        warn: takes a sentence about what NVML does not tell.
+        nvml: of its driver, None if NVML does not work.
+        warn: logs a sentence about a value that NVML does not return.
     """
     properties: dict[str, GpuProperties] = {}
     report: NvmlReport | None = None
@@ -110,7 +110,7 @@ def ask(
 
 
 def as_text(versions: Sequence[str], rows: Sequence[Row]) -> str:
-    """Return the form for people: a block for the driver, one for each GPU."""
+    """Return the text format: a block for the driver, and one for each GPU."""
     blocks = [_block(DRIVER_TITLES, versions)]
     blocks += [_block(GPU_TITLES, row) for row in rows]
     return "\n".join(blocks)
@@ -122,6 +122,6 @@ def _block(titles: Sequence[str], values: Sequence[object]) -> str:
 
 
 def as_csv(versions: Sequence[str], rows: Sequence[Row]) -> str:
-    """Return the form for programs: two tables; values are not quoted."""
+    """Return the CSV format: two tables; values are not quoted."""
     head = f"{','.join(DRIVER_TITLES)}\n{','.join(versions)}\n\n{','.join(GPU_TITLES)}\n"
     return head + "".join(",".join(map(str, row)) + "\n" for row in rows)

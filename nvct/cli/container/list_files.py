@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command nvidia-container-cli list: what a container needs, one path a line.
+"""Command nvidia-container-cli list: the paths that a container needs, one a line.
 
 The order is libnvidia-container's: nodes, IMEX channels, MIG capabilities, programs, libraries,
-sockets, firmware; inside a kind that of its tables, and then by path what only nvct delivers.
-Paths are resolved, and are below the driver root.
+sockets, firmware. Each kind has the order of libnvidia-container's table; files that only nvct
+delivers follow, by path. Paths are resolved, and relative to the driver root.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Lister:
     Attributes:
         inventory: of the host.
         roots: of the host.
-        stat_node: tells of a node by its path on the host.
+        stat_node: returns the status of a node by its path on the host.
         mps: value of MPS_VARIABLE.
     """
 
@@ -78,7 +78,7 @@ class Lister:
     def __init__(
         self, inventory: Inventory, roots: Roots, said: Parsed, stat_node: StatNode, mps: str = ""
     ) -> None:
-        """Complete the command line: without options it asks for everything."""
+        """Complete the command line: no options, or only --imex-channel, select everything."""
         self.inventory = inventory
         self.roots = roots
         self.stat_node = stat_node
@@ -90,11 +90,11 @@ class Lister:
             said.values["device"] = ["all"]
 
     def lines(self) -> Iterator[str]:
-        """Return what to print.
+        """Yield the lines to print.
 
         Raises:
-            RequestError: something is asked for that the host lacks, or that does not exist.
-            HostError: an IMEX channel is not there.
+            RequestError: an option names something that the host lacks or that is not valid.
+            HostError: an IMEX channel has no device node.
         """
         visible = select(self.said.joined("device"), self.inventory)
         capable = {gpu.minor for gpu in self.inventory.gpus if self._can_mig(gpu)}
@@ -179,7 +179,7 @@ class Lister:
         yield from dict.fromkeys(_sorted(found, order))
 
     def _path(self, file: DriverFile, *, as_named: bool = False) -> str:
-        """Return where a file really is; of firmware, the path by which the kernel finds it."""
+        """Return the resolved path of a file; for firmware, the path that the kernel loads."""
         return file.container_path if as_named else below(self.roots.driver_root, file.host_path)
 
     def _sockets(self) -> Iterator[str]:
@@ -198,7 +198,7 @@ class Lister:
 
 
 def _sorted(paths: Sequence[str], order: Sequence[str]) -> list[str]:
-    """Return paths in the order of a table of names, then by path."""
+    """Return paths in the order of a table of names; the others last, by path."""
     places = {name: at for at, name in enumerate(order)}
 
     def key(path: str) -> tuple[int, str]:

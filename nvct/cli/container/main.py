@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Program nvidia-container-cli, as enroot, Apptainer, Charliecloud and scripts call it.
 
-Command line and output are libnvidia-container's; what is found is what nvct finds. Contract: on
-stdout is the result and nothing else; an error is one line on stderr and status 1, wrong options
-included. What is odd about the host goes to the file of --debug.
+Command line and output are libnvidia-container's; discovery is nvct's. Contract: only the result
+goes to stdout; an error, also in the command line, is one line on stderr and status 1. Warnings
+about the host go to the file of --debug.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ USER = re.compile(r"\d{1,10}(:\d{1,10})?")
 
 
 STREAMS = {"/dev/stdout": 1, "/dev/stderr": 2}
-"""By these names another user's streams may not be opened (enroot's)."""
+"""Opening these names can fail if the stream belongs to another user (enroot)."""
 TERMINAL = "/dev/tty"
 
 
 class Log:
-    """Where --debug says what is found and done: a regular file, a stream or the terminal.
+    """The log of --debug: a regular file, a stream or the terminal.
 
     Raises:
         UsageError: the file cannot be written.
-        DocumentError: it is no regular file.
+        DocumentError: the path is not a regular file.
     """
 
     def __init__(self, path: str) -> None:
-        """Open the file; without a path nothing is logged."""
+        """Open the file; an empty path disables the log."""
         self._file: IO[str] | None = None
         if not path:
             return
@@ -166,7 +166,7 @@ def _command(name: str, said: Parsed, env: Mapping[str, str]) -> None:
         log(f"{PROGRAM} {name}, nvct {__version__}")
         _do(name, said, own, env, log)
     except NvctError as error:
-        error.hint = error.hint.replace("--driver-root", "--root")  # as it is called here
+        error.hint = error.hint.replace("--driver-root", "--root")  # its name here
         log(f"error: {error.message}")
         raise
     finally:
@@ -174,10 +174,11 @@ def _command(name: str, said: Parsed, env: Mapping[str, str]) -> None:
 
 
 def without_an_images(env: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without what an image may have put there.
+    """Return an environment without the variables that an image can set.
 
-    enroot's 99-nvidia.sh exports all NVIDIA_* of an image before it starts configure: one that
-    named a config.toml would choose whose libnvidia-ml we load. libnvidia-container reads none.
+    enroot's 99-nvidia.sh exports all NVIDIA_* of an image before it starts configure: a variable
+    that names a config.toml would choose which libnvidia-ml is loaded. libnvidia-container reads
+    none of these variables.
     """
     kept = {name: value for name, value in env.items() if not name.startswith("NVIDIA_")}
     if paths.OWN_CONFIG_ENV in kept:
@@ -239,7 +240,7 @@ def _list(
 
 
 def _same_root(roots: Roots, configured: str) -> None:
-    """Refuse another driver root than that of the plans, which the shim shares."""
+    """Refuse a driver root that differs from the root of the plans, which the shim shares."""
     if roots.driver_root != configured:
         raise HostError(
             f"configure takes the driver from {configured}, not from {roots.driver_root}",
@@ -248,7 +249,9 @@ def _same_root(roots: Roots, configured: str) -> None:
 
 
 def _wanted(said: Parsed, roots: Roots) -> DiscoveryOptions:
-    """Return how to look: with --ldcache in the folders that it lists, as libnvidia-container.
+    """Return the options of discovery: --ldcache restricts it to the folders in that cache.
+
+    As in libnvidia-container.
 
     Raises:
         HostError: the cache cannot be read.
@@ -274,7 +277,7 @@ def _wanted(said: Parsed, roots: Roots) -> DiscoveryOptions:
 
 
 def _load_modules(roots: Roots, log: Log) -> None:
-    """Load the kernel modules that are not there; that it fails shows in what follows."""
+    """Load the missing kernel modules; a failure is only logged, and appears in later steps."""
     from nvct.host import procfs
     from nvct.host.device_nodes import kernel_modules
 
@@ -288,7 +291,7 @@ def _load_modules(roots: Roots, log: Log) -> None:
 
 
 def _described(name: str) -> tuple[Sequence[Option], str, str]:
-    """Return a command's options, what it does, and its arguments."""
+    """Return a command's options, description and arguments."""
     if name == "info":
         from nvct.cli.container import info as container_info
 
@@ -313,7 +316,7 @@ def help_of(name: str) -> str:
 
 
 def version() -> str:
-    """Return what --version prints: libnvidia-container's first two lines, and who we are."""
+    """Return the output of --version: libnvidia-container's first two lines, and nvct's own."""
     first = f"cli-version: {TOOLKIT_VERSION}\nlib-version: {TOOLKIT_VERSION}\n"
     return f"{first}nvct: {__version__}\n"
 

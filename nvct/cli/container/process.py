@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process of a container, whichever PID namespace /proc shows.
+"""The process of a container, in whatever PID namespace /proc shows.
 
-In a new PID namespace whose /proc is still the host's, /proc/N is another process than our N:
-somebody else's container, perhaps. A pidfd is opened by the number that we know (pidfd_open(2)),
-and the kernel says in its fdinfo which number that process has in /proc.
+In a new PID namespace that still has the host's /proc, /proc/N is not this namespace's process N:
+it may belong to another container. A pidfd is opened by the number in this namespace
+(pidfd_open(2)); its fdinfo has the number of that process in /proc.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class Process:
     """A process of this PID namespace.
 
     Attributes:
-        pid: its number here; 0 where our parent lives outside of this PID namespace.
-        number: its number in /proc; 0 where pid is.
+        pid: its number in this namespace; 0 for a parent outside this namespace.
+        number: its number in /proc; 0 if pid is 0.
     """
 
     __slots__ = ("_fd", "number", "pid")
 
     def __init__(self, pid: int) -> None:
-        """Open it.
+        """Open a pidfd of the process.
 
         Raises:
-            HostError: there is no such process, or /proc does not show it.
+            HostError: the process does not exist, or /proc does not show it.
         """
         self.pid = self.number = pid
         self._fd = -1
@@ -56,7 +56,7 @@ class Process:
             raise self._unseen()
 
     def _without_pidfd(self, error: OSError) -> None:
-        """Trust the number where /proc is of our PID namespace: before Linux 5.3."""
+        """Accept the number if /proc shows this PID namespace; for Linux before 5.3."""
         if error.errno == errno.ESRCH:
             raise self._gone() from error
         try:
@@ -76,22 +76,22 @@ class Process:
         )
 
     def check(self) -> None:
-        """Be sure that the process is still there, and so what was opened in /proc is its own.
+        """Check that the process still runs, so files opened before in /proc belong to it.
 
         Raises:
-            HostError: it has ended.
+            HostError: the process has ended.
         """
         if self._fd < 0:
             return
         try:
             signal.pidfd_send_signal(self._fd, 0)
-        except PermissionError:  # another user's, and there
+        except PermissionError:  # runs, as another user
             return
         except OSError as error:
             raise self._gone() from error
 
     def close(self) -> None:
-        """Close it."""
+        """Close the pidfd."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -109,7 +109,7 @@ class Process:
 
 
 def _number(fd: int) -> int:
-    """Return `Pid:` of a pidfd's fdinfo: as /proc counts, 0 unseen there, -1 ended."""
+    """Return `Pid:` of a pidfd's fdinfo: the number in /proc, 0 if not visible, -1 if ended."""
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
         for line in file:
             key, _, value = line.partition(":")

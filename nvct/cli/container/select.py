@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices `nvidia-container-cli --device` means, by libnvidia-container's rules.
+"""Selects the devices of `nvidia-container-cli --device`, by libnvidia-container's rules.
 
-The first rule that a word of the comma list fits decides: all, GPU-<uuid>, PCI bus id, index,
-MIG-<uuid>, G:M. UUIDs are whole and in any case; empty words are skipped, and what follows "all"
-is not read. (libnvidia-container takes 0:1xyz for 0:1; here that names no device.)
+Each word of the comma list is matched in this order: all, GPU-<uuid>, PCI bus id, index,
+MIG-<uuid>, G:M. UUIDs are complete and ignore case. Empty words are skipped; words after "all"
+are not read. (libnvidia-container reads 0:1xyz as 0:1; here that names no device.)
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ HINT = "nvidia-container-cli info lists the GPUs, nvidia-smi -L MIG devices too"
 
 @dataclass(slots=True)
 class Selected:
-    """Devices, each once, in the order in which they were named.
+    """The selected devices, without duplicates, in the order of the command line.
 
     Attributes:
-        everything: "all" was asked for.
-        gpus: also those whose MIG device was asked for.
+        everything: "all" was requested.
+        gpus: including the GPUs of requested MIG devices.
         migs: with their GPUs.
     """
 
@@ -39,7 +39,7 @@ class Selected:
     migs: list[tuple[Gpu, MigDevice]] = field(default_factory=list)
 
     def add(self, gpu: Gpu, mig: MigDevice | None = None) -> None:
-        """Take a device, unless it is there."""
+        """Add a device, unless it is already selected."""
         if gpu not in self.gpus:
             self.gpus.append(gpu)
         if mig is not None and (gpu, mig) not in self.migs:
@@ -47,7 +47,7 @@ class Selected:
 
 
 def bus_id(text: str) -> str:
-    """Return a PCI bus id as libnvidia-container writes it, "" if it is none."""
+    """Return a PCI bus id in libnvidia-container's form, "" if the text is not a bus id."""
     match = BUS_ID.fullmatch(text)
     if not match:
         return ""
@@ -56,14 +56,14 @@ def bus_id(text: str) -> str:
 
 
 def select(words: str | None, inventory: Inventory) -> Selected:
-    """Return the devices that a comma list names; nothing is selected by None.
+    """Return the devices that a comma list names; None selects nothing.
 
     Raises:
-        UnknownDeviceError: a word names none.
+        UnknownDeviceError: a word names no device.
     """
     found = Selected()
     if not inventory.gpus:
-        return found  # as libnvidia-container: of a host without any, nothing is checked
+        return found  # as libnvidia-container: words are not checked on a host without GPUs
     for word in (words or "").split(","):
         if not word:
             continue
@@ -101,16 +101,16 @@ def _add(word: str, inventory: Inventory, found: Selected) -> None:
 def select_mig_capable(
     words: str | None, name: str, visible: Selected, capable: set[int]
 ) -> list[Gpu] | None:
-    """Return the visible GPUs for --mig-config or --mig-monitor, None where it says nothing.
+    """Return the visible GPUs for --mig-config or --mig-monitor, None if the option is empty.
 
     Args:
-        words: the option's value; "all" is the only one that means anything.
+        words: the option's value; only "all" is valid.
         name: of the option.
-        visible: what --device selects.
-        capable: minors of the GPUs that can do MIG.
+        visible: the devices of --device.
+        capable: minors of the GPUs that support MIG.
 
     Raises:
-        RequestError: it names a device, or only some MIG devices are visible.
+        RequestError: the value names a device, or only some MIG devices are visible.
     """
     for word in (words or "").split(","):
         if not word:

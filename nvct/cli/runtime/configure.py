@@ -81,7 +81,7 @@ def plan(**given: Any) -> None:  # noqa: ANN401  options, each with its own type
 
 
 def _configure(invocation: Invocation, given: Given, *, reload_mode: str) -> None:
-    """Configure the engine; without a reload mode, only write its files."""
+    """Configure the engine; an empty reload mode only writes its files."""
     from nvct.engine.change.journal import Journal
 
     runtime_options.warn(invocation)
@@ -99,7 +99,7 @@ def _configure(invocation: Invocation, given: Given, *, reload_mode: str) -> Non
 
 
 def _tell(options: EngineOptions, done: Outcome) -> None:
-    """Print what was done, in the words of nvidia-ctk."""
+    """Print the result, in the words of nvidia-ctk."""
     for edit in done.edits:
         verb = "Removed empty config from" if edit.after is None else "Wrote updated config to"
         say(f"{verb} {edit.path}")
@@ -122,7 +122,7 @@ def _planned(options: EngineOptions) -> Change:
 
 
 def _print_files(options: EngineOptions) -> None:
-    """Print the content that the files would have."""
+    """Print the new content of the files, without a write."""
     from nvct.engine.model import Files
 
     change = _planned(options)

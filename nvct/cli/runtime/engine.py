@@ -57,19 +57,19 @@ def engines() -> list[Engine]:
 
 
 def meant(engine: str, config: str | None) -> Engine | None:
-    """Return the engine of this host that a command line means, None if there is none.
+    """Return the engine of this host that a command line selects, None if there is none.
 
     Raises:
-        UsageError: several run, and --config names none of them.
-        EngineError: its files must not be edited; advice is printed.
+        UsageError: several engines of this kind run, and there is no --config.
+        EngineError: the engine's files must not be edited; advice is printed.
     """
     return choose(engines(), engine, None if config is None else os.path.abspath(config))
 
 
 def choose(engines_here: Sequence[Engine], engine: str, config: str | None) -> Engine | None:
-    """Return the engine that a command line means among those of this host; see `meant`."""
+    """Return the engine that a command line selects among those of this host; see `meant`."""
     every = [each for each in engines_here if each.engine == engine and _is_ours(each)]
-    every.sort(key=lambda each: each.foreign)  # a foreign one is only an answer, never edited
+    every.sort(key=lambda each: each.foreign)  # a foreign engine is only reported, never edited
     if config is not None:
         named = [each for each in every if config in (each.config, each.edit)]
         return _allowed(named[0]) if named else None
@@ -90,7 +90,7 @@ def fitted(options: EngineOptions, detected: Engine, *, drop_in: bool) -> Engine
     Args:
         options: with the engine's usual files.
         detected: the engine of this host.
-        drop_in: the user has named the drop-in.
+        drop_in: the user named the drop-in.
     """
     return replace(
         of_version(options, detected),
@@ -113,10 +113,10 @@ def recorded(
     *,
     remove: bool = False,
 ) -> list[EngineOptions]:
-    """Return the options that the journal has of all engines, or of those that are meant.
+    """Return the options that the journal has of all engines, or of the selected ones.
 
-    Errors of a page are added to `errors`, so that they do not block the other engines. To
-    `remove` the runtimes of an engine, its page may be damaged.
+    Errors of a page are added to `errors`, so that they do not block the other engines. With
+    `remove`, an engine with a damaged page gets its default options instead.
 
     Raises:
         DocumentError: the journal cannot be read.
@@ -156,7 +156,7 @@ def reader(options: EngineOptions) -> Engine | None:
 def of_file(engines_here: Sequence[Engine], options: EngineOptions) -> Engine | None:
     """Return the engine among these that reads the files of the options; see `reader`.
 
-    Never one of another user or file system: its program would be run, and its socket asked.
+    Never an engine of another user or file system, as its program and socket would be used.
     """
     for detected in engines_here:
         named = options.config in (detected.config, detected.edit)
@@ -177,7 +177,7 @@ def bare(engine: str, config: str | None) -> EngineOptions:
 
 
 def _is_ours(detected: Engine) -> bool:
-    """Report whether an engine's paths are the host's: an engine in a container has its own."""
+    """Report whether an engine's paths are the host's; an engine in a container has its own."""
     return detected.root == "/" or detected.platform == "snap"
 
 

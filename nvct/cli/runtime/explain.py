@@ -54,7 +54,7 @@ def explain(*, form: str) -> None:
 
 
 def environ_of_user(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment of whoever runs docker: behind sudo, that user's home."""
+    """Return the environment of the user that runs docker: under sudo, with that user's home."""
     user = environ.get("SUDO_USER", "")
     if not user or environ.get("DOCKER_CONFIG"):
         return environ

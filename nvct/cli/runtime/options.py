@@ -51,7 +51,7 @@ class Invocation:
 
     Attributes:
         options: to configure in the engine; None if only a hook file is written.
-        engine: the engine of this host that is meant, None if there is none.
+        engine: the selected engine of this host, None if there is none.
         hook: path of the hook program, in the deprecated mode.
         hook_file: where its hook file goes; "" is stdout.
         warnings: about options without effect, and about expected failures.
@@ -187,10 +187,10 @@ def _engine_options(
 
 
 def _handed_on(warnings: list[str]) -> tuple[str, ...]:
-    """Return patterns of the annotations that containerd has to pass to the runtime.
+    """Return patterns of the annotations that containerd must pass to the runtime.
 
     As in NVIDIA's installer (v1.20), except CDI's own, which containerd reads itself. CRI-O passes
-    every annotation, and does not start with an unknown one in allowed_annotations.
+    all annotations, and does not start with an unknown one in allowed_annotations.
     """
     try:
         prefixes = settings_in_force().annotation_prefixes
@@ -244,8 +244,8 @@ def _handlers(given: Mapping[str, Any], *, absolute: bool, every: bool) -> tuple
 def _shim_path(*, every: bool, own: bool) -> str:
     """Return the path of the runtime to register: beside the running program, or on PATH.
 
-    nvidia-ctk registers the one in /usr/bin without a check; in the usual file of an engine of
-    this host (`own`) only if it exists.
+    nvidia-ctk registers the runtime in /usr/bin without a check; in the default file of an engine
+    of this host (`own`) only if it exists.
     """
     beside = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), SHIM)
     found = shutil.which(SHIM)
@@ -257,9 +257,9 @@ def _shim_path(*, every: bool, own: bool) -> str:
 def _runnable(
     handlers: tuple[Handler, ...], warnings: list[str], notes: list[str]
 ) -> tuple[Handler, ...]:
-    """Return the handlers without variants that are not installed: they are in another package.
+    """Return the handlers with an installed program; variants are in another package.
 
-    If the first one is not installed either, all are registered.
+    All handlers if the first one is not installed.
     """
     there = tuple(handler for handler in handlers if os.access(handler.path, os.X_OK))
     if handlers[0] not in there:
@@ -297,7 +297,7 @@ def _drop_in(engine: str, given: str) -> str | None:
 
 
 def state_dir(given: str | None) -> str:
-    """Return the folder of the journal: of root, or below the home of another user."""
+    """Return the folder of the journal: root's, or below the home of another user."""
     if given:
         return os.path.abspath(given)
     if os.geteuid() == 0:

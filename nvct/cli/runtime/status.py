@@ -80,7 +80,7 @@ def table(engines: Sequence[Engine]) -> Iterator[str]:
 
 
 def text(engine_status: Status) -> str:
-    """Return the status of an engine as text for people."""
+    """Return the status of an engine as text."""
     lines = [_head(engine_status.engine)]
     lines += [f"  {name + ':':<10} {value}" for name, value in _facts(engine_status)]
     return "".join(f"{printable(line)}\n" for line in lines)
@@ -134,7 +134,7 @@ def _facts(engine_status: Status) -> Iterator[tuple[str, str]]:
 
 
 def _in_force(engine_status: Status) -> Iterator[tuple[str, str]]:
-    """Yield what the running engine has in force, and the differences from its files."""
+    """Yield the settings in force in the running engine, and differences from its files."""
     running = engine_status.running
     if running and running.state:
         names = [name for name in engine_status.registered if name in running.state.handlers]
@@ -152,7 +152,7 @@ def _in_force(engine_status: Status) -> Iterator[tuple[str, str]]:
 
 
 def _cdi(engine: Engine, state: State) -> bool | None:
-    """Return whether CDI is on, by the engine's files or else its version."""
+    """Return whether CDI is on, by the engine's files, else by its version."""
     from nvct.engine.docker import config as docker
 
     if engine.engine == "docker":
