@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make a simulated node look real to the processes of one private mount namespace.
 
-Nothing on the host changes: all mounts are made in a namespace of their own and go with its last
-process, and so does what is written to the /etc, /run and /dev in it. What is laid over:
+Nothing on the host changes. All mounts are made in the private namespace and disappear with its
+last process, like all files written to its /etc, /run and /dev. These paths are covered:
 
 - /proc/driver, /proc/devices, /proc/modules, PCI devices and drivers, IOMMU groups and modules in
-  /sys: the node's beside the host's;
+  /sys: the node's entries beside the host's;
 - /dev: a private one with the usual nodes, the terminals of the host and the node's devices;
-- /run: a private one in which the host's entries are bound, so that sockets keep working;
-- /etc: the host's with the node's on top, writes kept private; a config.toml of the node's own;
-- the driver at /run/nvidia/driver, where an upgrade shows, or on top of / itself, where a process
-  keeps the version that it started with.
+- /run: a private one into which the host's entries are bound, so that sockets keep working;
+- /etc: the host's with the node's on top, with private writes; config.toml is the node's own;
+- the driver: at /run/nvidia/driver, where an upgrade is visible, or on top of / itself, where a
+  process keeps the version that it started with.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ DEV_ENTRIES = (
 )  # fmt: skip
 DEV_MOUNTS = ("pts", "shm", "mqueue", "hugepages")
 OWN_RUN = ("nvct", "cdi", "nvidia", inside.NAME)
-"""What the host has of these in /run is hidden: it belongs to another node."""
+"""Entries of the host's /run that are hidden: they belong to another node."""
 CONFIG = "# Of a simulated node.\n[nvct]\nfarm-dir = {farm}\n"
 OVERLAID_SYS = ("bus/pci/devices", "bus/pci/drivers", "kernel/iommu_groups", "module")
 
 
 def farm_dir(driver_root: str = DRIVER_ROOT) -> str:
-    """Return where views of a node's driver are kept, inside the node.
+    """Return the folder inside the node for views of the node's driver.
 
-    Beside its files, where hard links can be made of them and which goes with the node: the host's
-    own farm is none of a node's business.
+    The folder is beside the driver's files, so that views can hard-link them and disappear with
+    the node. A node never uses the host's own farm.
     """
     return f"{driver_root}/var/lib/nvct/farm" if driver_root != "/" else "/run/nvct-farm"
 
 
 class _Attachment:
-    """The work of one attach(): every step leaves its mounts in place for the next."""
+    """Attaches one node; each step leaves its mounts in place for the next step."""
 
     __slots__ = ("_driver_root", "_kernel", "_node", "_stage", "_state", "_user_space")
 
@@ -79,7 +79,7 @@ class _Attachment:
         self._kernel = kernel
         self._stage = node.tree / "mnt"
         self._state = node.state()
-        # An overlay shows changes of its layers in part, so it gets a layer that does not change.
+        # An overlay shows only part of the changes in its layers, so this layer must not change.
         self._user_space = tree.frozen(node) if driver_root == "/" else node.driver_root
 
     def run(self, *, host_run: bool) -> None:
@@ -92,7 +92,7 @@ class _Attachment:
         self._run(host_run=host_run)
         self._dev()
         self._driver()
-        # What was mounted from it stays; only the way to it goes.
+        # Mounts made from the stage stay; only the stage itself is detached.
         self._kernel.umount2(str(self._stage), MNT_DETACH)
 
     def _tmpfs(self, target: Path) -> None:
@@ -132,7 +132,7 @@ class _Attachment:
         text = kernelfs.devices(host, {name: int(major) for name, major in majors.items()})
         self._bind_text("/proc/devices", text)
         modules = Path("/proc/modules")
-        if modules.exists():  # a kernel without modules has no such file, and nobody can make one
+        if modules.exists():  # a kernel without modules has no such file, and none can be created
             self._bind_text(str(modules), sysfs.proc_modules(modules.read_text(), self._state))
         self._bind(self._node.proc / "driver", "/proc/driver")
 
@@ -147,7 +147,7 @@ class _Attachment:
             if not Path("/sys", name).is_dir():  # a kernel without an IOMMU has no groups
                 continue
             self._overlay(f"/sys/{name}", [str(self._node.sys / name), f"/sys/{name}"])
-        for module in (self._node.sys / "module").iterdir():  # which an upgrade changes
+        for module in (self._node.sys / "module").iterdir():  # an upgrade changes these
             target = f"/sys/module/{module.name}"
             self._bind(module, target)
             self._kernel.mount(None, target, None, MS_BIND | MS_REMOUNT | MS_RDONLY)
@@ -164,7 +164,7 @@ class _Attachment:
         config.write_text(CONFIG.format(farm=json.dumps(farm_dir(self._driver_root))))
 
     def _lay_over(self, folder: str, layers: Sequence[str], upper: Path | None = None) -> None:
-        """Put layers on top of a host's folder; what the host has mounted in it stays."""
+        """Overlay layers on a folder of the host; the host's mounts inside the folder stay."""
         inside = _mounts_below(folder)  # such as /etc/resolv.conf in a container
         kept = self._stage / f"host-{Path(folder).name}"
         kept.mkdir()
@@ -174,9 +174,9 @@ class _Attachment:
             self._bind(kept / path.removeprefix(f"{folder}/"), path)
 
     def _driver_etc(self) -> Path:
-        """Return what the driver adds to the host's /etc, with the host's ld.so.cache extended."""
+        """Return a folder with the driver's additions to /etc and the extended ld.so.cache."""
         folder = self._stage / "driver-etc"
-        # Copied: an overlay does not show what is mounted inside its layers.
+        # A copy, because an overlay does not show mounts inside its layers.
         shutil.copytree(self._user_space / "etc", folder)
         host = Path("/etc/ld.so.cache")
         merged = ldcache.merge(
@@ -215,7 +215,7 @@ class _Attachment:
         kernelfs.write_dev(private, self._state, tree.groups(), real=True)
         caps = self._node.dev / "nvidia-caps"
         if self._node.real_nodes and not os.statvfs(caps).f_flag & os.ST_NODEV:
-            # Live: MIG devices that are made later appear here too.
+            # A bind mount: MIG devices that are created later appear here too.
             self._bind(caps, private / "nvidia-caps")
         self._kernel.mount(str(private), "/dev", None, MS_MOVE)
 
@@ -249,16 +249,16 @@ def attach(
     """Make a node look real in the current mount namespace, which must be a private one.
 
     Args:
-        node: a whole node.
-        driver_root: where its driver's user space is to be; "/" lays it over the host's own.
-        host_run: whether what the host has in /run stays visible.
+        node: a complete node.
+        driver_root: path for the driver's user space; "/" overlays it on the host's own files.
+        host_run: whether the entries of the host's /run stay visible.
         kernel: makes the mounts.
 
     Raises:
-        HostError: this is no private namespace, or the kernel refused a mount.
+        HostError: the mount namespace is not private, or the kernel refuses a mount.
         DocumentError: the node's state is damaged.
     """
-    # Whoever called unshare() differs from its parent; PID 1 of a namespace has none to see.
+    # After unshare() the namespace differs from the parent's; PID 1 of a namespace sees no parent.
     parent = os.getppid()
     if parent and os.readlink("/proc/self/ns/mnt") == os.readlink(f"/proc/{parent}/ns/mnt"):
         raise HostError(
@@ -280,7 +280,7 @@ def enter(
     """Move this process into a private mount namespace in which a node looks real.
 
     Raises:
-        HostError: the kernel refused.
+        HostError: the kernel refuses the namespace or a mount.
         DocumentError: the node's state is damaged.
     """
     make_private(kernel)
@@ -288,10 +288,10 @@ def enter(
 
 
 def make_private(kernel: Kernel = KERNEL) -> None:
-    """Move this process into a mount namespace whose changes reach no other.
+    """Move this process into a mount namespace whose mounts do not propagate.
 
     Raises:
-        HostError: the kernel refused.
+        HostError: the kernel refuses the namespace.
     """
     try:
         kernel.unshare(CLONE_NEWNS)
@@ -312,18 +312,18 @@ def spawn(
     stdout: Stream = None,
     stderr: Stream = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a program after prepare() ran in the new process.
+    """Start a program; the new process calls prepare() first.
 
     Raises:
-        HostError: what prepare() raised, if it was an NvctError.
-        UsageError: there is no such program.
+        HostError: prepare() raises an exception; an NvctError's message and hint are kept.
+        UsageError: the program does not exist or cannot be executed.
     """
     reader, writer = os.pipe()
 
     def child() -> None:
         try:
             prepare()
-        except Exception as error:  # whatever it is, the other process has to be told
+        except Exception as error:  # the parent process reports any exception
             os.write(writer, _describe(error).encode())
             raise
 
@@ -333,7 +333,7 @@ def spawn(
             preexec_fn=child,  # noqa: PLW1509  mounts have to be made in the child
         )  # fmt: skip
     except subprocess.SubprocessError as error:
-        os.set_blocking(reader, False)  # this process has the other end as well
+        os.set_blocking(reader, False)  # the write end is still open in this process
         message, _, hint = os.read(reader, 4096).decode().partition("\0")
         raise HostError(message or str(error), hint=hint) from error
     except (FileNotFoundError, PermissionError) as error:
@@ -356,11 +356,11 @@ def exec_in(
     host_run: bool = True,
     cwd: str | None = None,
 ) -> int:
-    """Run a program on a node and return its exit status, 128 + N where signal N ended it.
+    """Run a program on a node and return its exit status, or 128 + N if signal N ends it.
 
     Raises:
         HostError: the node cannot be attached on this machine.
-        UsageError: there is no such program.
+        UsageError: the program does not exist or cannot be executed.
     """
     process = spawn(
         argv, lambda: enter(node, driver_root=driver_root, host_run=host_run), env=env, cwd=cwd
@@ -368,7 +368,7 @@ def exec_in(
     while True:
         try:
             status = process.wait()
-        except KeyboardInterrupt:  # the terminal told the program as well
+        except KeyboardInterrupt:  # the terminal signals the program as well
             continue
         return status if status >= 0 else 128 - status
 
@@ -382,11 +382,11 @@ def run_in(
     host_run: bool = True,
     cwd: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program on a node and return what it wrote.
+    """Run a program on a node and return its exit status and output.
 
     Raises:
         HostError: the node cannot be attached on this machine.
-        UsageError: there is no such program.
+        UsageError: the program does not exist or cannot be executed.
     """
     process = spawn(
         argv, lambda: enter(node, driver_root=driver_root, host_run=host_run), env=env, cwd=cwd,

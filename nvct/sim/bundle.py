@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OCI bundles for simulated containers: a config.json as engines write it, and its own rootfs.
+"""OCI bundles for simulated containers, each with a config.json and a rootfs as engines make them.
 
-The device rules deny everything first, as Docker's and containerd's do: a node whose rule is
-missing is in the container and cannot be opened.
+The first device rule denies everything, as in Docker's and containerd's bundles: a container sees
+a device node without a rule but cannot open it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def clone_rootfs(source: Path, target: Path) -> None:
-    """Make a root file system like another one, by hard links: whoever writes must rename."""
+    """Clone a root file system by hard links; writers must replace files by rename(2)."""
     shutil.copytree(source, target, symlinks=True, copy_function=os.link)
 
 
@@ -54,7 +54,7 @@ def config(
     mounts: Sequence[Mapping[str, Any]] = (),
     annotations: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return a config.json for a program in a rootfs beside it."""
+    """Return the config.json for a program; the root is the folder rootfs beside it."""
     return {
         "ociVersion": "1.0.2",
         "process": {
@@ -97,7 +97,7 @@ def _system_mounts() -> list[dict[str, Any]]:
 
 
 def _usual_rules() -> list[dict[str, Any]]:
-    """Return the rules of the nodes that every container has: null, zero, tty and so on."""
+    """Return the rules for nodes of every container: null, zero, full, random, urandom."""
     return [
         {"allow": True, "type": "c", "major": 1, "minor": minor, "access": "rwm"}
         for minor in (3, 5, 7, 8, 9)

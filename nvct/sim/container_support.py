@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether this machine lets containers on a simulated node run, found out by running one."""
+"""Test whether this machine can run containers on a simulated node, by running one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMESPACES = ("pid", "ipc", "uts", "mount")
 def can_run_containers(
     *, runtime: str = "runc", programs: Sequence[str] = rootfs.PROGRAM_DIRS
 ) -> str | None:
-    """Return why containers on a simulated node cannot run here, None where they can."""
+    """Return the reason why containers on a simulated node cannot run here, None if they can."""
     try:
         check(runtime=runtime, programs=programs)
     except ContainerNotPossibleError as error:
@@ -35,10 +35,10 @@ def can_run_containers(
 
 
 def check(*, runtime: str = "runc", programs: Sequence[str] = rootfs.PROGRAM_DIRS) -> None:
-    """Try what a simulated node and its containers need.
+    """Check that this machine has what a simulated node and its containers need.
 
     Raises:
-        ContainerNotPossibleError: something of it is missing.
+        ContainerNotPossibleError: a requirement is missing.
     """
     status = Path("/proc/self/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("CapEff:"))
@@ -55,7 +55,7 @@ def check(*, runtime: str = "runc", programs: Sequence[str] = rootfs.PROGRAM_DIR
 
 
 def _try_mounts() -> None:
-    """Make the kinds of mounts that attaching a node makes, in a namespace that goes at once."""
+    """Make each kind of mount that attach() makes, in a namespace that ends at once."""
     with tempfile.TemporaryDirectory(prefix="nvct-sim-") as folder:
 
         def prepare() -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def stand_in(entry: Path, target: Path, bind: Callable[[Path, Path], None]) -> None:
-    """Make an entry of a folder appear in another: links are copied, all else is bound."""
+    """Make an entry of a folder appear in another: a link is copied, all else is bind-mounted."""
     if entry.is_symlink():
         target.symlink_to(os.readlink(entry))
         return
@@ -27,7 +27,7 @@ def stand_in(entry: Path, target: Path, bind: Callable[[Path, Path], None]) -> N
 
 
 def copy_node(source: Path, target: Path, kernel: Kernel) -> None:
-    """Copy a character device or a link with its mode and owner; anything else is left out."""
+    """Copy a character device with mode and owner, or a symbolic link; skip anything else."""
     try:
         status = source.lstat()
     except FileNotFoundError:

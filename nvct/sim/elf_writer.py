@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write small shared objects that a dynamic loader really loads: the files of a simulated driver.
+"""Write small shared objects that a dynamic loader can load: the files of a simulated driver.
 
 An object is one readable and writable segment with a dynamic section (SONAME, NEEDED, hash and
-symbol table) and, because tools such as Go's debug/elf look only there, a section header table.
-Exported symbols are data: a test can tell by ``dlsym`` which of two files was loaded.
+symbol table). It also has a section header table, because tools such as Go's debug/elf read only
+that. Exported symbols are data: a test finds out by ``dlsym`` which of two files is loaded.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 DT_NULL, DT_NEEDED, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SYMENT, DT_SONAME = (
     (0, 1, 4, 5, 6, 10, 11, 14)  # System V gABI, "Dynamic Section"
 )  # fmt: skip
-HEADERS = 64 + 3 * 56  # of the 64-bit form, which is the longer one
+HEADERS = 64 + 3 * 56  # of the 64-bit form; the 32-bit form is shorter
 SHT_PROGBITS, SHT_STRTAB, SHT_HASH, SHT_DYNAMIC, SHT_NOTE, SHT_DYNSYM = 1, 3, 5, 6, 7, 11
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What differs between the architectures.
+    """The properties of one architecture.
 
     Attributes:
         number: e_machine.
         bits: 64 or 32.
         page: alignment of segments; 64 KiB on aarch64, whose kernels may use such pages.
-        triplet: of Debian's library folder.
-        lib64: the folder that other distributions use.
+        triplet: name of Debian's library folder.
+        lib64: name of the library folder in other distributions.
     """
 
     number: int
@@ -82,7 +82,7 @@ def _symbol(bits: int, name: int, value: int, size: int) -> bytes:
 
 
 def _layout(sections: Sequence[_Section], start: int) -> int:
-    """Give every section its place after start, and return the end of the last."""
+    """Set the address of every section, from start on; return the end of the last section."""
     at = start
     for section in sections:
         at = (at + 15) & ~15
@@ -111,8 +111,8 @@ def shared_object(
         machine: "x86_64", "aarch64" or "i386".
         soname: DT_SONAME, None for a library without one.
         needed: DT_NEEDED, in this order.
-        symbols: exported data, name to content.
-        sections: further sections, such as ``.note.cuda.fwd_compatibility``, not loaded.
+        symbols: exported data, name -> content.
+        sections: further sections that are not loaded, such as ``.note.cuda.fwd_compatibility``.
         size: pad the file with NUL to at least this many bytes.
     """
     m = MACHINES[machine]
@@ -132,9 +132,9 @@ def shared_object(
 def _loaded(
     m: Machine, strings: bytes, tags: list[tuple[int, int]], named: list[tuple[int, bytes]]
 ) -> tuple[list[_Section], int]:
-    """Return the sections of the one segment, placed, and its end; the dynamic section is last."""
+    """Return the segment's sections with addresses set, and its end; .dynamic is the last."""
     count = len(named) + 1
-    # One bucket with a chain through all symbols: a lookup walks the table, which is short.
+    # One bucket chains all symbols: a lookup walks the whole table, which is short.
     chain = [
         1,
         count,
@@ -164,7 +164,7 @@ def _loaded(
 
 
 def _assemble(m: Machine, loaded: list[_Section], extra: list[_Section], end: int) -> bytes:
-    """Put header, program headers, sections and section headers together."""
+    """Return the file: ELF header, program headers, sections, section header table."""
     names = _Strings()
     shstrtab = _Section(".shstrtab", SHT_STRTAB, b"", flags=0)
     everything = [*loaded, *extra, shstrtab]

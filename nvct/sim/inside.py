@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a simulated node has in /run/nvct-sim: what makes containers on it see the node's driver.
+"""Fill a simulated node's /run/nvct-sim: programs that show its driver to its containers.
 
 ::
 
     bin/runc, bin/crun    low-level runtimes whose containers see the node (nvct.sim.oci_runtime)
-    bin/with-proc-modules COMMAND...    a command that sees /proc/modules (nvct.sim.proc_modules)
-    modules               the same file, where the kernel has no /proc/modules
+    bin/with-proc-modules COMMAND...    runs a command with /proc/modules (nvct.sim.proc_modules)
+    modules               the content of that file, for a kernel that has no /proc/modules
     proc, sys             file systems without the simulation on top
 
-The kernel mounts /proc or /sys for a user namespace only where one without locked mounts on top is
-visible (fs/namespace.c, mnt_already_visible): rootless containers need the second line.
+The kernel mounts /proc or /sys for a user namespace only if an instance without locked mounts on
+top is visible (fs/namespace.c, mnt_already_visible). Rootless containers need the last line.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def fill(folder: Path, kernel: Kernel) -> None:
     _write_program(folder / "bin" / WITH_PROC_MODULES, code("proc_modules.main()"))
     for name, kind in (("proc", "proc"), ("sys", "sysfs")):
         (folder / name).mkdir()
-        # Only containers of other users need it, and not every machine allows it.
+        # Only rootless containers need this mount, and some machines do not allow it.
         with contextlib.suppress(PermissionError):
             kernel.mount(kind, str(folder / name), kind, MS_NOSUID | MS_NODEV | MS_NOEXEC)
 
@@ -57,7 +57,7 @@ def _write_program(path: Path, code: str, *words: str) -> None:
 
 
 def code(call: str) -> str:
-    """Return Python code that runs a function of a module of nvct.sim under -I -S."""
+    """Return Python code that calls a function of a module of nvct.sim, for python -I -S."""
     (package,) = nvct.__path__
     packages = str(Path(package).parent)
     return CODE.format(packages=packages, module=call.partition(".")[0], call=call)

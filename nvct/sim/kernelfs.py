@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel would show of a simulated node: its parts of /proc and /dev.
+"""Write a simulated node's parts of /proc and /dev, as the kernel and udev show them.
 
-Everything is written from the node's state, into the folders ``proc`` and ``dev`` of the tree;
-nvct.sim.sysfs writes ``sys``. Device nodes are real where that is possible and wanted, else empty
+The content comes from the node's state and goes to the folders ``proc`` and ``dev`` of the tree;
+nvct.sim.sysfs writes ``sys``. Device nodes are real if that is possible and requested, else empty
 files.
 """
 
@@ -34,8 +34,8 @@ MAJORS = {
     "nvidia-uvm": 508,
     "drm": 226,
 }
-# Only on nodes that have them. rdma_cm is a misc device on a real host: major 10 and a minor that
-# may be some other driver's here.
+# Only on nodes with these extras. On a real host rdma_cm is a misc device: major 10, and a minor
+# that may belong to another driver here.
 EXTRA_MAJORS = {
     "nvswitch": {"nvidia-nvswitch": 510, "nvidia-nvlink": 509},
     "nvidia_fs": {"nvidia-fs": 507},
@@ -54,21 +54,21 @@ def capability_minor(gpu_minor: int, gi: int, ci: int | None = None) -> int:
 
 
 def proc_bus(bus: str) -> str:
-    """Return a PCI bus id as procfs and sysfs write it, from NVML's form."""
+    """Convert a PCI bus id from NVML's form to that of procfs and sysfs."""
     domain, _, rest = bus.lower().partition(":")
     return f"{int(domain, 16):04x}:{rest}"
 
 
 def host_majors(devices: str) -> dict[int, str]:
-    """Return the majors that /proc/devices lists, of character and block devices alike."""
+    """Return major -> driver name from /proc/devices, for character and block devices."""
     fields = (line.split() for line in devices.splitlines())
     return {int(f[0]): f[1] for f in fields if len(f) == 2 and f[0].isdigit()}
 
 
 def modules_majors(aliases: str) -> dict[int, str]:
-    """Return the majors for which modules.alias names a module.
+    """Return major -> module name from the char-major aliases in modules.alias.
 
-    Opening a node of such a major would load that module: a real driver that is installed.
+    Opening a device node of such a major loads that module: an installed real driver.
     """
     found = {}
     for line in aliases.splitlines():
@@ -81,16 +81,16 @@ def modules_majors(aliases: str) -> dict[int, str]:
 
 
 def wanted_majors(extras: Mapping[str, int]) -> dict[str, int]:
-    """Return the majors that a real node with these extras has, by driver."""
+    """Return driver -> major as on a real node with these extras."""
     more = [EXTRA_MAJORS[kind] for kind, count in extras.items() if count and kind in EXTRA_MAJORS]
     return {**MAJORS, **{name: major for majors in more for name, major in majors.items()}}
 
 
 def choose_majors(taken: dict[int, str], wanted: Mapping[str, int] = MAJORS) -> dict[str, int]:
-    """Return majors for the simulation that no driver of this host has.
+    """Return driver -> major for the simulation; no driver of this host has these majors.
 
-    A node of the simulation must never reach a real device: where the real module is loaded, or
-    a dynamic major is in use, another number is taken.
+    A simulated device node must never reach a real device. If the real module is loaded, or a
+    dynamic major is in use, another number is chosen.
     """
     chosen: dict[int, int] = {}
     used = set(taken) | set(wanted.values())
@@ -106,7 +106,7 @@ def choose_majors(taken: dict[int, str], wanted: Mapping[str, int] = MAJORS) -> 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFile:
-    """A node below dev: its name, numbers, permission bits and group."""
+    """A device node below dev: its name, numbers, permission bits and group."""
 
     name: str
     major: int
@@ -121,13 +121,13 @@ def _majors(state: State) -> dict[str, int]:
 
 
 def drm_nodes(number: int) -> dict[str, int]:
-    """Return the DRM nodes of the GPU with this index in NVML, with their minors."""
+    """Return name -> minor of the DRM nodes of the GPU with this NVML index."""
     card, render = FIRST_CARD + number, FIRST_RENDER + number
     return {f"card{card}": card, f"renderD{render}": render}
 
 
 def device_files(state: State, groups: dict[str, int]) -> Iterator[DeviceFile]:
-    """Yield the nodes that the driver and udev make on this node."""
+    """Yield the device nodes that the driver and udev create on this node."""
     major = _majors(state)
     yield DeviceFile("nvidiactl", major["nvidiactl"], 255)
     yield DeviceFile("nvidia-modeset", major["nvidia-modeset"], 254)
@@ -149,7 +149,7 @@ def device_files(state: State, groups: dict[str, int]) -> Iterator[DeviceFile]:
 
 
 def extras(state: State) -> dict[str, int]:
-    """Return what this node has beside its GPUs: how many of each kind."""
+    """Return kind -> count of this node's devices other than GPUs."""
     found = state.find("extras")
     return {kind: int(count) for kind, count in found[0].fields.items()} if found else {}
 
@@ -177,7 +177,7 @@ def _extra_files(state: State, major: dict[str, int]) -> Iterator[DeviceFile]:
 
 
 def make_node(path: Path, device: DeviceFile, *, real: bool) -> None:
-    """Make one device node, or the plain file that stands for it, unless it is there."""
+    """Create one device node, or the plain file that stands for it, unless the path exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         return
@@ -186,12 +186,12 @@ def make_node(path: Path, device: DeviceFile, *, real: bool) -> None:
         path.chmod(device.mode)
         return
     os.mknod(path, stat.S_IFCHR | device.mode, os.makedev(device.major, device.minor))
-    path.chmod(device.mode)  # mknod's mode is cut by the umask
+    path.chmod(device.mode)  # the umask limits mknod's mode
     os.chown(path, 0, device.gid)
 
 
 def write_dev(dev: Path, state: State, groups: dict[str, int], *, real: bool) -> None:
-    """Write the device nodes and the links to them, and remove those of MIG devices gone."""
+    """Write the device nodes and links to them; remove nodes of removed MIG devices."""
     wanted = {device.name for device in device_files(state, groups)}
     caps = dev / "nvidia-caps"
     for path in [*caps.iterdir()] if caps.is_dir() else []:
@@ -213,7 +213,7 @@ def write_dev(dev: Path, state: State, groups: dict[str, int], *, real: bool) ->
 
 
 def put(path: Path, content: str | bytes, mode: int = 0o444) -> None:
-    """Write a file of the kernel, as a new file."""
+    """Write a file of the simulated kernel, as a new file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -242,7 +242,7 @@ def write_proc(proc: Path, state: State, *, machine: str, host_devices: str) -> 
 
 
 def write_capabilities(proc: Path, state: State) -> None:
-    """Write the capability files of the MIG instances that there are, and remove all others."""
+    """Write the capability files of the existing MIG instances, and remove all others."""
     root = proc / "driver/nvidia/capabilities"
     for name, minor, mode in (("config", 1, 0o400), ("monitor", 2, 0o444)):
         put(root / "mig" / name, _access(minor, mode))
@@ -268,7 +268,7 @@ def _access(minor: int, mode: int) -> str:
 
 
 def mig_minors(gpus: int = MAX_GPUS) -> str:
-    """Return /proc/driver/nvidia-caps/mig-minors: every capability that any GPU may ever have."""
+    """Return /proc/driver/nvidia-caps/mig-minors: every possible capability of each GPU."""
     lines = ["config 1", "monitor 2"]
     for gpu in range(gpus):
         for gi in range(MAX_GPU_INSTANCES):
@@ -281,8 +281,8 @@ def mig_minors(gpus: int = MAX_GPUS) -> str:
 
 
 def _params() -> str:
-    # ModifyDeviceFiles is 1 by default, and other people's hooks then mount a copy over this file
-    # in a container's own /proc, which fails: no kernel puts a simulated driver's files there.
+    # The driver's default for ModifyDeviceFiles is 1. With 1, hooks of other toolkits mount a copy
+    # over this file in a container's own /proc. That fails: the simulated file is not in it.
     values = {
         "ResmanDebugLevel": 4294967295, "RmLogonRC": 1, "ModifyDeviceFiles": 0,
         "DeviceFileUID": 0, "DeviceFileGID": 0, "DeviceFileMode": 438,
@@ -306,7 +306,7 @@ def _information(gpu: Record, bus: str, driver: str) -> str:
 
 
 def devices(host: str, majors: dict[str, int]) -> str:
-    """Return /proc/devices: the host's lines, and the simulation's where it is not there."""
+    """Return /proc/devices: the host's lines without NVIDIA's, and the simulation's lines."""
     head, _, rest = host.partition("\nBlock devices:\n")
     lines = [line for line in head.splitlines() if line[:1] in " 0123456789" and line.strip()]
     ours = {f"{major:3d} {name}" for name, major in majors.items()}

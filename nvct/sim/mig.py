@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG instances in the state of a simulated node: where they fit, their ids and capabilities."""
+"""MIG instances in the state of a simulated node: placements, ids and capabilities."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _placements(record: Record) -> list[tuple[int, int]]:
 
 
 def _free_placement(now: State, index: int, profile: Record) -> tuple[int, int]:
-    """Return the first place where an instance of this profile fits."""
+    """Return start and size of the first free placement of this profile."""
     taken: set[int] = set()
     for gi in now.find("gi", gpu=index):
         start, size = int(gi.fields["start"]), int(gi.fields["size"])
@@ -39,7 +39,7 @@ def _free_placement(now: State, index: int, profile: Record) -> tuple[int, int]:
 def _instance_id(now: State, index: int, start: int, size: int) -> int:
     """Return the id of a new GPU instance.
 
-    The real driver numbers the nodes of a binary tree over the memory slices, whose upper half
+    The real driver numbers the nodes of a binary tree over the memory slices. The upper half
     comes first: 0 is the whole GPU, 1 and 2 the halves, 3 to 6 the quarters, 7 to 14 the eighths.
     """
     taken = {int(gi.fields["id"]) for gi in now.find("gi", gpu=index)}
@@ -51,7 +51,7 @@ def _instance_id(now: State, index: int, start: int, size: int) -> int:
 
 
 def mig_uuid(gpu_uuid: str, gi: int, ci: int) -> str:
-    """Return the UUID of a MIG device; the same place on the same GPU always has the same."""
+    """Return the UUID of a MIG device: the same for equal ids on the same GPU."""
     return f"MIG-{uuid.uuid5(NAMESPACE, f'{gpu_uuid}/{gi}/{ci}')}"
 
 
@@ -60,7 +60,7 @@ def add_instance(now: State, index: int, profile_name: str) -> tuple[int, int]:
 
     Raises:
         DocumentError: there is no such GPU.
-        UsageError: it is not in MIG mode, has no such profile, or no room.
+        UsageError: the GPU is not in MIG mode, has no such profile, or has no room.
     """
     gpu = now.gpu(index)
     if gpu.fields["mig"] != "1":
@@ -93,7 +93,7 @@ def remove_instance(now: State, index: int, gi: int) -> None:
     """Remove a GPU instance with its compute instances.
 
     Raises:
-        UsageError: there is none of this id.
+        UsageError: the GPU has no instance with this id.
     """
     if not now.remove("gi", gpu=index, id=gi):
         known = ", ".join(record.fields["id"] for record in now.find("gi", gpu=index))

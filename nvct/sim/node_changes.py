@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Change a simulated node: MIG, health, driver upgrades. What an administrator or fate would do.
+"""Change a simulated node: MIG, health, faults, driver upgrades.
 
-MIG instances can be made and destroyed through NVML as well; both ways keep state, capability
-files and nodes in step.
+NVML calls can create and destroy MIG instances as well. Both ways keep state, capability files and
+device nodes consistent.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ XID_FALLEN_OFF_BUS = 79  # NVIDIA, "XID errors": GPU has fallen off the bus
 
 
 def set_mig_mode(node: Node, index: int, *, on: bool) -> None:
-    """Switch MIG mode of a GPU; its instances are gone either way.
+    """Switch MIG mode of a GPU on or off; both remove its MIG instances.
 
     Raises:
         DocumentError: there is no such GPU.
-        UsageError: it cannot do MIG.
+        UsageError: the GPU does not support MIG.
     """
     with state.change(node.state_file) as now:
         gpu = now.gpu(index)
@@ -41,11 +41,11 @@ def set_mig_mode(node: Node, index: int, *, on: bool) -> None:
 
 
 def create_instance(node: Node, index: int, profile_name: str) -> tuple[int, int]:
-    """Make a MIG instance on a GPU in MIG mode; return ids of GPU and compute instance.
+    """Create a MIG instance on a GPU in MIG mode; return the ids of GPU and compute instance.
 
     Raises:
         DocumentError: there is no such GPU.
-        UsageError: it is not in MIG mode, has no such profile, or no room.
+        UsageError: the GPU is not in MIG mode, has no such profile, or has no room.
     """
     with state.change(node.state_file) as now:
         ids = mig.add_instance(now, index, profile_name)
@@ -57,7 +57,7 @@ def destroy_instance(node: Node, index: int, gi: int) -> None:
     """Destroy a MIG instance.
 
     Raises:
-        UsageError: there is none of this id.
+        UsageError: the GPU has no instance with this id.
     """
     with state.change(node.state_file) as now:
         mig.remove_instance(now, index, gi)
@@ -68,16 +68,16 @@ NUMBERS = (
     "temp", "power", "util", "used", "fan", "ecc", "eccerrors", "persistence", "addressing",
     "board",
 )  # fmt: skip
-"""Fields of a GPU that may change; a new node's state need not have them."""
+"""Numeric fields of a GPU that may change; a new node's state may lack them."""
 
 
 def set_gpu(node: Node, index: int, /, **fields: str | int) -> None:
-    """Set fields of a GPU that the stub reports: temp, power, util, used, eccerrors and so on.
+    """Set fields of a GPU that NVML reports: temp, power, util, used, eccerrors and so on.
 
     Raises:
         DocumentError: there is no such GPU.
-        UsageError: the field is what the GPU is, not how it is; there is no such field, or its
-            value is no number.
+        UsageError: the field is fixed, such as the UUID; the field does not exist; or its value
+            is not a number.
     """
     fixed = {"index", "minor", "uuid", "bus", "mig", "migcapable"} & set(fields)
     if fixed:
@@ -95,7 +95,7 @@ def set_gpu(node: Node, index: int, /, **fields: str | int) -> None:
 
 
 def add_event(node: Node, index: int, *, kind: int = XID_EVENT, data: int = 0) -> None:
-    """Let an event happen on a GPU, by default an XID error whose number is data.
+    """Add an NVML event of a GPU, by default an XID error with the number `data`.
 
     Raises:
         DocumentError: there is no such GPU.
@@ -111,7 +111,7 @@ def _append_event(now: state.State, index: int, kind: int, data: int) -> None:
 
 
 def lose_gpu(node: Node, index: int) -> None:
-    """Let a GPU fall off the bus: NVML calls on it fail, and an event tells so.
+    """Let a GPU fall off the bus: NVML calls on it fail, and NVML reports XID 79.
 
     Raises:
         DocumentError: there is no such GPU.
@@ -131,12 +131,12 @@ def find_gpu(node: Node, index: int) -> None:
 
 
 def set_fault(node: Node, kind: str, seconds: int) -> None:
-    """Let every call of NVML fail in one way, also in processes that already use it.
+    """Make every NVML call fail in one way, also in processes that already use NVML.
 
     Args:
-        node: whose driver fails.
+        node: the node with the failing driver.
         kind: "hang", "crash", or "hang-hard", which SIGKILL does not end (fault.c).
-        seconds: for how long; 0 ends a fault at once.
+        seconds: duration; 0 ends a fault at once.
     """
     with state.change(node.state_file) as now:
         now.remove("fault")
@@ -147,11 +147,12 @@ def set_fault(node: Node, kind: str, seconds: int) -> None:
 def upgrade(node: Node, version: str) -> Node:
     """Upgrade the driver's user space on disk, as a package manager does; the module stays.
 
-    Until reload_module() the two versions differ, and NVML refuses. A process that has the driver
-    at / keeps the version that it started with; at /run/nvidia/driver it sees the new one.
+    Until reload_module() the two versions differ, and NVML reports a version mismatch. A process
+    with the driver at / keeps the version that it started with; at /run/nvidia/driver it sees the
+    new version.
 
     Raises:
-        UsageError: the version cannot be used.
+        UsageError: the text is not a driver version.
     """
     if not tree.VERSION.fullmatch(version):
         raise UsageError(f"bad driver version {version!r}", hint="as in 580.159.04")
@@ -180,7 +181,7 @@ def _upgrade(node: Node, version: str) -> Node:
 
 
 def reload_module(node: Node) -> None:
-    """Load the module of the installed version, as a reboot would: MIG instances are gone."""
+    """Load the installed version's module, as a reboot does; this removes MIG instances."""
     with state.change(node.state_file) as now:
         now.driver = node.installed
         for gpu in now.find("gpu"):
@@ -231,14 +232,14 @@ CHANGES: dict[str, tuple[str, Callable[..., object]]] = {
     "upgrade": ("VERSION", upgrade),
     "reload": ("", reload_module),
 }
-"""What `nvct sim set` can do: name -> (its arguments, function of a node and these)."""
+"""Changes of `nvct sim set`: name -> (usage, function of a node and the arguments)."""
 
 
 def apply(node: Node, name: str, words: Sequence[str]) -> None:
-    """Make one of CHANGES, as given on a command line.
+    """Apply one of CHANGES with its command-line arguments.
 
     Raises:
-        UsageError: there is no such change, or its arguments are wrong.
+        UsageError: there is no such change, or the arguments are wrong.
         DocumentError: there is no such GPU.
     """
     if name not in CHANGES:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A low-level runtime whose containers see the simulated node's part of /proc and /sys.
 
-A container has a /proc of its own PID namespace, where the files of the simulated module are not:
-a real module's would be there. This program adds a createContainer hook to config.json and hands
-over to runc or crun; the hook binds the node's files into the container's mount namespace before
-its root is switched. Mounts in config.json would not do: runc refuses those inside of /proc
-(libcontainer/rootfs_linux.go, checkProcMount).
+A container has a /proc of its own PID namespace. A real module's files are in it; the simulated
+module's are not. This program adds a createContainer hook to config.json and executes runc or
+crun. The hook binds the node's files into the container's mount namespace before pivot_root(2).
+Mounts in config.json do not work: runc refuses them inside /proc (libcontainer/rootfs_linux.go,
+checkProcMount).
 
-Runs under -I -S: standard library and hot modules only.
+The program runs under -I -S: standard library and hot modules only.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ DIRS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "
 HOOKS = ("hooks", "createContainer")
 NAMESPACES = ("linux", "namespaces")
 KEPT_FLAGS = c.MS_RDONLY | c.MS_NOSUID | c.MS_NODEV | c.MS_NOEXEC
-"""The same numbers in statvfs(3) as in mount(2); a user namespace may not take them away."""
+"""The same values in statvfs(3) and mount(2); a user namespace must not clear these flags."""
 
 
 def main() -> NoReturn:
-    """Run as `runc` or `crun`: the first argument says which, the others are its own."""
+    """Run as `runc` or `crun`: the first argument is the name, the others are the runtime's."""
     name, arguments = sys.argv[1], sys.argv[2:]
     try:
         program = find(name, (*os.environ.get("PATH", "").split(":"), *DIRS))
@@ -58,7 +58,7 @@ def find(name: str, folders: tuple[str, ...]) -> str:
     """Return the path of the real runtime.
 
     Raises:
-        HostError: it is not installed.
+        HostError: the runtime is not installed.
     """
     for folder in folders:
         if folder not in ("", OWN) and os.access(f"{folder}/{name}", os.X_OK):
@@ -67,10 +67,10 @@ def find(name: str, folders: tuple[str, ...]) -> str:
 
 
 def edit(path: str, kernel: Kernel) -> None:
-    """Add the hook to a config.json, unless it is there or the container has no mounts of its own.
+    """Add the hook to a config.json, unless it has the hook or no mount namespace.
 
     Raises:
-        BundleError: it cannot be read or written, or is no container's configuration.
+        BundleError: the file cannot be read or written, or is not a container's configuration.
     """
     config = bundle.load(path)
     document = config.document
@@ -83,7 +83,7 @@ def edit(path: str, kernel: Kernel) -> None:
     hooks = [document.fragment(node) for node in document.elements(HOOKS)]
     if fragment in hooks:
         return
-    if hooks:  # first: other hooks may have to see the files
+    if hooks:  # first, since other hooks may need the files
         document.rewrite(HOOKS, [fragment, *hooks])
     else:
         document.append(HOOKS, [fragment])
@@ -99,7 +99,7 @@ def hook(root: str) -> dict[str, object]:
 
 
 def show() -> None:
-    """Run as the hook: bind what is shown into the container's root, which the argument names."""
+    """Run as the hook: bind the SHOWN paths into the container's root, the first argument."""
     try:
         bind(sys.argv[1], KERNEL)
     except OSError as error:
@@ -108,7 +108,7 @@ def show() -> None:
 
 
 def bind(root: str, kernel: Kernel) -> None:
-    """Bind the node's files below a container's root, read-only; what is not there is left out."""
+    """Bind the SHOWN paths below a container's root, read-only; skip paths that are missing."""
     base = kernel.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     for path in SHOWN:
         try:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The user space of a simulated driver: the files that a driver package installs.
 
-Names, SONAMEs, what is linked to what, links and folders are those of Ubuntu's packages of drivers
-580 to 615 (tests/hosts/real), and what NVIDIA's archive has besides; the files are small shared
-objects without code, but for the NVML library and nvidia-smi, which are real and come from
-nvct.sim.native. Beside them are the loaders of GLVND and OpenCL, of other packages that the
-driver's depend on.
+Names, SONAMEs, dependencies, links and folders are those of Ubuntu's packages of drivers 580 to
+615 (tests/hosts/real), with additions from NVIDIA's archive. The files are small shared objects
+without code, except those that nvct.sim.native builds, such as the NVML library and nvidia-smi.
+The loaders of GLVND and OpenCL are included; the driver's packages depend on theirs.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ class Library(NamedTuple):
     """One library of the package.
 
     Attributes:
-        name: up to ``.so``, below the library folder.
-        soname: what follows ``.so`` in its SONAME, "V" for the driver version.
-        version: what follows ``.so.`` in its file name, "V" for the driver version, "" for none.
-        dev: whether there is a link that ends in ``.so``, as for linking programs.
-        needed: libraries it needs besides libc, "V" for the driver version.
-        since: the first branch of the driver whose packages have it, 0 for all.
+        name: path below the library folder, up to ``.so``.
+        soname: rest of the SONAME after ``.so``, "V" for the driver version, None for no SONAME.
+        version: rest of the file name after ``.so.``, "V" for the driver version, "" for none.
+        dev: whether there is a link that ends in ``.so``, for linking programs.
+        needed: DT_NEEDED without libc, "V" for the driver version.
+        since: the first driver branch with this library, 0 for all.
     """
 
     name: str
@@ -47,7 +46,7 @@ class Library(NamedTuple):
     since: int = 0
 
     def is_in(self, version: str) -> bool:
-        """Tell whether a driver has it."""
+        """Report whether a driver version has the library."""
         return _branch(version) >= self.since
 
 
@@ -116,7 +115,7 @@ LOADERS = (
     Library("libGLESv2.so", ".2", "2.1.0", needed=("libGLdispatch.so.0",)),
     Library("libOpenCL.so", ".1", "1.0.0"),
 )
-# Of the packages nvidia-fabricmanager and libnvidia-nscq.
+# From the packages nvidia-fabricmanager and libnvidia-nscq.
 SWITCH_LIBRARIES = (
     Library("libnvfm.so", ".1", "1"),
     Library("libnvidia-nscq.so", ".2"),
@@ -156,7 +155,7 @@ EGL_PLATFORMS = (
 )
 FIRMWARE = ("gsp_ga10x.bin", "gsp_tu10x.bin")
 UCODES = ("ucodes_ga10x.bin", "ucodes_tu10x.bin")
-UCODES_SINCE = 615  # a branch, as in Library
+UCODES_SINCE = 615  # a driver branch, as Library.since
 
 
 def _documents(arch: str, version: str) -> Iterator[tuple[str, str]]:
@@ -200,12 +199,12 @@ def _mapping(content: object) -> dict[str, object]:
 
 
 def library_dir(machine: str) -> str:
-    """Return the library folder of the driver root, as Debian names it."""
+    """Return the library folder relative to the driver root, with Debian's name."""
     return f"usr/lib/{MACHINES[machine].triplet}"
 
 
 def skeleton(root: Path) -> None:
-    """Make the folders of a driver root, with /usr merged as in today's distributions."""
+    """Make the folders of a driver root, with a merged /usr as in current distributions."""
     for name in (
         "usr/bin",
         "usr/sbin",
@@ -231,10 +230,10 @@ def install(
 
     Args:
         root: made by skeleton().
-        version: of the driver.
+        version: driver version.
         machine: architecture of the libraries.
-        state: the node's state file, linked beside the NVML library.
-        native: "nvml", "nvidia-smi" and libraries by name, built; without it they do nothing.
+        state: the node's state file, hard-linked beside the NVML library.
+        native: built files "nvml", "nvidia-smi" and libraries by name; None for stand-ins.
     """
     folder = root / library_dir(machine)
     libraries = [library for library in LIBRARIES if library.is_in(version)]
@@ -269,7 +268,7 @@ def install(
 
 
 def install_extras(root: Path, version: str, extras: Mapping[str, int], *, machine: str) -> None:
-    """Install what nodes need that have more than GPUs (nvct.sim.profile.Extras)."""
+    """Install the files for devices other than GPUs (nvct.sim.profile.Extras)."""
     if extras.get("nvswitch"):
         folder = root / library_dir(machine)
         for library in SWITCH_LIBRARIES:
@@ -284,7 +283,7 @@ def install_extras(root: Path, version: str, extras: Mapping[str, int], *, machi
 
 
 def remove(root: Path, version: str, *, machine: str) -> None:
-    """Remove what only this version installed, as an upgrade of the package does."""
+    """Remove the files that only this version installed, as a package upgrade does."""
     folders = [root / library_dir(machine), root / library_dir("i386")]
     for folder in folders:
         for path in [*folder.rglob(f"*.so.{version}")] if folder.is_dir() else []:
@@ -302,17 +301,17 @@ def remove(root: Path, version: str, *, machine: str) -> None:
 
 
 def cache_entries(root: Path, machine: str) -> list[tuple[str, str]]:
-    """Return name and path of the libraries, as ldconfig lists them."""
+    """Return (name, path) of each library, as ldconfig lists them."""
     folder = root / library_dir(machine)
     found = [path for path in folder.iterdir() if path.name.startswith("lib")]
-    # As ldconfig does: a file that has links is listed by their names only.
+    # As in ldconfig, a file with links is listed only by the names of the links.
     linked = {os.readlink(path) for path in found if path.is_symlink()}
     names = sorted(path.name for path in found if path.is_symlink() or path.name not in linked)
     return [(name, f"/{library_dir(machine)}/{name}") for name in names]
 
 
 def write_cache(root: Path, machine: str) -> None:
-    """Write the driver root's ld.so.cache for the libraries that are there."""
+    """Write the driver root's ld.so.cache for the libraries present in it."""
     data = ldcache.merge(None, cache_entries(root, machine), machine=machine)
     _write(root / "etc/ld.so.cache", data)
 
@@ -341,11 +340,11 @@ def _install_library(
 def _make_socket(path: Path) -> None:
     if not path.exists():
         path.parent.mkdir(parents=True)
-        os.mknod(path, stat.S_IFSOCK | 0o666)  # bind(2) takes no path as long as a tree's may be
+        os.mknod(path, stat.S_IFSOCK | 0o666)  # a tree's path may be too long for bind(2)
 
 
 def _write(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Put a new file in place, as a package manager does: never into the old inode."""
+    """Write a new file and rename it, as package managers do; never write to the old inode."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_bytes(data)

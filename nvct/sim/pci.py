@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCI devices as the kernel's sysfs shows them: configuration space, resources, links' speed.
+"""PCI devices as the kernel's sysfs shows them: configuration space, resources, link speed.
 
-What is in the configuration space is what programs parse: identity, base addresses, a list of
-capabilities that ends (PCI Local Bus 3.0, 6.7) and the extended one (PCI Express Base, 7.6.3). The
-vendor-specific capability of a vGPU has the signature "VF", then records of number, length and
-data. Record 0 is the version and the branch of the driver on its host, 10 bytes each.
+The configuration space holds what programs parse: identity, base addresses, a terminated list of
+capabilities (PCI Local Bus 3.0, 6.7) and the list of extended capabilities (PCI Express Base,
+7.6.3). The vendor-specific capability of a vGPU has the signature "VF", then records of number,
+length and data. Record 0 holds version and branch of the host's driver, 10 bytes each.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ NVIDIA = 0x10DE
 MiB = 1 << 20
 CONFIG_SIZE = 4096
 RESOURCES = 13  # six base addresses, the ROM, six of virtual functions
-# Memory, I/O, bus master; SERR. And: there is a list of capabilities.
+# Command: memory, I/O, bus master, SERR. Status: the device has a list of capabilities.
 COMMAND, STATUS = 0x0406 | 0x0001, 0x0010
 POWER, MSI, EXPRESS, VENDOR, MSI_X = 0x60, 0x68, 0x78, 0xB4, 0xC8
-VGPU_VENDOR = 0xD4  # a longer one: after the others
+VGPU_VENDOR = 0xD4  # longer, so it is after the others
 VENDOR_LENGTH = 20
 VGPU_SIGNATURE = b"VF"
 VGPU_TEXT = 10  # bytes of each text in a record
@@ -39,14 +39,14 @@ class Device:
     """A PCI device of the simulation.
 
     Attributes:
-        vendor, device, subsystem_vendor, subsystem_device, kind: numbers; kind is the class.
-        driver: the name of its driver, "" for none.
-        number: its place among the node's devices, from which its addresses come.
-        irq: its interrupt, which /proc/driver/nvidia shows too.
-        numa: its NUMA node.
-        bar1: MiB of its second base address, 0 for none.
-        generation: of PCI Express.
-        vgpu: of a vGPU, version and branch of its host's driver.
+        vendor, device, subsystem_vendor, subsystem_device, kind: PCI ids; kind is the class.
+        driver: name of the driver, "" for none.
+        number: index among the node's devices; addresses are computed from it.
+        irq: interrupt, also shown in /proc/driver/nvidia.
+        numa: NUMA node.
+        bar1: size of the second base address in MiB, 0 for none.
+        generation: PCI Express generation.
+        vgpu: for a vGPU, version and branch of the driver on its host.
     """
 
     vendor: int = NVIDIA
@@ -63,11 +63,11 @@ class Device:
     vgpu: tuple[str, str] | None = None
 
     def regions(self) -> dict[int, tuple[int, int, int]]:
-        """Return its address ranges: index -> (first, size in bytes, flags of the kernel)."""
+        """Return the address ranges: index -> (first address, size in bytes, kernel's flags)."""
         n = self.number
         found = {0: (FIRST_REGISTERS + n * 16 * MiB, 16 * MiB, MEMORY_32)}
         if self.bar1:
-            # Twice the size apart: the second half is for the third range.
+            # Devices are twice the size apart: the second half is for range 3.
             first = FIRST_MEMORY + n * 2 * self.bar1 * MiB
             found[1] = (first, self.bar1 * MiB, MEMORY_64_PREFETCHABLE)
             found[3] = (first + self.bar1 * MiB, 32 * MiB, MEMORY_64_PREFETCHABLE)
@@ -78,7 +78,7 @@ class Device:
 
     @property
     def is_vga(self) -> bool:
-        """Tell whether it can be the console: a board with outputs."""
+        """Report whether the device can be the console: a board with outputs."""
         return self.kind >> 8 == 0x0300
 
 
@@ -99,7 +99,7 @@ def config(device: Device) -> bytes:
 
 def _base_address(space: bytearray, index: int, first: int, flags: int) -> None:
     if flags == ROM:
-        struct.pack_into("<I", space, 0x30, first)  # bit 0 is clear: not decoded
+        struct.pack_into("<I", space, 0x30, first)  # bit 0 is clear: decoding is off
     elif flags == MEMORY_64_PREFETCHABLE:
         struct.pack_into("<Q", space, 0x10 + 4 * index, first | 0xC)
     else:
@@ -107,7 +107,7 @@ def _base_address(space: bytearray, index: int, first: int, flags: int) -> None:
 
 
 def _capabilities(space: bytearray, device: Device) -> None:
-    """Write the two lists; the first byte of each entry is its kind, the second the next one."""
+    """Write both lists; each entry starts with its kind and the offset of the next entry."""
     link = device.generation | 16 << 4  # the width is 16
     vendor_specific = VGPU_VENDOR if device.vgpu else VENDOR
     struct.pack_into("<BBHHH", space, POWER, 0x01, MSI, 0x0003, 0x0008, 0)  # D0 kept at a reset
@@ -127,7 +127,7 @@ def _capabilities(space: bytearray, device: Device) -> None:
 
 
 def _vgpu(version: str, branch: str) -> bytes:
-    """Return what a vGPU's vendor-specific capability holds after its length."""
+    """Return the data of a vGPU's vendor-specific capability, after the length byte."""
     record = struct.pack(f"{VGPU_TEXT}s{VGPU_TEXT}s", version.encode(), branch.encode())
     return VGPU_SIGNATURE + bytes([0, 2 + len(record)]) + record
 
@@ -143,12 +143,12 @@ def resource(device: Device) -> str:
 
 
 def attributes(device: Device, bus: str, processors: str) -> Mapping[str, str]:
-    """Return the text files of a device's folder by name, less the line end.
+    """Return name -> text of the text files in a device's folder, without the line end.
 
     Args:
-        device: whose folder it is.
-        bus: its address.
-        processors: list of the processors near it, as in `0-7`.
+        device: the PCI device.
+        bus: PCI address of the device.
+        processors: list of the processors near the device, such as `0-7`.
     """
     speed = f"{SPEEDS[device.generation]} GT/s PCIe"
     ids = (device.vendor, device.device, device.subsystem_vendor, device.subsystem_device)
@@ -176,10 +176,10 @@ def attributes(device: Device, bus: str, processors: str) -> Mapping[str, str]:
 
 
 def near(numa: int, nodes: int, processors: int) -> range:
-    """Return the processors near a NUMA node, of those that this machine has.
+    """Return this machine's processors that are near a NUMA node of the simulated node.
 
-    The machine need not have the node's number of NUMA nodes: its processors are dealt out.
-    The library has the same rule (topology.c).
+    This machine may have another number of NUMA nodes, so its processors are divided evenly.
+    The NVML library has the same rule (topology.c).
     """
     share = max(1, processors // nodes)
     first = min(numa * share, processors - share)
@@ -187,13 +187,13 @@ def near(numa: int, nodes: int, processors: int) -> range:
 
 
 def cpu_list(processors: range) -> str:
-    """Return processors as the kernel lists them."""
+    """Return processors in the kernel's list format, such as `0-7`."""
     first, last = processors[0], processors[-1]
     return f"{first}-{last}" if last > first else str(first)
 
 
 def cpu_mask(processors: str) -> str:
-    """Return a list of processors as the kernel's mask: words of 32 bits, the highest first."""
+    """Convert a list of processors to the kernel's mask: 32-bit words, the highest first."""
     first, _, last = processors.partition("-")
     bits = sum(1 << n for n in range(int(first), int(last or first) + 1))
     words = f"{bits:x}"

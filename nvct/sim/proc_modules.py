@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Program `with-proc-modules COMMAND...`: /proc/modules of a node on a kernel that has none.
 
-A kernel built without modules has no such file, and nothing can be mounted where there is no name
-in procfs. The command gets a seccomp filter whose openat(2) goes to a supervisor in user space
-(seccomp_unotify(2)): it answers for /proc/modules with the node's file, and lets the kernel go on
-with any other path. Each openat of the command and of its children costs some 0.1 ms more; the
-supervisor ends with the last of them. stat(2) and readdir(3) do not show the file.
+A kernel built without modules has no such file, and a name that procfs lacks cannot be a mount
+point. The command gets a seccomp filter that sends each openat(2) to a supervisor in user space
+(seccomp_unotify(2)). The supervisor answers for /proc/modules with the node's file; the kernel
+continues any other openat. Each openat of the command and its children takes about 0.1 ms longer.
+The supervisor ends with the last of these processes. stat(2) and readdir(3) do not show the file.
 """
 
 from __future__ import annotations
 
-import array  # noqa: F401  socket.send_fds imports it, and nothing can be opened by then
+import array  # noqa: F401  socket.send_fds imports it at a time when no file can be opened
 import ctypes
 import os
 import socket
@@ -20,7 +20,7 @@ from fcntl import ioctl
 
 FILE = "/proc/modules"
 OURS = "/run/nvct-sim/modules"
-"""What a command reads instead, where the kernel has no such file."""
+"""The file that commands read if the kernel has no /proc/modules."""
 # asm/unistd_64.h and asm-generic/unistd.h; linux/audit.h.
 SECCOMP, OPENAT, ARCHITECTURE = {
     "x86_64": (317, 257, 0xC000003E),
@@ -40,7 +40,7 @@ NUMBER_OFFSET, ARCHITECTURE_OFFSET = 0, 4
 
 
 def main() -> None:
-    """Become the command of the command line.
+    """Execute the command given as arguments.
 
     Raises:
         OSError: the kernel refuses the filter, or the command cannot be started.
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _supervised() -> None:
-    """Let a new process answer what this one will open."""
+    """Start the supervisor and give it the listener for this process's openat calls."""
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
         if os.fork() == 0:
@@ -61,7 +61,7 @@ def _supervised() -> None:
         os._exit(0)  # the supervisor must not be a child of the command
     os.wait()
     theirs.close()
-    # From here on this process opens nothing before the supervisor has the listener.
+    # From here on this process must not open a file until the supervisor has the listener.
     listener = _install_filter()
     socket.send_fds(ours, [b"."], [listener])
     os.close(listener)
@@ -69,7 +69,7 @@ def _supervised() -> None:
 
 
 def _install_filter() -> int:
-    """Return the descriptor at which the supervisor is told of each openat of this process."""
+    """Install the filter; return the descriptor that reports each openat of this process."""
     program = b"".join(
         struct.pack("=HBBI", *instruction)
         for instruction in (
@@ -91,19 +91,19 @@ def _install_filter() -> int:
 
 
 def _serve(channel: socket.socket) -> None:
-    """Answer every openat until nobody with the filter is left."""
+    """Answer every openat until no process with the filter is left."""
     _, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
-    if not descriptors:  # the command could not get its filter
+    if not descriptors:  # the filter could not be installed
         return
     null = os.open(os.devnull, os.O_RDWR)
-    for standard in range(3):  # whoever reads what the command writes waits for its end
+    for standard in range(3):  # else the supervisor keeps the command's output open
         os.dup2(null, standard)
     os.setsid()
     while True:
         notification = bytearray(NOTIFICATION.size)
         try:
             ioctl(descriptors[0], RECEIVE, notification)
-        except OSError:  # ENOENT: the caller was killed, or all have ended
+        except OSError:  # ENOENT: the caller was killed, or all processes have ended
             if not _has_users(descriptors[0]):
                 return
             continue
@@ -111,7 +111,7 @@ def _serve(channel: socket.socket) -> None:
 
 
 def _has_users(listener: int) -> bool:
-    """Tell whether a process with the filter is left: the listener hangs up after the last."""
+    """Report whether a process with the filter is left: after the last, poll gives POLLHUP."""
     import select
 
     poll = select.poll()
@@ -129,12 +129,12 @@ def _answer(listener: int, notification: bytearray) -> None:
             os.close(file)
             return
         ioctl(listener, SEND, bytearray(RESPONSE.pack(number, 0, 0, CONTINUE)))
-    except OSError:  # it was killed meanwhile
+    except OSError:  # the caller was killed
         return
 
 
 def _path(pid: int, address: int) -> bytes:
-    """Return the beginning of a string of a process, as long as the name of our file."""
+    """Return a string in a process's memory, at most one byte longer than FILE."""
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         memory.seek(address)
         return memory.read(len(FILE) + 1).partition(b"\0")[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of nodes that can be simulated, read from the package's data files."""
+"""Profiles of the nodes that can be simulated, read from the package's data files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIRST_SWITCH_BUS = 0xC0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigProfile:
-    """A GPU instance profile: what NVML says of it, and the compute instance that fills it."""
+    """A GPU instance profile: its NVML attributes, and the compute instance that fills it."""
 
     id: int
     kind: int
@@ -37,18 +37,18 @@ class MigProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A GPU model: what NVML and the PCI configuration space say of it.
+    """A GPU model: its attributes in NVML and in the PCI configuration space.
 
     Attributes:
-        kind: its PCI class.
-        bar1: MiB of its second base address.
-        cores, buswidth: CUDA cores, and bits of the memory's bus.
+        kind: PCI class.
+        bar1: size of the second base address in MiB.
+        cores, buswidth: number of CUDA cores, and width of the memory bus in bits.
         fan: speed in per cent, 0 for a board without fans.
-        ecc, serial: 1 where it has ECC memory, a serial number.
-        nvlinks: how many NVLinks it has.
-        nvlink: their version as NVML numbers it.
-        nvswitch: device and vendor of the switches that they lead to, 0 for none.
-        vgpuhost, vgpubranch: of a vGPU, version and branch of the driver on its host.
+        ecc, serial: 1 if the board has ECC memory, or a serial number.
+        nvlinks: number of NVLinks.
+        nvlink: NVLink version in NVML's numbering.
+        nvswitch: device and vendor id of the switches at the NVLinks, 0 for none.
+        vgpuhost, vgpubranch: for a vGPU, version and branch of the driver on its host.
     """
 
     name: str
@@ -80,13 +80,13 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuPlace:
-    """A GPU of a node: its model, where it sits, and the MIG instances that it starts with.
+    """A GPU of a node: its model, its position, and its initial MIG instances.
 
     Attributes:
-        mig: names of MIG profiles; None where MIG mode is off.
-        path: NUMA node, host bridge, upper and lower PCIe switch, as `0/0/1/0`; GPUs whose paths
-            begin alike share what these numbers stand for.
-        links: where each NVLink leads: the index of a GPU, or `s` and that of a switch.
+        mig: profile names of the MIG instances; None if MIG mode is off.
+        path: NUMA node, host bridge, upper and lower PCIe switch, such as `0/0/1/0`; GPUs with a
+            common prefix share the parts that the prefix names.
+        links: peer of each NVLink: the index of a GPU, or `s` and the index of a switch.
     """
 
     model: Model
@@ -97,7 +97,7 @@ class GpuPlace:
     links: tuple[str, ...] = ()
 
     def where(self) -> dict[str, str | int]:
-        """Return the fields of the state that say how it is connected."""
+        """Return the state's fields for the PCIe path and the NVLinks."""
         fields: dict[str, str | int] = {"path": self.path}
         if self.links:
             fields |= {"nvlink": self.model.nvlink, "links": ",".join(self.links)}
@@ -116,14 +116,14 @@ class Switch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What a node has beside its GPUs: how many of each, 0 for none.
+    """Numbers of a node's devices other than GPUs, 0 for none.
 
     Attributes:
-        nvswitch: switches, with their control node and the fabric manager.
-        imex: channels for memory of other nodes.
-        nvidia_fs: nodes of GPUDirect Storage.
-        gdrdrv: 1 for GDRCopy's node.
-        uverbs: InfiniBand devices, with the connection manager's node.
+        nvswitch: NVSwitches, with their control node and the fabric manager.
+        imex: IMEX channels, for memory of other nodes.
+        nvidia_fs: device nodes of GPUDirect Storage.
+        gdrdrv: 1 for GDRCopy's device node.
+        uverbs: InfiniBand devices, with the connection manager's device node.
     """
 
     nvswitch: int = 0
@@ -135,7 +135,7 @@ class Extras:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A kind of node; its GPUs are in NVML's order, which is that of the bus ids."""
+    """A kind of node; the GPUs are in NVML's order, sorted by bus id."""
 
     name: str
     driver: str
@@ -162,7 +162,7 @@ def load(name: str) -> Profile:
     """Return the profile of this name.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such profile.
     """
     nodes = _data("nodes.toml")
     if name not in nodes:
@@ -202,7 +202,7 @@ def _repeated(gpu: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _path(gpu: dict[str, Any], index: int) -> str:
-    """Return a GPU's path, with a switch of its own where the profile names none."""
+    """Return a GPU's path, with a PCIe switch of its own if the profile names none."""
     bus = int(gpu["bus"].split(":")[1], 16)
     parts = gpu["path"].split("/") if "path" in gpu else ["0", str(bus >> 7)]
     return "/".join([*parts, str(index), "0"][:4])
@@ -211,9 +211,9 @@ def _path(gpu: dict[str, Any], index: int) -> str:
 def _links(
     gpu: dict[str, Any], index: int, model: Model, gpus: int, switches: int
 ) -> tuple[str, ...]:
-    """Return where the NVLinks of a GPU lead: what the profile says, or to its board's switches.
+    """Return the peers of a GPU's NVLinks: those in the profile, else its board's switches.
 
-    A board has eight GPUs at most, and its part of the switches.
+    A board has at most eight GPUs and an equal share of the switches.
     """
     if "links" in gpu or not switches:
         return tuple(str(peer) for peer in gpu.get("links", ()))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lay out a snapshot as a tree, and look at it as at the host that it was taken of.
+"""Lay out a snapshot as a tree, and run discovery on it as on the recorded host.
 
-Contract: nothing of a snapshot is executed. Libraries are made anew from their headers, nodes are
-plain files whose numbers come from the snapshot; what is printed names the paths of the host.
+Contract: nothing of a snapshot is executed. Libraries are rebuilt from their recorded headers.
+Device nodes are plain files; their numbers come from the snapshot. Output has the host's paths.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ plain-nodes = true
 
 @dataclass(frozen=True, slots=True)
 class RecordedNvml:
-    """NVML that tells what it told on the recorded host."""
+    """An NVML source that returns the report of the recorded host."""
 
     recorded: dict[str, Any]
 
@@ -61,7 +61,7 @@ class RecordedNvml:
         """Return the recorded report.
 
         Raises:
-            NvmlError: NVML refused on that host, or was not asked.
+            NvmlError: NVML failed on that host, or the snapshot has no report.
         """
         if "report" not in self.recorded:
             message, hint = self.recorded.get("error", ("the snapshot has no report of NVML", ""))
@@ -71,20 +71,20 @@ class RecordedNvml:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A snapshot that lies in a tree."""
+    """A snapshot laid out as a tree."""
 
     tree: str
     snapshot: Snapshot
 
     @property
     def roots(self) -> Roots:
-        """The roots that stand for the recorded host."""
+        """The tree's folders that stand for the roots of the recorded host."""
         parts = {name: f"{self.tree}/{name}" for name in ("proc", "sys", "etc", "run")}
         return Roots(driver_root=f"{self.tree}/driver", dev_root=self.tree, **parts)
 
     @property
     def wanted(self) -> DiscoveryOptions:
-        """How to look at it: with the recorded numbers, NVML and machine."""
+        """Options for discovery, with the recorded device numbers, NVML report and machine."""
         return DiscoveryOptions(
             nvml=RecordedNvml(self.snapshot.nvml) if self.snapshot.nvml else None,
             stat_node=self._stat_node,
@@ -94,7 +94,7 @@ class Replay:
         )
 
     def _places(self, name: str) -> list[str]:
-        """Return directories of the host where they lie here."""
+        """Return recorded directories of the host as paths in the tree."""
         root = str(self.snapshot.about["roots"]["driver_root"])
         places = self.snapshot.about.get(name, ())
         return [join(f"{self.tree}/driver", below(root, place)) for place in places]
@@ -107,15 +107,15 @@ class Replay:
         return major, minor, mode, uid, gid
 
     def inventory(self, mode: str = "auto") -> Inventory:
-        """Return what discovery finds.
+        """Return the inventory that discovery makes from the tree.
 
         Raises:
-            HostError: as on the recorded host.
+            HostError: discovery fails, as on the recorded host.
         """
         return modes.discover(mode, self.roots, self.wanted)
 
     def named(self, value: Value) -> Value:
-        """Return a text, or any JSON with such texts in it, with the paths of the host."""
+        """Return a string or JSON value with the host's paths in place of the tree's."""
         if isinstance(value, str):
             text: Any = value
             for ours, theirs in self._renamed():
@@ -141,7 +141,7 @@ def spec(
     """Return the CDI specification of the recorded host, and discovery's warnings.
 
     Raises:
-        HostError: there is none, as on the recorded host.
+        HostError: discovery fails, as on the recorded host.
     """
     inventory = replay.inventory(mode)
     found = replay.named(generate.generate(inventory, options or generate.Options()))
@@ -157,8 +157,8 @@ def opened(path: str) -> Iterator[Replay]:
     """Read a snapshot and lay it out in a temporary folder.
 
     Raises:
-        HostError: it cannot be read or laid out.
-        DocumentError: it is no snapshot, or one that is not to be trusted.
+        HostError: the snapshot cannot be read or laid out.
+        DocumentError: the path is not a snapshot, or is an unsafe one.
     """
     snapshot = document.load(path)
     with tempfile.TemporaryDirectory(prefix="nvct-replay-") as folder:
@@ -167,25 +167,25 @@ def opened(path: str) -> Iterator[Replay]:
 
 
 def lay_out(snapshot: Snapshot, tree: str) -> None:
-    """Make the files and links of a snapshot in an empty folder.
+    """Create the files and links of a snapshot in an empty folder.
 
     Raises:
-        HostError: something cannot be made.
-        DocumentError: a value of the snapshot cannot be used.
+        HostError: a file cannot be created.
+        DocumentError: the snapshot has an invalid value.
     """
     try:
         for part in document.PARTS:
             os.mkdir(f"{tree}/{part}")
         for path, (_, uid, gid) in snapshot.folders.items():
             os.makedirs(f"{tree}/{path}", exist_ok=True)
-            if uid and os.geteuid() == 0:  # whose a folder is matters in /tmp
+            if uid and os.geteuid() == 0:  # the owner of a folder matters in /tmp
                 os.chown(f"{tree}/{path}", uid, gid)
         for path, data, mode in _files(snapshot, tree):
             _write(f"{tree}/{path}", data, mode)
         for path in snapshot.sockets:
             os.makedirs(os.path.dirname(f"{tree}/{path}"), exist_ok=True)
             os.mknod(f"{tree}/{path}", stat.S_IFSOCK | 0o666)
-        # Links come last: nothing is ever written through one.
+        # Links come last, so that no file is written through a link.
         for path, text in snapshot.links.items():
             os.makedirs(os.path.dirname(f"{tree}/{path}"), exist_ok=True)
             os.symlink(text, f"{tree}/{path}")
@@ -199,7 +199,7 @@ def _files(snapshot: Snapshot, tree: str) -> Iterator[tuple[str, bytes, int]]:
     root = str(snapshot.about["roots"]["driver_root"]).rstrip("/")
     for path, text in snapshot.texts.items():
         if path == FIRMWARE and root and text.startswith(f"{root}/"):
-            text = f"{tree}/driver{text.removeprefix(root)}"  # the kernel names the host's path
+            text = f"{tree}/driver{text.removeprefix(root)}"  # the text has the host's path
         yield path, text.encode(), 0o644
     for path, (mode, _, machine, soname, needed) in snapshot.elf.items():
         yield path, _library(machine, soname, needed), mode
@@ -219,7 +219,7 @@ def _files(snapshot: Snapshot, tree: str) -> Iterator[tuple[str, bytes, int]]:
 def _library(machine: str, soname: str | None, needed: list[str]) -> bytes:
     if machine in MACHINES:
         return shared_object(machine, soname=soname, needed=needed)
-    # Of other machines only that they are others matters: a header without any segment.
+    # Of other machines only the machine number matters: a header without segments.
     number = NUMBER_OF.get(machine, 0)
     head = b"\x7fELF\x02\x01\x01" + bytes(9)
     return head + struct.pack("<HHIQQQIHHHHHH", 3, number, 1, 0, 0, 0, 0, 64, 56, 0, 64, 0, 0)
@@ -233,7 +233,7 @@ def _write(path: str, data: bytes, mode: int) -> None:
 
 
 def environment(replay: Replay) -> dict[str, str]:
-    """Return the variables that make a program of nvct look at the tree: a config.toml of it.
+    """Write a config.toml for the tree; return the variables that make nvct programs use it.
 
     Raises:
         HostError: the file cannot be written.
@@ -250,7 +250,7 @@ def environment(replay: Replay) -> dict[str, str]:
 
 
 def _report(data: dict[str, Any]) -> NvmlReport:
-    """Return a report as it was; what this version does not know is left out."""
+    """Return the recorded report, without fields that this version does not know."""
     gpus = []
     for gpu in data["gpus"]:
         mig = tuple(NvmlMig(**_known(NvmlMig, each)) for each in gpu["mig"])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small root file system for containers, made of files that this host has anyway.
+"""A small root file system for containers, made of files of this host.
 
-It holds what a GPU image is expected to hold: glibc with its loader and ldconfig, a shell
-(busybox, statically linked), /etc with users and an ld.so.cache, and empty mount points. Files are
-copied, never linked: what runs in a container may write them.
+It holds the usual parts of a GPU image: glibc with its loader and ldconfig, a shell (busybox,
+statically linked), /etc with users and an ld.so.cache, and empty mount points. Files are copied,
+never linked: programs in a container may write to them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MERGED = ("bin", "sbin", "lib", "lib64")
 
 
 def find_program(name: str, folders: Sequence[str] = PROGRAM_DIRS) -> Path | None:
-    """Return the first program of this name in the folders, None where there is none."""
+    """Return the first program of this name in the folders, None if there is none."""
     return next((Path(d, name) for d in folders if os.access(f"{d}/{name}", os.X_OK)), None)
 
 
@@ -43,7 +43,7 @@ def static_busybox(folders: Sequence[str] = PROGRAM_DIRS) -> Path:
     """Return a busybox that needs no library.
 
     Raises:
-        ContainerNotPossibleError: this host has none.
+        ContainerNotPossibleError: this host has no such busybox.
     """
     hint = "install the package busybox-static"
     path = find_program("busybox", folders)
@@ -55,14 +55,14 @@ def static_busybox(folders: Sequence[str] = PROGRAM_DIRS) -> Path:
 
 
 def build_rootfs(folder: Path, *, programs: Sequence[str] = PROGRAM_DIRS) -> None:
-    """Make the root file system in a folder, which must be empty or missing.
+    """Build the root file system in a folder, which must be empty or missing.
 
     Args:
         folder: becomes the root.
-        programs: where busybox and ldconfig are looked for.
+        programs: folders to search for busybox and ldconfig.
 
     Raises:
-        ContainerNotPossibleError: this host lacks a file that has to be in it.
+        ContainerNotPossibleError: this host lacks a required file.
     """
     busybox = static_busybox(programs)
     for name in (*FOLDERS, *(f"usr/{merged}" for merged in MERGED)):
@@ -88,7 +88,7 @@ def _libraries() -> Iterator[Path]:
     """Yield the host's loader and C library, by the paths under which programs find them.
 
     Raises:
-        ContainerNotPossibleError: this host has another C library.
+        ContainerNotPossibleError: this host has no glibc.
     """
     machine = platform.machine()
     loader = Path(LOADERS.get(machine, "/nonexistent"))
@@ -115,7 +115,7 @@ def _copy(source: Path, root: Path) -> None:
 
 def _applets(busybox: Path) -> list[str]:
     listed = subprocess.run([busybox, "--list-full"], check=True, capture_output=True, text=True)
-    # Its own ldconfig would not know this file system's loader.
+    # The ldconfig of busybox does not know this file system's loader.
     return [line for line in listed.stdout.split() if not line.endswith("/ldconfig")]
 
 
@@ -134,7 +134,7 @@ def _write_etc(folder: Path) -> None:
 
 
 def _copy_ldconfig(folder: Path, programs: Sequence[str]) -> None:
-    """Copy ldconfig where it is one static program; Ubuntu has it behind a script."""
+    """Copy ldconfig if it is a static program; on Ubuntu that is ldconfig.real, not ldconfig."""
     for name in ("ldconfig.real", "ldconfig"):
         path = find_program(name, programs)
         if path is not None and not _needs_libraries(path):
@@ -143,7 +143,7 @@ def _copy_ldconfig(folder: Path, programs: Sequence[str]) -> None:
 
 
 def _needs_libraries(path: Path) -> bool:
-    """Tell whether a program is anything but a statically linked one."""
+    """Report whether a program is not statically linked."""
     try:
         return bool(elf.read(path.read_bytes()).needed)
     except ElfError:
@@ -151,7 +151,7 @@ def _needs_libraries(path: Path) -> bool:
 
 
 def _write_cache(folder: Path, libraries: Sequence[Path]) -> None:
-    """Write ld.so.cache: by ldconfig, as in real images, where it can chroot; else as data."""
+    """Write ld.so.cache: by ldconfig, as in real images, if it can chroot; else as data."""
     ldconfig = folder / "usr/sbin/ldconfig"
     cache = folder / "etc/ld.so.cache"
     if os.geteuid() == 0 and ldconfig.exists():

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a simulated node: one small file that the NVML stub reads while it changes.
+"""The state of a simulated node: one small file that the NVML stub reads, also during changes.
 
-The file is also a library, ``libnvidia-simstate.so.<driver version>``: it is found by the rule
-that finds a driver's libraries, so it is mounted into containers beside the stub. Hence its form:
+The file is also a library, ``libnvidia-simstate.so.<driver version>``. Discovery finds it by the
+rule for driver libraries, so it is mounted into containers beside the stub. Hence its format:
 
 - bytes 0 to 8191: a shared object, padded with NUL;
 - then text, padded with NUL so that the file has exactly 262144 bytes. One record a line, fields
-  separated by TAB: a kind, then ``key=value`` pairs; what a kind does not know survives a change.
+  separated by TAB: a kind, then ``key=value`` pairs. A change keeps unknown fields.
 
 The first record is ``nvct-sim 1 <generation>``, the last ``end <generation>``. Writers hold an
-exclusive flock and write in place, so that bind mounts of the file stay live; a reader that does
-not lock reads again when the two generations differ.
+exclusive flock and write in place, so that bind mounts of the file stay valid. A reader without
+the lock reads again if the two generations differ.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ class Record:
     fields: Fields
 
     def has(self, wanted: dict[str, str | int]) -> bool:
-        """Tell whether every wanted field is there with that value."""
+        """Report whether the record has every wanted field with the wanted value."""
         return all(self.fields.get(key) == str(value) for key, value in wanted.items())
 
 
 @dataclass(slots=True)
 class State:
-    """Everything a state file says.
+    """The content of a state file.
 
     Attributes:
-        generation: grows with every change.
+        generation: increases with every change.
         driver: version of the loaded module.
-        cuda: version as NVML gives it, 13000 for 13.0.
+        cuda: CUDA version in NVML's form, 13000 for 13.0.
         tree: absolute path of the node's tree.
-        records: the records after these, in order.
+        records: all other records, in order.
     """
 
     generation: int
@@ -85,14 +85,14 @@ class State:
         raise DocumentError(f"no GPU {index} on this node", hint=f"it has {count}, from 0")
 
     def add(self, kind: str, /, **fields: str | int) -> Record:
-        """Append a record after the last of its kind, or at the end."""
+        """Insert a record after the last of its kind, or at the end, and return it."""
         record = Record(kind, {key: str(value) for key, value in fields.items()})
         last = max((i for i, r in enumerate(self.records) if r.kind == kind), default=None)
         self.records.insert(len(self.records) if last is None else last + 1, record)
         return record
 
     def remove(self, kind: str, /, **wanted: str | int) -> int:
-        """Remove the records of a kind with these values, and return how many there were."""
+        """Remove the records of a kind with these values, and return their number."""
         keep = [r for r in self.records if r.kind != kind or not r.has(wanted)]
         gone, self.records = len(self.records) - len(keep), keep
         return gone
@@ -125,10 +125,10 @@ def parse(data: bytes) -> State:
     """Return the state that the text part of a file holds.
 
     Raises:
-        DocumentError: it is not whole, or no state at all.
+        DocumentError: the text is incomplete, or is not a state.
     """
     text = data.split(b"\0", 1)[0].decode()
-    # Not splitlines(): it would split at other characters too.
+    # Not splitlines(), which also splits at other characters.
     lines = [line.split("\t") for line in text.removesuffix("\n").split("\n")]
     if len(lines) < 5 or lines[0][:2] != [MAGIC, FORMAT] or len(lines[0]) != 3:
         raise DocumentError("not the state of a simulated node, or of another version")
@@ -145,7 +145,7 @@ def parse(data: bytes) -> State:
 
 
 def create(path: Path, state: State, *, machine: str) -> None:
-    """Make a new state file."""
+    """Create a new state file."""
     head = shared_object(machine, soname=SONAME, size=ELF_SIZE)
     data = (head + render(state)).ljust(FILE_SIZE, b"\0")
     with path.open("xb") as file:
@@ -153,10 +153,10 @@ def create(path: Path, state: State, *, machine: str) -> None:
 
 
 def read(path: Path, *, timeout_s: float = 2.0) -> State:
-    """Return the state as it is now.
+    """Return the current state.
 
     Raises:
-        DocumentError: the file is no state file, or stays half written.
+        DocumentError: the file is not a state file, or stays incomplete for timeout_s seconds.
     """
     until = time.monotonic() + timeout_s
     while True:
@@ -171,10 +171,10 @@ def read(path: Path, *, timeout_s: float = 2.0) -> State:
 
 @contextlib.contextmanager
 def change(path: Path) -> Iterator[State]:
-    """Give the state to be changed in place, under the lock; nothing is written on an error.
+    """Yield the state under the lock, then write it in place; an exception writes nothing.
 
     Raises:
-        DocumentError: the file is no state file, or the new state does not fit.
+        DocumentError: the file is not a state file, or the new state does not fit.
     """
     with path.open("r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -184,5 +184,5 @@ def change(path: Path) -> Iterator[State]:
         data = render(state).ljust(FILE_SIZE - ELF_SIZE, b"\0")
         before = os.fstat(file.fileno())
         os.pwrite(file.fileno(), data, ELF_SIZE)
-        # No driver's library changes in place: whoever compares files is to see none that did.
+        # A driver's library does not change in place: file comparisons must not see a new mtime.
         os.utime(file.fileno(), ns=(before.st_atime_ns, before.st_mtime_ns))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated node's part of /sys: PCI devices with their drivers, and the kernel modules."""
+"""Write the simulated node's part of /sys: PCI devices with drivers, and kernel modules."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from nvct.sim.state import Record, State
 
 SWITCH_SUBSYSTEM_DEVICE = 0x1796
-FIRST_IOMMU_GROUP = 512  # beyond what a host has
+FIRST_IOMMU_GROUP = 512  # above the groups of a host
 MODULE_SIZE = 0x10000
-# Module -> those that use it, as `lsmod` shows them.
+# Module -> modules that use it, as `lsmod` shows them.
 MODULES = {
     "nvidia": ("nvidia_uvm", "nvidia_modeset"),
     "nvidia_modeset": ("nvidia_drm",),
@@ -90,7 +90,7 @@ def _numa_nodes(state: State) -> int:
 
 
 def numa(gpu: Record) -> int:
-    """Return the NUMA node of a GPU: where its path begins."""
+    """Return the NUMA node of a GPU: the first part of its path."""
     return int(gpu.fields.get("path", "0").partition("/")[0])
 
 
@@ -121,7 +121,7 @@ def _link(path: Path, target: str) -> None:
 
 
 def modules(state: State) -> dict[str, tuple[str, ...]]:
-    """Return the node's modules, and for each those that use it."""
+    """Return the node's modules: module -> modules that use it."""
     kinds = kernelfs.extras(state)
     more = {n: () for kind, names in EXTRA_MODULES.items() if kinds.get(kind) for n in names}
     users = {"nvidia": MODULES["nvidia"] + tuple(n for n in more if n.startswith("nvidia"))}
@@ -129,7 +129,7 @@ def modules(state: State) -> dict[str, tuple[str, ...]]:
 
 
 def _references(name: str, state: State) -> int:
-    """Return how often a module is in use: by other modules, and the persistence daemon."""
+    """Return a module's reference count: its users, and the persistence daemon once per GPU."""
     return len(modules(state)[name]) + (len(state.find("gpu")) if name == "nvidia" else 0)
 
 
@@ -153,7 +153,7 @@ def _write_module(folder: Path, name: str, state: State) -> None:
 
 
 def proc_modules(host: str, state: State) -> str:
-    """Return /proc/modules: the node's lines, and the host's for other modules."""
+    """Return /proc/modules: the node's lines, and the host's lines of other modules."""
     lines = []
     for name, users in modules(state).items():
         used = f"{_references(name, state)} {''.join(f'{user},' for user in users) or '-'}"

@@ -4,15 +4,15 @@
 ::
 
     <tree>/driver     driver root: the user space of the driver (nvct.sim.package)
-    <tree>/versions   the same as it was with each version that somebody uses or used, hard links
-    <tree>/proc, sys, dev    what the kernel would show (nvct.sim.kernelfs, nvct.sim.sysfs)
-    <tree>/etc        what this node has in /etc beyond the host
+    <tree>/versions   copies of it by hard links, one for each version that was ever used
+    <tree>/proc, sys, dev    files of the kernel (nvct.sim.kernelfs, nvct.sim.sysfs)
+    <tree>/etc        files that this node adds to the host's /etc
     <tree>/mnt        empty; mount point of the private file systems of nvct.sim.attach
     <tree>/state      the state (nvct.sim.state), hard link of a file in the driver root
-    <tree>/node.json  what the node is; its presence makes a folder a node
+    <tree>/node.json  description of the node; a folder with this file is a node
 
-A tree can be used as it is, by passing its folders as roots, or be laid over a process's own view
-of this machine (nvct.sim.attach).
+A tree can be used as it is, with its folders as roots, or be mounted over a process's own view of
+this machine (nvct.sim.attach).
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Node:
     """A simulated node on disk.
 
     Attributes:
-        name: of the node.
-        profile: it was made from.
-        tree: its folder.
-        machine: architecture of its libraries.
+        name: name of the node.
+        profile: name of the node's profile.
+        tree: folder of the node.
+        machine: architecture of the libraries.
         installed: version of the driver's user space on disk.
-        real_nodes: whether its device nodes are device nodes.
+        real_nodes: whether dev has device nodes, not plain files.
         native: whether NVML and nvidia-smi work.
     """
 
@@ -74,7 +74,7 @@ class Node:
 
     @property
     def driver_root(self) -> Path:
-        """Return the root below which the driver's user space is."""
+        """Return the root of the driver's user space."""
         return self.tree / "driver"
 
     @property
@@ -89,26 +89,26 @@ class Node:
 
     @property
     def proc(self) -> Path:
-        """Return what stands for /proc."""
+        """Return the folder that stands for /proc."""
         return self.tree / "proc"
 
     @property
     def sys(self) -> Path:
-        """Return what stands for /sys."""
+        """Return the folder that stands for /sys."""
         return self.tree / "sys"
 
     @property
     def dev(self) -> Path:
-        """Return what stands for /dev."""
+        """Return the folder that stands for /dev."""
         return self.tree / "dev"
 
     @property
     def etc(self) -> Path:
-        """Return what this node has in /etc beyond the host."""
+        """Return the folder of files that this node adds to the host's /etc."""
         return self.tree / "etc"
 
     def state(self) -> state.State:
-        """Return the node's state as it is now.
+        """Return the node's current state.
 
         Raises:
             DocumentError: the state file is damaged.
@@ -117,7 +117,7 @@ class Node:
 
 
 def default_base(env: Mapping[str, str], uid: int) -> Path:
-    """Return the folder where this user's nodes are."""
+    """Return the folder of this user's nodes."""
     if uid == 0:
         return ROOT_BASE
     home = env.get("XDG_STATE_HOME") or f"{env.get('HOME', '/nonexistent')}/.local/state"
@@ -140,22 +140,22 @@ def create(
     machine: str | None = None,
     native_cache: Path | None = None,
 ) -> Node:
-    """Make a node below base.
+    """Create a node below base.
 
     Args:
-        name: of the node, and of its folder.
-        profile_name: what it is made of (nvct.sim.profile).
-        base: folder of all nodes; made where it is missing.
-        driver_version: instead of the profile's.
-        nodes: real device nodes, plain files, or what this user can make.
+        name: name of the node and of its folder.
+        profile_name: name of a profile (nvct.sim.profile).
+        base: folder of all nodes; created if missing.
+        driver_version: driver version, the profile's by default.
+        nodes: "device" makes device nodes, "plain" files, "auto" what this user can make.
         native: build NVML and nvidia-smi; without them the node is files only.
-        machine: architecture of the libraries, this machine's unless given.
-        native_cache: where built programs are kept, below base unless given.
+        machine: architecture of the libraries, this machine's by default.
+        native_cache: folder of built programs, below base by default.
 
     Raises:
-        UsageError: name, profile or version cannot be used, or the node exists.
-        HostError: a file cannot be written here, or real nodes cannot be made.
-        ContainerNotPossibleError: native parts are wanted and there is no compiler.
+        UsageError: name, profile or version is invalid, or the node exists.
+        HostError: a file cannot be written, or device nodes cannot be made.
+        ContainerNotPossibleError: native is set and there is no compiler.
     """
     chosen = profile.load(profile_name)
     version = driver_version or chosen.driver
@@ -167,7 +167,7 @@ def create(
     built = _build(native_cache or base / ".native") if native else None
     try:
         base.mkdir(parents=True, exist_ok=True)
-        # Aside, then renamed: a folder with a node's name is a whole node.
+        # Created aside, then renamed: a folder with a node's name is a complete node.
         with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=base) as folder:
             aside = Path(folder, name)
             aside.mkdir()
@@ -208,7 +208,7 @@ def _build(cache: Path) -> dict[str, Path]:
 
 
 def _real_nodes(folder: Path, wanted: Nodes) -> bool:
-    """Tell whether to make device nodes, after trying one."""
+    """Report whether to make device nodes, after an attempt to make one."""
     if wanted == "plain":
         return False
     probe = folder / ".probe"
@@ -225,7 +225,7 @@ def _real_nodes(folder: Path, wanted: Nodes) -> bool:
 
 
 def first_state(name: str, chosen: profile.Profile, version: str, tree: Path) -> state.State:
-    """Return the state that a new node of this profile starts with."""
+    """Return the initial state of a new node of this profile."""
     first = state.State(1, version, chosen.cuda, str(tree))
     taken = kernelfs.modules_majors(_read(f"/lib/modules/{platform.release()}/modules.alias"))
     taken |= kernelfs.host_majors(_read("/proc/devices"))
@@ -259,7 +259,7 @@ def first_state(name: str, chosen: profile.Profile, version: str, tree: Path) ->
 
 
 def _known(model: profile.Model) -> dict[str, str | int]:
-    """Return the fields that not every model has."""
+    """Return the fields that only some models have."""
     fields: dict[str, str | int] = {
         "cores": model.cores, "buswidth": model.buswidth, "fan": model.fan,
         "vgpuhost": model.vgpuhost, "vgpubranch": model.vgpubranch,
@@ -284,7 +284,7 @@ def _fill(node: Node, first: state.State, built: dict[str, Path] | None) -> None
 
 @contextlib.contextmanager
 def locked(node: Node) -> Iterator[None]:
-    """Keep others from changing a node's user space, and from making a copy of a half of it."""
+    """Lock a node's user space against concurrent changes and copies."""
     folder = os.open(node.tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
@@ -294,7 +294,7 @@ def locked(node: Node) -> Iterator[None]:
 
 
 def frozen(node: Node) -> Path:
-    """Return the driver root as it is now, in a folder that no upgrade changes."""
+    """Return a copy of the current driver root, in a folder that no upgrade changes."""
     with locked(node):
         installed = load(node.tree).installed
         folder = node.tree / VERSIONS / installed
@@ -308,7 +308,7 @@ def frozen(node: Node) -> Path:
 
 
 def write_kernel(node: Node) -> None:
-    """Write proc, sys and dev as the present state has them."""
+    """Write proc, sys and dev from the current state."""
     now = node.state()
     host_devices = _read("/proc/devices")
     kernelfs.write_proc(node.proc, now, machine=node.machine, host_devices=host_devices)
@@ -318,7 +318,7 @@ def write_kernel(node: Node) -> None:
 
 
 def _read(path: str) -> str:
-    """Return a text file of this host, "" where there is none."""
+    """Return the text of a file of this host, "" if it cannot be read."""
     try:
         return Path(path).read_text(errors="replace")
     except OSError:
@@ -326,7 +326,7 @@ def _read(path: str) -> str:
 
 
 def groups() -> dict[str, int]:
-    """Return the ids of this host's groups, to which DRM nodes are given."""
+    """Return name -> id of this host's groups, for the owners of DRM nodes."""
     fields = (line.split(":") for line in _read("/etc/group").splitlines())
     return {f[0]: int(f[2]) for f in fields if len(f) > 2 and f[2].isdigit()}
 
@@ -342,11 +342,11 @@ def save(node: Node) -> None:
 
 
 def load(tree: Path) -> Node:
-    """Return the node whose folder this is.
+    """Return the node in a folder.
 
     Raises:
-        UsageError: it is no node's folder.
-        DocumentError: its node.json is damaged or of another version.
+        UsageError: the folder is not a node's.
+        DocumentError: node.json is damaged or has another format version.
     """
     path = tree / NODE_FILE
     try:
@@ -368,8 +368,8 @@ def find(base: Path, name: str) -> Node:
     """Return the node of this name below base.
 
     Raises:
-        UsageError: there is none.
-        DocumentError: its node.json is damaged or of another version.
+        UsageError: the name is invalid, or there is no such node.
+        DocumentError: node.json is damaged or has another format version.
     """
     if not NAME.fullmatch(name):
         raise UsageError(f"bad node name {name!r}", hint="use a-z, 0-9, dot and dash")
@@ -377,7 +377,7 @@ def find(base: Path, name: str) -> Node:
 
 
 def list_nodes(base: Path) -> list[Node]:
-    """Return the nodes below base, by name; a damaged one is left out."""
+    """Return the nodes below base, sorted by name, without damaged ones."""
     found = []
     for path in sorted(base.glob(f"*/{NODE_FILE}")):
         if not path.parent.name.startswith("."):
@@ -390,7 +390,7 @@ def destroy(node: Node) -> None:
     """Remove a node and all its files.
 
     Raises:
-        HostError: something cannot be removed, such as what is mounted in this namespace.
+        HostError: a file cannot be removed, such as a mount point in this namespace.
     """
     aside = node.tree.with_name(f".{node.name}.gone.{os.getpid()}")
     try:

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What discovery can see of a host, as data: small, readable, without secrets.
+"""Snapshots: the parts of a host that discovery reads, as small readable data without secrets.
 
 A snapshot is a folder, or a tar file of one: `snapshot.json`, and the texts of the kernel and of
 the driver's configuration as files below `proc`, `sys`, `etc` and `driver`. Everything else is a
-table in snapshot.json, so that unpacking one makes no link and no device::
+table in snapshot.json, so that unpacking a snapshot creates no link and no device::
 
-    about     format, version, machine, driver, where the roots were
+    about     format, version, machine, driver, paths of the roots
     links     path -> text of the symbolic link
     elf       path -> [mode, size, machine, SONAME, NEEDED]: headers only, no code
-    files     path -> [mode, size] of files whose content is not kept
-    folders   path -> [mode, uid, gid] of directories that matter though empty
+    files     path -> [mode, size] of files without recorded content
+    folders   path -> [mode, uid, gid] of directories that matter even if empty
     nodes     path -> [major, minor, mode, uid, gid]
     sockets   path -> [mode, uid, gid]
     cache     [name, path, machine] of ld.so.cache
-    nvml      what NVML told, or the error
+    nvml      the report of NVML, or its error
 
-Contract: reading one trusts nothing in it: a path leads nowhere but below the tree. UUIDs are
-replaced by made-up ones, the same one wherever it stands; hostnames go.
+Contract: the reader trusts nothing in a snapshot: no path may lead out of the tree. Each UUID is
+replaced by an invented one, the same in every place; hostnames are removed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Numbers: TypeAlias = "list[int]"
 
 @dataclass(slots=True)
 class Snapshot:
-    """A recorded host; see the module. Every path starts with one of PARTS."""
+    """A recorded host; the module describes the fields. Every path starts with one of PARTS."""
 
     about: dict[str, Any] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Snapshot:
     nvml: dict[str, Any] = field(default_factory=dict)
 
     def has(self, path: str) -> bool:
-        """Tell whether a path is recorded as what it really is, no link."""
+        """Report whether a path is recorded as a file or folder, not as a link."""
         return any(path in table for table in (self.texts, self.elf, self.files, self.folders))
 
 
@@ -77,11 +77,11 @@ TABLES = tuple(f.name for f in fields(Snapshot) if f.name != "texts")
 
 
 def redacted(snapshot: Snapshot, *, hostname: str = "", keep_uuids: bool = False) -> Snapshot:
-    """Return a snapshot without UUIDs, and without where and by whom the module was built."""
+    """Return a snapshot without UUIDs, and without the builder and build host of the module."""
     made: dict[str, str] = {}
 
     def invented(match: re.Match[str]) -> str:
-        # Counted, not hashed: whoever knows a UUID must not find it.
+        # Counted, not hashed: a hash would confirm a known UUID.
         return made.setdefault(match[0].lower(), f"{len(made) + 1:08x}-0000-4000-8000-{0:012x}")
 
     def clean(text: str) -> str:
@@ -89,7 +89,7 @@ def redacted(snapshot: Snapshot, *, hostname: str = "", keep_uuids: bool = False
 
     tables = {name: _cleaned(getattr(snapshot, name), clean) for name in TABLES}
     texts = {clean(path): clean(text) for path, text in sorted(snapshot.texts.items())}
-    if VERSION in texts:  # the one text in which a host's name stands: modules built on it
+    if VERSION in texts:  # the only text with a hostname, for modules built on that host
         texts[VERSION] = BUILDER.sub("(builder@host)", texts[VERSION])
         if hostname:
             texts[VERSION] = texts[VERSION].replace(hostname, "host")
@@ -107,7 +107,7 @@ def _cleaned(value: Any, clean: Callable[[str], str]) -> Any:  # noqa: ANN401 - 
 
 
 def entries(snapshot: Snapshot) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of a snapshot, sorted."""
+    """Yield path and content of a snapshot's files, sorted by path."""
     tables = {name: getattr(snapshot, name) for name in TABLES}
     everything = {INDEX: _index(tables)}
     everything |= {path: text.encode() for path, text in snapshot.texts.items()}
@@ -115,7 +115,7 @@ def entries(snapshot: Snapshot) -> Iterator[tuple[str, bytes]]:
 
 
 def _index(tables: dict[str, Any]) -> bytes:
-    """Return snapshot.json: a line for each entry, so that two of them can be compared."""
+    """Return snapshot.json with a line for each entry, so that diff(1) can compare two files."""
     parts = []
     for name, table in tables.items():
         if name in ("about", "nvml"):
@@ -133,7 +133,7 @@ def save(snapshot: Snapshot, path: str) -> None:
     """Write a snapshot to a new folder, or to a file if the name ends in .tar.gz or .tgz.
 
     Raises:
-        HostError: it cannot be written, or the folder is there.
+        HostError: the snapshot cannot be written, or the folder exists.
     """
     try:
         if path.endswith((".tar.gz", ".tgz")):
@@ -150,7 +150,7 @@ def save(snapshot: Snapshot, path: str) -> None:
 
 
 def packed(snapshot: Snapshot) -> bytes:
-    """Return a snapshot as a tar file; the same one gives the same bytes."""
+    """Return a snapshot as a gzipped tar file; equal snapshots give equal bytes."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, data in entries(snapshot):
@@ -161,11 +161,11 @@ def packed(snapshot: Snapshot) -> bytes:
 
 
 def load(path: str) -> Snapshot:
-    """Read a snapshot, a folder or a tar file.
+    """Read a snapshot from a folder or a tar file.
 
     Raises:
-        HostError: it cannot be read.
-        DocumentError: it is no snapshot, or one of another version, or it is not to be trusted.
+        HostError: the path cannot be read.
+        DocumentError: the path is not a snapshot, has another version, or is not safe.
     """
     try:
         if not os.path.isdir(path):
@@ -173,7 +173,7 @@ def load(path: str) -> Snapshot:
         else:
             found = _from_folder(path) if _has_index(path) else {}
     except tarfile.ReadError as error:
-        what = "it is no whole tar archive"  # tarfile tells what each of its readers thinks
+        what = "it is no whole tar archive"  # tarfile's message has the errors of all its readers
         raise DocumentError(f"{path} is no snapshot: {what}", hint=HINT) from error
     except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
         raise DocumentError(f"{path} is no snapshot: {error}") from error
@@ -222,13 +222,13 @@ def _from_archive(path: str) -> dict[str, bytes]:
 
 
 def _has_index(folder: str) -> bool:
-    """Tell whether a folder, or one right in it, may be a snapshot: any other is not read."""
+    """Report whether a folder or one of its entries has an INDEX; other folders are not read."""
     places = [folder, *(f"{folder}/{name}" for name in os.listdir(folder))]
     return any(os.path.isfile(f"{place}/{INDEX}") for place in places)
 
 
 def _without_folder(found: dict[str, bytes]) -> dict[str, bytes]:
-    """Return files by their names below the folder of the index, which `tar` may add."""
+    """Return files by their paths relative to the index's folder, which `tar` may add."""
     top = min((name for name in found if name.endswith(f"/{INDEX}")), key=len, default="")
     if INDEX in found or not top:
         return found
@@ -240,7 +240,7 @@ def _check(snapshot: Snapshot) -> None:
     """Refuse paths that lead out of the tree, and files below links.
 
     Raises:
-        DocumentError: there is one.
+        DocumentError: the snapshot has such a path, or too many entries.
     """
     tables = (snapshot.texts, snapshot.links, snapshot.elf, snapshot.files, snapshot.folders)
     for table in (*tables, snapshot.nodes, snapshot.sockets):
@@ -255,6 +255,6 @@ def _check(snapshot: Snapshot) -> None:
                 raise DocumentError(f"the snapshot has a path below one of its links: {path!r}")
     for path, text in snapshot.links.items():
         inside = os.path.normpath(os.path.join(os.path.dirname(path), text))
-        # The driver's own are resolved inside its root; others the kernel follows.
+        # Links of the driver are resolved inside its root; the kernel follows other links.
         if not path.startswith("driver/") and inside.partition("/")[0] not in PARTS[1:]:
             raise DocumentError(f"the snapshot has a link that leads out of it: {path!r}")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record what discovery can see of a host: `nvct snapshot`.
+"""Record the parts of a host that discovery can see: `nvct snapshot`.
 
-Contract: only reads, opens no device and follows no link out of the driver root. What is looked
-at is written here by rule, and what discovery finds is added: a host on which discovery fails is
-the one that is worth recording.
+Contract: this module only reads, opens no device and follows no link out of the driver root.
+The lists below name the paths; those that discovery finds are added. The lists do not depend on
+discovery, since a host on which discovery fails is the one that is worth recording.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from nvct.host.model import Inventory
     from nvct.host.roots import Roots
 
-# Texts below proc, as they are; folders with all that is in them.
+# Text files below proc, unchanged; folders with all their contents.
 PROC = (
     "devices", "driver/nvidia", "driver/nvidia-caps", "driver/nvidia-caps-imex-channels",
     "driver/nvidia-nvswitch", "driver/nvidia-nvlink", "driver/nvidia-fs",
     "device-tree/compatible", "device-tree/model", "sys/kernel/osrelease",
     "sys/kernel/random/boot_id",
 )  # fmt: skip
-# Writing to these is how they are used, and some block who reads them.
+# These files are for writing, and some block the reader.
 NOT_READ = ("suspend", "suspend_depth", "registry.bin")
 MODULES = (
     "nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_fs", "nvidia_peermem",
@@ -53,7 +53,7 @@ PCI_TEXTS = (
     "enable", "revision",
 )  # fmt: skip
 PCI_VENDORS = ("0x10de",)
-# Below dev: what any mode looks for. A name that ends in / is a folder of nodes.
+# Below dev: prefixes of the names that any mode uses. A name with a final / is a folder of nodes.
 DEV = (
     "nvidia", "nvidia-caps/", "nvidia-caps-imex-channels/", "dri/", "gdrdrv", "dxg", "nvmap",
     "nvhost", "nvgpu/", "nvsciipc", "infiniband/", "tegra", "fb0",
@@ -64,7 +64,7 @@ def record(roots: Roots, options: DiscoveryOptions, *, ask_nvml: bool = True) ->
     """Return a host's snapshot, not redacted yet.
 
     Raises:
-        HostError: the driver root is not there.
+        HostError: the driver root does not exist.
     """
     snapshot = Snapshot()
     machine = options.machine or posix.uname().machine
@@ -90,7 +90,7 @@ _ROOTS = ("driver_root", "dev_root", "proc", "sys", "etc", "run")
 
 
 def _look(snapshot: Snapshot, roots: Roots, options: DiscoveryOptions) -> Inventory | None:
-    """Return what discovery finds, and keep why it finds nothing."""
+    """Return discovery's inventory, None if it fails; record the mode or the error."""
     from dataclasses import replace
 
     try:
@@ -152,7 +152,7 @@ def _pci_device(snapshot: Snapshot, place: str, path: str) -> None:
 
 
 def _texts(snapshot: Snapshot, place: str, path: str) -> None:
-    """Keep a file's text, or those of all files in a folder; links are not followed."""
+    """Record the text of a file, or of all files in a folder; links are not followed."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -193,7 +193,7 @@ def _nodes(
 
 
 def _link(snapshot: Snapshot, inside: str, path: str, dev: str) -> None:
-    """Keep a link of /dev that stays there, dri/by-path above all; others' texts tell too much."""
+    """Record a link that stays in /dev, such as in dri/by-path; others may reveal secrets."""
     target = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
     if target.startswith(f"{dev}/"):
         here = os.path.dirname(inside)
@@ -216,7 +216,7 @@ def _listed(dev: str) -> Iterator[str]:
 
 
 def _of_csv(snapshot: Snapshot, roots: Roots) -> Iterator[str]:
-    """Yield the nodes that a Tegra's lists name; the lists may have patterns."""
+    """Yield the device nodes in a Tegra's CSV lists, with patterns expanded."""
     for place, text in snapshot.texts.items():
         if place.endswith(".csv"):
             for kind, path in record_driver.CSV_LINE.findall(text):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record the user space of a driver: names, links and ELF headers, no content but small texts."""
+"""Record the user space of a driver: names, links, ELF headers and small text files."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ TEXTS = (".json", ".icd", ".csv")
 TEXT_LIMIT = 64 << 10
 RELEASE = re.compile(r"\d+\.\d+(\.\d+)*")
 USUAL_LINKS = ("/lib", "/lib32", "/lib64", "/bin", "/sbin", "/var/run", "/usr/lib64")
-LINK_LIMIT = 255  # path components with those that links bring; the kernel gives up at 40 links
+LINK_LIMIT = 255  # path components, including those of links; the kernel allows 40 links
 CSV_LINE = re.compile(r"^\s*(dev|dir|lib|sym)\s*,\s*(/\S+)", re.MULTILINE)
 MACHINE_OF = {flags: machine for machine, flags in ldcache.FLAGS.items()}
 
 
 class _Recorder:
-    """Records paths of the driver root, every link on the way to them included."""
+    """Records paths of the driver root, with every link on the way to them."""
 
     def __init__(self, snapshot: Snapshot, root: str) -> None:
         self.snapshot = snapshot
@@ -63,13 +63,13 @@ class _Recorder:
         self.needed: dict[str, None] = {}
 
     def add(self, path: str) -> str | None:
-        """Record a path; return the real one, None where it leads nowhere."""
+        """Record a path; return it with links resolved, None if it does not exist."""
         if path not in self.done:
             self.done[path] = self._walk(path)
         return self.done[path]
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a directory that leads somewhere."""
+        """Record a directory; return its names, [] if it does not exist."""
         real = self.add(path)
         return procfs.list_directory(join(self.root, real)) if real else []
 
@@ -102,7 +102,7 @@ class _Recorder:
         return self.links[path]
 
     def _keep(self, real: str) -> str | None:
-        """Record what is at a path without links."""
+        """Record the file at a path without links; return the path, None if it does not exist."""
         place, host_path = f"driver{real}", join(self.root, real)
         if real == "/" or self.snapshot.has(place):
             return real
@@ -130,7 +130,7 @@ class _Recorder:
                     headers = elf.read(file.fileno())
                     needed = headers.needed
             except (OSError, NvctError):
-                pass  # it is kept as a file that is no library, as discovery sees it
+                pass  # recorded below as a file that is not a library, as discovery sees it
             else:
                 entry = [mode, size, headers.machine, headers.soname, needed]
                 self.snapshot.elf[place] = entry
@@ -150,9 +150,9 @@ def record(
     """Record the driver root, and return the host's path of its NVML library.
 
     Args:
-        snapshot: gets it; what it is about is known already.
-        roots: of the host.
-        inventory: what discovery found, None where it failed.
+        snapshot: gets the entries; its field about is already set.
+        roots: roots of the host.
+        inventory: result of discovery, None if it failed.
         places: further directories of libraries, inside the driver root.
         shares: further directories of configuration files.
     """
@@ -198,7 +198,7 @@ def _cache(recorder: _Recorder) -> list[tuple[str, str, str]]:
         text = error.message if isinstance(error, NvctError) else error.strerror
         recorder.snapshot.about["ld.so.cache"] = text
         return []
-    # The cache is made anew on replay, of the entries that are recorded.
+    # A replay rebuilds the cache from the recorded entries.
     recorder.snapshot.files.pop(f"driver{real}", None)
     return [(e[0], e[1], MACHINE_OF[e[2]]) for e in found if e[2] in MACHINE_OF]
 
@@ -225,7 +225,7 @@ def _firmware(recorder: _Recorder, roots: Roots) -> None:
     places += [f"/lib/firmware/{release}", f"/lib/firmware/updates/{release}"] if release else []
     for place in places:
         for version in recorder.names(f"{place}/nvidia") if place.startswith("/") else ():
-            if RELEASE.fullmatch(version):  # others are nouveau's, by the name of a chip
+            if RELEASE.fullmatch(version):  # other names are of chips, for nouveau
                 for name in recorder.names(f"{place}/nvidia/{version}"):
                     recorder.add(f"{place}/nvidia/{version}/{name}")
 
@@ -249,7 +249,7 @@ def _config(recorder: _Recorder, shares: Iterable[str]) -> None:
 def _close(
     recorder: _Recorder, libraries: Iterable[str], cached: list[tuple[str, str, str]]
 ) -> None:
-    """Record what the recorded libraries need, one step deep: whether it is there matters."""
+    """Record the direct dependencies of the recorded libraries: their existence matters."""
     by_name: dict[str, list[str]] = {}
     for name, path, _ in cached:
         by_name.setdefault(name, []).append(path)
@@ -287,7 +287,7 @@ def _of_inventory(inventory: Inventory) -> Iterator[str]:
 
 
 def _nvml_library(snapshot: Snapshot, root: str, machine: str) -> str | None:
-    """Return the NVML library of this machine; that of the loaded driver where there are more."""
+    """Return the host's path of this machine's NVML library, preferably the loaded driver's."""
     found = [
         path for path, entry in snapshot.elf.items()
         if os.path.basename(path).startswith("libnvidia-ml.so.") and entry[2] == machine

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cases of the demonstration: ways to ask for GPUs, and what has to come out."""
+"""The cases of the demonstration: ways to request GPUs, and the expected results."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Case:
     """One container.
 
     Attributes:
-        title: what it shows.
-        request: how it asks, for people.
-        expected: UUIDs that nvidia-smi -L must list, None where there must be no driver.
-        by_name: whether it asks by a CDI name, so that the spec files answer and not the host.
-        error: a word of the sentence with which the create must fail, "" where it must not.
+        title: short name of the case.
+        request: the request, for display.
+        expected: UUIDs that nvidia-smi -L must list, None if there must be no driver.
+        by_name: whether the request is a CDI name, resolved from spec files and not the host.
+        error: a word of the expected error message, "" if the create must succeed.
     """
 
     title: str
@@ -38,7 +38,7 @@ class Case:
 
 
 def first_of_each_plan(wanted: Sequence[Case]) -> list[Case]:
-    """Return one case for each of the two plans that a create may need."""
+    """Return the first case for each of the two plans: without and with a CDI name."""
     asking = [case for case in wanted if case.expected]
     return [next(case for case in asking if case.by_name is by_name) for by_name in (False, True)]
 
@@ -49,7 +49,7 @@ def _env(value: str) -> dict[str, Any]:
 
 
 def cases(gpus: Sequence[Gpu]) -> list[Case]:
-    """Return the cases for a node of eight GPUs, one of them in MIG mode if NVML is there."""
+    """Return the cases for a node of eight GPUs, one of them in MIG mode if it has NVML."""
     whole = {gpu.index: gpu.uuid for gpu in gpus if not gpu.mig_enabled}
     mig = [(gpu.index, device) for gpu in gpus for device in gpu.mig]
     everything = [*whole.values(), *(device.uuid for _index, device in mig)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration: build a simulated node, go inside it, run the cases, leave nothing behind.
+"""The demonstration: create a simulated node, run the cases inside it, remove everything.
 
-Where containers cannot run, nvct.sim.demo.without_containers shows the same cases up to the edited
+If containers cannot run, nvct.sim.demo.without_containers shows the same cases up to the edited
 config.json.
 """
 
@@ -30,8 +30,8 @@ def demonstrate() -> int:
     """Run the demonstration; return 0 if every container was as expected.
 
     Raises:
-        NvctError: the node cannot be made here.
-        KeyboardInterrupt: a signal stopped it; nothing is left behind then either.
+        NvctError: the node cannot be created on this machine.
+        KeyboardInterrupt: a signal stops the demonstration; everything is removed then too.
     """
     with workspace.folder() as work:
         with show.working("building a simulated node"):
@@ -48,7 +48,7 @@ def demonstrate() -> int:
 
 
 def _runtime() -> tuple[Path | None, ContainerNotPossibleError | None]:
-    """Return a low-level runtime that runs containers here, or why none does."""
+    """Return a low-level runtime that can run containers here, or the reason why none can."""
     installed = [name for name in RUNTIMES if rootfs.find_program(name)] or RUNTIMES[:1]
     reasons = []
     for name in installed:
@@ -62,9 +62,9 @@ def _runtime() -> tuple[Path | None, ContainerNotPossibleError | None]:
 
 
 def _node(base: Path, *, contained: bool) -> tuple[tree.Node, ContainerNotPossibleError | None]:
-    """Make the node; return it, and why it has neither NVML nor the MIG devices found by that."""
-    # Plain files, where nothing runs: what a container's device rules forbid to open would not be
-    # seen by NVML.
+    """Create the node; return it, and the reason if it has no NVML and so no MIG devices."""
+    # Plain files if no container runs: NVML does not report a device node that the device rules
+    # of a container around this process forbid it to open.
     kind: tree.Nodes = "auto" if contained else "plain"
     try:
         return tree.create("demo", PROFILE, base=base, nodes=kind), None
@@ -75,10 +75,10 @@ def _node(base: Path, *, contained: bool) -> tuple[tree.Node, ContainerNotPossib
 
 
 def _sentence(reason: ContainerNotPossibleError) -> str:
-    """Return why no container runs here, and what to do."""
+    """Return the reason why no container runs here, and the hint, as one sentence."""
     hint = reason.hint
     if hint == "run as root":
-        # Root that lacks it is most often root of a container.
+        # Root without the capability is usually root in a container.
         program = Path(sys.executable).with_name("nvct")
         confined = "in a container, it takes one started with --privileged"
         sudo = "sudo " if rootfs.find_program("sudo") else ""
@@ -87,7 +87,7 @@ def _sentence(reason: ContainerNotPossibleError) -> str:
 
 
 def _inside(work: Path, runtime: Path) -> int:
-    """Run in the node's mount namespace."""
+    """Run the cases in the node's mount namespace; return the exit status."""
     out = show.console()
     settings = workspace.Settings(
         driver_root=DRIVER_ROOT, runtime=str(runtime), farm_dir=attach.farm_dir()
@@ -106,7 +106,7 @@ def _inside(work: Path, runtime: Path) -> int:
     out.print()
     wanted = cases.cases(inventory.gpus)
     for case in cases.first_of_each_plan(wanted):
-        runner.run(case)  # the first of each compiles what the others reuse
+        runner.run(case)  # the first case of each plan compiles it; the others reuse it
     outcomes = []
     for number, case in enumerate(wanted, 1):
         outcomes.append(runner.run(case))

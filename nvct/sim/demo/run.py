@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the cases: real containers by the real shim and a real low-level runtime, timed.
+"""Run and time the cases: real containers by the real shim and a real low-level runtime.
 
-Runs inside a simulated node's mount namespace. Nothing here knows how a case is shown.
+The cases run inside a simulated node's mount namespace. This module prints nothing.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ TURNS = 7
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of a case.
+    """The result of a case.
 
     Attributes:
-        lines: the container's output, or the sentence of a create that failed.
+        lines: the container's output, or the error message of a failed create.
         seconds: wall time of `run`: create, start, nvidia-smi, delete.
-        nodes, mounts, hooks: how many were injected.
-        right: whether exactly the expected GPUs were seen, or the create failed as it should.
+        nodes, mounts, hooks: numbers of injected entries.
+        right: whether the container saw exactly the expected GPUs, or the create failed as
+            expected.
     """
 
     case: Case
@@ -52,7 +53,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Seconds of a container that asks for nothing: the fastest of some runs, taken in turns."""
+    """Seconds of a container without a request: the fastest of several alternating runs."""
 
     bare: float
     shim: float
@@ -63,7 +64,7 @@ class Runner:
     """Runs containers with one shim, one low-level runtime and one rootfs."""
 
     def __init__(self, work: Path, rootfs: Path, shim: Path, bare: Path) -> None:
-        """Work in a folder; `shim` is nvidia-container-runtime, `bare` runc or crun."""
+        """Use `work` for files; `shim` is nvidia-container-runtime, `bare` is runc or crun."""
         self.work = work
         self.rootfs = rootfs
         self.shim = shim
@@ -88,7 +89,7 @@ class Runner:
         )
 
     def compare(self, case: Case) -> Comparison:
-        """Time a case's bundle by the bare runtime and through the shim."""
+        """Time a case's bundle with the bare runtime and with the shim."""
         bare, shim = [], []
         for _ in range(TURNS):
             bare.append(self._timed(self.bare, case))
@@ -113,12 +114,12 @@ class Runner:
         )
 
     def _start(self, program: Path, folder: Path) -> tuple[int, float, list[str]]:
-        """Run a bundle to its end; return status, seconds and lines of output."""
+        """Run a bundle until it ends; return exit status, seconds and lines of output."""
         name = f"nvct-demo-{os.getpid()}-{folder.name}"
         root = str(self.work / "runc")
         command = [str(program), "--root", root, "run", "--bundle", str(folder), name]
         started = time.perf_counter()
-        # In a session of its own: a Ctrl-C must not end a runtime half way through its work.
+        # In a session of its own: Ctrl-C must not interrupt a runtime halfway.
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, start_new_session=True,
@@ -133,7 +134,7 @@ class Runner:
         return process.returncode, time.perf_counter() - started, said.splitlines()
 
     def _end(self, process: subprocess.Popen[str], root: str, name: str) -> None:
-        """Let a container end, by force where it does not, so that nothing of it is left."""
+        """Wait for a container to end, by force after GRACE_S seconds, then delete it."""
         try:
             process.communicate(timeout=GRACE_S)
         except subprocess.TimeoutExpired:
@@ -152,7 +153,7 @@ def _count(document: object, *keys: str) -> int:
 
 
 def judge(case: Case, status: int, lines: Sequence[str]) -> bool:
-    """Tell whether a container's end and its output are what its request must lead to."""
+    """Report whether exit status and output of a container are those its request must cause."""
     text = "\n".join(lines)
     if case.error:
         return status != 0 and len(lines) == 1 and case.error in text
@@ -163,7 +164,7 @@ def judge(case: Case, status: int, lines: Sequence[str]) -> bool:
 
 
 def _parents(lines: Sequence[str]) -> set[str]:
-    """Return the GPUs that are listed only because a MIG device below them is."""
+    """Return the UUIDs of GPUs that are listed only as parents of MIG devices."""
     found = set()
     for line, following in itertools.pairwise(lines):
         match = UUID.search(line)

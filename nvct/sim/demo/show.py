@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the demonstration looks: tables for the node and its spec, a block for each container.
+"""Print the demonstration: tables for the node and its spec, a block for each container.
 
-Readable without color, where every mark is also a word, and on 80 columns. What programs wrote
-is shown as they wrote it.
+The output is readable without color, since every mark is a word, and on 80 columns. The output of
+programs is shown unchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FEW = 2
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console as wide as the terminal (or $COLUMNS, or 80), at most WIDTH columns."""
-    # No emoji: they would be found in PCI addresses, of which ":ab:" is one.
+    # No emoji codes: rich would replace ":ab:" in PCI addresses.
     made = Console(highlight=False, emoji=False, stderr=stderr)
     made.width = min(made.width, WIDTH)
     return made
@@ -41,7 +41,7 @@ def console(*, stderr: bool = False) -> Console:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[None]:
-    """Say what takes a while, on terminals only, and take it back."""
+    """Show a status line during a long step, on terminals only."""
     out = console(stderr=True)
     if not out.is_terminal:
         yield
@@ -51,7 +51,7 @@ def working(what: str) -> Iterator[None]:
 
 
 def banner(out: Console, driver: str, runtime: str) -> None:
-    """Say what this is, and that its GPUs are not real."""
+    """Print the title, which says that the GPUs are simulated."""
     _panel(
         out,
         "[bold]nvct[/] on a [bold yellow]simulated[/] node: no GPU is used, none is needed.\n"
@@ -61,7 +61,7 @@ def banner(out: Console, driver: str, runtime: str) -> None:
 
 
 def banner_without(out: Console, driver: str, reasons: Sequence[str]) -> None:
-    """Say what this is where no container can run, and why none can."""
+    """Print the title for a machine without containers, and the reasons."""
     _panel(
         out,
         "[bold]nvct[/] on a [bold yellow]simulated[/] node: no GPU is used, none is needed.\n"
@@ -97,17 +97,17 @@ def node(out: Console, inventory: Inventory) -> None:
 
 
 def heading(out: Console, number: str, text: str) -> None:
-    """Start a part."""
+    """Print the heading of a part."""
     out.print(f"\n[bold cyan]{number}[/]  [bold]{text}[/]")
 
 
 def command(out: Console, words: str) -> None:
-    """Show a command line as one would type it."""
+    """Show a command line as a user types it."""
     out.print(Text.assemble("   ", ("$", "dim"), f" {words}"), soft_wrap=True)
 
 
 def nodes(paths: Iterable[str]) -> str:
-    """Return device nodes in few words: names without /dev, counted where there are many."""
+    """Return a short list of device nodes: names without /dev, counts for large folders."""
     folders: dict[str, list[str]] = {}
     for path in sorted(paths, key=_natural):
         folder, _, name = path.removeprefix("/dev/").rpartition("/")
@@ -127,7 +127,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def _ranges(names: Sequence[str]) -> list[str]:
-    """Fold nvidia0, nvidia1, nvidia2 into one word."""
+    """Fold consecutive names such as nvidia0, nvidia1, nvidia2 into nvidia[0-2]."""
     found: list[tuple[str, int, int]] = []
     others = []
     for name in names:
@@ -148,7 +148,7 @@ def _ranges(names: Sequence[str]) -> list[str]:
 
 
 def spec(out: Console, found: Spec) -> None:
-    """Show what a CDI spec has for every container and for each device."""
+    """Show the edits of a CDI spec for every container and for each device."""
     common = found.get("containerEdits") or {}
     table = _table("device", "device nodes")
     for device in found["devices"]:
@@ -180,7 +180,7 @@ def _counted(numbers: Mapping[str, int]) -> str:
 
 
 def several(number: int, word: str) -> str:
-    """Return a number of things in words."""
+    """Return a number and its noun, with a plural s unless the number is 1."""
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
@@ -195,7 +195,7 @@ def _title(number: int, case: Case, *, right: bool) -> Text:
 
 
 def outcome(out: Console, number: int, done: Outcome) -> None:
-    """Show one container: how it asked and what it saw."""
+    """Show one container: its request and its output."""
     out.print(_title(number, done.case, right=done.right), soft_wrap=True)
     for text in done.lines:
         if done.case.error:
@@ -208,7 +208,7 @@ def outcome(out: Console, number: int, done: Outcome) -> None:
 def would_get(
     out: Console, number: int, case: Case, parts: Mapping[str, str], *, right: bool
 ) -> None:
-    """Show what one container would get, part by part; or the error, under the name ""."""
+    """Show the additions for one container by kind, or the text with the key ""."""
     out.print(_title(number, case, right=right), soft_wrap=True)
     table = Table.grid(padding=(0, 2))
     for name, text in parts.items():
@@ -222,7 +222,7 @@ def would_get(
 
 
 def counts(last: str) -> Table:
-    """Return an empty table of what containers were given; `last` names its last number."""
+    """Return an empty table of counts for containers; `last` names its last count."""
     table = _table("container", "GPUs", "nodes", "mounts", "hooks", last, "")
     for column in table.columns[2:6]:
         column.justify = "right"
@@ -236,7 +236,7 @@ def count(table: Table, case: Case, numbers: Sequence[Sized | int | str], *, rig
 
 
 def summary(out: Console, outcomes: Sequence[Outcome], compared: Comparison) -> None:
-    """Show what was injected, and how long it took beside the bare runtime."""
+    """Show the counts of injected entries, and the times of the shim and the bare runtime."""
     table = counts("time")
     for done in outcomes:
         time = f"{done.seconds * 1000:.0f} ms"
@@ -252,7 +252,7 @@ def summary(out: Console, outcomes: Sequence[Outcome], compared: Comparison) -> 
 
 
 def asked(case: Case) -> str:
-    """Return how many devices a case asks for, in words."""
+    """Return the number of devices that a case requests, as text."""
     if case.error:
         return "refused"
     expected = case.expected or ()
@@ -262,7 +262,7 @@ def asked(case: Case) -> str:
 
 
 def verdict(out: Console, table: Table, right: int, what: str) -> None:
-    """Show a table of counts, and say how many were as expected."""
+    """Show a table of counts, and the number of rows as expected."""
     _indented(out, table)
     color = "green" if right == table.row_count else "red"
     out.print(f"   [bold {color}]{right} of {table.row_count} {what} were as expected.[/]")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration where containers cannot run: the same cases, up to the edited config.json.
+"""The demonstration without containers: the same cases, up to the edited config.json.
 
-The real shim creates every container, by a low-level runtime that does nothing. It reads the node
-as files: plain ones stand for device nodes, so that neither root nor a namespace is needed.
+The real shim handles every create, with a low-level runtime that does nothing. It reads the node
+as files. Plain files stand for device nodes, so that neither root nor a namespace is needed.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ NO_HOOK = (
 
 @dataclass(frozen=True, kw_only=True)
 class Got:
-    """What a create did to a bundle.
+    """The changes of a create to a bundle.
 
     Attributes:
         status: exit status of the create.
-        error: what it wrote, "" if nothing.
-        changed: whether config.json is another one than before.
-        nodes: paths of the device nodes that were added.
-        ruled: those of them that the device rules allow to use.
-        mounts: (source, destination) of the mounts that were added.
-        hooks: (path, its first two arguments) of the hooks that were added.
-        env: what was added to the environment, or replaced in it.
-        links: how many are in its root now; a hook makes them later.
+        error: output of the create, "" if none.
+        changed: whether the create changed config.json.
+        nodes: paths of the added device nodes.
+        ruled: those added device nodes that the device rules allow.
+        mounts: (source, destination) of the added mounts.
+        hooks: (path, first two arguments) of the added hooks.
+        env: variables that were added or replaced.
+        links: number of symbolic links in the rootfs; a hook makes its links later.
     """
 
     status: int = 0
@@ -65,15 +65,15 @@ class Got:
 
 
 def demonstrate(node: tree.Node, work: Path, reasons: Sequence[str]) -> int:
-    """Show what the containers would get on a node of plain files; return 0 if all is right.
+    """Show the result of each create on a node of plain files; return 0 if all are as expected.
 
     Args:
-        node: made with plain nodes.
-        work: a folder to work in.
-        reasons: why containers cannot run here, and what else is missing.
+        node: a node with plain files for device nodes.
+        work: working folder.
+        reasons: reasons why containers cannot run here, and other missing parts.
 
     Raises:
-        KeyboardInterrupt: a signal stopped it.
+        KeyboardInterrupt: a signal stops the demonstration.
     """
     nothing = next((p for p in ("/bin/true", "/usr/bin/true") if os.access(p, os.X_OK)), None)
     if nothing is None:
@@ -82,7 +82,7 @@ def demonstrate(node: tree.Node, work: Path, reasons: Sequence[str]) -> int:
     if not os.access(hook, os.X_OK):
         reasons = [*reasons, NO_HOOK]
         hook = work / paths.HOOK_PROGRAM
-        hook.symlink_to(nothing)  # no container starts, so no hook does
+        hook.symlink_to(nothing)  # no container starts, so no hook runs
     text = settings(node, work, nothing, hook).text()
     (work / "config.toml").write_text(text, encoding="utf-8")
     env = workspace.environment(work, os.environ)
@@ -93,7 +93,7 @@ def demonstrate(node: tree.Node, work: Path, reasons: Sequence[str]) -> int:
 
 
 def settings(node: tree.Node, work: Path, runtime: str, hook: Path) -> workspace.Settings:
-    """Return a configuration in which the host is a node's folder."""
+    """Return a configuration with the folders of a node as the host's roots."""
     q = workspace.quoted
     return workspace.Settings(
         driver_root=str(node.driver_root),
@@ -103,14 +103,14 @@ def settings(node: tree.Node, work: Path, runtime: str, hook: Path) -> workspace
             f"plain-nodes = true\ndev-root = {q(str(node.tree))}\n"
             f"proc-root = {q(str(node.proc))}\nsys-root = {q(str(node.sys))}\n"
             f"hook-path = {q(str(hook))}\n"
-            'layout = "classic"\n'  # a view is for roots with programs in them: here is none
+            'layout = "classic"\n'  # a view needs programs in the root; this root is empty
         ),
         more=f"[nvidia-container-runtime.modes.cdi]\nspec-dirs = [{q(str(work / 'cdi'))}]\n",
     )
 
 
 def _inside(work: Path, reasons: Sequence[str]) -> int:
-    """Run in a process whose environment is that of the simulated node."""
+    """Run the cases with the environment of the simulated node; return the exit status."""
     out = show.console()
     inventory = live_host.discover(load.load(str(work / "config.toml"), required=True))
     show.banner_without(out, inventory.driver_version, reasons)
@@ -136,7 +136,7 @@ def _inside(work: Path, reasons: Sequence[str]) -> int:
 
 
 def create(shim: Path, work: Path, case: Case) -> Got:
-    """Let the shim create a case's container, and return what it did to the bundle."""
+    """Run the shim's create for a case, and return its changes to the bundle."""
     (work / "empty").mkdir(exist_ok=True)
     folder = bundle.make_bundle(
         work / "bundle", work / "empty", ["/bin/sh"], env=case.env, mounts=case.mounts,
@@ -156,7 +156,7 @@ def create(shim: Path, work: Path, case: Case) -> Got:
 
 
 def difference(before: bytes, after: bytes, status: int = 0, error: str = "") -> Got:
-    """Return what an edit added to a config.json."""
+    """Return the additions of an edit to a config.json."""
     old, new = json.loads(before), json.loads(after)
     nodes = _added(old, new, "linux", "devices")
     rules = _added(old, new, "linux", "resources", "devices")
@@ -184,9 +184,9 @@ def _added(old: Any, new: Any, *keys: str) -> list[Any]:  # noqa: ANN401 - docum
 
 
 def expected_nodes(case: Case, inventory: Inventory) -> set[str]:
-    """Return the device nodes that a request must bring: of what it names, and the control nodes.
+    """Return the device nodes that a request must add: its devices' and the control nodes.
 
-    They are told from what was found on the node, not from its spec.
+    They come from the node's inventory, not from its CDI spec.
     """
     asked = set(case.expected or ())
     if not asked:
@@ -203,7 +203,7 @@ def expected_nodes(case: Case, inventory: Inventory) -> set[str]:
 
 
 def judge(case: Case, got: Got, inventory: Inventory) -> bool:
-    """Tell whether a container gets exactly what its request must lead to."""
+    """Report whether a create made exactly the changes that the request must cause."""
     if case.error:
         one = len(got.error.splitlines()) == 1 and case.error in got.error
         return got.status != 0 and one and not got.changed
@@ -219,7 +219,7 @@ def judge(case: Case, got: Got, inventory: Inventory) -> bool:
 
 
 def parts(got: Got, inventory: Inventory) -> dict[str, str]:
-    """Return what was added, in words; the error or "nothing" under the name ""."""
+    """Return kind -> text of the additions; an error or "nothing" has the key ""."""
     if got.error:
         return {"": got.error}
     if not got.changed:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the demonstration happens: its folder, its configuration, and the processes it starts.
+"""The demonstration's folder, its configuration, and the processes it starts.
 
-Nothing outside the folder is written, and the folder goes however the demonstration ends.
+Nothing outside the folder is written. The folder is removed however the demonstration ends.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ KEPT = (
     "HOME", "TERM", "COLORTERM", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "LANG", "LC_ALL", "TMPDIR",
     "NVCT_DEBUG",
 )  # fmt: skip
-STOPPED = 130  # 128 + SIGINT, as shells have it
+STOPPED = 130  # 128 + SIGINT, as in shells
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What config.toml says in a demonstration.
+    """The settings in a demonstration's config.toml.
 
     Attributes:
-        driver_root: of the node.
+        driver_root: driver root of the node.
         runtime: the low-level runtime.
-        farm_dir: where views of the node's driver are kept.
+        farm_dir: folder for views of the node's driver.
         nvct: further lines of the table [nvct].
         more: further tables, as TOML.
     """
@@ -72,12 +72,12 @@ class Settings:
 
 
 def quoted(text: str) -> str:
-    """Return a TOML string."""
+    """Return text as a TOML string."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def environment(work: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment in which the cases run: of the caller's only what concerns looks."""
+    """Return the environment of the cases: from the caller's only the variables in KEPT."""
     found = {name: env[name] for name in KEPT if name in env}
     programs = str(Path(sys.executable).parent)
     found["PATH"] = ":".join([programs, *paths.DEFAULT_PATH_DIRS])
@@ -86,7 +86,7 @@ def environment(work: Path, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _on_signals(handler: Handler) -> dict[int, Handler]:
-    """Handle what stops a program, but for what is ignored, as by nohup; return what was."""
+    """Handle SIGNALS except those ignored, as by nohup; return the old handlers."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     handled: dict[int, Handler] = {
         number: was for number, was in before.items() if was != signal.SIG_IGN
@@ -98,23 +98,23 @@ def _on_signals(handler: Handler) -> dict[int, Handler]:
 
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
-    """Give a folder that is gone afterwards, also where a signal ends the demonstration."""
+    """Yield a folder that is removed afterwards, also if a signal ends the demonstration."""
     before = _on_signals(signal.default_int_handler)
     work = Path(tempfile.mkdtemp(prefix="nvct-demo-"))
     try:
         yield work
     finally:
-        _on_signals(signal.SIG_IGN)  # a second Ctrl-C would leave half of it
+        _on_signals(signal.SIG_IGN)  # a second Ctrl-C must not interrupt the removal
         remove.remove(work)
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a part that `inner` runs, and tell it to stop when this process is told so.
+    """Wait for a process that `inner` runs; return its status. An interrupt terminates it.
 
     Raises:
-        KeyboardInterrupt: it stopped because of that.
+        KeyboardInterrupt: a signal stopped this process or the other one.
     """
     stopped = False
     while True:
@@ -122,7 +122,7 @@ def wait(process: subprocess.Popen[bytes]) -> int:
             status = process.wait()
         except KeyboardInterrupt:
             stopped = True
-            process.terminate()  # a terminal tells it too, kill does not
+            process.terminate()  # a terminal signals both processes, kill(1) only this one
             continue
         if stopped or status == STOPPED:
             raise KeyboardInterrupt
@@ -130,7 +130,7 @@ def wait(process: subprocess.Popen[bytes]) -> int:
 
 
 def inner(part: Callable[[], int]) -> int:
-    """Run a part in a process of its own: one signal stops it, errors are one line."""
+    """Run a part in a process of its own: one signal stops it, an error prints one line."""
 
     def stop(_number: int, _frame: object) -> None:
         _on_signals(signal.SIG_IGN)
@@ -142,9 +142,9 @@ def inner(part: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return STOPPED
     except BrokenPipeError:
-        # The reader is gone, as in `nvct demo | head`; the interpreter's last flush must not fail.
+        # The reader has ended, as in `nvct demo | head`; the flush at exit must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1  # as newer versions of rich
+        return 1  # as in newer versions of rich
     except NvctError as error:
         sys.stdout.flush()
         sys.stderr.write(line("nvct", error) + "\n")
@@ -155,7 +155,7 @@ def program(name: str) -> Path:
     """Return a program of this installation.
 
     Raises:
-        HostError: it is not installed.
+        HostError: the program is not installed.
     """
     found = Path(sys.executable).with_name(name)
     if not os.access(found, os.X_OK):
@@ -166,10 +166,10 @@ def program(name: str) -> Path:
 
 
 def generate(out: Console, path: str) -> Spec:
-    """Run `nvidia-ctk cdi generate` as a user would, show what it wrote, and return it.
+    """Run `nvidia-ctk cdi generate` as a user does; show the CDI spec and return it.
 
     Raises:
-        HostError: it failed, with what it said.
+        HostError: the command fails; the message has the last line of its errors.
     """
     words = ["nvidia-ctk", "cdi", "generate", "--output", path]
     show.command(out, shlex.join(words))

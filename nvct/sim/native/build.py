@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the simulated NVML library and nvidia-smi with the C compiler of this machine.
 
-What is built is kept in a folder, under a name made from the sources, the flags and the compiler:
-a change of any of these leads to a new build. Packages and the bundle carry what was built with
-them (`ship`), so that a host needs no compiler.
+Built files are kept in a folder. Its name is a hash of sources, flags and compiler: a change of
+any of these causes a new build. Packages and the bundle contain the files built with them
+(`ship`), so that a host needs no compiler.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SMI_SOURCES = (
 HEADERS = ("nvml_abi.h", "simulation.h", "smi.h")
 WARNINGS = ("-Wall", "-Wextra")
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-fvisibility=hidden", "-s")
-# No build id and no time: the same sources give the same bytes.
+# No build id and no timestamp: the same sources give the same bytes.
 NVML_FLAGS = (
     "-fPIC", "-shared", "-pthread", "-Wl,-soname,libnvidia-ml.so.1", "-Wl,--hash-style=both",
     "-Wl,--build-id=none", "-Wl,-z,defs",
@@ -43,21 +43,21 @@ SANDBOX_FLAGS = (
     "-fPIC", "-shared", "-nostdlib", "-Wl,-soname,libnvidia-sandboxutils.so.1",
     "-Wl,--build-id=none",
 )  # fmt: skip
-# The program brings its own entry point, and finds dlopen in libdl where glibc is before 2.34.
+# The program has its own entry point; with glibc before 2.34, dlopen is in libdl.
 SMI_FLAGS = ("-fPIE", "-pie", "-nostartfiles", "-Wl,--build-id=none")
 SMI_LIBRARIES = ("-Wl,--no-as-needed", "-l:libdl.so.2")
 COMPILERS = ("cc", "gcc", "clang")
 MACHINES = ("x86_64", "aarch64")
 NAMES = ("libnvidia-ml.so", "nvidia-smi", "libnvidia-sandboxutils.so")
 SHIPPED = FOLDER / "built.zip"
-"""One file, or packaging tools would say that a package provides NVIDIA's libraries."""
+"""An archive, so that packaging tools do not list NVIDIA's libraries as provided by a package."""
 MODE = 0o755  # a program and a library, as packages install them
 TIMEOUT_S = 120
 
 
 @dataclass(frozen=True)
 class Built:
-    """What was built, under names that say nothing of a driver version."""
+    """Paths of the built files; the names have no driver version."""
 
     nvml: Path
     nvidia_smi: Path
@@ -71,7 +71,7 @@ def find_compiler(search_path: str | None = None) -> str:
         search_path: folders as in PATH, which is the default.
 
     Raises:
-        ContainerNotPossibleError: there is none.
+        ContainerNotPossibleError: there is no C compiler.
     """
     for name in COMPILERS:
         found = shutil.which(name, path=search_path)
@@ -84,16 +84,16 @@ def find_compiler(search_path: str | None = None) -> str:
 
 
 def build(out_dir: Path, *, strict: bool = False, search_path: str | None = None) -> Built:
-    """Build what is missing below out_dir, and return where it is.
+    """Build the files that are missing below out_dir, and return their paths.
 
     Args:
-        out_dir: a folder to keep what is built; made when absent.
-        strict: a warning of the compiler is an error, as our tests want it. A user's compiler may
-            be newer than ours and warn of more.
-        search_path: where to look for the compiler instead of PATH.
+        out_dir: folder for built files; created if missing.
+        strict: treat compiler warnings as errors, for our tests. A user's compiler may be newer
+            than ours and have more warnings.
+        search_path: folders to search for the compiler, PATH by default.
 
     Raises:
-        ContainerNotPossibleError: there is no compiler, or the machine is unknown.
+        ContainerNotPossibleError: there is no compiler, or the machine is not in MACHINES.
         HostError: the compiler fails, or out_dir cannot be written.
     """
     if platform.machine() not in MACHINES:
@@ -128,7 +128,7 @@ def _in(folder: Path) -> Built:
 
 
 def ship(target: Path) -> None:
-    """Build everything and write it to a file that packages install as SHIPPED.
+    """Build all files and write them to an archive that packages install as SHIPPED.
 
     The same sources and compiler give the same bytes.
 
@@ -146,7 +146,7 @@ def ship(target: Path) -> None:
 
 
 def _is_shipped(digest: str) -> bool:
-    """Tell whether what was shipped was made of these sources for this machine."""
+    """Report whether SHIPPED was built from these sources for this machine."""
     try:
         with zipfile.ZipFile(SHIPPED) as archive:
             return archive.comment == digest.encode()
@@ -155,7 +155,7 @@ def _is_shipped(digest: str) -> bool:
 
 
 def _extracted(folder: Path) -> Built:
-    """Return what was shipped as files below a folder."""
+    """Extract SHIPPED into a folder and return the paths of its files."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(SHIPPED) as archive:
@@ -170,7 +170,7 @@ def _extracted(folder: Path) -> Built:
 
 
 def _digest() -> str:
-    """Return a name for these sources, these flags and this machine."""
+    """Return a hash of these sources, these flags and this machine."""
     digest = hashlib.sha256()
     words = (platform.machine(), *FLAGS, *NVML_FLAGS, *SMI_FLAGS, *SMI_LIBRARIES, *SANDBOX_FLAGS)
     for text in words:
@@ -181,7 +181,7 @@ def _digest() -> str:
 
 
 def _key(compiler: str, flags: tuple[str, ...]) -> str:
-    """Return a name for what these sources, this compiler and these flags make."""
+    """Return the folder name of a build: a hash of sources, compiler and flags."""
     status = os.stat(compiler)
     digest = hashlib.sha256(_digest().encode())
     for text in (compiler, str(status.st_size), str(status.st_mtime_ns), *flags):
@@ -192,7 +192,7 @@ def _key(compiler: str, flags: tuple[str, ...]) -> str:
 def _compile(
     command: list[str], sources: tuple[str, ...], libraries: tuple[str, ...], target: Path
 ) -> None:
-    """Compile into a file beside the target and rename it: another build may run at once."""
+    """Compile into a file beside the target and rename it: builds may run concurrently."""
     handle, made = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     os.close(handle)
     try:
