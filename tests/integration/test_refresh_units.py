@@ -32,7 +32,7 @@ cp /lab/config.toml /etc/nvidia-container-runtime/config.toml
 dpkg -i /lab/debs/nvct_*.deb /lab/debs/nvct-[bo]*.deb > /lab/dpkg.log 2>&1 || cat /lab/dpkg.log
 spec=/run/cdi/nvidia.yaml
 driver() { sed -n 's/.*libcuda.so.\([0-9.]*\).*/\1/p' $spec 2> /dev/null | sort -u | grep -m 1 '[0-9]\.'; }
-until_() { for _ in $(seq 100); do eval "$1" && return; sleep 0.2; done; echo "not: $1"; }
+until_() { for _ in $(seq 300); do eval "$1" && return; sleep 0.2; done; echo "not: $1"; }
 say() { echo "$1: $(driver), $(systemctl is-active nvidia-cdi-refresh.path), $(systemctl show -p Result --value nvidia-cdi-refresh.service)"; }
 
 systemctl is-enabled nvidia-cdi-refresh.path nvidia-cdi-refresh.service
