@@ -40,12 +40,12 @@ RANCHER = """
 
 for it as the default: {program} server|agent --default-runtime=nvidia
 
-{config} is made anew at each start; handlers of other names go into {template} after a first line
+{config} is rewritten at each start; handlers of other names go into {template} after a first line
 {{{{ template "base" . }}}}
 """
 
 RANCHER_DROP_IN = """
-{config} is made anew when {name} starts: only {drop_in} is written
+{config} is rewritten when {name} starts: only {drop_in} is written
 """
 
 K0S = """

@@ -5,7 +5,7 @@ Each image is the memory of one run of the seed, from the first variable on (mai
 segment of the program that the kernel maps, its variables, becomes the image, with room for the
 heap behind it. Contract: the same seed gives the same bytes. What two runs do not have in common
 is of a process, such as its id, the address of its stack and the stack's canary: all of it is the
-C library's, which sets it anew at each start, and it is zero here. The digest of the hot side
+C library's, which sets it at each start, and it is zero here. The digest of the hot side
 stands at the very end of the file.
 """
 

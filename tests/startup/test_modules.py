@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The modules that each lane loads are golden files: a new import shows in the diff.
 
-Modules, not milliseconds: they are the same on every machine. `make golden` writes them anew.
+Modules, not milliseconds: they are the same on every machine. `make golden KIND=startup` rewrites them.
 """
 
 from __future__ import annotations

@@ -59,6 +59,7 @@ class Layout:
             self._leave_root(reason(error))
 
     def _leave_root(self, why: str) -> None:
+        """Set edits and note for an unchanged root. Abstract: the hot side imports no abc."""
         raise NotImplementedError
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from nvct.errors import EngineError
@@ -42,24 +43,24 @@ class Reload:
     note: str = ""
 
 
-class Reloader:
-    """Makes one running engine read its files."""
+class Reloader(ABC):
+    """Makes one running engine read its files: on this host, or from a container."""
 
+    @abstractmethod
     def opt_out(self) -> str:
         """Return the option that prevents the reload; "" if there will be none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def choose(self, *, restart: bool, leaving: bool) -> Reload:
         """Return what to do; `restart` if the change needs one, `leaving` if runtimes go."""
-        raise NotImplementedError
 
+    @abstractmethod
     def carry_out(self, chosen: Reload, run: Run, *, back: bool) -> str:
         """Reload the engine, whose former files may be `back`; return a note, or "".
 
         Raises:
             EngineError: it is gone, or does not start again.
         """
-        raise NotImplementedError
 
     def is_running(self) -> bool:
         """Report whether the engine runs after a restart; True if its process is not visible."""

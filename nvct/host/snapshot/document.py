@@ -186,7 +186,7 @@ def load(path: str) -> Snapshot:
     try:
         tables = json.loads(index)
         if tables["about"]["format"] != FORMAT:
-            raise DocumentError(f"{path} is a snapshot of another version", hint="record it anew")
+            raise DocumentError(f"{path} is a snapshot of another version", hint="record it again")
         texts = {name: data.decode() for name, data in found.items()}
         snapshot = Snapshot(texts=texts, **{name: tables[name] for name in TABLES})
         _check(snapshot)

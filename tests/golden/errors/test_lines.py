@@ -2,7 +2,7 @@
 """What a user reads when a create fails: stderr, exit status, and the low-level runtime's log.
 
 Each case breaks a host in one way. The line has to name the value and the path concerned and say
-what to do; `make golden` writes the files anew, and a person looks at them.
+what to do; `make golden KIND=errors` rewrites them, and a person looks at the diff.
 """
 
 from __future__ import annotations
