@@ -42,6 +42,7 @@ from dataclasses import replace
 
 from nvct.compile import plans as compiler
 from nvct.container.plan import fingerprints
+from nvct.container.rootfs import view_links
 from nvct.farm.layout import COMPAT32
 from nvct.host.driver import names as driver_names
 from nvct.spec import capabilities, edits
@@ -62,8 +63,7 @@ if TYPE_CHECKING:
 FIRMWARE: Capability = "graphics"
 GRAPHICAL = ("graphics", "display")
 MOUNTED = ("config", "firmware", "module", "socket", "directory")
-LIBRARY_DIRS = {"lib64": "LIBDIR/", "lib": "LIBDIR32/"}
-"""Folders of a view, and their placeholders in paths of a container."""
+LIBRARY_DIRS = ("lib64", "lib")
 VIEW = "VIEW/"
 
 
@@ -170,14 +170,14 @@ class _View:
         path = file.host_path.removeprefix(self.root)
         name = os.path.basename(path)
         if file.kind == "binary":
-            yield [f"/usr/bin/{name}", path]
+            yield [f"{view_links.PROGRAMS}/{name}", path]
         if file.kind != "library":
             return
         for link in (*self.names(path), path):
             folder, _, below = link.partition("/")
             is_gbm = below.startswith("gbm/")
             if folder in LIBRARY_DIRS and (capability in GRAPHICAL or not is_gbm):
-                yield [LIBRARY_DIRS[folder] + below, link]
+                yield [view_links.in_container(link), link]
 
 
 def _mounts(file: DriverFile, _: str) -> Iterator[list[str]]:

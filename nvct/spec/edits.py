@@ -64,8 +64,9 @@ def _node(node: DeviceNode, *, numbers: bool) -> Json:
 def _mount(file: DriverFile) -> Json:
     # As nvidia-container-toolkit: programs write to sockets and into the MPS directory.
     options = SOCKET_OPTIONS if file.kind == "socket" else FILE_OPTIONS
-    return {
-        "hostPath": file.host_path,
-        "containerPath": file.container_path,
-        "options": list(options),
-    }
+    return mount(file.host_path, file.container_path, options)
+
+
+def mount(source: str, target: str, options: Sequence[str] = FILE_OPTIONS) -> Json:
+    """Return the entry of a mount; by default it is read-only."""
+    return {"hostPath": source, "containerPath": target, "options": list(options)}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from nvct.cdi.types import Spec
+    from nvct.container.plan.model import View
     from nvct.host.model import DriverFile, Inventory
     from nvct.spec.injection import Device, Injection
 
@@ -51,6 +52,7 @@ class Options:
         gid_groups: add the groups of nodes that are not world-accessible to containers.
         host_roots: (from, to) pairs that replace roots of host paths, for a spec that is made
             in a container and used on its host.
+        view: the driver's files as one mount; None for a mount per file.
     """
 
     vendor: str = ""
@@ -64,6 +66,24 @@ class Options:
     node_numbers: bool = False
     gid_groups: bool = True
     host_roots: Sequence[tuple[str, str]] = ()
+    view: MountedView | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountedView:
+    """A farm view that a spec mounts.
+
+    Attributes:
+        source: its folder on the host.
+        shown: what the hook makes visible in the container.
+        files: sockets and folders, which are not in a view.
+        env: variables for containers.
+    """
+
+    source: str
+    shown: View
+    files: Sequence[DriverFile]
+    env: Sequence[str]
 
 
 class Job(NamedTuple):
@@ -170,11 +190,23 @@ def merge(parts: Iterable[Json]) -> Json:
 
 
 def _common_edits(job: Job) -> Json:
+    if job.options.view is not None:
+        return _view_edits(job, job.options.view)
     content = injection.common(job.inventory)
     work = hooks.common_work(job.inventory, job.hooks, content.files)
     entry = hooks.apply_hook(job.options.hook_path, work)
     env = [*libcuda_env(job, content.files), VOID_ENV]
     return edits(job, content, env=env, hooks=[entry] if entry else [])
+
+
+def _view_edits(job: Job, view: MountedView) -> Json:
+    """Return the common edits with one mount for all of the driver's files."""
+    work = hooks.common_work(job.inventory, job.hooks, ())
+    entry = hooks.apply_hook(job.options.hook_path, work, view.shown)
+    content = injection.common(job.inventory)._replace(files=tuple(view.files))
+    common = edits(job, content, env=[*view.env, VOID_ENV], hooks=[entry] if entry else [])
+    mount = cdi_edits.mount(view.source, view.shown["mount_point"])
+    return merge([common, {"mounts": [mount]}])
 
 
 def libcuda_env(job: Job, files: Sequence[DriverFile]) -> list[str]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any, TypeAlias
 
-    from nvct.container.plan.model import Compat, Program, Work
+    from nvct.container.plan.model import Compat, Program, View, Work
     from nvct.host.model import DriverFile, Inventory, Link
 
     Hook: TypeAlias = dict[str, Any]
@@ -98,9 +98,10 @@ def program(hook_path: str) -> Program:
     return {"path": hook_path, "args": [*_head(hook_path), APPLY], "env": list(ENV)}
 
 
-def apply_hook(hook_path: str, work: Work) -> Hook | None:
-    """Return the hook entry for some work, None if there is no work."""
+def apply_hook(hook_path: str, work: Work, view: View | None = None) -> Hook | None:
+    """Return the hook entry for some work and a view, None if there is no work."""
     args = hook_command.options(work)
+    args += hook_command.view_options(view) if view else []
     return _entry(hook_path, APPLY, args) if args else None
 
 

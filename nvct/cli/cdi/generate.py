@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 
 from nvct import paths
 from nvct.cli.context import flat, say, settings_in_force
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
     from nvct.config.model import Config
     from nvct.host.discovery_options import DiscoveryOptions
     from nvct.host.model import Capability, Inventory
-    from nvct.spec.generate import Options
+    from nvct.spec.generate import MountedView, Options
 
     Given: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
 
 STDOUT = ("", "-")
 DEFAULTS: Mapping[str, Any] = {
-    "output": "-", "form": None, "cdi_version_max": None, "mode": "auto", "capabilities": (),
+    "output": "-", "form": None, "layout": None, "cdi_version_max": None, "mode": "auto", "capabilities": (),
     "driver_root": None, "dev_root": None, "library_search_path": (), "config_search_path": (),
     "vendor": None, "cls": None, "device_name_strategy": (), "device_id": (),
     "no_all_device": False, "node_numbers": False, "hook": None, "disable_hook": (),
@@ -55,11 +56,12 @@ def write(given: Given) -> None:
     settings = settings_in_force(given["config"], given["driver_root"], given["dev_root"])
     wanted = _wanted(given, needs)
     options = _options(given, settings, wanted.flags)
-    inventory = _look(given, settings, wanted)
-    inventory = capabilities.restrict(inventory, needs)
+    whole = _look(given, settings, wanted)
+    inventory = capabilities.restrict(whole, needs)
     for warning in inventory.warnings:
         say(f"warning: {warning}")
     complete.check(inventory, needs)
+    options = replace(options, view=_view(given, settings, whole, needs))
     spec = specgen.generate(inventory, options)
     named = bool(given["hook"]) or settings.hook_path != paths.HOOK_PATH
     _check_hook(spec, options.hook_path, named=named)
@@ -71,6 +73,39 @@ def _look(given: Given, settings: Config, options: DiscoveryOptions) -> Inventor
 
     said = any(given[name] for name in ELSEWHERE)
     return live_host.discover_or_view(settings, options, given["mode"].lower(), elsewhere=said)
+
+
+def _view(
+    given: Given, settings: Config, inventory: Inventory, needs: frozenset[Capability]
+) -> MountedView | None:
+    """Return the view that the spec mounts, None for layout classic.
+
+    Raises:
+        UsageError: the layout is unknown.
+        HostError: layout farm is impossible here.
+    """
+    from nvct.compile import farm_spec
+
+    layout = farm_spec.check_layout(given["layout"] or settings.layout)
+    request = farm_spec.Request(
+        layout=layout,
+        is_for_engines=_is_read_by_engines(given["output"], settings),
+        is_of_this_host=not any(given[name] for name in ELSEWHERE),
+        disabled_hooks=flat(given["disable_hook"]),
+        enabled_hooks=flat(given["enable_hook"]),
+    )
+    view, why = farm_spec.view(settings, inventory, needs, request)
+    if view is None and layout == "farm":
+        raise HostError(f"layout farm: {why}", hint="--layout classic has a mount per file")
+    return view
+
+
+def _is_read_by_engines(output: str, settings: Config) -> bool:
+    """Return whether a file is in a CDI folder, where it keeps the view that it names."""
+    if output in STDOUT:
+        return False
+    folder = os.path.realpath(os.path.dirname(output) or ".")
+    return folder in {os.path.realpath(path) for path in settings.spec_dirs}
 
 
 def _settings(given: Given) -> Config:

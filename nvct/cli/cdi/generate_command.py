@@ -28,6 +28,9 @@ MODES = "auto, nvml, csv, wsl, management, gdrcopy, gds, imex, mofed or nvswitch
 @words("--capabilities", env=f"{ENV}CAPABILITIES",
        text="Only what these need: compute, utility, graphics, video, display, ngx, compat32, or "
        "all, which is all but compat32.  [default: all]")  # fmt: skip
+@click.option("--layout", envvar=f"{ENV}LAYOUT", metavar="[auto|farm|classic]",
+              help="One mount of a view of the driver, or one per file.  [default: config.toml's]",
+              )  # fmt: skip
 @click.option("--driver-root", envvar="NVIDIA_CTK_DRIVER_ROOT",
               help="Where the driver's files are.  [default: config.toml's, else /]")  # fmt: skip
 @click.option("--dev-root", envvar="NVIDIA_CTK_DEV_ROOT",

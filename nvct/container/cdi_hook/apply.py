@@ -2,7 +2,8 @@
 """Hook apply: does all work for a container in one process.
 
 The order is: the mount over the driver's params, which needs the container's mount namespace;
-links, because libraries are found by SONAME links; CUDA compatibility and the linker's cache.
+links, because libraries are found by SONAME links; CUDA compatibility and the linker's cache. In
+layout farm the last two are those of a view, which the spec mounts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from nvct.container.cdi_hook import options
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.container.cdi_hook.context import Context
-    from nvct.container.plan.model import Work
+    from nvct.container.plan.model import View, Work
 
 
 def run(context: Context) -> None:
@@ -21,10 +22,10 @@ def run(context: Context) -> None:
     Raises:
         NvctError: a part failed; earlier changes stay.
     """
-    do(context, options.work(context.options))
+    do(context, options.work(context.options), options.view(context.options))
 
 
-def do(context: Context, work: Work) -> None:
+def do(context: Context, work: Work, view: View | None = None) -> None:
     """Do the work in a container's root.
 
     Raises:
@@ -34,20 +35,33 @@ def do(context: Context, work: Work) -> None:
         from nvct.container.cdi_hook import disable_device_node_modification
 
         disable_device_node_modification.run(context)
+    if view is not None:
+        from nvct.container.cdi_hook import show_view
+
+        show_view.cover_files(context, view)  # also a mount
     if work["links"]:
         from nvct.container.cdi_hook import create_symlinks
 
         create_symlinks.make(context, work["links"])
-    if work["folders"] or work["compat"]:
+    if view is not None:
+        from nvct.container.cdi_hook import show_view
+
+        show_view.run(context, view, _compat_folder(context, work))
+    elif work["folders"] or work["compat"]:
         from nvct.container.cdi_hook import update_ldcache
 
-        folder = None
-        if work["compat"]:
-            from nvct.container.rootfs import compat
-
-            folder = compat.choose(context.root(), work["compat"], context.warn)
+        folder = _compat_folder(context, work)
         update_ldcache.update(context, work["folders"], [folder] if folder else [])
     if work["profile"]:
         from nvct.container.cdi_hook import update_application_profile
 
         update_application_profile.run(context)
+
+
+def _compat_folder(context: Context, work: Work) -> str:
+    """Return the folder of the image's CUDA compatibility libraries, "" if they are not used."""
+    if not work["compat"]:
+        return ""
+    from nvct.container.rootfs import compat
+
+    return compat.choose(context.root(), work["compat"], context.warn) or ""

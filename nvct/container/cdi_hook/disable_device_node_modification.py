@@ -10,7 +10,6 @@ ignores MS_RDONLY until it is remounted.)
 
 from __future__ import annotations
 
-import errno
 import posix
 
 from nvct.errors import HostError, UnsafePathError
@@ -29,9 +28,6 @@ ON = "ModifyDeviceFiles: 1"
 OFF = "ModifyDeviceFiles: 0"
 LIMIT = 1 << 20
 FOLDERS = ("/dev", "/run", "/tmp", "/")  # noqa: S108  in the container; O_EXCL, unlinked at once
-BIND = c.MS_BIND
-REMOUNT = c.MS_REMOUNT | c.MS_BIND | c.MS_RDONLY | c.MS_NOSUID | c.MS_NODEV | c.MS_NOEXEC
-ATTRIBUTES = c.MOUNT_ATTR_RDONLY | c.MOUNT_ATTR_NOSUID | c.MOUNT_ATTR_NODEV | c.MOUNT_ATTR_NOEXEC
 
 
 def run(context: Context) -> None:
@@ -77,8 +73,10 @@ def _cover(kernel: Kernel, root: Root, target: int, data: bytes) -> None:
         while data:
             data = data[kernel.write(source, data) :]
         status = posix.fstat(source)
+        from nvct.container.cdi_hook import mount_over
+
         try:
-            _attach(kernel, root, source, target)
+            mount_over.attach(kernel, root, source, target, TARGET, no_exec=True)
         except OSError as error:
             raise HostError(
                 f"cannot mount over {TARGET} in the container: {error.strerror}",
@@ -113,45 +111,6 @@ def _make_file(kernel: Kernel, root: Root) -> tuple[int, str, int]:
         return folder, name, fd
     reason = refused.strerror if refused else "no folder"
     raise HostError(f"no file can be made in the container to mount over {TARGET}: {reason}")
-
-
-def _attach(kernel: Kernel, root: Root, source: int, target: int) -> None:
-    """Mount the file over the target; kernels before 5.12 need mount(2)."""
-    try:
-        tree = kernel.open_tree(source, "", c.OPEN_TREE_CLONE | c.AT_EMPTY_PATH)
-    except OSError as error:
-        if error.errno != errno.ENOSYS:
-            raise
-        attach_by_remount(kernel, root, source, target)
-        return
-    try:
-        kernel.mount_setattr(
-            tree, "", c.AT_EMPTY_PATH, attr_set=ATTRIBUTES, propagation=c.MS_PRIVATE
-        )
-        flags = c.MOVE_MOUNT_F_EMPTY_PATH | c.MOVE_MOUNT_T_EMPTY_PATH
-        kernel.move_mount(tree, "", target, "", flags)
-    except OSError as error:
-        if error.errno != errno.ENOSYS:
-            raise
-        attach_by_remount(kernel, root, source, target)
-    finally:
-        kernel.close(tree)
-
-
-def attach_by_remount(kernel: Kernel, root: Root, source: int, target: int) -> None:
-    """Bind the file and make the bind read-only: two calls of mount(2).
-
-    Raises:
-        OSError: as mount(2).
-    """
-    kernel.mount(f"/proc/self/fd/{source}", f"/proc/self/fd/{target}", None, BIND)
-    top = root.path_fd(TARGET)
-    if top is None:
-        raise UnsafePathError(f"{TARGET} in the container vanished")
-    try:
-        kernel.mount(None, f"/proc/self/fd/{top}", None, REMOUNT)
-    finally:
-        kernel.close(top)
 
 
 def _check(root: Root, device: int, inode: int) -> None:

@@ -41,8 +41,12 @@ APPLY: Kinds = {
     "mask-params": flags.SWITCH,
     "application-profile": flags.SWITCH,
 }
+VIEW: Kinds = {
+    "view": flags.TEXT, "view-folder": flags.TEXT,
+    "view-library": flags.LIST, "view-link": flags.LIST, "view-file": flags.LIST,
+}  # fmt: skip
 HOOKS: dict[str, Kinds] = {
-    "apply": LINK | COMPAT | APPLY,
+    "apply": LINK | COMPAT | APPLY | VIEW,
     "chmod": {"path": flags.LIST, "mode": flags.TEXT},
     "create-symlinks": LINK,
     "disable-device-node-modification": {},

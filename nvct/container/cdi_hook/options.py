@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from nvct.container.plan.model import Compat, Work
+    from nvct.container.plan.model import Compat, View, Work
 
     Kinds: TypeAlias = dict[str, str]
 
@@ -121,7 +121,7 @@ def work(options: Options) -> Work:
             "folder": options.text("cuda-compat-container-root"),
         }
     return {
-        "links": [_link(text) for text in options.values("link")],
+        "links": [_pair("link", text) for text in options.values("link")],
         "folders": options.values("folder"),
         "compat": compat,
         "params": options.is_set("mask-params"),
@@ -129,13 +129,39 @@ def work(options: Options) -> Work:
     }
 
 
-def _link(text: str) -> list[str]:
-    """Return [target, link].
+def view(options: Options) -> View | None:
+    """Return the farm view that flags describe, None if there is none.
 
     Raises:
-        UsageError: the text is not written TARGET::LINK.
+        UsageError: a path is not absolute, or leads out of the view.
+    """
+    mount_point = options.text("view")
+    if not mount_point:
+        return None
+    if not mount_point.startswith("/"):
+        raise UsageError(f"--view is {mount_point!r}, want an absolute path")
+    files = [_pair("view-file", text) for text in options.values("view-file")]
+    libraries, links = options.values("view-library"), options.values("view-link")
+    for path in (*libraries, *links, *(path for path, _ in files)):
+        if path.startswith("/") or ".." in path.split("/"):
+            raise UsageError(f"{path!r} leads out of the view")
+    return {
+        "mount_point": mount_point.rstrip("/"),
+        "libraries": libraries,
+        "links": links,
+        "files": files,
+        "folder": options.text("view-folder"),
+    }
+
+
+def _pair(flag: str, text: str) -> list[str]:
+    """Return [target, path] of a flag's value.
+
+    Raises:
+        UsageError: the text is not written TARGET::PATH.
     """
     parts = text.split(SEPARATOR)
     if len(parts) != 2 or not parts[0] or not parts[1].strip("/"):
-        raise UsageError(f"link {text!r} is not written TARGET::LINK")
+        want = "TARGET::LINK" if flag == "link" else "FILE::PATH"
+        raise UsageError(f"{flag} {text!r} is not written {want}")
     return parts

@@ -13,8 +13,6 @@ sessions do not get the variables of a shim, and setuid programs ignore LD_LIBRA
 
 from __future__ import annotations
 
-import posix
-
 from nvct.container.deliver.bundle_root import (
     Layout,
     UnfitError,
@@ -27,10 +25,9 @@ from nvct.container.deliver.bundle_root import (
 )
 from nvct.container.deliver.farm_table import Share, extended
 from nvct.container.plan.model import merge, no_edits, no_work
-from nvct.container.rootfs import linker, linker_conf, mount_points, view_links
+from nvct.container.rootfs import linker, linker_conf, mount_points, view_cache, view_links
 from nvct.container.rootfs.view_links import BESIDE_COMPAT, LAST_RESORT, PLACE
 from nvct.errors import LdCacheError, NvctError, UnsafePathError
-from nvct.linux import ldcache
 from nvct.linux.kernel import KERNEL
 from nvct.oci import jsontext
 
@@ -266,31 +263,10 @@ class _Container(Layout):
             LdCacheError: the image's cache has an unknown format.
             UnsafePathError: a path is not a regular file.
         """
-        root = self._root
-        old = linker_conf.read(root)
-        folders = [f"{self.place}/lib64"]
-        more = self._share.of_32_bits(self.place)
-        if more is not None:
-            folders.append(f"{self.place}/lib")
-        conf = linker_conf.LinkerConf([self.compat] if self.compat else [], [], folders)
-        self._is_again = bool(old.view or old.all)
-        self._changes.linker_conf(conf)
-        data = root.read_file(linker.CACHE, ldcache.LIMIT)
-        gone = [*old.all, *folders] if old.all and data is not None else []
-        new = ldcache.merge(data, self._libraries(), machine=posix.uname().machine, drop_dirs=gone)
-        if more is not None:
-            new = ldcache.merge(new, more, machine="i386")
-        self._changes.file(linker.CACHE, data, new)
-
-    def _libraries(self) -> list[tuple[str, str]]:
-        """Return the entries for ld.so.cache, those of compatibility libraries first."""
-        entries = self._share.at("cache", self.place)
-        if not self.compat:
-            return entries
-        from nvct.container.rootfs.libraries import MountTargets, scan
-
-        found = scan(self._root, self.compat, MountTargets([]), self._note)
-        return found.get(posix.uname().machine, []) + entries
+        names, names_32 = self._share.at("cache", self.place), self._share.of_32_bits(self.place)
+        self._is_again = view_cache.add(
+            self._changes, self.place, names, names_32, self.compat, self._note
+        )
 
     def _find_links(self) -> None:
         """Add links that programs expect and links that replace mounts; remove old links."""

@@ -11,11 +11,11 @@ from nvct.oci import jsontext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.container.plan.model import Hook, Work
+    from nvct.container.plan.model import Hook, View, Work
 
 POINT = "createContainer"
 SEPARATOR = "::"
-"""Separates target and path in --link."""
+"""Separates target and path in --link and --view-file."""
 
 
 def options(work: Work) -> list[str]:
@@ -37,6 +37,17 @@ def options(work: Work) -> list[str]:
         words.append("--mask-params")
     if work["profile"]:
         words.append("--application-profile")
+    return words
+
+
+def view_options(view: View) -> list[str]:
+    """Return the options of `apply` for a farm view."""
+    words = [f"--view={view['mount_point']}"]
+    if view["folder"]:
+        words.append(f"--view-folder={view['folder']}")
+    words += [f"--view-library={path}" for path in view["libraries"]]
+    words += [f"--view-link={path}" for path in view["links"]]
+    words += [f"--view-file={path}{SEPARATOR}{where}" for path, where in view["files"]]
     return words
 
 

@@ -78,6 +78,20 @@ if TYPE_CHECKING:
         params: bool
         profile: bool
 
+    class View(TypedDict):
+        """A farm view that a CDI spec mounts, for the hook.
+
+        Its mount point; names of libraries for the dynamic linker, and other names that programs
+        look for, both relative to the view; [path in the view, container path] of files with a
+        fixed path; the folder of links for images without a library folder.
+        """
+
+        mount_point: str
+        libraries: list[str]
+        links: list[str]
+        files: list[list[str]]
+        folder: str
+
     class Program(TypedDict):
         """The hook program: path on the host, argv without the options, environment."""
 

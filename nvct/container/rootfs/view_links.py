@@ -24,15 +24,25 @@ BESIDE_COMPAT = f"{PLACE}/drv"
 """In no search path of images: CUDA forward compatibility must come first."""
 LAST_RESORT = "/dev/.nvct"
 """On the tmpfs of the runtime, for read-only images without a mount point."""
-TARGETS = (f"{PLACE}/", f"{LAST_RESORT}/")
+OF_SPEC = "/.nvct/driver"
+"""Where CDI specifications mount a view: they cannot look at the image, and images lack it."""
+TARGETS = (f"{PLACE}/", f"{LAST_RESORT}/", f"{OF_SPEC}/")
 LIBRARIES, LIBRARIES_32 = "LIBDIR/", "LIBDIR32/"
 """Placeholders for the image's library folders in the links of plan["farm"]."""
 PROGRAMS = "/usr/bin"
+FOLDERS = {"lib64": LIBRARIES, "lib": LIBRARIES_32, "bin": f"{PROGRAMS}/"}
+"""Folders of a view, and where containers get links to what is in them."""
 BELOW = ("", "/gbm", "/vdpau")
 ENTRY_LIMIT, LINK_LIMIT = 1 << 15, 512
 
 
-def placed(root: Root, links: Iterable[list[str]]) -> dict[str, str]:
+def in_container(path: str) -> str:
+    """Return where programs look for a path of a view; it may begin with LIBRARIES and so on."""
+    folder, _, below = path.partition("/")
+    return FOLDERS.get(folder, "/") + below
+
+
+def placed(root: Root, links: Iterable[list[str]], fallback: str = "") -> dict[str, str]:
     """Return the links: path in the container -> path in the view.
 
     Links for a library folder that the image does not have are skipped.
@@ -40,6 +50,7 @@ def placed(root: Root, links: Iterable[list[str]]) -> dict[str, str]:
     Args:
         root: of the container.
         links: (path, path in the view) each; a path may begin with LIBRARIES or LIBRARIES_32.
+        fallback: the library folder of an image without one.
     """
     folders: dict[str, str] = {}
     paths: dict[str, str] = {}
@@ -51,7 +62,9 @@ def placed(root: Root, links: Iterable[list[str]]) -> dict[str, str]:
         if mark not in folders:
             is_own = mark + slash == LIBRARIES
             folders[mark] = (
-                linker.library_folder(root) if is_own else linker.library_folder_32(root)
+                linker.library_folder(root) or fallback
+                if is_own
+                else linker.library_folder_32(root)
             )
         if folders[mark]:
             paths[f"{folders[mark]}/{rest}"] = target
