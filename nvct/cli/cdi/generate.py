@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from nvct.host.discovery_options import DiscoveryOptions
     from nvct.host.model import Capability, Inventory
     from nvct.spec.generate import MountedView, Options
+    from nvct.spec.layout import LayoutRequest
 
     Given: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
 
 STDOUT = ("", "-")
 DEFAULTS: Mapping[str, Any] = {
-    "output": "-", "form": None, "layout": None, "cdi_version_max": None, "mode": "auto", "capabilities": (),
+    "output": "-", "form": None, "cdi_version_max": None, "mode": "auto", "capabilities": (),
+    "layout": None,
     "driver_root": None, "dev_root": None, "library_search_path": (), "config_search_path": (),
     "vendor": None, "cls": None, "device_name_strategy": (), "device_id": (),
     "no_all_device": False, "node_numbers": False, "hook": None, "disable_hook": (),
@@ -54,14 +56,15 @@ def write(given: Given) -> None:
     limit = given["cdi_version_max"] and downgrade.check_version(given["cdi_version_max"])
     needs = capabilities.parse(flat(given["capabilities"]))
     settings = settings_in_force(given["config"], given["driver_root"], given["dev_root"])
-    wanted = _wanted(given, needs)
+    layout = _layout(given, settings)
+    wanted = _wanted(given, needs, layout)
     options = _options(given, settings, wanted.flags)
     whole = _look(given, settings, wanted)
     inventory = capabilities.restrict(whole, needs)
     for warning in inventory.warnings:
         say(f"warning: {warning}")
     complete.check(inventory, needs)
-    options = replace(options, view=_view(given, settings, whole, needs))
+    options = replace(options, view=_view(settings, whole, needs, layout))
     spec = specgen.generate(inventory, options)
     named = bool(given["hook"]) or settings.hook_path != paths.HOOK_PATH
     _check_hook(spec, options.hook_path, named=named)
@@ -75,27 +78,37 @@ def _look(given: Given, settings: Config, options: DiscoveryOptions) -> Inventor
     return live_host.discover_or_view(settings, options, given["mode"].lower(), elsewhere=said)
 
 
-def _view(
-    given: Given, settings: Config, inventory: Inventory, needs: frozenset[Capability]
-) -> MountedView | None:
-    """Return the view that the spec mounts, None for layout classic.
+def _layout(given: Given, settings: Config) -> LayoutRequest:
+    """Return the requested layout.
 
     Raises:
-        UsageError: the layout is unknown.
-        HostError: layout farm is impossible here.
+        UsageError: it is unknown.
     """
-    from nvct.compile import farm_spec
+    from nvct.spec.layout import LayoutRequest, check_layout
 
-    layout = farm_spec.check_layout(given["layout"] or settings.layout)
-    request = farm_spec.Request(
-        layout=layout,
+    return LayoutRequest(
+        layout=check_layout(given["layout"] or settings.layout),
         is_for_engines=_is_read_by_engines(given["output"], settings),
         is_of_this_host=not any(given[name] for name in ELSEWHERE),
         disabled_hooks=flat(given["disable_hook"]),
         enabled_hooks=flat(given["enable_hook"]),
     )
-    view, why = farm_spec.view(settings, inventory, needs, request)
-    if view is None and layout == "farm":
+
+
+def _view(
+    settings: Config, inventory: Inventory, needs: frozenset[Capability], layout: LayoutRequest
+) -> MountedView | None:
+    """Return the view that the spec mounts, None for layout classic.
+
+    Raises:
+        HostError: layout farm is impossible here.
+    """
+    if not layout.may_be_farm:
+        return None
+    from nvct.compile import farm_spec
+
+    view, why = farm_spec.view(settings, inventory, needs, layout)
+    if view is None and layout.layout == "farm":
         raise HostError(f"layout farm: {why}", hint="--layout classic has a mount per file")
     return view
 
@@ -113,7 +126,7 @@ def _settings(given: Given) -> Config:
     return settings_in_force(given["config"], given["driver_root"], given["dev_root"])
 
 
-def _wanted(given: Given, needs: frozenset[Capability]) -> DiscoveryOptions:
+def _wanted(given: Given, needs: frozenset[Capability], layout: LayoutRequest) -> DiscoveryOptions:
     """Return the options of discovery; warn about feature flags without effect."""
     from nvct.host import flags
     from nvct.host.discovery_options import DiscoveryOptions
@@ -128,7 +141,7 @@ def _wanted(given: Given, needs: frozenset[Capability]) -> DiscoveryOptions:
         csv_ignore=flat(given["csv_ignore"]),
         compat_container_root=given["csv_compat"] or "",
         flags=known,
-        compat32="compat32" in needs,
+        compat32="compat32" in needs or layout.may_be_farm,  # a view has the whole driver
         data_dirs=_data_dirs(os.environ),
     )
 

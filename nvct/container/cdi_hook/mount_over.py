@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mounts a file over a file of a container, read-only before it is attached."""
+
+from __future__ import annotations
+
+import errno
+import posix
+
+from nvct.errors import HostError, UnsafePathError
+from nvct.linux import constants as c
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.linux.kernel import Kernel
+    from nvct.linux.root import Root
+
+REMOUNT = c.MS_REMOUNT | c.MS_BIND | c.MS_RDONLY | c.MS_NOSUID | c.MS_NODEV
+ATTRIBUTES = c.MOUNT_ATTR_RDONLY | c.MOUNT_ATTR_NOSUID | c.MOUNT_ATTR_NODEV
+
+
+def mount(kernel: Kernel, root: Root, source: str, target: str) -> None:
+    """Mount one file of a container over another.
+
+    Raises:
+        HostError: mounting failed.
+        UnsafePathError: one of the files vanished.
+    """
+    fds = [root.path_fd(path) for path in (source, target)]
+    try:
+        source_fd, target_fd = fds
+        if source_fd is None or target_fd is None:
+            raise UnsafePathError(f"{source if source_fd is None else target} vanished")
+        attach(kernel, root, source_fd, target_fd, target)
+    except OSError as error:
+        raise HostError(
+            f"cannot mount over {target} in the container: {error.strerror}"
+        ) from error
+    finally:
+        for fd in fds:
+            if fd is not None:
+                posix.close(fd)
+
+
+def attach(
+    kernel: Kernel, root: Root, source: int, target: int, path: str, *, no_exec: bool = False
+) -> None:
+    """Mount a file over another; kernels before 5.12 need mount(2).
+
+    Args:
+        kernel: system calls.
+        root: of the container.
+        source: descriptor of the file.
+        target: descriptor of the file to cover.
+        path: of the target in the container.
+        no_exec: the file cannot be executed, nor mapped as code.
+
+    Raises:
+        OSError: as the system calls.
+        UnsafePathError: the target vanished.
+    """
+    attributes = ATTRIBUTES | (c.MOUNT_ATTR_NOEXEC if no_exec else 0)
+    try:
+        tree = kernel.open_tree(source, "", c.OPEN_TREE_CLONE | c.AT_EMPTY_PATH)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        attach_by_remount(kernel, root, source, target, path, no_exec=no_exec)
+        return
+    try:
+        kernel.mount_setattr(
+            tree, "", c.AT_EMPTY_PATH, attr_set=attributes, propagation=c.MS_PRIVATE
+        )
+        flags = c.MOVE_MOUNT_F_EMPTY_PATH | c.MOVE_MOUNT_T_EMPTY_PATH
+        kernel.move_mount(tree, "", target, "", flags)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        attach_by_remount(kernel, root, source, target, path, no_exec=no_exec)
+    finally:
+        kernel.close(tree)
+
+
+def attach_by_remount(
+    kernel: Kernel, root: Root, source: int, target: int, path: str, *, no_exec: bool = False
+) -> None:
+    """Bind the file and make the bind read-only: two calls of mount(2).
+
+    Args and errors are those of `attach`.
+    """
+    kernel.mount(f"/proc/self/fd/{source}", f"/proc/self/fd/{target}", None, c.MS_BIND)
+    top = root.path_fd(path)
+    if top is None:
+        raise UnsafePathError(f"{path} in the container vanished")
+    try:
+        flags = REMOUNT | (c.MS_NOEXEC if no_exec else 0)
+        kernel.mount(None, f"/proc/self/fd/{top}", None, flags)
+    finally:
+        kernel.close(top)
