@@ -101,6 +101,11 @@ def scan(dirs: Sequence[str]) -> Registry:
     return registry
 
 
+def spec_paths(dirs: Sequence[str]) -> list[str]:
+    """Return the spec files in folders; unreadable folders have none."""
+    return [path for folder in dirs for path in _spec_paths(folder, {})]
+
+
 def _spec_paths(folder: str, errors: dict[str, NvctError]) -> list[str]:
     """Return the spec files directly in a folder, sorted by name."""
     try:

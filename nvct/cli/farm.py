@@ -124,14 +124,10 @@ def _statuses() -> list[Status]:
 
 
 def _needs(settings: Config) -> Needs:
-    from nvct import paths
-    from nvct.compile import live_host
+    from nvct.compile import farm_plan
     from nvct.container.plan.store import run_dir
-    from nvct.farm import collect
-    from nvct.host import procfs
 
-    plan = f"{run_dir(os.environ)}/{paths.OWN_PLAN}"
-    return collect.read_needs(procfs.driver_version(live_host.roots_of(settings)), [plan])
+    return farm_plan.needs_in_force(settings, run_dir(os.environ))
 
 
 def _show(found: Sequence[Status], form: str) -> None:

@@ -7,8 +7,6 @@ import os
 
 import click
 
-from nvct import paths
-from nvct.compile import live_host
 from nvct.compile import refresh as compiled
 from nvct.config.load import load, path_from
 from nvct.container.plan.store import run_dir
@@ -77,10 +75,7 @@ def _tend_farm(config: str, folder: str) -> None:
     if not settings.wants_view:
         return
     from nvct.compile import farm_plan
-    from nvct.farm import collect
-    from nvct.host import procfs
 
-    loaded = procfs.driver_version(live_host.roots_of(settings))
-    needed = collect.read_needs(loaded, [f"{folder}/{paths.OWN_PLAN}"])
+    needed = farm_plan.needs_in_force(settings, folder)
     for sentence in farm_plan.verify_and_collect(settings, needed):
         click.echo(f"warning: {sentence}", err=True)

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nvct import paths
+from nvct.cdi import registry
 from nvct.compile import farm_table as table
+from nvct.compile import live_host
 from nvct.errors import HostError
 from nvct.farm import after_upgrade, build, collect
 from nvct.farm.folder import Farm
 from nvct.farm.model import LEAN, METHODS
+from nvct.host import procfs
 from nvct.host.gpu import nodes
 from nvct.spec.hooks import enabled_names
 
@@ -94,6 +98,15 @@ def describe_layout(settings: Config, table: Table | None) -> str:
         return f"layout {settings.layout} is classic here: {table['why']}"
     description = "a mount for every file" if table["staged"] else "made of links"
     return f"layout {settings.layout} is farm here: the view {table['view']} is {description}"
+
+
+def needs_in_force(settings: Config, run_dir: str) -> Needs:
+    """Return the users of views on this host, apart from processes."""
+    return collect.read_needs(
+        procfs.driver_version(live_host.roots_of(settings)),
+        [f"{run_dir}/{paths.OWN_PLAN}"],
+        registry.spec_paths(settings.spec_dirs),
+    )
 
 
 def verify_and_collect(settings: Config, needed: Needs) -> list[str]:

@@ -17,6 +17,7 @@ from nvct.container.plan.store import Store, run_dir
 from nvct.container.rootfs import view_links
 from nvct.errors import HostError
 from nvct.farm import build
+from nvct.farm.layout import COMPAT32
 from nvct.farm.model import LEAN, METHODS
 from nvct.spec.capabilities import restrict
 from nvct.spec.generate import VOID_ENV, MountedView
@@ -24,7 +25,7 @@ from nvct.spec.hooks import enabled_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from nvct.config.model import Config
     from nvct.container.plan.model import Farm as Table
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 def view(
     settings: Config,
     inventory: Inventory,
-    capabilities: Iterable[Capability],
+    capabilities: Collection[Capability],
     request: LayoutRequest,
 ) -> tuple[MountedView | None, str]:
     """Return the view to mount, or None and the reason.
@@ -71,7 +72,7 @@ def _why_classic(inventory: Inventory, request: LayoutRequest) -> str:
         return f"mode {inventory.mode} has no driver to make a view of"
     if off:
         return f"the hook {min(off)} is disabled"
-    if not request.is_of_this_host:
+    if not request.is_of_this_host and request.layout != "farm":
         return "the driver is not the one of config.toml"
     return ""
 
@@ -91,12 +92,12 @@ def _has_view() -> bool:
     return isinstance(table, dict) and bool(table.get("view"))
 
 
-def _mounted(table: Table, inventory: Inventory, capabilities: Iterable[str]) -> MountedView:
+def _mounted(table: Table, inventory: Inventory, capabilities: Collection[str]) -> MountedView:
     """Return what a specification mounts of a view, and what its hook makes visible."""
     mount_point = view_links.OF_SPEC
     share = Share(table, sorted(capabilities))
-    libraries = [path for _, path in share.of("cache")]
-    libraries += [path for _, path in share.of_32_bits("") or ()]
+    keys = ("cache", "cache32") if COMPAT32 in capabilities else ("cache",)
+    libraries = [path for key in keys for _, path in share.of(key)]
     links, files = [], []
     for where, path in share.links():
         if where != view_links.in_container(path):

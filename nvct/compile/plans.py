@@ -17,6 +17,7 @@ from nvct.cdi import edits as cdi_edits
 from nvct.container.plan import fingerprints, hook_command, model
 from nvct.errors import NvctError
 from nvct.oci import jsontext
+from nvct.spec import mounted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from nvct.cdi.types import ContainerEdits, Spec
 
 VERSION_FILE = "driver/nvidia/version"
-# Three digits: WSL and Tegra have a libcuda.so.1.1, which contains no driver version.
-_LIBCUDA = re.compile(r"/libcuda\.so\.(\d{3}\.[\d.]+)$")
 _LOADED = re.compile(r"Kernel Module[^\n]*?\s(\d+\.[\d.]+)\s")
 
 
@@ -224,15 +223,14 @@ def fragments(edits: ContainerEdits, source: str) -> model.Edits:
 def _drift(parts: Mapping[str, Part], proc: str, taken: list[fingerprints.Fingerprint]) -> str:
     """Return the reason if a spec is for another driver, else ""; add fingerprints to `found`."""
     mounts = (mount for part in parts.values() for mount in part.edits.get("mounts", ()))
-    libcuda = next((mount for mount in mounts if _LIBCUDA.search(mount["hostPath"])), None)
-    if libcuda is not None:
+    libraries = [path for path in map(mounted.driver_library, mounts) if "/libcuda." in path]
+    if libraries:
         version_file = f"{proc}/{VERSION_FILE}"
         taken.append(fingerprints.take("text", version_file))
-        taken.append(fingerprints.take("stat", libcuda["hostPath"]))
-        match = _LIBCUDA.search(libcuda["hostPath"])
-        loaded = loaded_version(proc)
-        if match and loaded and match[1] != loaded:
-            return f"it is for driver {match[1]}, but {loaded} is loaded"
+        taken.append(fingerprints.take("stat", libraries[0]))
+        version, loaded = mounted.version_of(libraries[0]), loaded_version(proc)
+        if loaded and version != loaded:
+            return f"it is for driver {version}, but {loaded} is loaded"
     return ""
 
 

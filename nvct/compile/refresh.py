@@ -7,7 +7,6 @@ stored in the run directory, and returned even if that is not possible.
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import replace
 
@@ -26,7 +25,7 @@ from nvct.spec import fingerprints as spec_fingerprints
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from nvct.config.model import Config
     from nvct.container.plan.model import Plan
@@ -57,7 +56,7 @@ def registry_plan(config_path: str, run_dir: str) -> Plan:
     facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)
     facts += compiler.input_fingerprints(settings.spec_dirs)
-    facts += compiler.input_fingerprints(_spec_files(settings.spec_dirs))
+    facts += compiler.input_fingerprints(registry.spec_paths(settings.spec_dirs))
     version_fact = take("text", f"{settings.proc_root}/{compiler.VERSION_FILE}")
     loaded = compiler.loaded_version(settings.proc_root)
     plan = compiler.compile_registry(
@@ -185,18 +184,6 @@ def _finder(settings: Config, options: DiscoveryOptions, mode: str) -> Callable[
     from nvct.compile import farm_plan as own
 
     return lambda: own.discover_or_view(settings, live_host.roots_of(settings), options, discover)
-
-
-def _spec_files(dirs: Sequence[str]) -> list[str]:
-    """Return the files in the spec folders that the registry reads."""
-    files = []
-    for folder in dirs:
-        try:
-            names = sorted(os.listdir(folder))
-        except OSError:
-            continue
-        files += [f"{folder}/{n}" for n in names if n.endswith((".json", ".yaml", ".yml"))]
-    return files
 
 
 def store_plan(plan: Plan, name: str, run_dir: str) -> None:

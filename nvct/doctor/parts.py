@@ -114,9 +114,8 @@ def farm(settings: Config, run_dir: str) -> Part:
     from nvct.compile import farm_plan
     from nvct.farm import collect
 
-    loaded = procfs.driver_version(live_host.roots_of(settings))
     try:
-        need = collect.read_needs(loaded, [f"{run_dir}/{paths.OWN_PLAN}"])
+        need = farm_plan.needs_in_force(settings, run_dir)
         views = collect.statuses(farm_plan.farm_of(settings), need, strict=False)
     except (NvctError, OSError) as error:
         return _part("farm", "attention", [f"layout {settings.layout}: {error}"])

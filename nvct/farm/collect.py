@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verifies and lists the views of a farm, and removes those that nobody needs.
 
-Contract: a view is removed only if it is not the loaded module's, and neither a plan in force nor
-a process's mountinfo names it: its files would vanish from running containers at once. If the
-users of views are unknown, no view is removed.
+Contract: a view is removed only if it is not the loaded module's, and neither a plan in force, a
+CDI spec nor a process's mountinfo names it: its files would vanish from running containers at
+once. If the users of views are unknown, no view is removed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nvct.linux.files import TEMPORARY_PREFIX, read_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from nvct.farm.folder import Farm
     from nvct.farm.model import Entry, Manifest
@@ -61,24 +61,34 @@ class Needs:
     Attributes:
         loaded: version of the loaded kernel module, "" if none is loaded.
         plans: text of the plans in force.
-        plan_age_s: of the youngest plan; a create that read its predecessor may still run.
+        specs: path and text of the CDI specs that engines read.
+        plan_age_s: of the youngest of both; a create that read its predecessor may still run.
     """
 
     loaded: str
     plans: tuple[str, ...] = ()
+    specs: tuple[tuple[str, str], ...] = ()
     plan_age_s: float = PLAN_AGE_S
 
 
-def read_needs(loaded: str, plans: Iterable[str], *, now: float | None = None) -> Needs:
-    """Read the plans in force."""
-    texts, ages = [], [float(PLAN_AGE_S)]
-    for path in plans:
-        try:
-            texts.append(read_bytes(path).decode("utf-8", "surrogateescape"))
-            ages.append((time.time() if now is None else now) - os.stat(path).st_mtime)
-        except (OSError, DocumentError):
-            continue
-    return Needs(loaded=loaded, plans=tuple(texts), plan_age_s=min(ages))
+def read_needs(
+    loaded: str, plans: Iterable[str], specs: Iterable[str] = (), *, now: float | None = None
+) -> Needs:
+    """Read the plans in force and the CDI specs; arguments are their paths."""
+    at = time.time() if now is None else now
+    ages = [float(PLAN_AGE_S)]
+
+    def texts(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
+        for path in paths:
+            try:
+                text = read_bytes(path).decode("utf-8", "surrogateescape")
+                ages.append(at - os.stat(path).st_mtime)
+            except (OSError, DocumentError):
+                continue
+            yield path, text
+
+    plan_texts = tuple(text for _, text in texts(plans))
+    return Needs(loaded=loaded, plans=plan_texts, specs=tuple(texts(specs)), plan_age_s=min(ages))
 
 
 def statuses(farm: Farm, need: Needs, *, strict: bool = True) -> list[Status]:
@@ -134,6 +144,9 @@ def _keep(manifest: Manifest, need: Needs, users: int, *, good: bool) -> str:
         return f"{users} process{'' if users == 1 else 'es'} have it mounted"
     if any(manifest.path in text for text in need.plans):
         return "the plan in force names it"
+    for path, text in need.specs:
+        if manifest.path in text:
+            return f"{path} names it"
     if not need.loaded:
         return "no kernel module is loaded that tells which driver is needed"
     if manifest.version == need.loaded and good:

@@ -71,8 +71,10 @@ def compare(specs: Sequence[EffectiveSpec], live: Inventory) -> list[Drift]:
 
 
 def gives_cuda(edits: ContainerEdits) -> bool:
-    """Return whether edits mount libcuda."""
-    return any("/libcuda.so." in mount["hostPath"] for mount in edits.get("mounts", ()))
+    """Return whether edits mount libcuda, alone or in a view."""
+    paths = [mount["hostPath"] for mount in edits.get("mounts", ())]
+    paths += [word for hook in edits.get("hooks", ()) for word in hook.get("args", ())]
+    return any("/libcuda.so." in path for path in paths)
 
 
 def _machine(live: Inventory) -> _Machine:

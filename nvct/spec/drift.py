@@ -10,7 +10,6 @@ difference occurs once per spec, however many devices it affects.
 from __future__ import annotations
 
 import os
-import re
 import stat
 from dataclasses import dataclass, replace
 
@@ -18,7 +17,7 @@ from nvct.cdi import conflicts
 from nvct.cdi.conflicts import Drift
 from nvct.host import procfs
 from nvct.linux import device_nodes
-from nvct.spec import coverage, provenance
+from nvct.spec import coverage, mounted, provenance
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from nvct.host.model import Inventory
     from nvct.spec.provenance import Identity
 
-# Driver branches have three digits; libcuda.so.1.1 of WSL has no driver version.
-DRIVER_LIBRARY = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d{3,}\.\d+(?:\.\d+)*)$")
 BIND = {"bind", "rbind"}
 
 
@@ -87,8 +84,8 @@ def driver_version(spec: EffectiveSpec) -> str:
     """Return the version of the driver that a spec gives, "" if it gives none or shows none."""
     for edits, _ in spec.edits():
         for mount in edits.get("mounts", ()):
-            if match := DRIVER_LIBRARY.search(mount["hostPath"]):
-                return match[1]
+            if version := mounted.version_of(mounted.driver_library(mount)):
+                return version
     origin = provenance.read(spec.file.spec, spec.file.path)
     return origin.driver if origin else ""
 
@@ -96,7 +93,7 @@ def driver_version(spec: EffectiveSpec) -> str:
 def _spec(spec: EffectiveSpec, host: HostState) -> list[Drift]:
     """Return the differences of one spec, in the order of the file."""
     drifts: dict[tuple[Kind, str], Drift] = {}
-    for drift in (*_version(spec, host), *_parts(spec, host)):
+    for drift in (*_version(spec, host), *_parts(spec, host), *_view(spec, host)):
         key = drift.kind, drift.path
         before = drifts.get(key)
         # A difference in the common edits affects all devices.
@@ -140,6 +137,20 @@ def _parts(spec: EffectiveSpec, host: HostState) -> Iterator[Drift]:
                 )
 
 
+def _view(spec: EffectiveSpec, host: HostState) -> Iterator[Drift]:
+    """Compare the driver's files with those that a mounted view was made of."""
+    views = [m for edits, _ in spec.edits() for m in edits.get("mounts", ()) if mounted.is_view(m)]
+    origin = provenance.read(spec.file.spec, spec.file.path)
+    if not views or origin is None or host.live is None:
+        return
+    for file in host.live.files:
+        problem = _changed_file(file.host_path, origin.files.get(file.container_path))
+        if problem:
+            kind, sentence = problem
+            source, path = spec.file.path, file.host_path
+            yield Drift(kind=kind, source=source, path=path, sentence=sentence)
+
+
 def _mount(mount: cdi.Mount, identities: Mapping[str, Identity]) -> tuple[Kind, str] | None:
     path = mount["hostPath"]
     is_bind = mount.get("type", "") in {"", "none", "bind"} or BIND & set(mount.get("options", ()))
@@ -151,7 +162,11 @@ def _mount(mount: cdi.Mount, identities: Mapping[str, Identity]) -> tuple[Kind, 
         return "file-gone", f"{path} is gone"
     except OSError as error:
         return "file-gone", f"{path} cannot be used: {error.strerror}"
-    before, now = identities.get(mount["containerPath"]), provenance.identity(path)
+    return _changed_file(path, identities.get(mount["containerPath"]))
+
+
+def _changed_file(path: str, before: Identity | None) -> tuple[Kind, str] | None:
+    now = provenance.identity(path)
     if before is None or now is None or provenance.is_same(before, now):
         return None
     return (

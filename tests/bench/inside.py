@@ -17,6 +17,7 @@ from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
 from nvct.sim import attach, bundle, rootfs
 from tests.bench import bundles, measure, report
 from tests.bench.measure import Subject
+from tests.support import cdi_engine
 
 ROUNDS = int(os.environ.get("NVCT_BENCH_ROUNDS", "40"))
 DRIVER_ROOT = "/run/nvidia/driver"
@@ -42,6 +43,7 @@ class Bench:
         self.sh = self._launchers("sh")
         self.hot = self._launchers("c", HOT) if HOT.exists() else None
         self.more_env: list[str] = []
+        self.specs: dict[str, str] = {}
         named = os.environ.get("NVCT_BENCH_PEER")
         self.peer = Path(named) if named else None
         runc = shutil.which("runc")
@@ -131,27 +133,52 @@ def _noop_group(bench: Bench, title: str, devices: str | None, command: list[str
     report.print_group(title, subjects + peers, peers)
 
 
+def _container(
+    bench: Bench, label: str, program: str, env: dict[str, str], data: bytes
+) -> Subject:
+    """Return create, start and delete of a real container that exits at once."""
+    word = "".join(c if c.isalnum() else "-" for c in label)
+    folder = bench.bundles.folder(f"e2e-{word}")
+    root = ["--root", str(bench.work / "runc")]
+    name = f"bench-{os.getpid()}-{word}"
+
+    def prepare() -> None:
+        bench.bundles.renew(folder)
+        (folder / "config.json").write_bytes(data)
+
+    commands = [
+        [program, *root, "create", "--bundle", str(folder), name],
+        [program, *root, "start", name],
+        [program, *root, "delete", "--force", name],
+    ]
+    return Subject(name=label, commands=commands, env=env, prepare=prepare)
+
+
+def _engine_group(bench: Bench, title: str, devices: str) -> None:
+    """Measure the edits of specifications, as engines that read CDI apply them, by runc alone."""
+
+    def subject(label: str, spec: str) -> Subject:
+        document = json.loads(bench.document(None))
+        if spec:
+            document = cdi_engine.inject(document, spec, [devices])
+        data = json.dumps(document).encode()
+        return _container(bench, label, bench.runc, {"PATH": os.environ["PATH"]}, data)
+
+    subjects = [subject("bare runc", "")]
+    for label, spec in bench.specs.items():
+        subjects.append(subject(label, spec))
+    peers = [s for s in subjects if s.name.startswith("peer")]
+    measure.interleaved(subjects, ROUNDS)
+    report.print_group(title, subjects, peers)
+
+
 def _container_group(bench: Bench, title: str, devices: str | None) -> None:
     """Measure create, start and delete of a real container that exits at once."""
     document = bench.document(devices)
     plain = bench.document(None)
 
     def subject(label: str, program: str, env: dict[str, str], data: bytes) -> Subject:
-        word = "".join(c if c.isalnum() else "-" for c in label)
-        folder = bench.bundles.folder(f"e2e-{word}")
-        root = ["--root", str(bench.work / "runc")]
-        name = f"bench-{os.getpid()}-{word}"
-
-        def prepare() -> None:
-            bench.bundles.renew(folder)
-            (folder / "config.json").write_bytes(data)
-
-        commands = [
-            [program, *root, "create", "--bundle", str(folder), name],
-            [program, *root, "start", name],
-            [program, *root, "delete", "--force", name],
-        ]
-        return Subject(name=label, commands=commands, env=env, prepare=prepare)
+        return _container(bench, label, program, env, data)
 
     name = "nvidia-container-runtime"
     subjects = [
@@ -270,6 +297,13 @@ def _specs(bench: Bench) -> None:
     command = ["cdi", "generate", "--driver-root", DRIVER_ROOT, "--output"]
     own = [ctk, *command, "/var/run/cdi/nvct.json", "--nvidia-cdi-hook-path", hook]
     subprocess.run(own, check=True, stderr=subprocess.DEVNULL)
+    best = bench.hot or bench.c
+    for layout in ("farm", "classic"):  # in no folder that a mode reads
+        path = str(bench.work / f"{layout}.json")
+        words = [path, "--layout", layout, "--nvidia-cdi-hook-path", f"{best}/nvidia-cdi-hook"]
+        env = {**os.environ, **bench.farm_env("spec", bench.runc)}
+        subprocess.run([ctk, *command, *words], check=True, stderr=subprocess.DEVNULL, env=env)
+        bench.specs[f"nvct {layout}"] = path
     if bench.peer:
         # In a folder of lower priority; the incumbent's cdi mode finds its kind there.
         path = "/etc/cdi/peer.json"
@@ -278,6 +312,7 @@ def _specs(bench: Bench) -> None:
             [str(bench.peer / "nvidia-ctk"), *command, path, "--nvidia-cdi-hook-path", hook],
             check=True, stderr=subprocess.DEVNULL,
         )  # fmt: skip
+        bench.specs["peer"] = path
 
 
 def main() -> None:
@@ -295,4 +330,6 @@ def main() -> None:
     bench.more_env = ["NVIDIA_DRIVER_CAPABILITIES=compute,utility"]  # as in CUDA images
     _container_group(bench, "create + start + delete, 1 GPU, compute and utility", "0")
     bench.more_env = []
+    _engine_group(bench, "the engine's own CDI: create + start + delete, 1 GPU", "0")
+    _engine_group(bench, "the engine's own CDI: create + start + delete, 8 GPUs", "all")
     _burst(bench)

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from nvct.linux.kernel import KERNEL
 from nvct.paths import CONFIG_ENV
 from nvct.sim import bundle
 from tests.integration import inside
-from tests.support import debian_root, software_images
+from tests.support import cdi_engine, debian_root, software_images
 from tests.support.software_images import LIBDIR, MACHINE, PROBE
 
 TYPE_CHECKING = False
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 RESULTS = "software.json"
 PEER_ENV, PACKAGES_ENV = "NVCT_SOFTWARE_PEER", "NVCT_SOFTWARE_PACKAGES"
-WAYS = ("classic", "farm")
+WAYS = ("classic", "farm", "specification")
+"""Layouts by the shim, and layout farm by a CDI specification that an engine applies."""
 TIMEOUT_S = 300
 ASKS = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=all")
 SCRIPT = Path(__file__).with_suffix(".sh")
@@ -87,6 +89,8 @@ class _Lab:
         env = [*ASKS, *([f"LD_LIBRARY_PATH={LIBDIR}"] if image == "nix" else [])]
         mounts = [{"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"}]
         document = bundle.config(args, env=env, mounts=mounts)
+        if way == "specification":
+            document = cdi_engine.inject(document, self._specification(), ["0"])
         (folder / "config.json").write_text(json.dumps(document), encoding="utf-8")
         said = self._start(folder, f"s{os.getpid()}-{image}-{way}", way)
         KERNEL.umount2(str(folder / "rootfs"), MNT_DETACH)
@@ -95,6 +99,16 @@ class _Lab:
         if not rows:
             raise AssertionError(f"{image}, {way}: {said}")
         return {name: value.strip() for name, value in rows}
+
+    def _specification(self) -> str:
+        """Return the path of a specification in layout farm; make it if it is missing."""
+        path = self.home / "farm.json"
+        if not path.exists():
+            inside.configure(self.work)
+            ctk = Path(sys.executable).with_name("nvidia-ctk")
+            words = [str(ctk), "cdi", "generate", "--output", str(path), "--layout", "farm"]
+            subprocess.run([*words, "--capabilities", "all,compat32"], check=True)
+        return str(path)
 
     def _start(self, folder: Path, name: str, way: str) -> str:
         """Run a container to its end; return its output. The incumbent looks at `create` alone."""
@@ -127,6 +141,8 @@ class _Lab:
 
     def _runtime(self, way: str) -> tuple[str, Mapping[str, str]]:
         """Return the program of a way and the environment that it needs."""
+        if way == "specification":
+            return str(shutil.which("runc")), {}
         if way in WAYS:
             inside.configure(self.work, layout="auto" if way == "farm" else "classic")
             return inside.shim(), {}

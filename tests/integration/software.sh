@@ -123,6 +123,6 @@ tools() {
 	[ -z "$python" ] || row 'python CDLL after ldconfig' "$(file "$(loaded libcuda.so.1)")"
 }
 
-row layout "$(grep -q ' /usr/local/nvidia ' /proc/self/mountinfo && echo farm || echo classic)"
+row layout "$(grep -qE ' (/usr/local/nvidia|/.nvct/driver) ' /proc/self/mountinfo && echo farm || echo classic)"
 row 'file names' "$(cd $L 2>/dev/null && ls -d lib*.so* gbm/* vdpau/* 2>/dev/null | of_driver)"
 $kind

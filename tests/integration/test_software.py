@@ -68,15 +68,17 @@ IMAGES = [
 ]
 
 
+@pytest.mark.parametrize("way", ["farm", "specification"])
 @pytest.mark.parametrize("image", IMAGES)
 def test_whatever_is_found_in_layout_classic_is_found_in_layout_farm(
-    image: str, results: Any
+    image: str, way: str, results: Any
 ) -> None:
     found = of(results, image)
-    classic, farm = dict(found["classic"]), dict(found["farm"])
+    classic, farm = dict(found["classic"]), dict(found[way])
 
     assert classic.pop("layout") == "classic"
-    assert farm.pop("layout") == ("classic" if image == "nix" else "farm")
+    is_classic = image == "nix" and way == "farm"
+    assert farm.pop("layout") == ("classic" if is_classic else "farm")
     if image in ("rhel", "musl"):  # where this host has libraries is no folder of theirs
         for names in (classic, farm):
             names.pop("file names")
@@ -86,9 +88,10 @@ def test_whatever_is_found_in_layout_classic_is_found_in_layout_farm(
         assert farm == classic
 
 
+@pytest.mark.parametrize("way", ["farm", "specification"])
 @pytest.mark.parametrize("image", IMAGES)
-def test_programs_find_the_driver(image: str, results: Any) -> None:
-    farm = of(results, image)["farm"]
+def test_programs_find_the_driver(image: str, way: str, results: Any) -> None:
+    farm = of(results, image)[way]
     default = RELEASE if image in software_images.RELEASES else USUAL
 
     assert {farm[name] for name in MUST_FIND.get(image, default)} <= {CUDA}

@@ -107,10 +107,11 @@ def _add_search_paths(context: Context, changes: Changes, view: View, compat: st
 def _add_links(changes: Changes, view: View) -> None:
     """Add the links, and remove those of an earlier start that the container should not have."""
     root, mount_point = changes.root, view["mount_point"]
-    paths = [
-        [view_links.in_container(path), path] for path in (*view["libraries"], *view["links"])
-    ]
-    links = view_links.placed(root, paths, view["folder"])
+    paths = (*view["libraries"], *view["links"])
+    wanted = [[view_links.in_container(path), path] for path in paths]
+    # Programs with a linker of their own (/nix/store) look where the host has its libraries.
+    folder = "" if linker.has_loader(root) else view["folder"]
+    links = view_links.placed(root, wanted, folder)
     links |= {where: path for path, where in view["files"]}
     made, is_again = changes.link_all(
         (f"{mount_point}/{path}", where) for where, path in sorted(links.items())

@@ -42,7 +42,7 @@ def in_container(path: str) -> str:
     return FOLDERS.get(folder, "/") + below
 
 
-def placed(root: Root, links: Iterable[list[str]], fallback: str = "") -> dict[str, str]:
+def placed(root: Root, links: Iterable[list[str]], folder: str = "") -> dict[str, str]:
     """Return the links: path in the container -> path in the view.
 
     Links for a library folder that the image does not have are skipped.
@@ -50,7 +50,7 @@ def placed(root: Root, links: Iterable[list[str]], fallback: str = "") -> dict[s
     Args:
         root: of the container.
         links: (path, path in the view) each; a path may begin with LIBRARIES or LIBRARIES_32.
-        fallback: the library folder of an image without one.
+        folder: the folder for libraries of this machine, if it is not the image's own.
     """
     folders: dict[str, str] = {}
     paths: dict[str, str] = {}
@@ -62,7 +62,7 @@ def placed(root: Root, links: Iterable[list[str]], fallback: str = "") -> dict[s
         if mark not in folders:
             is_own = mark + slash == LIBRARIES
             folders[mark] = (
-                linker.library_folder(root) or fallback
+                (folder or linker.library_folder(root))
                 if is_own
                 else linker.library_folder_32(root)
             )
