@@ -123,6 +123,7 @@ def _mounted(table: Table, inventory: Inventory, capabilities: Collection[str]) 
 def _library_folder(files: Iterable[DriverFile]) -> str:
     """Return the folder of the host's libcuda, "" if there is none."""
     for file in files:
-        if file.kind == "library" and os.path.basename(file.container_path).startswith("libcuda."):
-            return os.path.dirname(file.container_path)
+        folder, name = os.path.split(file.container_path)
+        if name.startswith("libcuda.so.") and file.capability != COMPAT32:
+            return folder
     return ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from nvct.container.rootfs import linker, view_cache, view_links
 from nvct.container.rootfs.changes import Changes
+from nvct.container.rootfs.libraries import MountTargets
 from nvct.errors import HostError, LdCacheError, UnsafePathError
 from nvct.linux.constants import S_IFDIR, S_IFLNK, S_IFMT
 
@@ -47,8 +48,7 @@ def _check(root: Root, view: View) -> None:
         if not root.is_file(f"{view['mount_point']}/{path}"):
             raise HostError(
                 f"the view of the driver at {view['mount_point']} has no {path}",
-                hint="run nvct refresh and nvct publish on the host: they make the view and the"
-                " specification again",
+                hint="run nvct refresh and nvct publish on the host",
             )
 
 
@@ -81,7 +81,7 @@ def run(context: Context, view: View, compat: str) -> None:
     root = context.root()
     changes = Changes(root)
     _add_search_paths(context, changes, view, compat)
-    _add_links(changes, view)
+    _add_links(context, changes, view)
     changes.write(context.kernel)
 
 
@@ -104,18 +104,41 @@ def _add_search_paths(context: Context, changes: Changes, view: View, compat: st
         context.warn(f"{error.message}; it is left as it is, run ldconfig in the container")
 
 
-def _add_links(changes: Changes, view: View) -> None:
-    """Add the links, and remove those of an earlier start that the container should not have."""
+def _add_links(context: Context, changes: Changes, view: View) -> None:
+    """Add the links, and remove those of an earlier start that the container should not have.
+
+    Nothing is written into a volume: it has other users.
+    """
     root, mount_point = changes.root, view["mount_point"]
     paths = (*view["libraries"], *view["links"])
     wanted = [[view_links.in_container(path), path] for path in paths]
     # Programs with a linker of their own (/nix/store) look where the host has its libraries.
-    folder = "" if linker.has_loader(root) else view["folder"]
-    links = view_links.placed(root, wanted, folder)
+    is_usual = linker.has_loader(root) and linker.library_folder(root)
+    links = view_links.placed(root, wanted, "" if is_usual else view["folder"])
     links |= {where: path for path, where in view["files"]}
+    volumes = _volumes(context, {where.rpartition("/")[0] for where in links})
     made, is_again = changes.link_all(
-        (f"{mount_point}/{path}", where) for where, path in sorted(links.items())
+        (f"{mount_point}/{path}", where)
+        for where, path in sorted(links.items())
+        if where.rpartition("/")[0] not in volumes
     )
     if is_again:
-        folders = [where.rpartition("/")[0] for _, where in view["files"]]
-        changes.removed += view_links.left_behind(root, folders, made)
+        folders = {where.rpartition("/")[0] for _, where in view["files"]}
+        changes.removed += view_links.left_behind(root, sorted(folders - volumes), made)
+
+
+def _volumes(context: Context, folders: set[str]) -> set[str]:
+    """Return the folders that are at or below a mount, with a warning for each."""
+    root = context.root()
+    mounts = MountTargets.read(root, context.proc_root)
+    volumes = {folder for folder in folders if _is_covered(root, mounts, folder)}
+    for folder in sorted(volumes):
+        context.warn(f"{folder} is a mount in the container: no link to the driver is made there")
+    return volumes
+
+
+def _is_covered(root: Root, mounts: MountTargets, folder: str) -> bool:
+    try:
+        return mounts.is_covered(root.real(folder or "/"))
+    except UnsafePathError:
+        return False  # no link can be made there

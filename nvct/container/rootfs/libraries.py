@@ -55,16 +55,20 @@ class MountTargets:
         start = len(inside) - 1
         return cls([target[start:] for target in mounted if target.startswith(inside)])
 
+    def is_covered(self, path: str) -> bool:
+        """Report whether a resolved path in the container is a mount, or below one."""
+        return any(path == target or path.startswith(f"{target}/") for target in self._targets)
+
     def names_in(self, folder: str) -> set[str] | None:
         """Return the names mounted in a folder; None if the whole folder must be read.
 
         Args:
             folder: a resolved path in the container.
         """
+        if self.is_covered(folder):
+            return None
         names = set()
         for target in self._targets:
-            if folder == target or folder.startswith(f"{target}/"):
-                return None
             parent, _, name = target.rpartition("/")
             if parent == folder:
                 names.add(name)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver's files that the mounts of a CDI spec give: a mount per file, or one of a view."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from nvct.container.rootfs.view_links import OF_SPEC
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.cdi.types import Mount
+
+# Driver branches have three digits; libcuda.so.1.1 of WSL has no driver version.
+DRIVER_LIBRARY = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d{3,}\.\d+(?:\.\d+)*)$")
+
+
+def is_view(mount: Mount) -> bool:
+    """Return whether a mount is that of a view."""
+    return mount["containerPath"] == OF_SPEC
+
+
+def driver_library(mount: Mount) -> str:
+    """Return the host path of libcuda or libnvidia-ml that a mount gives, "" if it gives none."""
+    path = mount["hostPath"]
+    if DRIVER_LIBRARY.search(path):
+        return path
+    if not is_view(mount):
+        return ""
+    try:
+        names = sorted(os.listdir(f"{path}/lib64"))
+    except OSError:
+        return ""
+    paths = [f"{path}/lib64/{name}" for name in names]
+    return next((path for path in paths if DRIVER_LIBRARY.search(path)), "")
+
+
+def version_of(library: str) -> str:
+    """Return the driver's version in the name of libcuda or libnvidia-ml, "" if there is none."""
+    match = DRIVER_LIBRARY.search(library)
+    return match[1] if match else ""

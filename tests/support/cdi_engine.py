@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine that reads CDI itself does with device names, by the rules of the CDI library."""
+
+from __future__ import annotations
+
+from nvct.cdi import load
+from nvct.cdi.edits import oci_edits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+
+def inject(document: dict[str, Any], spec_path: str, names: Sequence[str]) -> dict[str, Any]:
+    """Add the edits of a specification's devices to a config.json, and return it.
+
+    The library sorts the mounts by the depth of their destination.
+    """
+    spec = load.load_file(spec_path)
+    devices = {device["name"]: device["containerEdits"] for device in spec["devices"]}
+    for edits in (*(devices[name] for name in names), spec.get("containerEdits", {})):
+        added = oci_edits(edits, source=spec_path)
+        document["process"].setdefault("env", []).extend(added["env"])
+        linux = document["linux"]
+        linux.setdefault("devices", []).extend(node["node"] for node in added["nodes"])
+        rules = linux.setdefault("resources", {}).setdefault("devices", [])
+        rules.extend(node["rule"] for node in added["nodes"] if node["rule"])
+        document.setdefault("mounts", []).extend(added["mounts"])
+        for point, hooks in added["hooks"].items():
+            document.setdefault("hooks", {}).setdefault(point, []).extend(hooks)
+    document["mounts"].sort(key=lambda mount: mount["destination"].rstrip("/").count("/"))
+    return document
