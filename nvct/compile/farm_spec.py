@@ -54,11 +54,11 @@ def view(
     if why:
         return None, why
     try:
-        allowed = METHODS if request.layout == "farm" else LEAN
+        allowed = METHODS if request.must_be_farm else LEAN
         farm = farm_plan.farm_of(settings)
         manifest = build.build(farm, inventory, settings.driver_root, allowed=allowed)
     except HostError as error:
-        if request.layout != "farm" and _is_unwritable(error) and _has_view():
+        if not request.must_be_farm and _is_unwritable(error) and _has_view():
             raise
         return None, error.message
     given = restrict(inventory, capabilities)
@@ -72,7 +72,7 @@ def _why_classic(inventory: Inventory, request: LayoutRequest) -> str:
         return f"mode {inventory.mode} has no driver to make a view of"
     if off:
         return f"the hook {min(off)} is disabled"
-    if not request.is_of_this_host and request.layout != "farm":
+    if not request.is_of_this_host and not request.must_be_farm:
         return "the driver is not the one of config.toml"
     return ""
 

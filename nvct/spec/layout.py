@@ -18,6 +18,7 @@ class LayoutRequest(NamedTuple):
 
     Attributes:
         layout: auto, farm or classic.
+        is_forced: the user named it for this specification.
         is_for_engines: the file is in a folder that engines read; a view is kept for it.
         is_of_this_host: the driver is that of config.toml.
         disabled_hooks: as in `nvct.spec.generate.Options`.
@@ -25,6 +26,7 @@ class LayoutRequest(NamedTuple):
     """
 
     layout: str
+    is_forced: bool
     is_for_engines: bool
     is_of_this_host: bool
     disabled_hooks: Sequence[str]
@@ -33,7 +35,12 @@ class LayoutRequest(NamedTuple):
     @property
     def may_be_farm(self) -> bool:
         """Whether the specification may mount a view."""
-        return self.layout == "farm" or (self.layout == "auto" and self.is_for_engines)
+        return self.must_be_farm or (self.layout != "classic" and self.is_for_engines)
+
+    @property
+    def must_be_farm(self) -> bool:
+        """Whether classic is no answer."""
+        return self.is_forced and self.layout == "farm"
 
 
 def check_layout(word: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers that get the driver by a CDI specification with a view, on a simulated node."""
+"""Containers that get the driver by a CDI specification in layout farm, on a simulated node."""
 
 from __future__ import annotations
 
@@ -15,3 +15,23 @@ if TYPE_CHECKING:
 @pytest.mark.engine
 def test_a_container_has_one_mount_and_one_hook(simulated: SimulatedNode) -> None:
     simulated.run(spec_farm.one_mount)
+
+
+@pytest.mark.engine
+def test_without_its_view_no_container_starts(simulated: SimulatedNode) -> None:
+    simulated.run(spec_farm.a_view_that_is_gone)
+
+
+@pytest.mark.engine
+def test_a_view_stays_while_a_specification_names_it(simulated: SimulatedNode) -> None:
+    simulated.run(spec_farm.a_view_stays_while_it_is_named)
+
+
+@pytest.mark.engine
+def test_containers_start_while_the_driver_is_upgraded(simulated: SimulatedNode) -> None:
+    simulated.run(spec_farm.refreshes_under_load)
+
+
+@pytest.mark.engine
+def test_containers_start_wherever_a_refresh_was_killed(simulated: SimulatedNode) -> None:
+    simulated.run(spec_farm.killed)

@@ -88,6 +88,7 @@ def _layout(given: Given, settings: Config) -> LayoutRequest:
 
     return LayoutRequest(
         layout=check_layout(given["layout"] or settings.layout),
+        is_forced=bool(given["layout"]),
         is_for_engines=_is_read_by_engines(given["output"], settings),
         is_of_this_host=not any(given[name] for name in ELSEWHERE),
         disabled_hooks=flat(given["disable_hook"]),
@@ -108,7 +109,7 @@ def _view(
     from nvct.compile import farm_spec
 
     view, why = farm_spec.view(settings, inventory, needs, layout)
-    if view is None and layout.layout == "farm":
+    if view is None and layout.must_be_farm:
         raise HostError(f"layout farm: {why}", hint="--layout classic has a mount per file")
     return view
 
