@@ -11,12 +11,13 @@ from nvct.compile import live_host
 from nvct.config import unread
 from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import Store
+from nvct.doctor import causes
 from nvct.doctor.model import Part
 from nvct.errors import DriverNotFoundError, NvctError
 from nvct.host import procfs
 from nvct.host.gpu import nodes
 from nvct.linux import device_nodes
-from nvct.spec import causes, drift
+from nvct.spec import drift
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -87,7 +87,7 @@ def _look(settings: Config, *, required: bool) -> tuple[Inventory | None, str]:
 
 
 def _show(report: Report, form: str) -> None:
-    from nvct.spec import causes
+    from nvct.doctor import causes
 
     if form == "json":
         found = [{**asdict(drift), "text": drift.text} for drift in report.drift]

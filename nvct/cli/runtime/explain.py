@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nvct.engine.docker.explain import Finding
+    from nvct.doctor.docker import Finding
 
 ANSWERS = {True: "yes", False: "no", None: "unknown"}
 
@@ -36,7 +36,7 @@ def explain(*, form: str) -> None:
 
     Example: sudo nvct runtime explain
     """
-    from nvct.engine.docker import explain as causes
+    from nvct.doctor import docker as causes
     from nvct.engine.docker import host as docker_host
     from nvct.engine.model import Files
     from nvct.host.roots import Roots

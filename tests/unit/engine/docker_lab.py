@@ -9,8 +9,8 @@ import os
 import time
 from dataclasses import dataclass, field
 
+from nvct.doctor import docker as explain
 from nvct.engine.docker import config as docker
-from nvct.engine.docker import explain
 from nvct.engine.docker import host as docker_host
 from nvct.engine.model import Files
 from tests.support.host_tree import HostTree
@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nvct.engine.docker.explain import Finding
+    from nvct.doctor.docker import Finding
     from nvct.engine.docker.host import DockerHost
 
 BOOT = int(time.time()) - 100_000

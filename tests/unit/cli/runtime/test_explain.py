@@ -10,7 +10,7 @@ import pwd
 from click.testing import CliRunner
 
 from nvct.cli.runtime import explain as runtime_explain
-from nvct.engine.docker.explain import Finding
+from nvct.doctor.docker import Finding
 
 CAUSE = Finding(cause="not-restarted", holds=True, seen="it came later", advice="restart it")
 NO = Finding(cause="snap", holds=False, seen="no snap's")

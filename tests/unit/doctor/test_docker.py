@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from nvct.engine.docker import explain
+from nvct.doctor import docker as explain
 from nvct.engine.docker import host as docker_host
 from nvct.engine.model import Files
 from tests.unit.engine.docker_lab import CDI_HOOK, HOUR, RUNTIME_HOOK, DockerLab, working
