@@ -51,7 +51,7 @@ class Reason(Enum):
         "Run `nvidia-smi` and read `dmesg`; after an update of the driver, reboot.",
     )
     DriverIncomplete = (
-        "Is all that belongs to the driver there, and can it be used?",
+        "Is the driver complete and usable?",
         "the warnings of discovery, as `nvidia-ctk cdi generate` prints them",
         "Correct what the evidence names, then run `nvct publish`.",
     )
@@ -61,12 +61,12 @@ class Reason(Enum):
         "Wait for it, and read what it prints with `kubectl logs`.",
     )
     ModuleNotLoaded = (
-        "Are the modules loaded that the driver container was told to load?",
+        "Are the modules loaded that the driver container has to load?",
         "its file .driver-ctr-ready, and /sys/module",
         "Wait for the driver container, or load the module with `modprobe`.",
     )
     DeviceNodesMissing = (
-        "Are the device nodes there of every GPU, and those that specifications give?",
+        "Do the device nodes of every GPU and of every CDI specification exist?",
         "/dev, the GPUs of this host, and the deviceNodes of the specifications in force",
         "Run `nvidia-ctk system create-device-nodes --all`.",
     )
@@ -78,12 +78,12 @@ class Reason(Enum):
         "Write one with `nvct publish`.",
     )
     SpecificationUnreadable = (
-        "Can every CDI specification be read?",
+        "Is every CDI specification valid?",
         "the files in the folders of specifications",
         "See what is wrong with `nvidia-ctk cdi validate FILE`, and correct or remove the file.",
     )
     SpecificationConflict = (
-        "Does one CDI specification alone define each device?",
+        "Is each device defined by one CDI specification only?",
         "the device names of all files in folders of one priority",
         "Remove one of the files that the evidence names.",
     )
@@ -93,7 +93,7 @@ class Reason(Enum):
         "Remove the file that no engine uses.",
     )
     SpecificationStale = (
-        "Does every CDI specification describe this host as it is?",
+        "Does every CDI specification describe this host as it is now?",
         "its driver version, files, device numbers and GPUs, and those of the host",
         "Run `nvct publish`, or `nvidia-ctk cdi generate` for a specification of your own.",
     )
@@ -103,7 +103,7 @@ class Reason(Enum):
         "Run `nvct publish`, or `nvidia-ctk cdi generate` for a specification of your own.",
     )
     HookMissing = (
-        "Is the program there that a CDI specification starts as a hook?",
+        "Does the program of every hook in the CDI specifications exist?",
         "the path of each hook in the specifications in force",
         "Install nvct or nvidia-container-toolkit, then run `nvct publish`.",
     )
@@ -130,12 +130,12 @@ class Reason(Enum):
         "Nothing is to be done: the next container replaces it; `nvct refresh` does so now.",
     )
     DriverViewDamaged = (
-        "Can every view of the driver be read, and has it the files that were put there?",
+        "Is every view of the driver readable and complete?",
         "the folder of the views, and the sizes, times and links of their files",
         "See more with `nvct farm verify`, then make it again with `nvct refresh`.",
     )
     RefreshUnitFailed = (
-        "Did the unit that updates the specification end well?",
+        "Did the unit that updates the specification succeed?",
         "`systemctl show` of nvidia-cdi-refresh.service and nvidia-cdi-refresh.path",
         "Read `journalctl -u nvidia-cdi-refresh.service`; then `nvct publish` does the same.",
     )
@@ -147,8 +147,8 @@ class Reason(Enum):
 
     # Container engines.
     EngineNotConfigured = (
-        "Has the engine a runtime of NVIDIA's?",
-        "the engine's configuration, and what the engine says that is in force",
+        "Is a runtime of NVIDIA's registered with the engine?",
+        "the engine's configuration, and what the running engine reports",
         "Run `nvct runtime configure`.",
     )
     EngineConfigurationInvalid = (
@@ -157,28 +157,28 @@ class Reason(Enum):
         "Correct the file that the evidence names; `nvct runtime undo` takes back nvct's changes.",
     )
     EngineNotReloaded = (
-        "Is in force what the engine's configuration says?",
-        "the configuration, and what the running engine answers",
+        "Does the running engine use what its configuration says?",
+        "the configuration, and what the running engine reports",
         "Restart the engine, for example with `systemctl restart docker`.",
     )
     RuntimeProgramMissing = (
-        "Is the program of the engine's runtime there?",
+        "Does the program of the engine's runtime exist?",
         "the path that the engine's configuration has for it",
         "Install nvct; if it was removed, run `nvct runtime undo`.",
     )
     EngineNotRunning = (
-        "Does the engine run that the client talks to?",
+        "Is the engine running that the client talks to?",
         "the processes of this host, and the client's endpoint",
         "Start it, for example with `systemctl start docker`.",
     )
     EngineNotRestarted = (
-        "Was the hook there before the engine started?",
+        "Was the hook installed before the engine started?",
         "the start of the engine's process, and the age of the hook's file",
         "Restart the engine with `systemctl restart docker`.",
     )
     EngineCdiDisabled = (
         "Is CDI on in the engine?",
-        "the engine's configuration, its release, and what it says that is in force",
+        "the engine's configuration and release, and what the running engine reports",
         "Run `nvct runtime configure --enable-cdi`, then `systemctl restart docker`.",
     )
     HookNotInstalled = (
@@ -202,8 +202,8 @@ class Reason(Enum):
         "As that user, run `nvct runtime configure`, then `systemctl --user restart docker`.",
     )
     ClientIsPodman = (
-        "Is docker the client of Docker?",
-        "the program that docker is on PATH",
+        "Is the program docker the client of Docker?",
+        "the program that PATH has under the name docker",
         "Run `podman run --device nvidia.com/gpu=all`, or install Docker's own client.",
     )
     ClientUsesDesktop = (
@@ -224,7 +224,7 @@ class Reason(Enum):
         "Ask for one: `docker run --gpus all`, or NVIDIA_VISIBLE_DEVICES=all with the runtime.",
     )
     RequestIgnored = (
-        "Does what the container asks for count?",
+        "Is the container's request taken into account?",
         "its privileges, config.toml, and the rules of the policy",
         "Ask in a way that the configuration allows; `nvct explain` shows which rule decides.",
     )
@@ -239,7 +239,7 @@ class Reason(Enum):
         "Ask for one that `nvidia-ctk cdi list` shows.",
     )
     RequestNotPermitted = (
-        "May the container have what it asks for?",
+        "Is the container allowed to have what it asks for?",
         "the rules of the policy, and the container's privileges",
         "Run it with the privilege that the evidence names; `nvct explain` shows the rules.",
     )
