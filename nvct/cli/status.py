@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict
 
 import click
 
@@ -36,7 +35,7 @@ def status(*, form: str) -> None:
     """
     parts = _parts()
     if form == "json":
-        click.echo(json.dumps([asdict(part) for part in parts], indent=2))
+        click.echo(json.dumps([part.to_dict() for part in parts], indent=2))
     else:
         click.echo("\n".join(text(parts)))
     sys.exit(1 if any(part.health == "attention" for part in parts) else 0)

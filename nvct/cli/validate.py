@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 
 import click
@@ -18,13 +17,12 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from nvct.cli.options import Command
-    from nvct.installer.driver import Driver, Places
+    from nvct.doctor.driver import Driver
+    from nvct.doctor.model import Finding
 
     Found = TypeVar("Found")
 
 FOLDER = "/run/nvidia/validations"
-DEV_CHAR = "/host-dev-char"
-SMI = "nvidia-smi"
 
 
 def _shared(function: Command) -> Command:
@@ -63,7 +61,7 @@ def validate() -> None:
               help="Where the host has no driver, wait for .driver-ctr-ready.")  # fmt: skip
 @click.option("--disable-dev-char-symlink-creation", "no_links", is_flag=True,
               envvar="DISABLE_DEV_CHAR_SYMLINK_CREATION",
-              help=f"Make no links in {DEV_CHAR}, where the host's /dev/char is.")  # fmt: skip
+              help="Make no links in /host-dev-char, where the host's /dev/char is.")  # fmt: skip
 @click.option("--driver-validation-skip-gpu-init", "no_init", is_flag=True,
               envvar="DRIVER_VALIDATION_SKIP_GPU_INIT",
               help="Ask nvidia-smi only for its version.")  # fmt: skip
@@ -87,8 +85,10 @@ def driver(
 
     Example: nvct validate driver --with-wait
     """
-    from nvct.installer import driver as drivers
+    from nvct.doctor import driver as drivers
+    from nvct.doctor import refusals
     from nvct.installer import ready
+    from nvct.installer.host import HostPrograms
 
     ready.remove(output_dir, ready.DRIVER)
     places = drivers.Places(
@@ -98,14 +98,18 @@ def driver(
     marker = f"{output_dir.rstrip('/')}/{ready.DRIVER_CONTAINER}"
 
     def try_once() -> Driver:
-        found = drivers.find(places, marker if managed else "")
+        found = drivers.find(places, marker if managed else "", HostPrograms)
+        if not isinstance(found, drivers.Driver):
+            raise refusals.to_error(found)
         if not found.is_host and os.path.exists(marker):
             _write_components(output_dir, drivers.components(marker, places.sys))
         return found
 
     found = _until(try_once, pause_s if with_wait else None)
     if not no_links and not found.wsl:
-        _link(found, places)
+        from nvct.installer import device_links
+
+        device_links.make(found, places, say)
     say(f"wrote {ready.write(output_dir, ready.DRIVER, found.values())}")
 
 
@@ -131,19 +135,12 @@ def toolkit(*, skip_validation: bool, output_dir: str, with_wait: bool, pause_s:
 
 
 def _ask_smi() -> None:
-    from nvct.engine.control import command
-    from nvct.errors import HostError
-    from nvct.installer.driver import TIMEOUT_S
+    """Raise a HostError unless this container can use a GPU."""
+    from nvct.doctor import driver as drivers
+    from nvct.doctor import refusals
 
-    program = shutil.which(SMI)
-    if not program:
-        raise HostError(
-            f"{SMI} is not on PATH: this container was given no driver",
-            hint="start it with the runtime nvidia and NVIDIA_VISIBLE_DEVICES=all",
-        )
-    done = command.run([program], TIMEOUT_S, env=dict(os.environ))
-    if done.status:
-        raise HostError(f"{program} fails in this container: {done.reason}")
+    if finding := drivers.in_this_container(os.environ):
+        raise refusals.to_error(finding)
 
 
 def _until(try_once: Callable[[], Found], pause_s: float | None) -> Found:
@@ -168,50 +165,17 @@ def _until(try_once: Callable[[], Found], pause_s: float | None) -> Found:
         time.sleep(pause_s)
 
 
-def _write_components(output_dir: str, found: dict[str, bool]) -> None:
+def _write_components(output_dir: str, found: dict[str, Finding]) -> None:
     """Write the status files of a driver container's other modules.
 
     Raises:
         HostError: a module is not loaded yet.
     """
-    from nvct.errors import HostError
+    from nvct.doctor import refusals
     from nvct.installer import ready
 
-    for name, loaded in found.items():
+    for name, finding in found.items():
         ready.remove(output_dir, name)
-        if not loaded:
-            raise HostError(f"the module of {name} is not loaded yet")
+        if finding.is_fault:
+            raise refusals.to_error(finding)
         ready.write(output_dir, name)
-
-
-def _link(found: Driver, places: Places) -> None:
-    """Make the links in the host's /dev/char; load modules and make nodes if needed."""
-    from nvct.host.device_nodes import create as device_nodes
-    from nvct.host.device_nodes import dev_char
-    from nvct.host.model import Findings
-    from nvct.host.roots import Roots
-    from nvct.linux.kernel import KERNEL
-
-    folder = DEV_CHAR if os.path.isdir(DEV_CHAR) else f"{places.host_here.rstrip('/')}/dev/char"
-    here = places.host_here if found.is_host else places.driver_here
-    _load(here, places, own_root=found.is_host or found.dev_root == found.root)
-    roots = Roots(driver_root=here, dev_root=found.dev_root, sys=places.sys)
-    findings = Findings()
-    nodes = device_nodes.plan_nodes(roots, ["control"], findings)
-    device_nodes.make_nodes(nodes, KERNEL)
-    planned = dev_char.plan_links(roots, folder, findings, create_all=True)
-    dev_char.update_links(planned, folder, KERNEL)
-    for sentence in (*findings.warnings, *(dev_char.describe(step) for step in planned.steps)):
-        if sentence:
-            say(sentence)
-    if planned.missing:
-        raise device_nodes.missing_majors_error(planned.missing, roots)
-
-
-def _load(root: str, places: Places, *, own_root: bool) -> None:
-    """Load the driver's modules, unless loaded: nvidia-smi may have skipped GPU init."""
-    from nvct.host.device_nodes import kernel_modules
-
-    if own_root and not os.path.exists(f"{places.sys}/module/nvidia"):
-        for warning in kernel_modules.load(root, kernel_modules.run):
-            say(f"warning: {warning}")

@@ -20,7 +20,8 @@ from nvct.container.plan.store import Store, run_dir
 from nvct.container.request.model import OWN_KIND, RUNTIME_KIND, VISIBLE_DEVICES
 from nvct.container.request.requirements import holds
 from nvct.container.request.resolve import parse_env
-from nvct.errors import NvctError, line
+from nvct.doctor.reasons import Reason
+from nvct.errors import HostError, NvctError, line
 from nvct.launcher import cold
 from nvct.oci.bundle import Bundle
 
@@ -187,6 +188,7 @@ def _decide(
     except NvctError as caught:
         error = caught
     told["outcome"] = "refused" if error else "GPU" if request else "untouched"
+    told["findings"] = [] if told["outcome"] == "GPU" else _findings(decision.notes, error, config)
     told["policy"] = _steps(decision.origin)
     told["request"] = None if request is None else _request(request)
     if request is not None:
@@ -195,6 +197,26 @@ def _decide(
     warning = [] if trouble is None or error else [f"warning: {trouble}"]
     told["notes"] = [*decision.notes, *warning]
     told["error"] = None if error is None else _error(error, program)
+
+
+def _findings(notes: list[str], error: NvctError | None, config: Config) -> list[dict[str, str]]:
+    """Return why the container gets no GPU."""
+    from nvct.doctor import refusals
+
+    if error is None:
+        return [refusals.of_no_request(notes).to_dict()]
+    otherwise = Reason.CreateFailed if error.code != HostError.code else _lack(config)
+    return [refusals.of_error(error, otherwise).to_dict()]
+
+
+def _lack(config: Config) -> Reason:
+    """Return what the host lacks, which errors of code `host` do not tell."""
+    from nvct.doctor import parts
+
+    part, _ = parts.driver(config)
+    reasons = (finding.reason for finding in part.findings)
+    lacks = (reason for reason in reasons if reason is not Reason.DriverIncomplete)
+    return next(lacks, Reason.CreateFailed)
 
 
 def _error(error: NvctError, program: str) -> dict[str, str]:

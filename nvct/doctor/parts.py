@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of each part of a node. Cold; they change nothing and raise nothing."""
+"""Checks of each part of a node, for `nvct status`. Cold; changes nothing, raises nothing."""
 
 from __future__ import annotations
 
 import subprocess
 
 from nvct import paths
-from nvct.cdi import registry
 from nvct.compile import live_host
 from nvct.config import unread
 from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import Store
-from nvct.doctor.model import Part
+from nvct.doctor import causes, refusals, specifications
+from nvct.doctor.model import Finding, Part, count
+from nvct.doctor.reasons import Reason
 from nvct.errors import DriverNotFoundError, NvctError
 from nvct.host import procfs
-from nvct.host.gpu import nodes
-from nvct.linux import device_nodes
-from nvct.spec import causes, drift
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,75 +23,88 @@ if TYPE_CHECKING:
 
     from nvct.config.model import Config
     from nvct.container.plan.model import Farm
-    from nvct.doctor.model import Health
+    from nvct.doctor.model import Health, Severity
     from nvct.engine.control.status import Status
     from nvct.host.model import Inventory
 
 UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 LINES = 8
 SYSTEMCTL_TIMEOUT_S = 5
+STALE = "; the next container replaces it"
 
 
 def configuration(settings: Config) -> Part:
     """Check config.toml; a key without effect is reported, but is not a fault."""
     if not settings.path:
-        return _part("config", "absent", ["no config.toml: the defaults hold"])
-    health: Health = "attention" if settings.warnings else "ok"
-    lines = [settings.path, *settings.warnings, *unread.warnings(settings)]
-    return _part("config", health, lines)
+        return _part("config", ["no config.toml: the defaults hold"], health="absent")
+    findings = [
+        *_findings(Reason.ConfigurationInvalid, "warning", settings.warnings),
+        *_findings(Reason.ConfigurationKeyIgnored, "note", unread.warnings(settings)),
+    ]
+    return _part("config", [settings.path, *_evidence(findings)], findings)
 
 
 def driver(settings: Config) -> tuple[Part, Inventory | None]:
     """Check the driver; return the inventory as well, None if discovery fails."""
-    roots = live_host.roots_of(settings)
     try:
         inventory = live_host.discover(settings)
     except DriverNotFoundError as error:
-        if procfs.driver_version(roots):
-            return _part("driver", "attention", [_text(error)]), None
-        return _part("driver", "absent", [error.message]), None
+        if procfs.driver_version(live_host.roots_of(settings)):
+            return _refused("driver", error), None
+        absent = _findings(Reason.DriverNotFound, "note", [error.message])
+        return _part("driver", [error.message], absent, health="absent"), None
     except NvctError as error:
-        return _part("driver", "attention", [_text(error)]), None
+        return _refused("driver", error), None
     mig = sum(len(gpu.mig) for gpu in inventory.gpus)
-    text = f"{inventory.driver_version or 'of this board'}, {_count(len(inventory.gpus), 'GPU')}"
-    text += f", {_count(mig, 'MIG device')}" if mig else ""
-    health: Health = "attention" if inventory.warnings else "ok"
-    return _part("driver", health, [text, *inventory.warnings]), inventory
+    text = f"{inventory.driver_version or 'of this board'}, {count(len(inventory.gpus), 'GPU')}"
+    text += f", {count(mig, 'MIG device')}" if mig else ""
+    lines = [text, *inventory.warnings]
+    incomplete = _findings(Reason.DriverIncomplete, "warning", inventory.warnings)
+    return _part("driver", lines, [*_gpus(inventory), *incomplete]), inventory
+
+
+def _gpus(inventory: Inventory) -> list[Finding]:
+    """Return why no container can get any or some GPU of this host."""
+    if inventory.mode != "nvml":
+        return []
+    without = [gpu.index for gpu in inventory.gpus if gpu.node is None]
+    lost = _findings(
+        Reason.DeviceNodesMissing,
+        "error",
+        [f"GPU {index} has no device node" for index in without],
+    )
+    none = [] if inventory.gpus else ["the driver is loaded and lists no GPU"]
+    return [*lost, *_findings(Reason.GpuNotFound, "note", none)]
 
 
 def specs(settings: Config, inventory: Inventory | None) -> Part:
     """Compare the CDI specs in force with the host."""
-    roots = live_host.roots_of(settings)
-    host = drift.HostState(
-        live=inventory,
-        loaded=procfs.driver_version(roots),
-        stat_node=nodes.named_nodes(roots) if settings.plain_nodes else device_nodes.node,
-    )
-    report = drift.check(registry.scan(settings.spec_dirs), host)
+    report = specifications.compare(settings, inventory)
     if not report.specs:
-        folders = " and ".join(settings.spec_dirs)
-        return _part("specs", "absent", [f"none in {folders}; nvct publish writes one"])
-    count = f"{_count(report.specs, 'spec')}, {_count(report.devices, 'device')}"
+        text = f"none in {' and '.join(settings.spec_dirs)}; nvct publish writes one"
+        missing = _findings(Reason.SpecificationMissing, "note", [text])
+        return _part("specs", [text], missing, health="absent")
+    things = f"{count(report.specs, 'spec')}, {count(report.devices, 'device')}"
     if not report.drift:
-        return _part("specs", "ok", [f"{count}, no difference from the host"])
-    number = _count(len(report.drift), "difference")
-    lines = [f"{count}, {number} from the host; {causes.advice(report.drift, 'nvct publish')}"]
-    return _part("specs", "attention", [*lines, *causes.lines(report.drift)])
+        return _part("specs", [f"{things}, no difference from the host"])
+    number = count(len(report.drift), "difference")
+    lines = [f"{things}, {number} from the host; {causes.advice(report.drift, 'nvct publish')}"]
+    return _part("specs", [*lines, *causes.lines(report.drift)], specifications.findings(report))
 
 
 def plans(run_dir: str) -> Part:
     """Check the plans that the next create will use."""
     store = Store(run_dir)
-    if store.fd < 0:
-        return _part("plans", "absent", ["none yet: the first container makes them"])
-    lines = [
-        f"{name.removesuffix(paths.PLAN_SUFFIX)}: {_plan(store.read_json(name) or {})}"
+    states = {
+        name.removesuffix(paths.PLAN_SUFFIX): _plan(store.read_json(name) or {})
         for name in (paths.REGISTRY_PLAN, paths.OWN_PLAN)
-        if store.read(name) is not None
-    ]
-    if not lines:
-        return _part("plans", "absent", ["none yet: the first container makes them"])
-    return _part("plans", "ok", lines)
+        if store.fd >= 0 and store.read(name) is not None
+    }
+    if not states:
+        return _part("plans", ["none yet: the first container makes them"], health="absent")
+    lines = [f"{name}: {text}" for name, text in states.items()]
+    stale = [line for line in lines if line.endswith(STALE)]
+    return _part("plans", lines, _findings(Reason.PlanStale, "note", stale))
 
 
 def _plan(plan: dict[str, Any]) -> str:
@@ -101,12 +112,12 @@ def _plan(plan: dict[str, Any]) -> str:
         broken = fingerprints.broken(plan["facts"])
         fresh, number = model.is_current(plan), len(plan["devices"])
     except (ValueError, KeyError, TypeError, NvctError):
-        return "damaged; the next container replaces it"
+        return f"damaged{STALE}"
     if broken is not None:
-        return f"{broken[1]} has changed; the next container replaces it"
+        return f"{broken[1]} has changed{STALE}"
     if not fresh:
-        return "the view of the driver has changed; the next container replaces it"
-    return f"{_count(number, 'device name')}, fresh"
+        return f"the view of the driver has changed{STALE}"
+    return f"{count(number, 'device name')}, fresh"
 
 
 def farm(settings: Config, run_dir: str) -> Part:
@@ -118,13 +129,14 @@ def farm(settings: Config, run_dir: str) -> Part:
         need = farm_plan.needs_in_force(settings, run_dir)
         views = collect.statuses(farm_plan.farm_of(settings), need, strict=False)
     except (NvctError, OSError) as error:
-        return _part("farm", "attention", [f"layout {settings.layout}: {error}"])
+        text = f"layout {settings.layout}: {error}"
+        return _part("farm", [text], _findings(Reason.DriverViewDamaged, "warning", [text]))
     chosen = farm_plan.describe_layout(settings, _table(run_dir))
     if not views:
-        return _part("farm", "absent", [f"{chosen}; no view of the driver"])
+        return _part("farm", [f"{chosen}; no view of the driver"], health="absent")
     problems = [f"{view.manifest.name}: {text}" for view in views for text in view.problems]
-    lines = [f"{chosen}; {_count(len(views), 'view')} of the driver", *problems]
-    return _part("farm", "attention" if problems else "ok", lines)
+    lines = [f"{chosen}; {count(len(views), 'view')} of the driver", *problems]
+    return _part("farm", lines, _findings(Reason.DriverViewDamaged, "warning", problems))
 
 
 def _table(run_dir: str) -> Farm | None:
@@ -140,38 +152,58 @@ def engines(statuses: Sequence[Status]) -> Part:
     others = f"{len(statuses) - len(local)} of a container or another user"
     if not local:
         more = f", {others}" if statuses else ""
-        return _part("engines", "absent", [f"none on this host{more}"])
-    lines, health = [], "ok"
+        return _part("engines", [f"none on this host{more}"], health="absent")
+    lines: list[str] = []
+    findings: list[Finding] = []
     for status in local:
         name = " ".join(word for word in (status.engine.engine, status.engine.version) if word)
         registered = ", ".join(status.registered) or "no runtime of NVIDIA's"
         lines.append(f"{name}: {registered}{', the default' if status.is_default else ''}")
-        problems = [status.problem] if status.problem else []
-        problems += status.differences
-        problems += [f"the program of its runtime {word} is not there" for word in status.missing]
-        lines += [f"{name}: {text}" for text in problems]
-        health = "attention" if problems else health
+        if not status.registered:
+            findings += _findings(Reason.EngineNotConfigured, "note", lines[-1:])
+        problems = _problems(status, name)
+        lines += _evidence(problems)
+        findings += problems
     if len(statuses) > len(local):
         lines.append(f"{others}, not looked at")
-    return _part("engines", "attention" if health == "attention" else "ok", lines)
+    return _part("engines", lines, findings)
+
+
+def _problems(status: Status, name: str) -> list[Finding]:
+    """Return what is wrong with one engine."""
+    found = {
+        Reason.EngineConfigurationInvalid: [status.problem] if status.problem else [],
+        Reason.EngineNotReloaded: status.differences,
+        Reason.RuntimeProgramMissing: [
+            f"the program of its runtime {word} is not there" for word in status.missing
+        ],
+    }
+    return [
+        finding
+        for reason, texts in found.items()
+        for finding in _findings(reason, "error", [f"{name}: {text}" for text in texts])
+    ]
 
 
 def units(*, booted: bool, systemctl: str = "systemctl") -> Part:
     """Check the systemd units that keep the published spec up to date."""
     if not booted:
-        return _part("units", "absent", ["systemd does not run here"])
-    lines, health = [], "ok"
+        return _part("units", ["systemd does not run here"], health="absent")
+    lines: list[str] = []
+    findings: list[Finding] = []
     for unit in UNITS:
         state = _shown(systemctl, unit)
         if state.get("LoadState") != "loaded":
             lines.append(f"{unit}: not installed")
             continue
-        failed = state.get("ActiveState") == "failed"
-        off = unit.endswith(".path") and state.get("ActiveState") != "active"
-        health = "attention" if failed or off else health
-        result = f", result {state.get('Result')}" if failed else ""
-        lines.append(f"{unit}: {state.get('ActiveState')}, {state.get('UnitFileState')}{result}")
-    return _part("units", "attention" if health == "attention" else "ok", lines)
+        active = state.get("ActiveState")
+        result = f", result {state.get('Result')}" if active == "failed" else ""
+        lines.append(f"{unit}: {active}, {state.get('UnitFileState')}{result}")
+        if active == "failed":
+            findings += _findings(Reason.RefreshUnitFailed, "warning", lines[-1:])
+        elif unit.endswith(".path") and active != "active":
+            findings += _findings(Reason.RefreshUnitInactive, "warning", lines[-1:])
+    return _part("units", lines, findings)
 
 
 def _shown(systemctl: str, unit: str) -> dict[str, str]:
@@ -186,15 +218,31 @@ def _shown(systemctl: str, unit: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in completed.stdout.splitlines() if "=" in line)
 
 
-def _part(name: str, health: Health, lines: Sequence[str]) -> Part:
+def _findings(reason: Reason, severity: Severity, texts: Sequence[str]) -> list[Finding]:
+    return [Finding(reason=reason, severity=severity, evidence=text) for text in texts]
+
+
+def _evidence(findings: Sequence[Finding]) -> list[str]:
+    return [finding.evidence for finding in findings]
+
+
+def _refused(name: str, error: NvctError) -> Part:
+    """Return the part that could not be checked because of an error."""
+    text = f"{error.message}; {error.hint}" if error.hint else error.message
+    finding = refusals.of_error(error, otherwise=Reason.DriverNotFound)
+    return _part(name, [text], [finding])
+
+
+def _part(
+    name: str,
+    lines: Sequence[str],
+    findings: Sequence[Finding] = (),
+    *,
+    health: Health = "ok",
+) -> Part:
+    """Return a part; a fault among its findings makes it one to look at."""
+    if any(finding.is_fault for finding in findings):
+        health = "attention"
     if len(lines) > LINES:
         lines = [*lines[: LINES - 1], f"and {len(lines) - LINES + 1} more"]
-    return Part(name=name, health=health, lines=tuple(lines))
-
-
-def _text(error: NvctError) -> str:
-    return f"{error.message}; {error.hint}" if error.hint else error.message
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return Part(name=name, health=health, lines=tuple(lines), findings=tuple(findings))

@@ -56,11 +56,13 @@ class Report:
         specs: the number of files in force.
         devices: the number of devices that they define.
         gives_driver: whether one of them gives an NVIDIA driver.
+        loaded: version of the loaded kernel module, "" if none is loaded.
     """
 
     specs: int
     devices: int
     gives_driver: bool
+    loaded: str
     drift: tuple[Drift, ...]
 
 
@@ -76,6 +78,7 @@ def check(registry: Registry, host: HostState) -> Report:
         specs=len(specs),
         devices=len(registry.devices),
         gives_driver=any(driver_version(spec) for spec in specs),
+        loaded=host.loaded,
         drift=tuple(drifts),
     )
 

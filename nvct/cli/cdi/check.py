@@ -11,12 +11,10 @@ import click
 
 from nvct.cli.formats import format_option
 from nvct.cli.options import GoStyle, flat, say, settings_in_force, words
-from nvct.errors import HostError, printable
+from nvct.errors import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.config.model import Config
-    from nvct.host.model import Inventory
     from nvct.spec.drift import Report
 
 
@@ -45,19 +43,11 @@ def check(
 
     Example: nvidia-ctk cdi check --format json
     """
-    from nvct.cdi import registry
-    from nvct.compile import live_host
-    from nvct.host import procfs
-    from nvct.spec import drift
+    from nvct.doctor import specifications
 
     settings = settings_in_force(config, driver_root, dev_root)
-    found, problem = _look(settings, required=bool(driver_root or dev_root))
-    host = drift.HostState(
-        live=found,
-        loaded=procfs.driver_version(live_host.roots_of(settings)),
-        stat_node=live_host.stat_node(settings),
-    )
-    report = drift.check(registry.scan(flat(spec_dir) or settings.spec_dirs), host)
+    found, problem = specifications.look(settings, required=bool(driver_root or dev_root))
+    report = specifications.compare(settings, found, flat(spec_dir))
     if problem and report.gives_driver:
         say(f"warning: {problem}")
     for warning in found.warnings if found else ():
@@ -66,44 +56,24 @@ def check(
     sys.exit(1 if report.drift else 0)
 
 
-def _look(settings: Config, *, required: bool) -> tuple[Inventory | None, str]:
-    """Return the inventory of the host and "", or None and the reason if it has no driver.
-
-    If the driver on disk was replaced, a view of the loaded driver takes its place.
-
-    Raises:
-        HostError: the command line names a driver root that has no driver.
-    """
-    from nvct.compile import farm_plan, live_host
-    from nvct.host.discovery_options import DiscoveryOptions
-
-    try:
-        return live_host.discover(settings), ""
-    except HostError as error:
-        if required:
-            raise
-        view = farm_plan.loaded_view(settings, live_host.roots_of(settings), DiscoveryOptions())
-        return view, "; ".join([error.message, *(view.warnings if view else ())])
-
-
 def _show(report: Report, form: str) -> None:
-    from nvct.spec import causes
+    from nvct.doctor import causes, specifications
+    from nvct.doctor.model import count
 
     if form == "json":
-        found = [{**asdict(drift), "text": drift.text} for drift in report.drift]
+        found = [
+            {**asdict(drift), "text": drift.text, "reason": finding.reason.name}
+            for drift, finding in zip(report.drift, specifications.findings(report), strict=True)
+        ]
         shown = {"specs": report.specs, "devices": report.devices, "drift": found}
         click.echo(json.dumps(shown, indent=2))
         return
     for line in causes.lines(report.drift):
         click.echo(printable(line))
-    count = f"{_number(report.specs, 'spec')}, {_number(report.devices, 'device')}"
+    things = f"{count(report.specs, 'spec')}, {count(report.devices, 'device')}"
     if report.drift:
-        things = _number(len(report.drift), "difference")
+        differences = count(len(report.drift), "difference")
         advice = causes.advice(report.drift, "nvidia-ctk cdi generate")
-        say(f"{count}: {things} from the host; {advice}")
+        say(f"{things}: {differences} from the host; {advice}")
     else:
-        click.echo(f"{count}: no difference from the host")
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+        click.echo(f"{things}: no difference from the host")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict
 
 import click
 
@@ -18,9 +17,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nvct.engine.docker.explain import Finding
+    from nvct.doctor.model import Finding
 
-ANSWERS = {True: "yes", False: "no", None: "unknown"}
+ANSWERS = {"ok": "no", "unknown": "unknown", "note": "no", "warning": "yes", "error": "yes"}
+HOLDS = {"yes": True, "no": False, "unknown": None}
 
 
 @click.command(cls=GoStyle)
@@ -36,17 +36,17 @@ def explain(*, form: str) -> None:
 
     Example: sudo nvct runtime explain
     """
-    from nvct.engine.docker import explain as causes
+    from nvct.doctor import docker
     from nvct.engine.docker import host as docker_host
     from nvct.engine.model import Files
     from nvct.host.roots import Roots
 
     host = docker_host.look(Files(), Roots(), environ_of_user(os.environ))
-    findings = causes.why_docker_cannot(host)
-    cause = causes.the_cause(findings)
+    findings = docker.why_docker_cannot(host)
+    cause = docker.the_cause(findings)
     if form == "json":
-        shown = [asdict(finding) for finding in findings]
-        first = cause.cause if cause else ""
+        shown = [_to_dict(finding) for finding in findings]
+        first = docker.CAUSES[cause.reason] if cause else ""
         click.echo(json.dumps({"cause": first, "findings": shown}, indent=2))
     else:
         click.echo(text(findings, cause), nl=False)
@@ -68,21 +68,37 @@ def environ_of_user(environ: Mapping[str, str]) -> Mapping[str, str]:
 
 def text(findings: list[Finding], cause: Finding | None) -> str:
     """Render the findings: the cause, what to do, and what was checked."""
+    from nvct.doctor.docker import CAUSES, command_of
+
     lines = []
     if cause:
-        lines += [f"{cause.command} fails here: {cause.seen}", f"  do: {cause.advice}"]
+        lines += [f"{command_of(cause)} fails here: {cause.evidence}", f"  do: {cause.remedy}"]
     else:
-        open_ones = [finding for finding in findings if finding.holds is None]
+        open_ones = [finding for finding in findings if finding.severity == "unknown"]
         lines.append("docker run --gpus: nothing is in its way")
         if open_ones:
             lines[0] += " that can be seen"
-        lines += [f"  unknown: {f.seen}{_hint(f.advice)}" for f in open_ones]
+        lines += [f"  unknown: {one.evidence}{_hint(one.remedy)}" for one in open_ones]
     lines += ["", "checked:"]
-    width = max(len(finding.cause) for finding in findings)
+    width = max(len(CAUSES[finding.reason]) for finding in findings)
     for finding in findings:
-        lines.append(f"  {ANSWERS[finding.holds]:<8}{finding.cause:<{width}}  {finding.seen}")
+        name, answer = CAUSES[finding.reason], ANSWERS[finding.severity]
+        lines.append(f"  {answer:<8}{name:<{width}}  {finding.evidence}")
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
-def _hint(advice: str) -> str:
-    return f" ({advice})" if advice else ""
+def _to_dict(finding: Finding) -> dict[str, str | bool | None]:
+    from nvct.doctor.docker import CAUSES, command_of
+
+    return {
+        "cause": CAUSES[finding.reason],
+        "holds": HOLDS[ANSWERS[finding.severity]],
+        "seen": finding.evidence,
+        "advice": finding.remedy,
+        "command": command_of(finding),
+        "reason": finding.reason.name,
+    }
+
+
+def _hint(remedy: str) -> str:
+    return f" ({remedy})" if remedy else ""

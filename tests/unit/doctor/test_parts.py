@@ -73,6 +73,27 @@ def test_a_module_without_libraries_is_something_to_look_at(lab: Lab) -> None:
     assert part.health == "attention"
 
 
+def test_json_has_the_reason_and_what_to_do(lab: Lab) -> None:
+    shutil.rmtree(lab.home / "driver/usr")
+    part, _ = parts.driver(settings(lab))
+
+    told = part.to_dict()
+
+    assert (told["name"], told["lines"]) == ("driver", list(part.lines))
+    (finding,) = part.findings
+    assert told["findings"] == [finding.to_dict()]
+    assert finding.to_dict()["reason"] == "DriverNotFound"
+    assert f"{finding.evidence}; {finding.remedy}" == part.lines[0]
+
+
+def test_a_gpu_without_a_node_is_a_fault_of_its_own(lab: Lab) -> None:
+    (lab.home / "dev/nvidia1").unlink()
+    part, _ = parts.driver(settings(lab))
+    reasons = {finding.reason.name: finding.evidence for finding in part.findings}
+    assert reasons["DeviceNodesMissing"] == "GPU 1 has no device node"
+    assert "DriverIncomplete" in reasons
+
+
 def test_specs_absent_right_and_drifted(lab: Lab) -> None:
     _, inventory = parts.driver(settings(lab))
     assert parts.specs(settings(lab), inventory).health == "absent"

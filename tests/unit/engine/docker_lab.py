@@ -9,8 +9,8 @@ import os
 import time
 from dataclasses import dataclass, field
 
+from nvct.doctor import docker as doctor
 from nvct.engine.docker import config as docker
-from nvct.engine.docker import explain
 from nvct.engine.docker import host as docker_host
 from nvct.engine.model import Files
 from tests.support.host_tree import HostTree
@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nvct.engine.docker.explain import Finding
+    from nvct.doctor.model import Finding
     from nvct.engine.docker.host import DockerHost
 
 BOOT = int(time.time()) - 100_000
@@ -128,11 +128,12 @@ class DockerLab:
         return 200, json.dumps(answer).encode()
 
     def findings(self) -> dict[str, Finding]:
-        return {found.cause: found for found in explain.why_docker_cannot(self.look())}
+        found = doctor.why_docker_cannot(self.look())
+        return {doctor.CAUSES[finding.reason]: finding for finding in found}
 
     def cause(self) -> str:
-        found = explain.the_cause(list(self.findings().values()))
-        return found.cause if found else ""
+        found = doctor.the_cause(list(self.findings().values()))
+        return doctor.CAUSES[found.reason] if found else ""
 
 
 def working(base: Path) -> DockerLab:

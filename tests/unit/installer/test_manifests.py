@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from nvct.cli.install import install
-from nvct.cli.validate import DEV_CHAR, validate
+from nvct.cli.validate import validate
 from nvct.installer import engine
+from nvct.installer.device_links import DEV_CHAR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

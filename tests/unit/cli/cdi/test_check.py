@@ -147,6 +147,7 @@ def test_json_has_the_same_in_parts(lab: Lab) -> None:
                 "devices": [],
                 "sentence": f"{smi} is gone",
                 "text": f"{path}: {smi} is gone",
+                "reason": "SpecificationStale",
             }
         ],
     }

@@ -10,11 +10,18 @@ import pwd
 from click.testing import CliRunner
 
 from nvct.cli.runtime import explain as runtime_explain
-from nvct.engine.docker.explain import Finding
+from nvct.doctor.model import Finding
+from nvct.doctor.reasons import Reason
 
-CAUSE = Finding(cause="not-restarted", holds=True, seen="it came later", advice="restart it")
-NO = Finding(cause="snap", holds=False, seen="no snap's")
-OPEN = Finding(cause="cdi", holds=None, seen="it may not be read", advice="run this as root")
+CAUSE = Finding(
+    reason=Reason.EngineNotRestarted, severity="error", evidence="it came later",
+    remedy="restart it",
+)  # fmt: skip
+NO = Finding(reason=Reason.SnapWithoutHook, severity="ok", evidence="no snap's")
+OPEN = Finding(
+    reason=Reason.EngineCdiDisabled, severity="unknown", evidence="it may not be read",
+    remedy="run this as root",
+)  # fmt: skip
 
 
 def test_the_cause_comes_first_and_then_what_was_checked() -> None:
@@ -42,7 +49,10 @@ def test_what_could_not_be_judged_is_said_where_nothing_is_found() -> None:
 
 
 def test_control_characters_are_shown_as_escapes() -> None:
-    odd = Finding(cause="desktop", holds=True, seen="docker talks to \x1b[2J", advice="x")
+    odd = Finding(
+        reason=Reason.ClientUsesDesktop, severity="error", evidence="docker talks to \x1b[2J",
+        remedy="x",
+    )  # fmt: skip
     assert "\x1b" not in runtime_explain.text([odd], odd)
 
 
@@ -58,6 +68,7 @@ def test_sudo_looks_at_the_users_own_docker() -> None:
 def test_this_host_is_judged_and_the_exit_status_tells() -> None:
     done = CliRunner().invoke(runtime_explain.explain, ["--format=json"])
     found = json.loads(done.stdout)
+    assert {"cause", "holds", "seen", "advice", "command", "reason"} == set(found["findings"][0])
     holding = [finding["cause"] for finding in found["findings"] if finding["holds"]]
     assert found["cause"] == (holding[0] if holding else "")
     assert done.exit_code == (1 if holding else 0)

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from nvct.doctor.docker import command_of
 from nvct.engine.control import running, status
 from nvct.engine.detected_engine import Engine
 from nvct.engine.model import Files, State
@@ -159,11 +160,11 @@ def test_explain_compares_the_daemon_with_its_file(tmp_path: Path) -> None:
     lab.info = {"Runtimes": {"nvidia": {}}, "DefaultRuntime": "runc", "CDISpecDirs": []}
     found = lab.findings()
     assert lab.cause() == "not-reloaded"
-    assert found["not-reloaded"].command == "docker run --runtime"
-    assert found["not-reloaded"].advice == "systemctl restart docker"
-    assert "has CDI off" in found["cdi"].seen
+    assert command_of(found["not-reloaded"]) == "docker run --runtime"
+    assert found["not-reloaded"].remedy == "systemctl restart docker"
+    assert "has CDI off" in found["cdi"].evidence
     lab.info = {"Runtimes": {}, "DefaultRuntime": "runc", "CDISpecDirs": ["/etc/cdi"]}
-    assert lab.findings()["not-reloaded"].advice == "kill -HUP 812"
+    assert lab.findings()["not-reloaded"].remedy == "kill -HUP 812"
 
 
 def test_the_start_of_a_process_is_known_to_a_tick() -> None:

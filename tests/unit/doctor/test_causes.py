@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.spec.causes."""
+"""Unit tests for nvct.doctor.causes."""
 
 from __future__ import annotations
 
 from nvct.cdi.conflicts import Drift
-from nvct.spec import causes
+from nvct.doctor import causes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,9 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from nvct.cli.main import program
-from nvct.errors import DriverNotFoundError, HostError
-from nvct.installer import driver, ready
-from nvct.installer.driver import Places
+from nvct.doctor import driver, refusals
+from nvct.doctor.driver import Driver, Places
+from nvct.doctor.model import Finding
+from nvct.doctor.reasons import Reason
+from nvct.installer import ready
+from nvct.installer.host import HostPrograms
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,8 +55,21 @@ def places(tmp_path: Path, *, host: bool | None, container: bool | None) -> Plac
     return Places(host_here=str(tmp_path / "host"), driver_here=str(tmp_path / "driver"))
 
 
+def find(where: Places, ready: str = "") -> Driver:
+    found = driver.find(where, ready, HostPrograms)
+    assert isinstance(found, Driver)
+    return found
+
+
+def fault(where: Places, ready: str = "") -> Finding:
+    found = driver.find(where, ready, HostPrograms)
+    assert isinstance(found, Finding)
+    assert found.severity == "error"
+    return found
+
+
 def test_the_hosts_own_driver_comes_first(tmp_path: Path) -> None:
-    found = driver.find(places(tmp_path, host=True, container=True), "")
+    found = find(places(tmp_path, host=True, container=True))
     assert found.values() == {
         "IS_HOST_DRIVER": "true",
         "NVIDIA_DRIVER_ROOT": "/",
@@ -69,7 +85,7 @@ def test_a_driver_containers_driver_is_next(*, own_dev: bool, tmp_path: Path) ->
     (tmp_path / "driver/dev").mkdir()
     if own_dev:
         (tmp_path / "driver/dev/nvidiactl").touch()
-    found = driver.find(where, "")
+    found = find(where)
     assert found.values() == {
         "IS_HOST_DRIVER": "false",
         "NVIDIA_DRIVER_ROOT": "/run/nvidia/driver",
@@ -80,14 +96,18 @@ def test_a_driver_containers_driver_is_next(*, own_dev: bool, tmp_path: Path) ->
 
 
 def test_a_driver_that_fails_is_told_with_what_it_says(tmp_path: Path) -> None:
-    with pytest.raises(HostError, match="version mismatch") as caught:
-        driver.find(places(tmp_path, host=None, container=False), "")
-    assert "/host has no nvidia-smi" in caught.value.hint
+    found = fault(places(tmp_path, host=None, container=False))
+    assert found.reason is Reason.DriverNotWorking
+    assert "version mismatch" in found.evidence
+    assert "/host has no nvidia-smi" in found.context
+    assert refusals.to_error(found).code == "host"
 
 
 def test_no_driver_at_all_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DriverNotFoundError, match="has no nvidia-smi"):
-        driver.find(places(tmp_path, host=None, container=None), "")
+    found = fault(places(tmp_path, host=None, container=None))
+    assert found.reason is Reason.DriverNotFound
+    assert "has no nvidia-smi" in found.evidence
+    assert refusals.to_error(found).code == "driver-not-found"
 
 
 def test_windows_host_needs_no_program(tmp_path: Path) -> None:
@@ -95,19 +115,23 @@ def test_windows_host_needs_no_program(tmp_path: Path) -> None:
     smi = tmp_path / "host/usr/lib/wsl/lib/nvidia-smi"
     smi.parent.mkdir(parents=True)
     smi.write_text("a Windows file", encoding="utf-8")
-    assert driver.find(where, "").wsl
+    assert find(where).wsl
 
 
 def test_a_driver_container_that_is_not_ready_is_waited_for(tmp_path: Path) -> None:
     where = places(tmp_path, host=None, container=True)
     marker = tmp_path / ".driver-ctr-ready"
-    with pytest.raises(HostError, match="is not ready"):
-        driver.find(where, str(marker))
+    found = fault(where, str(marker))
+    assert found.reason is Reason.DriverContainerNotReady
+    assert "is not ready" in found.evidence
     marker.write_text("GDRCOPY_ENABLED: true\nGDS_ENABLED: false\n", encoding="utf-8")
-    assert not driver.find(where, str(marker)).is_host
-    assert driver.components(str(marker), str(tmp_path)) == {"gdrcopy-ready": False}
+    assert not find(where, str(marker)).is_host
+    (gdrcopy,) = driver.components(str(marker), str(tmp_path)).values()
+    assert (gdrcopy.reason, gdrcopy.severity) == (Reason.ModuleNotLoaded, "error")
+    assert gdrcopy.evidence == "the module of gdrcopy-ready is not loaded yet"
     (tmp_path / "module/gdrdrv").mkdir(parents=True)
-    assert driver.components(str(marker), str(tmp_path)) == {"gdrcopy-ready": True}
+    loaded = driver.components(str(marker), str(tmp_path))
+    assert {name: one.severity for name, one in loaded.items()} == {"gdrcopy-ready": "ok"}
 
 
 def validate(tmp_path: Path, *args: str, **env: str) -> Result:

@@ -8,7 +8,9 @@ import time
 
 import pytest
 
-from nvct.engine.docker import explain
+from nvct.doctor import docker
+from nvct.doctor.model import Finding
+from nvct.doctor.reasons import Reason
 from nvct.engine.docker import host as docker_host
 from nvct.engine.model import Files
 from tests.unit.engine.docker_lab import CDI_HOOK, HOUR, RUNTIME_HOOK, DockerLab, working
@@ -17,13 +19,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from nvct.doctor.model import Severity
+
 USER_SOCKET = "unix:///run/user/1000/docker.sock"
 
 
 def test_nothing_is_found_where_all_is_well(tmp_path: Path) -> None:
     lab = working(tmp_path)
     assert lab.cause() == ""
-    assert {name for name, found in lab.findings().items() if found.holds is not False} == set()
+    assert {found.severity for found in lab.findings().values()} == {"ok", "note"}
 
 
 @pytest.mark.parametrize("way", ["link", "script"])
@@ -34,15 +38,15 @@ def test_podmans_docker_is_recognized(tmp_path: Path, way: str) -> None:
     else:
         lab.program("/usr/bin/docker", '#!/usr/bin/sh\nexec /usr/bin/podman "$@"\n')
     assert lab.cause() == "podman"
-    assert "podman run --device nvidia.com/gpu=all" in lab.findings()["podman"].advice
+    assert "podman run --device nvidia.com/gpu=all" in lab.findings()["podman"].remedy
 
 
 def test_docker_desktops_context_is_recognized(tmp_path: Path) -> None:
     lab = working(tmp_path).context("desktop-linux", "unix:///root/.docker/desktop/docker.sock")
     assert lab.cause() == "desktop"
     found = lab.findings()["desktop"]
-    assert "by the context desktop-linux" in found.seen
-    assert found.advice.startswith("docker context use default")
+    assert "by the context desktop-linux" in found.evidence
+    assert found.remedy.startswith("docker context use default")
 
 
 def test_docker_desktops_client_on_windows_is_recognized(tmp_path: Path) -> None:
@@ -50,7 +54,7 @@ def test_docker_desktops_client_on_windows_is_recognized(tmp_path: Path) -> None
     desktop = "mnt/wsl/docker-desktop/cli-tools/usr/bin/docker"
     lab.program(desktop).tree.link("usr/bin/docker", str(lab.tree.base / desktop))
     assert lab.cause() == "desktop"
-    assert "on Windows" in lab.findings()["desktop"].seen
+    assert "on Windows" in lab.findings()["desktop"].evidence
 
 
 @pytest.mark.parametrize("endpoint", ["ssh://me@gpu1", "tcp://10.0.0.1:2376"])
@@ -59,7 +63,7 @@ def test_a_daemon_on_another_host_is_not_judged(tmp_path: Path, endpoint: str) -
     lab.environ["DOCKER_HOST"] = endpoint
     assert lab.cause() == "other-host"
     assert "not-restarted" not in lab.findings()
-    assert endpoint in lab.findings()["other-host"].seen
+    assert endpoint in lab.findings()["other-host"].evidence
 
 
 def test_docker_host_wins_over_the_context(tmp_path: Path) -> None:
@@ -84,7 +88,7 @@ def test_a_gpu_without_its_driver_is_told_last(tmp_path: Path) -> None:
     lab.tree.write(f"{device}/class", "0x030200\n")
     lab.tree.link("sys/bus/pci/drivers/nouveau/0000:18:00.0", "../../devices/0000:18:00.0")
     assert lab.dockerd().cause() == "no-driver"
-    assert "nouveau has the GPU" in lab.findings()["no-driver"].seen
+    assert "nouveau has the GPU" in lab.findings()["no-driver"].evidence
 
 
 def test_no_daemon_is_told(tmp_path: Path) -> None:
@@ -96,15 +100,15 @@ def test_a_missing_program_is_told(tmp_path: Path) -> None:
     lab = DockerLab(tmp_path).gpu().program("/usr/bin/docker").dockerd()
     assert lab.cause() == "not-installed"
     found = lab.findings()["not-installed"]
-    assert RUNTIME_HOOK in found.seen
-    assert found.advice.endswith("systemctl restart docker")
+    assert RUNTIME_HOOK in found.evidence
+    assert found.remedy.endswith("systemctl restart docker")
 
 
 def test_half_an_installation_is_told(tmp_path: Path) -> None:
     lab = DockerLab(tmp_path).gpu().program("/usr/bin/docker").dockerd()
     lab.program(f"/usr/bin/{CDI_HOOK}")
     assert lab.cause() == "not-installed"
-    assert "half of it is installed" in lab.findings()["not-installed"].seen
+    assert "half of it is installed" in lab.findings()["not-installed"].evidence
 
 
 def test_a_program_that_may_not_be_executed_is_missing(tmp_path: Path) -> None:
@@ -118,8 +122,8 @@ def test_a_program_that_came_after_dockerd_is_told(tmp_path: Path) -> None:
     lab.dockerd(age=HOUR)
     assert lab.cause() == "not-restarted"
     found = lab.findings()["not-restarted"]
-    assert found.advice == "systemctl restart docker"
-    assert f"/usr/bin/{RUNTIME_HOOK} came or was replaced" in found.seen
+    assert found.remedy == "systemctl restart docker"
+    assert f"/usr/bin/{RUNTIME_HOOK} came or was replaced" in found.evidence
 
 
 def test_a_link_that_came_after_dockerd_is_told(tmp_path: Path) -> None:
@@ -133,7 +137,7 @@ def test_a_program_outside_the_daemons_path_is_told(tmp_path: Path) -> None:
     lab = DockerLab(tmp_path).gpu().program("/usr/bin/docker").program(f"/usr/bin/{RUNTIME_HOOK}")
     lab.dockerd(env={"PATH": "/opt/docker/bin:relative:"})
     assert lab.cause() == "not-on-path"
-    seen = lab.findings()["not-on-path"].seen
+    seen = lab.findings()["not-on-path"].evidence
     assert f"/usr/bin/{RUNTIME_HOOK} is not on dockerd's PATH, which is /opt/docker/bin" in seen
 
 
@@ -142,7 +146,7 @@ def test_a_daemon_whose_environment_is_hidden_is_not_judged(tmp_path: Path) -> N
     lab.dockerd(env={})
     assert lab.cause() == ""
     found = lab.findings()["not-on-path"]
-    assert (found.holds, found.advice) == (None, "run this as root")
+    assert (found.severity, found.remedy) == ("unknown", "run this as root")
 
 
 def test_a_start_is_judged_by_the_usual_path_where_the_environment_is_hidden(
@@ -159,7 +163,7 @@ def test_a_snap_is_told(tmp_path: Path) -> None:
     snap = "/snap/docker/2963/bin"
     lab.dockerd(exe=f"{snap}/dockerd", root=core, env={"PATH": snap, "SNAP_NAME": "docker"})
     assert lab.cause() == "snap"
-    assert "snap remove docker" in lab.findings()["snap"].advice
+    assert "snap remove docker" in lab.findings()["snap"].remedy
 
 
 def test_a_snap_that_has_the_program_is_not_blamed(tmp_path: Path) -> None:
@@ -180,8 +184,8 @@ def test_a_rootless_daemon_is_told_of_its_own(tmp_path: Path, *, late: bool) -> 
     lab.dockerd()
     assert lab.cause() == "rootless"
     found = lab.findings()["rootless"]
-    assert "/home/me/.config/docker/daemon.json" in found.seen
-    assert "systemctl --user restart" in found.advice
+    assert "/home/me/.config/docker/daemon.json" in found.evidence
+    assert "systemctl --user restart" in found.remedy
 
 
 def test_a_rootless_daemon_does_not_read_roots_runtimes(tmp_path: Path) -> None:
@@ -191,7 +195,7 @@ def test_a_rootless_daemon_does_not_read_roots_runtimes(tmp_path: Path) -> None:
     env = {"PATH": "/usr/bin", "HOME": "/home/me", "XDG_RUNTIME_DIR": "/run/user/1000"}
     lab.dockerd(uid=1000, env=env)
     assert lab.cause() == ""
-    assert "not /etc/docker/daemon.json with nvidia" in lab.findings()["rootless"].seen
+    assert "not /etc/docker/daemon.json with nvidia" in lab.findings()["rootless"].evidence
 
 
 def test_the_daemon_is_the_one_that_the_client_talks_to(tmp_path: Path) -> None:
@@ -241,9 +245,9 @@ def test_the_release_says_what_is_needed(
     lab.dockerd()
     assert lab.cause() == cause
     unknown = not version or "," in config
-    assert (lab.findings()["cdi"].holds is None) == unknown
+    assert (lab.findings()["cdi"].severity == "unknown") == unknown
     asks = version == "29.3.1"
-    assert ("no known GPU vendor found" in lab.findings()["not-installed"].seen) == asks
+    assert ("no known GPU vendor found" in lab.findings()["not-installed"].evidence) == asks
 
 
 def test_specs_are_looked_for_where_dockerd_does(tmp_path: Path) -> None:
@@ -271,20 +275,30 @@ def test_a_damaged_docker_configuration_is_no_obstacle(tmp_path: Path) -> None:
 def test_a_context_that_is_nowhere_leaves_it_open(tmp_path: Path) -> None:
     lab = working(tmp_path)
     lab.environ["DOCKER_CONTEXT"] = "gone"
-    assert lab.findings()["other-host"].holds is None
+    assert lab.findings()["other-host"].severity == "unknown"
 
 
 def test_every_finding_is_a_sentence_with_a_way_out(tmp_path: Path) -> None:
     lab = DockerLab(tmp_path).program("/usr/bin/docker").dockerd(age=HOUR)
     for found in lab.findings().values():
-        assert found.seen
-        assert not found.seen.endswith(".")
-        assert found.advice or not found.holds
+        assert found.evidence
+        assert not found.evidence.endswith(".")
+        assert found.remedy or not found.is_fault
 
 
 def test_the_first_that_holds_is_the_cause() -> None:
-    no = explain.Finding(cause="a", holds=False, seen="x")
-    open_one = explain.Finding(cause="b", holds=None, seen="x")
-    yes = explain.Finding(cause="c", holds=True, seen="x", advice="y")
-    assert explain.the_cause([no, open_one, yes]) is yes
-    assert explain.the_cause([no, open_one]) is None
+    reasons = iter(docker.CAUSES)
+    severities: list[Severity] = ["ok", "unknown", "note", "error", "error"]
+    findings = [
+        Finding(reason=next(reasons), severity=severity, evidence="x") for severity in severities
+    ]
+    assert docker.the_cause(findings) is findings[3]
+    assert docker.the_cause(findings[:3]) is None
+
+
+def test_what_stops_only_device_and_runtime_is_a_note(tmp_path: Path) -> None:
+    lab = DockerLab(tmp_path, version="29.2.0").gpu().program("/usr/bin/docker")
+    for name in (CDI_HOOK, RUNTIME_HOOK):
+        lab.program(f"/usr/bin/{name}")
+    found = lab.dockerd().findings()["cdi"]
+    assert (found.reason, found.severity) == (Reason.SpecificationMissing, "note")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the driver and checks that it works, for `nvct validate driver`.
+"""Finds the driver and checks that it works, for `nvct validate`.
 
 The host's own driver comes first, as in gpu-operator's nvidia-validator, then the driver in the
 root of a driver container. A driver works if its nvidia-smi does. That runs in the driver's root,
@@ -9,18 +9,26 @@ so the image of this container need not match it.
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 
+from nvct.doctor.model import Finding
+from nvct.doctor.reasons import Reason
 from nvct.engine.control import command
-from nvct.errors import DriverNotFoundError, HostError
+from nvct.errors import HostError
 from nvct.host.driver.libraries import machine_directories
-from nvct.installer.host import HostPrograms
 from nvct.linux.files import read_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.engine.control.command import Done
+    from collections.abc import Callable, Mapping
+    from typing import TypeAlias
 
+    from nvct.engine.control.command import Done, Run
+
+    Programs: TypeAlias = Callable[[str], Run]
+
+SMI = "nvidia-smi"
 TIMEOUT_S = 60.0
 PLACES = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/run/opengl-driver/bin", "/opt/bin",
           "/run/current-system/sw/bin", "/home/kubernetes/bin/nvidia/bin")  # fmt: skip
@@ -74,37 +82,37 @@ class Driver:
         }
 
 
-def find(places: Places, ready: str) -> Driver:
-    """Return the driver of this host.
+def find(places: Places, ready: str, programs: Programs) -> Driver | Finding:
+    """Return the driver of this host, or the reason why none works.
 
     Args:
         places: where to look.
         ready: a file that a driver container must have written; "" for none.
-
-    Raises:
-        DriverNotFoundError: neither the host nor a driver container has one.
-        HostError: one exists, but does not work.
+        programs: returns what runs programs in a root.
     """
     wsl = _size(f"{places.host_here.rstrip('/')}{WSL}") > 0
-    said = "" if wsl else _said(places.host_here, places)
-    if not said:
+    of_host = "" if wsl else _failure(places.host_here, places, programs)
+    if not of_host:
         return Driver(is_host=True, root=places.host, root_here="/host", dev_root=places.host,
                       dev_root_here="/host", wsl=wsl)  # fmt: skip
     if ready and not os.path.exists(ready):
-        raise HostError(
+        return _fault(
+            Reason.DriverContainerNotReady,
             f"the driver container is not ready: {ready} does not exist",
-            hint=f"and the host itself: {said}",
+            context=f"and the host itself: {of_host}",
         )
     if not os.path.isdir(places.driver_here):
-        raise DriverNotFoundError(
-            f"no working driver on the host: {said}",
-            hint=f"and no driver container: {places.driver_here} does not exist",
+        return _fault(
+            Reason.DriverNotFound,
+            f"no working driver on the host: {of_host}",
+            context=f"and no driver container: {places.driver_here} does not exist",
         )
-    of_container = _said(places.driver_here, places)
+    of_container = _failure(places.driver_here, places, programs)
     if of_container:
-        raise HostError(
+        return _fault(
+            Reason.DriverNotWorking,
             f"no working driver in {places.driver_here}: {of_container}",
-            hint=f"and none on the host: {said}",
+            context=f"and none on the host: {of_host}",
         )
     # Unlike nvidia-validator, any dev/ is not enough: it may be empty, and the host's may be used.
     own_dev = os.path.lexists(f"{places.driver_here}/dev/nvidiactl")
@@ -117,8 +125,8 @@ def find(places: Places, ready: str) -> Driver:
     )
 
 
-def components(ready: str, sys: str) -> dict[str, bool]:
-    """Return the status files of a driver container's optional parts, and whether each is loaded.
+def components(ready: str, sys: str) -> dict[str, Finding]:
+    """Return the status files of a driver container's optional parts: whether each is loaded.
 
     Raises:
         HostError: the driver container's file cannot be read.
@@ -132,27 +140,54 @@ def components(ready: str, sys: str) -> dict[str, bool]:
         key, _, value = line.partition(":" if ":" in line else "=")
         if key.strip() in COMPONENTS and value.strip().strip("\"'").lower() == "true":
             module, name = COMPONENTS[key.strip()]
-            found[name] = os.path.exists(f"{sys}/module/{module}")
+            loaded = os.path.exists(f"{sys}/module/{module}")
+            found[name] = Finding(
+                reason=Reason.ModuleNotLoaded,
+                severity="ok" if loaded else "error",
+                evidence=f"the module of {name} is {'loaded' if loaded else 'not loaded yet'}",
+            )
     return found
 
 
-def _said(root: str, places: Places) -> str:
+def in_this_container(environ: Mapping[str, str]) -> Finding | None:
+    """Return the reason why this container cannot use a GPU, None if nvidia-smi works."""
+    program = shutil.which(SMI, path=environ.get("PATH"))
+    if not program:
+        return Finding(
+            reason=Reason.ContainerWithoutDriver,
+            severity="error",
+            evidence=f"{SMI} is not on PATH: this container was given no driver",
+            remedy="start it with the runtime nvidia and NVIDIA_VISIBLE_DEVICES=all",
+        )
+    done = command.run([program], TIMEOUT_S, env=dict(environ))
+    if not done.status:
+        return None
+    return _fault(Reason.DriverNotWorking, f"{program} fails in this container: {done.reason}")
+
+
+def _fault(reason: Reason, evidence: str, context: str = "") -> Finding:
+    return Finding(reason=reason, severity="error", evidence=evidence, context=context)
+
+
+def _failure(root: str, places: Places, programs: Programs) -> str:
     """Return why nvidia-smi does not work in a root, "" if it does."""
     words = [] if places.init else ["--version"]
     if not os.path.isdir(root):
         return f"{root} does not exist"
     for folder in PLACES:
-        program = f"{folder}/nvidia-smi"
+        program = f"{folder}/{SMI}"
         if not os.path.lexists(root.rstrip("/") + program):
             continue
-        done = HostPrograms(root)([program, *words], TIMEOUT_S)
+        done = programs(root)([program, *words], TIMEOUT_S)
         if done.status == command.NOT_FOUND:
-            done = _run_beside(root, program, words, places)
+            done = _run_beside(root, program, words, places, programs)
         return "" if done.status == 0 else f"{program}: {done.reason}"
-    return f"{root} has no nvidia-smi"
+    return f"{root} has no {SMI}"
 
 
-def _run_beside(root: str, program: str, words: list[str], places: Places) -> Done:
+def _run_beside(
+    root: str, program: str, words: list[str], places: Places, programs: Programs
+) -> Done:
     """Run the nvidia-smi of a root that has no C library of its own, with the host's.
 
     This is the case on Google's COS, or if only the driver's files are mounted.
@@ -163,7 +198,7 @@ def _run_beside(root: str, program: str, words: list[str], places: Places) -> Do
     for base, below in ((places.host_here, places.driver), ("/", root)):
         env = {**command.ENV, "LD_LIBRARY_PATH": ":".join(below + name for name in folders)}
         if root == places.driver_here and os.path.isdir(base):
-            done = HostPrograms(base)([below + program, *words], TIMEOUT_S, env)
+            done = programs(base)([below + program, *words], TIMEOUT_S, env)
         if done.status != command.NOT_FOUND:
             break
     return done

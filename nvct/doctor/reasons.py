@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The catalogue: every reason why a GPU cannot be had, and what removes it.
+
+A member's name is the reason's id, written as Kubernetes writes the reason of a condition; scripts
+and alerts match on it, so it never changes. docs/reasons.md is made from this list. Values only.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, unique
+
+
+@unique
+class Reason(Enum):
+    """A reason: its question, the evidence that answers it, and the remedy.
+
+    Attributes:
+        question: what a check asks; the answer "no" means that the reason holds.
+        evidence: what the check reads.
+        remedy: one sentence with the command; a finding may have a more exact one.
+    """
+
+    question: str
+    evidence: str
+    remedy: str
+
+    def __init__(self, question: str, evidence: str, remedy: str) -> None:
+        self.question = question
+        self.evidence = evidence
+        self.remedy = remedy
+
+    # The GPU and its driver.
+    GpuNotFound = (
+        "Does this host have a GPU of NVIDIA?",
+        "the devices on the PCI bus, and /proc/driver/nvidia/gpus",
+        "Use a host with a GPU, or ask for none; `lspci -d 10de:` lists what the bus has.",
+    )
+    DriverNotLoaded = (
+        "Is the driver's kernel module loaded?",
+        "/proc/driver/nvidia/version, and /sys/module/nvidia/version",
+        "Install the driver and load it with `modprobe nvidia`.",
+    )
+    DriverNotFound = (
+        "Are the driver's libraries installed, in the version of the loaded module?",
+        "the libraries below the driver root, and the version of the loaded module",
+        "Install the driver; if it is not in /, set root in config.toml with `nvidia-ctk config`.",
+    )
+    DriverNotWorking = (
+        "Does the driver answer?",
+        "the exit status of nvidia-smi and its last line, or the call of NVML that failed",
+        "Run `nvidia-smi` and read `dmesg`; after an update of the driver, reboot.",
+    )
+    DriverIncomplete = (
+        "Is the driver complete and usable?",
+        "the warnings of discovery, as `nvidia-ctk cdi generate` prints them",
+        "Correct what the evidence names, then run `nvct publish`.",
+    )
+    DriverContainerNotReady = (
+        "Has the driver container finished?",
+        "its file .driver-ctr-ready",
+        "Wait for it, and read what it prints with `kubectl logs`.",
+    )
+    ModuleNotLoaded = (
+        "Are the modules loaded that the driver container has to load?",
+        "its file .driver-ctr-ready, and /sys/module",
+        "Wait for the driver container, or load the module with `modprobe`.",
+    )
+    DeviceNodesMissing = (
+        "Do the device nodes of every GPU and of every CDI specification exist?",
+        "/dev, the GPUs of this host, and the deviceNodes of the specifications in force",
+        "Run `nvidia-ctk system create-device-nodes --all`.",
+    )
+
+    # CDI specifications.
+    SpecificationMissing = (
+        "Is there a CDI specification?",
+        "the folders of specifications, usually /etc/cdi and /var/run/cdi",
+        "Write one with `nvct publish`.",
+    )
+    SpecificationUnreadable = (
+        "Is every CDI specification valid?",
+        "the files in the folders of specifications",
+        "See what is wrong with `nvidia-ctk cdi validate FILE`, and correct or remove the file.",
+    )
+    SpecificationConflict = (
+        "Is each device defined by one CDI specification only?",
+        "the device names of all files in folders of one priority",
+        "Remove one of the files that the evidence names.",
+    )
+    SpecificationShadowed = (
+        "Do engines use every CDI specification?",
+        "the device names of the files, and the priority of their folders",
+        "Remove the file that no engine uses.",
+    )
+    SpecificationStale = (
+        "Does every CDI specification describe this host as it is now?",
+        "its driver version, files, device numbers and GPUs, and those of the host",
+        "Run `nvct publish`, or `nvidia-ctk cdi generate` for a specification of your own.",
+    )
+    SpecificationIncomplete = (
+        "Do the CDI specifications give every GPU, MIG device and control node of this host?",
+        "the GPUs, MIG devices and control nodes of the host, and the specifications in force",
+        "Run `nvct publish`, or `nvidia-ctk cdi generate` for a specification of your own.",
+    )
+    HookMissing = (
+        "Does the program of every hook in the CDI specifications exist?",
+        "the path of each hook in the specifications in force",
+        "Install nvct or nvidia-container-toolkit, then run `nvct publish`.",
+    )
+    HookWithoutEnvironment = (
+        "Does every hook of a CDI specification have an environment of its own?",
+        "the env of each hook in the specifications in force; see CVE-2025-23266",
+        "Run `nvct publish`, or `nvidia-ctk cdi generate` for a specification of your own.",
+    )
+
+    # What nvct compiles and keeps.
+    ConfigurationInvalid = (
+        "Can every value in config.toml be used?",
+        "config.toml",
+        "Correct the key that the evidence names with `nvidia-ctk config --in-place --set`.",
+    )
+    ConfigurationKeyIgnored = (
+        "Does every key of config.toml have an effect?",
+        "config.toml",
+        "Remove the key; docs/config.md says what takes its place.",
+    )
+    PlanStale = (
+        "Is the compiled plan that of this host?",
+        "the plan's checksum, and the fingerprints that it lists",
+        "Nothing is to be done: the next container replaces it; `nvct refresh` does so now.",
+    )
+    DriverViewDamaged = (
+        "Is every view of the driver readable and complete?",
+        "the folder of the views, and the sizes, times and links of their files",
+        "See more with `nvct farm verify`, then make it again with `nvct refresh`.",
+    )
+    RefreshUnitFailed = (
+        "Did the unit that updates the specification succeed?",
+        "`systemctl show` of nvidia-cdi-refresh.service and nvidia-cdi-refresh.path",
+        "Read `journalctl -u nvidia-cdi-refresh.service`; then `nvct publish` does the same.",
+    )
+    RefreshUnitInactive = (
+        "Does systemd watch for changes of the driver?",
+        "`systemctl show` of nvidia-cdi-refresh.path",
+        "Run `systemctl enable --now nvidia-cdi-refresh.path`.",
+    )
+
+    # Container engines.
+    EngineNotConfigured = (
+        "Is a runtime of NVIDIA's registered with the engine?",
+        "the engine's configuration, and what the running engine reports",
+        "Run `nvct runtime configure`.",
+    )
+    EngineConfigurationInvalid = (
+        "Can the engine's configuration be read?",
+        "the engine's configuration files",
+        "Correct the file that the evidence names; `nvct runtime undo` takes back nvct's changes.",
+    )
+    EngineNotReloaded = (
+        "Does the running engine use what its configuration says?",
+        "the configuration, and what the running engine reports",
+        "Restart the engine, for example with `systemctl restart docker`.",
+    )
+    RuntimeProgramMissing = (
+        "Does the program of the engine's runtime exist?",
+        "the path that the engine's configuration has for it",
+        "Install nvct; if it was removed, run `nvct runtime undo`.",
+    )
+    EngineNotRunning = (
+        "Is the engine running that the client talks to?",
+        "the processes of this host, and the client's endpoint",
+        "Start it, for example with `systemctl start docker`.",
+    )
+    EngineNotRestarted = (
+        "Was the hook installed before the engine started?",
+        "the start of the engine's process, and the age of the hook's file",
+        "Restart the engine with `systemctl restart docker`.",
+    )
+    EngineCdiDisabled = (
+        "Is CDI on in the engine?",
+        "the engine's configuration and release, and what the running engine reports",
+        "Run `nvct runtime configure --enable-cdi`, then `systemctl restart docker`.",
+    )
+    HookNotInstalled = (
+        "Is the hook installed that the engine looks for?",
+        "nvidia-container-runtime-hook and nvidia-cdi-hook in the usual folders",
+        "Install nvct or nvidia-container-toolkit, then `systemctl restart docker`.",
+    )
+    HookNotOnPath = (
+        "Is the hook on the engine's PATH?",
+        "the environment of the engine's process",
+        "Link the hook into /usr/bin, then `systemctl restart docker`.",
+    )
+    SnapWithoutHook = (
+        "Does a snap's engine find the hook?",
+        "the engine's program and file system",
+        "Run `snap remove docker`, and install docker-ce or docker.io.",
+    )
+    RootlessWithoutHook = (
+        "Does a user's own engine find the hook?",
+        "the uid, PATH and configuration of the engine's process",
+        "As that user, run `nvct runtime configure`, then `systemctl --user restart docker`.",
+    )
+    ClientIsPodman = (
+        "Is the program docker the client of Docker?",
+        "the program that PATH has under the name docker",
+        "Run `podman run --device nvidia.com/gpu=all`, or install Docker's own client.",
+    )
+    ClientUsesDesktop = (
+        "Does docker talk to an engine of this host, not to Docker Desktop's machine?",
+        "the client's program, and the endpoint of its context",
+        "Run `docker context use default`, with Docker Engine on this host.",
+    )
+    ClientUsesOtherHost = (
+        "Does docker talk to an engine of this host?",
+        "DOCKER_HOST and the client's context",
+        "Run `nvct runtime explain` on the host that the evidence names.",
+    )
+
+    # A container's request.
+    GpuNotRequested = (
+        "Does the container ask for a GPU?",
+        "its environment, annotations and mounts",
+        "Ask for one: `docker run --gpus all`, or NVIDIA_VISIBLE_DEVICES=all with the runtime.",
+    )
+    RequestIgnored = (
+        "Is the container's request taken into account?",
+        "its privileges, config.toml, and the rules of the policy",
+        "Ask in a way that the configuration allows; `nvct explain` shows which rule decides.",
+    )
+    RequestMalformed = (
+        "Does the request name devices?",
+        "the variable, annotation or mount that asks",
+        "Correct it; `nvidia-ctk cdi list` shows the names of devices.",
+    )
+    DeviceUnknown = (
+        "Does this host have the device that is asked for?",
+        "the request, and the devices of host and specifications",
+        "Ask for one that `nvidia-ctk cdi list` shows.",
+    )
+    RequestNotPermitted = (
+        "Is the container allowed to have what it asks for?",
+        "the rules of the policy, and the container's privileges",
+        "Run it with the privilege that the evidence names; `nvct explain` shows the rules.",
+    )
+    RequirementNotMet = (
+        "Does this host meet the image's NVIDIA_REQUIRE variables?",
+        "the expressions, and driver, CUDA version and GPUs of the host",
+        "Update the driver, use another image, or set NVIDIA_DISABLE_REQUIRE=true.",
+    )
+    CreateFailed = (
+        "Does the create succeed?",
+        "the error of the create, whose code docs/errors.md explains",
+        "Do what the error's hint says; `NVCT_DEBUG=1` shows more.",
+    )
+    ContainerWithoutDriver = (
+        "Was this container given the driver?",
+        "nvidia-smi on the container's PATH",
+        "Start the container with the runtime nvidia and NVIDIA_VISIBLE_DEVICES=all.",
+    )

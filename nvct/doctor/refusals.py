@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors and refusals as findings: the reason for each code of `nvct.errors`; and back."""
+
+from __future__ import annotations
+
+from nvct.doctor.model import Finding
+from nvct.doctor.reasons import Reason
+from nvct.errors import DriverNotFoundError, HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvct.errors import NvctError
+
+REASONS = {
+    "bad-request": Reason.RequestMalformed,
+    "unknown-device": Reason.DeviceUnknown,
+    "not-permitted": Reason.RequestNotPermitted,
+    "requirement-not-met": Reason.RequirementNotMet,
+    "driver-not-found": Reason.DriverNotFound,
+    "nvml": Reason.DriverNotWorking,
+    "stale-spec": Reason.SpecificationStale,
+    "bad-cdi-spec": Reason.SpecificationUnreadable,
+    "cdi-conflict": Reason.SpecificationConflict,
+    "bad-config": Reason.ConfigurationInvalid,
+}
+"""Code -> reason. The other codes are of errors of many causes, which their messages tell."""
+
+
+def of_error(error: NvctError, otherwise: Reason) -> Finding:
+    """Return the finding of an error; `otherwise` is the reason of what no code stands for."""
+    return Finding(
+        reason=REASONS.get(error.code, otherwise),
+        severity="error",
+        evidence=error.message,
+        remedy=error.hint,
+    )
+
+
+def of_no_request(notes: Sequence[str]) -> Finding:
+    """Return why a container asks for no GPU; `notes` are about what is ignored."""
+    if notes:
+        return Finding(reason=Reason.RequestIgnored, severity="warning", evidence="; ".join(notes))
+    asks = "nothing in its environment, annotations and mounts asks for a GPU"
+    return Finding(reason=Reason.GpuNotRequested, severity="note", evidence=asks)
+
+
+def to_error(finding: Finding) -> HostError:
+    """Return a finding about the host as the error with which a command ends."""
+    error = DriverNotFoundError if finding.reason is Reason.DriverNotFound else HostError
+    return error(finding.evidence, hint=finding.context or finding.remedy)

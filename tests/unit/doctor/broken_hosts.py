@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For every reason of the catalogue, a host that has it, and the check that finds it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+from nvct.config import load
+from nvct.container.plan.store import Store
+from nvct.doctor import docker, driver, parts, specifications
+from nvct.doctor.reasons import Reason
+from nvct.engine.control.command import Done
+from nvct.engine.control.status import Status
+from nvct.engine.detected_engine import Engine
+from tests.support import explained as request
+from tests.support.explained import VISIBLE, explained
+from tests.unit.engine.docker_lab import CDI_HOOK, HOUR, RUNTIME_HOOK, DockerLab
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    from nvct.config.model import Config
+    from nvct.doctor.model import Finding
+    from tests.support.shim_lab import Lab
+
+    Findings: TypeAlias = list[dict[str, str]]
+    Case: TypeAlias = Callable[[Lab], Findings]
+
+
+def shown(*findings: Finding) -> Findings:
+    return [finding.to_dict() for finding in findings]
+
+
+def settings(lab: Lab) -> Config:
+    return load.load(str(lab.config_toml))
+
+
+def node(lab: Lab) -> Findings:
+    """Return what the checks of the node's parts find, apart from engines and units."""
+    part, inventory = parts.driver(settings(lab))
+    folder = str(lab.run_dir)
+    checked = (
+        parts.configuration(settings(lab)), part, parts.specs(settings(lab), inventory),
+        parts.plans(folder), parts.farm(settings(lab), folder),
+    )  # fmt: skip
+    return shown(*(finding for part in checked for finding in part.findings))
+
+
+def drifted(lab: Lab) -> Findings:
+    inventory, _ = specifications.look(settings(lab), required=False)
+    return shown(*specifications.findings(specifications.compare(settings(lab), inventory)))
+
+
+def asked(prepare: Callable[[Lab], None]) -> Case:
+    def check(lab: Lab) -> Findings:
+        prepare(lab)
+        found: Findings = explained(lab)["findings"]
+        return found
+
+    return check
+
+
+# The GPU and its driver.
+
+
+def no_gpu(lab: Lab) -> Findings:
+    return in_docker(DockerLab(lab.home / "d").program("/usr/bin/docker").dockerd())
+
+
+def no_module(lab: Lab) -> Findings:
+    lab.driver(gpus=1)
+    lab.spec(devices={"0": mount("/usr/lib/libcuda.so.550.54.14")})
+    shutil.rmtree(lab.home / "proc/driver")
+    shutil.rmtree(lab.home / "driver")
+    return drifted(lab)
+
+
+def no_libraries(lab: Lab) -> Findings:
+    lab.driver()
+    shutil.rmtree(lab.home / "driver/usr")
+    return node(lab)
+
+
+def driver_root(lab: Lab, *, status: int = 0, ready: str = "") -> Findings:
+    """Check the driver of a driver container, beside a host without one."""
+    here = lab.home / "driver-root"
+    (here / "usr/bin").mkdir(parents=True)
+    (here / "usr/bin/nvidia-smi").touch()
+    (lab.home / "host").mkdir()
+    places = driver.Places(host_here=str(lab.home / "host"), driver_here=str(here))
+    said = Done(status=status, out="Driver/library version mismatch")
+    found = driver.find(places, ready, lambda _root: lambda *_args: said)
+    return [] if isinstance(found, driver.Driver) else shown(found)
+
+
+def nvidia_smi_fails(lab: Lab) -> Findings:
+    return driver_root(lab, status=18)
+
+
+def no_marker(lab: Lab) -> Findings:
+    return driver_root(lab, ready=str(lab.home / ".driver-ctr-ready"))
+
+
+def no_module_of_a_driver_container(lab: Lab) -> Findings:
+    marker = lab.home / ".driver-ctr-ready"
+    marker.write_text("GDRCOPY_ENABLED: true\n", encoding="utf-8")
+    return shown(*driver.components(str(marker), str(lab.home / "sys")).values())
+
+
+def a_node_is_no_node(lab: Lab) -> Findings:
+    lab.driver()
+    (lab.home / "dev/nvidia-uvm-tools").unlink()
+    return node(lab)
+
+
+def no_device_node(lab: Lab) -> Findings:
+    lab.driver(gpus=1)
+    (lab.home / "dev/nvidia0").unlink()
+    return node(lab)
+
+
+def nvidia_smi_is_nowhere(lab: Lab) -> Findings:
+    found = driver.in_this_container({"PATH": str(lab.home)})
+    return shown(found) if found else []
+
+
+# CDI specifications.
+
+
+def mount(path: str) -> dict[str, object]:
+    return {"mounts": [{"hostPath": path, "containerPath": path}]}
+
+
+def hook(path: str, **more: object) -> dict[str, object]:
+    return {"hooks": [{"hookName": "createContainer", "path": path, **more}]}
+
+
+def no_spec(lab: Lab) -> Findings:
+    return node(lab)
+
+
+def damaged_spec(lab: Lab) -> Findings:
+    (lab.home / "cdi/x.json").write_text("{", encoding="utf-8")
+    return drifted(lab)
+
+
+def two_specs(lab: Lab) -> Findings:
+    lab.spec("a.json")
+    lab.spec("b.json")
+    return drifted(lab)
+
+
+def shadowed_spec(lab: Lab) -> Findings:
+    lab.spec(folder="cdi")
+    lab.spec(folder="cdi2")
+    return drifted(lab)
+
+
+def stale_spec(lab: Lab) -> Findings:
+    lab.spec(kind="acme.com/nic", devices={"0": mount("/no/such/file")})
+    return drifted(lab)
+
+
+def incomplete_spec(lab: Lab) -> Findings:
+    lab.driver(gpus=1)
+    lab.spec(kind="acme.com/nic")
+    return drifted(lab)
+
+
+def no_hook(lab: Lab) -> Findings:
+    lab.spec(kind="acme.com/nic", devices={"0": hook("/no/such/hook", env=["A=1"])})
+    return drifted(lab)
+
+
+def hook_without_env(lab: Lab) -> Findings:
+    lab.spec(kind="acme.com/nic", devices={"0": hook(str(lab.hook))})
+    return drifted(lab)
+
+
+# What nvct compiles and keeps.
+
+
+def replaced_value(lab: Lab) -> Findings:
+    lab.configure(**{"log-level": "loud"})
+    return node(lab)
+
+
+def idle_key(lab: Lab) -> Findings:
+    lab.keys["nvidia-container-cli"]["debug"] = "/var/log/x"
+    lab.configure()
+    return node(lab)
+
+
+def damaged_plan(lab: Lab) -> Findings:
+    Store(str(lab.run_dir)).write("own.plan", b"{}")
+    return node(lab)
+
+
+def damaged_view(lab: Lab) -> Findings:
+    request.farm_of(lab)
+    lab.create()
+    library = next((lab.home / "driver").rglob("libcuda.so.5*"))
+    library.write_bytes(b"another")
+    return node(lab)
+
+
+def unit(lab: Lab, active: str) -> Findings:
+    program = lab.home / "bin/systemctl"
+    said = f"LoadState=loaded\\nActiveState={active}\\nUnitFileState=enabled"
+    program.write_text(f"#!/bin/sh\nprintf '{said}\\n'\n", encoding="utf-8")
+    program.chmod(0o755)
+    return shown(*parts.units(booted=True, systemctl=str(program)).findings)
+
+
+def failed_unit(lab: Lab) -> Findings:
+    return unit(lab, "failed")
+
+
+def idle_unit(lab: Lab) -> Findings:
+    return unit(lab, "inactive")
+
+
+# Container engines.
+
+
+def engine(**more: object) -> Case:
+    found = Engine(engine="docker", version="28.5.2", config="/etc/docker/daemon.json")
+    status = Status(engine=found, **more)  # type: ignore[arg-type]  # fields of the test
+    return lambda _lab: shown(*parts.engines([status]).findings)
+
+
+def in_docker(lab: DockerLab) -> Findings:
+    return shown(*(found for found in docker.why_docker_cannot(lab.look()) if found.is_fault))
+
+
+def with_docker(lab: Lab, hook: str = RUNTIME_HOOK, version: str = "26.1.5") -> DockerLab:
+    made = DockerLab(lab.home / "d", version=version).gpu().program("/usr/bin/docker")
+    return made.program(f"/usr/bin/{hook}") if hook else made
+
+
+def no_daemon(lab: Lab) -> Findings:
+    return in_docker(with_docker(lab))
+
+
+def late_hook(lab: Lab) -> Findings:
+    return in_docker(with_docker(lab).dockerd(age=HOUR))
+
+
+def cdi_off(lab: Lab) -> Findings:
+    made = with_docker(lab, CDI_HOOK, version="29.2.0").spec()
+    made.tree.write("etc/docker/daemon.json", json.dumps({"features": {"cdi": False}}))
+    return in_docker(made.dockerd())
+
+
+def no_hook_installed(lab: Lab) -> Findings:
+    return in_docker(with_docker(lab, "").dockerd())
+
+
+def hook_elsewhere(lab: Lab) -> Findings:
+    return in_docker(with_docker(lab).dockerd(env={"PATH": "/opt/docker/bin"}))
+
+
+def snap(lab: Lab) -> Findings:
+    folder = "/snap/docker/2963/bin"
+    env = {"PATH": folder, "SNAP_NAME": "docker"}
+    (lab.home / "core22").mkdir()
+    made = with_docker(lab)
+    return in_docker(made.dockerd(exe=f"{folder}/dockerd", root=lab.home / "core22", env=env))
+
+
+def rootless(lab: Lab) -> Findings:
+    made = with_docker(lab)
+    made.environ["DOCKER_HOST"] = "unix:///run/user/1000/docker.sock"
+    env = {"PATH": "/home/me/bin", "HOME": "/home/me", "XDG_RUNTIME_DIR": "/run/user/1000"}
+    return in_docker(made.dockerd(uid=1000, env=env))
+
+
+def podman(lab: Lab) -> Findings:
+    made = DockerLab(lab.home / "d").gpu().dockerd().program("/usr/bin/podman")
+    made.tree.link("usr/bin/docker", "podman")
+    return in_docker(made)
+
+
+def desktop(lab: Lab) -> Findings:
+    socket = "unix:///root/.docker/desktop/docker.sock"
+    return in_docker(with_docker(lab).dockerd().context("desktop-linux", socket))
+
+
+def other_host(lab: Lab) -> Findings:
+    made = with_docker(lab).dockerd()
+    made.environ["DOCKER_HOST"] = "ssh://me@gpu1"
+    return in_docker(made)
+
+
+# A container's request.
+
+
+def unprivileged(lab: Lab) -> None:
+    lab.driver()
+    key = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
+    lab.configure(key + lab.config_toml.read_text(encoding="utf-8"))
+    lab.asks(VISIBLE + "0")
+
+
+def no_storage(lab: Lab) -> None:
+    lab.driver()
+    lab.asks(VISIBLE + "all", "NVIDIA_GDS=enabled")
+
+
+CASES: dict[Reason, Case] = {
+    Reason.GpuNotFound: no_gpu,
+    Reason.DriverNotLoaded: no_module,
+    Reason.DriverNotFound: no_libraries,
+    Reason.DriverNotWorking: nvidia_smi_fails,
+    Reason.DriverIncomplete: a_node_is_no_node,
+    Reason.DriverContainerNotReady: no_marker,
+    Reason.ModuleNotLoaded: no_module_of_a_driver_container,
+    Reason.DeviceNodesMissing: no_device_node,
+    Reason.SpecificationMissing: no_spec,
+    Reason.SpecificationUnreadable: damaged_spec,
+    Reason.SpecificationConflict: two_specs,
+    Reason.SpecificationShadowed: shadowed_spec,
+    Reason.SpecificationStale: stale_spec,
+    Reason.SpecificationIncomplete: incomplete_spec,
+    Reason.HookMissing: no_hook,
+    Reason.HookWithoutEnvironment: hook_without_env,
+    Reason.ConfigurationInvalid: replaced_value,
+    Reason.ConfigurationKeyIgnored: idle_key,
+    Reason.PlanStale: damaged_plan,
+    Reason.DriverViewDamaged: damaged_view,
+    Reason.RefreshUnitFailed: failed_unit,
+    Reason.RefreshUnitInactive: idle_unit,
+    Reason.EngineNotConfigured: engine(),
+    Reason.EngineConfigurationInvalid: engine(problem="/etc/docker/daemon.json is no JSON"),
+    Reason.EngineNotReloaded: engine(differences=("the runtime nvidia is not in force",)),
+    Reason.RuntimeProgramMissing: engine(registered=("nvidia",), missing=("nvidia",)),
+    Reason.EngineNotRunning: no_daemon,
+    Reason.EngineNotRestarted: late_hook,
+    Reason.EngineCdiDisabled: cdi_off,
+    Reason.HookNotInstalled: no_hook_installed,
+    Reason.HookNotOnPath: hook_elsewhere,
+    Reason.SnapWithoutHook: snap,
+    Reason.RootlessWithoutHook: rootless,
+    Reason.ClientIsPodman: podman,
+    Reason.ClientUsesDesktop: desktop,
+    Reason.ClientUsesOtherHost: other_host,
+    Reason.GpuNotRequested: asked(request.nothing),
+    Reason.RequestIgnored: asked(unprivileged),
+    Reason.RequestMalformed: asked(request.typo),
+    Reason.DeviceUnknown: asked(request.unknown),
+    Reason.RequestNotPermitted: asked(request.denied),
+    Reason.RequirementNotMet: asked(request.requirement),
+    Reason.CreateFailed: asked(no_storage),
+    Reason.ContainerWithoutDriver: nvidia_smi_is_nowhere,
+}
