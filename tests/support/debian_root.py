@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[2]
 INCLUDE = (
     "python3-click", "python3-yaml", "python3-jsonschema", "python3-rich", "python3-tomlkit",
-    "runc",
+    "python3-cffi-backend", "runc",
 )  # fmt: skip
 INCLUDE_OLD = {"jammy": ("python3-tomli",)}
 """For Python before 3.11."""
