@@ -190,7 +190,7 @@ def _link(found: Driver, places: Places) -> None:
     from nvct.host.device_nodes import dev_char
     from nvct.host.model import Findings
     from nvct.host.roots import Roots
-    from nvct.linux.kernel import KERNEL
+    from nvct.kernel.calls import KERNEL
 
     folder = DEV_CHAR if os.path.isdir(DEV_CHAR) else f"{places.host_here.rstrip('/')}/dev/char"
     here = places.host_here if found.is_host else places.driver_here

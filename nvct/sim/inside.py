@@ -42,7 +42,11 @@ def fill(folder: Path, kernel: Kernel) -> None:
     (folder / "bin").mkdir()
     for name in RUNTIMES:
         _write_program(folder / "bin" / name, code("oci_runtime.main()"), name)
-    _write_program(folder / "bin" / WITH_PROC_MODULES, code("proc_modules.main()"))
+    import _cffi_backend  # -S leaves its folder out
+
+    cffi = str(Path(_cffi_backend.__file__).parent)
+    with_cffi = f"import sys; sys.path.append({cffi!r}); {code('proc_modules.main()')}"
+    _write_program(folder / "bin" / WITH_PROC_MODULES, with_cffi)
     for name, kind in (("proc", "proc"), ("sys", "sysfs")):
         (folder / name).mkdir()
         # Only rootless containers need this mount, and some machines do not allow it.
