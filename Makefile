@@ -28,7 +28,7 @@ $(VENV)/.launchers: $(VENV)/.ready $(shell find nvct -name '*.py' -o -name 'laun
 demo: setup ## run the main job on a simulated 8-GPU node
 	@$(SUDO) $(BIN)/nvct demo
 
-PACKAGED := python3-click python3-jsonschema python3-rich python3-tomlkit python3-yaml
+PACKAGED := python3-cffi-backend python3-click python3-jsonschema python3-rich python3-tomlkit python3-yaml
 TESTED := podman uidmap musl mmdebstrap iproute2 openssl procps build-essential debhelper dh-python rpm \
   systemd-container $(PACKAGED)
 
@@ -66,13 +66,15 @@ GOLDEN-errors := tests/golden/errors
 GOLDEN-help := tests/golden/help
 GOLDEN-hostile := tests/hostile/test_corpus.py tests/hostile/test_corpus_hooks.py
 GOLDEN-hosts := tests/hosts
+GOLDEN-kernel := tests/unit/kernel/test_declarations.py
 GOLDEN-spec := tests/golden/spec
 GOLDEN-startup := tests/startup
+REWRITTEN := tests/golden tests/startup nvct/kernel/declared.py
 KINDS := $(sort $(patsubst GOLDEN-%,%,$(filter GOLDEN-%,$(.VARIABLES))))
 golden: setup ## rewrite the golden files of one KIND from what the code does now, and show them
 	@test -n "$(GOLDEN-$(KIND))" || { echo "make golden KIND=one of: $(KINDS)" >&2; exit 2; }
 	@$(BIN)/python -m pytest -q --update-golden $(GOLDEN-$(KIND))
-	@git --no-pager diff -- tests/golden tests/startup; git status --short -- tests/golden tests/startup
+	@git --no-pager diff -- $(REWRITTEN); git status --short -- $(REWRITTEN)
 
 bench: setup static ## measure against bare runc (and the incumbent, NVCT_BENCH_PEER=DIR)
 	@$(BIN)/python -m tests.bench

@@ -139,7 +139,7 @@ def _load(driver_root: str, *, dry_run: bool) -> None:
 def _make_nodes(roots: Roots, kinds: Sequence[Kind], *, dry_run: bool) -> None:
     from nvct.host.device_nodes import create as device_nodes
     from nvct.host.model import Findings
-    from nvct.linux.kernel import KERNEL
+    from nvct.kernel.calls import KERNEL
 
     findings = Findings()
     planned = device_nodes.plan_nodes(roots, kinds, findings)
@@ -157,7 +157,7 @@ def _make_links(roots: Roots, folder: str, *, create_all: bool, dry_run: bool) -
     from nvct.host.device_nodes import create as device_nodes
     from nvct.host.device_nodes import dev_char
     from nvct.host.model import Findings
-    from nvct.linux.kernel import KERNEL
+    from nvct.kernel.calls import KERNEL
 
     findings = Findings()
     planned = dev_char.plan_links(roots, folder, findings, create_all=create_all)

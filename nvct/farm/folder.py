@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from nvct.errors import DocumentError, HostError
 from nvct.farm import model
 from nvct.farm.model import Identity
+from nvct.kernel.calls import KERNEL
 from nvct.linux import mountinfo
 from nvct.linux.files import LINK_LIMIT, Lock, read_bytes, write_atomic
-from nvct.linux.kernel import KERNEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from nvct.host.device_nodes import create as device_nodes
 from nvct.host.device_nodes import dev_char, kernel_modules
 from nvct.host.model import Findings
 from nvct.host.roots import Roots
-from nvct.linux.kernel import KERNEL
+from nvct.kernel.calls import KERNEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from nvct.errors import EngineError, HostError, NvctError
 from nvct.installer import host
 from nvct.installer.engine_reload import TIMEOUT_S, ContainerReloader
 from nvct.installer.request import LOW_LEVEL
+from nvct.kernel.calls import KERNEL
 from nvct.linux.files import write_atomic
-from nvct.linux.kernel import KERNEL
 from nvct.paths import SHIM_PROGRAM
 
 TYPE_CHECKING = False

@@ -6,7 +6,7 @@ from __future__ import annotations
 from nvct.errors import NvctError
 from nvct.installer import engine, instance, management, programs, settings
 from nvct.installer.request import LOW_LEVEL
-from nvct.linux.kernel import KERNEL
+from nvct.kernel.calls import KERNEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,9 +5,10 @@ The first call selects one of two backends: the builtin module `_nvct` of the st
 (`_nvct.syscall(nr, *args)` returns -errno on failure, as the kernel does), or libc's syscall(2)
 through `_ctypes`, without the package `ctypes`.
 
-Why not cffi: CPU that the first call adds to `python3 -I -S` (minimum of 60 interleaved runs,
-Python 3.11, x86_64): `_ctypes` 0.8 ms, cffi out of line 0.9 (either mode), `ctypes` 3.7. One call
-takes 1.5 us against 0.9. So cffi has no advantage, and would have to be on every host.
+Why not cffi, as on the cold side (`nvct.kernel`): CPU that the first call adds to `python3 -I -S`
+(minimum of 60 interleaved runs, Python 3.11, x86_64): `_ctypes` 0.8 ms, cffi out of line 0.9
+(either mode), `ctypes` 3.7. One call takes 1.5 us against 0.9. So cffi has no advantage, and
+nvct-hot could not load it.
 """
 
 from __future__ import annotations

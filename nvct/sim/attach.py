@@ -23,6 +23,7 @@ from pathlib import Path
 
 from nvct import paths
 from nvct.errors import HostError, NvctError, UsageError
+from nvct.kernel.calls import KERNEL
 from nvct.linux import ldcache, mountinfo
 from nvct.linux.constants import (
     CLONE_NEWNS,
@@ -34,7 +35,6 @@ from nvct.linux.constants import (
     MS_REC,
     MS_REMOUNT,
 )
-from nvct.linux.kernel import KERNEL
 from nvct.sim import copies, inside, kernelfs, package, sysfs, tree
 
 TYPE_CHECKING = False

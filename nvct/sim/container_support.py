@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 from nvct.errors import ContainerNotPossibleError, NvctError
+from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MS_BIND
-from nvct.linux.kernel import KERNEL
 from nvct.sim import attach, rootfs
 
 TYPE_CHECKING = False

@@ -42,7 +42,7 @@ def fill(folder: Path, kernel: Kernel) -> None:
     (folder / "bin").mkdir()
     for name in RUNTIMES:
         _write_program(folder / "bin" / name, code("oci_runtime.main()"), name)
-    _write_program(folder / "bin" / WITH_PROC_MODULES, code("proc_modules.main()"))
+    _write_program(folder / "bin" / WITH_PROC_MODULES, _with_cffi(code("proc_modules.main()")))
     for name, kind in (("proc", "proc"), ("sys", "sysfs")):
         (folder / name).mkdir()
         # Only rootless containers need this mount, and some machines do not allow it.
@@ -54,6 +54,14 @@ def _write_program(path: Path, code: str, *words: str) -> None:
     command = shlex.join([sys.executable, "-I", "-S", "-B", "-c", code, *words])
     path.write_text(SCRIPT.format(command=command))
     path.chmod(0o755)
+
+
+def _with_cffi(code: str) -> str:
+    """Return code after adding cffi's folder to the path, which -S leaves out."""
+    import _cffi_backend
+
+    folder = str(Path(_cffi_backend.__file__).parent)
+    return f"import sys; sys.path.append({folder!r}); {code}"
 
 
 def code(call: str) -> str:

@@ -11,12 +11,16 @@ The supervisor ends with the last of these processes. stat(2) and readdir(3) do 
 from __future__ import annotations
 
 import array  # noqa: F401  socket.send_fds imports it at a time when no file can be opened
-import ctypes
 import os
 import socket
-import struct
 import sys
 from fcntl import ioctl
+
+from nvct.kernel.library import call, ffi, lib, system_call
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 FILE = "/proc/modules"
 OURS = "/run/nvct-sim/modules"
@@ -26,17 +30,6 @@ SECCOMP, OPENAT, ARCHITECTURE = {
     "x86_64": (317, 257, 0xC000003E),
     "aarch64": (277, 56, 0xC00000B7),
 }.get(os.uname().machine, (0, 0, 0))
-# linux/seccomp.h
-SET_MODE_FILTER, NEW_LISTENER = 1, 1 << 3
-ALLOW, USER_NOTIF = 0x7FFF0000, 0x7FC00000
-RECEIVE, SEND, ADD_DESCRIPTOR = 0xC0502100, 0xC0182101, 0x40182103
-CONTINUE, ADD_AND_SEND = 1, 1 << 1
-NOTIFICATION = struct.Struct("=QIIiIQ6Q")  # id, pid, flags, then struct seccomp_data
-RESPONSE = struct.Struct("=QqiI")
-DESCRIPTOR = struct.Struct("=QIIII")
-# linux/filter.h, linux/bpf_common.h: load a word of seccomp_data, jump if equal, return.
-LOAD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
-NUMBER_OFFSET, ARCHITECTURE_OFFSET = 0, 4
 
 
 def main() -> None:
@@ -70,24 +63,23 @@ def _supervised() -> None:
 
 def _install_filter() -> int:
     """Install the filter; return the descriptor that reports each openat of this process."""
-    program = b"".join(
-        struct.pack("=HBBI", *instruction)
-        for instruction in (
-            (LOAD, 0, 0, ARCHITECTURE_OFFSET),
-            (JUMP_IF_EQUAL, 0, 3, ARCHITECTURE),
-            (LOAD, 0, 0, NUMBER_OFFSET),
-            (JUMP_IF_EQUAL, 0, 1, OPENAT),
-            (RETURN, 0, 0, USER_NOTIF),
-            (RETURN, 0, 0, ALLOW),
-        )
+    load, jump = lib.BPF_LD | lib.BPF_W | lib.BPF_ABS, lib.BPF_JMP | lib.BPF_JEQ | lib.BPF_K
+    end = lib.BPF_RET | lib.BPF_K
+    offset = ffi.offsetof
+    instructions = ffi.new(
+        "struct sock_filter[]",
+        [
+            (load, 0, 0, offset("struct seccomp_data", "arch")),
+            (jump, 0, 3, ARCHITECTURE),
+            (load, 0, 0, offset("struct seccomp_data", "nr")),
+            (jump, 0, 1, OPENAT),
+            (end, 0, 0, lib.SECCOMP_RET_USER_NOTIF),
+            (end, 0, 0, lib.SECCOMP_RET_ALLOW),
+        ],
     )
-    instructions = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions))
-    libc = ctypes.CDLL(None, use_errno=True)
-    listener: int = libc.syscall(SECCOMP, SET_MODE_FILTER, NEW_LISTENER, header)
-    if listener < 0:
-        raise OSError(ctypes.get_errno(), f"seccomp: {os.strerror(ctypes.get_errno())}")
-    return listener
+    program = ffi.new("struct sock_fprog *", {"len": len(instructions), "filter": instructions})
+    flag = lib.SECCOMP_FILTER_FLAG_NEW_LISTENER
+    return call(system_call("seccomp", SECCOMP), lib.SECCOMP_SET_MODE_FILTER, flag, program)
 
 
 def _serve(channel: socket.socket) -> None:
@@ -100,9 +92,9 @@ def _serve(channel: socket.socket) -> None:
         os.dup2(null, standard)
     os.setsid()
     while True:
-        notification = bytearray(NOTIFICATION.size)
+        notification = ffi.new("struct seccomp_notif *")
         try:
-            ioctl(descriptors[0], RECEIVE, notification)
+            ioctl(descriptors[0], lib.SECCOMP_IOCTL_NOTIF_RECV, ffi.buffer(notification))
         except OSError:  # ENOENT: the caller was killed, or all processes have ended
             if not _has_users(descriptors[0]):
                 return
@@ -119,16 +111,21 @@ def _has_users(listener: int) -> bool:
     return not any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
-def _answer(listener: int, notification: bytearray) -> None:
-    number, pid, _, _, _, _, _, address, flags, *_ = NOTIFICATION.unpack(notification)
+def _answer(listener: int, notification: Any) -> None:  # noqa: ANN401 - a struct of cffi
+    _, address, flags, *_ = notification.data.args
+    answer: Any
     try:
-        if _path(pid, address) == FILE.encode():
-            file = os.open(OURS, os.O_RDONLY)
-            close = flags & os.O_CLOEXEC
-            ioctl(listener, ADD_DESCRIPTOR, DESCRIPTOR.pack(number, ADD_AND_SEND, file, 0, close))
-            os.close(file)
+        if _path(notification.pid, address) != FILE.encode():
+            answer = ffi.new("struct seccomp_notif_resp *")
+            answer.id, answer.flags = notification.id, lib.SECCOMP_USER_NOTIF_FLAG_CONTINUE
+            ioctl(listener, lib.SECCOMP_IOCTL_NOTIF_SEND, ffi.buffer(answer))
             return
-        ioctl(listener, SEND, bytearray(RESPONSE.pack(number, 0, 0, CONTINUE)))
+        file = os.open(OURS, os.O_RDONLY)
+        answer = ffi.new("struct seccomp_notif_addfd *")
+        answer.id, answer.flags = notification.id, lib.SECCOMP_ADDFD_FLAG_SEND
+        answer.srcfd, answer.newfd_flags = file, flags & os.O_CLOEXEC
+        ioctl(listener, lib.SECCOMP_IOCTL_NOTIF_ADDFD, ffi.buffer(answer))
+        os.close(file)
     except OSError:  # the caller was killed
         return
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 import shutil
 
+from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MNT_DETACH
-from nvct.linux.kernel import KERNEL
 from nvct.sim import bundle
 
 TYPE_CHECKING = False

@@ -7,12 +7,13 @@ subreaper: they become its children, and their CPU time counts.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import statistics
 import time
 from dataclasses import dataclass, field
+
+from nvct.kernel.calls import KERNEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,17 +74,6 @@ def _reap_the_rest() -> None:
         return
 
 
-def become_reaper() -> None:
-    """Make this process the subreaper of its descendants (prctl(2)).
-
-    Raises:
-        OSError: the kernel refused.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(36, 1, 0, 0, 0):  # PR_SET_CHILD_SUBREAPER, prctl(2)
-        raise OSError(ctypes.get_errno(), "prctl PR_SET_CHILD_SUBREAPER")
-
-
 def spawn(command: Sequence[str], env: Mapping[str, str], stdin: str = "/dev/null") -> int:
     """Start a command with its output discarded; return its process id."""
     actions = [
@@ -96,7 +86,7 @@ def spawn(command: Sequence[str], env: Mapping[str, str], stdin: str = "/dev/nul
 
 def interleaved(subjects: Sequence[Subject], rounds: int) -> None:
     """Run all subjects in turn, `rounds` times, after one unrecorded run each."""
-    become_reaper()
+    KERNEL.set_child_subreaper()
     for subject in subjects:
         run_once(subject)
         subject.cpu.clear()

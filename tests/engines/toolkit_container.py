@@ -13,8 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from nvct.kernel.calls import KERNEL
 from nvct.linux import constants
-from nvct.linux.kernel import KERNEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,11 +10,20 @@ import signal
 import subprocess
 from pathlib import Path
 
-from nvct.linux.constants import CLONE_NEWUSER
-from nvct.linux.kernel import KERNEL
+from nvct.kernel.calls import KERNEL
+from nvct.linux.constants import CLONE_NEWUSER, MNT_DETACH, MS_BIND, MS_RDONLY, MS_REMOUNT
 from nvct.paths import CONFIG_ENV
 from nvct.sim import bundle, elf_writer, node_changes, tree
-from tests.integration.inside import DRIVER_ROOT, UUID, command, configure, make, run, shim
+from tests.integration.inside import (
+    DRIVER_ROOT,
+    UUID,
+    command,
+    configure,
+    leave_hybrid_cgroups,
+    make,
+    run,
+    shim,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,13 +145,13 @@ def read_only_mount(work: Path) -> None:
     root = folder / "rootfs"
     for name in ("proc", "sys", "dev"):
         (root / name).mkdir(exist_ok=True)
-    subprocess.run(["mount", "--bind", root, root], check=True)
-    subprocess.run(["mount", "-o", "remount,bind,ro", root], check=True)
+    KERNEL.mount(str(root), str(root), None, MS_BIND)
+    KERNEL.mount(None, str(root), None, MS_BIND | MS_REMOUNT | MS_RDONLY)
     edit(folder, root={"readonly": True})
     try:
         said = run(work, folder)
     finally:
-        subprocess.run(["umount", "-l", root], check=True)
+        KERNEL.umount2(str(root), MNT_DETACH)
     assert said.returncode == 0, said
     assert len(UUID.findall(said.stdout)) == 1, said
     assert "LD_LIBRARY_PATH=/dev/.nvct/lib64" in said.stdout
@@ -220,9 +229,7 @@ def chosen(work: Path) -> None:
 
 def crun(work: Path) -> None:
     """The same by crun."""
-    unified = Path("/sys/fs/cgroup/unified")
-    if os.path.ismount(unified):  # crun refuses the hybrid layout; this namespace is our own
-        subprocess.run(["umount", "-l", str(unified)], check=True)
+    leave_hybrid_cgroups()
     found = shutil.which("crun")
     if not found:
         raise SystemExit("SKIP: crun is not installed")

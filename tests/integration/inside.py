@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvct.cdi import load
+from nvct.kernel.calls import KERNEL
+from nvct.linux.constants import MNT_DETACH
 from nvct.paths import CONFIG_ENV, OWN_CONFIG_ENV
 from nvct.sim import attach, bundle, node_changes, tree
 
@@ -65,6 +67,13 @@ def generate(path: str = SPEC) -> dict[str, Any]:
 def make(work: Path, name: str, script: str, **asks: Any) -> Path:
     """Return a new bundle that runs a shell script."""
     return bundle.make_bundle(work / name, work / "rootfs", ["/bin/sh", "-c", script], **asks)
+
+
+def leave_hybrid_cgroups() -> None:
+    """Unmount cgroup v2 beside v1, which crun refuses; this mount namespace is our own."""
+    unified = "/sys/fs/cgroup/unified"
+    if os.path.ismount(unified):
+        KERNEL.umount2(unified, MNT_DETACH)
 
 
 def run(work: Path, folder: Path, program: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -253,9 +262,7 @@ def refusals(work: Path) -> None:
 
 def crun(work: Path) -> None:
     """The same by crun, with its own command line forms and its own hook state."""
-    unified = Path("/sys/fs/cgroup/unified")
-    if os.path.ismount(unified):  # crun refuses the hybrid layout; this namespace is our own
-        subprocess.run(["umount", "-l", str(unified)], check=True)
+    leave_hybrid_cgroups()
     found = shutil.which("crun")
     if not found:
         raise SystemExit("SKIP: crun is not installed")

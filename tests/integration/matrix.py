@@ -17,9 +17,9 @@ import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from nvct.kernel.calls import KERNEL
 from nvct.launcher.install import Built, default_built, install
 from nvct.linux import constants as c
-from nvct.linux.kernel import KERNEL
 from nvct.paths import CONFIG_ENV
 from nvct.sim import attach, bundle
 from tests.integration import inside, rootless

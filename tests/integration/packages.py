@@ -14,8 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import CLONE_NEWNS, MNT_DETACH, MS_BIND, MS_REC
-from nvct.linux.kernel import KERNEL
 from tests.integration.inside import make
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

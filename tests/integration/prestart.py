@@ -6,16 +6,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
+from nvct.kernel.calls import KERNEL
+from nvct.linux.constants import MNT_DETACH
 from nvct.paths import CONFIG_ENV
 from tests.integration import inside
 from tests.integration.inside import PROBE, UUID, configure, expected_nodes, generate, make, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import subprocess
     from typing import Any
 
 HOOK = str(Path(sys.executable).with_name("nvidia-container-runtime-hook"))
@@ -82,12 +84,12 @@ def without_rule(work: Path) -> None:
 
 def unified(work: Path) -> None:
     """The same on cgroup v2, where runc's own device program is replaced."""
-    subprocess.run(["umount", "-l", "-R", "/sys/fs/cgroup"], check=False)
-    mounted = subprocess.run(
-        ["mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup"], check=False, capture_output=True
-    )
-    if mounted.returncode:
-        raise SystemExit("SKIP: cgroup2 cannot be mounted here")
+    try:
+        if os.path.ismount("/sys/fs/cgroup"):
+            KERNEL.umount2("/sys/fs/cgroup", MNT_DETACH)
+        KERNEL.mount("cgroup2", "/sys/fs/cgroup", "cgroup2")
+    except OSError as error:
+        raise SystemExit(f"SKIP: cgroup2 cannot be mounted here: {error}") from error
     configure(work)
     bare = runc(work, make(work, "bare", "true"))
     if bare.returncode:

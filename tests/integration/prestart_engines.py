@@ -11,15 +11,13 @@ import time
 from pathlib import Path
 
 from nvct.paths import CONFIG_ENV
-from tests.integration.inside import PROBE, UUID, configure, make, run
+from tests.integration.inside import PROBE, UUID, configure, leave_hybrid_cgroups, make, run
 from tests.integration.prestart import GPU, HOOK, edit, hooked
 
 
 def crun(work: Path) -> None:
     """The same by crun."""
-    unified_mount = "/sys/fs/cgroup/unified"
-    if os.path.ismount(unified_mount):  # crun refuses the hybrid layout; this namespace is ours
-        subprocess.run(["umount", "-l", unified_mount], check=True)
+    leave_hybrid_cgroups()
     found = shutil.which("crun")
     if not found:
         raise SystemExit("SKIP: crun is not installed")

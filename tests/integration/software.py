@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 from nvct.errors import ContainerNotPossibleError
+from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MNT_DETACH
-from nvct.linux.kernel import KERNEL
 from nvct.paths import CONFIG_ENV
 from nvct.sim import bundle
 from tests.integration import inside

@@ -18,6 +18,7 @@ from nvct.farm import after_upgrade, collect, folder
 from nvct.farm.build import build
 from nvct.farm.collect import Needs
 from nvct.farm.folder import Farm
+from nvct.kernel.calls import KERNEL
 from nvct.linux import mountinfo
 from nvct.linux.constants import (
     MNT_DETACH,
@@ -31,7 +32,6 @@ from nvct.linux.constants import (
     MS_REMOUNT,
     MS_SHARED,
 )
-from nvct.linux.kernel import KERNEL
 from tests.integration import farm_inside
 from tests.support.forked import in_mount_namespace, run_forked
 from tests.support.host_tree import VERSION

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MNT_DETACH
-from nvct.linux.kernel import KERNEL
 from nvct.sim import inside
 from nvct.sim.bundle import CAPABILITIES, config
 from tests.integration.conftest import REPOSITORY

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
+from nvct.kernel.calls import KERNEL
 from tests.peer import cases, gfd, mig, plugin
 from tests.peer.kubelet import FOLDER
 
@@ -21,7 +21,7 @@ def main(programs: Path, name: str, target: Path, work: Path) -> None:
         work: a folder for temporary files.
     """
     # The plugin's socket folder is fixed. This mount is private to the namespace.
-    subprocess.run(["mount", "-t", "tmpfs", "nvct-peer", "/var/lib"], check=True)
+    KERNEL.mount("nvct-peer", "/var/lib", "tmpfs")
     Path(FOLDER).mkdir(parents=True)
     wanted = cases.NODES[name].mig
     if wanted:

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[2]
 INCLUDE = (
     "python3-click", "python3-yaml", "python3-jsonschema", "python3-rich", "python3-tomlkit",
-    "runc",
+    "python3-cffi-backend", "runc",
 )  # fmt: skip
 INCLUDE_OLD = {"jammy": ("python3-tomli",)}
 """For Python before 3.11."""
@@ -54,11 +55,12 @@ def root(release: str, *more: str, bare: bool = False) -> Path:
     cache = Path(named) if named else Path.home() / ".cache/nvct-tests/roots"
     cache.mkdir(parents=True, exist_ok=True)
     month = dt.datetime.now(tz=dt.timezone.utc).strftime("%Y-%m")
-    found = cache / "-".join((release, *(["bare"] if bare else []), month, *more))
+    wanted = () if bare else (*INCLUDE, *INCLUDE_OLD.get(release, ()))
+    kind = "bare" if bare else f"{zlib.crc32(' '.join(wanted).encode()):08x}"  # new dependencies
+    found = cache / "-".join((release, kind, month, *more))
     with (cache / f".{release}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not found.is_dir():
-            wanted = () if bare else (*INCLUDE, *INCLUDE_OLD.get(release, ()))
             aside = cache / f".{release}"
             shutil.rmtree(aside, ignore_errors=True)
             _make(release, aside, (*wanted, *more), bare=bare)

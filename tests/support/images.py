@@ -18,8 +18,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from nvct.kernel.calls import KERNEL
 from nvct.linux import constants as c
-from nvct.linux.kernel import KERNEL
 from nvct.sim import rootfs
 from nvct.sim.elf_writer import MACHINES, shared_object
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvct.container.plan.store import Store
+from nvct.kernel.calls import KERNEL
 from nvct.linux import mountinfo
 from nvct.linux.constants import MNT_DETACH
-from nvct.linux.kernel import KERNEL
 from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
 from nvct.sim import remove
 from nvct.sim.bundle import config as make_config

@@ -30,7 +30,7 @@ from nvct.container.request.model import Request
 from nvct.errors import HostError, RequestError, UsageError
 from nvct.host import procfs
 from nvct.launcher import cold
-from nvct.linux import bpf, mountinfo
+from nvct.linux import mountinfo
 from nvct.linux.root import Root
 from nvct.oci.bundle import Bundle
 
@@ -338,6 +338,8 @@ def _is_restricted(cgroup: rules.Cgroup) -> bool:
 
 
 def _programs(folder: str) -> list[int]:
+    from nvct.kernel import bpf  # only for cgroup v2
+
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         return bpf.query(fd)[1]

@@ -152,8 +152,8 @@ def _write_hook(invocation: Invocation, *, dry_run: bool) -> None:
     """Write the hook file of the deprecated mode."""
     from nvct.engine import oci_hook
     from nvct.engine.files import writing
+    from nvct.kernel.calls import KERNEL
     from nvct.linux.files import write_atomic
-    from nvct.linux.kernel import KERNEL
 
     data = oci_hook.document(invocation.hook)
     if dry_run or not invocation.hook_file:

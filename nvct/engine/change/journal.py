@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass, fields, replace
 
 from nvct.engine.model import EngineOptions, Handler
 from nvct.errors import DocumentError, UnsafePathError
+from nvct.kernel.calls import KERNEL
 from nvct.linux import files
-from nvct.linux.kernel import KERNEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

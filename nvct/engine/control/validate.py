@@ -18,8 +18,8 @@ from nvct.engine.control import command, reload
 from nvct.engine.crio import config as crio
 from nvct.engine.files import writing
 from nvct.errors import EngineError
+from nvct.kernel.calls import KERNEL
 from nvct.linux import constants
-from nvct.linux.kernel import KERNEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

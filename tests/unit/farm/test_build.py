@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import shutil
@@ -29,9 +28,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
-
-
-PR_SET_DUMPABLE = 4
 
 
 def _refusing(number: int) -> Any:
@@ -326,7 +322,7 @@ def as_nobody(function: Callable[[], object], *, namespace: bool = False) -> Non
             except OSError:
                 os._exit(0)
             # Who has become another user may not write to its own /proc/self without this.
-            ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+            KERNEL.set_dumpable()
             Path("/proc/self/setgroups").write_text("deny")
             Path("/proc/self/uid_map").write_text("0 65534 1\n")
         function()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same tests for the kernel and for its recording twin."""
+"""The same tests for the hot kernel, its recording twin and the cold kernel."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from nvct.kernel.calls import DeclaredKernel
 from nvct.linux import constants as c
 from nvct.linux.kernel import Kernel
 from tests.support.forked import in_mount_namespace, run_forked
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture(params=[Kernel, RecordingKernel])
+@pytest.fixture(params=[Kernel, RecordingKernel, DeclaredKernel])
 def kernel(request: pytest.FixtureRequest) -> Kernel:
     made: Kernel = request.param()
     return made
@@ -201,10 +202,29 @@ def test_a_clone_shares_data_or_is_not_supported(kernel: Kernel, tmp_path: Path)
         os.close(target)
 
 
+def test_a_process_that_changed_its_user_gets_its_own_proc_back(kernel: Kernel) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to be another user")
+
+    def child() -> None:
+        os.setresuid(65534, 65534, 65534)
+        assert os.stat("/proc/self/status").st_uid == 0
+        kernel.set_dumpable()
+        assert os.stat("/proc/self/status").st_uid == 65534
+
+    assert run_forked(child) == 0
+
+
 def test_the_twin_has_every_call_of_the_kernel() -> None:
     public = {name for name in dir(Kernel) if not name.startswith("_")}
     assert set(CALLS) == public
     assert all(vars(RecordingKernel)[name] is not vars(Kernel)[name] for name in public)
+
+
+def test_the_cold_kernel_makes_each_call_that_posix_lacks_by_a_declaration() -> None:
+    raw = {name for name in CALLS if "_call" in getattr(Kernel, name).__code__.co_names}
+    assert len(raw) > 8
+    assert raw <= vars(DeclaredKernel).keys()
 
 
 def test_records_are_the_same_from_run_to_run(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import posix
-import subprocess
 import time
 from dataclasses import dataclass, field
 
@@ -16,7 +15,9 @@ from nvct.container.deliver import layout_farm
 from nvct.container.plan import inject
 from nvct.container.plan.model import no_edits
 from nvct.container.rootfs import linker_conf, profile
+from nvct.kernel.calls import KERNEL
 from nvct.linux import ldcache
+from nvct.linux.constants import MS_BIND, MS_RDONLY, MS_REMOUNT
 from nvct.oci.bundle import Bundle
 from nvct.sim.elf_writer import shared_object
 from tests.support.containers import Container
@@ -800,8 +801,9 @@ def test_a_user_namespace_without_root_means_variables(image: Image) -> None:
 
 def read_only(image: Image) -> Outcome:
     """Create with the root on a read-only mount, in a mount namespace of our own."""
-    subprocess.run(["mount", "--bind", image.root, image.root], check=True)
-    subprocess.run(["mount", "-o", "remount,bind,ro", image.root], check=True)
+    root = str(image.root)
+    KERNEL.mount(root, root, None, MS_BIND)
+    KERNEL.mount(None, root, None, MS_BIND | MS_REMOUNT | MS_RDONLY)
     return image.create()
 
 

@@ -16,12 +16,13 @@ from nvct.container.prestart import device_filter
 from nvct.container.prestart.rule import ANY, Rule
 from nvct.container.prestart.rules import DEFAULTS
 from nvct.errors import HostError
+from nvct.kernel import bpf as cold_bpf
 from nvct.linux import bpf
 from tests.support.forked import run_forked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 LOAD_HALF = 0x69
 RUNC_LIKE = b"".join(
@@ -179,6 +180,28 @@ def test_the_kernel_puts_a_program_in_the_place_of_another(
     assert _opens(cgroup, gpu) == "No such device or address"
     assert _opens(cgroup, Path("/dev/null")) == ""
     assert _opens(cgroup, Path("/dev/kmsg")) == "Operation not permitted"
+
+
+@pytest.mark.parametrize("flags", [bpf.ALLOW_MULTI, 0])
+def test_the_cold_side_finds_the_same_programs(flags: int, cgroup: Path) -> None:
+    fd = os.open(cgroup, os.O_RDONLY)
+    assert cold_bpf.query(fd) == bpf.query(fd) == (0, [])
+    for name in ("one", "two"):
+        bpf.attach(fd, bpf.load(device_filter.build([DENY_ALL]), name), flags)
+    found = cold_bpf.query(fd)
+    assert found == bpf.query(fd)
+    assert (found[0], len(found[1])) == (flags, 2 if flags else 1)
+    os.close(fd)
+
+
+@pytest.mark.parametrize("query", [bpf.query, cold_bpf.query])
+def test_a_folder_without_device_programs_is_refused(
+    query: Callable[[int], object], tmp_path: Path
+) -> None:
+    fd = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(OSError, match=r"Bad file descriptor|Operation not permitted"):
+        query(fd)
+    os.close(fd)
 
 
 def test_each_of_several_programs_is_replaced(cgroup: Path, tmp_path: Path) -> None:
