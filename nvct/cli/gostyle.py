@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     Command: TypeAlias = Callable[..., Any]
 
 HELP = ("help", "h")
-TRUE = ("1", "t", "T", "true", "TRUE", "True")  # strconv.ParseBool
 OFF = "nvct.off"
-FALSE = ("0", "f", "F", "false", "FALSE", "False")
 
 
 class GoStyle(click.Command):
@@ -215,6 +213,8 @@ def _as_click_wants(arg: str, switches: dict[str, bool], ctx: click.Context) -> 
         name = f"-{name}"
     if not (equals and switches.get(name)):
         return f"{name}{equals}{value}"
+    from nvct.paths import FALSE, TRUE  # --help does without them
+
     if value in TRUE:
         return name
     if value in FALSE:

@@ -106,4 +106,4 @@ def nvct() -> None:
 
 def nvidia_ctk() -> None:
     """Program nvidia-ctk."""
-    run("nvidia-ctk")
+    run(INCUMBENT)

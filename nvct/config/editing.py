@@ -15,6 +15,7 @@ from nvct.config import default
 from nvct.config.load import COMMA_LISTS, KEYS, from_toml, leaves
 from nvct.config.model import Config, check
 from nvct.errors import ConfigError, UsageError
+from nvct.paths import FALSE, TRUE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     Table: TypeAlias = MutableMapping[str, Any]
 
 
-TRUE = ("1", "t", "T", "TRUE", "true", "True")  # Go: strconv.ParseBool
-FALSE = ("0", "f", "F", "FALSE", "false", "False")
 NIL = "nil"
 SEPARATOR = ":"
 _HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_.\-]+)\s*\]\s*(#.*)?$")

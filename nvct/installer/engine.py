@@ -20,7 +20,7 @@ from nvct.installer.engine_reload import TIMEOUT_S, ContainerReloader
 from nvct.installer.request import LOW_LEVEL
 from nvct.linux.files import write_atomic
 from nvct.linux.kernel import KERNEL
-from nvct.paths import SHIM_PROGRAM
+from nvct.paths import RUNTIME_HOOK_PROGRAM, SHIM_PROGRAM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from nvct.installer.request import Request
 
     Say = Callable[[str], None]
-
-HOOK = "nvidia-container-runtime-hook"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +219,9 @@ def write_hook(request: Request) -> None:
     path = request.hook_file
     try:
         writing.make_folders(writing.missing_folders(path), KERNEL)
-        write_atomic(path, oci_hook.document(request.program(HOOK)), mode=0o644, sync=True)
+        write_atomic(
+            path, oci_hook.document(request.program(RUNTIME_HOOK_PROGRAM)), mode=0o644, sync=True
+        )
     except OSError as error:
         raise writing.refused(error, path) from error
 

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from nvct.installer.request import Request
 
 TREES = ".nvct"
-RUNTIMES = tuple(f"{paths.SHIM_PROGRAM}{suffix}" for suffix in ("", ".cdi", ".legacy"))
-HOOK = "nvidia-container-runtime-hook"
-OTHERS = ("nvidia-ctk", "nvidia-container-cli", "nvct")
-OPTIONAL = ("nvidia-container-cli", "nvct")
-LINKS = (("nvidia-container-toolkit", HOOK),)
+RUNTIMES = paths.SHIM_PROGRAMS
+HOOK = paths.RUNTIME_HOOK_PROGRAM
+COMMAND_LINES = (paths.CTK_PROGRAM, paths.CONTAINER_CLI_PROGRAM, "nvct")
+OPTIONAL = (paths.CONTAINER_CLI_PROGRAM, "nvct")
+LINKS = ((paths.RUNTIME_HOOK_ALIAS, HOOK),)
 FOLDERS = ("bin", "usr/bin")
 MODULES = ("/sys/module/nvidia", "/sys/module/nvgpu", "/dev/dxg")
 """What is there where some driver is loaded: of PCI cards, of Tegra boards, in WSL."""
@@ -129,7 +129,7 @@ def install(
 def _names(folder: str) -> list[str]:
     """Return the programs of a tree."""
     names = []
-    for name in (*RUNTIMES, HOOK, paths.HOOK_PROGRAM, *OTHERS):
+    for name in (*RUNTIMES, HOOK, paths.HOOK_PROGRAM, *COMMAND_LINES):
         if os.access(f"{folder}/{name}", os.X_OK):
             names.append(name)
         elif name not in OPTIONAL:

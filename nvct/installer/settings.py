@@ -32,10 +32,10 @@ def text(request: Request, runtimes: Sequence[str]) -> str:
     """
     settings: list[tuple[str, bool | str | Sequence[str]]] = [
         ("nvidia-container-cli.root", request.driver_root),
-        ("nvidia-container-cli.path", request.program("nvidia-container-cli")),
+        ("nvidia-container-cli.path", request.program(paths.CONTAINER_CLI_PROGRAM)),
         ("nvidia-container-cli.ldconfig", _ldconfig(request)),
-        ("nvidia-ctk.path", request.program("nvidia-ctk")),
-        ("nvidia-container-runtime-hook.path", request.program("nvidia-container-runtime-hook")),
+        ("nvidia-ctk.path", request.program(paths.CTK_PROGRAM)),
+        ("nvidia-container-runtime-hook.path", request.program(paths.RUNTIME_HOOK_PROGRAM)),
         ("nvidia-container-runtime.runtimes", list(runtimes)),
         ("nvct.hook-path", request.program(paths.HOOK_PROGRAM)),
     ]

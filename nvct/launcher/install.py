@@ -27,7 +27,7 @@ RUNTIMES = paths.SHIM_PROGRAMS
 HOOKS = (
     paths.HOOK_PROGRAM,
     paths.RUNTIME_HOOK_PROGRAM,
-    "nvidia-container-toolkit",
+    paths.RUNTIME_HOOK_ALIAS,
     paths.CTK_PROGRAM,
     "nvct",
 )

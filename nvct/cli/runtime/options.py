@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nvct.engine.model import EngineOptions, Handler
 
 SHIM = paths.SHIM_PROGRAM
-HOOK_PATH = "/usr/bin/nvidia-container-runtime-hook"
+HOOK_PATH = f"/usr/bin/{paths.RUNTIME_HOOK_PROGRAM}"
 CDI_PREFIX = "cdi.k8s.io/"
 MODES = {"": "file", "config-file": "file", "config": "file", "oci-hook": "hook", "hook": "hook"}
 VARIANTS_PACKAGE = "nvct-operator-extensions"

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from nvct.engine.model import Files
     from nvct.host.roots import Roots
 
-HOOKS = ("nvidia-container-runtime-hook", "nvidia-cdi-hook")
+HOOKS = (paths.RUNTIME_HOOK_PROGRAM, paths.HOOK_PROGRAM)
+KIND = paths.GPU_KIND
 DEFAULT_ENDPOINT = "unix:///var/run/docker.sock"
 WSL_DESKTOP = "/mnt/wsl/docker-desktop"
-KIND = "nvidia.com/gpu"
 OPT_DIRS = ("/usr/local/nvidia/toolkit", "/snap/bin", "/run/current-system/sw/bin")
 """Where programs are looked for besides the usual folders, to say where they are."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.installer.programs import HOOK, OTHERS, RUNTIMES, WRAPPER
+from nvct.installer.programs import COMMAND_LINES, HOOK, RUNTIMES, WRAPPER
 from nvct.installer.request import Request
 from nvct.launcher.install import FLAGS
 from nvct.paths import CONFIG_ENV, HOOK_PROGRAM
@@ -48,7 +48,7 @@ def bundle(folder: Path, says: str = SAYS) -> Path:
     (folder / "bin").mkdir(parents=True)
     (folder / "lib/nvct").mkdir(parents=True)
     (folder / "lib/nvct/model.py").write_text("X = 1\n", encoding="utf-8")
-    for name in (*RUNTIMES, HOOK, HOOK_PROGRAM, *OTHERS):
+    for name in (*RUNTIMES, HOOK, HOOK_PROGRAM, *COMMAND_LINES):
         (folder / "bin" / name).write_text(says, encoding="utf-8")
         (folder / "bin" / name).chmod(0o755)
     (folder / "lib/nvct/again").symlink_to("model.py")

@@ -91,7 +91,7 @@ def test_a_tree_without_a_static_wrapper_is_refused(
 def test_every_program_is_static(ask: Ask) -> None:
     request = ask()
     install(request)
-    for name in (*programs.RUNTIMES, programs.HOOK, *programs.OTHERS, HOOK_PROGRAM):
+    for name in (*programs.RUNTIMES, programs.HOOK, *programs.COMMAND_LINES, HOOK_PROGRAM):
         data = Path(request.program(name)).read_bytes()
         assert is_static(data), name
 
