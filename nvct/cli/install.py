@@ -30,9 +30,9 @@ EMPTY = {
 }
 DRIVER_READY = {
     "driver_root": "NVIDIA_DRIVER_ROOT",
-    "driver_root_here": "DRIVER_ROOT_CTR_PATH",
+    "driver_root_mount": "DRIVER_ROOT_CTR_PATH",
     "dev_root": "NVIDIA_DEV_ROOT",
-    "dev_root_here": "DEV_ROOT_CTR_PATH",
+    "dev_root_mount": "DEV_ROOT_CTR_PATH",
 }
 
 
@@ -80,9 +80,9 @@ def requested(given: Given) -> Request:
         pid_file=given["pid_file"],
         state_dir=given["state_dir"] or f"{toolkit}/.state",
         driver_root=given["driver_root"],
-        driver_root_here=given["driver_root_here"],
+        driver_root_mount=given["driver_root_mount"],
         dev_root=given["dev_root"] or "",
-        dev_root_here=given["dev_root_here"] or "",
+        dev_root_mount=given["dev_root_mount"] or "",
         settings=_settings(given),
         runtimes=flat(given["runtimes"]),
         cdi_spec=_spec_path(given) if cdi else "",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nvct.engine.control.command import Done
 
 TIMEOUT_S = 60.0
-PLACES = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/run/opengl-driver/bin", "/opt/bin",
+PROGRAM_DIRS = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/run/opengl-driver/bin", "/opt/bin",
           "/run/current-system/sw/bin", "/home/kubernetes/bin/nvidia/bin")  # fmt: skip
 WSL = "/usr/lib/wsl/lib/nvidia-smi"
 # Names in .driver-ctr-ready, with the module that has to be loaded and the status file.
@@ -86,34 +86,34 @@ def find(places: Places, ready: str) -> Driver:
         HostError: one exists, but does not work.
     """
     wsl = _size(f"{places.host_here.rstrip('/')}{WSL}") > 0
-    said = "" if wsl else _said(places.host_here, places)
-    if not said:
+    host_problem = "" if wsl else _smi_problem(places.host_here, places)
+    if not host_problem:
         return Driver(is_host=True, root=places.host, root_here="/host", dev_root=places.host,
                       dev_root_here="/host", wsl=wsl)  # fmt: skip
     if ready and not os.path.exists(ready):
         raise HostError(
             f"the driver container is not ready: {ready} does not exist",
-            hint=f"and the host itself: {said}",
+            hint=f"and the host itself: {host_problem}",
         )
     if not os.path.isdir(places.driver_here):
         raise DriverNotFoundError(
-            f"no working driver on the host: {said}",
+            f"no working driver on the host: {host_problem}",
             hint=f"and no driver container: {places.driver_here} does not exist",
         )
-    of_container = _said(places.driver_here, places)
+    of_container = _smi_problem(places.driver_here, places)
     if of_container:
         raise HostError(
             f"no working driver in {places.driver_here}: {of_container}",
-            hint=f"and none on the host: {said}",
+            hint=f"and none on the host: {host_problem}",
         )
     # Unlike nvidia-validator, any dev/ is not enough: it may be empty, and the host's may be used.
-    own_dev = os.path.lexists(f"{places.driver_here}/dev/nvidiactl")
+    has_dev = os.path.lexists(f"{places.driver_here}/dev/nvidiactl")
     return Driver(
         is_host=False,
         root=places.driver,
         root_here="/driver-root",
-        dev_root=places.driver if own_dev else places.host,
-        dev_root_here="/driver-root" if own_dev else "/host",
+        dev_root=places.driver if has_dev else places.host,
+        dev_root_here="/driver-root" if has_dev else "/host",
     )
 
 
@@ -127,46 +127,48 @@ def components(ready: str, sys: str) -> dict[str, bool]:
         text = read_bytes(ready, 64 << 10).decode(errors="replace")
     except OSError as error:
         raise HostError(f"{ready} cannot be read: {error.strerror}") from error
-    found = {}
+    loaded = {}
     for line in text.splitlines():
         key, _, value = line.partition(":" if ":" in line else "=")
         if key.strip() in COMPONENTS and value.strip().strip("\"'").lower() == "true":
             module, name = COMPONENTS[key.strip()]
-            found[name] = os.path.exists(f"{sys}/module/{module}")
-    return found
+            loaded[name] = os.path.exists(f"{sys}/module/{module}")
+    return loaded
 
 
-def _said(root: str, places: Places) -> str:
+def _smi_problem(root: str, places: Places) -> str:
     """Return why nvidia-smi does not work in a root, "" if it does."""
-    words = [] if places.init else ["--version"]
+    arguments = [] if places.init else ["--version"]
     if not os.path.isdir(root):
         return f"{root} does not exist"
-    for folder in PLACES:
+    for folder in PROGRAM_DIRS:
         program = f"{folder}/nvidia-smi"
         if not os.path.lexists(root.rstrip("/") + program):
             continue
-        done = HostPrograms(root)([program, *words], TIMEOUT_S)
-        if done.status == command.NOT_FOUND:
-            done = _run_beside(root, program, words, places)
-        return "" if done.status == 0 else f"{program}: {done.reason}"
+        completed = HostPrograms(root)([program, *arguments], TIMEOUT_S)
+        if completed.status == command.NOT_FOUND:
+            completed = _run_with_host_libraries(root, program, arguments, places)
+        return "" if completed.status == 0 else f"{program}: {completed.reason}"
     return f"{root} has no nvidia-smi"
 
 
-def _run_beside(root: str, program: str, words: list[str], places: Places) -> Done:
+def _run_with_host_libraries(
+    root: str, program: str, arguments: list[str], places: Places
+) -> Done:
     """Run the nvidia-smi of a root that has no C library of its own, with the host's.
 
     This is the case on Google's COS, or if only the driver's files are mounted.
     """
     usual = ("/lib64", "/usr/lib64", *machine_directories(os.uname().machine))
     folders = [folder for folder in usual if os.path.isdir(root + folder)]
-    done = command.Done(status=command.NOT_FOUND, err=f"{root}{program} cannot be run")
-    for base, below in ((places.host_here, places.driver), ("/", root)):
-        env = {**command.ENV, "LD_LIBRARY_PATH": ":".join(below + name for name in folders)}
+    completed = command.Done(status=command.NOT_FOUND, err=f"{root}{program} cannot be run")
+    for base, prefix in ((places.host_here, places.driver), ("/", root)):
+        env = {**command.ENV, "LD_LIBRARY_PATH": ":".join(prefix + name for name in folders)}
         if root == places.driver_here and os.path.isdir(base):
-            done = HostPrograms(base)([below + program, *words], TIMEOUT_S, env)
-        if done.status != command.NOT_FOUND:
+            completed = HostPrograms(base)([prefix + program, *arguments], TIMEOUT_S, env)
+        if completed.status != command.NOT_FOUND:
             break
-    return done
+    return completed
 
 
 def _size(path: str) -> int:

@@ -99,7 +99,7 @@ from nvct.installer import engine
 from nvct.installer.request import Request
 request = Request(
     toolkit="/opt/nvidia/toolkit", source="", pid_file="", state_dir="/tmp", driver_root="/",
-    driver_root_here="/", engine="containerd", config="/runtime/config-dir/config.toml",
+    driver_root_mount="/", engine="containerd", config="/runtime/config-dir/config.toml",
     host_root="/host", socket="/runtime/sock-dir/containerd.sock",
 )
 made = engine.setup(request)

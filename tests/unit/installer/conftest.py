@@ -71,7 +71,7 @@ def ask(tmp_path: Path, source: Path) -> Callable[..., Request]:
             "pid_file": f"{tmp_path}/run/toolkit.pid",
             "state_dir": f"{tmp_path}/state",
             "driver_root": "/run/nvidia/driver",
-            "driver_root_here": f"{tmp_path}/driver",
+            "driver_root_mount": f"{tmp_path}/driver",
         }
         return Request(**(values | given))  # type: ignore[arg-type]
 
