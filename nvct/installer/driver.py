@@ -19,7 +19,7 @@ from nvct.linux.files import read_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.engine.control.command import Done
+    from nvct.engine.control.command import Completed
 
 TIMEOUT_S = 60.0
 PROGRAM_DIRS = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/run/opengl-driver/bin", "/opt/bin",
@@ -154,14 +154,14 @@ def _smi_problem(root: str, places: Places) -> str:
 
 def _run_with_host_libraries(
     root: str, program: str, arguments: list[str], places: Places
-) -> Done:
+) -> Completed:
     """Run the nvidia-smi of a root that has no C library of its own, with the host's.
 
     This is the case on Google's COS, or if only the driver's files are mounted.
     """
     usual = ("/lib64", "/usr/lib64", *machine_directories(os.uname().machine))
     folders = [folder for folder in usual if os.path.isdir(root + folder)]
-    completed = command.Done(status=command.NOT_FOUND, err=f"{root}{program} cannot be run")
+    completed = command.Completed(status=command.NOT_FOUND, err=f"{root}{program} cannot be run")
     for base, prefix in ((places.host_here, places.driver), ("/", root)):
         env = {**command.ENV, "LD_LIBRARY_PATH": ":".join(prefix + name for name in folders)}
         if root == places.driver_here and os.path.isdir(base):

@@ -41,9 +41,9 @@ class Setup:
     journal: Journal
     control: EngineControl
 
-    def transaction(self, *, leaving: bool = False, quiet: bool = False) -> Transaction:
+    def transaction(self, *, removing: bool = False, quiet: bool = False) -> Transaction:
         """Return a transaction of its files; `quiet` neither checks nor reloads the engine."""
-        control = None if quiet else replace(self.control, leaving=leaving)
+        control = None if quiet else replace(self.control, removing=removing)
         return Transaction(modules.of(self.options.engine), self.files, self.journal, control)
 
 
@@ -66,7 +66,7 @@ def setup(request: Request) -> Setup:
         run=run,
         root=run.root,
         files=files,
-        must_be_well=True,
+        must_be_healthy=True,
         timeout_s=TIMEOUT_S,
     )
     return Setup(options=options, files=files, journal=Journal(request.state_dir), control=control)
@@ -181,7 +181,7 @@ def undo(request: Request, engine_setup: Setup, say: Say) -> None:
         return
     if engine_setup.options.engine == "docker" and engine_setup.options.default:
         _make_runc_default(engine_setup)
-    outcome = engine_setup.transaction(leaving=True).undo(engine_setup.options)
+    outcome = engine_setup.transaction(removing=True).undo(engine_setup.options)
     for edit in outcome.edits:
         say(f"{'removed' if edit.after is None else 'wrote'} {engine_setup.files.at(edit.path)}")
     for note in outcome.notes:
@@ -197,7 +197,7 @@ def _make_runc_default(engine_setup: Setup) -> None:
     options, files = engine_setup.options, engine_setup.files
     if modules.of("docker").state(options, files).default == options.default:
         runc = replace(options, default=LOW_LEVEL[0])
-        engine_setup.transaction(leaving=True).configure(runc)
+        engine_setup.transaction(removing=True).configure(runc)
 
 
 def _restore_default(engine_setup: Setup, say: Say) -> None:

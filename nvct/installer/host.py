@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nvct.engine.control.command import Done, Enter
+    from nvct.engine.control.command import Completed, Enter
     from nvct.installer.request import Request
 
 
@@ -111,7 +111,7 @@ class HostPrograms:
         timeout_s: float = command.TIMEOUT_S,
         env: dict[str, str] | None = None,
         enter: Enter | None = None,
-    ) -> Done:
+    ) -> Completed:
         """Run a program to its end; see `command.run`.
 
         Raises:
@@ -132,7 +132,7 @@ class HostPrograms:
             if enter:
                 raise
             reason = f"{self.root} cannot be entered: {error.strerror}"
-            return command.Done(status=command.NOT_ENTERED, err=reason)
+            return command.Completed(status=command.NOT_ENTERED, err=reason)
 
 
 def programs_of(request: Request) -> HostPrograms:

@@ -91,7 +91,8 @@ def host(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> Ho
     box = machine_of(request.param)
     done = box.call("/usr/bin/containerd", "--version")
     return Host(
-        box=box, version=command.version("", lambda *_: command.Done(status=0, out=done.stdout))
+        box=box,
+        version=command.version("", lambda *_: command.Completed(status=0, out=done.stdout)),
     )
 
 

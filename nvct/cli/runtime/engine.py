@@ -37,14 +37,14 @@ def transaction(
     journal: Journal,
     *,
     reload_mode: str,
-    leaving: bool = False,
+    removing: bool = False,
 ) -> Transaction:
     """Return the transaction that changes an engine's files and reloads it."""
     from nvct.engine import modules
     from nvct.engine.change.transaction import Transaction
     from nvct.engine.model import Files
 
-    control = _control(options, detected, reload_mode, leaving=leaving)
+    control = _control(options, detected, reload_mode, removing=removing)
     return Transaction(modules.of(options.engine), Files(), journal, control)
 
 
@@ -196,7 +196,7 @@ def _allowed(detected: Engine) -> Engine:
 
 
 def _control(
-    options: EngineOptions, detected: Engine | None, reload_mode: str, *, leaving: bool
+    options: EngineOptions, detected: Engine | None, reload_mode: str, *, removing: bool
 ) -> EngineControl:
     from nvct.engine import modules
     from nvct.engine.control.engine_control import EngineControl
@@ -211,11 +211,11 @@ def _control(
             engine=options.engine,
             detected=detected,
             mode=reload_mode,
-            look=_by_number,
-            again=lambda: _running(options),
+            find_process=_by_number,
+            find_engine=lambda: _running(options),
         ),
         socket=detected.socket if detected else "",
-        leaving=leaving,
+        removing=removing,
     )
 
 

@@ -69,7 +69,7 @@ def undo(
 def _undo(options: EngineOptions, journal: Journal, *, reload_mode: str, remove: bool) -> None:
     detected = runtime_engine.reader(options)
     transaction = runtime_engine.transaction(
-        options, detected, journal, reload_mode=reload_mode, leaving=True
+        options, detected, journal, reload_mode=reload_mode, removing=True
     )
     done = transaction.undo(options, aside=remove)
     if remove:

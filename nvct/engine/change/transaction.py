@@ -37,8 +37,8 @@ if TYPE_CHECKING:
         def check(self, edits: Sequence[FileEdit]) -> Sequence[str]:
             """Let the engine check files that are not in place yet; raise EngineError."""
 
-        def activate(self, *, restart: bool, back: bool = False) -> Sequence[str]:
-            """Reload a running engine and probe it; `back` if its former files were restored.
+        def activate(self, *, restart: bool, restored: bool = False) -> Sequence[str]:
+            """Reload a running engine and probe it; `restored` if it has its former files.
 
             Raises:
                 EngineError: the engine does not read its files, or is not well with them.
@@ -278,7 +278,7 @@ class Transaction:
         if self.control is None:
             return ()
         try:
-            return tuple(self.control.activate(restart=restart, back=True))
+            return tuple(self.control.activate(restart=restart, restored=True))
         except EngineError as error:
             return (f"with the former files as well: {error.message}",)
 

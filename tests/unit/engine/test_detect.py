@@ -322,7 +322,7 @@ def test_a_unit_is_read_out_of_the_control_group(
 ) -> None:
     host = FakeHost(tmp_path)
     host.process(7, "/usr/bin/dockerd", ["dockerd"], cgroup=text)
-    process = processes.look(7, host.proc, str(host.root))
+    process = processes.inspect(7, host.proc, str(host.root))
     assert process is not None
     assert (process.unit, process.user_unit, process.container) == (unit, user, container)
 
@@ -331,13 +331,13 @@ def test_a_process_that_may_not_be_looked_at_is_told_by_its_arguments(host: Fake
     host.process(7, "x", ["/usr/bin/dockerd", "--config-file=/x.json"])
     for name in ("exe", "environ", "root", "cwd"):
         (Path(host.proc) / "7" / name).unlink()
-    process = processes.look(7, host.proc, str(host.root))
+    process = processes.inspect(7, host.proc, str(host.root))
     assert process is not None
     assert (process.exe, process.root, process.env) == ("/usr/bin/dockerd", "/", {})
 
 
 def test_a_process_that_has_ended_is_none(host: FakeHost) -> None:
-    assert processes.look(7, host.proc) is None
+    assert processes.inspect(7, host.proc) is None
     assert list(processes.running(str(host.root / "none"))) == []
 
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from nvct.engine.control import command
-from nvct.engine.control.command import Done
+from nvct.engine.control.command import Completed
 from nvct.errors import EngineError
 
 TYPE_CHECKING = False
@@ -28,7 +28,7 @@ def script(folder: Path, text: str, name: str = "engine") -> str:
 def test_output_errors_and_status_are_told_apart(tmp_path: Path) -> None:
     done = command.run([script(tmp_path, "echo out; echo one >&2; echo two >&2; exit 3")])
 
-    assert done == Done(status=3, out="out\n", err="one\ntwo\n")
+    assert done == Completed(status=3, out="out\n", err="one\ntwo\n")
     assert done.reason == "two"
 
 
@@ -87,23 +87,25 @@ def test_what_keeps_a_child_from_starting_is_an_error(tmp_path: Path) -> None:
     ids=["containerd", "debian", "docker", "crio", "podman", "short", "none"],
 )  # fmt: skip
 def test_versions_are_read_from_what_engines_print(printed: str, version: tuple[int, ...]) -> None:
-    def run(argv: Sequence[str], _timeout_s: float = 0) -> Done:
+    def run(argv: Sequence[str], _timeout_s: float = 0) -> Completed:
         assert argv == ["engine", "--version"]
-        return Done(status=0, out=printed)
+        return Completed(status=0, out=printed)
 
     assert command.version("engine", run) == version
 
 
 def test_a_program_that_fails_has_no_version() -> None:
-    assert command.version("engine", lambda *_: Done(status=1, out="v1.2.3")) == ()
+    assert command.version("engine", lambda *_: Completed(status=1, out="v1.2.3")) == ()
 
 
 def test_crio_is_asked_in_both_of_its_ways() -> None:
     asked = []
 
-    def run(argv: Sequence[str]) -> Done:
+    def run(argv: Sequence[str]) -> Completed:
         asked.append(list(argv))
-        return Done(status=0, out="[crio]\n") if "crio-status" in argv else Done(status=1)
+        return (
+            Completed(status=0, out="[crio]\n") if "crio-status" in argv else Completed(status=1)
+        )
 
     assert command.dump("crio", "/opt/crio", run) == "[crio]\n"
     assert asked == [["/opt/crio", "status", "config"], ["crio-status", "config"]]
@@ -111,4 +113,4 @@ def test_crio_is_asked_in_both_of_its_ways() -> None:
 
 def test_an_engine_that_does_not_tell_is_an_error() -> None:
     with pytest.raises(EngineError, match="containerd does not tell its configuration: bad"):
-        command.dump("containerd", "containerd", lambda _: Done(status=1, err="x\nbad\n"))
+        command.dump("containerd", "containerd", lambda _: Completed(status=1, err="x\nbad\n"))

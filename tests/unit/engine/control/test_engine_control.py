@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from nvct.engine.control.command import Done
+from nvct.engine.control.command import Completed
 from nvct.engine.control.engine_control import EngineControl
 from nvct.engine.control.processes import Process
 from nvct.engine.control.reload import HostReloader
@@ -67,9 +67,9 @@ def control(
 
     made = EngineControl(
         options=WANTED, program="", socket=found.socket,
-        run=run or (lambda *_: Done(status=1)),  # type: ignore[arg-type]
+        run=run or (lambda *_: Completed(status=1)),  # type: ignore[arg-type]
         reloader=HostReloader(
-            engine="docker", detected=found, mode=mode, look=look, again=lambda: found if again else None
+            engine="docker", detected=found, mode=mode, find_process=look, find_engine=lambda: found if again else None
         ),
     )  # fmt: skip
     return replace(made, **more)  # type: ignore[arg-type]
@@ -103,9 +103,9 @@ def test_what_was_ill_before_is_not_blamed_on_the_change(pid: int, path: Path) -
 
 def test_an_engine_that_falls_silent_is_told_with_its_last_words(pid: int, path: Path) -> None:
 
-    def run(argv: Sequence[str], _timeout_s: float) -> Done:
+    def run(argv: Sequence[str], _timeout_s: float) -> Completed:
         assert argv[0] == "journalctl"
-        return Done(status=0, out='level=error msg="no such runtime"\n')
+        return Completed(status=0, out='level=error msg="no such runtime"\n')
 
     with (
         serving(path, info("runc"), RELOADED, info("runc")),
@@ -125,18 +125,20 @@ def test_a_dockerd_that_refuses_its_files_in_silence_is_told(pid: int, path: Pat
 def test_runtimes_that_dockerd_keeps_after_an_undo_are_told(pid: int, path: Path) -> None:
     listed = info("runc", "nvidia")
     with serving(path, listed, RELOADED, listed, listed):
-        notes = control(pid, path, leaving=True).activate(restart=False)
+        notes = control(pid, path, removing=True).activate(restart=False)
 
     assert notes[1:] == ["dockerd keeps nvidia until it is restarted"]
 
 
 def test_files_that_are_back_need_not_hold_the_runtime(pid: int, path: Path) -> None:
     with serving(path, info("runc"), RELOADED, info("runc"), info("runc")):
-        assert control(pid, path).activate(restart=False, back=True) == []
+        assert control(pid, path).activate(restart=False, restored=True) == []
 
 
 def test_an_engine_that_does_not_run_after_its_restart_is_told(pid: int, path: Path) -> None:
-    made = control(pid, path, lambda *_: Done(status=0), mode="restart", again=False, timeout_s=0)
+    made = control(
+        pid, path, lambda *_: Completed(status=0), mode="restart", again=False, timeout_s=0
+    )
 
     with (
         serving(path, info("runc")),
@@ -157,7 +159,7 @@ def test_files_whose_place_below_the_engines_root_is_unknown_are_not_checked(
 
 def test_an_engine_that_has_to_be_well_is_not_excused(pid: int, path: Path) -> None:
     with pytest.raises(EngineError, match="dockerd does not take its files"):
-        control(pid, path, must_be_well=True, timeout_s=0).activate(restart=False)
+        control(pid, path, must_be_healthy=True, timeout_s=0).activate(restart=False)
 
 
 def test_nothing_is_done_to_what_does_not_run(path: Path) -> None:

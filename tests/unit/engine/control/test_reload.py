@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from nvct.engine.control import reload
-from nvct.engine.control.command import Done
+from nvct.engine.control.command import Completed
 from nvct.engine.control.processes import Process
 from nvct.engine.control.reload import Reload
 from nvct.engine.detected_engine import Engine
@@ -34,7 +34,7 @@ def test_dockerd_is_not_restarted_but_on_request() -> None:
     chosen = reload.choose(DOCKER, "docker", "auto", restart=True)
 
     assert chosen.action == "signal"
-    leaving = reload.choose(DOCKER, "docker", "auto", restart=True, leaving=True)
+    leaving = reload.choose(DOCKER, "docker", "auto", restart=True, removing=True)
     assert leaving == Reload(note=chosen.note)
     assert "stops containers" in chosen.note
     assert "--reload=restart" in chosen.note
@@ -90,11 +90,11 @@ def test_a_unit_that_does_not_start_again_is_told_in_the_engines_words() -> None
         "systemd[1]: containerd.service: Failed with result\n"
     )
 
-    def run(argv: Sequence[str], _timeout_s: float) -> Done:
+    def run(argv: Sequence[str], _timeout_s: float) -> Completed:
         if argv[0] == "systemctl":
-            return Done(status=1, err="Job for containerd.service failed.\n")
+            return Completed(status=1, err="Job for containerd.service failed.\n")
         assert "_SYSTEMD_UNIT=containerd.service" in argv
-        return Done(status=0, out=log)
+        return Completed(status=0, out=log)
 
     chosen = reload.choose(CONTAINERD, "containerd", "auto", restart=True)
     with pytest.raises(EngineError, match="does not start again: invalid config: line 3"):
@@ -114,8 +114,8 @@ def test_the_error_of_a_log_line_is_told_without_what_surrounds_it() -> None:
 
 
 def test_without_a_log_systemctl_speaks() -> None:
-    def run(argv: Sequence[str], _timeout_s: float) -> Done:
-        return Done(status=1, err=f"{argv[0]} failed\n")
+    def run(argv: Sequence[str], _timeout_s: float) -> Completed:
+        return Completed(status=1, err=f"{argv[0]} failed\n")
 
     chosen = reload.choose(CONTAINERD, "containerd", "auto", restart=True)
     with pytest.raises(EngineError, match="does not start again: systemctl failed"):
@@ -138,7 +138,7 @@ def test_the_signal_reaches_the_engine() -> None:
             Reload(action="signal"),
             found,
             lambda pid: Process(engine="docker", pid=pid, exe="/usr/bin/dockerd"),
-            lambda *_: Done(status=1),
+            lambda *_: Completed(status=1),
         )
 
         assert process.wait(20) == 42
@@ -155,7 +155,7 @@ def test_a_number_that_stands_for_something_else_gets_no_signal(there: Process |
 
         with pytest.raises(EngineError, match="has just ended"):
             reload.carry_out(
-                Reload(action="signal"), found, lambda _: there, lambda *_: Done(status=1)
+                Reload(action="signal"), found, lambda _: there, lambda *_: Completed(status=1)
             )
 
         assert process.poll() is None
@@ -168,5 +168,7 @@ def test_a_process_that_has_ended_is_told() -> None:
     found = replace(DOCKER, pid=process.pid)
 
     with pytest.raises(EngineError, match="has just ended"):
-        reload.carry_out(Reload(action="signal"), found, lambda _: None, lambda *_: Done(status=1))
+        reload.carry_out(
+            Reload(action="signal"), found, lambda _: None, lambda *_: Completed(status=1)
+        )
     assert os.getpid() != process.pid

@@ -11,7 +11,7 @@ import pytest
 
 from nvct.engine.containerd import dump as containerd_dump
 from nvct.engine.control import command, validate
-from nvct.engine.control.command import Done
+from nvct.engine.control.command import Completed
 from nvct.engine.model import EngineOptions, FileEdit, Handler
 from nvct.errors import EngineError
 from tests.support.forked import may_unshare
@@ -173,10 +173,10 @@ def test_a_host_without_private_mounts_is_a_note(tmp_path: Path) -> None:
 
     def run(
         _argv: Sequence[str], _timeout_s: float = 0, *, enter: Callable[[], None] | None = None
-    ) -> Done:
+    ) -> Completed:
         if enter is not None:
             raise PermissionError(1, os.strerror(1))
-        return Done(status=0)
+        return Completed(status=0)
 
     assert validate.check(
         options("containerd", main), engine(tmp_path, ""), [edit(main)], run
@@ -261,6 +261,6 @@ def test_an_edit_without_effect_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="without the runtime other of /x") as caught:
         validate.check(asked, program, [edit(main)], command.run)
     assert caught.value.hint == "nothing was changed"
-    assert validate.check(asked, program, [edit(main)], command.run, leaving=True) == []
+    assert validate.check(asked, program, [edit(main)], command.run, removing=True) == []
     with pytest.raises(EngineError, match="without the runtime other of /x"):
-        validate.in_force(asked, program, command.run)
+        validate.check_in_force(asked, program, command.run)
