@@ -33,7 +33,7 @@ WANTED = EngineOptions(
 
 def page(original: bytes | None = b"{}", ours: bytes | None = b'{"a":1}') -> Page:
     entry = Entry(
-        path="/etc/docker/daemon.json", original=original, ours=ours, mode=0o640, uid=1, gid=2,
+        path="/etc/docker/daemon.json", original=original, replacement=ours, mode=0o640, uid=1, gid=2,
         folders=("/etc/docker",),
     )  # fmt: skip
     record = Record(options=WANTED, entries=(entry,), restart=True, reloaded=True)
@@ -169,13 +169,13 @@ def test_what_others_have_set_is_not_taken_for_ours() -> None:
     options = replace(WANTED, handlers=(*WANTED.handlers, more), default="nvidia", cdi=True)
     there = State(handlers={"nvidia": path, "runc": ""}, default="nvidia", cdi=True)
 
-    found = journals.ours(options, there, None)
+    found = journals.options_to_undo(options, there, None)
     assert (found.handlers, found.default, found.cdi) == ((more,), "", False)
     named = replace(there, spec_dirs=WANTED.spec_dirs)
-    assert journals.ours(options, named, None).spec_dirs == ()
-    assert journals.ours(options, named, page().done).spec_dirs == WANTED.spec_dirs
-    assert journals.ours(options, State(handlers={}), None) == options
-    assert journals.ours(options, there, page().done).handlers == options.handlers
+    assert journals.options_to_undo(options, named, None).spec_dirs == ()
+    assert journals.options_to_undo(options, named, page().done).spec_dirs == WANTED.spec_dirs
+    assert journals.options_to_undo(options, State(handlers={}), None) == options
+    assert journals.options_to_undo(options, there, page().done).handlers == options.handlers
 
 
 def test_what_we_have_set_stays_ours_and_a_handler_gets_its_new_path() -> None:
@@ -184,6 +184,9 @@ def test_what_we_have_set_stays_ours_and_a_handler_gets_its_new_path() -> None:
     there = State(handlers={"nvidia": moved.path}, default="nvidia", cdi=True)
     options = EngineOptions(engine="docker", handlers=(moved,))
 
-    found = journals.ours(options, there, record)
+    found = journals.options_to_undo(options, there, record)
     assert (found.handlers, found.cdi) == ((moved,), True)
-    assert journals.ours(replace(options, default="nvidia"), there, record).default == "nvidia"
+    assert (
+        journals.options_to_undo(replace(options, default="nvidia"), there, record).default
+        == "nvidia"
+    )

@@ -463,6 +463,6 @@ def test_a_runtime_that_configure_names_besides_goes_unless_others_added_one() -
     syntax = modules.of("containerd").SYNTAX
 
     for now, gone in ((ours, True), (theirs, False)):
-        versions = restore.Versions(path="/x", original=before, ours=ours, now=now)
+        versions = restore.Versions(path="/x", original=before, configured=ours, current=now)
         found = restore.restored(versions, syntax, {"nvidia"})
         assert (b"former-default" not in (found.data or b"")) is gone

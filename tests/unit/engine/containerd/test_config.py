@@ -762,7 +762,7 @@ runtime_type = "io.containerd.runtime.v1.linux"
     former = loading.runtimes(cri)["former-default"]
     now = ours + f'[{CRI}.containerd.runtimes.zz]\nruntime_type = "io.containerd.runc.v2"\n'
     versions = restore.Versions(
-        path=CONFIG, original=text.encode(), ours=ours.encode(), now=now.encode()
+        path=CONFIG, original=text.encode(), configured=ours.encode(), current=now.encode()
     )
 
     left = restore.restored(versions, containerd.SYNTAX, {"nvidia"}).data or b""
