@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from nvct.engine.change import restore
 from nvct.engine.change.restore import Versions
-from nvct.engine.containerd.dropin import After
+from nvct.engine.containerd.dropin import EditedFiles
 from nvct.engine.files.syntax import ABSENT, RUNTIMES, Absent, find, program
 from nvct.engine.model import Change, FileEdit, Handler
 from nvct.paths import SHIM_PROGRAM
@@ -77,7 +77,7 @@ def without_nvidia(options: EngineOptions, module: Module, files: Files) -> Chan
 
 def _in_all_files(change: Change, options: EngineOptions, module: Module, files: Files) -> Change:
     """Return a removal that also covers the files that configure does not edit."""
-    after = After(files, change.edits)
+    after = EditedFiles(files, change.edits)
     edits = list(change.edits)
     for path in module.state(options, after).files:
         data = after.read(path)
@@ -202,7 +202,7 @@ def _with_defaults(
         files: of the host.
         originals: path → bytes before configure.
     """
-    syntax, after = module.SYNTAX, After(files, change.edits)
+    syntax, after = module.SYNTAX, EditedFiles(files, change.edits)
     documents = {
         path: syntax.parse(data, path)
         for path in module.state(options, after).files
