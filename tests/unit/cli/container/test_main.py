@@ -91,7 +91,7 @@ def complaint(lab: Lab, *argv: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("argv", "values", "rest"),
+    ("argv", "values", "arguments"),
     [
         (["-ld", "0"], {"libraries": [None], "device": ["0"]}, []),
         (["-ld0"], {"libraries": [None], "device": ["0"]}, []),
@@ -106,17 +106,17 @@ def complaint(lab: Lab, *argv: str) -> str:
     ],
 )
 def test_options_are_read_as_by_argp(
-    argv: Sequence[str], values: dict[str, list[str | None]], rest: list[str]
+    argv: Sequence[str], values: dict[str, list[str | None]], arguments: list[str]
 ) -> None:
     found = args.parse(argv, OPTIONS)
 
-    assert (found.values, found.rest) == (values, rest)
+    assert (found.values, found.arguments) == (values, arguments)
 
 
 def test_options_behind_the_command_are_the_command_s() -> None:
     found = args.parse(["-l", "list", "-l", "--what"], OPTIONS, in_order=True)
 
-    assert (list(found.values), found.rest) == (["libraries"], ["list", "-l", "--what"])
+    assert (list(found.values), found.arguments) == (["libraries"], ["list", "-l", "--what"])
 
 
 @pytest.mark.parametrize(
@@ -683,7 +683,7 @@ def test_what_would_appear_in_other_namespaces_is_not_mounted(
 def test_a_private_root_is_configured_where_it_is(lines: list[str], tmp_path: Path) -> None:
     found = here(own_namespace(tmp_path, *lines))
 
-    assert isinstance(found, container_configure.Here)
+    assert isinstance(found, container_configure.LocalContainer)
     assert found.rootfs == "/r"
 
 
@@ -707,8 +707,8 @@ def test_of_an_images_variables_configure_keeps_none() -> None:
     own = {"PATH": "/bin", "NVCT_RUN_DIR": "/r", "CUDA_MPS_PIPE_DIRECTORY": "/m"}
     images = {"NVIDIA_CTK_CONFIG_FILE_PATH": "/evil", "NVIDIA_CTK_DRIVER_ROOT": "/evil"}
 
-    assert container_cli.without_an_images({**own, **images}) == own
-    kept = container_cli.without_an_images({**images, OWN_CONFIG_ENV: "/c.toml"})
+    assert container_cli.without_image_variables({**own, **images}) == own
+    kept = container_cli.without_image_variables({**images, OWN_CONFIG_ENV: "/c.toml"})
     assert kept == {OWN_CONFIG_ENV: "/c.toml", CONFIG_ENV: "/c.toml"}
 
 
