@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bundle of programs that say how they were called, and requests to install it."""
+"""A bundle of programs that print their command lines, and requests to install it."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def wrapper() -> bytes:
 
 def bundle(folder: Path, says: str = SAYS) -> Path:
     """Make a tree as `make bundle` makes it, as far as the installer looks at it."""
-    place = folder / WRAPPER
-    place.parent.mkdir(parents=True)
-    place.write_bytes(wrapper())
+    path = folder / WRAPPER
+    path.parent.mkdir(parents=True)
+    path.write_bytes(wrapper())
     (folder / "bin").mkdir(parents=True)
     (folder / "lib/nvct").mkdir(parents=True)
     (folder / "lib/nvct/model.py").write_text("X = 1\n", encoding="utf-8")
@@ -64,7 +64,7 @@ def source(tmp_path: Path) -> Path:
 def ask(tmp_path: Path, source: Path) -> Callable[..., Request]:
     """Return a request to install the bundle below tmp_path; what is given replaces a value."""
 
-    def made(**given: object) -> Request:
+    def made(**passed: object) -> Request:
         values = {
             "toolkit": f"{tmp_path}/nvidia/toolkit",
             "source": str(source),
@@ -73,7 +73,7 @@ def ask(tmp_path: Path, source: Path) -> Callable[..., Request]:
             "driver_root": "/run/nvidia/driver",
             "driver_root_mount": f"{tmp_path}/driver",
         }
-        return Request(**(values | given))  # type: ignore[arg-type]
+        return Request(**(values | passed))  # type: ignore[arg-type]
 
     return made
 
@@ -90,7 +90,7 @@ def call(
 
 def listing(folder: str) -> set[str]:
     return {
-        os.path.relpath(os.path.join(place, name), folder)
-        for place, _, names in os.walk(folder)
+        os.path.relpath(os.path.join(path, name), folder)
+        for path, _, names in os.walk(folder)
         for name in names
     }

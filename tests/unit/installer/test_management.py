@@ -59,8 +59,8 @@ def test_roots_that_are_the_same_here_and_there_move_nothing(host: HostTree, ask
         driver_root=str(host.driver), driver_root_mount=str(host.driver), dev_root=str(host.base),
         dev_root_mount=str(host.base), cdi_kind="vendor.com/card",
     )  # fmt: skip
-    found = finder.discover(host.roots, DiscoveryOptions(stat_node=host.stat_node))
-    spec = management.spec_of(request, host.roots, found)
+    inventory = finder.discover(host.roots, DiscoveryOptions(stat_node=host.stat_node))
+    spec = management.spec_of(request, host.roots, inventory)
     mounts = spec["containerEdits"]["mounts"]
     assert all(mount["hostPath"].startswith(str(host.driver)) for mount in mounts)
 

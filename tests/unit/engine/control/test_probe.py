@@ -88,7 +88,7 @@ def test_dockerd_that_does_not_take_the_runtime_is_not_well(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "said"),
+    ("reply", "message"),
     [
         (answer("{}", 500), "answers 500"),
         (answer("<html>"), "no list of runtimes"),
@@ -98,12 +98,12 @@ def test_dockerd_that_does_not_take_the_runtime_is_not_well(path: Path) -> None:
     ],
     ids=["500", "html", "list", "number", "tls"],
 )
-def test_an_odd_answer_is_told(path: Path, reply: bytes, said: str) -> None:
+def test_a_malformed_answer_is_reported(path: Path, reply: bytes, message: str) -> None:
     with serving(path, reply) as name:
-        assert said in probe.find_problem("docker", name, ["nvidia"], never)
+        assert message in probe.find_problem("docker", name, ["nvidia"], never)
 
 
-def test_nobody_at_the_socket_is_told(path: Path) -> None:
+def test_an_unanswered_socket_is_reported(path: Path) -> None:
     with pytest.raises(EngineError, match=r"docker is not well after 0 s: .*No such file"):
         probe.wait("docker", str(path), [], never, timeout_s=0)
 
@@ -115,7 +115,7 @@ def test_crio_is_well_when_it_answers(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("io.containerd.grpc.v1           cri                      linux/amd64    ok", ""),
         ("io.containerd.grpc.v1           cri                      linux/amd64    error",
@@ -126,11 +126,11 @@ def test_crio_is_well_when_it_answers(path: Path) -> None:
     ],
     ids=["ok", "1.x", "2.x", "none"],
 )  # fmt: skip
-def test_a_cri_plugin_that_fails_is_told_and_no_other(line: str, said: str) -> None:
-    assert probe.failed_plugin(PLUGINS.format(cri=line)) == said
+def test_only_a_failed_cri_plugin_is_reported(line: str, message: str) -> None:
+    assert probe.failed_plugin(PLUGINS.format(cri=line)) == message
 
 
-def test_containerd_is_asked_by_its_own_tool(path: Path) -> None:
+def test_containerd_is_asked_by_ctr(path: Path) -> None:
     def run(argv: Sequence[str], _timeout_s: float) -> Completed:
         assert argv == ["ctr", f"--address={path}", "plugins", "ls"]
         return Completed(status=0, out=PLUGINS.format(cri="io.containerd.grpc.v1 cri - error"))
