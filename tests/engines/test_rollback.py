@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine that does not take a change has its files back, runs, and says what was wrong."""
+"""An engine that refuses a change gets its former files, runs, and its error is reported."""
 
 from __future__ import annotations
 
@@ -54,8 +54,10 @@ class Known(Docker):
     @property
     def pid(self) -> int:
         assert self._process is not None
-        own = self._process.pid
-        return int(Path(f"/proc/{own}/task/{own}/children").read_text(encoding="ascii").split()[0])
+        own_pid = self._process.pid
+        return int(
+            Path(f"/proc/{own_pid}/task/{own_pid}/children").read_text(encoding="ascii").split()[0]
+        )
 
 
 class BadContainerd:
@@ -106,14 +108,14 @@ def _control(
     daemon: Daemon, options: EngineOptions, pid: int, run: Callable[..., Completed]
 ) -> EngineControl:
     sockets = {"docker": "docker.sock", "containerd": "containerd/containerd.sock"}
-    found = Engine(
+    engine = Engine(
         engine=daemon.engine, pid=pid, unit=f"{daemon.engine}.service",
         socket=f"{daemon.box.root}/run/{sockets[daemon.engine]}",
     )  # fmt: skip
     return EngineControl(
-        options=options, program="", socket=found.socket, run=run, timeout_s=TIMEOUT_S,
+        options=options, program="", socket=engine.socket, run=run, timeout_s=TIMEOUT_S,
         reloader=HostReloader(
-            engine=daemon.engine, detected=found, mode="auto", find_engine=lambda: found,
+            engine=daemon.engine, detected=engine, mode="auto", find_engine=lambda: engine,
             find_process=lambda number: Process(engine=daemon.engine, pid=number, exe="/usr/sbin/dockerd"),
         ),
     )  # fmt: skip
@@ -146,8 +148,8 @@ def test_a_containerd_whose_cri_plugin_fails_goes_back(
         if argv[0] == "journalctl":
             log = daemon.box.work / "containerd.log"
             return Completed(status=0, out=log.read_text(encoding="utf-8"))
-        said = daemon.box.call(*(word.replace(root, "") for word in argv))
-        return Completed(status=said.returncode, out=said.stdout, err=said.stderr)
+        output = daemon.box.call(*(word.replace(root, "") for word in argv))
+        return Completed(status=output.returncode, out=output.stdout, err=output.stderr)
 
     control = _control(daemon, options, 1, run)
     journal = Journal(str(tmp_path / "state"))
@@ -182,8 +184,8 @@ def test_a_dockerd_that_refuses_its_file_in_silence_goes_back(
 
         assert daemon.snapshot() == daemon.original
         assert journal.pages() == {}
-        done = Transaction(modules.of("docker"), files, journal, control).configure(options)
-        assert [edit.path for edit in done.edits] == [options.config]
+        outcome = Transaction(modules.of("docker"), files, journal, control).configure(options)
+        assert [edit.path for edit in outcome.edits] == [options.config]
         runtimes = daemon.docker(
             "info", "--format={{range $name, $_ := .Runtimes}}{{$name}} {{end}}"
         )
