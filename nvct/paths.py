@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constants for well-known paths and names. Imports nothing, because the hot side uses it.
+"""Constants for well-known paths, names and words. Imports nothing: the hot side uses it.
 
 Values that users rely on are those of the incumbent (nvidia-container-toolkit v1.20).
 """
@@ -40,8 +40,14 @@ HOOK_PATH = "/usr/bin/nvidia-cdi-hook"
 SHIM_PROGRAM = "nvidia-container-runtime"
 SHIM_PROGRAMS = (SHIM_PROGRAM, f"{SHIM_PROGRAM}.cdi", f"{SHIM_PROGRAM}.legacy")
 RUNTIME_HOOK_PROGRAM = "nvidia-container-runtime-hook"
+RUNTIME_HOOK_ALIAS = "nvidia-container-toolkit"
+"""The older name of the same program; packages install both."""
 CTK_PROGRAM = "nvidia-ctk"
 CONTAINER_CLI_PROGRAM = "nvidia-container-cli"
+
+TRUE = ("1", "t", "T", "true", "True", "TRUE")
+FALSE = ("0", "f", "F", "false", "False", "FALSE")
+"""The words for booleans that strconv.ParseBool of Go accepts."""
 
 DEFAULT_PATH_DIRS = (
     "/usr/local/sbin",

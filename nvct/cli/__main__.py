@@ -34,16 +34,16 @@ def main() -> None:
     ending.run(program, lambda: call(program))
 
 
-def find(words: list[str]) -> Callable[[str], None] | None:
+def find(arguments: list[str]) -> Callable[[str], None] | None:
     """Return the function that runs a command line; None if the library must parse it."""
-    if words == ["--version"]:
+    if arguments == ["--version"]:
         return _version
     if any(name.startswith(OPTIONS) for name in os.environ):
         return None
-    if words == ["cdi", "list"]:
+    if arguments == ["cdi", "list"]:
         return _list
-    if words[:2] == ["cdi", "generate"]:
-        output = _output(words[2:])
+    if arguments[:2] == ["cdi", "generate"]:
+        output = _output(arguments[2:])
         if output is not None:
             return lambda _program: _generate(output)
     return None
@@ -62,15 +62,15 @@ def _list(_program: str) -> None:
     devices.show(paths.CDI_SPEC_DIRS)
 
 
-def _output(words: list[str]) -> str | None:
+def _output(arguments: list[str]) -> str | None:
     """Return the value of --output ("-" if absent); None if there is any other argument."""
-    match words:
+    match arguments:
         case []:
             return "-"
         case ["--output", value] if value:
             return None if value.startswith("-") else value
-        case [word] if word.startswith("--output="):
-            return word.partition("=")[2]
+        case [argument] if argument.startswith("--output="):
+            return argument.partition("=")[2]
     return None
 
 

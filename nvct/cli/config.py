@@ -55,18 +55,18 @@ def config(
         raise UsageError("--in-place and --output exclude each other", hint="choose one")
     if not separator:
         raise UsageError("--set-list-separator is empty", hint="leave it out: it is a colon")
-    path = file or _in_force()
-    before = _text(path)
-    made = editing.parse(list(settings), separator)
-    after = editing.change(before or _default(), made, path)
-    _warn([setting.key for setting in made], after, path)
+    path = file or _config_path()
+    old_text = _text(path)
+    changes = editing.parse(list(settings), separator)
+    new_text = editing.change(old_text or _default(), changes, path)
+    _warn([setting.key for setting in changes], new_text, path)
     if not in_place:
-        after = editing.complete(after, path)
+        new_text = editing.complete(new_text, path)
     where = path if in_place else output
     if not where:
-        click.echo(after, nl=False)
-    elif where != path or after != before:
-        _write(where, after)
+        click.echo(new_text, nl=False)
+    elif where != path or new_text != old_text:
+        _write(where, new_text)
 
 
 @config.command("default", cls=GoStyle)
@@ -89,7 +89,7 @@ def show(ctx: click.Context, *, origin: bool) -> None:
     """Print every key with the value that holds, and warnings about values that do not."""
     from nvct.config import load, unread
 
-    path = ctx.meta.get("nvct.config-file") or _in_force()
+    path = ctx.meta.get("nvct.config-file") or _config_path()
     settings = load.load(path)
     text = _text(path) or ""
     if origin:
@@ -99,8 +99,8 @@ def show(ctx: click.Context, *, origin: bool) -> None:
         click.echo(f"{row:{WIDTH}}  # {_origin(text, path, key, settings)}" if origin else row)
     for number, rule in enumerate(settings.policy, 1):
         click.echo(f"# nvct.policy, rule {number}: {rule}")
-    found = [*settings.warnings, *unread.warnings(settings), *unread.unknown_keys(text)]
-    for warning in found:
+    warnings = [*settings.warnings, *unread.warnings(settings), *unread.unknown_keys(text)]
+    for warning in warnings:
         say(f"warning: {warning}")
 
 
@@ -115,11 +115,11 @@ def _warn(keys: list[str], text: str, path: str) -> None:
             say(f"warning: {warning}")
 
 
-def _in_force() -> str:
+def _config_path() -> str:
     from nvct.config import load
 
-    named = click.get_current_context().meta.get("nvct.config")
-    return str(named or load.path_from(os.environ))
+    option = click.get_current_context().meta.get("nvct.config")
+    return str(option or load.path_from(os.environ))
 
 
 def _why(path: str, settings: Config) -> str:

@@ -46,20 +46,20 @@ def build() -> None:
     from nvct.farm.build import build as make
 
     settings = settings_in_force()
-    wanted, mode = live_host.own_options(settings), live_host.own_mode(settings)
-    found = farm_plan.discover_or_view(
+    options, mode = live_host.own_options(settings), live_host.own_mode(settings)
+    inventory = farm_plan.discover_or_view(
         settings,
         live_host.roots_of(settings),
-        wanted,
-        lambda: live_host.discover(settings, wanted, mode),
+        options,
+        lambda: live_host.discover(settings, options, mode),
     )
-    for warning in found.warnings:
+    for warning in inventory.warnings:
         say(f"warning: {warning}")
-    made = make(farm_plan.farm_of(settings), found, settings.driver_root)
-    for path, reason in made.left_out:
+    manifest = make(farm_plan.farm_of(settings), inventory, settings.driver_root)
+    for path, reason in manifest.left_out:
         say(f"left out: {printable(path)}: {reason}")
-    click.echo(made.path)
-    say(f"driver {made.version}, {len(made.entries)} files by {made.method}")
+    click.echo(manifest.path)
+    say(f"driver {manifest.version}, {len(manifest.entries)} files by {manifest.method}")
 
 
 @farm.command("list")
@@ -85,10 +85,11 @@ def gc(*, dry_run: bool) -> None:
     from nvct.farm import collect
 
     settings = settings_in_force()
-    gone = collect.collect(farm_plan.farm_of(settings), _needs(settings), dry_run=dry_run)
-    for status in gone:
+    removed = collect.collect(farm_plan.farm_of(settings), _needs(settings), dry_run=dry_run)
+    for status in removed:
         click.echo(status.manifest.path)
-    say(f"{len(gone)} view{'' if len(gone) == 1 else 's'} {'would go' if dry_run else 'removed'}")
+    views = f"{len(removed)} view{'' if len(removed) == 1 else 's'}"
+    say(f"{views} {'would go' if dry_run else 'removed'}")
 
 
 @farm.command()
@@ -103,16 +104,16 @@ def verify(*, names: tuple[str, ...]) -> None:
     from nvct.compile import farm_plan
     from nvct.farm import collect
 
-    found = collect.verify(farm_plan.farm_of(settings_in_force()), names)
-    for manifest, problems in found:
+    results = collect.verify(farm_plan.farm_of(settings_in_force()), names)
+    for manifest, problems in results:
         for problem in problems:
             click.echo(printable(problem))
         if not problems:
             state = "not mounted now" if collect.is_absent(manifest) else "as it was made"
             click.echo(f"{manifest.name}: {state}")
-    if not found:
+    if not results:
         say(NO_VIEWS)
-    sys.exit(1 if any(problems for _, problems in found) else 0)
+    sys.exit(1 if any(problems for _, problems in results) else 0)
 
 
 def _statuses() -> list[Status]:
@@ -130,7 +131,7 @@ def _needs(settings: Config) -> Needs:
     return farm_plan.needs_in_force(settings, run_dir(os.environ))
 
 
-def _show(found: Sequence[Status], form: str) -> None:
+def _show(statuses: Sequence[Status], form: str) -> None:
     if form == "json":
         rows = [
             {
@@ -142,16 +143,16 @@ def _show(found: Sequence[Status], form: str) -> None:
                 "files": len(status.manifest.entries),
                 **{k: v for k, v in asdict(status).items() if k != "manifest"},
             }
-            for status in found
+            for status in statuses
         ]
         click.echo(json.dumps(rows, indent=2))
         return
-    for status in found:
-        made = status.manifest
+    for status in statuses:
+        manifest = status.manifest
         size = f"{status.size / (1 << 20):.0f} MiB"
         keep = status.keep or "nothing needs it"
-        click.echo(f"{made.path}  {made.method}  {size}  {status.state}  ({keep})")
+        click.echo(f"{manifest.path}  {manifest.method}  {size}  {status.state}  ({keep})")
         for problem in status.problems:
             click.echo(f"  {printable(problem)}")
-    if not found:
+    if not statuses:
         say(NO_VIEWS)

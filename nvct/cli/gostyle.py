@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     Command: TypeAlias = Callable[..., Any]
 
 HELP = ("help", "h")
-TRUE = ("1", "t", "T", "true", "TRUE", "True")  # strconv.ParseBool
 OFF = "nvct.off"
-FALSE = ("0", "f", "F", "false", "FALSE", "False")
 
 
 class GoStyle(click.Command):
@@ -45,27 +43,27 @@ class GoStyle(click.Command):
         """Return a parser that also accepts the internal form of --NAME=false."""
         parser = super().make_parser(ctx)
         for option in self.get_params(ctx):
-            words = [_off(name) for name in option.opts if _off(name) in ctx.meta.get(OFF, ())]
-            if words and isinstance(option, click.Option):
+            off_names = [_off(name) for name in option.opts if _off(name) in ctx.meta.get(OFF, ())]
+            if off_names and isinstance(option, click.Option):
                 parser.add_option(
-                    obj=option, opts=words, dest=option.name, action="store_const", const=False
+                    obj=option, opts=off_names, dest=option.name, action="store_const", const=False
                 )
         return parser
 
     def _without_surplus(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Let the parser ignore surplus words; if the first one is help, print the help."""
         ctx.allow_extra_args = True
-        if self._words(ctx, args)[:1] in (["help"], ["h"]):
+        if self._positional(ctx, args)[:1] in (["help"], ["h"]):
             self._show_help(ctx)
         return args
 
     def _written(self, ctx: click.Context, args: list[str]) -> list[str]:
-        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         switches = {name: option.is_flag for option in options for name in option.opts}
         written: list[str] = []
-        for at, arg in enumerate(args):
+        for index, arg in enumerate(args):
             if arg == "--" or self._is_command(arg):
-                return written + args[at:]
+                return written + args[index:]
             written.append(_as_click_wants(arg, switches, ctx))
         return written
 
@@ -74,7 +72,7 @@ class GoStyle(click.Command):
         del word
         return False
 
-    def _words(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def _positional(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Return the words that are neither options nor their values."""
         return list(self.make_parser(ctx).parse_args(args=list(args))[1])
 
@@ -107,24 +105,24 @@ class GoGroup(GoStyle, click.Group):
 
         Another group prints its help if no command is named.
         """
-        words = self._words(ctx, args)
-        if not words and not self.invoke_without_command:
+        positional = self._positional(ctx, args)
+        if not positional and not self.invoke_without_command:
             if args:
                 click.Command.parse_args(self, ctx, args)  # may contain --version
             self._show_help(ctx)
-        while words and self.invoke_without_command and not self._is_command(words[0]):
-            args = [*args[: len(args) - len(words)], *words[1:]]
-            words = self._words(ctx, args)
+        while positional and self.invoke_without_command and not self._is_command(positional[0]):
+            args = [*args[: len(args) - len(positional)], *positional[1:]]
+            positional = self._positional(ctx, args)
         return args
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command that also takes the global options."""
-        found = self.load(ctx, self.aliases.get(cmd_name, cmd_name))
-        if found is None:
+        command = self.load(ctx, self.aliases.get(cmd_name, cmd_name))
+        if command is None:
             return _help_command(self) if cmd_name in HELP else None
-        if not found.context_settings.get("ignore_unknown_options"):
-            _add_globals(found)
-        return found
+        if not command.context_settings.get("ignore_unknown_options"):
+            _add_globals(command)
+        return command
 
     def load(self, ctx: click.Context, name: str) -> click.Command | None:
         """Return the command of this group with this name, None if there is none."""
@@ -176,13 +174,13 @@ def _keep(ctx: click.Context, param: click.Parameter, value: object) -> None:
 
 def _add_globals(command: click.Command) -> None:
     """Add the global options to a command, except those that it already has."""
-    taken = {name for param in command.params for name in (*param.opts, param.name or "")}
+    names = {name for param in command.params for name in (*param.opts, param.name or "")}
     extra = click.Command(None)
     for add in global_options(hidden=True):
         add(extra)
     for option in extra.params:
-        if not taken & {option.opts[0], option.name or ""}:
-            option.opts = [name for name in option.opts if name not in taken]
+        if not names & {option.opts[0], option.name or ""}:
+            option.opts = [name for name in option.opts if name not in names]
             command.params.append(option)
 
 
@@ -194,12 +192,12 @@ def _help_command(group: click.Group) -> click.Command:
     @click.pass_context
     def show(ctx: click.Context, names: tuple[str, ...]) -> None:
         parent = ctx.parent or ctx
-        shown: click.Context = parent
+        help_context: click.Context = parent
         if names:
             _, command, _ = group.resolve_command(parent, list(names))
             if command is not None:  # None: already refused
-                shown = click.Context(command, info_name=names[0], parent=parent)
-        click.echo(shown.get_help(), color=ctx.color)
+                help_context = click.Context(command, info_name=names[0], parent=parent)
+        click.echo(help_context.get_help(), color=ctx.color)
 
     return show
 
@@ -215,6 +213,8 @@ def _as_click_wants(arg: str, switches: dict[str, bool], ctx: click.Context) -> 
         name = f"-{name}"
     if not (equals and switches.get(name)):
         return f"{name}{equals}{value}"
+    from nvct.paths import FALSE, TRUE  # --help does without them
+
     if value in TRUE:
         return name
     if value in FALSE:

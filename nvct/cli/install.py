@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from nvct.installer.request import Request
 
-    Given: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
+    OptionValues: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
 
 NO_NODES = ("", "none")
 EMPTY = {
@@ -30,15 +30,15 @@ EMPTY = {
 }
 DRIVER_READY = {
     "driver_root": "NVIDIA_DRIVER_ROOT",
-    "driver_root_here": "DRIVER_ROOT_CTR_PATH",
+    "driver_root_mount": "DRIVER_ROOT_CTR_PATH",
     "dev_root": "NVIDIA_DEV_ROOT",
-    "dev_root_here": "DEV_ROOT_CTR_PATH",
+    "dev_root_mount": "DEV_ROOT_CTR_PATH",
 }
 
 
 @click.command(cls=GoStyle)
 @install_options.options
-def install(**given: Any) -> None:  # noqa: ANN401  options, each with its own type
+def install(**values: Any) -> None:  # noqa: ANN401  options, each with its own type
     """Install nvct on the host that this container runs on, and configure its engine.
 
     Copies the programs, writes their config.toml, registers the runtimes nvidia, nvidia-cdi and
@@ -49,14 +49,14 @@ def install(**given: Any) -> None:  # noqa: ANN401  options, each with its own t
     """
     from nvct.installer import steps
 
-    if given["debug"]:
+    if values["debug"]:
         os.environ["NVCT_DEBUG"] = "1"
-    request = requested(given)
+    request = requested(values)
     request.check()
-    steps.run(request, say, _show, daemon=not given["no_daemon"])
+    steps.run(request, say, _show, daemon=not values["no_daemon"])
 
 
-def requested(given: Given) -> Request:
+def requested(values: OptionValues) -> Request:
     """Return the request that the options describe; warn about options without effect.
 
     Raises:
@@ -66,34 +66,34 @@ def requested(given: Given) -> Request:
     from nvct.installer import programs
     from nvct.installer.request import Request
 
-    _warn(given)
-    given = _with_driver(_with_empty(given))
-    toolkit = f"{given['install_dir'].rstrip('/')}/toolkit"
-    engine = "" if given["no_runtime_config"] else given["engine"]
-    cdi = given["cdi_enabled"]
-    if cdi and not given["cdi_output_dir"]:
+    _warn(values)
+    values = _with_driver(_with_empty(values))
+    toolkit = f"{values['install_dir'].rstrip('/')}/toolkit"
+    engine = "" if values["no_runtime_config"] else values["engine"]
+    cdi = values["cdi_enabled"]
+    if cdi and not values["cdi_output_dir"]:
         say("warning: no CDI specification: --cdi-output-dir is empty")
         cdi = False
     return Request(
         toolkit=toolkit,
-        source=programs.source_root(given["source"] or "", cli.__file__),
-        pid_file=given["pid_file"],
-        state_dir=given["state_dir"] or f"{toolkit}/.state",
-        driver_root=given["driver_root"],
-        driver_root_here=given["driver_root_here"],
-        dev_root=given["dev_root"] or "",
-        dev_root_here=given["dev_root_here"] or "",
-        settings=_settings(given),
-        runtimes=flat(given["runtimes"]),
-        cdi_spec=_spec_path(given) if cdi else "",
-        cdi_kind=given["cdi_kind"],
-        control_nodes=cdi and _wants_nodes(given),
-        ignore_errors=given["ignore_errors"],
-        **(_engine(engine, given, cdi=cdi) if engine else {}),
+        source=programs.source_root(values["source"] or "", cli.__file__),
+        pid_file=values["pid_file"],
+        state_dir=values["state_dir"] or f"{toolkit}/.state",
+        driver_root=values["driver_root"],
+        driver_root_mount=values["driver_root_mount"],
+        dev_root=values["dev_root"] or "",
+        dev_root_mount=values["dev_root_mount"] or "",
+        settings=_settings(values),
+        runtimes=flat(values["runtimes"]),
+        cdi_spec=_spec_path(values) if cdi else "",
+        cdi_kind=values["cdi_kind"],
+        control_nodes=cdi and _wants_nodes(values),
+        ignore_errors=values["ignore_errors"],
+        **(_engine(engine, values, cdi=cdi) if engine else {}),
     )
 
 
-def _engine(engine: str, given: Given, *, cdi: bool) -> dict[str, Any]:
+def _engine(engine: str, values: OptionValues, *, cdi: bool) -> dict[str, Any]:
     """Return the fields of the request that configure the engine."""
     from nvct.engine import modules
     from nvct.installer.request import ENGINES, RESTART, SOCKETS
@@ -102,37 +102,37 @@ def _engine(engine: str, given: Given, *, cdi: bool) -> dict[str, Any]:
         raise UsageError(
             f"unknown runtime {engine!r}", hint=f"--runtime: one of {', '.join(ENGINES)}"
         )
-    given = _of_docker(given) if engine == "docker" else given
+    values = _of_docker(values) if engine == "docker" else values
 
     def value(name: str, default: str) -> str:
-        return default if given[name] == SUITS_ENGINE else given[name]
+        return default if values[name] == SUITS_ENGINE else values[name]
 
     return {
         "engine": engine,
         "config": value("config", modules.CONFIG[engine]),
-        "drop_in": None if given["drop_in"] == SUITS_ENGINE else given["drop_in"],
-        "drop_in_host": given["drop_in_host"],
-        "executable": given["executable"],
+        "drop_in": None if values["drop_in"] == SUITS_ENGINE else values["drop_in"],
+        "drop_in_host": values["drop_in_host"],
+        "executable": values["executable"],
         "socket": value("socket", SOCKETS[engine]).removeprefix("unix://"),
         "restart": value("restart", RESTART[engine]),
-        "cdi": cdi if given["cdi"] is None else given["cdi"],
-        "host_root": given["host_root"] or "/",
-        "name": given["name"],
-        "default": given["default"],
-        "sources": _sources(engine, flat(given["sources"])),
-        "runtime_type": given["runtime_type"],
-        "annotations": tuple(f"{prefix}*" for prefix in flat(given["prefixes"])),
-        "hook_file": _hook_file(engine, given),
+        "cdi": cdi if values["cdi"] is None else values["cdi"],
+        "host_root": values["host_root"] or "/",
+        "name": values["name"],
+        "default": values["default"],
+        "sources": _sources(engine, flat(values["sources"])),
+        "runtime_type": values["runtime_type"],
+        "annotations": tuple(f"{prefix}*" for prefix in flat(values["prefixes"])),
+        "hook_file": _hook_file(engine, values),
     }
 
 
-def _of_docker(given: Given) -> dict[str, Any]:
+def _of_docker(values: OptionValues) -> dict[str, Any]:
     """Return the options without those that Docker does not use; warn about each."""
-    if given["executable"]:
-        say(f"warning: ignoring --executable-path={given['executable']} for docker")
-    if given["drop_in"] not in ("", SUITS_ENGINE):
-        say(f"warning: ignoring --drop-in-config={given['drop_in']} for docker")
-    return {**given, "executable": "", "drop_in": "", "drop_in_host": ""}
+    if values["executable"]:
+        say(f"warning: ignoring --executable-path={values['executable']} for docker")
+    if values["drop_in"] not in ("", SUITS_ENGINE):
+        say(f"warning: ignoring --drop-in-config={values['drop_in']} for docker")
+    return {**values, "executable": "", "drop_in": "", "drop_in_host": ""}
 
 
 def _sources(engine: str, sources: tuple[str, ...]) -> tuple[str, ...]:
@@ -140,7 +140,7 @@ def _sources(engine: str, sources: tuple[str, ...]) -> tuple[str, ...]:
 
     Empty for Docker, which has only its file.
     """
-    found = []
+    available = []
     for source in sources:
         name, equals, path = (part.strip() for part in source.partition("="))
         if name not in ("file", "command") or (
@@ -151,50 +151,50 @@ def _sources(engine: str, sources: tuple[str, ...]) -> tuple[str, ...]:
             )
         if name == "command" and equals:
             say(f"warning: {path!r} of --config-source={source} has no effect")
-        found.append(path if name == "file" and equals else name)
-    return () if engine == "docker" else tuple(found)
+        available.append(path if name == "file" and equals else name)
+    return () if engine == "docker" else tuple(available)
 
 
-def _hook_file(engine: str, given: Given) -> str:
-    mode = given["config_mode"]
+def _hook_file(engine: str, values: OptionValues) -> str:
+    mode = values["config_mode"]
     if mode not in ("config", "hook"):
         raise UsageError(f"invalid --config-mode {mode!r}", hint="config or hook")
     if engine != "crio" or mode == "config":
         return ""
     say("warning: --config-mode=hook is deprecated")
-    return f"{given['hooks_dir'].rstrip('/')}/{given['hook_filename']}"
+    return f"{values['hooks_dir'].rstrip('/')}/{values['hook_filename']}"
 
 
-def _settings(given: Given) -> tuple[tuple[str, bool | str | tuple[str, ...]], ...]:
+def _settings(values: OptionValues) -> tuple[tuple[str, bool | str | tuple[str, ...]], ...]:
     from nvct.installer import settings
 
     runtime = "nvidia-container-runtime"
-    made: list[tuple[str, bool | str | tuple[str, ...]]] = [
-        ("accept-nvidia-visible-devices-envvar-when-unprivileged", given["accept_env"]),
-        ("accept-nvidia-visible-devices-as-volume-mounts", given["accept_mounts"]),
-        (f"{runtime}-hook.skip-mode-detection", given["skip_mode_detection"]),
+    entries: list[tuple[str, bool | str | tuple[str, ...]]] = [
+        ("accept-nvidia-visible-devices-envvar-when-unprivileged", values["accept_env"]),
+        ("accept-nvidia-visible-devices-as-volume-mounts", values["accept_mounts"]),
+        (f"{runtime}-hook.skip-mode-detection", values["skip_mode_detection"]),
     ]
-    asked: dict[str, str | tuple[str, ...] | None] = {
-        f"{runtime}.debug": given["runtime_debug"],
-        f"{runtime}.log-level": given["log_level"],
-        f"{runtime}.mode": given["mode"],
-        f"{runtime}.modes.cdi.default-kind": given["default_kind"],
-        f"{runtime}.modes.cdi.annotation-prefixes": flat(given["prefixes"]),
-        "nvidia-container-cli.debug": given["cli_debug"],
+    optional: dict[str, str | tuple[str, ...] | None] = {
+        f"{runtime}.debug": values["runtime_debug"],
+        f"{runtime}.log-level": values["log_level"],
+        f"{runtime}.mode": values["mode"],
+        f"{runtime}.modes.cdi.default-kind": values["default_kind"],
+        f"{runtime}.modes.cdi.annotation-prefixes": flat(values["prefixes"]),
+        "nvidia-container-cli.debug": values["cli_debug"],
     }
-    made += [(key, value) for key, value in asked.items() if value]
-    features, warnings = settings.features(flat(given["features"]))
+    entries += [(key, value) for key, value in optional.items() if value]
+    features, warnings = settings.features(flat(values["features"]))
     for warning in warnings:
         say(f"warning: {warning}")
-    return (*made, *features)
+    return (*entries, *features)
 
 
-def _spec_path(given: Given) -> str:
-    return f"{given['cdi_output_dir'].rstrip('/')}/{given['cdi_kind'].replace('/', '-')}.yaml"
+def _spec_path(values: OptionValues) -> str:
+    return f"{values['cdi_output_dir'].rstrip('/')}/{values['cdi_kind'].replace('/', '-')}.yaml"
 
 
-def _wants_nodes(given: Given) -> bool:
-    kinds = flat(given["device_nodes"]) if given["device_nodes"] else ("control",)
+def _wants_nodes(values: OptionValues) -> bool:
+    kinds = flat(values["device_nodes"]) if values["device_nodes"] else ("control",)
     for kind in kinds:
         if kind not in (*NO_NODES, "control"):
             raise UsageError(
@@ -203,7 +203,7 @@ def _wants_nodes(given: Given) -> bool:
     return bool(kinds) and not any(kind in NO_NODES for kind in kinds)
 
 
-def _with_empty(given: Given) -> dict[str, Any]:
+def _with_empty(values: OptionValues) -> dict[str, Any]:
     """Return the options, with the effect of environment variables that are set but empty.
 
     In the incumbent, an empty variable of a switch means false.
@@ -222,45 +222,45 @@ def _with_empty(given: Given) -> dict[str, Any]:
         is_switch = isinstance(option, click.Option) and option.is_flag
         if is_switch and value == "" and context.get_parameter_source(name) != line:
             empty[name] = False
-    return {**given, **empty}
+    return {**values, **empty}
 
 
-def _with_driver(given: Given) -> dict[str, Any]:
+def _with_driver(values: OptionValues) -> dict[str, Any]:
     """Return the options; roots that are not given come from nvct validate driver."""
     from nvct.installer import ready
 
-    if not given["driver_ready"]:
-        return dict(given)
+    if not values["driver_ready"]:
+        return dict(values)
     context = click.get_current_context()
-    found = ready.read(given["driver_ready"])
+    ready_values = ready.read(values["driver_ready"])
     default = click.core.ParameterSource.DEFAULT
-    taken = {
-        name: found[key]
+    roots = {
+        name: ready_values[key]
         for name, key in DRIVER_READY.items()
-        if key in found and context.get_parameter_source(name) == default
+        if key in ready_values and context.get_parameter_source(name) == default
     }
-    return {**given, **taken}
+    return {**values, **roots}
 
 
-def _warn(given: Given) -> None:
+def _warn(values: OptionValues) -> None:
     """Warn about options without effect.
 
     Raises:
         UsageError: an option asks for a missing feature, and cannot be ignored.
     """
-    if given["nri"] and not given["no_daemon"]:
+    if values["nri"] and not values["no_daemon"]:
         raise UsageError(
             "there is no NRI plugin in nvct yet", hint="leave --enable-nri-plugin out"
         )
-    if given["nri"]:
+    if values["nri"]:
         say("warning: --enable-nri-plugin has no effect with --no-daemon")
-    if given["legacy_config"]:
+    if values["legacy_config"]:
         say("warning: --use-legacy-config has no effect: a file of version 1 is edited as such")
-    if given["override"].strip() not in ("", "{}"):
+    if values["override"].strip() not in ("", "{}"):
         say("warning: --runtime-config-override has no effect: options are the default runtime's")
-    if given["package_type"] not in ("", "auto", "deb", "rpm"):
+    if values["package_type"] not in ("", "auto", "deb", "rpm"):
         raise UsageError(
-            f"invalid --toolkit-package-type {given['package_type']!r}",
+            f"invalid --toolkit-package-type {values['package_type']!r}",
             hint="leave it out: one tree serves every host",
         )
 

@@ -53,10 +53,12 @@ def install(
     built = _built(python, packages, archive)
     built = replace(built, cold=cold or built.cold, hot=hot)
     compiler = os.environ.get("CC") or "cc"
-    used, made = launch.install(bin_dir.resolve(), form, built, compiler, archive=not no_archive)
-    programs = ", ".join(path.name for path in made if path.parent == bin_dir.resolve())
-    click.echo(f"installed in {bin_dir} (form {used}): {programs}", err=True)
-    left_out = [name for name in launch.HOOKS if bin_dir.resolve() / name not in made]
+    used_form, written = launch.install(
+        bin_dir.resolve(), form, built, compiler, archive=not no_archive
+    )
+    programs = ", ".join(path.name for path in written if path.parent == bin_dir.resolve())
+    click.echo(f"installed in {bin_dir} (form {used_form}): {programs}", err=True)
+    left_out = [name for name in launch.HOOKS if bin_dir.resolve() / name not in written]
     if left_out:
         click.echo(
             f"not installed: {', '.join(left_out)}: hooks need a static program; install gcc and"

@@ -44,12 +44,12 @@ class LazyGroup(GoGroup):
             return None
         module, attribute, _text = self.table[name]
         try:
-            found: click.Command = getattr(importlib.import_module(module), attribute)
+            command: click.Command = getattr(importlib.import_module(module), attribute)
         except ImportError as error:
             if (error.name or "").startswith(SIMULATION) and not _has_simulation():
                 raise _no_simulation(f"{ctx.command_path} {name}") from error
             raise
-        return found
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""

@@ -55,26 +55,26 @@ def inventory(
     from nvct.spec import capabilities as capability_sets
 
     settings = settings_in_force(config, driver_root, dev_root)
-    wanted = capability_sets.parse(flat(capabilities))
-    how = DiscoveryOptions(compat32="compat32" in wanted)
-    seen = live_host.discover_or_view(
-        settings, how, mode.lower(), elsewhere=bool(driver_root or dev_root)
+    needs = capability_sets.parse(flat(capabilities))
+    options = DiscoveryOptions(compat32="compat32" in needs)
+    discovered = live_host.discover_or_view(
+        settings, options, mode.lower(), elsewhere=bool(driver_root or dev_root)
     )
-    _print(capability_sets.restrict(seen, wanted), form, everything=everything)
+    _print(capability_sets.restrict(discovered, needs), form, everything=everything)
 
 
-def _print(found: Inventory, form: str, *, everything: bool) -> None:
+def _print(discovered: Inventory, form: str, *, everything: bool) -> None:
     from nvct.host import listing
 
     if form == "bind":
-        lines, impossible = listing.as_binds(found)
+        lines, impossible = listing.as_binds(discovered)
         click.echo("".join(f"{line}\n" for line in lines), nl=False)
         for path in impossible:
             say(f"warning: {path!r} cannot be written as SRC:DST:OPTIONS")
     elif form == "json":
-        click.echo(listing.as_json(found, left_out=everything), nl=False)
+        click.echo(listing.as_json(discovered, left_out=everything), nl=False)
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-        click.echo(listing.as_table(found, left_out=everything, width=width), nl=False)
-    for warning in found.warnings:
+        click.echo(listing.as_table(discovered, left_out=everything, width=width), nl=False)
+    for warning in discovered.warnings:
         say(f"warning: {warning}")

@@ -89,12 +89,14 @@ def _invoke(name: str, group: click.Group) -> int:
 
 def _refused(name: str, error: click.ClickException) -> UsageError:
     """Return a click error as a UsageError: one sentence, and a hint."""
-    near = list(getattr(error, "possibilities", None) or ())  # options, since click 8.2 commands
-    text = error.message if near else error.format_message()
+    suggestions = list(
+        getattr(error, "possibilities", None) or ()
+    )  # options, since click 8.2 commands
+    text = error.message if suggestions else error.format_message()
     text = " ".join(text.split()).rstrip(".")
     context = getattr(error, "ctx", None)
     where = context.command_path if isinstance(context, click.Context) else name
-    guess = f"did you mean {' or '.join(near[:2])}? " if near else ""
+    guess = f"did you mean {' or '.join(suggestions[:2])}? " if suggestions else ""
     hint = f"{guess}{where} --help shows what there is"
     return UsageError(text[:1].lower() + text[1:], hint=hint)
 
@@ -106,4 +108,4 @@ def nvct() -> None:
 
 def nvidia_ctk() -> None:
     """Program nvidia-ctk."""
-    run("nvidia-ctk")
+    run(INCUMBENT)

@@ -34,18 +34,18 @@ def publish(ctx: click.Context, *, output: str, withdraw: bool) -> None:
 
     output = published_spec.output_path(output)
     if withdraw:
-        gone = published_spec.withdraw(output)
-        say(f"removed {output}" if gone else f"{output} does not exist")
+        removed = published_spec.withdraw(output)
+        say(f"removed {output}" if removed else f"{output} does not exist")
         return
     settings = settings_in_force()
     for _ in range(TRIES):
-        before = published_spec.watched_fingerprints(settings)
+        watched = published_spec.watched_fingerprints(settings)
         try:
             _publish(ctx, output)
         except HostError:  # an installation in progress may still add the file
-            if fingerprints.broken(before) is None:
+            if fingerprints.broken(watched) is None:
                 raise
-        if fingerprints.broken(before) is None:
+        if fingerprints.broken(watched) is None:
             return
         time.sleep(PAUSE_S)
 
@@ -59,5 +59,5 @@ def _publish(ctx: click.Context, output: str) -> None:
     try:
         generate.invoke(generate.make_context("generate", ["--output", output], parent=ctx))
     except DriverNotFoundError as error:
-        gone = published_spec.withdraw(output)
-        say(f"{error}: {f'removed {output}' if gone else 'nothing to publish'}")
+        removed = published_spec.withdraw(output)
+        say(f"{error}: {f'removed {output}' if removed else 'nothing to publish'}")

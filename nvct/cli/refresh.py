@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("what", type=click.Choice(["all", "registry", "own"]), default="all")
-def refresh(what: str) -> None:
+@click.argument("kind", type=click.Choice(["all", "registry", "own"]), default="all")
+def refresh(kind: str) -> None:
     """Compile plans now, so that the next create finds them ready.
 
     Example: nvct refresh own
     """
     config = path_from(os.environ)
     folder = run_dir(os.environ)
-    if what in ("all", "registry"):
+    if kind in ("all", "registry"):
         plan = compiled.registry_plan(config, folder)
         click.echo(
             f"registry: {_count(plan['devices'], 'device')} in {_count(plan['specs'], 'spec')}"
@@ -36,31 +36,33 @@ def refresh(what: str) -> None:
             click.echo(f"warning: {problem}", err=True)
         for name, files in plan["conflicts"].items():
             click.echo(f"warning: {name} is defined by {' and '.join(files)}", err=True)
-    if what in ("all", "own"):
-        _tend_farm(config, folder)
+    if kind in ("all", "own"):
+        _maintain_farm(config, folder)
         plan = compiled.own_plan(config, folder)
         click.echo(f"own: {len(plan['devices'])} device names")
-        _say_layout(config, plan)
-    if what == "all":
-        _remake_the_others(config, folder)
+        _print_layout(config, plan)
+    if kind == "all":
+        _rebuild_extras(config, folder)
 
 
-def _count(things: Sized, word: str) -> str:
-    return f"{len(things)} {word}{'' if len(things) == 1 else 's'}"
+def _count(items: Sized, noun: str) -> str:
+    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
 
 
-def _remake_the_others(config: str, folder: str) -> None:
+def _rebuild_extras(config: str, folder: str) -> None:
     """Recompile the plans of features besides GPUs that containers have requested."""
     from nvct.compile import extras
 
-    for word, made, error in extras.rebuild(config, folder):
-        if made is not None:
-            click.echo(f"{word}: {len(made['devices'])} device names")
+    for feature, plan, error in extras.rebuild(config, folder):
+        if plan is not None:
+            click.echo(f"{feature}: {len(plan['devices'])} device names")
         else:
-            click.echo(f"warning: {word}: {error} (it is compiled when it is asked for)", err=True)
+            click.echo(
+                f"warning: {feature}: {error} (it is compiled when it is asked for)", err=True
+            )
 
 
-def _say_layout(config: str, plan: Plan) -> None:
+def _print_layout(config: str, plan: Plan) -> None:
     """Print the layout that containers get, so that hosts of a fleet do not differ silently."""
     settings = load(config)
     if settings.wants_view:
@@ -69,7 +71,7 @@ def _say_layout(config: str, plan: Plan) -> None:
         click.echo(f"own: {farm_plan.describe_layout(settings, plan.get('farm'))}")
 
 
-def _tend_farm(config: str, folder: str) -> None:
+def _maintain_farm(config: str, folder: str) -> None:
     """Verify the driver's views and collect unused ones, before the plan in force is replaced."""
     settings = load(config)
     if not settings.wants_view:

@@ -22,7 +22,7 @@ Example:
   nvct sim create lab --profile h100-mig
   nvct sim exec lab nvidia-smi -L
 """
-WHAT = "\n".join(f"  {name} {usage}" for name, (usage, _) in node_changes.CHANGES.items())
+CHANGES = "\n".join(f"  {name} {usage}" for name, (usage, _) in node_changes.CHANGES.items())
 
 
 @click.group(cls=GoGroup, help=EXAMPLE)
@@ -70,14 +70,14 @@ def destroy(base: Path, name: str) -> None:
     tree.destroy(tree.find(base, name))
 
 
-@sim.command("set", help=f"Change a node.\n\n\b\nChanges:\n{WHAT}")
+@sim.command("set", help=f"Change a node.\n\n\b\nChanges:\n{CHANGES}")
 @click.argument("name")
 @click.argument("change")
-@click.argument("words", nargs=-1, metavar="[ARGUMENTS]...")
+@click.argument("arguments", nargs=-1, metavar="[ARGUMENTS]...")
 @click.pass_obj
-def change_node(base: Path, name: str, change: str, words: tuple[str, ...]) -> None:
+def change_node(base: Path, name: str, change: str, arguments: tuple[str, ...]) -> None:
     """Change a node."""
-    node_changes.apply(tree.find(base, name), change, words)
+    node_changes.apply(tree.find(base, name), change, arguments)
 
 
 DRIVER_ROOT = click.option(
@@ -98,10 +98,10 @@ def execute(base: Path, name: str, argv: tuple[str, ...], driver_root: str) -> N
     path needs this one (containerd: BinaryName, Podman: --runtime).
     """
     node = tree.find(base, name)
-    words = argv[1:] if argv[0] == "--" else argv  # click keeps a leading "--" here
-    if not words:
+    command = argv[1:] if argv[0] == "--" else argv  # click keeps a leading "--" here
+    if not command:
         raise click.UsageError("Missing argument 'COMMAND...'.")
-    sys.exit(attach.exec_in(node, words, _environment(), driver_root=driver_root))
+    sys.exit(attach.exec_in(node, command, _environment(), driver_root=driver_root))
 
 
 def _environment() -> dict[str, str]:
@@ -138,14 +138,14 @@ def replay_snapshot(snapshot: str, argv: tuple[str, ...], mode: str) -> None:
     from nvct.cdi import store
     from nvct.sim import replay
 
-    words = argv[1:] if argv[:1] == ("--",) else argv
+    command = argv[1:] if argv[:1] == ("--",) else argv
     with replay.opened(snapshot) as opened:
-        if words:
+        if command:
             env = {**os.environ, **replay.environment(opened)}
             try:
-                sys.exit(subprocess.run(words, env=env, check=False).returncode)
+                sys.exit(subprocess.run(command, env=env, check=False).returncode)
             except OSError as error:
-                raise UsageError(f"cannot run {words[0]!r}: {error.strerror}") from error
+                raise UsageError(f"cannot run {command[0]!r}: {error.strerror}") from error
         try:
             spec, warnings = replay.spec(opened, mode)
         except NvctError as error:  # show paths of the recorded host, not of the tree

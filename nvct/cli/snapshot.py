@@ -53,11 +53,11 @@ def snapshot(
         search_paths=flat(library_search_path),
         config_search_paths=flat(config_search_path),
     )
-    taken = record.record(live_host.roots_of(settings), options, ask_nvml=not no_nvml)
-    taken = document.redacted(taken, hostname=platform.node(), keep_uuids=keep_uuids)
+    recorded = record.record(live_host.roots_of(settings), options, ask_nvml=not no_nvml)
+    recorded = document.redacted(recorded, hostname=platform.node(), keep_uuids=keep_uuids)
     if output == "-":
-        sys.stdout.buffer.write(document.packed(taken))
+        sys.stdout.buffer.write(document.packed(recorded))
         return
-    document.save(taken, output)
-    say(f"wrote {output}: {len(taken.elf)} libraries, {len(taken.nodes)} nodes, "
-        f"discovery: {taken.about['discovery']}")  # fmt: skip
+    document.save(recorded, output)
+    say(f"wrote {output}: {len(recorded.elf)} libraries, {len(recorded.nodes)} nodes, "
+        f"discovery: {recorded.about['discovery']}")  # fmt: skip

@@ -61,8 +61,8 @@ def create_device_nodes(
     Example: nvidia-ctk system create-device-nodes --all --dry-run
     """
     roots = _roots(driver_root, dev_root or driver_root)
-    asked = {"control": control_devices, "gpu": gpus, "cap": caps}
-    kinds: list[Kind] = [kind for kind in _kinds() if everything or asked[kind]]
+    requested = {"control": control_devices, "gpu": gpus, "cap": caps}
+    kinds: list[Kind] = [kind for kind in _kinds() if everything or requested[kind]]
     if load_kernel_modules:
         _load(roots.driver_root, dry_run=dry_run)
     elif not kinds:
@@ -101,10 +101,10 @@ def create_dev_char_symlinks(
 
     Example: nvidia-ctk system create-dev-char-symlinks --create-all
     """
-    for flag, given in (
+    for flag, is_set in (
         ("load-kernel-modules", load_kernel_modules), ("create-device-nodes", nodes)
     ):  # fmt: skip
-        if given and not create_all:
+        if is_set and not create_all:
             say(f"warning: --{flag} is ignored without --create-all")
     roots = _roots(driver_root, dev_root)
     if create_all and load_kernel_modules:
@@ -148,7 +148,9 @@ def _make_nodes(roots: Roots, kinds: Sequence[Kind], *, dry_run: bool) -> None:
     for warning in findings.warnings:
         say(f"warning: {warning}")
     for step in planned.steps:
-        _tell(device_nodes.shell_commands(step), device_nodes.describe(step), dry_run=dry_run)
+        _print_step(
+            device_nodes.shell_commands(step), device_nodes.describe(step), dry_run=dry_run
+        )
     if planned.missing:
         raise device_nodes.missing_majors_error(planned.missing, roots)
 
@@ -166,17 +168,17 @@ def _make_links(roots: Roots, folder: str, *, create_all: bool, dry_run: bool) -
     for warning in findings.warnings:
         say(f"warning: {warning}")
     for step in planned.steps:
-        _tell(dev_char.shell_commands(step), dev_char.describe(step), dry_run=dry_run)
-    made = sum(step.action == "make" for step in planned.steps)
-    if made and not dry_run:
-        say(f"{made} links made in {folder}")
+        _print_step(dev_char.shell_commands(step), dev_char.describe(step), dry_run=dry_run)
+    link_count = sum(step.action == "make" for step in planned.steps)
+    if link_count and not dry_run:
+        say(f"{link_count} links made in {folder}")
     if not planned.steps:
         say(f"{roots.dev} has no device node of the driver")
     if planned.missing:
         raise device_nodes.missing_majors_error(planned.missing, roots)
 
 
-def _tell(commands: Sequence[str], sentence: str, *, dry_run: bool) -> None:
+def _print_step(commands: Sequence[str], sentence: str, *, dry_run: bool) -> None:
     """Print the commands of a step in a dry run, else a sentence about the step."""
     for command in commands if dry_run else ():
         click.echo(command)

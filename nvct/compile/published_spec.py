@@ -17,6 +17,7 @@ from nvct.container.plan import fingerprints
 from nvct.errors import DocumentError, HostError, UsageError
 from nvct.host.driver.libraries import machine_directories
 from nvct.host.roots import join
+from nvct.paths import GPU_KIND
 from nvct.spec import provenance
 
 TYPE_CHECKING = False
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from nvct.config.model import Config
     from nvct.container.plan.fingerprints import Fingerprint
 
-KIND = "nvidia.com/gpu"
 # The rest of a spec whose generator was killed, or found the disk full, during a write in place.
 BEGINS = re.compile(
     rb'\s*\Z|.*?^[\s{]*["\']?kind["\']?:\s*["\']?nvidia\.com/gpu\b', re.MULTILINE | re.DOTALL
@@ -60,7 +60,7 @@ def check_replaceable(path: str) -> None:
         if _is_partial_spec(path):
             return
         raise _refusal(path, "no CDI specification") from error
-    if spec["kind"] != KIND and provenance.read(spec, path) is None:
+    if spec["kind"] != GPU_KIND and provenance.read(spec, path) is None:
         raise _refusal(path, f"another generator's specification of {spec['kind']}")
 
 

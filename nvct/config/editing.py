@@ -15,6 +15,7 @@ from nvct.config import default
 from nvct.config.load import COMMA_LISTS, KEYS, from_toml, leaves
 from nvct.config.model import Config, check
 from nvct.errors import ConfigError, UsageError
+from nvct.paths import FALSE, TRUE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     Table: TypeAlias = MutableMapping[str, Any]
 
 
-TRUE = ("1", "t", "T", "TRUE", "true", "True")  # Go: strconv.ParseBool
-FALSE = ("0", "f", "F", "FALSE", "false", "False")
 NIL = "nil"
 SEPARATOR = ":"
 _HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_.\-]+)\s*\]\s*(#.*)?$")
@@ -43,7 +42,7 @@ class Setting:
     value: bool | str | list[str] | None
 
 
-def parse(words: list[str], separator: str = SEPARATOR) -> list[Setting]:
+def parse(options: list[str], separator: str = SEPARATOR) -> list[Setting]:
     """Parse the values of --set.
 
     A word may contain several settings separated by commas, as in the incumbent; text after a
@@ -52,18 +51,18 @@ def parse(words: list[str], separator: str = SEPARATOR) -> list[Setting]:
     Raises:
         UsageError: a key is unknown or a table, or its value has the wrong type.
     """
-    return [_setting(word, separator) for text in words for word in _split(text)]
+    return [_setting(word, separator) for text in options for word in _split(text)]
 
 
 def _split(text: str) -> list[str]:
-    words: list[str] = []
+    settings: list[str] = []
     for part in text.split(","):
         key = part.partition("=")[0].strip()
-        if words and key not in KEYS:
-            words[-1] += f",{part}"
+        if settings and key not in KEYS:
+            settings[-1] += f",{part}"
         else:
-            words.append(part)
-    return words
+            settings.append(part)
+    return settings
 
 
 def _setting(word: str, separator: str) -> Setting:
@@ -97,8 +96,8 @@ def _truth(key: str, value: str) -> bool:
 
 
 def _list(value: str, separator: str) -> list[str]:
-    between = separator if separator in value else ","
-    return [part for part in value.split(between) if part]
+    delimiter = separator if separator in value else ","
+    return [part for part in value.split(delimiter) if part]
 
 
 def change(text: str, settings: list[Setting], path: str) -> str:
@@ -136,9 +135,9 @@ def complete(text: str, path: str) -> str:
         return text
     completed = default.TEXT
     for key, value in current.items():
-        at = _commented(completed, key)
-        if at is not None and isinstance(value, bool | str | list):
-            completed = _uncomment(completed, at, Setting(key=key, value=value))
+        index = _commented(completed, key)
+        if index is not None and isinstance(value, bool | str | list):
+            completed = _uncomment(completed, index, Setting(key=key, value=value))
     document = tomlkit.parse(completed)
     _merge(document, tomlkit.parse(text))
     return tomlkit.dumps(document)
@@ -165,9 +164,9 @@ def _change(text: str, setting: Setting, path: str) -> str:
     try:
         document = tomlkit.parse(text)
         if setting.value is not None and _find(document, setting.key) is None:
-            at = _commented(text, setting.key)
-            if at is not None:
-                return _uncomment(text, at, setting)
+            index = _commented(text, setting.key)
+            if index is not None:
+                return _uncomment(text, index, setting)
         return _edit(document, setting)
     except TOMLKitError as error:
         raise ConfigError(f"{path}: {setting.key} cannot be set: {error}") from error
@@ -227,11 +226,11 @@ def _commented(text: str, key: str) -> int | None:
     return None
 
 
-def _uncomment(text: str, at: int, setting: Setting) -> str:
+def _uncomment(text: str, index: int, setting: Setting) -> str:
     import tomlkit
 
     rows = text.splitlines(keepends=True)
-    end = rows[at][len(rows[at].rstrip("\r\n")) :]
+    end = rows[index][len(rows[index].rstrip("\r\n")) :]
     value = tomlkit.item(setting.value).as_string()
-    rows[at] = f"{setting.key.rpartition('.')[2]} = {value}{end}"
+    rows[index] = f"{setting.key.rpartition('.')[2]} = {value}{end}"
     return "".join(rows)

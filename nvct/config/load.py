@@ -132,9 +132,9 @@ def sets(text: str, key: str) -> bool:
 def leaves(text: str) -> dict[str, object]:
     """Return key -> value of the text of a valid config.toml; the policy is one key."""
 
-    def walk(table: dict[str, object], before: str) -> Iterator[tuple[str, object]]:
+    def walk(table: dict[str, object], prefix: str) -> Iterator[tuple[str, object]]:
         for name, value in table.items():
-            key = f"{before}{name}"
+            key = f"{prefix}{name}"
             if isinstance(value, dict) and key != POLICY:
                 yield from walk(value, f"{key}.")
             else:
@@ -206,16 +206,16 @@ def _typed(value: object, default: object, name: str, where: str) -> object:
 
 def _normalized(config: Config) -> dict[str, object]:
     """Return the values that are written otherwise than they are meant."""
-    found: dict[str, object] = {"driver_root": config.driver_root.rstrip("/") or "/"}
+    values: dict[str, object] = {"driver_root": config.driver_root.rstrip("/") or "/"}
     if config.debug == "/dev/null":
-        found["debug"] = ""
+        values["debug"] = ""
     if "all" in config.supported_driver_capabilities:
-        found["supported_driver_capabilities"] = DRIVER_CAPABILITIES
-    found["log_level"] = config.log_level.lower()
-    if found["log_level"] not in LOG_LEVELS:
+        values["supported_driver_capabilities"] = DRIVER_CAPABILITIES
+    values["log_level"] = config.log_level.lower()
+    if values["log_level"] not in LOG_LEVELS:
         warning = (
             f"{config.path}: nvidia-container-runtime.log-level is {config.log_level!r:.80},"
             " which is no level; info is used"
         )
-        found |= {"log_level": "info", "warnings": [*config.warnings, warning]}
-    return found
+        values |= {"log_level": "info", "warnings": [*config.warnings, warning]}
+    return values

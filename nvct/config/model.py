@@ -118,9 +118,9 @@ class Config:
         Raises:
             ConfigError: a value is not of its attribute's type.
         """
-        own = self.__dict__
+        attributes = self.__dict__
         for name, value in values.items():
-            own[name] = _checked(name, value, FIELDS[name])
+            attributes[name] = _checked(name, value, FIELDS[name])
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         """Refuse: a configuration is read. `replaced` makes another one.
@@ -210,8 +210,8 @@ def path_from(env: Mapping[str, str]) -> str:
     if explicit:
         return explicit
     home = env.get("XDG_CONFIG_HOME", "")
-    own = f"{home.rstrip('/')}/{paths.CONFIG_NAME}"
-    return own if home.startswith("/") and _exists(own) else paths.CONFIG_FILE
+    user_file = f"{home.rstrip('/')}/{paths.CONFIG_NAME}"
+    return user_file if home.startswith("/") and _exists(user_file) else paths.CONFIG_FILE
 
 
 def _exists(path: str) -> bool:

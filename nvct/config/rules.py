@@ -78,7 +78,7 @@ def parse(table: object, path: str) -> list[str]:
             raise ConfigError(f"{where}.rules: two rules are named {name!r}", hint=CORRECT)
     default = table.get("default", "allow")
     if default not in OUTCOMES:
-        raise ConfigError(f"{where}.default cannot be {default!r:.80}", hint=_one_of(OUTCOMES))
+        raise ConfigError(f"{where}.default cannot be {default!r:.80}", hint=_names_hint(OUTCOMES))
     if default != "allow":
         parsed.append({"name": "default", "then": default})
     return [json.dumps(rule, sort_keys=True) for rule in parsed]
@@ -97,7 +97,7 @@ def _rule(table: Table, number: int, where: str) -> Table:
         if key == "then" or key in TEXTS:
             continue
         if key not in CONDITIONS:
-            raise ConfigError(f"{where}: {key} is unknown", hint=_one_of(CONDITIONS, key))
+            raise ConfigError(f"{where}: {key} is unknown", hint=_names_hint(CONDITIONS, key))
         rule[key] = _condition(key, value, f"{where}: {key}")
     rule["then"] = table.get("then")
     if rule["then"] not in OUTCOMES:
@@ -105,7 +105,7 @@ def _rule(table: Table, number: int, where: str) -> Table:
             f"{where}: then is {rule['then']!r:.80}"
             if "then" in table
             else f"{where} has no key then",
-            hint=_one_of(OUTCOMES),
+            hint=_names_hint(OUTCOMES),
         )
     reason = table.get("reason", "")
     if not isinstance(reason, str) or not (reason + " ").isprintable() or len(reason) > TEXT_LIMIT:
@@ -131,21 +131,21 @@ def _condition(key: str, value: object, where: str) -> object:
         return _annotations(value, where)
     if key == "users":
         return _users(value, where)
-    return _words(value, where, WORDS.get(key))
+    return _strings(value, where, WORDS.get(key))
 
 
-def _words(value: object, where: str, known: tuple[str, ...] | None) -> list[str]:
-    words = [value] if isinstance(value, str) else value
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+def _strings(value: object, where: str, valid: tuple[str, ...] | None) -> list[str]:
+    strings = [value] if isinstance(value, str) else value
+    if not isinstance(strings, list) or not all(isinstance(word, str) for word in strings):
         raise ConfigError(f"{where} is {value!r:.80}, not an array of strings", hint=CORRECT)
-    if not words or "" in words:
+    if not strings or "" in strings:
         raise ConfigError(f"{where} is {value!r:.80}, which never holds", hint=CORRECT)
-    for word in words:
-        if known is not None and word not in known:
+    for word in strings:
+        if valid is not None and word not in valid:
             raise ConfigError(
-                f"{where} has {word!r:.80}, which is unknown", hint=_one_of(known, word)
+                f"{where} has {word!r:.80}, which is unknown", hint=_names_hint(valid, word)
             )
-    return list(words)
+    return list(strings)
 
 
 def _annotations(value: object, where: str) -> dict[str, list[str]]:
@@ -154,7 +154,7 @@ def _annotations(value: object, where: str) -> dict[str, list[str]]:
             f"{where} is {value!r:.80}, not a table",
             hint='write { "KEY" = "PATTERN" }',
         )
-    return {key: _words(patterns, f"{where}.{key}", None) for key, patterns in value.items()}
+    return {key: _strings(patterns, f"{where}.{key}", None) for key, patterns in value.items()}
 
 
 def _users(value: object, where: str) -> list[list[int]]:
@@ -181,12 +181,12 @@ def _range(item: object, where: str) -> list[int]:
     )
 
 
-def _one_of(words: tuple[str, ...], word: object = "") -> str:
+def _names_hint(names: tuple[str, ...], name: object = "") -> str:
     """Return a hint with the valid words, or with the most similar one if there are many."""
-    text = f"use one of: {', '.join(words)}"
+    text = f"use one of: {', '.join(names)}"
     if len(text) <= HINT_LIMIT:
         return text
     import difflib  # 4 ms
 
-    similar = difflib.get_close_matches(str(word), words, 1)
+    similar = difflib.get_close_matches(str(name), names, 1)
     return f"did you mean {similar[0]}?" if similar else "docs/policy.md has a table of them"

@@ -116,7 +116,7 @@ def _ask(decision: Decision, bundle: Bundle, config: Config, host: Host) -> None
         from nvct.container import plan_devices  # only where config.toml has rules
 
         decision.origin = plan_devices.origin_of(bundle, config, host)
-    decision.request, decision.notes = resolve.decide(
+    decision.request, decision.notes = resolve.resolve_request(
         bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config,
         origin=decision.origin, defined=host.defines,
     )  # fmt: skip

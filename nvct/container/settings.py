@@ -27,8 +27,8 @@ LAUNCHER_WORDS = (
     "NVIDIA_",
     "CUDA_VERSION",
     "nvidia-container-devices",
-    "nvidia-container-runtime-hook",
-    "nvidia-container-toolkit",
+    paths.RUNTIME_HOOK_PROGRAM,
+    paths.RUNTIME_HOOK_ALIAS,
 )
 
 

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TypeAlias
 
-    from nvct.engine.control.command import Done, Run
+    from nvct.engine.control.command import Completed, Run
 
     Programs: TypeAlias = Callable[[str], Run]
 
 SMI = "nvidia-smi"
 TIMEOUT_S = 60.0
-PLACES = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/run/opengl-driver/bin", "/opt/bin",
+PROGRAM_DIRS = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/run/opengl-driver/bin", "/opt/bin",
           "/run/current-system/sw/bin", "/home/kubernetes/bin/nvidia/bin")  # fmt: skip
 WSL = "/usr/lib/wsl/lib/nvidia-smi"
 # Names in .driver-ctr-ready, with the module that has to be loaded and the status file.
@@ -91,37 +91,37 @@ def find(places: Places, ready: str, programs: Programs) -> Driver | Finding:
         programs: returns what runs programs in a root.
     """
     wsl = _size(f"{places.host_here.rstrip('/')}{WSL}") > 0
-    of_host = "" if wsl else _failure(places.host_here, places, programs)
-    if not of_host:
+    host_problem = "" if wsl else _smi_problem(places.host_here, places, programs)
+    if not host_problem:
         return Driver(is_host=True, root=places.host, root_here="/host", dev_root=places.host,
                       dev_root_here="/host", wsl=wsl)  # fmt: skip
     if ready and not os.path.exists(ready):
         return _fault(
             Reason.DriverContainerNotReady,
             f"the driver container is not ready: {ready} does not exist",
-            context=f"and the host itself: {of_host}",
+            context=f"and the host itself: {host_problem}",
         )
     if not os.path.isdir(places.driver_here):
         return _fault(
             Reason.DriverNotFound,
-            f"no working driver on the host: {of_host}",
+            f"no working driver on the host: {host_problem}",
             context=f"and no driver container: {places.driver_here} does not exist",
         )
-    of_container = _failure(places.driver_here, places, programs)
+    of_container = _smi_problem(places.driver_here, places, programs)
     if of_container:
         return _fault(
             Reason.DriverNotWorking,
             f"no working driver in {places.driver_here}: {of_container}",
-            context=f"and none on the host: {of_host}",
+            context=f"and none on the host: {host_problem}",
         )
     # Unlike nvidia-validator, any dev/ is not enough: it may be empty, and the host's may be used.
-    own_dev = os.path.lexists(f"{places.driver_here}/dev/nvidiactl")
+    has_dev = os.path.lexists(f"{places.driver_here}/dev/nvidiactl")
     return Driver(
         is_host=False,
         root=places.driver,
         root_here="/driver-root",
-        dev_root=places.driver if own_dev else places.host,
-        dev_root_here="/driver-root" if own_dev else "/host",
+        dev_root=places.driver if has_dev else places.host,
+        dev_root_here="/driver-root" if has_dev else "/host",
     )
 
 
@@ -135,18 +135,18 @@ def components(ready: str, sys: str) -> dict[str, Finding]:
         text = read_bytes(ready, 64 << 10).decode(errors="replace")
     except OSError as error:
         raise HostError(f"{ready} cannot be read: {error.strerror}") from error
-    found = {}
+    findings = {}
     for line in text.splitlines():
         key, _, value = line.partition(":" if ":" in line else "=")
         if key.strip() in COMPONENTS and value.strip().strip("\"'").lower() == "true":
             module, name = COMPONENTS[key.strip()]
             loaded = os.path.exists(f"{sys}/module/{module}")
-            found[name] = Finding(
+            findings[name] = Finding(
                 reason=Reason.ModuleNotLoaded,
                 severity="ok" if loaded else "error",
                 evidence=f"the module of {name} is {'loaded' if loaded else 'not loaded yet'}",
             )
-    return found
+    return findings
 
 
 def in_this_container(environ: Mapping[str, str]) -> Finding | None:
@@ -159,49 +159,51 @@ def in_this_container(environ: Mapping[str, str]) -> Finding | None:
             evidence=f"{SMI} is not on PATH: this container was given no driver",
             remedy="start it with the runtime nvidia and NVIDIA_VISIBLE_DEVICES=all",
         )
-    done = command.run([program], TIMEOUT_S, env=dict(environ))
-    if not done.status:
+    completed = command.run([program], TIMEOUT_S, env=dict(environ))
+    if not completed.status:
         return None
-    return _fault(Reason.DriverNotWorking, f"{program} fails in this container: {done.reason}")
+    return _fault(
+        Reason.DriverNotWorking, f"{program} fails in this container: {completed.reason}"
+    )
 
 
 def _fault(reason: Reason, evidence: str, context: str = "") -> Finding:
     return Finding(reason=reason, severity="error", evidence=evidence, context=context)
 
 
-def _failure(root: str, places: Places, programs: Programs) -> str:
+def _smi_problem(root: str, places: Places, programs: Programs) -> str:
     """Return why nvidia-smi does not work in a root, "" if it does."""
-    words = [] if places.init else ["--version"]
+    arguments = [] if places.init else ["--version"]
     if not os.path.isdir(root):
         return f"{root} does not exist"
-    for folder in PLACES:
+    for folder in PROGRAM_DIRS:
         program = f"{folder}/{SMI}"
         if not os.path.lexists(root.rstrip("/") + program):
             continue
-        done = programs(root)([program, *words], TIMEOUT_S)
-        if done.status == command.NOT_FOUND:
-            done = _run_beside(root, program, words, places, programs)
-        return "" if done.status == 0 else f"{program}: {done.reason}"
+        completed = programs(root)([program, *arguments], TIMEOUT_S)
+        if completed.status == command.NOT_FOUND:
+            completed = _run_with_host_libraries(root, program, arguments, places, programs)
+        return "" if completed.status == 0 else f"{program}: {completed.reason}"
     return f"{root} has no {SMI}"
 
 
-def _run_beside(
-    root: str, program: str, words: list[str], places: Places, programs: Programs
-) -> Done:
+def _run_with_host_libraries(
+    root: str, program: str, arguments: list[str], places: Places, programs: Programs
+) -> Completed:
     """Run the nvidia-smi of a root that has no C library of its own, with the host's.
 
     This is the case on Google's COS, or if only the driver's files are mounted.
     """
     usual = ("/lib64", "/usr/lib64", *machine_directories(os.uname().machine))
     folders = [folder for folder in usual if os.path.isdir(root + folder)]
-    done = command.Done(status=command.NOT_FOUND, err=f"{root}{program} cannot be run")
-    for base, below in ((places.host_here, places.driver), ("/", root)):
-        env = {**command.ENV, "LD_LIBRARY_PATH": ":".join(below + name for name in folders)}
+    completed = command.Completed(status=command.NOT_FOUND, err=f"{root}{program} cannot be run")
+    for base, prefix in ((places.host_here, places.driver), ("/", root)):
+        env = {**command.ENV, "LD_LIBRARY_PATH": ":".join(prefix + name for name in folders)}
         if root == places.driver_here and os.path.isdir(base):
-            done = programs(base)([below + program, *words], TIMEOUT_S, env)
-        if done.status != command.NOT_FOUND:
+            completed = programs(base)([prefix + program, *arguments], TIMEOUT_S, env)
+        if completed.status != command.NOT_FOUND:
             break
-    return done
+    return completed
 
 
 def _size(path: str) -> int:

@@ -6,11 +6,11 @@ Each paragraph of a text is one sentence; {names} in it are replaced by values.
 
 from __future__ import annotations
 
-ELSEWHERE = """
+OTHER_FILE_SYSTEM = """
 it runs in another file system, a container's or a snap's: run the command there
 """
 
-SOMEBODYS = """
+OTHER_USER = """
 it is user {uid}'s: run the command as that user
 """
 

@@ -62,18 +62,18 @@ def engines(
         for process in processes.running(proc, files.root)
     ]
     installed = [of_unit(name, files, ask, uid, environ or {}) for name in modules.ENGINES]
-    idle = [found for found in installed if found and not _runs(found, running)]
+    idle = [engine for engine in installed if engine and not _is_running(engine, running)]
     every = [*running, *idle, *platforms.without_process(files)]
-    return sorted(every, key=lambda found: (modules.ENGINES.index(found.engine), not found.pid))
+    return sorted(every, key=lambda engine: (modules.ENGINES.index(engine.engine), not engine.pid))
 
 
-def _runs(found: Engine, running: Sequence[Engine]) -> bool:
+def _is_running(installed: Engine, running: Sequence[Engine]) -> bool:
     """Report whether an installed engine is a running one; one inside Docker is another."""
     return any(
         not engine.foreign
-        and (engine.engine, engine.root) == (found.engine, found.root)
+        and (engine.engine, engine.root) == (installed.engine, installed.root)
         and engine.platform != "Docker"
-        and (engine.unit == found.unit != "" or engine.binary == found.binary)
+        and (engine.unit == installed.unit != "" or engine.binary == installed.binary)
         for engine in running
     )
 
@@ -86,9 +86,9 @@ def of_process(
     A program of another user or file system is never run, and its files are not read: they may
     be an attack on the root user who runs this.
     """
-    elsewhere = process.root != "/"
-    somebodys = process.uid not in (0, uid)
-    trusted = not elsewhere and not somebodys
+    other_file_system = process.root != "/"
+    other_user = process.uid not in (0, uid)
+    trusted = not other_file_system and not other_user
     args = process.args[1:]
     config = process.path(_config(process.engine, args, process.env, process.uid))
     engine = Engine(
@@ -101,28 +101,28 @@ def of_process(
         uid=process.uid,
         config=config,
         config_dir=process.path(_config_dir(process.engine, args, process.env, config)),
-        root=process.root if elsewhere else files.root,
+        root=process.root if other_file_system else files.root,
         leave=not trusted,
         foreign=not trusted,
-        advice=_advice(process, elsewhere=elsewhere, somebodys=somebodys),
+        advice=_advice(process, other_file_system=other_file_system, other_user=other_user),
         notes=_notes(process),
     )
-    own = Files(process.root) if elsewhere else files
-    socket = _socket(engine, args, own if trusted else None, process.env)
+    process_files = Files(process.root) if other_file_system else files
+    socket = _socket(engine, args, process_files if trusted else None, process.env)
     engine = replace(engine, socket=process.path(socket))
-    return platforms.adapt(_with_drop_in(engine), own, process.env)
+    return platforms.adapt(_with_drop_in(engine), process_files, process.env)
 
 
 def _binary(process: Process, files: Files) -> str:
     """Return the program to call: k3s is one program with links under many names."""
-    named = f"{posixpath.dirname(process.exe)}/{modules.PROGRAM[process.engine]}"
-    return named if os.access(files.at(named), os.X_OK) else process.exe
+    program = f"{posixpath.dirname(process.exe)}/{modules.PROGRAM[process.engine]}"
+    return program if os.access(files.at(program), os.X_OK) else process.exe
 
 
-def _advice(process: Process, *, elsewhere: bool, somebodys: bool) -> tuple[str, ...]:
-    if somebodys:
-        return sentences(advice.SOMEBODYS, uid=str(process.uid))
-    return sentences(advice.ELSEWHERE) if elsewhere else ()
+def _advice(process: Process, *, other_file_system: bool, other_user: bool) -> tuple[str, ...]:
+    if other_user:
+        return sentences(advice.OTHER_USER, uid=str(process.uid))
+    return sentences(advice.OTHER_FILE_SYSTEM) if other_file_system else ()
 
 
 def _notes(process: Process) -> tuple[str, ...]:
@@ -139,8 +139,8 @@ def of_unit(
 ) -> Engine | None:
     """Return an installed engine as its unit would start it; None if it is not installed."""
     program = modules.PROGRAM[name]
-    places = (f"{folder}/{program}" for folder in PROGRAM_DIRS)
-    binary = next((path for path in places if os.access(files.at(path), os.X_OK)), "")
+    candidates = (f"{folder}/{program}" for folder in PROGRAM_DIRS)
+    binary = next((path for path in candidates if os.access(files.at(path), os.X_OK)), "")
     if not binary:
         return None
     unit = units.find(UNIT[name], files)
@@ -193,20 +193,20 @@ def _config(name: str, args: Sequence[str], env: Mapping[str, str], uid: int) ->
     rootless = uid != 0 or ROOTLESS in env
     home = env.get("XDG_CONFIG_HOME") or f"{env.get('HOME', '')}/.config"
     if name == "docker":
-        own = f"{home}/docker/daemon.json" if rootless else modules.CONFIG[name]
-        return option(args, "config-file") or own
+        default = f"{home}/docker/daemon.json" if rootless else modules.CONFIG[name]
+        return option(args, "config-file") or default
     if name == "containerd":
         return option(args, "config", "c") or modules.CONFIG[name]
     if name == "crio":
         return option(args, "config", "c") or env.get("CONTAINER_CONFIG", modules.CONFIG[name])
-    own = f"{home}/containers/containers.conf" if rootless else modules.CONFIG[name]
-    return env.get("CONTAINERS_CONF") or own
+    default = f"{home}/containers/containers.conf" if rootless else modules.CONFIG[name]
+    return env.get("CONTAINERS_CONF") or default
 
 
 def _config_dir(name: str, args: Sequence[str], env: Mapping[str, str], config: str) -> str:
     if name == "crio":
-        given = option(args, "config-dir", "d")
-        return given or env.get("CONTAINER_CONFIG_DIR", crio.CONFIG_DIR)
+        option_value = option(args, "config-dir", "d")
+        return option_value or env.get("CONTAINER_CONFIG_DIR", crio.CONFIG_DIR)
     return f"{config}.d" if name == "podman" else ""
 
 
@@ -221,22 +221,28 @@ def _socket(
     engine: Engine, args: Sequence[str], files: Files | None, env: Mapping[str, str]
 ) -> str:
     """Return the path of an engine's API socket; the command line precedes the file."""
-    given = {
-        "docker": [*options(args, "H", "host"), *_named(engine, files, "hosts")],
-        "containerd": [option(args, "address", "a"), *_named(engine, files, "grpc", "address")],
-        "crio": [option(args, "listen"), *_named(engine, files, "crio", "api", "listen")],
+    addresses = {
+        "docker": [*options(args, "H", "host"), *_configured_sockets(engine, files, "hosts")],
+        "containerd": [
+            option(args, "address", "a"),
+            *_configured_sockets(engine, files, "grpc", "address"),
+        ],
+        "crio": [
+            option(args, "listen"),
+            *_configured_sockets(engine, files, "crio", "api", "listen"),
+        ],
         "podman": [arg for arg in args if arg.startswith("unix:")],
     }[engine.engine]
-    for value in given:
+    for value in addresses:
         if value.startswith(("/", "unix:")):
             return "/" + value.removeprefix("unix:").lstrip("/")
     if engine.engine in ("docker", "podman") and env.get("XDG_RUNTIME_DIR") and engine.uid:
-        below = "docker.sock" if engine.engine == "docker" else "podman/podman.sock"
-        return f"{env['XDG_RUNTIME_DIR']}/{below}"
+        socket_name = "docker.sock" if engine.engine == "docker" else "podman/podman.sock"
+        return f"{env['XDG_RUNTIME_DIR']}/{socket_name}"
     return modules.SOCKET[engine.engine]
 
 
-def _named(engine: Engine, files: Files | None, *path: str) -> list[str]:
+def _configured_sockets(engine: Engine, files: Files | None, *path: str) -> list[str]:
     """Return the sockets that an engine's main file names; [] if it cannot be read."""
     if files is None:
         return []
@@ -247,6 +253,6 @@ def _named(engine: Engine, files: Files | None, *path: str) -> list[str]:
         document = modules.of(engine.engine).SYNTAX.parse(data, engine.config)
     except DocumentError:
         return []
-    found = syntax.find(document, path)
-    values = found if isinstance(found, list) else [found]
+    configured = syntax.find(document, path)
+    values = configured if isinstance(configured, list) else [configured]
     return [value for value in values if isinstance(value, str)]

@@ -60,15 +60,15 @@ def without_process(files: Files) -> list[Engine]:
     """Return the engines that a platform installed here but runs elsewhere."""
     if not any(os.path.isdir(files.at(folder)) for folder in DESKTOPS):
         return []
-    found = Engine(engine="docker", platform="Docker Desktop", leave=True)
-    return [replace(found, advice=sentences(advice.DOCKER_DESKTOP))]
+    desktop = Engine(engine="docker", platform="Docker Desktop", leave=True)
+    return [replace(desktop, advice=sentences(advice.DOCKER_DESKTOP))]
 
 
 def _of_docker(engine: Engine, _files: Files, _env: Mapping[str, str]) -> Engine | None:
     """A containerd that dockerd starts: dockerd writes its file at each start, without CRI."""
     if engine.engine != "containerd" or not engine.config.endswith(DOCKER_CONTAINERD_CONFIG):
         return None
-    return _left(engine, "Docker", sentences(advice.DOCKER_CONTAINERD))
+    return _with_advice_only(engine, "Docker", sentences(advice.DOCKER_CONTAINERD))
 
 
 def _rancher(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
@@ -91,7 +91,7 @@ def _rancher(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | 
         advice.RANCHER,
         name=name, program=program, unit=unit, config=config, template=f"{folder}/{base}.tmpl",
     )  # fmt: skip
-    return _left(engine, name, text)
+    return _with_advice_only(engine, name, text)
 
 
 def _k0s(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
@@ -110,7 +110,9 @@ def _k0s(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None
         return replace(
             engine, drop_in=drop_in, restart=DOES_ITSELF, advice=(*engine.advice, *text)
         )
-    return _left(engine, "k0s", sentences(advice.K0S, config=engine.config, drop_in=drop_in))
+    return _with_advice_only(
+        engine, "k0s", sentences(advice.K0S, config=engine.config, drop_in=drop_in)
+    )
 
 
 def _microk8s(engine: Engine, _files: Files, _env: Mapping[str, str]) -> Engine | None:
@@ -133,7 +135,7 @@ def _snap_docker(engine: Engine, _files: Files, env: Mapping[str, str]) -> Engin
         engine.binary.startswith("/snap/docker/") or env.get("SNAP_NAME") == "docker"
     ):
         return None
-    return _left(engine, "snap", sentences(advice.SNAP_DOCKER))
+    return _with_advice_only(engine, "snap", sentences(advice.SNAP_DOCKER))
 
 
 def _rootless(engine: Engine, _files: Files, env: Mapping[str, str]) -> Engine | None:
@@ -148,33 +150,33 @@ def _nixos(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | No
     store = engine.config.startswith("/nix/store/")
     if not store and not os.path.exists(files.at("/etc/NIXOS")):
         return None
-    return _left(engine, "NixOS", sentences(advice.NIXOS))
+    return _with_advice_only(engine, "NixOS", sentences(advice.NIXOS))
 
 
 def _appliance(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
     """Systems that generate the files from the settings of an API."""
     system = _system(files)
     text = {"talos": advice.TALOS, "bottlerocket": advice.BOTTLEROCKET}.get(system)
-    return _left(engine, system.title(), sentences(text)) if text else None
+    return _with_advice_only(engine, system.title(), sentences(text)) if text else None
 
 
 def _kind(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
     if engine.engine != "containerd" or not os.path.isdir(files.at("/kind")):
         return None
-    return _kept(engine, "kind", advice.KIND)
+    return _with_advice(engine, "kind", advice.KIND)
 
 
 def _eks(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
     if engine.engine != "containerd" or not os.path.isdir(files.at("/etc/eks")):
         return None
     once = os.path.exists(files.at("/etc/eks/bootstrap.sh"))
-    return _kept(engine, "EKS", advice.EKS_BOOTSTRAP if once else advice.EKS_NODEADM)
+    return _with_advice(engine, "EKS", advice.EKS_BOOTSTRAP if once else advice.EKS_NODEADM)
 
 
 def _aks(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
     if engine.engine != "containerd" or not os.path.exists(files.at("/etc/kubernetes/azure.json")):
         return None
-    return _kept(engine, "AKS", advice.AKS)
+    return _with_advice(engine, "AKS", advice.AKS)
 
 
 def _gke(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
@@ -182,18 +184,18 @@ def _gke(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None
         _system(files) == "cos" or os.path.isdir(files.at("/home/kubernetes/bin"))
     ):
         return None
-    return _kept(engine, "GKE", advice.GKE)
+    return _with_advice(engine, "GKE", advice.GKE)
 
 
-def _left(engine: Engine, platform: str, text: tuple[str, ...]) -> Engine:
+def _with_advice_only(engine: Engine, platform: str, text: tuple[str, ...]) -> Engine:
     """Return an engine whose files must not be edited, with advice on what to do instead."""
     return replace(engine, platform=platform, leave=True, advice=(*engine.advice, *text))
 
 
-def _kept(engine: Engine, platform: str, text: str) -> Engine:
+def _with_advice(engine: Engine, platform: str, text: str) -> Engine:
     """Return an engine whose file may be edited, with advice on how long the edit lasts."""
-    more = sentences(text, config=engine.config)
-    return replace(engine, platform=platform, advice=(*engine.advice, *more))
+    advice_sentences = sentences(text, config=engine.config)
+    return replace(engine, platform=platform, advice=(*engine.advice, *advice_sentences))
 
 
 RULES: tuple[Rule, ...] = (
@@ -226,6 +228,6 @@ def _document(files: Files, path: str) -> dict[str, object]:
 
 def _imports(document: Mapping[str, object], path: str, folder: str) -> bool:
     """Report whether a containerd file imports a path; imports are relative to its folder."""
-    found = document.get("imports")
-    globs = found if isinstance(found, list) else []
+    imports = document.get("imports")
+    globs = imports if isinstance(imports, list) else []
     return any(fnmatch.fnmatch(path, posixpath.join(folder, str(glob))) for glob in globs)

@@ -25,14 +25,14 @@ def handlers(program: str, first: str = NAME) -> tuple[Handler, ...]:
     )
 
 
-def check_absolute(what: str, path: str) -> None:
+def check_absolute(option: str, path: str) -> None:
     """Refuse a path that is not absolute.
 
     Raises:
         UsageError: it is not.
     """
     if not posixpath.isabs(path):
-        raise UsageError(f"{what} {path!r} is not an absolute path", hint="begin it with /")
+        raise UsageError(f"{option} {path!r} is not an absolute path", hint="begin it with /")
 
 
 def check_drop_in(engine: str, drop_in: str | None) -> None:

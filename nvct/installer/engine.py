@@ -20,7 +20,7 @@ from nvct.installer.engine_reload import TIMEOUT_S, ContainerReloader
 from nvct.installer.request import LOW_LEVEL
 from nvct.kernel.calls import KERNEL
 from nvct.linux.files import write_atomic
-from nvct.paths import SHIM_PROGRAM
+from nvct.paths import RUNTIME_HOOK_PROGRAM, SHIM_PROGRAM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from nvct.installer.request import Request
 
     Say = Callable[[str], None]
-
-HOOK = "nvidia-container-runtime-hook"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +41,9 @@ class Setup:
     journal: Journal
     control: EngineControl
 
-    def transaction(self, *, leaving: bool = False, quiet: bool = False) -> Transaction:
+    def transaction(self, *, removing: bool = False, quiet: bool = False) -> Transaction:
         """Return a transaction of its files; `quiet` neither checks nor reloads the engine."""
-        control = None if quiet else replace(self.control, leaving=leaving)
+        control = None if quiet else replace(self.control, removing=removing)
         return Transaction(modules.of(self.options.engine), self.files, self.journal, control)
 
 
@@ -68,7 +66,7 @@ def setup(request: Request) -> Setup:
         run=run,
         root=run.root,
         files=files,
-        must_be_well=True,
+        must_be_healthy=True,
         timeout_s=TIMEOUT_S,
     )
     return Setup(options=options, files=files, journal=Journal(request.state_dir), control=control)
@@ -81,18 +79,18 @@ def handlers(request: Request) -> tuple[tuple[Handler, ...], str]:
     """
     fixed = [name for name, suffix in usage.VARIANTS if suffix]
     first = usage.NAME if request.name in fixed else request.name
-    made = usage.handlers(request.program(SHIM_PROGRAM), first)
-    return made, request.name if request.default else ""
+    registered = usage.handlers(request.program(SHIM_PROGRAM), first)
+    return registered, request.name if request.default else ""
 
 
 def options_of(request: Request, run: host.HostPrograms) -> EngineOptions:
     """Return the options to configure in the engine; see `setup`."""
-    made, default = handlers(request)
+    registered, default = handlers(request)
     program = request.executable or modules.PROGRAM[request.engine]
     dump = _dump(request, program, run)
     return EngineOptions(
         engine=request.engine,
-        handlers=made,
+        handlers=registered,
         default=default,
         cdi=request.cdi and request.engine != "crio",
         config=request.config,
@@ -111,22 +109,22 @@ def low_level(state: State) -> tuple[str, ...]:
 
     NVIDIA's are left out: a killed run may have left the shim there.
     """
-    found = [
+    registered = [
         path
         for name in (state.default, *LOW_LEVEL)
         if (path := state.handlers.get(name, "")) and not is_nvidia(name, path)
     ]
-    return tuple(dict.fromkeys([*found, *LOW_LEVEL]))
+    return tuple(dict.fromkeys([*registered, *LOW_LEVEL]))
 
 
-def find_low_level(made: Setup) -> tuple[str, ...]:
+def find_low_level(engine_setup: Setup) -> tuple[str, ...]:
     """Return the low-level runtimes of an engine; see `low_level`.
 
     Raises:
         DocumentError: its files cannot be understood.
     """
-    options = made.options
-    files: Files = made.files
+    options = engine_setup.options
+    files: Files = engine_setup.files
     if options.dump and options.engine == "containerd":  # its module reads only files
         files = _Dumped(options)
     return low_level(modules.of(options.engine).state(options, files))
@@ -147,7 +145,7 @@ class _Dumped(Files):
         return []
 
 
-def configure(request: Request, made: Setup, say: Say) -> None:
+def configure(request: Request, engine_setup: Setup, say: Say) -> None:
     """Register the runtimes, or the hook in CRI-O's deprecated mode.
 
     Raises:
@@ -157,16 +155,16 @@ def configure(request: Request, made: Setup, say: Say) -> None:
         write_hook(request)
         say(f"wrote {request.hook_file}")
         return
-    done = made.transaction().configure(made.options)
-    for edit in done.edits:
-        say(f"wrote {made.files.at(edit.path)}")
-    for note in done.notes:
+    outcome = engine_setup.transaction().configure(engine_setup.options)
+    for edit in outcome.edits:
+        say(f"wrote {engine_setup.files.at(edit.path)}")
+    for note in outcome.notes:
         say(note)
-    if not done.edits:
-        say(f"{made.options.engine} is configured already")
+    if not outcome.edits:
+        say(f"{engine_setup.options.engine} is configured already")
 
 
-def undo(request: Request, made: Setup, say: Say) -> None:
+def undo(request: Request, engine_setup: Setup, say: Say) -> None:
     """Remove the runtimes.
 
     CRI-O keeps them and gets only its former default: it forgets pods whose runtime is gone.
@@ -178,38 +176,39 @@ def undo(request: Request, made: Setup, say: Say) -> None:
         _remove_hook(request)
         say(f"removed {request.hook_file}")
         return
-    if made.options.engine == "crio":
-        _give_default_back(made, say)
+    if engine_setup.options.engine == "crio":
+        _restore_default(engine_setup, say)
         return
-    if made.options.engine == "docker" and made.options.default:
-        _free_default(made)
-    done = made.transaction(leaving=True).undo(made.options)
-    for edit in done.edits:
-        say(f"{'removed' if edit.after is None else 'wrote'} {made.files.at(edit.path)}")
-    for note in done.notes:
+    if engine_setup.options.engine == "docker" and engine_setup.options.default:
+        _make_runc_default(engine_setup)
+    outcome = engine_setup.transaction(removing=True).undo(engine_setup.options)
+    for edit in outcome.edits:
+        say(f"{'removed' if edit.after is None else 'wrote'} {engine_setup.files.at(edit.path)}")
+    for note in outcome.notes:
         say(note)
 
 
-def _free_default(made: Setup) -> None:
+def _make_runc_default(engine_setup: Setup) -> None:
     """Make Docker's own runtime the default, by name.
 
     dockerd keeps a default that its file no longer names, and then refuses a file without that
     runtime (daemon/reload_unix.go), until it is restarted or gets another default.
     """
-    runc = replace(made.options, default=LOW_LEVEL[0])
-    if modules.of("docker").state(made.options, made.files).default == made.options.default:
-        made.transaction(leaving=True).configure(runc)
+    options, files = engine_setup.options, engine_setup.files
+    if modules.of("docker").state(options, files).default == options.default:
+        runc = replace(options, default=LOW_LEVEL[0])
+        engine_setup.transaction(removing=True).configure(runc)
 
 
-def _give_default_back(made: Setup, say: Say) -> None:
-    if not made.options.default:
+def _restore_default(engine_setup: Setup, say: Say) -> None:
+    if not engine_setup.options.default:
         return
-    quiet = made.transaction(quiet=True)
-    quiet.undo(made.options)
-    without = replace(made, options=replace(made.options, default=""))
-    done = without.transaction().configure(without.options)
-    for edit in done.edits:
-        say(f"wrote {made.files.at(edit.path)}: the default runtime is its own again")
+    quiet = engine_setup.transaction(quiet=True)
+    quiet.undo(engine_setup.options)
+    without_default = replace(engine_setup, options=replace(engine_setup.options, default=""))
+    outcome = without_default.transaction().configure(without_default.options)
+    for edit in outcome.edits:
+        say(f"wrote {engine_setup.files.at(edit.path)}: the default runtime is its own again")
 
 
 def write_hook(request: Request) -> None:
@@ -221,7 +220,9 @@ def write_hook(request: Request) -> None:
     path = request.hook_file
     try:
         writing.make_folders(writing.missing_folders(path), KERNEL)
-        write_atomic(path, oci_hook.document(request.program(HOOK)), mode=0o644, sync=True)
+        write_atomic(
+            path, oci_hook.document(request.program(RUNTIME_HOOK_PROGRAM)), mode=0o644, sync=True
+        )
     except OSError as error:
         raise writing.refused(error, path) from error
 

@@ -38,9 +38,9 @@ class ContainerReloader(Reloader):
         """Return the option that prevents the reload."""
         return "" if self.mode == "none" else OPT_OUT
 
-    def choose(self, *, restart: bool, leaving: bool) -> Reload:
+    def choose(self, *, restart: bool, removing: bool) -> Reload:
         """Return what to do."""
-        del restart, leaving  # the user's restart mode has decided
+        del restart, removing  # the user's restart mode has decided
         if self.mode == "none":
             note = f"{self.engine} is not restarted ({OPT_OUT}): the change takes effect later"
             return Reload(note=note)
@@ -48,20 +48,20 @@ class ContainerReloader(Reloader):
             return Reload(action="restart", argv=("systemctl", "restart", self.engine))
         return Reload(action="signal")
 
-    def carry_out(self, chosen: Reload, run: Run, *, back: bool) -> str:
+    def carry_out(self, decision: Reload, run: Run, *, restored: bool) -> str:
         """Reload the engine; return a note."""
-        if chosen.action == "restart":
-            done = run(list(chosen.argv), reload.RESTART_TIMEOUT_S)
-            if done.status:
+        if decision.action == "restart":
+            completed = run(list(decision.argv), reload.RESTART_TIMEOUT_S)
+            if completed.status:
                 raise EngineError(
-                    f"{self.engine} does not start again: {done.reason}",
+                    f"{self.engine} does not start again: {completed.reason}",
                     hint="see its log on the host; --host-root is where the host's files are",
                 )
             return ""
-        patience = replace(self.patience, attempts=1) if back else self.patience
+        patience = replace(self.patience, attempts=1) if restored else self.patience
         try:
             hang_up(self.engine, self.socket, patience)
         except EngineError:
-            if not back:
+            if not restored:
                 raise  # else the failed files stopped it; its service manager starts it again
         return ""

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nvct.engine.control.command import Done, Enter
+    from nvct.engine.control.command import Completed, Enter
     from nvct.installer.request import Request
 
 
@@ -27,32 +27,32 @@ class HostFiles(Files):
 
     Args:
         host_root: where the host's root is mounted; "/" if this is no container.
-        own: folders that are mounted at their host's path, or belong to this container.
-        moved: (folder of the host, its mount point) pairs.
+        unmoved: folders that are mounted at their host's path, or belong to this container.
+        mounts: (folder of the host, its mount point) pairs.
     """
 
     def __init__(
         self,
         host_root: str = "/",
-        own: Sequence[str] = (),
-        moved: Sequence[tuple[str, str]] = (),
+        unmoved: Sequence[str] = (),
+        mounts: Sequence[tuple[str, str]] = (),
     ) -> None:
         super().__init__("/")
         self._host_root = "/" if host_root == "/" else host_root.rstrip("/")
-        self._own = tuple(own)
-        self._moved = tuple(moved)
+        self._unmoved = tuple(unmoved)
+        self._mounts = tuple(mounts)
 
     def at(self, path: str) -> str:
         """Return a path of the engine as a path of this process."""
-        for _, here in self._moved:
-            if _is_in(path, here):
+        for _, mount_point in self._mounts:
+            if _is_in(path, mount_point):
                 return path
-        for host, here in self._moved:
+        for host, mount_point in self._mounts:
             if _is_in(path, host):
-                return here + path[len(host) :]
+                return mount_point + path[len(host) :]
         if self._host_root == "/" or _is_in(path, self._host_root):
             return path
-        if any(_is_in(path, folder) for folder in self._own):
+        if any(_is_in(path, folder) for folder in self._unmoved):
             return path
         return self._host_root + path
 
@@ -65,15 +65,15 @@ def files_of(request: Request) -> HostFiles:
     """
     config = posixpath.dirname(request.config)
     usual = request.config == modules.CONFIG.get(request.engine)
-    own = [config] if os.path.isdir(config) or not usual else []
-    moved = []
+    unmoved = [config] if os.path.isdir(config) or not usual else []
+    mounts = []
     if request.drop_in:
-        here = posixpath.dirname(request.drop_in)
+        mount_point = posixpath.dirname(request.drop_in)
         if request.drop_in_host:
-            moved.append((posixpath.dirname(request.drop_in_host), here))
+            mounts.append((posixpath.dirname(request.drop_in_host), mount_point))
         else:
-            own.append(here)
-    return HostFiles(_root(request), own, moved)
+            unmoved.append(mount_point)
+    return HostFiles(_root(request), unmoved, mounts)
 
 
 def drop_in_of(request: Request) -> str | None:
@@ -86,8 +86,8 @@ def socket_of(request: Request) -> str:
     path = request.socket
     if not path or os.path.exists(path):
         return path
-    below = HostFiles(_root(request)).at(path)
-    return below if os.path.exists(below) else path
+    mounted = HostFiles(_root(request)).at(path)
+    return mounted if os.path.exists(mounted) else path
 
 
 def _root(request: Request) -> str:
@@ -111,7 +111,7 @@ class HostPrograms:
         timeout_s: float = command.TIMEOUT_S,
         env: dict[str, str] | None = None,
         enter: Enter | None = None,
-    ) -> Done:
+    ) -> Completed:
         """Run a program to its end; see `command.run`.
 
         Raises:
@@ -132,7 +132,7 @@ class HostPrograms:
             if enter:
                 raise
             reason = f"{self.root} cannot be entered: {error.strerror}"
-            return command.Done(status=command.NOT_ENTERED, err=reason)
+            return command.Completed(status=command.NOT_ENTERED, err=reason)
 
 
 def programs_of(request: Request) -> HostPrograms:

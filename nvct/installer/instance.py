@@ -74,7 +74,7 @@ class Instance:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if self._is_there(fd):
+                if self._has_name(fd):
                     os.ftruncate(fd, 0)
                     os.write(fd, f"{os.getpid()}\n".encode())
                     self._fd, fd = fd, -1
@@ -83,7 +83,7 @@ class Instance:
                 if fd >= 0:
                     os.close(fd)
 
-    def _is_there(self, fd: int) -> bool:
+    def _has_name(self, fd: int) -> bool:
         """Report whether the open file still has its name: an installer removes it at its end."""
         try:
             return os.path.samestat(os.fstat(fd), os.lstat(self._path))
@@ -103,6 +103,6 @@ def wait() -> None:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     del number, frame
-    for other in SIGNALS:
-        signal.signal(other, signal.SIG_IGN)
+    for signal_number in SIGNALS:
+        signal.signal(signal_number, signal.SIG_IGN)
     raise Stopped

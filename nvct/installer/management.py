@@ -36,15 +36,15 @@ def make_control_nodes(roots: Roots, kernel: Kernel) -> list[str]:
     device_nodes.make_nodes(planned, kernel)
     if planned.missing:
         raise device_nodes.missing_majors_error(planned.missing, roots)
-    said = [device_nodes.describe(step) for step in planned.steps]
-    return [*findings.warnings, *(sentence for sentence in said if sentence)]
+    sentences = [device_nodes.describe(step) for step in planned.steps]
+    return [*findings.warnings, *(sentence for sentence in sentences if sentence)]
 
 
 def roots_of(request: Request, proc: str = "/proc", sys: str = "/sys") -> Roots:
     """Return the roots of the driver as paths of this process."""
     return Roots(
-        driver_root=request.driver_root_here,
-        dev_root=request.dev_root_here or None,
+        driver_root=request.driver_root_mount,
+        dev_root=request.dev_root_mount or None,
         proc=proc,
         sys=sys,
     )
@@ -76,10 +76,10 @@ def spec_of(request: Request, roots: Roots, inventory: Inventory) -> Spec:
 
 def _moves(request: Request, roots: Roots) -> list[tuple[str, str]]:
     """Return (root here, root of the host) pairs; the longer, more exact one first."""
-    here = os.path.normpath(roots.driver_root)
-    pairs = {here: request.driver_root}
-    dev_here = os.path.normpath(roots.dev_root or "/")
-    if dev_here != here:
-        pairs[dev_here] = request.dev_root or ("/" if dev_here == "/" else request.driver_root)
+    driver_root = os.path.normpath(roots.driver_root)
+    pairs = {driver_root: request.driver_root}
+    dev_root = os.path.normpath(roots.dev_root or "/")
+    if dev_root != driver_root:
+        pairs[dev_root] = request.dev_root or ("/" if dev_root == "/" else request.driver_root)
     moves = [(source, target) for source, target in pairs.items() if source != target]
     return sorted(moves, key=lambda pair: -len(pair[0]))

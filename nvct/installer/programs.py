@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from nvct.installer.request import Request
 
 TREES = ".nvct"
-RUNTIMES = tuple(f"{paths.SHIM_PROGRAM}{suffix}" for suffix in ("", ".cdi", ".legacy"))
-HOOK = "nvidia-container-runtime-hook"
-OTHERS = ("nvidia-ctk", "nvidia-container-cli", "nvct")
-OPTIONAL = ("nvidia-container-cli", "nvct")
-LINKS = (("nvidia-container-toolkit", HOOK),)
+RUNTIMES = paths.SHIM_PROGRAMS
+HOOK = paths.RUNTIME_HOOK_PROGRAM
+COMMAND_LINES = (paths.CTK_PROGRAM, paths.CONTAINER_CLI_PROGRAM, "nvct")
+OPTIONAL = (paths.CONTAINER_CLI_PROGRAM, "nvct")
+LINKS = ((paths.RUNTIME_HOOK_ALIAS, HOOK),)
 FOLDERS = ("bin", "usr/bin")
 MODULES = ("/sys/module/nvidia", "/sys/module/nvgpu", "/dev/dxg")
 """What is there where some driver is loaded: of PCI cards, of Tegra boards, in WSL."""
@@ -61,28 +61,28 @@ class Installed:
     changed: bool
 
 
-def source_root(given: str, package: str) -> str:
+def source_root(option: str, package: str) -> str:
     """Return the tree to install.
 
     Args:
-        given: --toolkit-source-root, "" for the tree of this program.
+        option: --toolkit-source-root, "" for the tree of this program.
         package: a file of the package nvct.
 
     Raises:
         UsageError: there is none.
     """
-    if given:
-        if not _folder(given):
+    if option:
+        if not _folder(option):
             raise UsageError(
-                f"{given} has no bin/{paths.SHIM_PROGRAM}",
+                f"{option} has no bin/{paths.SHIM_PROGRAM}",
                 hint="--toolkit-source-root names a tree as make bundle makes it",
             )
-        return given
-    place = os.path.dirname(os.path.realpath(package))
-    while place not in ("/", "/usr", "/usr/local"):
-        if _folder(place) and not os.path.exists(f"{place}/pyvenv.cfg"):
-            return place
-        place = os.path.dirname(place)
+        return option
+    folder = os.path.dirname(os.path.realpath(package))
+    while folder not in ("/", "/usr", "/usr/local"):
+        if _folder(folder) and not os.path.exists(f"{folder}/pyvenv.cfg"):
+            return folder
+        folder = os.path.dirname(folder)
     raise UsageError(
         "this nvct is in no relocatable tree, so it cannot be copied to a host",
         hint="use the bundle's nvct, or name its folder by --toolkit-source-root",
@@ -104,32 +104,32 @@ def install(
         HostError: a file cannot be written.
     """
     trees = f"{request.toolkit}/{TREES}"
-    before = _used(request)
+    previous = _used(request)
     folder = _folder(request.source)
     names = _names(f"{request.source}/{folder}")
     template = _template(f"{request.source}/{WRAPPER}")
-    place = tree.copy(request.source, trees)
-    changed = before != place
+    installed = tree.copy(request.source, trees)
+    changed = previous != installed
     try:
         for name in names:
-            program = f"{place}/{folder}/{name}"
-            instead = runtimes if name in RUNTIMES else ()
-            data = wrapper(template, request, program, instead, modules)
+            program = f"{installed}/{folder}/{name}"
+            fallback = runtimes if name in RUNTIMES else ()
+            data = wrapper(template, request, program, fallback, modules)
             changed |= _put(request, name, program, data)
         for name, target in LINKS:
             changed |= _link(request.program(name), target)
         _remove_the_incumbents(request.toolkit)
-        tree.prune(trees, {place, before})
+        tree.prune(trees, {installed, previous})
     except OSError as error:
         path = error.filename or request.toolkit
         raise HostError(f"{path} cannot be written: {error.strerror}") from error
-    return Installed(tree=place, changed=changed)
+    return Installed(tree=installed, changed=changed)
 
 
 def _names(folder: str) -> list[str]:
     """Return the programs of a tree."""
     names = []
-    for name in (*RUNTIMES, HOOK, paths.HOOK_PROGRAM, *OTHERS):
+    for name in (*RUNTIMES, HOOK, paths.HOOK_PROGRAM, *COMMAND_LINES):
         if os.access(f"{folder}/{name}", os.X_OK):
             names.append(name)
         elif name not in OPTIONAL:
@@ -174,8 +174,8 @@ def wrapper(
     Raises:
         UsageError: the names are too long for it.
     """
-    words = [program, request.toolkit, request.config_toml, *modules, "", *runtimes, ""]
-    data = b"".join(os.fsencode(word) + b"\0" for word in words)
+    strings = [program, request.toolkit, request.config_toml, *modules, "", *runtimes, ""]
+    data = b"".join(os.fsencode(word) + b"\0" for word in strings)
     if len(data) > ROOM:
         raise UsageError(
             f"the paths of {os.path.basename(program)} and of low-level runtimes are longer than"
@@ -201,18 +201,18 @@ def _put(request: Request, name: str, program: str, data: bytes) -> bool:
 def _link(path: str, target: str) -> bool:
     if os.path.islink(path) and os.readlink(path) == target:
         return False
-    made = f"{posixpath.dirname(path)}/{temporary_name()}"
-    os.symlink(target, made)
-    os.rename(made, path)
+    temporary = f"{posixpath.dirname(path)}/{temporary_name()}"
+    os.symlink(target, temporary)
+    os.rename(temporary, path)
     return True
 
 
 def _used(request: Request) -> str:
     """Return the tree of the installed runtime, "" for none."""
     data = _content(request.program(paths.SHIM_PROGRAM)) or b""
-    place = f"{request.toolkit}/{TREES}/"
-    found = re.search(re.escape(place).encode() + rb"([0-9a-f]+)/", data)
-    return place + found[1].decode() if found else ""
+    prefix = f"{request.toolkit}/{TREES}/"
+    match = re.search(re.escape(prefix).encode() + rb"([0-9a-f]+)/", data)
+    return prefix + match[1].decode() if match else ""
 
 
 def _remove_the_incumbents(toolkit: str) -> None:

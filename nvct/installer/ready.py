@@ -65,5 +65,5 @@ def read(path: str) -> dict[str, str]:
         raise HostError(
             f"{path}: {error.strerror}", hint="nvct validate driver writes it when all is well"
         ) from error
-    found = (_LINE.fullmatch(line) for line in text.splitlines())
-    return {match[1]: match[2].strip("'\"") for match in found if match}
+    matches = (_LINE.fullmatch(line) for line in text.splitlines())
+    return {match[1]: match[2].strip("'\"") for match in matches if match}

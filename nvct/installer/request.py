@@ -33,8 +33,8 @@ class Request:
         source: a relocatable tree of the programs.
         pid_file: locked while the installer runs.
         state_dir: where the engine's former files are kept.
-        driver_root: of the host; driver_root_here is the same as a path of this process.
-        dev_root: of the host, "" for the driver root's; dev_root_here is the same here.
+        driver_root: of the host; driver_root_mount is the same as a path of this process.
+        dev_root: of the host, "" for the driver root's; dev_root_mount is the same here.
         settings: keys of config.toml and their values, in order.
         runtimes: low-level ones; () looks them up in the engine's configuration.
         cdi_spec: file for the specification of management containers, "" for none.
@@ -64,9 +64,9 @@ class Request:
     pid_file: str
     state_dir: str
     driver_root: str
-    driver_root_here: str
+    driver_root_mount: str
     dev_root: str = ""
-    dev_root_here: str = ""
+    dev_root_mount: str = ""
     settings: tuple[tuple[str, bool | str | tuple[str, ...]], ...] = ()
     runtimes: tuple[str, ...] = ()
     cdi_spec: str = ""

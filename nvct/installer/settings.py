@@ -32,21 +32,21 @@ def text(request: Request, runtimes: Sequence[str]) -> str:
     """
     settings: list[tuple[str, bool | str | Sequence[str]]] = [
         ("nvidia-container-cli.root", request.driver_root),
-        ("nvidia-container-cli.path", request.program("nvidia-container-cli")),
+        ("nvidia-container-cli.path", request.program(paths.CONTAINER_CLI_PROGRAM)),
         ("nvidia-container-cli.ldconfig", _ldconfig(request)),
-        ("nvidia-ctk.path", request.program("nvidia-ctk")),
-        ("nvidia-container-runtime-hook.path", request.program("nvidia-container-runtime-hook")),
+        ("nvidia-ctk.path", request.program(paths.CTK_PROGRAM)),
+        ("nvidia-container-runtime-hook.path", request.program(paths.RUNTIME_HOOK_PROGRAM)),
         ("nvidia-container-runtime.runtimes", list(runtimes)),
         ("nvct.hook-path", request.program(paths.HOOK_PROGRAM)),
     ]
     if request.dev_root:
         settings.append(("nvct.dev-root", request.dev_root))
     settings += request.settings
-    made = [
+    changes = [
         Setting(key=key, value=value if isinstance(value, bool | str) else list(value))
         for key, value in settings
     ]
-    return editing.change(default.TEXT, made, request.config_toml)
+    return editing.change(default.TEXT, changes, request.config_toml)
 
 
 def features(names: Sequence[str]) -> tuple[list[tuple[str, bool]], list[str]]:
@@ -55,15 +55,15 @@ def features(names: Sequence[str]) -> tuple[list[tuple[str, bool]], list[str]]:
     Raises:
         UsageError: a name cannot be a key.
     """
-    made, warnings = [], []
+    switches, warnings = [], []
     for name in names:
         if not FEATURE.fullmatch(name):
             raise UsageError(f"{name!r:.60} is no name of a feature", hint="--opt-in-features")
         key = f"features.{name}"
         if key not in KEYS:
             warnings.append(f"the feature {name} is unknown; it is set, and has no effect")
-        made.append((key, True))
-    return made, warnings
+        switches.append((key, True))
+    return switches, warnings
 
 
 def write(request: Request, data: str) -> None:
@@ -82,6 +82,6 @@ def write(request: Request, data: str) -> None:
 
 def _ldconfig(request: Request) -> str:
     """Return the driver root's ldconfig; on Ubuntu that is a script for the program .real."""
-    real = os.path.exists(f"{request.driver_root_here.rstrip('/')}/{LDCONFIG}.real")
+    real = os.path.exists(f"{request.driver_root_mount.rstrip('/')}/{LDCONFIG}.real")
     root = request.driver_root.rstrip("/")
     return f"@{root}/{LDCONFIG}{'.real' if real else ''}"

@@ -55,18 +55,18 @@ def hang_up(engine: str, path: str, patience: Patience, proc: str = "/proc") -> 
     Raises:
         EngineError: nothing or another program answers there.
     """
-    said = ""
+    reason = ""
     for attempt in range(patience.attempts):
         if attempt:
             patience.sleep(patience.pause_s)
         try:
             _hang_up(engine, path, patience, proc)
         except OSError as error:
-            said = error.strerror or str(error)
+            reason = error.strerror or str(error)
         else:
             return
     raise EngineError(
-        f"{engine} does not answer on {path}: {said}",
+        f"{engine} does not answer on {path}: {reason}",
         hint="name its socket by --socket, or tell it another way: --restart-mode=systemd",
     )
 

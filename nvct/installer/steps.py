@@ -35,29 +35,31 @@ def run(request: Request, say: Say, show: Show, *, daemon: bool) -> None:
         NvctError: a step failed; the engine has its former configuration.
     """
     with instance.Instance(request.pid_file):
-        made: Setup | None = None
+        engine_setup: Setup | None = None
         try:
-            made = engine.setup(request) if request.engine else None
-            install(request, made, say, show)
-            if made:
-                engine.configure(request, made, say)
+            engine_setup = engine.setup(request) if request.engine else None
+            install(request, engine_setup, say, show)
+            if engine_setup:
+                engine.configure(request, engine_setup, say)
             if not daemon:
                 return
             say("waiting for a signal")
             instance.wait()
         except instance.Stopped:
             say("told to end")
-        if made and daemon:
-            engine.undo(request, made, say)
+        if engine_setup and daemon:
+            engine.undo(request, engine_setup, say)
 
 
-def install(request: Request, made: Setup | None, say: Say, show: Show) -> None:
+def install(request: Request, engine_setup: Setup | None, say: Say, show: Show) -> None:
     """Install the programs, their configuration, and the parts for management containers.
 
     Raises:
         NvctError: a step failed, and errors are not ignored.
     """
-    runtimes = request.runtimes or (engine.find_low_level(made) if made else LOW_LEVEL)
+    runtimes = request.runtimes
+    if not runtimes:
+        runtimes = engine.find_low_level(engine_setup) if engine_setup else LOW_LEVEL
 
     def copy() -> None:
         installed = programs.install(request, runtimes)

@@ -31,18 +31,18 @@ class Member:
     """One part of a tree: its path in the tree and its status."""
 
     path: str
-    found: os.stat_result
+    status: os.stat_result
     target: str = ""
 
     @property
     def is_folder(self) -> bool:
         """Whether it is a folder."""
-        return stat.S_ISDIR(self.found.st_mode)
+        return stat.S_ISDIR(self.status.st_mode)
 
     @property
     def mode(self) -> int:
         """The permissions of a copy."""
-        return FOLDER_MODE if self.found.st_mode & 0o100 or self.is_folder else 0o644
+        return FOLDER_MODE if self.status.st_mode & 0o100 or self.is_folder else 0o644
 
 
 def members(root: str) -> Iterator[Member]:
@@ -56,12 +56,12 @@ def members(root: str) -> Iterator[Member]:
         folders.sort()
         for name in sorted([*folders, *files]):
             path = os.path.relpath(os.path.join(folder, name), root)
-            found = os.lstat(os.path.join(folder, name))
-            kind = stat.S_IFMT(found.st_mode)
+            status = os.lstat(os.path.join(folder, name))
+            kind = stat.S_IFMT(status.st_mode)
             if kind == stat.S_IFLNK:
-                yield Member(path=path, found=found, target=_target(root, path))
+                yield Member(path=path, status=status, target=_target(root, path))
             elif kind in (stat.S_IFDIR, stat.S_IFREG):
-                yield Member(path=path, found=found)
+                yield Member(path=path, status=status)
             else:
                 raise UsageError(f"{os.path.join(root, path)} is no file, folder or link")
 
@@ -91,24 +91,24 @@ def copy(source: str, parent: str) -> str:
         UsageError: a part of the tree cannot be copied.
         HostError: it cannot be read or written.
     """
-    place = parent
+    target = parent
     try:
-        place = os.path.join(parent, digest(source))
-        if os.path.lexists(place):
-            if digest(place) == os.path.basename(place):
-                return place
-            os.rename(place, os.path.join(parent, temporary_name()))
+        target = os.path.join(parent, digest(source))
+        if os.path.lexists(target):
+            if digest(target) == os.path.basename(target):
+                return target
+            os.rename(target, os.path.join(parent, temporary_name()))
         os.makedirs(parent, exist_ok=True)
-        made = os.path.join(parent, temporary_name())
-        _copy(source, made)
-        if digest(made) != os.path.basename(place):
+        temporary = os.path.join(parent, temporary_name())
+        _copy(source, temporary)
+        if digest(temporary) != os.path.basename(target):
             raise HostError(f"{source} has changed while it was copied", hint="try again")
         os.sync()
-        os.rename(made, place)
+        os.rename(temporary, target)
     except OSError as error:
-        path = error.filename or place
+        path = error.filename or target
         raise HostError(f"{source} cannot be copied: {path}: {error.strerror}") from error
-    return place
+    return target
 
 
 def prune(parent: str, keep: set[str]) -> None:
@@ -119,13 +119,13 @@ def prune(parent: str, keep: set[str]) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _copy(source: str, made: str) -> None:
-    os.mkdir(made)
-    os.chmod(made, FOLDER_MODE)
+def _copy(source: str, target: str) -> None:
+    os.mkdir(target)
+    os.chmod(target, FOLDER_MODE)
     first: dict[tuple[int, int], str] = {}
     for member in members(source):
-        into = os.path.join(made, member.path)
-        key = member.found.st_dev, member.found.st_ino
+        into = os.path.join(target, member.path)
+        key = member.status.st_dev, member.status.st_ino
         if member.target:
             os.symlink(member.target, into)
         elif member.is_folder:
@@ -136,7 +136,7 @@ def _copy(source: str, made: str) -> None:
         else:
             shutil.copyfile(os.path.join(source, member.path), into)
             os.chmod(into, member.mode)
-            if member.found.st_nlink > 1:
+            if member.status.st_nlink > 1:
                 first[key] = into
 
 
@@ -152,11 +152,11 @@ def _target(root: str, path: str) -> str:
 
 
 def _digest_of(path: str) -> str:
-    found = hashlib.sha256()
+    state = hashlib.sha256()
     with open(path, "rb") as file:
         while part := file.read(CHUNK):
-            found.update(part)
-    return found.hexdigest()
+            state.update(part)
+    return state.hexdigest()
 
 
 def _raise(error: OSError) -> None:

@@ -45,11 +45,11 @@ class _Strip(ast.NodeTransformer):
         first = body[0] if body else None
         if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
             body = body[1:]
-        kept: list[ast.stmt] = []
+        statements: list[ast.stmt] = []
         for statement in body:
             visited = self.visit(statement)
-            kept += [visited] if isinstance(visited, ast.stmt) else visited or []
-        return kept or [ast.Pass(lineno=1, col_offset=0, end_lineno=1, end_col_offset=0)]
+            statements += [visited] if isinstance(visited, ast.stmt) else visited or []
+        return statements or [ast.Pass(lineno=1, col_offset=0, end_lineno=1, end_col_offset=0)]
 
     def visit_Module(self, node: ast.Module) -> ast.Module:
         node.body = self._body(node.body)
@@ -118,7 +118,7 @@ class _Source:
 
 def make(packages: Path) -> bytes:
     """Return the archive of nvct in a folder, for the running interpreter."""
-    sources, others = discover(packages)
+    sources, names = discover(packages)
     modules: dict[str, Module] = {}
     body = bytearray()
     for name, source in sorted(sources.items()):
@@ -127,7 +127,7 @@ def make(packages: Path) -> bytes:
         stamp = source.size, source.mtime_ns, source.is_package
         modules[name] = (*stamp, *position, needs(sources, name))
         body += code
-    extensions = {name: path for name in sorted(others) if (path := _extension(name))}
+    extensions = {name: path for name in sorted(names) if (path := _extension(name))}
     finder = _Source(FINDER, packages.joinpath(*FINDER.split(".")).with_suffix(".py")).code()
     head = marshal.dumps((finder, str(packages), modules, extensions))
     return importlib.util.MAGIC_NUMBER + len(head).to_bytes(LENGTH_SIZE, "little") + head + body
@@ -136,7 +136,7 @@ def make(packages: Path) -> bytes:
 def discover(packages: Path) -> tuple[dict[str, _Source], set[str]]:
     """Return the sources of the hot side by module name, and other imported names."""
     sources: dict[str, _Source] = {}
-    others: set[str] = set()
+    other_names: set[str] = set()
     todo = [
         f"{entry}.{path.stem}"
         for entry in ENTRIES
@@ -144,16 +144,16 @@ def discover(packages: Path) -> tuple[dict[str, _Source], set[str]]:
     ]
     while todo:
         name = todo.pop()
-        if name in sources or name in others:
+        if name in sources or name in other_names:
             continue
         path = _find(packages, name)
         if path is None:
-            others.add(name)
+            other_names.add(name)
             continue
         sources[name] = _Source(name, path)
         parent = name.rpartition(".")[0]
         todo += [*sources[name].imports(at_once=False), *([parent] if parent else [])]
-    return sources, others
+    return sources, other_names
 
 
 def digest(sources: dict[str, _Source]) -> str:
@@ -173,8 +173,8 @@ def needs(sources: dict[str, _Source], name: str) -> tuple[str, ...]:
     visited = {name}
 
     def visit(importer: str) -> None:
-        for other in sources[importer].imports(at_once=True):
-            parts = other.split(".")
+        for imported in sources[importer].imports(at_once=True):
+            parts = imported.split(".")
             for module in (".".join(parts[: n + 1]) for n in range(len(parts))):
                 if module in sources and module not in visited:
                     visited.add(module)

@@ -27,7 +27,7 @@ RUNTIMES = paths.SHIM_PROGRAMS
 HOOKS = (
     paths.HOOK_PROGRAM,
     paths.RUNTIME_HOOK_PROGRAM,
-    "nvidia-container-toolkit",
+    paths.RUNTIME_HOOK_ALIAS,
     paths.CTK_PROGRAM,
     "nvct",
 )
@@ -44,7 +44,7 @@ FLAGS = (
 """Flags for launchers, programs of the bundle, and wrappers."""
 LINKS = ("-static-pie", "-static", "-pie")
 """Link modes of launchers; the first one that the compiler supports is used."""
-OURS = b"nvct.container.cdi_hook.launch"
+HOOK_MARK = b"nvct.container.cdi_hook.launch"
 """A string in each launcher for hooks."""
 FORMS = ("auto", "c", "sh", "static")
 COLD_MARK = b"@nvct cold side@"
@@ -193,7 +193,7 @@ def _remove_unsafe_hooks(bin_dir: Path) -> None:
         path = bin_dir / name
         try:
             data = path.read_bytes()
-            if OURS in data and not is_static(data):
+            if HOOK_MARK in data and not is_static(data):
                 path.unlink()
         except OSError:
             continue
@@ -208,10 +208,10 @@ def check_hot(path: str) -> None:
     try:
         with open(path, "rb") as file:
             file.seek(-DIGEST_SIZE, os.SEEK_END)
-            same = file.read() == hot_digest().encode()
+            is_current = file.read() == hot_digest().encode()
     except OSError as error:
         raise HostError(f"{path} cannot be read: {error.strerror}", hint=HOT_HINT) from error
-    if not same:
+    if not is_current:
         raise HostError(f"{path} was built from other sources than this nvct's", hint=HOT_HINT)
 
 
@@ -247,19 +247,19 @@ def make_archive(built: Built) -> str:
         "import sys;sys.path.append(sys.argv[1]);from pathlib import Path;"
         "from nvct.launcher import archive;print(archive.write(Path(sys.argv[1]),sys.argv[2]))"
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         # Without column numbers, which only tracebacks show, it is 10 % smaller.
         [built.python, "-I", "-S", "-X", "no_debug_ranges", "-c", code, built.packages,
          built.archive],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    if completed.returncode:
+        reason = (completed.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise HostError(
             f"{built.python} could not archive the hot side: {reason}",
             hint="--python must name a Python 3.10 or newer",
         )
-    return done.stdout.strip()
+    return completed.stdout.strip()
 
 
 def compile_launcher(built: Built, compiler: str | None, *flags: str) -> bytes:
@@ -285,9 +285,11 @@ def compile_launcher(built: Built, compiler: str | None, *flags: str) -> bytes:
         command = [compiler, *FLAGS, *flags, *defines, "-o", str(out), str(SOURCE)]
         output = ""
         for link in LINKS:
-            done = subprocess.run([*command, link], capture_output=True, text=True, check=False)
-            if done.returncode:
-                output = done.stderr.strip()
+            completed = subprocess.run(
+                [*command, link], capture_output=True, text=True, check=False
+            )
+            if completed.returncode:
+                output = completed.stderr.strip()
                 continue
             data = out.read_bytes()
             # musl-gcc treats -static-pie as -pie.

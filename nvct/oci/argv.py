@@ -8,14 +8,13 @@ cases (tests/unit/oci/argv_cases.py). Sources: `runc --help` and `runc create --
 
 from __future__ import annotations
 
+from nvct.paths import FALSE
+
 GLOBAL_VALUE = ("log", "log-format", "root", "criu", "rootless", "cgroup-manager", "log-level")
 GLOBAL_SWITCH = ("debug", "systemd-cgroup", "help", "h", "version", "v")
 CREATE_VALUE = (
     "bundle", "b", "config", "f", "console-socket", "pidfd-socket", "pid-file", "preserve-fds",
 )  # fmt: skip
-TRUE = ("1", "t", "T", "true", "True", "TRUE")
-FALSE = ("0", "f", "F", "false", "False", "FALSE")
-"""The values of boolean flags, as strconv.ParseBool of Go accepts them."""
 COMMANDS = (
     "create", "run", "start", "kill", "delete", "exec", "state", "list", "events", "spec", "ps",
     "pause", "resume", "update", "checkpoint", "restore", "features", "help", "mounts",

@@ -14,6 +14,7 @@ from operator import itemgetter
 from nvct.container.plan import hook_command
 from nvct.container.plan.model import no_work
 from nvct.errors import UsageError
+from nvct.paths import CTK_PROGRAM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -125,4 +126,4 @@ def _entry(hook_path: str, name: str, args: list[str]) -> Hook:
 def _head(hook_path: str) -> list[str]:
     """Return argv before a hook's name; in nvidia-ctk, hooks are subcommands."""
     name = os.path.basename(hook_path)
-    return [name, "hook"] if name == "nvidia-ctk" else [name]
+    return [name, "hook"] if name == CTK_PROGRAM else [name]

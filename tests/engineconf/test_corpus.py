@@ -86,8 +86,8 @@ REFUSED = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    with in_memory(tmp_path) as made:
-        yield made
+    with in_memory(tmp_path) as test_folder:
+        yield test_folder
 
 
 def _transaction(root: Path, engine: str) -> Transaction:
@@ -103,10 +103,10 @@ def _tree(root: Path) -> dict[str, bytes]:
     }
 
 
-def _diff(done: Outcome) -> str:
+def _diff(completed: Outcome) -> str:
     """Return edits and notes as people read them."""
-    lines = [f"# {note}\n" for note in done.notes]
-    for edit in done.edits:
+    lines = [f"# {note}\n" for note in completed.notes]
+    for edit in completed.edits:
         old, new = (
             (data or b"").decode("utf-8", "backslashreplace").splitlines(keepends=True)
             for data in (edit.before, edit.after)
@@ -149,22 +149,22 @@ def test_configure_twice_and_undo(
     before = _tree(root)
     transaction = _transaction(root, case.engine)
 
-    done = transaction.configure(case.options())
+    outcome = transaction.configure(case.options())
 
     after = _tree(root)
-    golden(f"engineconf/{case.name}.diff", _diff(done))
+    golden(f"engineconf/{case.name}.diff", _diff(outcome))
     assert transaction.module.state(case.options(), transaction.files).handlers.items() >= {
         (handler.name, handler.path) for handler in HANDLERS
     }
-    again = transaction.configure(case.options())
-    assert again.edits == ()
+    second_outcome = transaction.configure(case.options())
+    assert second_outcome.edits == ()
     assert _tree(root) == after
     transaction.undo(case.options())
     assert _tree(root) == before
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_whatever_is_not_ours_survives(case: Case, folder: Path) -> None:
+def test_foreign_settings_survive(case: Case, folder: Path) -> None:
     root = folder / "host"
     case.lay_out(root)
     before = _tree(root)
@@ -175,10 +175,10 @@ def test_whatever_is_not_ours_survives(case: Case, folder: Path) -> None:
     for path, data in before.items():
         old, new = (each.decode("latin-1") for each in (data, after[path]))
         comments = [line for line in old.splitlines() if line.lstrip().startswith("#")]
-        left = new.splitlines()
+        remaining = new.splitlines()
         for line in comments:
-            assert line in left, path
-            left.remove(line)
+            assert line in remaining, path
+            remaining.remove(line)
         lost = _lost(_parsed(path, data), _parsed(path, after[path]))
         assert [line for line in lost if not _is_ours(line)] == [], path
         assert ("\r\n" in new) == ("\r\n" in old) or not old, path
@@ -190,24 +190,32 @@ def _is_ours(line: str) -> bool:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_our_part_alone_goes_where_others_changed_the_file(case: Case, folder: Path) -> None:
+def test_only_our_part_is_removed_from_a_file_that_others_changed(
+    case: Case, folder: Path
+) -> None:
     root = folder / "host"
     case.lay_out(root)
     transaction = _transaction(root, case.engine)
     had = dict(transaction.module.state(case.options(), transaction.files).handlers)
-    done = transaction.configure(case.options())
-    for edit in done.edits:
+    outcome = transaction.configure(case.options())
+    for edit in outcome.edits:
         if edit.after is not None:
             _add_a_line(root / edit.path.lstrip("/"))
 
     transaction.undo(case.options())
 
-    left = transaction.module.state(case.options(), transaction.files).handlers
-    ours = [(handler.name, handler.path) for handler in HANDLERS]
-    kept = {name: path for name, path in had.items() if not name.startswith("nvidia")}
-    assert {name: path for name, path in left.items() if not name.startswith("nvidia")} == kept
-    assert [name for name, path in ours if left.get(name) == path != had.get(name)] == []
-    assert [name for name, path in ours if had.get(name) == path and name not in left] == []
+    remaining = transaction.module.state(case.options(), transaction.files).handlers
+    our_handlers = [(handler.name, handler.path) for handler in HANDLERS]
+    expected = {name: path for name, path in had.items() if not name.startswith("nvidia")}
+    assert {
+        name: path for name, path in remaining.items() if not name.startswith("nvidia")
+    } == expected
+    assert [
+        name for name, path in our_handlers if remaining.get(name) == path != had.get(name)
+    ] == []
+    assert [
+        name for name, path in our_handlers if had.get(name) == path and name not in remaining
+    ] == []
 
 
 def _add_a_line(path: Path) -> None:
@@ -222,7 +230,7 @@ def _add_a_line(path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
-def test_what_cannot_be_edited_is_left_alone(
+def test_files_that_cannot_be_edited_are_not_changed(
     case: Case, folder: Path, golden: Callable[[str, str], None]
 ) -> None:
     root = folder / "host"

@@ -32,10 +32,10 @@ def _drop_in(case: Case, root: Path) -> str:
     case.lay_out(root)
     options = replace(case.options(), default="nvidia", hooks_dir=HOOKS, spec_dirs=("/opt/cdi",))
     (edit,) = crio.plan(options, Files(str(root))).edits
-    place = root / edit.path.lstrip("/")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_bytes(edit.after or b"")
-    return place.read_text()
+    path = root / edit.path.lstrip("/")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(edit.after or b"")
+    return path.read_text()
 
 
 def _check(document: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ def test_cri_o_itself_takes_every_drop_in(tmp_path: Path) -> None:
         argv = [str(program), f"--config-dir={etc}/crio.conf.d", "config"]
         if (etc / "crio.conf").exists():
             argv.insert(1, f"--config={etc}/crio.conf")
-        done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, (case.name, done.stderr)
+        completed = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
+        assert completed.returncode == 0, (case.name, completed.stderr)
         for name in ("nvidia", "nvidia-cdi", "nvidia-legacy"):
-            assert f"[crio.runtime.runtimes.{name}]" in done.stdout, case.name
+            assert f"[crio.runtime.runtimes.{name}]" in completed.stdout, case.name

@@ -73,11 +73,11 @@ class Box:
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert self._process.stdout is not None
-        said = self._process.stdout.readline()
-        if said != READY:
-            said += self._end()
-            assert TRACEBACK not in said, said
-            last = (said.strip().splitlines() or ["no reason given"])[-1]
+        output = self._process.stdout.readline()
+        if output != READY:
+            output += self._end()
+            assert TRACEBACK not in output, output
+            last = (output.strip().splitlines() or ["no reason given"])[-1]
             raise ContainerNotPossibleError(f"no private machine here: {last}")
         pid = self._process.pid
         self.init = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
@@ -93,30 +93,33 @@ class Box:
 
     def write(self, path: str, text: str) -> None:
         """Write a file in it."""
-        place = self.root / path.lstrip("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(text.encode("utf-8", "surrogateescape"))
+        file = self.root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(text.encode("utf-8", "surrogateescape"))
 
     def read(self, path: str) -> str:
         """Return the text of a file in it."""
         return (self.root / path.lstrip("/")).read_text(encoding="utf-8")
 
-    def start(self, words: list[str], log: str) -> subprocess.Popen[bytes]:
+    def start(self, arguments: list[str], log: str) -> subprocess.Popen[bytes]:
         """Start a daemon in it; the output goes to a file in the work folder."""
         with (self.work / log).open("ab") as file:
             daemon = subprocess.Popen(
-                self._into(words), env=self._env, stdin=subprocess.DEVNULL, stdout=file,
+                self._into(arguments), env=self._env, stdin=subprocess.DEVNULL, stdout=file,
                 stderr=file,
             )  # fmt: skip
         self._daemons.append(daemon)
         return daemon
 
     def call(
-        self, *words: str, env: Mapping[str, str] | None = None, timeout: float = CALL_TIMEOUT_S
+        self,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        timeout: float = CALL_TIMEOUT_S,
     ) -> subprocess.CompletedProcess[str]:
         """Run a program in it to its end."""
         return subprocess.run(
-            self._into(list(words)), env={**self._env, **(env or {})}, capture_output=True,
+            self._into(list(arguments)), env={**self._env, **(env or {})}, capture_output=True,
             text=True, check=False, timeout=timeout, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
@@ -152,9 +155,9 @@ class Box:
         for top in _groups(self.cgroup):
             _remove_groups(top)
 
-    def _into(self, words: list[str]) -> list[str]:
+    def _into(self, arguments: list[str]) -> list[str]:
         kinds = (f"--{name}" for name in NAMESPACES)
-        return [*SIGNALS, "nsenter", f"--target={self.init}", *kinds, "--", *words]
+        return [*SIGNALS, "nsenter", f"--target={self.init}", *kinds, "--", *arguments]
 
 
 def _groups(pattern: str) -> list[Path]:

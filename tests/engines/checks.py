@@ -40,19 +40,19 @@ def libraries(layout: str) -> str:
     return f"{VIEW}/lib64" if layout == "farm" else "/usr/lib/"
 
 
-def has_one_gpu(done: Done, layout: str) -> None:
+def has_one_gpu(completed: Done, layout: str) -> None:
     """Assert that nvidia-smi, then LISTED, found one GPU and libcuda in the layout's folder."""
-    assert done.returncode == 0, done
-    assert len(UUID.findall(done.stdout)) == 1, done
-    found = done.stdout.splitlines()[-1]
-    assert found.startswith(libraries(layout)), done
-    assert found.endswith("/libcuda.so.1"), done
+    assert completed.returncode == 0, completed
+    assert len(UUID.findall(completed.stdout)) == 1, completed
+    last_line = completed.stdout.splitlines()[-1]
+    assert last_line.startswith(libraries(layout)), completed
+    assert last_line.endswith("/libcuda.so.1"), completed
 
 
 def gives_what_is_asked_for(engine: Engine, layout: str) -> None:
-    done = engine.run(f"{NODES}; nvidia-smi -L; {LISTED}")
-    has_one_gpu(done, layout)
-    assert done.stdout.startswith("1\n"), done
+    completed = engine.run(f"{NODES}; nvidia-smi -L; {LISTED}")
+    has_one_gpu(completed, layout)
+    assert completed.stdout.startswith("1\n"), completed
     if layout == "farm":
         assert "layout farm at" in engine.decided()
         mounts = engine.run(f"grep -c ' {VIEW}' /proc/self/mountinfo")
@@ -73,44 +73,44 @@ def reaches_exec_and_outlives_a_restart(engine: Engine, layout: str) -> None:
     script = f"nvidia-smi -L; {LISTED}"
     has_one_gpu(engine.exec(name, script), layout)
     has_one_gpu(engine.exec(name, f"ldconfig; {script}"), layout)
-    again = engine.restart(name)
-    assert again.returncode == 0, again
+    second_run = engine.restart(name)
+    assert second_run.returncode == 0, second_run
     has_one_gpu(engine.exec(name, script), layout)
     engine.remove(name)
 
 
 def serves_read_only_roots(engine: Engine, layout: str) -> None:
-    done = engine.run(
+    completed = engine.run(
         f"touch /x 2>/dev/null && echo W; nvidia-smi -L; {LISTED}", Want(read_only=True)
     )
-    has_one_gpu(done, layout)
-    assert "W\n" not in done.stdout
+    has_one_gpu(completed, layout)
+    assert "W\n" not in completed.stdout
 
 
 def leaves_a_volume_alone(engine: Engine, layout: str) -> None:
     volume = engine.box.work / f"volume-{layout}-{engine.name()}"
     volume.mkdir()
-    done = engine.run(f"nvidia-smi -L; {LISTED}", Want(volumes={str(volume): "/usr/local"}))
-    has_one_gpu(done, "classic")
+    completed = engine.run(f"nvidia-smi -L; {LISTED}", Want(volumes={str(volume): "/usr/local"}))
+    has_one_gpu(completed, "classic")
     assert list(volume.iterdir()) == []
     if layout == "farm":
         assert "layout classic: /usr/local is a mount" in engine.decided()
 
 
 def leaves_an_images_file_alone(engine: Engine, layout: str) -> None:
-    done = engine.run(f"cat {VIEW}; nvidia-smi -L; {LISTED}", Want(image="taken:test"))
-    has_one_gpu(done, "classic")
-    assert done.stdout.startswith("mine\n"), done
+    completed = engine.run(f"cat {VIEW}; nvidia-smi -L; {LISTED}", Want(image="taken:test"))
+    has_one_gpu(completed, "classic")
+    assert completed.stdout.startswith("mine\n"), completed
     if layout == "farm":
         assert f"layout classic: the image has a file {VIEW}" in engine.decided()
 
 
 def lets_nobody_write(engine: Engine) -> None:
     env = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=all")
-    done = engine.run(WRITE, Want(env=env))
-    lines = done.stdout.splitlines()
-    assert set(lines[:-1]) == {"mount"}, done
-    assert len(UUID.findall(lines[-1])) == 1, done
+    completed = engine.run(WRITE, Want(env=env))
+    lines = completed.stdout.splitlines()
+    assert set(lines[:-1]) == {"mount"}, completed
+    assert len(UUID.findall(lines[-1])) == 1, completed
 
 
 def follows_an_upgrade(engine: Engine, layout: str) -> None:

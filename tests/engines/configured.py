@@ -45,22 +45,22 @@ def cleaned(daemon: Kind) -> Kind:
     return daemon
 
 
-def has_one_gpu(done: Done) -> None:
-    assert done.returncode == 0, done
-    assert len(UUID.findall(done.stdout)) == 1, done
+def has_one_gpu(completed: Done) -> None:
+    assert completed.returncode == 0, completed
+    assert len(UUID.findall(completed.stdout)) == 1, completed
 
 
-def has_no_gpu(done: Done) -> None:
+def has_no_gpu(completed: Done) -> None:
     """Assert that NODES found no GPU."""
-    assert done.stdout == "0\n", done
+    assert completed.stdout == "0\n", completed
 
 
 def is_idempotent(daemon: Daemon, *flags: str) -> None:
     daemon.configure(*flags)
     once = daemon.snapshot()
     assert once != daemon.original
-    said = daemon.configure(*flags)
-    assert "unchanged" in said.stderr, said
+    output = daemon.configure(*flags)
+    assert "unchanged" in output.stderr, output
     assert daemon.snapshot() == once
     daemon.undo()
     assert daemon.snapshot() == daemon.original
@@ -83,30 +83,34 @@ def does_as_planned(daemon: Daemon, *flags: str) -> None:
     assert daemon.snapshot() == daemon.original, "plan changed files"
     planned = [line[1:] for line in plan.stdout.splitlines() if _is_new(line)]
     daemon.configure(*flags)
-    before, now = _lines(daemon.original), _lines(daemon.snapshot())
+    before, current = _lines(daemon.original), _lines(daemon.snapshot())
     assert planned
-    assert [line for line in planned if line not in now] == []
-    assert [line for line in now if line not in before and line not in planned] == []
+    assert [line for line in planned if line not in current] == []
+    assert [line for line in current if line not in before and line not in planned] == []
 
 
 def takes_the_incumbents_words(daemon: Daemon) -> None:
     """Assert that nvidia-ctk registers a runtime and prints the incumbent's messages."""
     path = f"--nvidia-runtime-path={PROGRAMS}/nvidia-container-runtime"
-    done = daemon.box.call(
+    completed = daemon.box.call(
         "nvidia-ctk", "runtime", "configure", f"--runtime={daemon.engine}", path
     )
-    assert done.returncode == 0, done
-    assert "Wrote updated config to /etc/" in done.stderr, done
-    assert f"It is recommended that {daemon.engine} daemon be restarted." in done.stderr, done
+    assert completed.returncode == 0, completed
+    assert "Wrote updated config to /etc/" in completed.stderr, completed
+    assert f"It is recommended that {daemon.engine} daemon be restarted." in completed.stderr, (
+        completed
+    )
 
 
 def is_told_of(daemon: Daemon, config: str) -> None:
     """Assert that status names the running engine, the file that it reads, and our handlers."""
-    done = daemon.nvct("status", "--format=json")
-    assert done.returncode == 0, done
-    said = json.dumps([one for one in json.loads(done.stdout) if daemon.engine in json.dumps(one)])
+    completed = daemon.nvct("status", "--format=json")
+    assert completed.returncode == 0, completed
+    statuses = json.dumps(
+        [one for one in json.loads(completed.stdout) if daemon.engine in json.dumps(one)]
+    )
     for word in (config, *HANDLERS):
-        assert f'"{word}"' in said, (word, said)
+        assert f'"{word}"' in statuses, (word, statuses)
 
 
 def _is_new(line: str) -> bool:
@@ -114,4 +118,4 @@ def _is_new(line: str) -> bool:
 
 
 def _lines(snapshot: dict[str, tuple[str, int, int, bytes]]) -> list[str]:
-    return [line for found in snapshot.values() for line in found[3].decode().splitlines()]
+    return [line for file in snapshot.values() for line in file[3].decode().splitlines()]

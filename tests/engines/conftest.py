@@ -53,9 +53,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     moving = tuple(set(suite.SUITES) - set(suite.REQUIRED))
     missing = {}
     for report in terminalreporter.stats.get("skipped", ()):
-        place = report.nodeid.partition("[")[2]
-        if report.nodeid.startswith("tests/engines/") and place.startswith(moving):
-            missing[place.rstrip("]").partition("-")[0]] = report.longrepr
+        case = report.nodeid.partition("[")[2]
+        if report.nodeid.startswith("tests/engines/") and case.startswith(moving):
+            missing[case.rstrip("]").partition("-")[0]] = report.longrepr
     if missing:
         terminalreporter.section(NOT_TESTED, sep="!", red=True, bold=True)
     for release, reason in sorted(missing.items()):

@@ -27,19 +27,19 @@ TEMPORARY = re.compile(r"(?<=/\.nvct-).*|(?<=^\.nvct-).*")
 def leaves_an_engine_that_starts(daemon: Daemon, *flags: str) -> None:
     """Kill at every point; start the engine once for each distinct state of its files."""
     daemon.stop()
-    seen = [daemon.original]
+    snapshots = [daemon.original]
     for point in range(MOST):
         daemon.reset()
         code = CODE.format(str(REPOSITORY))
-        words = ["runtime", "configure", f"--runtime={daemon.engine}", *flags]
-        done = daemon.box.call(sys.executable, "-c", code, str(point), *words)
-        if done.returncode == 0:
+        arguments = ["runtime", "configure", f"--runtime={daemon.engine}", *flags]
+        completed = daemon.box.call(sys.executable, "-c", code, str(point), *arguments)
+        if completed.returncode == 0:
             break
-        assert done.returncode in (KILLED, 128 + signal.SIGKILL), done
-        left = {TEMPORARY.sub("", path): found for path, found in daemon.snapshot().items()}
-        if left in seen:
+        assert completed.returncode in (KILLED, 128 + signal.SIGKILL), completed
+        remaining = {TEMPORARY.sub("", path): file for path, file in daemon.snapshot().items()}
+        if remaining in snapshots:
             continue
-        seen.append(left)
+        snapshots.append(remaining)
         _starts(daemon)
         daemon.undo()
         # A temporary file of the killed process may stay; no engine reads it.
@@ -52,30 +52,30 @@ def leaves_an_engine_that_starts(daemon: Daemon, *flags: str) -> None:
 
 
 def _but_temporary(snapshot: Snapshot) -> Snapshot:
-    return {path: found for path, found in snapshot.items() if not TEMPORARY.search(path)}
+    return {path: file for path, file in snapshot.items() if not TEMPORARY.search(path)}
 
 
 def _starts(daemon: Daemon) -> None:
     daemon.start()
-    done = daemon.run("echo runs")
-    assert done.stdout == "runs\n", done
+    completed = daemon.run("echo runs")
+    assert completed.stdout == "runs\n", completed
     daemon.stop()
 
 
 def main() -> None:
     """Run nvct with the remaining arguments, and kill it before change number `argv[1]`."""
-    left = int(sys.argv.pop(1))
-    own = os.getpid()
+    writes_left = int(sys.argv.pop(1))
+    own_pid = os.getpid()
 
     def watch(event: str, values: tuple[object, ...]) -> None:
-        nonlocal left
-        if os.getpid() != own:
+        nonlocal writes_left
+        if os.getpid() != own_pid:
             return  # child processes are not killed
         del values
         if event in CHANGES:
-            if left == 0:
-                os.kill(own, signal.SIGKILL)
-            left -= 1
+            if writes_left == 0:
+                os.kill(own_pid, signal.SIGKILL)
+            writes_left -= 1
 
     from nvct.cli.main import nvct
 

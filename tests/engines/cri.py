@@ -56,19 +56,19 @@ def run(box: Box, script: str, pod: Pod, socket: str = SOCKET) -> CompletedProce
     """Run a script in a new pod; an error of the engine has status 125, as with Docker."""
     asks = json.dumps({**asdict(pod), "script": script, "cgroup": f"/{box.cgroup}"})
     code = CODE.format(str(REPOSITORY))
-    done = box.call(sys.executable, "-c", code, socket, str(box.work), asks)
-    assert done.returncode == 0, done
-    return CompletedProcess([socket, asks], **json.loads(done.stdout))
+    completed = box.call(sys.executable, "-c", code, socket, str(box.work), asks)
+    assert completed.returncode == 0, completed
+    return CompletedProcess([socket, asks], **json.loads(completed.stdout))
 
 
 def main() -> None:
     """Run the pod that the command line describes, and print the result as JSON."""
     socket, work, asks = sys.argv[1:]
-    wanted = json.loads(asks)
-    script, cgroup = wanted.pop("script"), wanted.pop("cgroup")
+    expected = json.loads(asks)
+    script, cgroup = expected.pop("script"), expected.pop("cgroup")
     logs = Path(work, "pods", uuid.uuid4().hex)
     logs.mkdir(parents=True)
-    print(json.dumps(_run(socket, script, Pod(**wanted), cgroup, logs)))
+    print(json.dumps(_run(socket, script, Pod(**expected), cgroup, logs)))
 
 
 def _run(socket: str, script: str, pod: Pod, cgroup: str, logs: Path) -> dict[str, Any]:
@@ -110,8 +110,8 @@ class _Session:
 
     def run(self, command: Sequence[str]) -> dict[str, Any]:
         api, runtime = self._api, self._runtime
-        asked = api.RunPodSandboxRequest(config=self._config, runtime_handler=self._pod.handler)
-        sandbox = runtime.RunPodSandbox(asked).pod_sandbox_id
+        request = api.RunPodSandboxRequest(config=self._config, runtime_handler=self._pod.handler)
+        sandbox = runtime.RunPodSandbox(request).pod_sandbox_id
         try:
             return self._contain(sandbox, command)
         finally:
@@ -135,10 +135,10 @@ class _Session:
                 resources=api.LinuxContainerResources(), security_context=security
             ),
         )
-        made = api.CreateContainerRequest(
+        container_request = api.CreateContainerRequest(
             pod_sandbox_id=sandbox, config=config, sandbox_config=self._config
         )
-        container = runtime.CreateContainer(made).container_id
+        container = runtime.CreateContainer(container_request).container_id
         runtime.StartContainer(api.StartContainerRequest(container_id=container))
         status = self._wait(container)
         return {"returncode": status, **self._said()}
@@ -147,8 +147,8 @@ class _Session:
         api = self._api
         end = time.monotonic() + END_TIMEOUT_S
         while True:
-            asked = api.ContainerStatusRequest(container_id=container)
-            status = self._runtime.ContainerStatus(asked).status
+            request = api.ContainerStatusRequest(container_id=container)
+            status = self._runtime.ContainerStatus(request).status
             if status.state == api.CONTAINER_EXITED:
                 return int(status.exit_code)
             if time.monotonic() > end:
@@ -157,8 +157,8 @@ class _Session:
 
     def _said(self) -> dict[str, str]:
         """Return the container's output from the engine's log: time, stream, P or F, text."""
-        said = {"stdout": "", "stderr": ""}
+        output = {"stdout": "", "stderr": ""}
         for line in (self._logs / "main.log").read_text(encoding="utf-8").splitlines():
             _, stream, part, text = line.split(" ", 3)
-            said[stream] += text + ("\n" if part == "F" else "")
-        return said
+            output[stream] += text + ("\n" if part == "F" else "")
+        return output

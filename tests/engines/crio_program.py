@@ -32,9 +32,9 @@ def folder() -> Path:
     Raises:
         ContainerNotPossibleError: there is no crio.
     """
-    own = shutil.which(CRIO.name)
-    if own is not None:
-        return Path(own).parent
+    installed = shutil.which(CRIO.name)
+    if installed is not None:
+        return Path(installed).parent
     if not CRIO.folder().is_dir():
         raise ContainerNotPossibleError("CRI-O is not built, nor on PATH", hint="make crio")
     return CRIO.folder()

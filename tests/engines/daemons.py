@@ -58,9 +58,13 @@ class Daemon(ABC):
             f'[nvct]\nfarm-dir = "{attach.farm_dir(DRIVER_ROOT)}"\n',
         )
         hook = f"--nvidia-cdi-hook-path={PROGRAMS}/nvidia-cdi-hook"
-        words = ["--cdi-version-max=0.5.0", f"--output={SPEC}", hook]  # the newest for Podman 4.3
-        done = box.call("nvidia-ctk", "cdi", "generate", *words)
-        assert done.returncode == 0, done
+        arguments = [
+            "--cdi-version-max=0.5.0",
+            f"--output={SPEC}",
+            hook,
+        ]  # the newest for Podman 4.3
+        completed = box.call("nvidia-ctk", "cdi", "generate", *arguments)
+        assert completed.returncode == 0, completed
         self._process: subprocess.Popen[bytes] | None = None
         box.call("rm", "-rf", self.folder)  # this host's own configuration
         self._write_config()
@@ -82,21 +86,21 @@ class Daemon(ABC):
         self._write_config()
         assert self.snapshot() == self.original
 
-    def nvct(self, *words: str) -> Done:
+    def nvct(self, *arguments: str) -> Done:
         """Run a command of `nvct runtime`."""
-        return self.box.call("nvct", "runtime", *words)
+        return self.box.call("nvct", "runtime", *arguments)
 
     def configure(self, *flags: str) -> Done:
         """Configure it as a user does."""
-        done = self.nvct("configure", f"--runtime={self.engine}", *flags)
-        assert done.returncode == 0, done
-        return done
+        completed = self.nvct("configure", f"--runtime={self.engine}", *flags)
+        assert completed.returncode == 0, completed
+        return completed
 
     def undo(self) -> Done:
         """Undo the changes of configure."""
-        done = self.nvct("undo", f"--runtime={self.engine}")
-        assert done.returncode == 0, done
-        return done
+        completed = self.nvct("undo", f"--runtime={self.engine}")
+        assert completed.returncode == 0, completed
+        return completed
 
     def restart(self) -> None:
         """Stop it if it runs, and start it."""
@@ -149,11 +153,11 @@ class Daemon(ABC):
 
 def _describe(top: Path, folder: str, name: str) -> tuple[str, int, int, bytes]:
     path = os.path.join(folder, name)
-    found = os.lstat(path)
-    if stat.S_ISLNK(found.st_mode):
-        return "link", 0, found.st_uid, os.fsencode(os.readlink(path))
+    status = os.lstat(path)
+    if stat.S_ISLNK(status.st_mode):
+        return "link", 0, status.st_uid, os.fsencode(os.readlink(path))
     with open(path, "rb") as file:
-        return "file", stat.S_IMODE(found.st_mode), found.st_uid, file.read()
+        return "file", stat.S_IMODE(status.st_mode), status.st_uid, file.read()
 
 
 class Docker(Daemon):
@@ -169,26 +173,26 @@ class Docker(Daemon):
     def _command(self) -> list[str]:
         return ["/usr/sbin/dockerd"]
 
-    def docker(self, *words: str) -> Done:
+    def docker(self, *arguments: str) -> Done:
         """Run the command line of Docker."""
-        return self.box.call("/usr/bin/docker", *words)
+        return self.box.call("/usr/bin/docker", *arguments)
 
     def version(self) -> tuple[int, ...]:
         """Return the daemon's version."""
-        said = self.docker("version", "--format={{.Server.Version}}").stdout
-        return tuple(int(part) for part in said.split("+")[0].split(".")[:2])
+        output = self.docker("version", "--format={{.Server.Version}}").stdout
+        return tuple(int(part) for part in output.split("+")[0].split(".")[:2])
 
     def _answers(self) -> bool:
         return self.docker("version").returncode == 0
 
     def _load(self) -> None:
         if not self.docker("images", "--quiet", "plain:test").stdout:
-            done = self.docker("load", "--input", f"{self.box.work}/plain.tar")
-            assert done.returncode == 0, done
+            completed = self.docker("load", "--input", f"{self.box.work}/plain.tar")
+            assert completed.returncode == 0, completed
 
     def run(self, script: str, *flags: str) -> Done:
-        words = ["--network=none", *flags, "plain:test", "/bin/sh", "-c", script]
-        return docker_run.run(self.box, *words)
+        arguments = ["--network=none", *flags, "plain:test", "/bin/sh", "-c", script]
+        return docker_run.run(self.box, *arguments)
 
 
 class Containerd(Daemon):
@@ -209,14 +213,14 @@ class Containerd(Daemon):
     def _command(self) -> list[str]:
         return ["/usr/bin/containerd"]
 
-    def ctr(self, *words: str) -> Done:
+    def ctr(self, *arguments: str) -> Done:
         """Run containerd's command line."""
-        return self.box.call("ctr", "--namespace=k8s.io", *words)
+        return self.box.call("ctr", "--namespace=k8s.io", *arguments)
 
     def version(self) -> tuple[int, ...]:
         """Return the daemon's version."""
-        said = self.box.call("containerd", "--version").stdout.split()[2]
-        return tuple(int(part) for part in said.split("~")[0].split("+")[0].split(".")[:2])
+        output = self.box.call("containerd", "--version").stdout.split()[2]
+        return tuple(int(part) for part in output.split("~")[0].split("+")[0].split(".")[:2])
 
     def _answers(self) -> bool:
         if self.ctr("version").returncode:
@@ -227,8 +231,8 @@ class Containerd(Daemon):
     def _load(self) -> None:
         if not self.ctr("image", "ls", "--quiet").stdout:
             for name in ("plain", "pause"):
-                done = self.ctr("image", "import", f"{self.box.work}/{name}.tar")
-                assert done.returncode == 0, done
+                completed = self.ctr("image", "import", f"{self.box.work}/{name}.tar")
+                assert completed.returncode == 0, completed
 
     def pod(self, script: str, pod: cri.Pod) -> Done:
         """Run a script in a pod."""
@@ -253,18 +257,18 @@ class Podman(Daemon):
     def _command(self) -> list[str]:
         raise AssertionError("Podman has no daemon to start")
 
-    def podman(self, *words: str) -> Done:
+    def podman(self, *arguments: str) -> Done:
         """Run Podman."""
         env = {"PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
-        return self.box.call("/usr/bin/podman", "--storage-driver=overlay", *words, env=env)
+        return self.box.call("/usr/bin/podman", "--storage-driver=overlay", *arguments, env=env)
 
     def _answers(self) -> bool:
         return self.podman("info").returncode == 0
 
     def _load(self) -> None:
         if self.podman("image", "exists", IMAGE).returncode:
-            done = self.podman("load", "--input", f"{self.box.work}/plain.tar")
-            assert done.returncode == 0, done
+            completed = self.podman("load", "--input", f"{self.box.work}/plain.tar")
+            assert completed.returncode == 0, completed
 
     def start(self) -> None:
         self._load()
@@ -274,8 +278,14 @@ class Podman(Daemon):
 
     def words(self, script: str, *flags: str) -> list[str]:
         """Return Podman's arguments to run a script with flags."""
-        words = ["run", "--rm", "--network=none", f"--cgroup-parent=/{self.box.cgroup}", *flags]
-        return [*words, IMAGE, "/bin/sh", "-c", script]
+        arguments = [
+            "run",
+            "--rm",
+            "--network=none",
+            f"--cgroup-parent=/{self.box.cgroup}",
+            *flags,
+        ]
+        return [*arguments, IMAGE, "/bin/sh", "-c", script]
 
     def run(self, script: str, *flags: str) -> Done:
         return self.podman(*self.words(script, *flags))
@@ -304,14 +314,16 @@ class Crio(Daemon):
     def _load(self) -> None:
         for name in ("plain", "pause"):  # the store is also Podman's
             archive = f"{self.box.work}/{name}.tar"
-            done = self.box.call("podman", "--storage-driver=overlay", "load", "--input", archive)
-            assert done.returncode == 0, done
+            completed = self.box.call(
+                "podman", "--storage-driver=overlay", "load", "--input", archive
+            )
+            assert completed.returncode == 0, completed
 
     def in_force(self) -> str:
         """Return the settings that it reports as in force."""
-        done = self.box.call("crio", "config")
-        assert done.returncode == 0, done
-        return done.stdout
+        completed = self.box.call("crio", "config")
+        assert completed.returncode == 0, completed
+        return completed.stdout
 
     def pod(self, script: str, pod: cri.Pod) -> Done:
         """Run a script in a pod."""

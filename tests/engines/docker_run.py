@@ -18,24 +18,26 @@ DOCKER = "/usr/bin/docker"
 _numbers = itertools.count()
 
 
-def run(box: Box, *words: str) -> Done:
+def run(box: Box, *arguments: str) -> Done:
     """Run a container to its end and remove it; return its output.
 
     On a busy machine Docker may lose the output of a container that ends at once, and report
     success: `docker run` prints nothing, and the log may also be empty (seen with 20.10 and 26.1).
     A container without any output runs once more.
     """
-    done = _run_once(box, words)
-    if done.returncode == 0 and not done.stdout and not done.stderr:
-        done = _run_once(box, words)
-    return done
+    completed = _run_once(box, arguments)
+    if completed.returncode == 0 and not completed.stdout and not completed.stderr:
+        completed = _run_once(box, arguments)
+    return completed
 
 
-def _run_once(box: Box, words: tuple[str, ...]) -> Done:
+def _run_once(box: Box, arguments: tuple[str, ...]) -> Done:
     name = f"run-{next(_numbers)}"
-    done = box.call(DOCKER, "run", f"--name={name}", *words)
-    if done.returncode == 0 and not done.stdout:
+    completed = box.call(DOCKER, "run", f"--name={name}", *arguments)
+    if completed.returncode == 0 and not completed.stdout:
         logs = box.call(DOCKER, "logs", name)
-        done = subprocess.CompletedProcess(done.args, 0, logs.stdout, done.stderr or logs.stderr)
+        completed = subprocess.CompletedProcess(
+            completed.args, 0, logs.stdout, completed.stderr or logs.stderr
+        )
     box.call(DOCKER, "rm", "--force", name)
-    return done
+    return completed

@@ -113,8 +113,8 @@ class Docker(Engine):
     def _start(self) -> None:
         self.daemon = self._up({})
         for name in ("plain", "taken"):
-            done = self.docker("load", "--input", f"{self.box.work}/{name}.tar")
-            assert done.returncode == 0, done
+            completed = self.docker("load", "--input", f"{self.box.work}/{name}.tar")
+            assert completed.returncode == 0, completed
 
     def _up(self, more: dict[str, object]) -> subprocess.Popen[bytes]:
         settings = {
@@ -140,23 +140,31 @@ class Docker(Engine):
         self.daemon.wait(30)
         self.daemon = self._up({name.replace("_", "-"): value for name, value in more.items()})
 
-    def docker(self, *words: str, **env: str) -> Done:
+    def docker(self, *arguments: str, **env: str) -> Done:
         """Run the command line of Docker."""
-        return self.box.call("/usr/bin/docker", *words, env=env)
+        return self.box.call("/usr/bin/docker", *arguments, env=env)
 
     def _words(self, want: Want) -> list[str]:
-        words = ["--network=none", *(f"--env={entry}" for entry in want.env)]
-        words += [f"--volume={source}:{target}" for source, target in want.volumes.items()]
-        return [*words, *(["--read-only"] if want.read_only else []), *want.flags, want.image]
+        arguments = ["--network=none", *(f"--env={entry}" for entry in want.env)]
+        arguments += [f"--volume={source}:{target}" for source, target in want.volumes.items()]
+        return [*arguments, *(["--read-only"] if want.read_only else []), *want.flags, want.image]
 
     def run(self, script: str, want: Want = Want()) -> Done:
         return docker_run.run(self.box, *self._words(want), "/bin/sh", "-c", script)
 
     def keep(self, want: Want = Want()) -> str:
         name = self.name()
-        words = ["run", "--detach", f"--name={name}", *self._words(want), "/bin/sh", "-c", SLEEP]
-        done = self.docker(*words)
-        assert done.returncode == 0, done
+        arguments = [
+            "run",
+            "--detach",
+            f"--name={name}",
+            *self._words(want),
+            "/bin/sh",
+            "-c",
+            SLEEP,
+        ]
+        completed = self.docker(*arguments)
+        assert completed.returncode == 0, completed
         return name
 
     def exec(self, name: str, script: str) -> Done:
@@ -166,8 +174,8 @@ class Docker(Engine):
         return self.docker("restart", "--time=0", name)
 
     def remove(self, name: str) -> None:
-        done = self.docker("rm", "--force", "--volumes", name)
-        assert done.returncode == 0, done
+        completed = self.docker("rm", "--force", "--volumes", name)
+        assert completed.returncode == 0, completed
 
 
 class Containerd(Engine):
@@ -184,31 +192,31 @@ class Containerd(Engine):
         self.box.start(["containerd"], "containerd.log")
         self.box.until(lambda: self.ctr("version").returncode == 0, "containerd.log")
         for name in ("plain", "taken"):
-            done = self.ctr("image", "import", f"{self.box.work}/{name}.tar")
-            assert done.returncode == 0, done
+            completed = self.ctr("image", "import", f"{self.box.work}/{name}.tar")
+            assert completed.returncode == 0, completed
 
-    def ctr(self, *words: str) -> Done:
+    def ctr(self, *arguments: str) -> Done:
         """Run containerd's command line."""
-        return self.box.call("ctr", "--namespace=test", *words)
+        return self.box.call("ctr", "--namespace=test", *arguments)
 
     def _words(self, want: Want, name: str, script: str) -> list[str]:
-        words = [f"--runc-binary={SHIM}", f"--cgroup=/{self.box.cgroup}/{name}"]
-        words += [f"--env={entry}" for entry in want.env]
-        words += [
+        arguments = [f"--runc-binary={SHIM}", f"--cgroup=/{self.box.cgroup}/{name}"]
+        arguments += [f"--env={entry}" for entry in want.env]
+        arguments += [
             f"--mount=type=bind,src={source},dst={target},options=rbind:rw"
             for source, target in want.volumes.items()
         ]
-        words += ["--read-only"] if want.read_only else []
+        arguments += ["--read-only"] if want.read_only else []
         image = f"docker.io/library/{want.image}"
-        return [*words, *want.flags, image, name, "/bin/sh", "-c", script]
+        return [*arguments, *want.flags, image, name, "/bin/sh", "-c", script]
 
     def run(self, script: str, want: Want = Want()) -> Done:
         return self.ctr("run", "--rm", *self._words(want, self.name(), script))
 
     def keep(self, want: Want = Want()) -> str:
         name = self.name()
-        done = self.ctr("run", "--detach", *self._words(want, name, SLEEP))
-        assert done.returncode == 0, done
+        completed = self.ctr("run", "--detach", *self._words(want, name, SLEEP))
+        assert completed.returncode == 0, completed
         return name
 
     def exec(self, name: str, script: str) -> Done:
@@ -220,8 +228,8 @@ class Containerd(Engine):
 
     def remove(self, name: str) -> None:
         self._end(name)
-        done = self.ctr("container", "rm", name)
-        assert done.returncode == 0, done
+        completed = self.ctr("container", "rm", name)
+        assert completed.returncode == 0, completed
 
     def _end(self, name: str) -> None:
         self.ctr("task", "kill", "--signal=SIGKILL", name)

@@ -57,22 +57,26 @@ def _furnish(engines: str, node: str, work: str, driver_root: str) -> None:
 
 def _lay_over_usr(engines: str, stage: Path) -> None:
     """Overlay the tree's /usr on this host's; the libraries of the newer release come first."""
-    own = stage / "libraries"
-    own.mkdir()
-    KERNEL.mount(LIBRARIES, str(own), None, MS_BIND)
-    host_is_newer = _glibc(f"{own}/libc.so.6") > _glibc(f"{engines}{LIBRARIES}/libc.so.6")
+    own_libraries = stage / "libraries"
+    own_libraries.mkdir()
+    KERNEL.mount(LIBRARIES, str(own_libraries), None, MS_BIND)
+    host_is_newer = _glibc(f"{own_libraries}/libc.so.6") > _glibc(
+        f"{engines}{LIBRARIES}/libc.so.6"
+    )
     KERNEL.mount("box", "/usr", "overlay", 0, f"lowerdir={engines}/usr:/usr")
     if host_is_newer:
-        KERNEL.mount("box", LIBRARIES, "overlay", 0, f"lowerdir={own}:{engines}{LIBRARIES}")
+        KERNEL.mount(
+            "box", LIBRARIES, "overlay", 0, f"lowerdir={own_libraries}:{engines}{LIBRARIES}"
+        )
 
 
 def _glibc(library: str) -> tuple[int, ...]:
     """Return the release of a glibc from its file, () if the file does not have it."""
     try:
-        found = re.search(rb"stable release version ([0-9.]+[0-9])", Path(library).read_bytes())
+        match = re.search(rb"stable release version ([0-9.]+[0-9])", Path(library).read_bytes())
     except FileNotFoundError:
         return ()
-    return tuple(map(int, found[1].split(b"."))) if found else ()
+    return tuple(map(int, match[1].split(b"."))) if match else ()
 
 
 def _keep_private(folder: str, stage: Path) -> None:

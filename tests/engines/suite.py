@@ -64,18 +64,18 @@ def tree(suite: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     month = dt.datetime.now(tz=dt.timezone.utc).strftime("%Y-%m")
     packages = hashlib.sha256(SUITES[suite].encode()).hexdigest()[:8]
-    found = folder / f"{suite}-{month}-{packages}"
+    folder_path = folder / f"{suite}-{month}-{packages}"
     with (folder / f".{suite}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not found.is_dir():
+        if not folder_path.is_dir():
             aside = folder / f".{suite}"
             shutil.rmtree(aside, ignore_errors=True)
             _unpack(suite, aside)
             for old in folder.glob(f"{suite}-*"):
                 if old.stat().st_ctime < time.time() - KEPT_S:
                     shutil.rmtree(old)
-            aside.rename(found)
-    return found
+            aside.rename(folder_path)
+    return folder_path
 
 
 def _cache() -> Path:
@@ -105,15 +105,15 @@ def ubuntu_keyring() -> Path:
     Raises:
         ContainerNotPossibleError: as `tree`.
     """
-    own = Path(KEYRING)
-    return own if own.exists() else tree("trixie") / KEYRING.lstrip("/")
+    own_path = Path(KEYRING)
+    return own_path if own_path.exists() else tree("trixie") / KEYRING.lstrip("/")
 
 
 def _finish(folder: Path) -> None:
     """Make the links of maintainer scripts, and links that hide the host's programs."""
     for name in ("iptables", "ip6tables"):
-        for what in ("", "-save", "-restore"):
-            link = folder / f"usr/sbin/{name}{what}"
+        for suffix in ("", "-save", "-restore"):
+            link = folder / f"usr/sbin/{name}{suffix}"
             if not link.exists():
                 link.symlink_to("xtables-nft-multi")
     for name in IN_SBIN:
@@ -129,12 +129,12 @@ def mirror(of: str = "debian") -> str:
 
 def _mirrors(of: str) -> Iterator[str]:
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Identifier: Packages"],
             capture_output=True, text=True, check=False,
         ).stdout  # fmt: skip
     except OSError:
         return
-    for line in said.splitlines():
+    for line in output.splitlines():
         if re.search(rf"/{of}/?$", line):
             yield line

@@ -86,8 +86,8 @@ class SupervisedCrio(Supervised, Crio):
 
     def __init__(self, box: Box) -> None:
         super().__init__(box)
-        done = box.call("sh", "-ec", WITHOUT_HUGETLB)
-        assert done.returncode == 0, done
+        completed = box.call("sh", "-ec", WITHOUT_HUGETLB)
+        assert completed.returncode == 0, completed
 
     def can_run_privileged(self) -> bool:
         """Report whether this host has all capabilities, which CRI-O requests."""

@@ -78,11 +78,11 @@ def test_the_field_and_the_annotation_of_cdi_give_gpus(bare: Containerd) -> None
             # As the device plugin answers: both of them, for a device each.
             Pod(handler=handler, cdi=(configured.DEVICE,), annotations=annotations),
         ):
-            done = bare.pod(f"nvidia-smi -L; {configured.NODES}", pod)
+            completed = bare.pod(f"nvidia-smi -L; {configured.NODES}", pod)
             if bare.version() >= FIRST_WITH_CDI:
-                configured.has_one_gpu(done)
+                configured.has_one_gpu(completed)
             elif not handler:
-                assert done.stdout == "0\n", done  # it ignores both, and says nothing
+                assert completed.stdout == "0\n", completed  # it ignores both, and says nothing
 
 
 def test_an_annotation_that_is_handed_on_asks_the_runtime(bare: Containerd) -> None:
@@ -104,14 +104,14 @@ def test_configuring_twice_changes_nothing(bare: Containerd) -> None:
     configured.is_idempotent(bare, "--set-as-default", "--cdi.enabled")
 
 
-def test_the_plan_is_what_is_done(bare: Containerd) -> None:
+def test_configure_does_what_plan_prints(bare: Containerd) -> None:
     configured.does_as_planned(bare, "--cdi.enabled")
 
 
-def test_undo_gives_the_bytes_back_and_containerd_works(bare: Containerd) -> None:
+def test_undo_restores_the_bytes_and_containerd_works(bare: Containerd) -> None:
     configured.is_undone(bare, "--set-as-default", "--cdi.enabled")
-    gone = bare.pod("true", Pod(handler="nvidia"))
-    assert "no runtime for" in gone.stderr, gone
+    after_undo = bare.pod("true", Pod(handler="nvidia"))
+    assert "no runtime for" in after_undo.stderr, after_undo
 
 
 def test_the_incumbents_command_line_does_as_well(bare: Containerd) -> None:
@@ -120,7 +120,7 @@ def test_the_incumbents_command_line_does_as_well(bare: Containerd) -> None:
     configured.has_one_gpu(bare.pod("nvidia-smi -L", Pod(handler="nvidia", env=ENVS["nvidia"])))
 
 
-def test_status_tells_of_the_running_containerd(bare: Containerd) -> None:
+def test_status_reports_the_running_containerd(bare: Containerd) -> None:
     bare.configure()
     configured.is_told_of(bare, CONFIG)
 

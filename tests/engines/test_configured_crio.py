@@ -54,10 +54,10 @@ def bare(crio: Crio) -> Crio:
 def test_crio_itself_says_that_the_runtimes_are_in_force(bare: Crio) -> None:
     assert "runtimes.nvidia" not in bare.in_force()
     bare.configure("--set-as-default")
-    said = bare.in_force()
+    output = bare.in_force()
     for name in configured.HANDLERS:
-        assert f"[crio.runtime.runtimes.{name}]" in said
-    assert 'default_runtime = "nvidia"' in said
+        assert f"[crio.runtime.runtimes.{name}]" in output
+    assert 'default_runtime = "nvidia"' in output
 
 
 def test_every_runtime_class_gives_gpus(bare: Crio) -> None:
@@ -100,11 +100,11 @@ def test_the_hook_gives_gpus_to_pods_that_ask_and_leaves_others_alone(hooked: Cr
 
 def test_a_policy_holds_for_the_hook(hooked: Crio) -> None:
     config = hooked.box.read(CONFIG)
-    found = UUID.search(hooked.pod("nvidia-smi -L", Pod(env=ENV)).stdout)
-    assert found
+    match = UUID.search(hooked.pod("nvidia-smi -L", Pod(env=ENV)).stdout)
+    assert match
     try:
         hooked.box.write(CONFIG, config + DENY)
-        refused = hooked.pod("true", Pod(env={NAME: found[1]}))
+        refused = hooked.pod("true", Pod(env={NAME: match[1]}))
         assert refused.returncode == 125, refused
         assert "ask the admins" in refused.stderr, refused
         # What the image may have asked for does not keep a pod from starting.
@@ -118,7 +118,7 @@ def test_configuring_twice_changes_nothing(bare: Crio) -> None:
     configured.is_idempotent(bare, "--set-as-default")
 
 
-def test_undo_gives_the_bytes_back_and_crio_works(bare: Crio) -> None:
+def test_undo_restores_the_bytes_and_crio_works(bare: Crio) -> None:
     bare.configure("--set-as-default")
     bare.restart()
     bare.undo()

@@ -39,11 +39,11 @@ def test_a_running_docker_gives_gpus_without_a_restart(bare: Docker) -> None:
     assert "unknown" in before.stderr.lower(), before
     bare.configure()
     for name, asks in configured.HANDLERS.items():
-        done = bare.run("nvidia-smi -L", f"--runtime={name}", f"--env={asks}")
-        configured.has_one_gpu(done)
+        completed = bare.run("nvidia-smi -L", f"--runtime={name}", f"--env={asks}")
+        configured.has_one_gpu(completed)
     configured.has_no_gpu(bare.run(configured.NODES, "--runtime=nvidia"))
-    mine = bare.run("echo runs", "--runtime=mine")
-    assert mine.stdout == "runs\n", mine
+    own_runtime = bare.run("echo runs", "--runtime=mine")
+    assert own_runtime.stdout == "runs\n", own_runtime
 
 
 def test_a_restarted_docker_gives_gpus_in_every_way(bare: Docker) -> None:
@@ -53,35 +53,35 @@ def test_a_restarted_docker_gives_gpus_in_every_way(bare: Docker) -> None:
     configured.has_one_gpu(bare.run("nvidia-smi -L", "--gpus=device=0", "--runtime=runc"))
     configured.has_one_gpu(bare.run("nvidia-smi -L", "--gpus=device=0"))
     configured.has_no_gpu(bare.run(configured.NODES))
-    done = bare.run("nvidia-smi -L", f"--device={configured.DEVICE}", "--runtime=runc")
+    completed = bare.run("nvidia-smi -L", f"--device={configured.DEVICE}", "--runtime=runc")
     if bare.version() >= FIRST_WITH_CDI:
-        configured.has_one_gpu(done)
+        configured.has_one_gpu(completed)
     else:
-        assert "not an absolute path" in done.stderr, done
+        assert "not an absolute path" in completed.stderr, completed
 
 
 def test_configuring_twice_changes_nothing(bare: Docker) -> None:
     configured.is_idempotent(bare, "--set-as-default", "--cdi.enabled")
 
 
-def test_the_plan_is_what_is_done(bare: Docker) -> None:
+def test_configure_does_what_plan_prints(bare: Docker) -> None:
     configured.does_as_planned(bare, "--cdi.enabled")
 
 
-def test_undo_gives_the_bytes_back_and_docker_works(bare: Docker) -> None:
+def test_undo_restores_the_bytes_and_docker_works(bare: Docker) -> None:
     configured.is_undone(bare, "--set-as-default", "--cdi.enabled")
-    gone = bare.run("true", "--runtime=nvidia")
-    assert gone.returncode == 125, gone
+    after_undo = bare.run("true", "--runtime=nvidia")
+    assert after_undo.returncode == 125, after_undo
 
 
 def test_the_incumbents_command_line_does_as_well(bare: Docker) -> None:
     configured.takes_the_incumbents_words(bare)
     bare.restart()
-    done = bare.run("nvidia-smi -L", "--runtime=nvidia", f"--env={configured.ONE}")
-    configured.has_one_gpu(done)
+    completed = bare.run("nvidia-smi -L", "--runtime=nvidia", f"--env={configured.ONE}")
+    configured.has_one_gpu(completed)
 
 
-def test_status_tells_of_the_running_docker(bare: Docker) -> None:
+def test_status_reports_the_running_docker(bare: Docker) -> None:
     bare.configure()
     configured.is_told_of(bare, DAEMON_JSON)
 
@@ -90,13 +90,13 @@ def test_status_tells_of_the_running_docker(bare: Docker) -> None:
 def test_a_file_that_is_broken_already_is_refused_at_once(bare: Docker) -> None:
     broken = '{"nosuch": true}'
     bare.box.write(DAEMON_JSON, broken)
-    done = bare.nvct("configure", "--runtime=docker")
-    assert done.returncode == 1, done
-    assert "refuses its files already as they are" in done.stderr, done
-    assert "nosuch" in done.stderr, done
+    completed = bare.nvct("configure", "--runtime=docker")
+    assert completed.returncode == 1, completed
+    assert "refuses its files already as they are" in completed.stderr, completed
+    assert "nosuch" in completed.stderr, completed
     assert bare.box.read(DAEMON_JSON) == broken
-    mine = bare.run("echo runs", "--runtime=mine")
-    assert mine.stdout == "runs\n", mine
+    own_runtime = bare.run("echo runs", "--runtime=mine")
+    assert own_runtime.stdout == "runs\n", own_runtime
 
 
 @pytest.mark.parametrize("docker", [releases.of_release("trixie")], indirect=True)

@@ -38,8 +38,8 @@ def test_every_runtime_gives_gpus(bare: Podman) -> None:
     assert before.returncode, before
     bare.configure()
     for name, asks in configured.HANDLERS.items():
-        done = bare.run("nvidia-smi -L", f"--runtime={name}", f"--env={asks}")
-        configured.has_one_gpu(done)
+        completed = bare.run("nvidia-smi -L", f"--runtime={name}", f"--env={asks}")
+        configured.has_one_gpu(completed)
     configured.has_no_gpu(bare.run(configured.NODES, "--runtime=nvidia"))
     configured.has_no_gpu(bare.run(configured.NODES, f"--env={configured.ONE}"))
 
@@ -66,30 +66,30 @@ def test_the_hook_file_that_is_written_gives_gpus(bare: Podman) -> None:
     )
     assert f"Wrote {path}" in written.stderr, written
     assert json.loads(bare.box.read(path))["hook"]["path"] == hook
-    words = ("nvidia-smi -L", f"--env={configured.ONE}")
-    without = bare.run(*words)  # Podman looks for hooks in /usr/share alone
+    arguments = ("nvidia-smi -L", f"--env={configured.ONE}")
+    without = bare.run(*arguments)  # Podman looks for hooks in /usr/share alone
     assert without.returncode == 127, without
     bare.configure(f"--hooks-dir={HOOKS}")
-    configured.has_one_gpu(bare.run(*words))
+    configured.has_one_gpu(bare.run(*arguments))
     configured.has_no_gpu(bare.run(configured.NODES))
     refused = bare.run("true", "--env=NVIDIA_VISIBLE_DEVICES=9")
     assert "no device '9'" in refused.stderr, refused
     bare.undo()
-    assert bare.run(*words).returncode == 127
+    assert bare.run(*arguments).returncode == 127
 
 
 def test_configuring_twice_changes_nothing(bare: Podman) -> None:
     configured.is_idempotent(bare, "--set-as-default")
 
 
-def test_the_plan_is_what_is_done(bare: Podman) -> None:
+def test_configure_does_what_plan_prints(bare: Podman) -> None:
     configured.does_as_planned(bare)
 
 
-def test_undo_gives_the_bytes_back_and_podman_works(bare: Podman) -> None:
+def test_undo_restores_the_bytes_and_podman_works(bare: Podman) -> None:
     configured.is_undone(bare, "--set-as-default")
-    gone = bare.run("true", "--runtime=nvidia")
-    assert gone.returncode, gone
+    after_undo = bare.run("true", "--runtime=nvidia")
+    assert after_undo.returncode, after_undo
 
 
 @pytest.mark.parametrize("podman", [releases.of_release("trixie")], indirect=True)

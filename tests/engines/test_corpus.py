@@ -29,15 +29,15 @@ HANDLERS = tuple(
 def test_docker_takes_every_file(release: str, machine_of: Callable[[str], Box]) -> None:
     box = machine_of(release)
     refused = {}
-    for number, place in enumerate(sorted(CORPUS.glob("*.json"))):
+    for number, path in enumerate(sorted(CORPUS.glob("*.json"))):
         config = f"/etc/docker/{number}.json"
-        box.write(config, place.read_bytes().decode())
+        box.write(config, path.read_bytes().decode())
         options = EngineOptions(engine="docker", handlers=HANDLERS, default="nvidia", cdi=True,
                         config=config)  # fmt: skip
         for edit in docker.plan(options, Files(str(box.root))).edits:
             assert edit.after is not None
             box.write(config, edit.after.decode())
-        done = box.call("/usr/sbin/dockerd", "--validate", "--config-file", config)
-        if done.returncode:
-            refused[place.name] = done.stderr
+        completed = box.call("/usr/sbin/dockerd", "--validate", "--config-file", config)
+        if completed.returncode:
+            refused[path.name] = completed.stderr
     assert refused == {}

@@ -58,8 +58,8 @@ class Host:
 
     def dump(self) -> str:
         """Return what containerd prints, "" where it refuses its files."""
-        done = self.box.call("/usr/bin/containerd", f"--config={CONFIG}", "config", "dump")
-        return "" if done.returncode else done.stdout
+        completed = self.box.call("/usr/bin/containerd", f"--config={CONFIG}", "config", "dump")
+        return "" if completed.returncode else completed.stdout
 
     def configure(self, default: str) -> EngineOptions:
         """Make the edits."""
@@ -89,9 +89,10 @@ def _drivers(dump: str) -> tuple[dict[str, bool], str]:
 @pytest.fixture
 def host(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> Host:
     box = machine_of(request.param)
-    done = box.call("/usr/bin/containerd", "--version")
+    completed = box.call("/usr/bin/containerd", "--version")
     return Host(
-        box=box, version=command.version("", lambda *_: command.Done(status=0, out=done.stdout))
+        box=box,
+        version=command.version("", lambda *_: command.Completed(status=0, out=completed.stdout)),
     )
 
 
@@ -118,19 +119,21 @@ def test_containerd_has_the_handlers_and_no_cgroup_driver_changes(
             continue
         read += 1
         after = host.dump()
-        now, _ = _drivers(after) if after else ({}, "")
+        current, _ = _drivers(after) if after else ({}, "")
         missing = containerd_dump.missing(options, after) if after else "refused by containerd"
         changed = {
-            name: now[name] for name in drivers if name in now and now[name] != drivers[name]
+            name: current[name]
+            for name in drivers
+            if name in current and current[name] != drivers[name]
         }
         other = {
-            handler.name: now.get(handler.name)
+            handler.name: current.get(handler.name)
             for handler in HANDLERS
-            if handler.name not in drivers and now.get(handler.name) != drivers.get(usual)
+            if handler.name not in drivers and current.get(handler.name) != drivers.get(usual)
         }
         host.configure(default)
-        again = host.dump()
-        if missing or changed or other or _drivers(again) != _drivers(after):
-            wrong[source.name] = (missing, changed, other, drivers, now, again)
+        second_run = host.dump()
+        if missing or changed or other or _drivers(second_run) != _drivers(after):
+            wrong[source.name] = (missing, changed, other, drivers, current, second_run)
     assert not wrong, pprint.pformat(wrong)
     assert read > 10

@@ -44,11 +44,11 @@ def test_no_injected_mount_can_be_written(docker: Docker) -> None:
 def test_gpus_work_with_and_without_the_shim(docker: Docker, layout: str, runtime: str) -> None:
     for asks, count in (("all", 8), ('"device=1,2"', 2)):
         want = Want(env=(), flags=("--gpus", asks, f"--runtime={runtime}"))
-        done = docker.run(f"nvidia-smi -L; {checks.LISTED}", want)
-        assert done.returncode == 0, done
-        assert len(checks.UUID.findall(done.stdout)) == count, done
+        completed = docker.run(f"nvidia-smi -L; {checks.LISTED}", want)
+        assert completed.returncode == 0, completed
+        assert len(checks.UUID.findall(completed.stdout)) == count, completed
         delivered = layout if runtime == "nvidia" else "classic"
-        assert done.stdout.splitlines()[-1].startswith(checks.libraries(delivered)), done
+        assert completed.stdout.splitlines()[-1].startswith(checks.libraries(delivered)), completed
 
 
 def test_a_committed_container_runs_in_either_layout_and_without_a_gpu(
@@ -56,8 +56,8 @@ def test_a_committed_container_runs_in_either_layout_and_without_a_gpu(
 ) -> None:
     name = docker.keep()
     image = f"committed:{layout}"
-    done = docker.docker("commit", name, image)
-    assert done.returncode == 0, done
+    completed = docker.docker("commit", name, image)
+    assert completed.returncode == 0, completed
     docker.remove(name)
     bare = docker.run("ldconfig -p | wc -l; ldconfig", Want(env=(), image=image))
     assert bare.returncode == 0, bare
@@ -77,7 +77,7 @@ def test_an_image_is_built_with_the_driver_at_hand(docker: Docker, layout: str) 
         "RUN nvidia-smi -L && touch /done\n",
     )
     # The builder of old: the other one runs its own runc, whatever the default runtime is.
-    done = docker.docker(
+    completed = docker.docker(
         "build",
         "--no-cache",
         "--network=none",
@@ -85,8 +85,8 @@ def test_an_image_is_built_with_the_driver_at_hand(docker: Docker, layout: str) 
         "/run/build",
         DOCKER_BUILDKIT="0",
     )
-    assert done.returncode == 0, done
-    assert len(checks.UUID.findall(done.stdout)) == 1, done
+    assert completed.returncode == 0, completed
+    assert len(checks.UUID.findall(completed.stdout)) == 1, completed
     bare = docker.run("cat /done; ldconfig", Want(image=image, flags=("--runtime=runc",)))
     assert bare.returncode == 0, bare
     checks.has_one_gpu(docker.run(f"nvidia-smi -L; {checks.LISTED}", Want(image=image)), layout)
@@ -101,11 +101,11 @@ def test_remapped_users_find_the_driver(docker: Docker, layout: str) -> None:
     for name in ("subuid", "subgid"):
         docker.box.write(f"/etc/{name}", "nobody:200000:65536\n")
     docker.again(userns_remap="nobody:nogroup")
-    done = docker.docker("load", "--input", f"{docker.box.work}/plain.tar")
-    assert done.returncode == 0, done
-    done = docker.run(f"ls -ln /etc/ld.so.cache; nvidia-smi -L; {checks.LISTED}")
-    checks.has_one_gpu(done, layout)
-    assert done.stdout.split()[2:4] == ["0", "0"], done
+    completed = docker.docker("load", "--input", f"{docker.box.work}/plain.tar")
+    assert completed.returncode == 0, completed
+    completed = docker.run(f"ls -ln /etc/ld.so.cache; nvidia-smi -L; {checks.LISTED}")
+    checks.has_one_gpu(completed, layout)
+    assert completed.stdout.split()[2:4] == ["0", "0"], completed
     name = docker.keep()
     assert docker.restart(name).returncode == 0
     checks.has_one_gpu(docker.exec(name, f"nvidia-smi -L; {checks.LISTED}"), layout)

@@ -35,12 +35,12 @@ class Lean(Docker):
 
     def cause(self, path: str = USUAL) -> str:
         """Return what explain says to a user with this PATH, by its exit status too."""
-        words = ("runtime", "explain", "--format=json")
-        done = self.box.call(f"{PROGRAMS}/nvct", *words, env={"PATH": path})
-        self.explained = done.stdout
-        cause = json.loads(done.stdout)["cause"]
+        arguments = ("runtime", "explain", "--format=json")
+        completed = self.box.call(f"{PROGRAMS}/nvct", *arguments, env={"PATH": path})
+        self.explained = completed.stdout
+        cause = json.loads(completed.stdout)["cause"]
         assert isinstance(cause, str)
-        assert done.returncode == (1 if cause else 0), done
+        assert completed.returncode == (1 if cause else 0), completed
         return cause
 
 

@@ -39,30 +39,30 @@ def containerd(
 
 
 def _status(daemon: Daemon) -> dict[str, Any]:
-    done = daemon.nvct("status", "--format=json")
-    found: list[dict[str, Any]] = json.loads(done.stdout)
+    completed = daemon.nvct("status", "--format=json")
+    document: list[dict[str, Any]] = json.loads(completed.stdout)
     # dockerd may have a containerd of its own, with other files.
     return next(
         one
-        for one in found
+        for one in document
         if one["engine"] == daemon.engine and one["pid"] and daemon.folder in one["config"]
     )
 
 
 def _cause(daemon: Daemon) -> str:
-    done = daemon.nvct("explain", "--format=json")
-    findings = {one["cause"]: one["holds"] for one in json.loads(done.stdout)["findings"]}
+    completed = daemon.nvct("explain", "--format=json")
+    findings = {one["cause"]: one["holds"] for one in json.loads(completed.stdout)["findings"]}
     return "not-reloaded" if findings["not-reloaded"] else ""
 
 
-def test_a_dockerd_that_was_not_told_is_seen(docker: Docker) -> None:
+def test_a_dockerd_that_was_not_reloaded_is_recognized(docker: Docker) -> None:
     docker.configure("--reload=none", "--set-as-default", "--cdi.enabled")
 
-    said = _status(docker)
+    engine_status = _status(docker)
 
-    assert said["running"]["by"] == "GET /info"
-    assert "does not know nvidia" in said["differences"][0]
-    assert not said["nvidiaIsDefault"]
+    assert engine_status["running"]["by"] == "GET /info"
+    assert "does not know nvidia" in engine_status["differences"][0]
+    assert not engine_status["nvidiaIsDefault"]
     assert _cause(docker) == "not-reloaded"
     text = docker.nvct("status").stdout
     assert "problem:   the running docker does not know nvidia" in text
@@ -74,26 +74,26 @@ def test_a_dockerd_that_was_not_told_is_seen(docker: Docker) -> None:
 
 
 def test_runtimes_are_in_force_at_once_and_cdi_after_a_restart(docker: Docker) -> None:
-    done = docker.configure("--cdi.enabled")
+    completed = docker.configure("--cdi.enabled")
 
-    assert "was told to read its file again" in done.stderr
+    assert "was told to read its file again" in completed.stderr
     assert docker.run("echo runs", "--runtime=nvidia").stdout == "runs\n"
     if docker.version() < (28, 2):
-        assert "--reload=restart" in done.stderr
+        assert "--reload=restart" in completed.stderr
         assert "CDI is off in the running docker" in _status(docker)["differences"][0]
         docker.restart()
     assert _status(docker)["differences"] == []
     docker.undo()
 
 
-def test_a_containerd_that_was_not_restarted_is_seen(containerd: Containerd) -> None:
+def test_a_containerd_that_was_not_restarted_is_recognized(containerd: Containerd) -> None:
     assert _status(containerd)["differences"] == []
     containerd.configure()
 
-    (said,) = _status(containerd)["differences"]
+    (message,) = _status(containerd)["differences"]
 
-    assert "changed after containerd started: it has not read that" in said
+    assert "changed after containerd started: it has not read that" in message
     containerd.restart()
-    found = _status(containerd)
-    assert found["differences"] == []
-    assert found["running"]["by"] == "its files"
+    engine_status = _status(containerd)
+    assert engine_status["differences"] == []
+    assert engine_status["running"]["by"] == "its files"

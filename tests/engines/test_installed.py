@@ -57,13 +57,13 @@ def test_pods_get_gpus_while_it_runs_and_containerd_is_as_before_afterwards(
     management = Pod(
         handler="nvidia-cdi", env={"NVIDIA_VISIBLE_DEVICES": "management.nvidia.com/gpu=all"}
     )
-    done = containerd.pod(f"nvidia-smi -L | wc -l; {configured.NODES}", management)
-    assert done.stdout.splitlines()[0] == "8", done
+    completed = containerd.pod(f"nvidia-smi -L | wc -l; {configured.NODES}", management)
+    assert completed.stdout.splitlines()[0] == "8", completed
     container.stop()
     assert containerd.snapshot() == containerd.original
     containerd.box.until(containerd._answers, "containerd.log")
-    gone = containerd.pod("true", Pod(handler="nvidia"))
-    assert "no runtime for" in gone.stderr, gone
+    after_undo = containerd.pod("true", Pod(handler="nvidia"))
+    assert "no runtime for" in after_undo.stderr, after_undo
     configured.has_no_gpu(containerd.pod(configured.NODES, Pod(env=ALL)))
 
 
@@ -79,16 +79,16 @@ def test_a_container_of_the_toolkit_that_is_killed_is_taken_over(
     assert containerd.snapshot() == containerd.original
 
 
-def test_a_containerd_that_cannot_be_told_has_its_files_back(
+def test_a_containerd_that_cannot_be_reloaded_gets_its_former_files(
     containerd: SupervisedContainerd, bundle: Path
 ) -> None:
     env = toolkit_container.CONTAINERD | {
         "RUNTIME_RESTART_MODE": "systemd"
     }  # it does not run here
-    words = ("nvct", "install", "--no-daemon")
-    status, said = toolkit_container.call(containerd.box, bundle, *words, env=env)
-    assert status == 1, said
-    assert "containerd does not start again" in said
+    arguments = ("nvct", "install", "--no-daemon")
+    status, output = toolkit_container.call(containerd.box, bundle, *arguments, env=env)
+    assert status == 1, output
+    assert "containerd does not start again" in output
     assert containerd.snapshot() == containerd.original
 
 
@@ -99,7 +99,7 @@ from nvct.installer import engine
 from nvct.installer.request import Request
 request = Request(
     toolkit="/opt/nvidia/toolkit", source="", pid_file="", state_dir="/tmp", driver_root="/",
-    driver_root_here="/", engine="containerd", config="/runtime/config-dir/config.toml",
+    driver_root_mount="/", engine="containerd", config="/runtime/config-dir/config.toml",
     host_root="/host", socket="/runtime/sock-dir/containerd.sock",
 )
 made = engine.setup(request)
@@ -117,25 +117,25 @@ for after in (now + b"# a comment", now + b"[[no table"):
 def test_the_hosts_containerd_reads_the_files_before_they_are_in_place(
     containerd: SupervisedContainerd, bundle: Path
 ) -> None:
-    words = ("nvct-python", "-c", CHECK)
+    arguments = ("nvct-python", "-c", CHECK)
     env = toolkit_container.CONTAINERD
-    status, said = toolkit_container.call(containerd.box, bundle, *words, env=env)
-    assert status == 0, said
-    knows, good, bad = said.splitlines()
+    status, output = toolkit_container.call(containerd.box, bundle, *arguments, env=env)
+    assert status == 0, output
+    knows, good, bad = output.splitlines()
     assert (knows, good) == ("True", "[]")
     assert bad.startswith("containerd refuses the new configuration: "), bad
     assert containerd.snapshot() == containerd.original
 
 
-def test_docker_is_told_by_a_signal_and_keeps_its_containers(
+def test_docker_is_reloaded_by_a_signal_and_keeps_its_containers(
     machine_of: Callable[[str], Box], bundle: Path
 ) -> None:
     docker = configured.started(lambda: Docker(machine_of("trixie")))
     docker.docker("run", "--detach", "--name=runs", "--network=none", "plain:test", "sleep", "600")
     container = ToolkitContainer(docker.box, bundle, toolkit_container.DOCKER)
     for name, asks in configured.HANDLERS.items():
-        done = docker.run("nvidia-smi -L", f"--runtime={name}", f"--env={asks}")
-        configured.has_one_gpu(done)
+        completed = docker.run("nvidia-smi -L", f"--runtime={name}", f"--env={asks}")
+        configured.has_one_gpu(completed)
     configured.has_one_gpu(docker.run("nvidia-smi -L", f"--env={configured.ONE}"))
     container.stop()
     assert docker.snapshot() == docker.original
@@ -156,17 +156,19 @@ def test_the_containerfile_makes_an_image_that_installs(
         "/etc/docker:/runtime/config-dir", "/run:/runtime/sock-dir",
     )]  # fmt: skip
     env = [f"--env={k}={v}" for k, v in (toolkit_container.ENV | toolkit_container.DOCKER).items()]
-    words = ["--detach", "--name=nvct", "--privileged", "--pid=host", "--network=none"]
-    done = docker.docker("run", *words, *mounts, *env, "--env=CDI_ENABLED=false", "nvct:test")
-    assert done.returncode == 0, done
+    arguments = ["--detach", "--name=nvct", "--privileged", "--pid=host", "--network=none"]
+    completed = docker.docker(
+        "run", *arguments, *mounts, *env, "--env=CDI_ENABLED=false", "nvct:test"
+    )
+    assert completed.returncode == 0, completed
     docker.box.until(
         lambda: "waiting for a signal" in docker.docker("logs", "nvct").stderr, "docker.log"
     )
     configured.has_one_gpu(docker.run("nvidia-smi -L", f"--env={configured.ONE}"))
     docker.docker("stop", "--time=60", "nvct")
     assert docker.snapshot() == docker.original
-    said = docker.docker("inspect", "--format={{.State.ExitCode}}", "nvct").stdout
-    assert said == "0\n", docker.docker("logs", "nvct").stderr
+    output = docker.docker("inspect", "--format={{.State.ExitCode}}", "nvct").stdout
+    assert output == "0\n", docker.docker("logs", "nvct").stderr
     docker.docker("rm", "--force", "nvct")
     docker.stop()
 
@@ -175,29 +177,29 @@ def image(docker: Docker, bundle: Path) -> None:
     """Build the image nvct:test as the Containerfile says, on a base of Debian."""
     box = docker.box
     base = debian_root.root("bookworm")
-    done = box.call("tar", "-C", str(base), "-cf", f"{box.work}/base.tar", "bin", "usr/bin",
+    completed = box.call("tar", "-C", str(base), "-cf", f"{box.work}/base.tar", "bin", "usr/bin",
                     "sbin", "lib", "lib64", "usr/lib/x86_64-linux-gnu", "usr/lib64")  # fmt: skip
-    assert done.returncode == 0, done
+    assert completed.returncode == 0, completed
     assert docker.docker("import", f"{box.work}/base.tar", "base:test").returncode == 0
     context = box.work / "context"
     (context / "dist").mkdir(parents=True)
     shutil.copytree(PACKAGING / "container", context / "packaging/container")
-    words = ["tar", "-C", str(bundle.parent), "-cf", str(context / "dist/nvct-0-test.tar.gz")]
-    assert box.call(*words, bundle.name).returncode == 0
+    arguments = ["tar", "-C", str(bundle.parent), "-cf", str(context / "dist/nvct-0-test.tar.gz")]
+    assert box.call(*arguments, bundle.name).returncode == 0
     file = context / "packaging/container/Containerfile"
-    words = ["build", "--network=none", "--build-arg=BASE=base:test", f"--file={file}"]
-    done = docker.docker(*words, "--tag=nvct:test", str(context))
-    assert done.returncode == 0, done
+    arguments = ["build", "--network=none", "--build-arg=BASE=base:test", f"--file={file}"]
+    completed = docker.docker(*arguments, "--tag=nvct:test", str(context))
+    assert completed.returncode == 0, completed
 
 
 def test_the_validator_finds_the_driver_of_a_driver_container(
     containerd: SupervisedContainerd, bundle: Path
 ) -> None:
     box = containerd.box
-    status, said = toolkit_container.call(
+    status, output = toolkit_container.call(
         box, bundle, "nvct", "validate", "driver", env=toolkit_container.CONTAINERD
     )
-    assert status == 0, said
+    assert status == 0, output
     assert box.read("/run/nvidia/validations/driver-ready").splitlines() == [
         "IS_HOST_DRIVER=false",
         "NVIDIA_DRIVER_ROOT=/run/nvidia/driver",

@@ -127,17 +127,17 @@ def loaded(docker: Docker, shape: Shape) -> str:
     shape.make(work / "root")
     name = f"{shape.make.__name__.replace('_', '-')}:{len(shape.env)}"
     image.archive(work / "root", name, work / "image.tar", env=shape.env)
-    done = docker.docker("load", "--input", str(work / "image.tar"))
-    assert done.returncode == 0, done
+    completed = docker.docker("load", "--input", str(work / "image.tar"))
+    assert completed.returncode == 0, completed
     shutil.rmtree(work)
     return name
 
 
-def has_one_gpu(done: Done, shape: Shape) -> None:
-    assert done.returncode == 0, done
-    assert len(checks.UUID.findall(done.stdout)) == 1, done
+def has_one_gpu(completed: Done, shape: Shape) -> None:
+    assert completed.returncode == 0, completed
+    assert len(checks.UUID.findall(completed.stdout)) == 1, completed
     if shape.listed:
-        checks.has_one_gpu(done, shape.layout)
+        checks.has_one_gpu(completed, shape.layout)
 
 
 @pytest.mark.usefixtures("layout")
@@ -165,21 +165,21 @@ def test_an_image_of_any_shape_gets_the_driver(docker: Docker, shape: Shape) -> 
     has_one_gpu(docker.run(SCRIPT, Want(image=name)), shape)
 
     assert f"layout {shape.layout}" in docker.decided(), docker.decided()
-    kept = docker.keep(Want(image=name))
+    container = docker.keep(Want(image=name))
     if shape.listed:
-        has_one_gpu(docker.exec(kept, SCRIPT), shape)
-    docker.remove(kept)
+        has_one_gpu(docker.exec(container, SCRIPT), shape)
+    docker.remove(container)
 
 
 @pytest.mark.usefixtures("layout")
 def test_a_link_out_of_the_image_stays_in_it(docker: Docker) -> None:
     before = sorted((docker.box.root / "etc").iterdir())
 
-    done = docker.run("nvidia-smi -L", Want(image=loaded(docker, Shape(link_out))))
+    completed = docker.run("nvidia-smi -L", Want(image=loaded(docker, Shape(link_out))))
 
     assert sorted((docker.box.root / "etc").iterdir()) == before
-    assert done.returncode == 0, done
-    assert len(checks.UUID.findall(done.stdout)) == 1, done
+    assert completed.returncode == 0, completed
+    assert len(checks.UUID.findall(completed.stdout)) == 1, completed
 
 
 @pytest.mark.usefixtures("layout")
@@ -189,16 +189,16 @@ def test_newer_cuda_of_an_image_comes_before_the_driver(
 ) -> None:
     name = loaded(docker, Shape(newer_cuda, env=env))
 
-    done = docker.run(SCRIPT, Want(image=name))
+    completed = docker.run(SCRIPT, Want(image=name))
 
-    assert done.returncode == 0, done
-    assert len(checks.UUID.findall(done.stdout)) == 1, done
-    assert done.stdout.splitlines()[-1] == f"{COMPAT}/libcuda.so.1", done
+    assert completed.returncode == 0, completed
+    assert len(checks.UUID.findall(completed.stdout)) == 1, completed
+    assert completed.stdout.splitlines()[-1] == f"{COMPAT}/libcuda.so.1", completed
     assert "layout farm at /usr/local/nvidia/drv" in docker.decided()
-    kept = docker.keep(Want(image=name))
-    inside = docker.exec(kept, f"ldconfig; {SCRIPT}")
+    container = docker.keep(Want(image=name))
+    inside = docker.exec(container, f"ldconfig; {SCRIPT}")
     assert inside.stdout.splitlines()[-1] == f"{COMPAT}/libcuda.so.1", inside
-    docker.remove(kept)
+    docker.remove(container)
 
 
 @pytest.mark.usefixtures("layout")
@@ -207,14 +207,14 @@ def test_a_folder_of_ones_own_as_the_root_is_not_written_to(containerd: Containe
     rootfs.build_rootfs(root)
     before = {path: path.read_bytes() for path in (root / "etc").rglob("*") if path.is_file()}
 
-    done = containerd.ctr(
+    completed = containerd.ctr(
         "run", "--rm", f"--runc-binary={SHIM}", f"--cgroup=/{containerd.box.cgroup}/mine",
         "--env=NVIDIA_VISIBLE_DEVICES=0", "--rootfs", str(root), containerd.name(),
         "/bin/sh", "-c", "nvidia-smi -L",
     )  # fmt: skip
 
-    assert done.returncode == 0, done
-    assert len(checks.UUID.findall(done.stdout)) == 1, done
+    assert completed.returncode == 0, completed
+    assert len(checks.UUID.findall(completed.stdout)) == 1, completed
     after = {path: path.read_bytes() for path in (root / "etc").rglob("*") if path.is_file()}
     assert {path: data for path, data in after.items() if path in before} == before
     assert not (root / "etc/ld.so.conf.d/00-nvct.conf").exists()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine that does not take a change has its files back, runs, and says what was wrong."""
+"""An engine that refuses a change gets its former files, runs, and its error is reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nvct.engine import modules
 from nvct.engine.change.journal import Journal
 from nvct.engine.change.transaction import Transaction
 from nvct.engine.containerd import config as containerd_files
-from nvct.engine.control.command import Done
+from nvct.engine.control.command import Completed
 from nvct.engine.control.engine_control import EngineControl
 from nvct.engine.control.processes import Process
 from nvct.engine.control.reload import HostReloader
@@ -54,8 +54,10 @@ class Known(Docker):
     @property
     def pid(self) -> int:
         assert self._process is not None
-        own = self._process.pid
-        return int(Path(f"/proc/{own}/task/{own}/children").read_text(encoding="ascii").split()[0])
+        own_pid = self._process.pid
+        return int(
+            Path(f"/proc/{own_pid}/task/{own_pid}/children").read_text(encoding="ascii").split()[0]
+        )
 
 
 class BadContainerd:
@@ -103,18 +105,18 @@ class BadDocker:
 
 
 def _control(
-    daemon: Daemon, options: EngineOptions, pid: int, run: Callable[..., Done]
+    daemon: Daemon, options: EngineOptions, pid: int, run: Callable[..., Completed]
 ) -> EngineControl:
     sockets = {"docker": "docker.sock", "containerd": "containerd/containerd.sock"}
-    found = Engine(
+    engine = Engine(
         engine=daemon.engine, pid=pid, unit=f"{daemon.engine}.service",
         socket=f"{daemon.box.root}/run/{sockets[daemon.engine]}",
     )  # fmt: skip
     return EngineControl(
-        options=options, program="", socket=found.socket, run=run, timeout_s=TIMEOUT_S,
+        options=options, program="", socket=engine.socket, run=run, timeout_s=TIMEOUT_S,
         reloader=HostReloader(
-            engine=daemon.engine, detected=found, mode="auto", again=lambda: found,
-            look=lambda number: Process(engine=daemon.engine, pid=number, exe="/usr/sbin/dockerd"),
+            engine=daemon.engine, detected=engine, mode="auto", find_engine=lambda: engine,
+            find_process=lambda number: Process(engine=daemon.engine, pid=number, exe="/usr/sbin/dockerd"),
         ),
     )  # fmt: skip
 
@@ -138,16 +140,16 @@ def test_a_containerd_whose_cri_plugin_fails_goes_back(
     )  # fmt: skip
     restarts = []
 
-    def run(argv: Sequence[str], _timeout_s: float = 0) -> Done:
+    def run(argv: Sequence[str], _timeout_s: float = 0) -> Completed:
         if argv[0] == "systemctl":
             restarts.append(list(argv))
             daemon.start_again()
-            return Done(status=0)
+            return Completed(status=0)
         if argv[0] == "journalctl":
             log = daemon.box.work / "containerd.log"
-            return Done(status=0, out=log.read_text(encoding="utf-8"))
-        said = daemon.box.call(*(word.replace(root, "") for word in argv))
-        return Done(status=said.returncode, out=said.stdout, err=said.stderr)
+            return Completed(status=0, out=log.read_text(encoding="utf-8"))
+        output = daemon.box.call(*(word.replace(root, "") for word in argv))
+        return Completed(status=output.returncode, out=output.stdout, err=output.stderr)
 
     control = _control(daemon, options, 1, run)
     journal = Journal(str(tmp_path / "state"))
@@ -173,7 +175,7 @@ def test_a_dockerd_that_refuses_its_file_in_silence_goes_back(
 ) -> None:
     daemon = started(lambda: Known(machine_of(release)))
     options = EngineOptions(engine="docker", handlers=HANDLERS, config="/etc/docker/daemon.json")
-    control = _control(daemon, options, daemon.pid, lambda *_: Done(status=1))
+    control = _control(daemon, options, daemon.pid, lambda *_: Completed(status=1))
     journal = Journal(str(tmp_path / "state"))
     files = Files(str(daemon.box.root))
     try:
@@ -182,8 +184,8 @@ def test_a_dockerd_that_refuses_its_file_in_silence_goes_back(
 
         assert daemon.snapshot() == daemon.original
         assert journal.pages() == {}
-        done = Transaction(modules.of("docker"), files, journal, control).configure(options)
-        assert [edit.path for edit in done.edits] == [options.config]
+        outcome = Transaction(modules.of("docker"), files, journal, control).configure(options)
+        assert [edit.path for edit in outcome.edits] == [options.config]
         runtimes = daemon.docker(
             "info", "--format={{range $name, $_ := .Runtimes}}{{$name}} {{end}}"
         )

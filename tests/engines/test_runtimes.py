@@ -23,18 +23,18 @@ TIMEOUT_S = 900
 
 
 @pytest.mark.parametrize("release", [*in_full("forky"), *in_full("resolute")])
-def test_containers_get_their_gpus_by_newer_programs(release: str) -> None:
+def test_newer_programs_give_containers_their_gpus(release: str) -> None:
     try:
         engines = suite.tree(release)
     except ContainerNotPossibleError as error:
         pytest.skip(error.message)
     tests = [f"tests/integration/test_{name}.py" for name in TESTS]
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    arguments = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
 
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", OVER_USR, str(engines), *words],
+    completed = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", OVER_USR, str(engines), *arguments],
         cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
-    assert done.returncode == 0, done.stdout[-4000:]
+    assert completed.returncode == 0, completed.stdout[-4000:]

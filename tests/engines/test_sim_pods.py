@@ -54,10 +54,10 @@ def containerd(
 
 @pytest.mark.parametrize("privileged", [False, True])
 def test_a_pod_reads_the_node_s_driver(containerd: Containerd, *, privileged: bool) -> None:
-    done = containerd.pod(LOOK, Pod(privileged=privileged))
+    completed = containerd.pod(LOOK, Pod(privileged=privileged))
 
-    assert done.returncode == 0, done
-    assert done.stdout.splitlines() == SEEN
+    assert completed.returncode == 0, completed
+    assert completed.stdout.splitlines() == SEEN
 
 
 def test_a_pod_with_a_gpu_reads_it_as_well(containerd: Containerd) -> None:
@@ -67,14 +67,14 @@ def test_a_pod_with_a_gpu_reads_it_as_well(containerd: Containerd) -> None:
     containerd.box.write(shim, f'{text}[nvidia-container-runtime]\nruntimes = ["{RUNC}"]\n')
     containerd.restart()
 
-    done = containerd.pod(
+    completed = containerd.pod(
         f"nvidia-smi -L; {LOOK}", Pod(handler="nvidia", env={"NVIDIA_VISIBLE_DEVICES": "0"})
     )
 
-    assert done.returncode == 0, done
-    first, *rest = done.stdout.splitlines()
+    assert completed.returncode == 0, completed
+    first, *remaining = completed.stdout.splitlines()
     assert first.startswith("GPU 0: NVIDIA H100")
-    assert rest == SEEN
+    assert remaining == SEEN
 
 
 class DockerOfPath(Docker):
@@ -90,9 +90,9 @@ def test_docker_finds_the_node_s_runc(release: str, machine_of: Callable[[str], 
     docker = configured.started(lambda: DockerOfPath(machine_of(release)))
     try:
         for flags in ([], ["--privileged"]):
-            done = docker.run(LOOK, *flags)
-            assert done.returncode == 0, done
-            assert done.stdout.splitlines() == SEEN
+            completed = docker.run(LOOK, *flags)
+            assert completed.returncode == 0, completed
+            assert completed.stdout.splitlines() == SEEN
     finally:
         docker.stop()
 
@@ -101,7 +101,7 @@ def test_docker_finds_the_node_s_runc(release: str, machine_of: Callable[[str], 
 def test_podman_is_told_of_the_node_s_runc(release: str, machine_of: Callable[[str], Box]) -> None:
     podman = configured.started(lambda: Podman(machine_of(release)))
 
-    done = podman.podman("--runtime", RUNC, *podman.words(LOOK))
+    completed = podman.podman("--runtime", RUNC, *podman.words(LOOK))
 
-    assert done.returncode == 0, done
-    assert done.stdout.splitlines() == SEEN
+    assert completed.returncode == 0, completed
+    assert completed.stdout.splitlines() == SEEN

@@ -49,9 +49,9 @@ EDITS = ("comment", "other runtime", "other default", "our program")
 @pytest.fixture(scope="module", params=CASES)
 def daemon(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> Iterator[Daemon]:
     release, engine = request.param
-    made = configured.started(lambda: MAKES[engine](machine_of(release)))
-    yield made
-    made.stop()
+    instance = configured.started(lambda: MAKES[engine](machine_of(release)))
+    yield instance
+    instance.stop()
 
 
 @pytest.fixture
@@ -106,16 +106,16 @@ def _edited_json(text: str, edit: str) -> str:
 
 def _runs(daemon: Daemon) -> None:
     daemon.restart()
-    done = daemon.run("echo runs")
-    assert done.stdout == "runs\n", done
+    completed = daemon.run("echo runs")
+    assert completed.stdout == "runs\n", completed
 
 
 def _text(daemon: Daemon) -> str:
-    return "\n".join(found[3].decode() for found in daemon.snapshot().values())
+    return "\n".join(file[3].decode() for file in daemon.snapshot().values())
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_what_undo_leaves_starts_and_holds_the_admins_edit(bare: Daemon, edit: str) -> None:
+def test_the_engine_starts_after_undo_and_keeps_the_admins_edit(bare: Daemon, edit: str) -> None:
     bare.configure("--set-as-default", "--cdi.enabled")
     _edit(bare, edit)
 
@@ -123,16 +123,19 @@ def test_what_undo_leaves_starts_and_holds_the_admins_edit(bare: Daemon, edit: s
 
     _runs(bare)
     text = _text(bare)
-    kept = {"comment": "debug" if bare.engine == "docker" else "# mine", "other runtime": "kata"}
-    kept["our program"] = f"{SHIM}.legacy"
-    assert kept.get(edit, "") in text, text
+    expected = {
+        "comment": "debug" if bare.engine == "docker" else "# mine",
+        "other runtime": "kata",
+    }
+    expected["our program"] = f"{SHIM}.legacy"
+    assert expected.get(edit, "") in text, text
     if edit != "our program":
         assert SHIM not in text, text
         assert '"nvidia' not in text, text
 
 
 @pytest.mark.parametrize("journal", ["lost", "damaged"])
-def test_what_remove_leaves_starts(bare: Daemon, journal: str) -> None:
+def test_the_engine_starts_after_remove(bare: Daemon, journal: str) -> None:
     bare.configure("--set-as-default")
     script = "rm /var/lib/nvct/engines/*.json"
     if journal == "damaged":
@@ -144,9 +147,9 @@ def test_what_remove_leaves_starts(bare: Daemon, journal: str) -> None:
         assert "is damaged" in refused.stderr
         assert "--remove" in refused.stderr
 
-    done = bare.nvct("undo", f"--runtime={bare.engine}", "--remove")
+    completed = bare.nvct("undo", f"--runtime={bare.engine}", "--remove")
 
-    assert done.returncode == 0, done
+    assert completed.returncode == 0, completed
     assert SHIM not in _text(bare)
     _runs(bare)
 
@@ -155,7 +158,7 @@ def test_configure_goes_on_with_a_damaged_journal(bare: Daemon) -> None:
     bare.configure()
     bare.box.call("sh", "-c", "for page in /var/lib/nvct/engines/*.json; do : > $page; done")
 
-    done = bare.configure("--set-as-default")
+    completed = bare.configure("--set-as-default")
 
-    assert "is damaged" in done.stderr, done
+    assert "is damaged" in completed.stderr, completed
     _runs(bare)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines as units of a real systemd: told by signal and by restart, and back where they fail."""
+"""Engines as units of a real systemd: reloaded or restarted, and restored if they fail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.engines import suite
 from tests.integration import systemd_box
 
 pytestmark = pytest.mark.slow
-WORDS = "containerd: failed to load TOML: nobody likes nvidia"
+LOG_ERROR = "containerd: failed to load TOML: nobody likes nvidia"
 INSIDE = """
 export PYTHONPATH=/host PYTHONDONTWRITEBYTECODE=1
 runtime() {
@@ -79,19 +79,19 @@ is_restored
 """
 
 
-def test_units_are_told_and_restored(tmp_path: Path) -> None:
+def test_units_are_restarted_and_restored(tmp_path: Path) -> None:
     try:
         # Both are layers of what is booted.
         tree = Path(f"{suite.tree('bookworm')}:{systemd_box.tree()}")
     except ContainerNotPossibleError as error:
         pytest.skip(error.message)
 
-    said = systemd_box.run(tmp_path, tree, "v1", INSIDE.replace("WORDS", WORDS))
+    output = systemd_box.run(tmp_path, tree, "v1", INSIDE.replace("WORDS", LOG_ERROR))
 
-    if said and said[0].startswith("SKIP: "):
-        pytest.skip(said[0].removeprefix("SKIP: "))
-    failed = f"containerd.service does not start again: {WORDS}"
-    assert said == [
+    if output and output[0].startswith("SKIP: "):
+        pytest.skip(output[0].removeprefix("SKIP: "))
+    failed = f"containerd.service does not start again: {LOG_ERROR}"
+    assert output == [
         "== containerd", "status 0", "containerd was restarted", "ok",
         "== docker", "status 0", "docker runs on", "/usr/sbin/runc",
         "== docker restarted", "status 0", "docker was restarted", "nvidia",

@@ -96,24 +96,26 @@ class ToolkitContainer:
     def stop(self) -> str:
         """End it as a kubelet does; return its output."""
         self._signal(signal.SIGTERM)
-        said = self._process.communicate(timeout=120)[0]
-        assert self._process.returncode == 0, said
-        return said
+        output = self._process.communicate(timeout=120)[0]
+        assert self._process.returncode == 0, output
+        return output
 
 
-def call(box: Box, bundle: Path, *words: str, env: dict[str, str]) -> tuple[int, str]:
+def call(box: Box, bundle: Path, *arguments: str, env: dict[str, str]) -> tuple[int, str]:
     """Run a program in such a container to its end; return its status and output."""
-    process = _start(box, bundle, list(words), ENV | env)
-    said = process.communicate(timeout=120)[0]
-    return process.returncode, said
+    process = _start(box, bundle, list(arguments), ENV | env)
+    output = process.communicate(timeout=120)[0]
+    return process.returncode, output
 
 
-def _start(box: Box, bundle: Path, words: list[str], env: dict[str, str]) -> subprocess.Popen[str]:
+def _start(
+    box: Box, bundle: Path, arguments: list[str], env: dict[str, str]
+) -> subprocess.Popen[str]:
     code = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); "
         "from tests.engines.toolkit_container import enter; enter(*sys.argv[1:])"
     )
-    inside = [sys.executable, "-c", code, str(box.work), str(bundle), env["RUNTIME"], *words]
+    inside = [sys.executable, "-c", code, str(box.work), str(bundle), env["RUNTIME"], *arguments]
     namespaces = [f"--{kind}" for kind in ("mount", "net", "uts", "ipc", "pid")]
     return subprocess.Popen(
         ["nsenter", f"--target={box.init}", *namespaces, "--", *inside], env=env,
@@ -121,7 +123,7 @@ def _start(box: Box, bundle: Path, words: list[str], env: dict[str, str]) -> sub
     )  # fmt: skip
 
 
-def enter(work: str, bundle: str, engine: str, *words: str) -> None:
+def enter(work: str, bundle: str, engine: str, *arguments: str) -> None:
     """Make the container's mounts around this process, and exec its program."""
     KERNEL.unshare(constants.CLONE_NEWNS)
     KERNEL.mount(None, "/", None, constants.MS_REC | constants.MS_PRIVATE)
@@ -131,12 +133,12 @@ def enter(work: str, bundle: str, engine: str, *words: str) -> None:
     pairs = [*MOUNTS, *FOLDERS[engine], (bundle, "/nvct")]
     for source, target in pairs:
         os.makedirs(source, exist_ok=True)
-        place = root / target.lstrip("/")
-        place.mkdir(parents=True, exist_ok=True)
-        KERNEL.mount(source, str(place), None, constants.MS_BIND | constants.MS_REC)
+        path = root / target.lstrip("/")
+        path.mkdir(parents=True, exist_ok=True)
+        KERNEL.mount(source, str(path), None, constants.MS_BIND | constants.MS_REC)
     flags = constants.MS_BIND | constants.MS_REMOUNT | constants.MS_RDONLY
     KERNEL.mount(None, str(root / "host"), None, flags)
     (root / "tmp").mkdir()
     os.chroot(root)
     os.chdir("/")
-    os.execve(f"/nvct/bin/{words[0]}", list(words), dict(os.environ))
+    os.execve(f"/nvct/bin/{arguments[0]}", list(arguments), dict(os.environ))

@@ -16,7 +16,7 @@ from nvct.container.cdi_hook.options import Options
 from nvct.container.plan import inject
 from nvct.container.plan.model import no_edits
 from nvct.container.prestart import state as prestart_state
-from nvct.container.request.resolve import decide
+from nvct.container.request.resolve import resolve_request
 from nvct.errors import HostError, NvctError
 from nvct.linux.root import Root
 from nvct.oci.bundle import Bundle
@@ -159,7 +159,7 @@ def run_config(data: bytes) -> bool:
         assert ours == [m for m in theirs.mounts if m != ("", "") or m in ours]
         assert _said({"path": bundle.document.value(("root", "path"))}, "path") == theirs.root
     config = Config(accept_volume_mounts=True)
-    request, _ = decide(env, mounts, annotations, bounding, config)
+    request, _ = resolve_request(env, mounts, annotations, bounding, config)
     if request is not None and theirs is not None:
         requests.check(request, env, mounts, annotations, bounding=bounding, config=config)
     inject.remove_nvidia_hooks(bundle)

@@ -11,7 +11,7 @@ import re
 
 from nvct.config.model import DRIVER_CAPABILITIES, Config
 from nvct.container.request import requirements
-from nvct.container.request.resolve import decide
+from nvct.container.request.resolve import resolve_request
 from nvct.container.request.visible_devices import BLANK
 
 TYPE_CHECKING = False
@@ -69,7 +69,7 @@ def run(data: bytes) -> bool:
     ]
     annotations = dict(part[1:].partition("=")[::2] for part in parts if part[:1] == "a")
     bounding = [part[1:] for part in parts if part[:1] == "c"]
-    request, _ = decide(env, mounts, annotations, bounding, config)
+    request, _ = resolve_request(env, mounts, annotations, bounding, config)
     if request is None:
         return False
     check(request, env, mounts, annotations, bounding=bounding, config=config)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nvct.config.model import Config
-from nvct.container.request.resolve import resolve
+from nvct.container.request.resolve import resolve_request
 from nvct.errors import NvctError
 from nvct.linux.files import read_bytes
 from nvct.linux.root import Root
@@ -139,7 +139,8 @@ def test_no_request_gets_past_the_launchers_scan(lab: Lab) -> None:
         text = document(chosen)
         bundle = Bundle("config.json", text)
         try:
-            found = resolve(bundle.env, bundle.mounts, bundle.annotations, [], config) is not None
+            request, _ = resolve_request(bundle.env, bundle.mounts, bundle.annotations, [], config)
+            found = request is not None
         except NvctError:
             found = True
         if found:

@@ -12,7 +12,7 @@ from nvct.config.model import Config
 from nvct.config.rules import ASKS_FOR, BY, OUTCOMES, parse
 from nvct.container.request.conditions import CONDITIONS, matches
 from nvct.container.request.origin import Origin
-from nvct.container.request.resolve import decide
+from nvct.container.request.resolve import resolve_request
 from nvct.errors import NotPermittedError, NvctError
 from nvct.oci.bundle import Bundle
 from tests.property.test_request import ANNOTATIONS, CAPS, ENV, MOUNTS, VALUE
@@ -75,7 +75,7 @@ def told(request: Request | None) -> object:
 def outcome(*args: Any, origin: Origin | None = None) -> object:
     """Return what a container gets, or the error that its create fails with."""
     try:
-        return told(decide(*args, origin=origin)[0]), ""
+        return told(resolve_request(*args, origin=origin)[0]), ""
     except NotPermittedError as error:
         return "", "denied" if error.message.startswith("policy rule ") else error.message
     except NvctError as error:

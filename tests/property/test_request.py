@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nvct.config.model import Config
 from nvct.container.request.requirements import holds
-from nvct.container.request.resolve import decide, resolve
+from nvct.container.request.resolve import resolve_request
 from nvct.container.request.visible_devices import BLANK, check_word, evaluate, split
 from nvct.errors import RequestError, line
 from nvct.oci.bundle import clean
@@ -123,7 +123,7 @@ def test_nothing_widens_a_request(
     config: Config,
 ) -> None:
     try:
-        request = resolve(env, mounts, annotations, bounding, config)
+        request, _ = resolve_request(env, mounts, annotations, bounding, config)
     except RequestError:
         return
     if request is None:
@@ -185,7 +185,9 @@ def test_a_container_without_a_request_never_fails(
 ) -> None:
     config = Config(mode=mode)
 
-    assert decide([*env, "NVIDIA_VISIBLE_DEVICES=void"], [], {"x": "y"}, bounding, config) == (
+    assert resolve_request(
+        [*env, "NVIDIA_VISIBLE_DEVICES=void"], [], {"x": "y"}, bounding, config
+    ) == (
         None,
         [],
     )
@@ -201,7 +203,7 @@ def test_what_a_container_writes_gives_at_worst_one_printable_line(
 ) -> None:
     rendered = ""
     try:
-        resolve(env, mounts, annotations, bounding, config)
+        resolve_request(env, mounts, annotations, bounding, config)
     except RequestError as error:
         rendered = line("nvidia-container-runtime", error)
 

@@ -108,7 +108,7 @@ class PairControl:
     Attributes:
         refuses: the error of `check`, "" for none.
         fails: how many more calls of `activate` fail.
-        activated: (restart, back) of each call.
+        activated: (restart, restored) of each call.
     """
 
     refuses: str = ""
@@ -122,8 +122,8 @@ class PairControl:
             raise EngineError(self.refuses)
         return []
 
-    def activate(self, *, restart: bool, back: bool = False) -> list[str]:
-        self.activated.append((restart, back))
+    def activate(self, *, restart: bool, restored: bool = False) -> list[str]:
+        self.activated.append((restart, restored))
         if self.fails:
             self.fails -= 1
             raise EngineError("pair does not start again: line 1: no such thing")

@@ -8,7 +8,7 @@ import json
 from nvct.config.load import from_toml
 from nvct.container.request.model import VISIBLE_DEVICES
 from nvct.container.request.origin import Origin
-from nvct.container.request.resolve import decide
+from nvct.container.request.resolve import resolve_request
 from nvct.errors import NotPermittedError
 from nvct.oci.bundle import Bundle
 
@@ -80,7 +80,7 @@ class Container:
         }
         bundle = Bundle("config.json", json.dumps(document))
         self.origin = Origin(bundle, self.count, str(self.uid_map), aliases=self.aliases)
-        return decide(
+        return resolve_request(
             bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config,
             origin=self.origin,
         )  # fmt: skip

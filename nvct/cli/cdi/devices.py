@@ -16,21 +16,22 @@ if TYPE_CHECKING:
 
 def read(folders: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the names of the CDI devices in folders, sorted, and the lines for stderr."""
-    found = registry.scan(folders)
-    names = sorted(found.devices)
-    said = [line("warning", error) for error in found.errors.values()]
-    said += [
+    scanned = registry.scan(folders)
+    names = sorted(scanned.devices)
+    messages = [line("warning", error) for error in scanned.errors.values()]
+    messages += [
         f"warning: {name} is defined by {' and '.join(files)}"
-        for name, files in sorted(found.conflicts.items())
+        for name, files in sorted(scanned.conflicts.items())
     ]
-    said.append(f"Found {len(names)} CDI devices")  # the incumbent's text; scripts search for it
-    return names, said
+    # The incumbent's text; scripts search for it.
+    messages.append(f"Found {len(names)} CDI devices")
+    return names, messages
 
 
 def show(folders: Sequence[str]) -> None:
     """Print the output of the command without options."""
-    names, said = read(folders)
+    names, messages = read(folders)
     sys.stdout.write("".join(f"{name}\n" for name in names))
     sys.stdout.flush()  # before the lines on stderr
-    for text in said:
+    for text in messages:
         say(text)

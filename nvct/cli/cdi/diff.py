@@ -46,19 +46,19 @@ def diff(old: str, new: str, mode: str, driver_root: str | None, dev_root: str |
         if word != LIVE
     }
     if LIVE in (old, new):
-        like = specs[new if old == LIVE else old]
-        specs[LIVE] = _live(like, mode, driver_root, dev_root)
-    found = compare.differences(specs[old], specs[new])
-    for where, lines in found:
+        template = specs[new if old == LIVE else old]
+        specs[LIVE] = _live(template, mode, driver_root, dev_root)
+    differences = compare.differences(specs[old], specs[new])
+    for where, lines in differences:
         click.echo(where)
         for text in lines:
             click.echo(f"  {text}")
-    if not found:
+    if not differences:
         say(f"no difference between {old} and {new}")
-    sys.exit(1 if found else 0)
+    sys.exit(1 if differences else 0)
 
 
-def _live(like: Spec, mode: str, driver_root: str | None, dev_root: str | None) -> Spec:
+def _live(template: Spec, mode: str, driver_root: str | None, dev_root: str | None) -> Spec:
     """Return the spec of this host, with the names, hook program and hooks of another spec."""
     from nvct.compile import live_host
     from nvct.spec import compare, generate
@@ -68,5 +68,5 @@ def _live(like: Spec, mode: str, driver_root: str | None, dev_root: str | None) 
     for warning in inventory.warnings:
         say(f"warning: {warning}")
     return generate.generate(
-        inventory, compare.options_like(like, hook_path=live_host.hook_path(settings))
+        inventory, compare.options_like(template, hook_path=live_host.hook_path(settings))
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nvct.spec.generate import MountedView, Options
     from nvct.spec.layout import LayoutRequest
 
-    Given: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
+    OptionValues: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
 
 STDOUT = ("", "-")
 DEFAULTS: Mapping[str, Any] = {
@@ -36,14 +36,14 @@ DEFAULTS: Mapping[str, Any] = {
     "csv_compat": None, "feature_flag": (), "config": None,
 }  # fmt: skip
 """Values of the options that are not given."""
-ELSEWHERE = ("driver_root", "dev_root", "library_search_path", "config_search_path", "csv_files")
+OTHER_ROOTS = ("driver_root", "dev_root", "library_search_path", "config_search_path", "csv_files")
 
 
-def write(given: Given) -> None:
+def write(values: OptionValues) -> None:
     """Discover this host and write its CDI specification.
 
     Args:
-        given: the options of the command line, by name.
+        values: the options of the command line, by name.
 
     Raises:
         NvctError: an option is wrong, the host has no driver, or a file cannot be written.
@@ -52,33 +52,35 @@ def write(given: Given) -> None:
     from nvct.spec import capabilities, complete
     from nvct.spec import generate as specgen
 
-    form = store.check_format(given["form"]) if given["form"] else None
-    limit = given["cdi_version_max"] and downgrade.check_version(given["cdi_version_max"])
-    needs = capabilities.parse(flat(given["capabilities"]))
-    settings = settings_in_force(given["config"], given["driver_root"], given["dev_root"])
-    layout = _layout(given, settings)
-    wanted = _wanted(given, needs, layout)
-    options = _options(given, settings, wanted.flags)
-    whole = _look(given, settings, wanted)
+    form = store.check_format(values["form"]) if values["form"] else None
+    limit = values["cdi_version_max"] and downgrade.check_version(values["cdi_version_max"])
+    needs = capabilities.parse(flat(values["capabilities"]))
+    settings = settings_in_force(values["config"], values["driver_root"], values["dev_root"])
+    layout = _layout(values, settings)
+    discovery = _discovery_options(values, needs, layout)
+    options = _options(values, settings, discovery.flags)
+    whole = _discover(values, settings, discovery)
     inventory = capabilities.restrict(whole, needs)
     for warning in inventory.warnings:
         say(f"warning: {warning}")
     complete.check(inventory, needs)
     options = replace(options, view=_view(settings, whole, needs, layout))
     spec = specgen.generate(inventory, options)
-    named = bool(given["hook"]) or settings.hook_path != paths.HOOK_PATH
-    _check_hook(spec, options.hook_path, named=named)
-    write_specs(_split(spec, wanted.flags), inventory, given["output"], form, limit)
+    hook_is_named = bool(values["hook"]) or settings.hook_path != paths.HOOK_PATH
+    _check_hook(spec, options.hook_path, is_named=hook_is_named)
+    write_specs(_split(spec, discovery.flags), inventory, values["output"], form, limit)
 
 
-def _look(given: Given, settings: Config, options: DiscoveryOptions) -> Inventory:
+def _discover(values: OptionValues, settings: Config, options: DiscoveryOptions) -> Inventory:
     from nvct.compile import live_host
 
-    said = any(given[name] for name in ELSEWHERE)
-    return live_host.discover_or_view(settings, options, given["mode"].lower(), elsewhere=said)
+    has_other_roots = any(values[name] for name in OTHER_ROOTS)
+    return live_host.discover_or_view(
+        settings, options, values["mode"].lower(), elsewhere=has_other_roots
+    )
 
 
-def _layout(given: Given, settings: Config) -> LayoutRequest:
+def _layout(values: OptionValues, settings: Config) -> LayoutRequest:
     """Return the requested layout.
 
     Raises:
@@ -87,12 +89,12 @@ def _layout(given: Given, settings: Config) -> LayoutRequest:
     from nvct.spec.layout import LayoutRequest, check_layout
 
     return LayoutRequest(
-        layout=check_layout(given["layout"] or settings.layout),
-        is_forced=bool(given["layout"]),
-        is_for_engines=_is_read_by_engines(given["output"], settings),
-        is_of_this_host=not any(given[name] for name in ELSEWHERE),
-        disabled_hooks=flat(given["disable_hook"]),
-        enabled_hooks=flat(given["enable_hook"]),
+        layout=check_layout(values["layout"] or settings.layout),
+        is_forced=bool(values["layout"]),
+        is_for_engines=_is_read_by_engines(values["output"], settings),
+        is_of_this_host=not any(values[name] for name in OTHER_ROOTS),
+        disabled_hooks=flat(values["disable_hook"]),
+        enabled_hooks=flat(values["enable_hook"]),
     )
 
 
@@ -122,26 +124,28 @@ def _is_read_by_engines(output: str, settings: Config) -> bool:
     return folder in {os.path.realpath(path) for path in settings.spec_dirs}
 
 
-def _settings(given: Given) -> Config:
+def _settings(values: OptionValues) -> Config:
     """Return the settings of config.toml, with the roots of the command line."""
-    return settings_in_force(given["config"], given["driver_root"], given["dev_root"])
+    return settings_in_force(values["config"], values["driver_root"], values["dev_root"])
 
 
-def _wanted(given: Given, needs: frozenset[Capability], layout: LayoutRequest) -> DiscoveryOptions:
+def _discovery_options(
+    values: OptionValues, needs: frozenset[Capability], layout: LayoutRequest
+) -> DiscoveryOptions:
     """Return the options of discovery; warn about feature flags without effect."""
     from nvct.host import flags
     from nvct.host.discovery_options import DiscoveryOptions
 
-    known, warnings = flags.parse(flat(given["feature_flag"]))
+    feature_flags, warnings = flags.parse(flat(values["feature_flag"]))
     for warning in warnings:
         say(f"warning: {warning}")
     return DiscoveryOptions(
-        search_paths=flat(given["library_search_path"]),
-        config_search_paths=flat(given["config_search_path"]),
-        csv_files=flat(given["csv_files"]) or None,
-        csv_ignore=flat(given["csv_ignore"]),
-        compat_container_root=given["csv_compat"] or "",
-        flags=known,
+        search_paths=flat(values["library_search_path"]),
+        config_search_paths=flat(values["config_search_path"]),
+        csv_files=flat(values["csv_files"]) or None,
+        csv_ignore=flat(values["csv_ignore"]),
+        compat_container_root=values["csv_compat"] or "",
+        flags=feature_flags,
         compat32="compat32" in needs or layout.may_be_farm,  # a view has the whole driver
         data_dirs=_data_dirs(os.environ),
     )
@@ -151,35 +155,37 @@ def _data_dirs(env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the directories of $XDG_DATA_DIRS, without relative ones (XDG's rule)."""
     from nvct.host.driver.config_files import NIXOS_DATA
 
-    given = [path for path in env.get("XDG_DATA_DIRS", "").split(":") if path.startswith("/")]
-    return tuple(dict.fromkeys([*given, NIXOS_DATA])) if given else ()
+    directories = [
+        path for path in env.get("XDG_DATA_DIRS", "").split(":") if path.startswith("/")
+    ]
+    return tuple(dict.fromkeys([*directories, NIXOS_DATA])) if directories else ()
 
 
-def _options(given: Given, settings: Config, known: frozenset[str]) -> Options:
+def _options(values: OptionValues, settings: Config, feature_flags: frozenset[str]) -> Options:
     """Return the options of the spec; warn about command line options without effect."""
     from nvct.host import flags
     from nvct.spec.generate import Options
 
-    if given["ldconfig_path"]:
+    if values["ldconfig_path"]:
         say("warning: --ldconfig-path has no effect: the hook writes ld.so.cache itself")
-    ids = flat(given["device_id"]) or ("all",)
-    if "none" in ids and not given["no_all_device"]:
+    ids = flat(values["device_id"]) or ("all",)
+    if "none" in ids and not values["no_all_device"]:
         say("warning: --device-id none leaves out the device all")
     return Options(
-        device_name_strategies=flat(given["device_name_strategy"]) or ("index", "uuid"),
+        device_name_strategies=flat(values["device_name_strategy"]) or ("index", "uuid"),
         device_ids=ids,
-        all_device=not given["no_all_device"],
-        hook_path=_hook_path(given["hook"], settings),
-        disabled_hooks=flat(given["disable_hook"]),
-        enabled_hooks=flat(given["enable_hook"]),
-        node_numbers=given["node_numbers"] or settings.plain_nodes,
-        gid_groups=flags.NO_GIDS not in known,
-        **{key: given[key] for key in ("vendor", "cls") if given[key]},
+        all_device=not values["no_all_device"],
+        hook_path=_hook_path(values["hook"], settings),
+        disabled_hooks=flat(values["disable_hook"]),
+        enabled_hooks=flat(values["enable_hook"]),
+        node_numbers=values["node_numbers"] or settings.plain_nodes,
+        gid_groups=flags.NO_GIDS not in feature_flags,
+        **{key: values[key] for key in ("vendor", "cls") if values[key]},
     )
 
 
 def _hook_path(word: str | None, settings: Config) -> str:
-    """Return the path of the hook program: as given, from PATH, or where packages put it."""
+    """Return the path of the hook program: as values, from PATH, or where packages put it."""
     from nvct.compile import live_host
 
     if not word:
@@ -190,13 +196,13 @@ def _hook_path(word: str | None, settings: Config) -> str:
         return word
     is_ctk = os.path.basename(word) == paths.CTK_PROGRAM
     usual = f"/usr/bin/{paths.CTK_PROGRAM}" if is_ctk else paths.HOOK_PATH
-    found = shutil.which(word)
-    if not found:
+    program = shutil.which(word)
+    if not program:
         say(f"warning: {word} is not on PATH: the spec names {usual}")
-    return os.path.abspath(found) if found else usual
+    return os.path.abspath(program) if program else usual
 
 
-def _check_hook(spec: Spec, path: str, *, named: bool) -> None:
+def _check_hook(spec: Spec, path: str, *, is_named: bool) -> None:
     """Check that the hook program of a spec exists; only warn if the user named its path.
 
     Raises:
@@ -208,10 +214,10 @@ def _check_hook(spec: Spec, path: str, *, named: bool) -> None:
     if not any(edit.get("hooks") for edit in edits):
         return
     if os.access(path, os.X_OK):
-        if not named and live_host.is_in_checkout(path):
+        if not is_named and live_host.is_in_checkout(path):
             advice = "install a package, or name another by --nvidia-cdi-hook-path"
             say(f"warning: {path} is in a checkout, which the spec then needs: {advice}")
-    elif named:
+    elif is_named:
         say(f"warning: {path} is no program here: containers fail where it does not exist")
     else:
         raise HostError(
@@ -221,12 +227,12 @@ def _check_hook(spec: Spec, path: str, *, named: bool) -> None:
         )
 
 
-def _split(spec: Spec, known: frozenset[str]) -> Mapping[str, Spec]:
+def _split(spec: Spec, feature_flags: frozenset[str]) -> Mapping[str, Spec]:
     """Return the specs to write, by the suffix of the file name before its extension."""
     from nvct.host import flags
     from nvct.spec import coherent
 
-    return coherent.split(spec) if flags.COHERENT in known else {"": spec}
+    return coherent.split(spec) if flags.COHERENT in feature_flags else {"": spec}
 
 
 def write_specs(
@@ -246,9 +252,9 @@ def write_specs(
     from nvct.spec import provenance
 
     written = []
-    for suffix, whole in specs.items():
-        spec, lost = downgrade.lower(whole, limit) if limit else (whole, [])
-        for sentence in lost:
+    for suffix, full in specs.items():
+        spec, dropped = downgrade.lower(full, limit) if limit else (full, [])
+        for sentence in dropped:
             say(f"warning: CDI {limit}: {sentence}")
         say(f"Generated CDI spec with version {spec['cdiVersion']}")  # the incumbent's text
         spec = provenance.add(spec, inventory)

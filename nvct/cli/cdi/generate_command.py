@@ -69,9 +69,9 @@ MODES = "auto, nvml, csv, wsl, management, gdrcopy, gds, imex, mofed or nvswitch
 @words("--feature-flag", "--feature-flags", env=f"{ENV}FEATURE_FLAGS",
        text="Flags of nvidia-container-toolkit, e.g. enable-coherent-annotations.")  # fmt: skip
 @click.option("--config", help="config.toml to take the roots from.")
-def generate(**given: Any) -> None:  # noqa: ANN401  the options above, each with its own type
+def generate(**values: Any) -> None:  # noqa: ANN401  the options above, each with its own type
     """Write a CDI specification of this host's GPUs.
 
     Example: nvidia-ctk cdi generate --output /var/run/cdi/nvidia.yaml
     """
-    write(given)
+    write(values)

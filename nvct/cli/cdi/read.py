@@ -27,12 +27,12 @@ def list_devices(*, spec_dir: tuple[tuple[str, ...], ...], form: str) -> None:
     """
     from nvct.cli.cdi import devices
 
-    names, said = devices.read(flat(spec_dir) or paths.CDI_SPEC_DIRS)
+    names, messages = devices.read(flat(spec_dir) or paths.CDI_SPEC_DIRS)
     if form == "json":
         click.echo(json.dumps(names, indent=2))
     for name in names if form == "text" else ():
         click.echo(name)
-    for text in said:
+    for text in messages:
         say(text)
 
 
@@ -49,7 +49,7 @@ def validate(files: tuple[str, ...], engine: tuple[tuple[str, ...], ...]) -> Non
     """
     from nvct.cdi import engines, load, schema  # jsonschema is slower than --help may be
 
-    named = [engines.parse(word) for word in flat(engine)]
+    required = [engines.parse(word) for word in flat(engine)]
     bad = 0
     for path in files:
         source = "stdin" if path == STDIN else path
@@ -64,9 +64,9 @@ def validate(files: tuple[str, ...], engine: tuple[tuple[str, ...], ...]) -> Non
             bad += 1
             continue
         click.echo(f"valid: {source} ({spec['kind']}, {len(spec['devices'])} devices)")
-        found = [text for one in named if (text := engines.refusal(spec, *one))]
-        bad += len(found)
-        for text in found if named else engines.refusals(spec):
+        refusals = [text for version in required if (text := engines.refusal(spec, *version))]
+        bad += len(refusals)
+        for text in refusals if required else engines.refusals(spec):
             click.echo(f"  {text}")
         if engines.is_ignored(source):
             click.echo("  no engine reads it: they read files that end in .json or .yaml")

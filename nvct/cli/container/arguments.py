@@ -43,12 +43,12 @@ class Parsed:
         rest: the words that are not options.
     """
 
-    __slots__ = ("rest", "values")
+    __slots__ = ("arguments", "values")
 
     def __init__(self) -> None:
         """Create an empty command line."""
         self.values: dict[str, list[str | None]] = {}
-        self.rest: list[str] = []
+        self.arguments: list[str] = []
 
     def has(self, name: str) -> bool:
         """Report whether an option was given."""
@@ -78,63 +78,63 @@ def parse(args: Sequence[str], options: Iterable[Option], *, in_order: bool = Fa
     Raises:
         UsageError: an option is unknown or ambiguous, lacks its value or takes none.
     """
-    known = (*options, *USUAL)
-    found = Parsed()
-    words = list(args)
-    while words:
-        word = words.pop(0)
+    valid = (*options, *USUAL)
+    parsed = Parsed()
+    remaining = list(args)
+    while remaining:
+        word = remaining.pop(0)
         if word == "--":
-            found.rest += words
+            parsed.arguments += remaining
             break
         if word.startswith("--"):
-            _long(word[2:], words, known, found)
+            _long(word[2:], remaining, valid, parsed)
         elif word.startswith("-") and word != "-":
-            _short(word[1:], words, known, found)
+            _short(word[1:], remaining, valid, parsed)
         elif in_order:
-            found.rest += [word, *words]
+            parsed.arguments += [word, *remaining]
             break
         else:
-            found.rest.append(word)
-    return found
+            parsed.arguments.append(word)
+    return parsed
 
 
-def _long(text: str, words: list[str], known: Sequence[Option], found: Parsed) -> None:
+def _long(text: str, remaining: list[str], valid: Sequence[Option], parsed: Parsed) -> None:
     name, equals, attached = text.partition("=")
-    fits = [option for option in known if option.long == name] or [
-        option for option in known if option.long.startswith(name)
+    fits = [option for option in valid if option.long == name] or [
+        option for option in valid if option.long.startswith(name)
     ]
     if not fits:
         raise UsageError(f"no option --{name}")
     if len(fits) > 1:
         names = " or ".join(f"--{option.long}" for option in fits)
         raise UsageError(f"option --{name} is ambiguous: {names}")
-    _keep(fits[0], attached if equals else None, words, found)
+    _store(fits[0], attached if equals else None, remaining, parsed)
 
 
-def _short(text: str, words: list[str], known: Sequence[Option], found: Parsed) -> None:
+def _short(text: str, remaining: list[str], valid: Sequence[Option], parsed: Parsed) -> None:
     while text:
         letter, text = text[0], text[1:]
-        option = HELP if letter == "?" else next((o for o in known if o.short == letter), None)
+        option = HELP if letter == "?" else next((o for o in valid if o.short == letter), None)
         if option is None:
             raise UsageError(f"no option -{letter}")
         if option.value:
-            _keep(option, text or None, words, found)
+            _store(option, text or None, remaining, parsed)
             return
-        _keep(option, None, words, found)
+        _store(option, None, remaining, parsed)
 
 
-def _keep(option: Option, attached: str | None, words: list[str], found: Parsed) -> None:
+def _store(option: Option, attached: str | None, remaining: list[str], parsed: Parsed) -> None:
     value = attached
     if attached is not None and not option.value:
         raise UsageError(f"option --{option.long} takes no value, and {attached!r} is one")
     if attached is None and option.value and not option.value_may_be_missing:
-        if not words:
+        if not remaining:
             raise UsageError(f"option --{option.long} needs a value: {option.value}")
-        value = words.pop(0)
-    found.values.setdefault(option.long, []).append(value)
+        value = remaining.pop(0)
+    parsed.values.setdefault(option.long, []).append(value)
 
 
-def usage(head: str, text: str, options: Iterable[Option], more: str = "") -> str:
+def usage(head: str, text: str, options: Iterable[Option], sections: str = "") -> str:
     """Return the help of a command: synopsis, description, options."""
     lines = [f"Usage: {head}", "", *textwrap.wrap(text, WIDTH), "", "Options:"]
     for option in (*options, *USUAL):
@@ -144,7 +144,7 @@ def usage(head: str, text: str, options: Iterable[Option], more: str = "") -> st
         short = f"-{option.short}, " if option.short else "    "
         name = f"  {short}--{option.long}{value}"
         lines += _entry(name, option.text)
-    return "\n".join(lines) + "\n" + more
+    return "\n".join(lines) + "\n" + sections
 
 
 def section(title: str, entries: Iterable[tuple[str, str]]) -> str:

@@ -79,7 +79,7 @@ COMPAT_MODES = ("disabled", "ldconfig", "mount")
 DEVICES = "device error: --device"
 
 
-class Here(Container):
+class LocalContainer(Container):
     """A container in the mount namespace of this process."""
 
     __slots__ = ()
@@ -109,11 +109,11 @@ def _refuse_shared(pid: str, rootfs: str, proc: str) -> None:
     """Refuse a root with shared mounts: new mounts would propagate to other namespaces."""
     with open(f"{proc}/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         mounts = mountinfo.parse(file.read())
-    above = [m for m in mounts if f"{rootfs}/".startswith(m.target.rstrip("/") + "/")]
-    there = max(reversed(above), key=lambda m: len(m.target), default=None)  # the one on top
+    containing = [m for m in mounts if f"{rootfs}/".startswith(m.target.rstrip("/") + "/")]
+    top = max(reversed(containing), key=lambda m: len(m.target), default=None)
     for mount in mounts:
-        is_below = mount.target.startswith(f"{rootfs}/")
-        if (is_below or mount is there) and any(tag.startswith("shared:") for tag in mount.tags):
+        is_inside = mount.target.startswith(f"{rootfs}/")
+        if (is_inside or mount is top) and any(tag.startswith("shared:") for tag in mount.tags):
             raise HostError(
                 f"{mount.target} is shared with other mount namespaces, which would be changed",
                 hint="mount --make-rprivate / in this one",
@@ -129,11 +129,13 @@ def _mount_namespace(proc: str, pid: str) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def run(said: Parsed, settings: Config, roots: Roots, env: Mapping[str, str], warn: Warn) -> None:
+def run(
+    options: Parsed, settings: Config, roots: Roots, env: Mapping[str, str], warn: Warn
+) -> None:
     """Configure a container.
 
     Args:
-        said: the command line.
+        options: the command line.
         settings: of config.toml.
         roots: of the host.
         env: of this process.
@@ -142,10 +144,10 @@ def run(said: Parsed, settings: Config, roots: Roots, env: Mapping[str, str], wa
     Raises:
         NvctError: the container cannot get the requested devices or files.
     """
-    rootfs = _rootfs(said)
-    pid = _pid(said)
-    request = request_of(said, roots)
-    settings = settings.replaced(cuda_compat_mode=compat_mode(said))
+    rootfs = _rootfs(options)
+    pid = _pid(options)
+    request = request_of(options, roots)
+    settings = settings.replaced(cuda_compat_mode=compat_mode(options))
     store = Store(run_dir(env), create=True)
     bundle = Bundle("no config.json", "{}")
     try:
@@ -157,32 +159,34 @@ def run(said: Parsed, settings: Config, roots: Roots, env: Mapping[str, str], wa
         raise decision.error
     for note in request.notes:
         warn(note)
-    standalone = not said.has("pid")
+    standalone = not options.has("pid")
     with Process(pid) as process:
         container = container_of(process.number, rootfs, standalone=standalone)
         try:
             process.check()
-            if not (said.has("no-cgroups") or settings.cli_no_cgroups):
+            if not (options.has("no-cgroups") or settings.cli_no_cgroups):
                 allow(decision.edits, container, dict(env), warn, standalone=standalone)
-            done = settings.replaced(cli_no_cgroups=True)
-            edits = adapted(decision.edits, said)
-            Delivery(container, bundle, done, dict(env), warn).run(edits)
+            delivery_settings = settings.replaced(cli_no_cgroups=True)
+            edits = adapted(decision.edits, options)
+            Delivery(container, bundle, delivery_settings, dict(env), warn).run(edits)
         finally:
             container.close()
 
 
-def _rootfs(said: Parsed) -> str:
-    if len(said.rest) != 1:
-        raise UsageError(f"configure takes one folder, not {len(said.rest)}", hint="name ROOTFS")
-    rootfs = said.rest[0]
+def _rootfs(options: Parsed) -> str:
+    if len(options.arguments) != 1:
+        raise UsageError(
+            f"configure takes one folder, not {len(options.arguments)}", hint="name ROOTFS"
+        )
+    rootfs = options.arguments[0]
     if not rootfs.startswith("/") or os.path.normpath(rootfs).strip("/") == "":
         raise UsageError(f"the root {rootfs!r} is no absolute path below /")
     return rootfs
 
 
-def _pid(said: Parsed) -> int:
-    text = said.text("pid")
-    if not said.has("pid"):
+def _pid(options: Parsed) -> int:
+    text = options.text("pid")
+    if not options.has("pid"):
         return posix.getppid()
     if not (text.isascii() and text.isdigit() and 1 < int(text) < 1 << 31):
         raise UsageError(f"--pid {text!r} is no process of a container")
@@ -201,43 +205,44 @@ def container_of(pid: int, rootfs: str, *, standalone: bool, proc: str = "/proc"
     Raises:
         HostError: the process has ended, or mounts would appear on the host.
     """
-    its, ours = _mount_namespace(proc, str(pid)), _mount_namespace(proc, "self")
-    is_here = its == ours or (standalone and its is None)
+    container_namespace = _mount_namespace(proc, str(pid))
+    own_namespace = _mount_namespace(proc, "self")
+    is_local = container_namespace == own_namespace or (standalone and container_namespace is None)
     host = _mount_namespace(proc, "1")
-    if host is not None and (ours if is_here else its) == host:
+    if host is not None and (own_namespace if is_local else container_namespace) == host:
         raise HostError(
             f"process {pid} has the host's mount namespace, where nothing is mounted",
             hint="start this by a shell below unshare --mount, or name a container with --pid",
         )
     if standalone and not is_rootless(proc):  # mounts of a user namespace never reach the host
-        _refuse_shared("self" if is_here else str(pid), os.path.realpath(rootfs), proc)
-    return Here(pid, rootfs) if is_here else Container(pid, rootfs, proc)
+        _refuse_shared("self" if is_local else str(pid), os.path.realpath(rootfs), proc)
+    return LocalContainer(pid, rootfs) if is_local else Container(pid, rootfs, proc)
 
 
-def request_of(said: Parsed, roots: Roots) -> Request:
+def request_of(options: Parsed, roots: Roots) -> Request:
     """Return the command line as a request.
 
     Raises:
         RequestError: a device or channel is not valid.
         UsageError: an option's value is not valid.
     """
-    words = [_name(word, roots) for word in (said.joined("device") or "").split(",") if word]
-    if "all" in words:
-        words = ["all"]  # the other words are not read
-    ids = visible_devices.evaluate(words, DEVICES) if words else []
+    names = [_name(word, roots) for word in (options.joined("device") or "").split(",") if word]
+    if "all" in names:
+        names = ["all"]  # the other words are not read
+    ids = visible_devices.evaluate(names, DEVICES) if names else []
     if ids is None:
         raise RequestError(f"{DEVICES} is void", hint="leave it away for none")
     request = Request(ids, "--device")
     if request.qualified:
         raise RequestError(f"{DEVICES}: {ids[0]} is a CDI device", hint="name a GPU")
     request.mode = "legacy"
-    request.capabilities = [name for name in DRIVER_CAPABILITIES if said.has(name)]
-    request.requirements = [("--require", text) for text in said.texts("require")]
-    request.extras.imex = _channels(said)
-    request.extras.mig_config = _is_all(said, "mig-config")
-    request.extras.mig_monitor = _is_all(said, "mig-monitor")
-    mode = said.text("cuda-compat-mode")
-    if said.has("cuda-compat-mode") and mode not in COMPAT_MODES:
+    request.capabilities = [name for name in DRIVER_CAPABILITIES if options.has(name)]
+    request.requirements = [("--require", text) for text in options.texts("require")]
+    request.extras.imex = _channels(options)
+    request.extras.mig_config = _is_all(options, "mig-config")
+    request.extras.mig_monitor = _is_all(options, "mig-monitor")
+    mode = options.text("cuda-compat-mode")
+    if options.has("cuda-compat-mode") and mode not in COMPAT_MODES:
         raise UsageError(f"--cuda-compat-mode {mode!r} is none of {', '.join(COMPAT_MODES)}")
     return request
 
@@ -249,9 +254,9 @@ def _name(word: str, roots: Roots) -> str:
     """
     if word.lower() == "all":
         return "all"
-    kind, dash, rest = word.partition("-")
+    kind, dash, uuid = word.partition("-")
     if dash and kind.upper() in ("GPU", "MIG"):
-        return f"{kind.upper()}-{rest.lower()}" if "GPU-" not in rest.upper() else word
+        return f"{kind.upper()}-{uuid.lower()}" if "GPU-" not in uuid.upper() else word
     bus = bus_id(word)
     for gpu in procfs.gpus(roots) if bus else ():
         if bus_id(gpu.bus_id) == bus and gpu.uuid:
@@ -259,46 +264,46 @@ def _name(word: str, roots: Roots) -> str:
     return word
 
 
-def _channels(said: Parsed) -> list[int]:
-    words = [word for word in (said.joined("imex-channel") or "").split(",") if word]
-    for word in words:
+def _channels(options: Parsed) -> list[int]:
+    numbers = [word for word in (options.joined("imex-channel") or "").split(",") if word]
+    for word in numbers:
         if not (word.isascii() and word.isdigit() and len(word) < 10):
             raise RequestError(f"--imex-channel: {word!r} is no number of a channel")
-    return list(dict.fromkeys(map(int, words)))
+    return list(dict.fromkeys(map(int, numbers)))
 
 
-def _is_all(said: Parsed, name: str) -> bool:
-    words = {word.lower() for word in (said.joined(name) or "").split(",") if word}
-    if words - {"all"}:
+def _is_all(options: Parsed, name: str) -> bool:
+    values = {word.lower() for word in (options.joined(name) or "").split(",") if word}
+    if values - {"all"}:
         raise RequestError(f"--{name} knows 'all' alone", hint=f"write --{name}=all")
-    return bool(words)
+    return bool(values)
 
 
-def adapted(edits: list[Edits], said: Parsed) -> list[Edits]:
+def adapted(edits: list[Edits], options: Parsed) -> list[Edits]:
     """Return edits without the nodes and mounts that --no-* options exclude."""
     ends = []
-    if said.has("no-persistenced"):
+    if options.has("no-persistenced"):
         ends.append("*/" + PERSISTENCED)
-    if said.has("no-fabricmanager"):
+    if options.has("no-fabricmanager"):
         ends.append("*/" + FABRICMANAGER)
-    if said.has("no-gsp-firmware"):
+    if options.has("no-gsp-firmware"):
         ends.append("*/gsp*.bin")
-    made = []
-    for one in edits:
-        changed: Edits = {**one}
+    result = []
+    for part in edits:
+        changed: Edits = {**part}
         changed["mounts"] = [
-            mount for mount in one["mounts"]
+            mount for mount in part["mounts"]
             if not any(fnmatch.fnmatchcase(mount[0], end) for end in ends)
         ]  # fmt: skip
-        if said.has("no-devbind"):
+        if options.has("no-devbind"):
             changed["nodes"] = []
-        made.append(changed)
-    return made
+        result.append(changed)
+    return result
 
 
-def compat_mode(said: Parsed) -> str:
+def compat_mode(options: Parsed) -> str:
     """Return the value in place of config.toml's cuda-compat-mode, which is for the hook."""
-    return "disabled" if said.has("no-cntlibs") else said.text("cuda-compat-mode") or "mount"
+    return "disabled" if options.has("no-cntlibs") else options.text("cuda-compat-mode") or "mount"
 
 
 def allow(
@@ -310,7 +315,7 @@ def allow(
         HostError: the cgroup restricts devices and no --pid was given, or the kernel refuses or
             does not show the rules.
     """
-    texts = [node["rule"] for one in edits for node in one["nodes"] if node["rule"]]
+    texts = [node["rule"] for part in edits for node in part["nodes"] if node["rule"]]
     if not texts or is_rootless():
         return
     cgroup = rules.find(container.pid, process=container.process)

@@ -73,21 +73,26 @@ class Lister:
         mps: value of MPS_VARIABLE.
     """
 
-    __slots__ = ("inventory", "mps", "roots", "said", "stat_node")
+    __slots__ = ("inventory", "mps", "options", "roots", "stat_node")
 
     def __init__(
-        self, inventory: Inventory, roots: Roots, said: Parsed, stat_node: StatNode, mps: str = ""
+        self,
+        inventory: Inventory,
+        roots: Roots,
+        options: Parsed,
+        stat_node: StatNode,
+        mps: str = "",
     ) -> None:
         """Complete the command line: no options, or only --imex-channel, select everything."""
         self.inventory = inventory
         self.roots = roots
         self.stat_node = stat_node
         self.mps = mps
-        self.said = said
-        if not set(said.values) - {"imex-channel"}:
+        self.options = options
+        if not set(options.values) - {"imex-channel"}:
             everything = ("libraries", "binaries", "ipcs", "firmwares", "compat32")
-            said.values.update({name: [None] for name in everything})
-            said.values["device"] = ["all"]
+            options.values.update({name: [None] for name in everything})
+            options.values["device"] = ["all"]
 
     def lines(self) -> Iterator[str]:
         """Yield the lines to print.
@@ -96,28 +101,28 @@ class Lister:
             RequestError: an option names something that the host lacks or that is not valid.
             HostError: an IMEX channel has no device node.
         """
-        visible = select(self.said.joined("device"), self.inventory)
+        visible = select(self.options.joined("device"), self.inventory)
         capable = {gpu.minor for gpu in self.inventory.gpus if self._can_mig(gpu)}
         managed = {
-            name: select_mig_capable(self.said.joined(name), name, visible, capable)
+            name: select_mig_capable(self.options.joined(name), name, visible, capable)
             for name in ("mig-config", "mig-monitor")
         }
-        if self.said.has("device"):
+        if self.options.has("device"):
             whole = all(gpus is None for gpus in managed.values())
             yield from self._devices(visible, with_migs=whole)
         yield from self._channels()
         for name, gpus in managed.items():
             if gpus:
                 yield from self._managed(name.removeprefix("mig-"), gpus)
-        if self.said.has("binaries"):
+        if self.options.has("binaries"):
             yield from self._files("binary", BINARIES)
-        if self.said.has("libraries"):
+        if self.options.has("libraries"):
             yield from self._files("library", LIBRARIES)
-            if self.said.has("compat32"):
+            if self.options.has("compat32"):
                 yield from self._files("library", LIBRARIES, compat32=True)
-        if self.said.has("ipcs"):
+        if self.options.has("ipcs"):
             yield from self._sockets()
-        if self.said.has("firmwares"):
+        if self.options.has("firmwares"):
             yield from self._files("firmware", ())
 
     def _can_mig(self, gpu: Gpu) -> bool:
@@ -140,7 +145,7 @@ class Lister:
                 yield node.path
 
     def _channels(self) -> Iterator[str]:
-        for word in (self.said.joined("imex-channel") or "").split(","):
+        for word in (self.options.joined("imex-channel") or "").split(","):
             if not word:
                 continue
             if not (word.isascii() and word.isdigit() and len(word) < 10):
@@ -171,21 +176,23 @@ class Lister:
         self, kind: FileKind, order: Sequence[str], *, compat32: bool = False
     ) -> Iterator[str]:
         every = [*self.inventory.files, *(f for d in self.inventory.devices for f in d.files)]
-        found = [
-            self._path(file, as_named=kind == "firmware")
+        file_paths = [
+            self._path(file, by_container_path=kind == "firmware")
             for file in every
             if file.kind == kind and (file.capability == "compat32") is compat32
         ]
-        yield from dict.fromkeys(_sorted(found, order))
+        yield from dict.fromkeys(_sorted(file_paths, order))
 
-    def _path(self, file: DriverFile, *, as_named: bool = False) -> str:
+    def _path(self, file: DriverFile, *, by_container_path: bool = False) -> str:
         """Return the resolved path of a file; for firmware, the path that the kernel loads."""
-        return file.container_path if as_named else below(self.roots.driver_root, file.host_path)
+        if by_container_path:
+            return file.container_path
+        return below(self.roots.driver_root, file.host_path)
 
     def _sockets(self) -> Iterator[str]:
         ends = [PERSISTENCED, FABRICMANAGER, "nvidia-mps"]
-        gone = [n for n, o in ((PERSISTENCED, "persistenced"), (FABRICMANAGER, "fabricmanager"))
-                if self.said.has(f"no-{o}")]  # fmt: skip
+        daemons = ((PERSISTENCED, "persistenced"), (FABRICMANAGER, "fabricmanager"))
+        excluded = [socket for socket, name in daemons if self.options.has(f"no-{name}")]
         sockets = [f for f in self.inventory.files if f.kind == "socket"]
         for end in ends:
             if end == "nvidia-mps" and self.mps:
@@ -193,16 +200,16 @@ class Lister:
                     yield self.mps
                 continue
             for file in sockets:
-                if file.host_path.endswith(f"/{end}") and end not in gone:
+                if file.host_path.endswith(f"/{end}") and end not in excluded:
                     yield self._path(file)
 
 
 def _sorted(paths: Sequence[str], order: Sequence[str]) -> list[str]:
     """Return paths in the order of a table of names; the others last, by path."""
-    places = {name: at for at, name in enumerate(order)}
+    positions = {name: position for position, name in enumerate(order)}
 
     def key(path: str) -> tuple[int, str]:
         name = driver_names.stem(os.path.basename(path))
-        return places.get(name, len(places)), path
+        return positions.get(name, len(positions)), path
 
     return sorted(paths, key=key)

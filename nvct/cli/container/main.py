@@ -85,8 +85,8 @@ class Log:
     def __call__(self, text: str) -> None:
         """Write a line."""
         if self._file is not None:
-            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            self._file.write(f"{now} {errors.printable(text)}\n")
+            timestamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            self._file.write(f"{timestamp} {errors.printable(text)}\n")
             self._file.flush()
 
     def close(self) -> None:
@@ -112,8 +112,8 @@ def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
         _complain(error)
         return 1
     except OSError as error:
-        what = f"cannot use {error.filename}" if error.filename is not None else "system error"
-        _complain(NvctError(f"{what}: {error.strerror}"))
+        problem = f"cannot use {error.filename}" if error.filename is not None else "system error"
+        _complain(NvctError(f"{problem}: {error.strerror}"))
         return 1
     except Exception as error:
         if "NVCT_DEBUG" in env:
@@ -132,39 +132,43 @@ def _warn(text: str) -> None:
 
 
 def _run(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    said = args.parse(argv, OPTIONS, in_order=True)
-    if said.has("help"):
+    global_options = args.parse(argv, OPTIONS, in_order=True)
+    if global_options.has("help"):
         print(help_of(""), end="")
         return
-    if said.has("version"):
+    if global_options.has("version"):
         print(version(), end="")
         return
-    if not said.rest or said.rest[0] not in COMMANDS:
-        what = f"no command {said.rest[0]!r}" if said.rest else "no command is given"
-        raise UsageError(what, hint=f"it is one of {', '.join(COMMANDS)}; see --help")
-    _command(said.rest[0], said, env)
+    if not global_options.arguments or global_options.arguments[0] not in COMMANDS:
+        problem = (
+            f"no command {global_options.arguments[0]!r}"
+            if global_options.arguments
+            else "no command is given"
+        )
+        raise UsageError(problem, hint=f"it is one of {', '.join(COMMANDS)}; see --help")
+    _command(global_options.arguments[0], global_options, env)
 
 
-def _command(name: str, said: Parsed, env: Mapping[str, str]) -> None:
+def _command(name: str, global_options: Parsed, env: Mapping[str, str]) -> None:
     options, _, _ = _described(name)
-    own = args.parse(said.rest[1:], options)
-    if own.has("help"):
+    command_options = args.parse(global_options.arguments[1:], options)
+    if command_options.has("help"):
         print(help_of(name), end="")
         return
-    if own.has("version"):
+    if command_options.has("version"):
         print(version(), end="")
         return
-    user = said.text("user")
+    user = global_options.text("user")
     if user and not USER.fullmatch(user):
         raise UsageError(f"--user {user!r} is no UID[:GID]")
-    if name != "configure" and own.rest:
-        raise UsageError(f"{name} takes no argument, and {own.rest[0]!r} is one")
+    if name != "configure" and command_options.arguments:
+        raise UsageError(f"{name} takes no argument, and {command_options.arguments[0]!r} is one")
     if name == "configure":
-        env = without_an_images(env)
-    log = Log(said.text("debug"))
+        env = without_image_variables(env)
+    log = Log(global_options.text("debug"))
     try:
         log(f"{PROGRAM} {name}, nvct {__version__}")
-        _do(name, said, own, env, log)
+        _execute(name, global_options, command_options, env, log)
     except NvctError as error:
         error.hint = error.hint.replace("--driver-root", "--root")  # its name here
         log(f"error: {error.message}")
@@ -173,73 +177,83 @@ def _command(name: str, said: Parsed, env: Mapping[str, str]) -> None:
         log.close()
 
 
-def without_an_images(env: Mapping[str, str]) -> dict[str, str]:
+def without_image_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without the variables that an image can set.
 
     enroot's 99-nvidia.sh exports all NVIDIA_* of an image before it starts configure: a variable
     that names a config.toml would choose which libnvidia-ml is loaded. libnvidia-container reads
     none of these variables.
     """
-    kept = {name: value for name, value in env.items() if not name.startswith("NVIDIA_")}
-    if paths.OWN_CONFIG_ENV in kept:
-        kept[paths.CONFIG_ENV] = kept[paths.OWN_CONFIG_ENV]
-    return kept
+    variables = {name: value for name, value in env.items() if not name.startswith("NVIDIA_")}
+    if paths.OWN_CONFIG_ENV in variables:
+        variables[paths.CONFIG_ENV] = variables[paths.OWN_CONFIG_ENV]
+    return variables
 
 
-def _do(name: str, said: Parsed, own: Parsed, env: Mapping[str, str], log: Log) -> None:
+def _execute(
+    name: str, global_options: Parsed, command_options: Parsed, env: Mapping[str, str], log: Log
+) -> None:
     from nvct.compile import live_host
     from nvct.config import load
 
     settings = load.load(load.path_from(env))
     configured = live_host.roots_of(settings).driver_root
-    settings = settings.replaced(driver_root=said.text("root") or settings.driver_root)
+    settings = settings.replaced(driver_root=global_options.text("root") or settings.driver_root)
     roots = live_host.roots_of(settings)
-    if said.has("load-kmods"):
+    if global_options.has("load-kmods"):
         _load_modules(roots, log)
     if name == "configure":
-        _same_root(roots, configured)
+        _check_root(roots, configured)
         from nvct.cli.container import configure as container_configure
 
-        container_configure.run(own, settings, roots, env, log)
+        container_configure.run(command_options, settings, roots, env, log)
         return
-    wanted = _wanted(said, roots)
-    elsewhere = bool(wanted.search_paths) or roots.driver_root != configured
-    seen = live_host.discover_or_view(settings, wanted, elsewhere=elsewhere)
-    for sentence in (*seen.notes, *seen.warnings):
+    options = _discovery_options(global_options, roots)
+    elsewhere = bool(options.search_paths) or roots.driver_root != configured
+    inventory = live_host.discover_or_view(settings, options, elsewhere=elsewhere)
+    for sentence in (*inventory.notes, *inventory.warnings):
         log(sentence)
     from nvct.cli.container import info as container_info
 
-    nvml = container_info.initialized(seen)
+    nvml = container_info.initialized(inventory)
     if name == "info":
-        _info(seen, nvml, own, log)
+        _info(inventory, nvml, command_options, log)
     else:
-        _list(seen, settings, roots, own, env)
+        _list(inventory, settings, roots, command_options, env)
 
 
-def _info(seen: Inventory, nvml: NvmlSession | None, own: Parsed, log: Log) -> None:
+def _info(
+    inventory: Inventory, nvml: NvmlSession | None, command_options: Parsed, log: Log
+) -> None:
     from nvct.cli.container import info as container_info
 
     def warn(text: str) -> None:
         log(text)
         _warn(text)
 
-    versions, rows = container_info.ask(seen, nvml, warn)
-    show = container_info.as_csv if own.has("csv") else container_info.as_text
+    versions, rows = container_info.ask(inventory, nvml, warn)
+    show = container_info.as_csv if command_options.has("csv") else container_info.as_text
     sys.stdout.write(show(versions, rows))
 
 
 def _list(
-    seen: Inventory, settings: Config, roots: Roots, own: Parsed, env: Mapping[str, str]
+    inventory: Inventory,
+    settings: Config,
+    roots: Roots,
+    command_options: Parsed,
+    env: Mapping[str, str],
 ) -> None:
     from nvct.cli.container import list_files as container_list
     from nvct.compile import live_host
 
     mps = env.get(container_list.MPS_VARIABLE, "")
-    lister = container_list.Lister(seen, roots, own, live_host.stat_node(settings), mps)
+    lister = container_list.Lister(
+        inventory, roots, command_options, live_host.stat_node(settings), mps
+    )
     sys.stdout.write("".join(f"{line}\n" for line in lister.lines()))
 
 
-def _same_root(roots: Roots, configured: str) -> None:
+def _check_root(roots: Roots, configured: str) -> None:
     """Refuse a driver root that differs from the root of the plans, which the shim shares."""
     if roots.driver_root != configured:
         raise HostError(
@@ -248,7 +262,7 @@ def _same_root(roots: Roots, configured: str) -> None:
         )
 
 
-def _wanted(said: Parsed, roots: Roots) -> DiscoveryOptions:
+def _discovery_options(global_options: Parsed, roots: Roots) -> DiscoveryOptions:
     """Return the options of discovery: --ldcache restricts it to the folders in that cache.
 
     As in libnvidia-container.
@@ -259,21 +273,23 @@ def _wanted(said: Parsed, roots: Roots) -> DiscoveryOptions:
     from nvct.host.discovery_options import DiscoveryOptions
 
     options = DiscoveryOptions(compat32=True)
-    path = said.text("ldcache")
+    path = global_options.text("ldcache")
     if not path:
         return options
     from nvct.host.roots import join
     from nvct.linux import ldcache
 
-    place = join(roots.driver_root, path)
+    cache_path = join(roots.driver_root, path)
     try:
-        with open(place, "rb") as file:
+        with open(cache_path, "rb") as file:
             cache = ldcache.parse(file.read(ldcache.LIMIT + 1))
     except OSError as error:
-        raise HostError(f"--ldcache: {place} cannot be read: {error.strerror}") from error
+        raise HostError(f"--ldcache: {cache_path} cannot be read: {error.strerror}") from error
     folders = dict.fromkeys(os.path.dirname(entry[1]) for entry in cache.entries)
-    places = [join(roots.driver_root, folder) for folder in folders if folder.startswith("/")]
-    return replace(options, search_paths=tuple(places))
+    search_paths = [
+        join(roots.driver_root, folder) for folder in folders if folder.startswith("/")
+    ]
+    return replace(options, search_paths=tuple(search_paths))
 
 
 def _load_modules(roots: Roots, log: Log) -> None:

@@ -58,19 +58,19 @@ class Process:
     def _without_pidfd(self, error: OSError) -> None:
         """Accept the number if /proc shows this PID namespace; for Linux before 5.3."""
         if error.errno == errno.ESRCH:
-            raise self._gone() from error
+            raise self._not_running() from error
         try:
-            is_ours = os.readlink("/proc/self") == str(os.getpid())
+            is_own_proc = os.readlink("/proc/self") == str(os.getpid())
         except OSError:
-            is_ours = False
-        if not is_ours:
+            is_own_proc = False
+        if not is_own_proc:
             raise self._unseen() from error
 
     def _unseen(self) -> HostError:
         self.close()
         return HostError(f"/proc does not show process {self.pid}", hint=HINT)
 
-    def _gone(self) -> HostError:
+    def _not_running(self) -> HostError:
         return HostError(
             f"there is no process {self.pid}", hint="has the container's process ended?"
         )
@@ -88,7 +88,7 @@ class Process:
         except PermissionError:  # runs, as another user
             return
         except OSError as error:
-            raise self._gone() from error
+            raise self._not_running() from error
 
     def close(self) -> None:
         """Close the pidfd."""

@@ -55,56 +55,56 @@ def bus_id(text: str) -> str:
     return f"{domain:08x}:{bus:02x}:{device:02x}.0"
 
 
-def select(words: str | None, inventory: Inventory) -> Selected:
+def select(device_list: str | None, inventory: Inventory) -> Selected:
     """Return the devices that a comma list names; None selects nothing.
 
     Raises:
         UnknownDeviceError: a word names no device.
     """
-    found = Selected()
+    selected = Selected()
     if not inventory.gpus:
-        return found  # as libnvidia-container: words are not checked on a host without GPUs
-    for word in (words or "").split(","):
+        return selected  # as libnvidia-container: words are not checked on a host without GPUs
+    for word in (device_list or "").split(","):
         if not word:
             continue
         if word.lower() == "all":
             for gpu in inventory.gpus:
-                found.add(gpu)
+                selected.add(gpu)
                 for mig in gpu.mig:
-                    found.add(gpu, mig)
-            found.everything = True
+                    selected.add(gpu, mig)
+            selected.everything = True
             break
-        _add(word, inventory, found)
-    return found
+        _add(word, inventory, selected)
+    return selected
 
 
-def _add(word: str, inventory: Inventory, found: Selected) -> None:
+def _add(word: str, inventory: Inventory, selected: Selected) -> None:
     bus = bus_id(word)
     for gpu in inventory.gpus:
-        same_bus = bus and bus == bus_id(gpu.bus_id)
-        if gpu.uuid.lower() == word.lower() or same_bus:
-            found.add(gpu)
+        is_same_bus = bus and bus == bus_id(gpu.bus_id)
+        if gpu.uuid.lower() == word.lower() or is_same_bus:
+            selected.add(gpu)
             return
     if INDEX.fullmatch(word) and int(word) < len(inventory.gpus):
-        found.add(inventory.gpus[int(word)])
+        selected.add(inventory.gpus[int(word)])
         return
     indexes = MIG_INDEX.fullmatch(word)
     for gpu in inventory.gpus:
         for mig in gpu.mig:
             pair = indexes and (int(indexes[1]), int(indexes[2])) == (gpu.index, mig.index)
             if mig.uuid.lower() == word.lower() or pair:
-                found.add(gpu, mig)
+                selected.add(gpu, mig)
                 return
     raise UnknownDeviceError(f"device error: {word}: unknown device", hint=HINT)
 
 
 def select_mig_capable(
-    words: str | None, name: str, visible: Selected, capable: set[int]
+    option_value: str | None, name: str, visible: Selected, capable: set[int]
 ) -> list[Gpu] | None:
     """Return the visible GPUs for --mig-config or --mig-monitor, None if the option is empty.
 
     Args:
-        words: the option's value; only "all" is valid.
+        option_value: of the command line; only "all" is valid.
         name: of the option.
         visible: the devices of --device.
         capable: minors of the GPUs that support MIG.
@@ -112,7 +112,7 @@ def select_mig_capable(
     Raises:
         RequestError: the value names a device, or only some MIG devices are visible.
     """
-    for word in (words or "").split(","):
+    for word in (option_value or "").split(","):
         if not word:
             continue
         if word.lower() != "all":

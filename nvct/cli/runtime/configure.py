@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nvct.engine.change.transaction import Outcome
     from nvct.engine.model import Change, EngineOptions, FileEdit
 
-    Given: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
+    OptionValues: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
 
 DRY_RUN = click.option(
     "--dry-run", is_flag=True, help="Print what the files would hold; change nothing."
@@ -32,7 +32,7 @@ DRY_RUN = click.option(
 @DRY_RUN
 @runtime_options.configure_options
 @runtime_options.STATE_DIR_OPTION
-def configure_ctk(**given: Any) -> None:  # noqa: ANN401  options, each with its own type
+def configure_ctk(**values: Any) -> None:  # noqa: ANN401  options, each with its own type
     """Register the runtime nvidia with a container engine.
 
     Only what is asked for is touched: comments, order and everything else in the engine's files
@@ -40,17 +40,17 @@ def configure_ctk(**given: Any) -> None:  # noqa: ANN401  options, each with its
 
     Example: nvidia-ctk runtime configure --runtime=containerd --set-as-default
     """
-    invocation = runtime_options.invocation_of(given, all_variants=False)
-    _configure(invocation, given, reload_mode="")
+    invocation = runtime_options.invocation_of(values, all_variants=False)
+    _configure(invocation, values, reload_mode="")
 
 
 @click.command(cls=GoStyle)
 @DRY_RUN
 @runtime_options.configure_options
-@runtime_options.own_options
+@runtime_options.nvct_options
 @runtime_options.STATE_DIR_OPTION
 @runtime_engine.RELOAD
-def configure(**given: Any) -> None:  # noqa: ANN401  options, each with its own type
+def configure(**values: Any) -> None:  # noqa: ANN401  options, each with its own type
     """Register nvidia, nvidia-cdi and nvidia-legacy with an engine, and reload it.
 
     As nvidia-ctk runtime configure. In addition, a running engine is reloaded; if it refuses the
@@ -58,19 +58,19 @@ def configure(**given: Any) -> None:  # noqa: ANN401  options, each with its own
 
     Example: nvct runtime configure --runtime=containerd
     """
-    invocation = runtime_options.invocation_of(given, all_variants=True)
-    _configure(invocation, given, reload_mode=given["reload_mode"])
+    invocation = runtime_options.invocation_of(values, all_variants=True)
+    _configure(invocation, values, reload_mode=values["reload_mode"])
 
 
 @click.command(cls=GoStyle)
 @runtime_options.configure_options
-@runtime_options.own_options
-def plan(**given: Any) -> None:  # noqa: ANN401  options, each with its own type
+@runtime_options.nvct_options
+def plan(**values: Any) -> None:  # noqa: ANN401  options, each with its own type
     """Print what nvct runtime configure would change, as a diff.
 
     Example: nvct runtime plan --runtime=docker --cdi.enabled
     """
-    invocation = runtime_options.invocation_of(given, all_variants=True)
+    invocation = runtime_options.invocation_of(values, all_variants=True)
     runtime_options.warn(invocation)
     if invocation.options is None:
         _write_hook(invocation, dry_run=True)
@@ -80,32 +80,32 @@ def plan(**given: Any) -> None:  # noqa: ANN401  options, each with its own type
         sys.stdout.writelines(diff(edit))
 
 
-def _configure(invocation: Invocation, given: Given, *, reload_mode: str) -> None:
+def _configure(invocation: Invocation, values: OptionValues, *, reload_mode: str) -> None:
     """Configure the engine; an empty reload mode only writes its files."""
     from nvct.engine.change.journal import Journal
 
     runtime_options.warn(invocation)
     if invocation.options is None:
-        _write_hook(invocation, dry_run=given["dry_run"])
-    elif given["dry_run"]:
+        _write_hook(invocation, dry_run=values["dry_run"])
+    elif values["dry_run"]:
         _print_files(invocation.options)
     else:
-        journal = Journal(runtime_options.state_dir(given["state_dir"]))
+        journal = Journal(runtime_options.state_dir(values["state_dir"]))
         options, detected = invocation.options, invocation.engine
         transaction = runtime_engine.transaction(
             options, detected, journal, reload_mode=reload_mode or "none"
         )
-        _tell(options, transaction.configure(options))
+        _print_outcome(options, transaction.configure(options))
 
 
-def _tell(options: EngineOptions, done: Outcome) -> None:
+def _print_outcome(options: EngineOptions, outcome: Outcome) -> None:
     """Print the result, in the words of nvidia-ctk."""
-    for edit in done.edits:
+    for edit in outcome.edits:
         verb = "Removed empty config from" if edit.after is None else "Wrote updated config to"
         say(f"{verb} {edit.path}")
-    for note in done.notes:
+    for note in outcome.notes:
         say(note)
-    if not done.edits:
+    if not outcome.edits:
         say(f"{options.engine} is configured already: unchanged")
 
 

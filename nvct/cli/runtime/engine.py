@@ -37,14 +37,14 @@ def transaction(
     journal: Journal,
     *,
     reload_mode: str,
-    leaving: bool = False,
+    removing: bool = False,
 ) -> Transaction:
     """Return the transaction that changes an engine's files and reloads it."""
     from nvct.engine import modules
     from nvct.engine.change.transaction import Transaction
     from nvct.engine.model import Files
 
-    control = _control(options, detected, reload_mode, leaving=leaving)
+    control = _control(options, detected, reload_mode, removing=removing)
     return Transaction(modules.of(options.engine), Files(), journal, control)
 
 
@@ -56,7 +56,7 @@ def engines() -> list[Engine]:
     return detect.engines(Files(), proc=PROC, uid=os.geteuid(), environ=os.environ)
 
 
-def meant(engine: str, config: str | None) -> Engine | None:
+def selected(engine: str, config: str | None) -> Engine | None:
     """Return the engine of this host that a command line selects, None if there is none.
 
     Raises:
@@ -66,21 +66,21 @@ def meant(engine: str, config: str | None) -> Engine | None:
     return choose(engines(), engine, None if config is None else os.path.abspath(config))
 
 
-def choose(engines_here: Sequence[Engine], engine: str, config: str | None) -> Engine | None:
+def choose(host_engines: Sequence[Engine], engine: str, config: str | None) -> Engine | None:
     """Return the engine that a command line selects among those of this host; see `meant`."""
-    every = [each for each in engines_here if each.engine == engine and _is_ours(each)]
+    every = [each for each in host_engines if each.engine == engine and _has_host_paths(each)]
     every.sort(key=lambda each: each.foreign)  # a foreign engine is only reported, never edited
     if config is not None:
-        named = [each for each in every if config in (each.config, each.edit)]
-        return _allowed(named[0]) if named else None
-    free = [each for each in every if not each.leave]
-    running = [each for each in free if each.pid]
+        matching = [each for each in every if config in (each.config, each.edit)]
+        return _allowed(matching[0]) if matching else None
+    editable = [each for each in every if not each.leave]
+    running = [each for each in editable if each.pid]
     if len(running) > 1:
         files = ", ".join(each.edit or each.config for each in running)
         raise UsageError(
             f"{len(running)} of {engine} run here", hint=f"name one by --config: {files}"
         )
-    candidates = running or free or every
+    candidates = running or editable or every
     return _allowed(candidates[0]) if candidates else None
 
 
@@ -123,7 +123,7 @@ def recorded(
     """
     from nvct.engine.change.journal import DamagedJournalError
 
-    detected = []
+    recorded_options = []
     path = None if config is None else os.path.abspath(config)
     for name in journal.paths():
         if engine and not os.path.basename(name).startswith(f"{engine}-"):
@@ -133,7 +133,7 @@ def recorded(
         except DamagedJournalError as error:
             options = bare(os.path.basename(name).partition("-")[0], config)
             if remove and journal.path(options.engine, options.config) == name:
-                detected.append(options)
+                recorded_options.append(options)
             else:
                 errors.append(error)
             continue
@@ -144,8 +144,8 @@ def recorded(
         if record is None or engine not in (None, record.options.engine):
             continue
         if path in (None, record.options.config):
-            detected.append(record.options)
-    return detected
+            recorded_options.append(record.options)
+    return recorded_options
 
 
 def reader(options: EngineOptions) -> Engine | None:
@@ -153,14 +153,14 @@ def reader(options: EngineOptions) -> Engine | None:
     return of_file(engines(), options)
 
 
-def of_file(engines_here: Sequence[Engine], options: EngineOptions) -> Engine | None:
+def of_file(host_engines: Sequence[Engine], options: EngineOptions) -> Engine | None:
     """Return the engine among these that reads the files of the options; see `reader`.
 
     Never an engine of another user or file system, as its program and socket would be used.
     """
-    for detected in engines_here:
-        named = options.config in (detected.config, detected.edit)
-        if detected.engine == options.engine and named and not detected.foreign:
+    for detected in host_engines:
+        reads_config = options.config in (detected.config, detected.edit)
+        if detected.engine == options.engine and reads_config and not detected.foreign:
             return detected
     return None
 
@@ -176,7 +176,7 @@ def bare(engine: str, config: str | None) -> EngineOptions:
     return EngineOptions(engine=engine, handlers=handlers, default=usage.NAME, config=path)
 
 
-def _is_ours(detected: Engine) -> bool:
+def _has_host_paths(detected: Engine) -> bool:
     """Report whether an engine's paths are the host's; an engine in a container has its own."""
     return detected.root == "/" or detected.platform == "snap"
 
@@ -185,18 +185,18 @@ def _allowed(detected: Engine) -> Engine:
     if detected.leave:
         for sentence in detected.advice:
             click.echo(sentence, err=True)  # longer than the one line of an error
-        what = (
+        engine_name = (
             f"{detected.engine} of {detected.platform}" if detected.platform else detected.engine
         )
         raise EngineError(
-            f"{what} is not configured by its file {detected.config}",
+            f"{engine_name} is not configured by its file {detected.config}",
             hint="do what is said above" if detected.advice else "see nvct runtime status",
         )
     return detected
 
 
 def _control(
-    options: EngineOptions, detected: Engine | None, reload_mode: str, *, leaving: bool
+    options: EngineOptions, detected: Engine | None, reload_mode: str, *, removing: bool
 ) -> EngineControl:
     from nvct.engine import modules
     from nvct.engine.control.engine_control import EngineControl
@@ -211,11 +211,11 @@ def _control(
             engine=options.engine,
             detected=detected,
             mode=reload_mode,
-            look=_by_number,
-            again=lambda: _running(options),
+            find_process=_process,
+            find_engine=lambda: _running(options),
         ),
         socket=detected.socket if detected else "",
-        leaving=leaving,
+        removing=removing,
     )
 
 
@@ -225,11 +225,11 @@ def _running(options: EngineOptions) -> Engine | None:
 
 
 def _arguments(detected: Engine) -> tuple[str, ...]:
-    process = _by_number(detected.pid) if detected.pid else None
+    process = _process(detected.pid) if detected.pid else None
     return process.args[1:] if process else ()
 
 
-def _by_number(pid: int) -> Process | None:
+def _process(pid: int) -> Process | None:
     from nvct.engine.control import processes
 
-    return next((one for one in processes.running(PROC) if one.pid == pid), None)
+    return next((process for process in processes.running(PROC) if process.pid == pid), None)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nvct.engine.model import EngineOptions, Handler
 
 SHIM = paths.SHIM_PROGRAM
-HOOK_PATH = "/usr/bin/nvidia-container-runtime-hook"
+HOOK_PATH = f"/usr/bin/{paths.RUNTIME_HOOK_PROGRAM}"
 CDI_PREFIX = "cdi.k8s.io/"
 MODES = {"": "file", "config-file": "file", "config": "file", "oci-hook": "hook", "hook": "hook"}
 VARIANTS_PACKAGE = "nvct-operator-extensions"
@@ -73,14 +73,14 @@ def configure_options(function: Command) -> Command:
     return function
 
 
-def own_options(function: Command) -> Command:
+def nvct_options(function: Command) -> Command:
     """Add the options that nvidia-ctk does not have."""
-    for add in reversed(_own_options()):
+    for add in reversed(_nvct_options()):
         function = add(function)
     return function
 
 
-def _own_options() -> list[Callable[[Command], Command]]:
+def _nvct_options() -> list[Callable[[Command], Command]]:
     return [
         click.option("--cdi-spec-dir", "spec_dirs", type=Words(), multiple=True,
                      help="Folder for the engine to read CDI specs from."),
@@ -122,29 +122,30 @@ def _configure_options() -> list[Callable[[Command], Command]]:
     ]  # fmt: skip
 
 
-def invocation_of(given: Mapping[str, Any], *, all_variants: bool) -> Invocation:
+def invocation_of(values: Mapping[str, Any], *, all_variants: bool) -> Invocation:
     """Return the meaning of the command line's options, by the rules of nvidia-ctk.
 
     Raises:
         UsageError: an option or combination is not valid.
     """
     warnings: list[str] = []
-    name, mode = given["engine"], given["mode"]
+    name, mode = values["engine"], values["mode"]
     if MODES.get(mode) == "hook":
         warnings.append(f'the "{mode}" config-mode is deprecated')
-        check_absolute("the hook's path", given["hook"])
-        return Invocation(hook=given["hook"], hook_file=given["hook_file"], warnings=warnings)
+        check_absolute("the hook's path", values["hook"])
+        return Invocation(hook=values["hook"], hook_file=values["hook_file"], warnings=warnings)
     if mode not in MODES:
         warnings.append(f'ignoring unsupported config-mode for {name}: "{mode}"')
-    options = _engine_options(given, warnings, all_variants=all_variants)
+    options = _engine_options(values, warnings, all_variants=all_variants)
     notes: list[str] = []
     if all_variants:
-        options = _with_own(options, given)
+        options = _with_nvct_options(options, values)
         handlers = _runnable(options.handlers, warnings, notes)
         options = replace(options, handlers=handlers)
-        detected = runtime_engine.meant(name, given["config"])
-        named = given["drop_in"] != SUITS_ENGINE
-        options = runtime_engine.fitted(options, detected, drop_in=named) if detected else options
+        detected = runtime_engine.selected(name, values["config"])
+        has_drop_in = values["drop_in"] != SUITS_ENGINE
+        if detected:
+            options = runtime_engine.fitted(options, detected, drop_in=has_drop_in)
     else:
         detected = runtime_engine.reader(options)
         options = runtime_engine.of_version(options, detected) if detected else options
@@ -153,40 +154,40 @@ def invocation_of(given: Mapping[str, Any], *, all_variants: bool) -> Invocation
 
 
 def _engine_options(
-    given: Mapping[str, Any], warnings: list[str], *, all_variants: bool
+    values: Mapping[str, Any], warnings: list[str], *, all_variants: bool
 ) -> EngineOptions:
     from nvct.engine import modules
     from nvct.engine.control import command
     from nvct.engine.model import EngineOptions
 
-    engine = given["engine"]
+    engine = values["engine"]
     modules.of(engine)  # refuses an unknown engine
-    handlers = _handlers(given, absolute=engine != "docker" or all_variants, every=all_variants)
-    source, executable = _source(engine, given, warnings)
-    cdi = given["cdi"]
+    handlers = _handlers(values, absolute=engine != "docker" or all_variants, every=all_variants)
+    source, executable = _source(engine, values, warnings)
+    cdi = values["cdi"]
     if cdi and engine in ("crio", "podman"):
         warnings.append(f"ignoring --cdi.enabled: {engine} has CDI on always")
         cdi = False
-    unseen = not all_variants and engine != "docker" and given["path"] == SHIM
-    if unseen and not os.path.exists(handlers[0].path):
+    is_unchecked = not all_variants and engine != "docker" and values["path"] == SHIM
+    if is_unchecked and not os.path.exists(handlers[0].path):
         warnings.append(f"{handlers[0].path} is not there: containers with it will not start")
     program = executable or shutil.which(modules.PROGRAM[engine]) or modules.PROGRAM[engine]
     return EngineOptions(
         engine=engine,
         handlers=handlers,
-        default=handlers[0].name if given["default"] else "",
+        default=handlers[0].name if values["default"] else "",
         cdi=cdi,
-        config=os.path.abspath(given["config"] or modules.CONFIG[engine]),
-        drop_in=_drop_in(engine, given["drop_in"]),
+        config=os.path.abspath(values["config"] or modules.CONFIG[engine]),
+        drop_in=_drop_in(engine, values["drop_in"]),
         source=source,
         executable=executable,
         dump=command.dump(engine, program) if source == "command" else "",
         engine_version=command.version(program),
-        container_annotations=_handed_on(warnings) if engine == "containerd" else (),
+        container_annotations=_annotation_patterns(warnings) if engine == "containerd" else (),
     )
 
 
-def _handed_on(warnings: list[str]) -> tuple[str, ...]:
+def _annotation_patterns(warnings: list[str]) -> tuple[str, ...]:
     """Return patterns of the annotations that containerd must pass to the runtime.
 
     As in NVIDIA's installer (v1.20), except CDI's own, which containerd reads itself. CRI-O passes
@@ -200,57 +201,60 @@ def _handed_on(warnings: list[str]) -> tuple[str, ...]:
     return tuple(f"{prefix}*" for prefix in prefixes if prefix != CDI_PREFIX)
 
 
-def _with_own(options: EngineOptions, given: Mapping[str, Any]) -> EngineOptions:
+def _with_nvct_options(options: EngineOptions, values: Mapping[str, Any]) -> EngineOptions:
     """Return the options of the engine with those that nvidia-ctk does not have."""
-    made = replace(
+    extended = replace(
         options,
-        hooks_dir=given["hooks_dir"],
-        spec_dirs=flat(given["spec_dirs"]),
+        hooks_dir=values["hooks_dir"],
+        spec_dirs=flat(values["spec_dirs"]),
         container_annotations=tuple(
-            dict.fromkeys([*options.container_annotations, *flat(given["container_annotations"])])
+            dict.fromkeys([*options.container_annotations, *flat(values["container_annotations"])])
         ),
-        pod_annotations=flat(given["pod_annotations"]),
+        pod_annotations=flat(values["pod_annotations"]),
     )
-    for folder in made.spec_dirs:
+    for folder in extended.spec_dirs:
         check_absolute("the CDI folder's path", folder)
-    if made.hooks_dir:
-        check_absolute("the hooks folder's path", made.hooks_dir)
-    if made.hooks_dir and made.engine not in ("crio", "podman"):
-        raise UsageError(f"{made.engine} reads no hook files", hint="leave --hooks-dir out")
-    if (made.container_annotations or made.pod_annotations) and made.engine != "containerd":
+    if extended.hooks_dir:
+        check_absolute("the hooks folder's path", extended.hooks_dir)
+    if extended.hooks_dir and extended.engine not in ("crio", "podman"):
+        raise UsageError(f"{extended.engine} reads no hook files", hint="leave --hooks-dir out")
+    has_annotations = bool(extended.container_annotations or extended.pod_annotations)
+    if has_annotations and extended.engine != "containerd":
         raise UsageError(
-            f"{made.engine} has no annotations to hand on", hint="they are containerd's alone"
+            f"{extended.engine} has no annotations to hand on", hint="they are containerd's alone"
         )
-    return made
+    return extended
 
 
-def _handlers(given: Mapping[str, Any], *, absolute: bool, every: bool) -> tuple[Handler, ...]:
+def _handlers(values: Mapping[str, Any], *, absolute: bool, every: bool) -> tuple[Handler, ...]:
     """Return the runtimes to register: if `every`, all three unless the user names one."""
     from nvct.engine import modules
     from nvct.engine.model import Handler
 
-    path = given["path"]
+    path = values["path"]
     if absolute and path == SHIM:
-        own = given["config"] in (None, modules.CONFIG[given["engine"]])
-        path = _shim_path(every=every, own=own)
+        is_default_file = values["config"] in (None, modules.CONFIG[values["engine"]])
+        path = _shim_path(every=every, is_default_file=is_default_file)
     if absolute:
         check_absolute("the runtime's path", path)
-    check_name(given["name"], "--nvidia-runtime-name")
-    if given["name"] or not every:
-        return (Handler(name=given["name"] or NAME, path=path),)
+    check_name(values["name"], "--nvidia-runtime-name")
+    if values["name"] or not every:
+        return (Handler(name=values["name"] or NAME, path=path),)
     return handlers(path)
 
 
-def _shim_path(*, every: bool, own: bool) -> str:
+def _shim_path(*, every: bool, is_default_file: bool) -> str:
     """Return the path of the runtime to register: beside the running program, or on PATH.
 
     nvidia-ctk registers the runtime in /usr/bin without a check; in the default file of an engine
-    of this host (`own`) only if it exists.
+    of this host (`is_default_file`) only if it exists.
     """
-    beside = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), SHIM)
-    found = shutil.which(SHIM)
-    there = [beside, *([os.path.abspath(found)] if found else [])]
-    candidates = [*there, SHIM_PATH] if every else [SHIM_PATH, *(there if own else [])]
+    neighbor = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), SHIM)
+    on_path = shutil.which(SHIM)
+    nearby = [neighbor, *([os.path.abspath(on_path)] if on_path else [])]
+    candidates = [SHIM_PATH, *(nearby if is_default_file else [])]
+    if every:
+        candidates = [*nearby, SHIM_PATH]
     return next((path for path in candidates if os.access(path, os.X_OK)), SHIM_PATH)
 
 
@@ -261,21 +265,21 @@ def _runnable(
 
     All handlers if the first one is not installed.
     """
-    there = tuple(handler for handler in handlers if os.access(handler.path, os.X_OK))
-    if handlers[0] not in there:
+    installed = tuple(handler for handler in handlers if os.access(handler.path, os.X_OK))
+    if handlers[0] not in installed:
         warnings.append(f"{handlers[0].path} is not there: containers with it will not start")
         return handlers
-    if there != handlers:
-        names = " and ".join(handler.name for handler in handlers if handler not in there)
+    if installed != handlers:
+        names = " and ".join(handler.name for handler in handlers if handler not in installed)
         notes.append(
             f"without {names}: the programs of these RuntimeClasses are in the package"
             f" {VARIANTS_PACKAGE}"
         )
-    return there
+    return installed
 
 
-def _source(engine: str, given: Mapping[str, Any], warnings: list[str]) -> tuple[str, str]:
-    source, executable = given["source"], given["executable"]
+def _source(engine: str, values: Mapping[str, Any], warnings: list[str]) -> tuple[str, str]:
+    source, executable = values["source"], values["executable"]
     if source not in ("file", "command"):
         raise UsageError(f"unrecognized config source: {source!r}", hint="file or command")
     if engine in ("docker", "podman"):
@@ -287,19 +291,19 @@ def _source(engine: str, given: Mapping[str, Any], warnings: list[str]) -> tuple
     return source, executable
 
 
-def _drop_in(engine: str, given: str) -> str | None:
-    if given == SUITS_ENGINE:
+def _drop_in(engine: str, option: str) -> str | None:
+    if option == SUITS_ENGINE:
         return "" if engine == "docker" else None
-    check_drop_in(engine, given)
-    if given:
-        check_absolute("the drop-in's path", given)
-    return given
+    check_drop_in(engine, option)
+    if option:
+        check_absolute("the drop-in's path", option)
+    return option
 
 
-def state_dir(given: str | None) -> str:
+def state_dir(option: str | None) -> str:
     """Return the folder of the journal: root's, or below the home of another user."""
-    if given:
-        return os.path.abspath(given)
+    if option:
+        return os.path.abspath(option)
     if os.geteuid() == 0:
         return STATE_DIR
     home = os.environ.get("XDG_STATE_HOME", "")

@@ -58,10 +58,10 @@ def undo(
                 errors.append(error)
         if not recorded and not errors:
             hint = "; --remove removes its handlers nevertheless" if name else ""
-            what = name or "any engine"
-            say(f"nothing to undo: {journal.folder} has no record of {what}{hint}")
-    for more in errors[1:]:
-        say(f"{more.message} [{more.code}]")
+            target = name or "any engine"
+            say(f"nothing to undo: {journal.folder} has no record of {target}{hint}")
+    for later_error in errors[1:]:
+        say(f"{later_error.message} [{later_error.code}]")
     if errors:
         raise errors[0]
 
@@ -69,15 +69,17 @@ def undo(
 def _undo(options: EngineOptions, journal: Journal, *, reload_mode: str, remove: bool) -> None:
     detected = runtime_engine.reader(options)
     transaction = runtime_engine.transaction(
-        options, detected, journal, reload_mode=reload_mode, leaving=True
+        options, detected, journal, reload_mode=reload_mode, removing=True
     )
-    done = transaction.undo(options, aside=remove)
+    outcome = transaction.undo(options, aside=remove)
     if remove:
-        more = transaction.remove(options)
-        done = replace(more, edits=(*done.edits, *more.edits), notes=(*done.notes, *more.notes))
-    for note in done.notes:
+        removal = transaction.remove(options)
+        outcome = replace(
+            removal, edits=(*outcome.edits, *removal.edits), notes=(*outcome.notes, *removal.notes)
+        )
+    for note in outcome.notes:
         say(f"note: {note}")
-    for edit in done.edits:
+    for edit in outcome.edits:
         say(f"{edit.path} removed" if edit.after is None else f"{edit.path} restored")
-    if not done.edits:
+    if not outcome.edits:
         say(f"{os.path.basename(options.config)} of {options.engine} is unchanged")

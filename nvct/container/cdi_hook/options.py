@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     Kinds: TypeAlias = dict[str, str]
 
 LIST, TEXT, SWITCH = "list", "text", "switch"
-TRUE = ("1", "t", "T", "true", "TRUE", "True")  # as nvct.oci.argv, which hooks do not load
-FALSE = ("0", "f", "F", "false", "FALSE", "False")
 SEPARATOR = "::"
 
 
@@ -62,12 +60,18 @@ class Options:
             self.lists.setdefault(name, []).append(value)
         elif kind == TEXT:
             self.texts[name] = value
-        elif value in TRUE:
-            self.switches[name] = True
-        elif value in FALSE:
-            self.switches[name] = False
         else:
-            raise UsageError(f"--{name} is {value!r}, want true or false")
+            self.switches[name] = _is_true(name, value)
+
+
+def _is_true(name: str, value: str) -> bool:
+    if value == "true":
+        return True
+    from nvct.paths import FALSE, TRUE  # a switch rarely has another value
+
+    if value not in TRUE + FALSE:
+        raise UsageError(f"--{name} is {value!r}, want true or false")
+    return value in TRUE
 
 
 def read(words: list[str], kinds: Kinds, *, surplus: bool = False) -> Options:

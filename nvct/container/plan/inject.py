@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from nvct.oci.bundle import mount_target
 from nvct.oci.jsontext import parse, quote
-from nvct.paths import RUNTIME_HOOK_PROGRAM
+from nvct.paths import RUNTIME_HOOK_ALIAS, RUNTIME_HOOK_PROGRAM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ONCE = ("NVIDIA_VISIBLE_DEVICES",)
 """Variables of which duplicates are removed, even if no edit sets them."""
-NVIDIA_HOOKS = (RUNTIME_HOOK_PROGRAM, "nvidia-container-toolkit")
+NVIDIA_HOOKS = (RUNTIME_HOOK_PROGRAM, RUNTIME_HOOK_ALIAS)
 
 
 def apply(bundle: Bundle, edits: list[Edits]) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nvct.container.request.model import Request
     from nvct.oci.bundle import Bundle
 
-PROGRAM = "nvidia-container-runtime-hook"
+PROGRAM = paths.RUNTIME_HOOK_PROGRAM
 FLAGS: Kinds = {
     "config": flags.TEXT, "debug": flags.SWITCH, "version": flags.SWITCH,
     "help": flags.SWITCH, "h": flags.SWITCH,

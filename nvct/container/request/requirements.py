@@ -13,7 +13,7 @@ from __future__ import annotations
 from nvct.container.request.model import JETPACK
 from nvct.container.request.visible_devices import BLANK, shown
 from nvct.errors import RequestError, RequirementError
-from nvct.oci.argv import TRUE
+from nvct.paths import TRUE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -37,30 +37,7 @@ VOLUME_MOUNT_NAME = "nvidia-container-devices"
 CAP_SYS_ADMIN = "CAP_SYS_ADMIN"
 
 
-def resolve(
-    env: Sequence[object],
-    mounts: Sequence[Mapping[str, object]],
-    annotations: Mapping[str, object],
-    bounding: Sequence[object],
-    config: Config,
-) -> Request | None:
-    """Return the request of a container, None if the container stays unchanged.
-
-    Args:
-        env: process.env of config.json.
-        mounts: mounts of config.json.
-        annotations: annotations of config.json.
-        bounding: process.capabilities.bounding; with CAP_SYS_ADMIN the container is privileged.
-        config: the configuration.
-
-    Raises:
-        RequestError: the request is malformed.
-        ConfigError: there is a request, and the configured mode does not exist.
-    """
-    return decide(env, mounts, annotations, bounding, config)[0]
-
-
-def decide(
+def resolve_request(
     env: Sequence[object],
     mounts: Sequence[Mapping[str, object]],
     annotations: Mapping[str, object],
@@ -70,14 +47,21 @@ def decide(
     origin: Origin | None = None,
     defined: Defined | None = None,
 ) -> tuple[Request | None, list[str]]:
-    """Return the request as `resolve` does, and notes; there may be notes without a request.
+    """Return the request of a container, None if it stays unchanged, and notes in either case.
 
-    An unknown origin counts against the container in policy rules. `defined` reports whether a
-    CDI spec defines a device of a full name: then a bare word is valid, even if no NVIDIA driver
-    uses such names.
+    Args:
+        env: process.env of config.json.
+        mounts: mounts of config.json.
+        annotations: annotations of config.json.
+        bounding: process.capabilities.bounding; with CAP_SYS_ADMIN the container is privileged.
+        config: the configuration.
+        origin: of the container; an unknown one counts against it in policy rules.
+        defined: reports whether a CDI spec defines a device of a full name: then a bare word is
+            valid, even if no NVIDIA driver uses such names.
 
     Raises:
-        RequestError, ConfigError: as `resolve`.
+        RequestError: the request is malformed.
+        ConfigError: there is a request, and the configured mode does not exist.
         NotPermittedError: the policy denies the request.
     """
     variables, privileged = parse_env(env), CAP_SYS_ADMIN in bounding

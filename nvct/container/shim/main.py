@@ -13,6 +13,7 @@ import sys
 
 from nvct.errors import NvctError
 from nvct.oci import argv
+from nvct.paths import SHIM_PROGRAM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from nvct.container.decide import Decision
     from nvct.container.host import Host
 
-MODES = {"nvidia-container-runtime.cdi": "cdi", "nvidia-container-runtime.legacy": "legacy"}
+MODES = {f"{SHIM_PROGRAM}.cdi": "cdi", f"{SHIM_PROGRAM}.legacy": "legacy"}
 
 
 def main(cold: str) -> NoReturn:

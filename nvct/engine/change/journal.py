@@ -53,14 +53,14 @@ class Entry:
     Attributes:
         path: as the engine knows it.
         original: its bytes before the change, None if there was no file; undo restores them.
-        ours: its bytes after the change, None if the change removes it.
+        replacement: its bytes after the change, None if the change removes it.
         mode: of the original, and uid and gid of its owner.
         folders: that the change creates for it, the outermost first.
     """
 
     path: str
     original: bytes | None
-    ours: bytes | None
+    replacement: bytes | None
     mode: int = 0o644
     uid: int = 0
     gid: int = 0
@@ -200,8 +200,8 @@ class Journal:
 
     def _make(self) -> None:
         os.makedirs(self.folder, FOLDER_MODE, exist_ok=True)
-        found = os.stat(self.folder)
-        if found.st_uid != os.geteuid() or found.st_mode & OTHERS_WRITE:
+        status = os.stat(self.folder)
+        if status.st_uid != os.geteuid() or status.st_mode & OTHERS_WRITE:
             raise UnsafePathError(
                 f"{self.folder} can be written to by others",
                 hint=f"chown root and chmod {FOLDER_MODE:o} it, or name another with --state-dir",
@@ -228,33 +228,35 @@ def remove(path: str, kernel: Kernel) -> None:
         kernel.close(dir_fd)
 
 
-def ours(options: EngineOptions, state: State, old: Record | None) -> EngineOptions:
+def options_to_undo(options: EngineOptions, state: State, old: Record | None) -> EngineOptions:
     """Return the options that undo has to revert: what this and earlier changes configure.
 
     What the files said before is not ours, and stays at undo.
     """
-    earlier = old.options if old else replace(NOTHING, engine=options.engine)
-    names = {handler.name for handler in earlier.handlers}
+    recorded = old.options if old else replace(NOTHING, engine=options.engine)
+    names = {handler.name for handler in recorded.handlers}
     new = [
         handler
         for handler in options.handlers
         if handler.name not in names and state.handlers.get(handler.name) != handler.path
     ]
     current = {handler.name: handler for handler in options.handlers}
-    kept = (current.get(handler.name, handler) for handler in earlier.handlers)
+    has_spec_dirs = state.spec_dirs == options.spec_dirs
+    spec_dirs = recorded.spec_dirs if has_spec_dirs else options.spec_dirs
+    updated = (current.get(handler.name, handler) for handler in recorded.handlers)
     return replace(
         options,
-        handlers=(*kept, *new),
-        default=options.default if state.default != options.default else earlier.default,
-        cdi=earlier.cdi or (options.cdi and state.cdi is not True),
-        spec_dirs=earlier.spec_dirs if state.spec_dirs == options.spec_dirs else options.spec_dirs,
-        hooks_dir=options.hooks_dir or earlier.hooks_dir,
+        handlers=(*updated, *new),
+        default=options.default if state.default != options.default else recorded.default,
+        cdi=recorded.cdi or (options.cdi and state.cdi is not True),
+        spec_dirs=spec_dirs,
+        hooks_dir=options.hooks_dir or recorded.hooks_dir,
     )
 
 
-def _check_file(path: str, found: os.stat_result) -> None:
+def _check_file(path: str, status: os.stat_result) -> None:
     """Refuse a page that others could have written: undo writes files with its content."""
-    if found.st_uid != os.geteuid() or found.st_mode & OTHERS_WRITE:
+    if status.st_uid != os.geteuid() or status.st_mode & OTHERS_WRITE:
         raise DocumentError(f"{path} can be written to by others", hint="see who did, and why")
 
 
@@ -268,10 +270,18 @@ def _of(record: Record | None) -> dict[str, Any] | None:
     document = asdict(record)
     document["wanted"] = document.pop("options")
     document["told"] = document.pop("reloaded")
-    for entry in document["entries"]:
-        for key in ("original", "ours"):
-            entry[key] = _text(entry[key])
+    document["entries"] = [_entry_document(entry) for entry in document["entries"]]
     return document
+
+
+def _entry_document(values: Mapping[str, object]) -> dict[str, object]:
+    """Return an entry as format 1 spells it: its member `ours` is the replacement."""
+    return {
+        "ours" if name == "replacement" else name: (
+            _text(value) if isinstance(value, bytes) else value
+        )
+        for name, value in values.items()
+    }
 
 
 def _page(data: bytes) -> Page:
@@ -318,18 +328,18 @@ def _record(page: object, name: str) -> Record | None:
 
 def _options(document: Mapping[str, object]) -> EngineOptions:
     """Return the options of a record; members that a later version added are ignored."""
-    given: dict[str, Any] = {"engine": _member(document, "engine", str)}
+    values: dict[str, Any] = {"engine": _member(document, "engine", str)}
     for field in fields(EngineOptions):
         value = document.get(field.name)
         if field.name in document and field.type in _FITS:
             if not _FITS[field.type](value):
                 raise ValueError(f"{field.name} is {value!r:.60}")
-            given[field.name] = tuple(value) if isinstance(value, list) else value
-    given["handlers"] = tuple(
+            values[field.name] = tuple(value) if isinstance(value, list) else value
+    values["handlers"] = tuple(
         Handler(name=_member(handler, "name", str), path=_member(handler, "path", str))
         for handler in _member(document, "handlers", list)
     )
-    return EngineOptions(**given)
+    return EngineOptions(**values)
 
 
 def _entry(document: object) -> Entry:
@@ -341,11 +351,13 @@ def _entry(document: object) -> Entry:
     for key, number in numbers.items():
         if number < 0:
             raise ValueError(f"{key} is {number}")
-    original, ours = (
+    original, replacement = (
         None if _is_null(document, key) else _bytes(_member(document, key, str))
         for key in ("original", "ours")
     )
-    return Entry(path=path, original=original, ours=ours, folders=tuple(folders), **numbers)
+    return Entry(
+        path=path, original=original, replacement=replacement, folders=tuple(folders), **numbers
+    )
 
 
 def _is_list_of(kind: type) -> Callable[[object], bool]:
@@ -353,7 +365,7 @@ def _is_list_of(kind: type) -> Callable[[object], bool]:
     return lambda value: isinstance(value, list) and all(type(item) is kind for item in value)
 
 
-# Type of a field → check of its JSON value. The annotations of `Wanted` are strings.
+# Type of a field → check of its JSON value. The annotations of `EngineOptions` are strings.
 _FITS: Mapping[object, Callable[[object], bool]] = {
     "str": lambda value: isinstance(value, str),
     "str | None": lambda value: value is None or isinstance(value, str),
@@ -363,9 +375,9 @@ _FITS: Mapping[object, Callable[[object], bool]] = {
 }
 
 
-def _text(data: bytes | None) -> str | None:
+def _text(data: bytes) -> str:
     """Return bytes as text for JSON; bytes that are not UTF-8 survive."""
-    return None if data is None else data.decode("utf-8", "surrogateescape")
+    return data.decode("utf-8", "surrogateescape")
 
 
 def _bytes(text: str) -> bytes:

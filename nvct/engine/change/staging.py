@@ -36,17 +36,17 @@ def write(path: str, data: bytes, mode: int | None, kernel: Kernel) -> None:
     sweep(path, kernel)
     old = files.lstat_or_none(real, None)
     is_drop_in = folder.endswith(".d") or name.startswith(DROP_IN)
-    is_other = old is not None and not stat.S_ISREG(old.st_mode)
-    if is_other or not is_drop_in or _is_everybodys(folder):
+    is_special = old is not None and not stat.S_ISREG(old.st_mode)
+    if is_special or not is_drop_in or _is_world_writable(folder):
         files.write_atomic(path, data, mode=mode, sync=True, kernel=kernel)
         return
     if mode is None and old is not None:
         mode = stat.S_IMODE(old.st_mode)
     owner = None if old is None else (old.st_uid, old.st_gid)
-    above = os.path.dirname(folder)
-    if os.access(above, os.W_OK) and not _is_everybodys(above):
+    parent = os.path.dirname(folder)
+    if os.access(parent, os.W_OK) and not _is_world_writable(parent):
         try:
-            _write_above(real, data, mode, owner, kernel)
+            _write_in_parent(real, data, mode, owner, kernel)
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
@@ -81,11 +81,13 @@ def sweep(path: str, kernel: Kernel) -> None:
     old = files.lstat_or_none(real, None)
     owners = {os.geteuid()} | ({old.st_uid} if old else set())
     folder = os.path.dirname(real)
-    for place in (folder, os.path.dirname(folder)):
+    for directory in (folder, os.path.dirname(folder)):
         try:
-            names = [name for name in os.listdir(place) if _is_left_over(place, name, owners)]
+            names = [
+                name for name in os.listdir(directory) if _is_left_over(directory, name, owners)
+            ]
             for name in names:
-                kernel.unlink(f"{place}/{name}")
+                kernel.unlink(f"{directory}/{name}")
         except OSError:
             pass  # who may not read or remove here has not written here either
 
@@ -94,11 +96,11 @@ def _is_left_over(folder: str, name: str, owners: set[int]) -> bool:
     """Report whether a file is a temporary one: of ours, or already of the file's owner."""
     if not name.startswith(files.TEMPORARY_PREFIX):
         return False
-    found = os.lstat(f"{folder}/{name}")
-    return stat.S_ISREG(found.st_mode) and found.st_uid in owners
+    status = os.lstat(f"{folder}/{name}")
+    return stat.S_ISREG(status.st_mode) and status.st_uid in owners
 
 
-def _write_above(
+def _write_in_parent(
     path: str, data: bytes, mode: int | None, owner: tuple[int, int] | None, kernel: Kernel
 ) -> None:
     """Write a file in the parent folder, and move it."""
@@ -134,9 +136,9 @@ def _write_unnamed(
         try:
             if owner is not None:
                 kernel.fchown(fd, *owner)
-            rest = data
-            while rest:
-                rest = rest[kernel.write(fd, rest) :]
+            remaining = data
+            while remaining:
+                remaining = remaining[kernel.write(fd, remaining) :]
             if mode is not None:
                 kernel.fchmod(fd, mode)
             kernel.fsync(fd)
@@ -154,5 +156,5 @@ def _write_unnamed(
         kernel.close(folder_fd)
 
 
-def _is_everybodys(folder: str) -> bool:
+def _is_world_writable(folder: str) -> bool:
     return bool(os.stat(folder).st_mode & stat.S_IWOTH)

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
         def check(self, edits: Sequence[FileEdit]) -> Sequence[str]:
             """Let the engine check files that are not in place yet; raise EngineError."""
 
-        def activate(self, *, restart: bool, back: bool = False) -> Sequence[str]:
-            """Reload a running engine and probe it; `back` if its former files were restored.
+        def activate(self, *, restart: bool, restored: bool = False) -> Sequence[str]:
+            """Reload a running engine and probe it; `restored` if it has its former files.
 
             Raises:
                 EngineError: the engine does not read its files, or is not well with them.
@@ -96,8 +96,8 @@ class Transaction:
                 return _outcome(change, notes)
             self._check_shared(path, change)
             state = self.module.state(options, self.files)
-            told = journals.ours(options, state, page.done)
-            pending = self._record(told, change)
+            record_options = journals.options_to_undo(options, state, page.done)
+            pending = self._record(record_options, change)
             done = undoing.merged(page.done, pending, self.module)
             notes += self._commit(path, page.done, pending, done, change)
             return _outcome(change, notes)
@@ -121,7 +121,9 @@ class Transaction:
                 pending = self._record(page.done.options, change)
                 refused = self._refused(page.done, change)
                 notes += refused
-                notes += self._commit(path, page.done, pending, None, change, tell=not refused)
+                notes += self._commit(
+                    path, page.done, pending, None, change, use_engine=not refused
+                )
             else:
                 self._save(path, Page())
             for entry in page.done.entries:
@@ -138,7 +140,7 @@ class Transaction:
         """
         with self._locked():
             path, page, notes = self._settled(options, aside=True)
-            change = undoing.without_ours(options, self.module, self.files)
+            change = undoing.without_nvidia(options, self.module, self.files)
             if change.edits:
                 notes += self._commit(path, page.done, self._record(options, change), None, change)
             return _outcome(change, notes)
@@ -167,7 +169,7 @@ class Transaction:
         notes = [
             f"an earlier change of {options.engine} was cut short: its files are as before it"
         ]
-        notes += self._go_back(page.pending)
+        notes += self._restore_files(page.pending)
         if page.pending.reloaded:
             notes += self._activate(restart=page.pending.restart)
         page = Page(done=page.done)
@@ -176,10 +178,10 @@ class Transaction:
 
     def _set_aside(self, path: str, error: DamagedJournalError) -> str:
         try:
-            aside = self.journal.set_aside(path)
+            new_path = self.journal.set_aside(path)
         except OSError as failed:
             raise writing.refused(failed, path) from failed
-        return f"{error.message}: set aside as {aside}; undo knows nothing from before now"
+        return f"{error.message}: set aside as {new_path}; undo knows nothing from before now"
 
     def _refused(self, record: Record, change: Change) -> tuple[str, ...]:
         """Return a note if the engine refuses the files after undo and also the original ones.
@@ -192,14 +194,14 @@ class Transaction:
         try:
             self.control.check(change.edits)
         except EngineError as error:
-            former = tuple(
-                FileEdit(path=entry.path, before=now, after=entry.original)
+            original_edits = tuple(
+                FileEdit(path=entry.path, before=current, after=entry.original)
                 for entry in reversed(record.entries)
-                if (now := self.files.read(entry.path)) != entry.original
+                if (current := self.files.read(entry.path)) != entry.original
             )
-            if former != change.edits:
+            if original_edits != change.edits:
                 try:
-                    self.control.check(former)
+                    self.control.check(original_edits)
                 except EngineError:
                     pass
                 else:
@@ -216,15 +218,15 @@ class Transaction:
         done: Record | None,
         change: Change,
         *,
-        tell: bool = True,
+        use_engine: bool = True,
     ) -> tuple[str, ...]:
         """Make edits; after a failure, revert them.
 
-        Unless `tell`, the engine neither checks the files nor is reloaded.
+        Unless `use_engine`, the engine neither checks the files nor is reloaded.
         """
         for edit in change.edits:
             self._check_unchanged(edit)
-        control = self.control if tell else None
+        control = self.control if use_engine else None
         notes = tuple(control.check(change.edits)) if control else ()
         self._save(path, Page(done=old, pending=pending))
         try:
@@ -236,18 +238,18 @@ class Transaction:
                 notes += tuple(control.activate(restart=change.restart))
             self._save(path, Page(done=done))
         except BaseException as error:
-            self._take_back(path, old, pending, error)
+            self._revert(path, old, pending, error)
             if isinstance(error, EngineError) and not error.hint:
                 error.hint = "the former files are back in place"
             raise
         return notes
 
-    def _take_back(
+    def _revert(
         self, path: str, old: Record | None, pending: Record, error: BaseException
     ) -> None:
         """Revert a change after a failure; raise only if that fails, too."""
         try:
-            self._go_back(pending)
+            self._restore_files(pending)
             if pending.reloaded:
                 self._activate(restart=pending.restart)
             self._save(path, Page(done=old))
@@ -258,15 +260,15 @@ class Transaction:
                 hint=f"the former files are in {path}",
             ) from error
 
-    def _go_back(self, pending: Record) -> list[str]:
+    def _restore_files(self, pending: Record) -> list[str]:
         """Restore the original bytes of every file that holds ours; return notes."""
         notes = []
         for entry in reversed(pending.entries):
             staging.sweep(self.files.at(entry.path), self.kernel)
-            now = self.files.read(entry.path)
-            if now == entry.original:
+            current = self.files.read(entry.path)
+            if current == entry.original:
                 pass
-            elif now == entry.ours:
+            elif current == entry.replacement:
                 self._put(entry, entry.original)
             else:
                 notes.append(f"{entry.path} was changed by someone else and is left as it is")
@@ -278,14 +280,16 @@ class Transaction:
         if self.control is None:
             return ()
         try:
-            return tuple(self.control.activate(restart=restart, back=True))
+            return tuple(self.control.activate(restart=restart, restored=True))
         except EngineError as error:
             return (f"with the former files as well: {error.message}",)
 
     def _write(self, entry: Entry) -> None:
-        self._check_unchanged(FileEdit(path=entry.path, before=entry.original, after=entry.ours))
+        self._check_unchanged(
+            FileEdit(path=entry.path, before=entry.original, after=entry.replacement)
+        )
         writing.make_folders(self._at(entry.folders), self.kernel)
-        self._put(entry, entry.ours)
+        self._put(entry, entry.replacement)
 
     def _put(self, entry: Entry, data: bytes | None) -> None:
         writing.put(self.files.at(entry.path), data, entry, self.kernel)
@@ -303,24 +307,24 @@ class Transaction:
 
     def _record(self, options: EngineOptions, change: Change) -> Record:
         entries = []
-        made: set[str] = set()
+        created: set[str] = set()
         for edit in change.edits:
             where = self.files.at(edit.path)
             folders = [] if edit.after is None else writing.missing_folders(where)
-            inside = [self._inside(folder) for folder in folders]
+            engine_folders = [self._below_root(folder) for folder in folders]
             entries.append(
                 Entry(
                     path=edit.path,
                     original=edit.before,
-                    ours=edit.after,
-                    folders=tuple(folder for folder in inside if folder not in made),
+                    replacement=edit.after,
+                    folders=tuple(folder for folder in engine_folders if folder not in created),
                     **writing.status(where),
                 )
             )
-            made.update(inside)
+            created.update(engine_folders)
         return Record(options=options, entries=tuple(entries), restart=change.restart)
 
-    def _inside(self, path: str) -> str:
+    def _below_root(self, path: str) -> str:
         root = self.files.root.rstrip("/")
         return path[len(root) :]
 
@@ -331,11 +335,11 @@ class Transaction:
                 hint="run the command again",
             )
 
-    def _check_shared(self, own: str, change: Change) -> None:
+    def _check_shared(self, own_page: str, change: Change) -> None:
         """Refuse a file that was already changed on behalf of another engine."""
-        mine = {os.path.realpath(self.files.at(edit.path)): edit.path for edit in change.edits}
+        changed = {os.path.realpath(self.files.at(edit.path)): edit.path for edit in change.edits}
         for path in self.journal.paths():
-            if path == own:
+            if path == own_page:
                 continue
             try:
                 page = self.journal.load(path)
@@ -343,7 +347,7 @@ class Transaction:
                 continue  # of another engine: its own next command reports it
             for record in filter(None, (page.done, page.pending)):
                 for entry in record.entries:
-                    shared = mine.get(os.path.realpath(self.files.at(entry.path)))
+                    shared = changed.get(os.path.realpath(self.files.at(entry.path)))
                     if shared is not None:
                         whose = f"{record.options.engine} ({record.options.config})"
                         raise EngineError(

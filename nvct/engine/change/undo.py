@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from nvct.engine.change import restore
 from nvct.engine.change.restore import Versions
-from nvct.engine.containerd.dropin import After
+from nvct.engine.containerd.dropin import EditedFiles
 from nvct.engine.files.syntax import ABSENT, RUNTIMES, Absent, find, program
 from nvct.engine.model import Change, FileEdit, Handler
 from nvct.paths import SHIM_PROGRAM
@@ -37,25 +37,25 @@ def by_journal(record: Record, module: Module, files: Files) -> Change:
     """
     options = replace(record.options, dump="")
     names = {handler.name for handler in options.handlers}
-    every = [_versions(entry, files) for entry in reversed(record.entries)]
-    first = {one.path: restore.restored(one, module.SYNTAX, names) for one in every}
-    left = _left(options, first, module, files)
+    all_versions = [_versions(entry, files) for entry in reversed(record.entries)]
+    preview = {each.path: restore.restored(each, module.SYNTAX, names) for each in all_versions}
+    remaining = _remaining_files(options, preview, module, files)
     edits, notes = [], []
-    for versions in every:
-        if versions.original is None and versions.path in left:
-            versions = _beside_copy(versions, options, module, record)
-        found = restore.restored(versions, module.SYNTAX, names, left)
-        notes += found.notes
-        if versions.now != found.data:
-            edits.append(FileEdit(path=versions.path, before=versions.now, after=found.data))
+    for versions in all_versions:
+        if versions.original is None and versions.path in remaining:
+            versions = _with_copied_tables(versions, options, module, record)
+        result = restore.restored(versions, module.SYNTAX, names, remaining)
+        notes += result.notes
+        if versions.current != result.data:
+            edits.append(FileEdit(path=versions.path, before=versions.current, after=result.data))
     change = Change(
         engine=options.engine, edits=tuple(edits), restart=record.restart, notes=tuple(notes)
     )
-    former = {entry.path: entry.original for entry in record.entries}
-    return _with_defaults(change, options, module, files, former)
+    originals = {entry.path: entry.original for entry in record.entries}
+    return _with_defaults(change, options, module, files, originals)
 
 
-def without_ours(options: EngineOptions, module: Module, files: Files) -> Change:
+def without_nvidia(options: EngineOptions, module: Module, files: Files) -> Change:
     """Return the edits that remove every runtime whose program is NVIDIA's, and no other.
 
     Raises:
@@ -63,80 +63,86 @@ def without_ours(options: EngineOptions, module: Module, files: Files) -> Change
     """
     plain = replace(options, dump="", cdi=False, spec_dirs=(), hooks_dir="")
     state = module.state(plain, files)
-    found = {name: path for name, path in state.handlers.items() if is_ours(path)}
+    programs = {name: path for name, path in state.handlers.items() if is_nvidia_runtime(path)}
     for path in state.files:
-        keys = _keys_of_ours(files.read(path) or b"", path, module.SYNTAX)
-        found.update({where[-1]: path for where, path in keys.items()})
-    if not found:
+        keys = _nvidia_runtimes(files.read(path) or b"", path, module.SYNTAX)
+        programs.update({where[-1]: path for where, path in keys.items()})
+    if not programs:
         return Change(engine=options.engine)
-    handlers = tuple(Handler(name=name, path=path) for name, path in found.items())
+    handlers = tuple(Handler(name=name, path=path) for name, path in programs.items())
     plain = replace(plain, handlers=handlers)
-    change = _everywhere(module.removal(plain, files), plain, module, files)
+    change = _in_all_files(module.removal(plain, files), plain, module, files)
     return _with_defaults(change, plain, module, files, {})
 
 
-def _everywhere(change: Change, options: EngineOptions, module: Module, files: Files) -> Change:
+def _in_all_files(change: Change, options: EngineOptions, module: Module, files: Files) -> Change:
     """Return a removal that also covers the files that configure does not edit."""
-    after = After(files, change.edits)
+    after = EditedFiles(files, change.edits)
     edits = list(change.edits)
     for path in module.state(options, after).files:
         data = after.read(path)
-        keys = _keys_of_ours(data or b"", path, module.SYNTAX)
+        keys = _nvidia_runtimes(data or b"", path, module.SYNTAX)
         if data is not None and keys and not path.startswith(VENDORS):
-            less = module.SYNTAX.edit(data, [(where, ABSENT) for where in keys], path)
-            edits = _with_edit(edits, FileEdit(path=path, before=files.read(path), after=less))
+            reduced = module.SYNTAX.edit(data, [(where, ABSENT) for where in keys], path)
+            edits = _with_edit(edits, FileEdit(path=path, before=files.read(path), after=reduced))
     return replace(
         change, edits=tuple(edits), restart=change.restart or len(edits) > len(change.edits)
     )
 
 
-def _keys_of_ours(data: bytes, path: str, syntax: Syntax) -> dict[Path, str]:
+def _nvidia_runtimes(data: bytes, path: str, syntax: Syntax) -> dict[Path, str]:
     """Return the runtimes of a file whose program is NVIDIA's: path of the key → program."""
-    found: dict[Path, str] = {}
+    programs: dict[Path, str] = {}
     for where, table in syntax.parents(syntax.parse(data, path)):
         runtimes = table.get(RUNTIMES)
         for name, runtime in runtimes.items() if isinstance(runtimes, dict) else ():
-            if is_ours(program(runtime)):
+            if is_nvidia_runtime(program(runtime)):
                 key = (*where, RUNTIMES, name)
-                found[key] = program(runtime)
-    return found
+                programs[key] = program(runtime)
+    return programs
 
 
-def is_ours(path: str) -> bool:
+def is_nvidia_runtime(path: str) -> bool:
     """Report whether a program is NVIDIA's runtime or a variant of it."""
     return posixpath.basename(path).startswith(SHIM_PROGRAM)
 
 
-def merged(old: Record | None, made: Record, module: Module) -> Record | None:
+def merged(old: Record | None, new: Record, module: Module) -> Record | None:
     """Return the record that undo reverts after another configure."""
     entries = {entry.path: entry for entry in (old.entries if old else ())}
     names = [handler.name for handler in (old.options.handlers if old else ())]
-    for entry in made.entries:
+    for entry in new.entries:
         first = entries.get(entry.path)
         if first is None:
             entries[entry.path] = entry
-        elif first.ours == entry.original:
+        elif first.replacement == entry.original:
             folders = first.folders or entry.folders
-            entries[entry.path] = replace(first, ours=entry.ours, folders=folders)
+            entries[entry.path] = replace(first, replacement=entry.replacement, folders=folders)
         else:
             # Others changed it since: undo is to restore their file without our part.
             versions = Versions(
-                path=entry.path, original=first.original, ours=first.ours, now=entry.original
+                path=entry.path,
+                original=first.original,
+                configured=first.replacement,
+                current=entry.original,
             )
-            former = restore.restored(versions, module.SYNTAX, names, (entry.path,))
-            entries[entry.path] = replace(entry, original=former.data)
-    kept = tuple(entry for entry in entries.values() if entry.original != entry.ours)
-    restart = made.restart or (old is not None and old.restart)
-    return replace(made, entries=kept, restart=restart, reloaded=False) if kept else None
+            restored = restore.restored(versions, module.SYNTAX, names, (entry.path,))
+            entries[entry.path] = replace(entry, original=restored.data)
+    changed = tuple(entry for entry in entries.values() if entry.original != entry.replacement)
+    restart = new.restart or (old is not None and old.restart)
+    return replace(new, entries=changed, restart=restart, reloaded=False) if changed else None
 
 
 def _versions(entry: Entry, files: Files) -> Versions:
     return Versions(
-        path=entry.path, original=entry.original, ours=entry.ours, now=files.read(entry.path)
+        path=entry.path,
+        original=entry.original,
+        configured=entry.replacement,
+        current=files.read(entry.path),
     )
 
 
-def _beside_copy(
+def _with_copied_tables(
     versions: Versions, options: EngineOptions, module: Module, record: Record
 ) -> Versions:
     """Return the versions of a drop-in that others added to: it keeps its copy of other tables.
@@ -145,27 +151,36 @@ def _beside_copy(
     the rest.
     """
     syntax = module.SYNTAX
-    if versions.ours is None or not syntax.copies(options.engine_version):
+    if versions.configured is None or not syntax.copies(options.engine_version):
         return versions
-    main = next((one.original for one in record.entries if one.path == options.config), None)
+    main = next((entry.original for entry in record.entries if entry.path == options.config), None)
     root = {} if main is None else syntax.parse(main, options.config)
-    ours = syntax.parse(versions.ours, versions.path)
+    configured = syntax.parse(versions.configured, versions.path)
     table = {"plugins": root.get("plugins", {})}
     keys: list[KeyEdit] = [
         (path, value)
-        for path, value, _ in restore.differences(table, {"plugins": ours.get("plugins", {})})
-        if not isinstance(find(ours, path[:2]), Absent)
+        for path, value, _ in restore.differences(
+            table, {"plugins": configured.get("plugins", {})}
+        )
+        if not isinstance(find(configured, path[:2]), Absent)
     ]
-    return replace(versions, original=syntax.edit(versions.ours, keys, versions.path))
+    return replace(versions, original=syntax.edit(versions.configured, keys, versions.path))
 
 
-def _left(
-    options: EngineOptions, found: Mapping[str, restore.Restored], module: Module, files: Files
+def _remaining_files(
+    options: EngineOptions,
+    restored_files: Mapping[str, restore.Restored],
+    module: Module,
+    files: Files,
 ) -> tuple[str, ...]:
     """Return the files that hold settings after undo, without the main file."""
-    left = [path for path in module.state(options, files).files if path not in found]
-    left += [path for path, file in found.items() if file.data is not None and file.says]
-    return tuple(path for path in left if path != options.config)
+    remaining = [path for path in module.state(options, files).files if path not in restored_files]
+    remaining += [
+        path
+        for path, file in restored_files.items()
+        if file.data is not None and file.has_settings
+    ]
+    return tuple(path for path in remaining if path != options.config)
 
 
 # The default
@@ -176,7 +191,7 @@ def _with_defaults(
     options: EngineOptions,
     module: Module,
     files: Files,
-    former: Mapping[str, bytes | None],
+    originals: Mapping[str, bytes | None],
 ) -> Change:
     """Return a change after which no file names a default that is no longer registered.
 
@@ -185,21 +200,23 @@ def _with_defaults(
         options: of the engine, with the runtimes to remove.
         module: of the engine.
         files: of the host.
-        former: path → bytes before configure.
+        originals: path → bytes before configure.
     """
-    syntax, after = module.SYNTAX, After(files, change.edits)
+    syntax, after = module.SYNTAX, EditedFiles(files, change.edits)
     documents = {
         path: syntax.parse(data, path)
         for path in module.state(options, after).files
         if (data := after.read(path)) is not None
     }
-    before = {path: syntax.parse(data, path) for path, data in former.items() if data is not None}
-    gone = {handler.name for handler in options.handlers}
-    gone.update(*map(syntax.names, before.values()))
-    gone.difference_update(*map(syntax.names, documents.values()))
+    original_documents = {
+        path: syntax.parse(data, path) for path, data in originals.items() if data is not None
+    }
+    unregistered = {handler.name for handler in options.handlers}
+    unregistered.update(*map(syntax.names, original_documents.values()))
+    unregistered.difference_update(*map(syntax.names, documents.values()))
     edits, notes = list(change.edits), list(change.notes)
     for path, document in documents.items():
-        keys = _default_edits(document, before.get(path, {}), gone, syntax)
+        keys = _default_edits(document, original_documents.get(path, {}), unregistered, syntax)
         if keys:
             notes += [_default_note(path, find(document, where), new) for where, new in keys]
             data = syntax.edit(after.read(path) or b"", keys, path)
@@ -209,15 +226,15 @@ def _with_defaults(
 
 
 def _default_edits(
-    document: Table, before: Table, gone: Collection[str], syntax: Syntax
+    document: Table, original: Table, unregistered: Collection[str], syntax: Syntax
 ) -> list[KeyEdit]:
     """Return the edits of keys whose default is gone: to the former default, or to none."""
     edits: list[KeyEdit] = []
     for path, table in syntax.parents(document) if syntax.default else ():
         where = (*path, syntax.default)
-        if _is_among(table.get(syntax.default), gone):
-            value = find(before, where)
-            edits.append((where, ABSENT if _is_among(value, gone) else value))
+        if _is_among(table.get(syntax.default), unregistered):
+            value = find(original, where)
+            edits.append((where, ABSENT if _is_among(value, unregistered) else value))
     return edits
 
 
@@ -225,16 +242,16 @@ def _is_among(value: object, names: Collection[str]) -> bool:
     return isinstance(value, str) and value in names
 
 
-def _default_note(path: str, now: object, value: object) -> str:
-    to = "the engine's own" if value is ABSENT else value
-    return f"{path}: the default runtime {now} is not registered any more: it is {to} again"
+def _default_note(path: str, old: object, new: object) -> str:
+    to = "the engine's own" if new is ABSENT else new
+    return f"{path}: the default runtime {old} is not registered any more: it is {to} again"
 
 
-def _with_edit(edits: Sequence[FileEdit], more: FileEdit) -> list[FileEdit]:
+def _with_edit(edits: Sequence[FileEdit], addition: FileEdit) -> list[FileEdit]:
     """Return edits with one replaced or put first: a default is removed before its runtime."""
-    if all(edit.path != more.path for edit in edits):
-        return [more, *edits]
-    return [more if edit.path == more.path else edit for edit in edits]
+    if all(edit.path != addition.path for edit in edits):
+        return [addition, *edits]
+    return [addition if edit.path == addition.path else edit for edit in edits]
 
 
 def _frees_default(edit: FileEdit, syntax: Syntax) -> bool:

@@ -32,7 +32,7 @@ OWN_CONTAINERD_KEYS = frozenset({"runtimes", "default_runtime_name"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Target:
     """Where new keys go.
 
     Attributes:
@@ -56,7 +56,7 @@ class Place:
     written: tuple[str, ...] = ()
 
 
-class After(Files):
+class EditedFiles(Files):
     """The files with some edits applied."""
 
     def __init__(self, files: Files, edits: Iterable[FileEdit]) -> None:
@@ -75,19 +75,19 @@ class After(Files):
 
     def names(self, folder: str, suffix: str) -> list[str]:
         """Return the paths of a folder's files with a suffix, sorted."""
-        found = set(self._files.names(folder, suffix))
-        for path, after in self._edits.items():
-            if after is None:
-                found.discard(path)
+        paths = set(self._files.names(folder, suffix))
+        for path, data in self._edits.items():
+            if data is None:
+                paths.discard(path)
             elif posixpath.dirname(path) == folder.rstrip("/") and path.endswith(suffix):
-                found.add(path)
+                paths.add(path)
             elif path.startswith(f"{folder.rstrip('/')}/"):  # a folder on the way to a new file
                 part = path[len(folder.rstrip("/")) + 1 :].split("/")[0]
-                found.add(f"{folder.rstrip('/')}/{part}")
-        return sorted(found)
+                paths.add(f"{folder.rstrip('/')}/{part}")
+        return sorted(paths)
 
 
-def choose(options: EngineOptions, config: Config, files: Files) -> Place:
+def choose(options: EngineOptions, config: Config, files: Files) -> Target:
     """Return where new keys go.
 
     Raises:
@@ -110,20 +110,20 @@ def choose(options: EngineOptions, config: Config, files: Files) -> Place:
         )
     path = options.drop_in
     if path is None:
-        alone = not options.engine_version and config.is_without_cri()
-        path = _beside(root.path) if config.modern or alone else ""
+        is_safe = not options.engine_version and config.is_without_cri()
+        path = _default_path(root.path) if config.modern or is_safe else ""
     if not path or path == root.path:
-        return _in_place(config)
+        return _present_file(config)
     if config.modern:
-        return _small(config, path, files)
-    return _whole(options, config, path, files)
+        return _reduced_drop_in(config, path, files)
+    return _full_drop_in(options, config, path, files)
 
 
-def _beside(root: str) -> str:
+def _default_path(root: str) -> str:
     return posixpath.join(posixpath.dirname(root), FOLDER, NAME)
 
 
-def _in_place(config: Config) -> Place:
+def _present_file(config: Config) -> Target:
     """Return the root if tables merge; else the file whose CRI table replaces the others."""
     loaded = config.root if config.modern else config.winner()
     text = toml_file.text_of(loaded.data or b"")
@@ -136,88 +136,90 @@ def _in_place(config: Config) -> Place:
         written.append(
             f"{loaded.path} replaces the CRI settings of the root file, so it is edited"
         )
-    return Place(path=loaded.path, cri=cri, start=text, base=tuple(base), written=tuple(written))
+    return Target(path=loaded.path, cri=cri, start=text, base=tuple(base), written=tuple(written))
 
 
-def _new(config: Config) -> str:
+def _first_lines(config: Config) -> str:
     """Return the first lines of a drop-in; a version only if the root has one or it is needed."""
-    named = config.root.version or not config.root.document or config.modern
-    return f"{HEADER}version = {config.version}\n" if named else HEADER
+    has_version = config.root.version or not config.root.document or config.modern
+    return f"{HEADER}version = {config.version}\n" if has_version else HEADER
 
 
-def _small(config: Config, path: str, files: Files) -> Place:
+def _reduced_drop_in(config: Config, path: str, files: Files) -> Target:
     cri: Path = ("plugins", config.names[0])
     pattern, notes = _pattern(config, path, files)
     data = files.read(path)
     if data is None:
-        start = _new(config)
-        return Place(path=path, cri=cri, start=start, pattern=pattern, written=notes)
+        start = _first_lines(config)
+        return Target(path=path, cri=cri, start=start, pattern=pattern, written=notes)
     text = toml_file.text_of(data)
     loaded = loading.Loaded(path=path, data=data, document=toml_file.parse(text, path))
-    own = config.cri(loaded) or {}
-    rest = difference(own, config.effective(without=path))
-    only_ours = _is_ours(rest) and not _others(loaded, config.cri_path(loaded))
+    table = config.cri(loaded) or {}
+    additions = difference(table, config.effective(without=path))
+    has_other_keys = _has_other_keys(loaded, config.cri_path(loaded))
+    is_all_ours = _has_only_our_keys(additions) and not has_other_keys
     is_read = config.get(path) is not None
-    is_small = toml_file.same(own, rest) and loaded.version in (0, config.version)
-    if is_small and (is_read or only_ours):
+    is_small = toml_file.same(table, additions) and loaded.version in (0, config.version)
+    if is_small and (is_read or is_all_ours):
         where = config.cri_path(loaded) if loaded.version else cri
-        return Place(path=path, cri=where, start=text, pattern=pattern, written=notes)
-    if only_ours:
-        changes = [(cri, key, value) for key, value in rest.items()]
-        start = toml_file.edit(_new(config), changes, path)
-        said = f"{path} held a copy of the CRI settings, which shadowed later edits: now only ours"
-        return Place(
-            path=path, cri=cri, start=start, pattern=pattern, replaces=True, notes=(said,)
+        return Target(path=path, cri=where, start=text, pattern=pattern, written=notes)
+    if is_all_ours:
+        changes = [(cri, key, value) for key, value in additions.items()]
+        start = toml_file.edit(_first_lines(config), changes, path)
+        note = f"{path} held a copy of the CRI settings, which shadowed later edits: now only ours"
+        return Target(
+            path=path, cri=cri, start=start, pattern=pattern, replaces=True, notes=(note,)
         )
     if is_read:
-        said = f"{path} holds CRI settings that the root file does not: it shadows edits of that"
-        return Place(path=path, cri=config.cri_path(loaded), start=text, notes=(said,))
+        note = f"{path} holds CRI settings that the root file does not: it shadows edits of that"
+        return Target(path=path, cri=config.cri_path(loaded), start=text, notes=(note,))
     raise EngineConfigError(
         f"{path} is there, is not imported, and holds more than our handlers",
         hint="remove it, or name another with --drop-in-config",
     )
 
 
-def _whole(options: EngineOptions, config: Config, path: str, files: Files) -> Place:
+def _full_drop_in(options: EngineOptions, config: Config, path: str, files: Files) -> Target:
     """Return a drop-in with the CRI's whole table, which this containerd would drop otherwise."""
     cri: Path = ("plugins", config.names[0])
     pattern, notes = _pattern(config, path, files)
     data = files.read(path)
-    start = _new(config)
+    start = _first_lines(config)
     if data is not None:
         text = toml_file.text_of(data)
         loaded = loading.Loaded(path=path, data=data, document=toml_file.parse(text, path))
         if config.get(path) is not None:
             start, cri = text, config.cri_path(loaded)
-        elif _others(loaded, config.cri_path(loaded)):
+        elif _has_other_keys(loaded, config.cri_path(loaded)):
             raise EngineConfigError(
                 f"{path} is there, is not imported, and holds more than CRI settings",
                 hint="remove it, or name another with --drop-in-config",
             )
-    known = containerd_dump.cri(options.dump) if options.dump else config.effective(without=path)
-    own = loading.runtimes(config.effective()) if config.winner().path == path else {}
-    ours = {handler.name for handler in options.handlers} | (own.keys() - loading.runtimes(known))
-    known = _without(known, config.effective(), own.keys() & ours)
-    base = tuple((cri, key, value) for key, value in known.items())
-    said = f"{path} holds a copy of the CRI settings: edits of these in other files have no effect"
-    return Place(
-        path=path, cri=cri, start=start, base=base, pattern=pattern, written=(*notes, said)
+    table = containerd_dump.cri(options.dump) if options.dump else config.effective(without=path)
+    registered = loading.runtimes(config.effective()) if config.winner().path == path else {}
+    names = {handler.name for handler in options.handlers}
+    names |= registered.keys() - loading.runtimes(table)
+    table = _without_runtimes(table, config.effective(), registered.keys() & names)
+    base = tuple((cri, key, value) for key, value in table.items())
+    note = f"{path} holds a copy of the CRI settings: edits of these in other files have no effect"
+    return Target(
+        path=path, cri=cri, start=start, base=base, pattern=pattern, written=(*notes, note)
     )
 
 
-def _without(known: Table, copy: Table, ours: Collection[str]) -> Table:
+def _without_runtimes(table: Table, copy: Table, names: Collection[str]) -> Table:
     """Return a copied table without our runtimes and CDI."""
-    if not ours:
-        return known
-    found = known.get("containerd")
-    inside = dict(found) if isinstance(found, dict) else {}
-    runtimes = loading.runtimes(known)
-    inside["runtimes"] = {name: runtimes[name] for name in runtimes if name not in ours}
-    if loading.default(copy) in ours:
-        inside.pop("default_runtime_name", None)
-        inside.pop(loading.LEGACY_TABLE, None)
-    rest = {key: value for key, value in known.items() if key not in OWN_KEYS & copy.keys()}
-    return {**rest, "containerd": inside}
+    if not names:
+        return table
+    containerd_table = table.get("containerd")
+    containerd = dict(containerd_table) if isinstance(containerd_table, dict) else {}
+    runtimes = loading.runtimes(table)
+    containerd["runtimes"] = {name: runtimes[name] for name in runtimes if name not in names}
+    if loading.default(copy) in names:
+        containerd.pop("default_runtime_name", None)
+        containerd.pop(loading.LEGACY_TABLE, None)
+    settings = {key: value for key, value in table.items() if key not in OWN_KEYS & copy.keys()}
+    return {**settings, "containerd": containerd}
 
 
 def _pattern(config: Config, path: str, files: Files) -> tuple[str, tuple[str, ...]]:
@@ -228,30 +230,30 @@ def _pattern(config: Config, path: str, files: Files) -> tuple[str, tuple[str, .
     if loading.is_imported(path, config):
         return "", ()
     folder = posixpath.dirname(path)
-    others = [name for name in files.names(folder, ".toml") if name != path]
-    unread = [name for name in others if config.get(name) is None]
+    neighbors = [name for name in files.names(folder, ".toml") if name != path]
+    unread = [name for name in neighbors if config.get(name) is None]
     if not unread and path.endswith(".toml"):
         return f"{folder}/*.toml", ()
     stem, suffix = posixpath.splitext(path)
-    said = f"only {path} is imported: {unread[0]} is there too, and was not read before"
-    return f"{stem}*{suffix}", (said,) if unread else ()
+    note = f"only {path} is imported: {unread[0]} is there too, and was not read before"
+    return f"{stem}*{suffix}", (note,) if unread else ()
 
 
 def difference(table: Mapping[str, object], base: Mapping[str, object]) -> Table:
     """Return the part of a table that another table does not have."""
-    found: Table = {}
+    result: Table = {}
     for key, value in table.items():
-        other = base.get(key)
-        if isinstance(value, dict) and isinstance(other, dict):
-            inner = difference(value, other)
+        base_value = base.get(key)
+        if isinstance(value, dict) and isinstance(base_value, dict):
+            inner = difference(value, base_value)
             if inner:
-                found[key] = inner
-        elif key not in base or not toml_file.same(value, other):
-            found[key] = value
-    return found
+                result[key] = inner
+        elif key not in base or not toml_file.same(value, base_value):
+            result[key] = value
+    return result
 
 
-def _is_ours(cri: Mapping[str, object]) -> bool:
+def _has_only_our_keys(cri: Mapping[str, object]) -> bool:
     """Report whether a CRI table has only what we would write: handlers, default, CDI."""
     if not cri.keys() <= OWN_KEYS | {"containerd"}:
         return False
@@ -259,54 +261,54 @@ def _is_ours(cri: Mapping[str, object]) -> bool:
     return isinstance(containerd, dict) and containerd.keys() <= OWN_CONTAINERD_KEYS
 
 
-def _others(loaded: loading.Loaded, cri: Path) -> bool:
+def _has_other_keys(loaded: loading.Loaded, cri: Path) -> bool:
     """Report whether a file has more than a version and the CRI's table."""
     plugins = loaded.document.get("plugins", {})
     only = isinstance(plugins, dict) and plugins.keys() <= {cri[1]}
     return not (only and loaded.document.keys() <= {"version", "plugins"})
 
 
-def is_left_over(options: EngineOptions, config: Config, path: str, after: str) -> bool:
+def is_left_over(options: EngineOptions, config: Config, path: str, text: str) -> bool:
     """Report whether a file is our drop-in and says nothing that the others do not say."""
-    if path == config.root.path or path not in (options.drop_in, _beside(config.root.path)):
+    if path == config.root.path or path not in (options.drop_in, _default_path(config.root.path)):
         return False
-    loaded = loading.Loaded(path=path, data=b"", document=toml_file.parse(after, path))
-    rest = difference(config.cri(loaded) or {}, config.effective(without=path))
-    return not _others(loaded, config.cri_path(loaded)) and rest.keys() <= OWN_KEYS
+    loaded = loading.Loaded(path=path, data=b"", document=toml_file.parse(text, path))
+    additions = difference(config.cri(loaded) or {}, config.effective(without=path))
+    return not _has_other_keys(loaded, config.cri_path(loaded)) and additions.keys() <= OWN_KEYS
 
 
-def is_import_needed(key: Path, item: object, left: Sequence[str]) -> bool:
+def is_import_needed(key: Path, item: object, remaining: Sequence[str]) -> bool:
     """Report whether a pattern of `imports` matches one of the remaining files."""
     return (
         key == ("imports",)
         and isinstance(item, str)
-        and any(loading.matches(path, item) for path in left)
+        and any(loading.matches(path, item) for path in remaining)
     )
 
 
 def without_import(
-    config: Config, edits: Sequence[FileEdit], gone: Collection[str]
+    config: Config, edits: Sequence[FileEdit], removed: Collection[str]
 ) -> list[FileEdit]:
     """Return the root's edit without the imports that match only removed files.
 
     Args:
         config: as it is.
         edits: that are made.
-        gone: files that are removed.
+        removed: files that are removed.
     """
     root = config.root
     old = next((edit for edit in edits if edit.path == root.path), None)
     spelled = loading.strings(root.document, "imports")
-    stems = [posixpath.splitext(path) for path in gone]
-    named = {*gone, *(f"{stem}*{suffix}" for stem, suffix in stems)}
-    kept = [
+    stems = [posixpath.splitext(path) for path in removed]
+    unneeded = {*removed, *(f"{stem}*{suffix}" for stem, suffix in stems)}
+    imports = [
         item
         for item, path in zip(spelled, loading.patterns(root), strict=True)
-        if path not in named
+        if path not in unneeded
     ]
-    if len(kept) == len(spelled):
+    if len(imports) == len(spelled):
         return [old] if old else []
     text = toml_file.text_of((old.after if old else root.data) or b"")
-    value: object = kept or toml_file.DELETE
-    after = toml_file.edit(text, [((), "imports", value)], root.path)
-    return [FileEdit(path=root.path, before=root.data, after=toml_file.data_of(after))]
+    value: object = imports or toml_file.DELETE
+    edited = toml_file.edit(text, [((), "imports", value)], root.path)
+    return [FileEdit(path=root.path, before=root.data, after=toml_file.data_of(edited))]

@@ -48,9 +48,9 @@ def missing(options: EngineOptions, dump: str) -> str:
         document = toml_file.parse(dump, "containerd config dump")
     except EngineConfigError:
         return ""
-    off = loading.strings(document, "disabled_plugins")
-    named = (path for path in loading.strings(document, "imports") if "*" not in path)
-    unclear = loading.DISABLED.intersection(off) or not all(map(os.path.exists, named))
+    disabled = loading.strings(document, "disabled_plugins")
+    imported = (path for path in loading.strings(document, "imports") if "*" not in path)
+    unclear = loading.DISABLED.intersection(disabled) or not all(map(os.path.exists, imported))
     if not table or unclear:
         return ""
     runtimes = loading.runtimes(table)

@@ -122,16 +122,16 @@ class Config:
 
     def cri(self, loaded: Loaded) -> Table | None:
         """Return the CRI's table of a file, None if it has none."""
-        found = toml_file.find(loaded.document, self.cri_path(loaded))
-        return found if isinstance(found, dict) else None
+        table = toml_file.find(loaded.document, self.cri_path(loaded))
+        return table if isinstance(table, dict) else None
 
     def effective(self, without: str = "") -> Table:
         """Return the CRI's table in force, of all files except one."""
         table: Table = {}
         for loaded in self.files:
-            own = self.cri(loaded)
-            if own is not None and loaded.path != without:
-                table = merged(table, own) if self.modern else own
+            cri = self.cri(loaded)
+            if cri is not None and loaded.path != without:
+                table = merged(table, cri) if self.modern else cri
         return table
 
     def is_without_cri(self) -> bool:
@@ -140,8 +140,8 @@ class Config:
 
     def winner(self) -> Loaded:
         """Return the file whose CRI table is in force: the last that has one, or the root."""
-        own = [loaded for loaded in self.files if self.cri(loaded) is not None]
-        return own[-1] if own else self.root
+        with_cri = [loaded for loaded in self.files if self.cri(loaded) is not None]
+        return with_cri[-1] if with_cri else self.root
 
     def get(self, path: str) -> Loaded | None:
         """Return a file that was read, None if it was not."""
@@ -157,32 +157,32 @@ def load(options: EngineOptions, files: Files) -> Config:
     path = options.config or CONFIG
     root = _read(path, files)
     version = _version(root, options.engine_version)
-    found = [root]
+    loaded_files = [root]
     missing: list[str] = []
     relative = not options.engine_version or options.engine_version >= RELATIVE_PATTERNS
     pending = _imports(root, files, relative=relative)
     while pending:
-        place = pending.pop(0)
-        if any(loaded.path == place for loaded in found):
+        import_path = pending.pop(0)
+        if any(loaded.path == import_path for loaded in loaded_files):
             continue
-        loaded = _read(place, files)
+        loaded = _read(import_path, files)
         if loaded.data is None:
-            missing.append(place)
+            missing.append(import_path)
             continue
-        if len(found) == FILE_LIMIT:
+        if len(loaded_files) == FILE_LIMIT:
             raise EngineConfigError(f"{path} imports more than {FILE_LIMIT} files")
-        found.append(loaded)
+        loaded_files.append(loaded)
         pending += _imports(loaded, files, relative=relative)
-    newest = max(version, *(loaded.version for loaded in found))
+    newest = max(version, *(loaded.version for loaded in loaded_files))
     modern = options.engine_version >= VERSION_3 if options.engine_version else newest > 2
     config = Config(
-        files=tuple(found),
-        version=_effective_version(found, version, modern=modern),
+        files=tuple(loaded_files),
+        version=_effective_version(loaded_files, version, modern=modern),
         modern=modern,
         relative=modern or options.engine_version >= RELATIVE_PATTERNS,
         missing=tuple(missing),
     )
-    for loaded in found:
+    for loaded in loaded_files:
         if (
             modern
         ):  # the parser of containerd 1.x accepts any byte (go-toml v1), that of 2 only UTF-8
@@ -205,8 +205,8 @@ def _read(path: str, files: Files) -> Loaded:
 def _check_tables(loaded: Loaded, cri: Path) -> None:
     """Refuse a value of another kind where containerd expects a table."""
     paths = [cri[:1], cri, (*cri, "containerd"), (*cri, "containerd", "runtimes")]
-    found = toml_file.find(loaded.document, paths[-1])
-    paths += [(*paths[-1], name) for name in (found if isinstance(found, dict) else ())]
+    registered = toml_file.find(loaded.document, paths[-1])
+    paths += [(*paths[-1], name) for name in (registered if isinstance(registered, dict) else ())]
     for path in paths:
         item = toml_file.find(loaded.document, path)
         if item is not None and not isinstance(item, dict):
@@ -230,18 +230,18 @@ def _version(root: Loaded, engine: tuple[int, ...]) -> int:
 
 def _effective_version(files: Sequence[Loaded], root: int, *, modern: bool) -> int:
     """Return the version of all files together."""
-    named = [loaded.version for loaded in files if loaded.version in CRI]
+    versions = [loaded.version for loaded in files if loaded.version in CRI]
     if not modern:
-        return named[-1] if named else root
-    named = [version for version in named if version > 1]
-    return named[-1] if named else 3
+        return versions[-1] if versions else root
+    versions = [version for version in versions if version > 1]
+    return versions[-1] if versions else 3
 
 
 def _imports(loaded: Loaded, files: Files, *, relative: bool) -> list[str]:
-    found: list[str] = []
+    paths: list[str] = []
     for pattern in patterns(loaded, relative=relative):
-        found += _glob(pattern, files) if "*" in pattern else [pattern]
-    return found
+        paths += _glob(pattern, files) if "*" in pattern else [pattern]
+    return paths
 
 
 def patterns(loaded: Loaded, *, relative: bool = True) -> list[str]:
@@ -266,12 +266,12 @@ def _glob(pattern: str, files: Files) -> list[str]:
     """Return the files that match, in the order of Go's filepath.Glob: by folder, by name."""
     folders = ["/"]
     for part in pattern.strip("/").split("/"):
-        inside: list[str] = []
+        children: list[str] = []
         for folder in folders:
             one = [posixpath.join(folder, part)]
             paths = files.names(folder, "") if _is_pattern(part) else one
-            inside += [path for path in paths if matches(posixpath.basename(path), part)]
-        folders = inside
+            children += [path for path in paths if matches(posixpath.basename(path), part)]
+        folders = children
     return folders
 
 
@@ -315,10 +315,10 @@ def set_only(table: Mapping[str, object]) -> Table:
 
 def runtimes(cri: Mapping[str, object]) -> dict[str, Table]:
     """Return the runtimes of a CRI table: name → its table."""
-    found = toml_file.find(dict(cri), ("containerd", "runtimes"))
-    if not isinstance(found, dict):
+    tables = toml_file.find(dict(cri), ("containerd", "runtimes"))
+    if not isinstance(tables, dict):
         return {}
-    return {name: table for name, table in found.items() if isinstance(table, dict)}
+    return {name: table for name, table in tables.items() if isinstance(table, dict)}
 
 
 def binary(runtime: Mapping[str, object]) -> str:
@@ -327,16 +327,16 @@ def binary(runtime: Mapping[str, object]) -> str:
     if not isinstance(options, dict):
         return ""
     # `Runtime` is what the shim of containerd 1.0 (io.containerd.runtime.v1.linux) reads.
-    found = options.get("BinaryName") or options.get("Runtime")
-    return found if isinstance(found, str) else ""
+    program = options.get("BinaryName") or options.get("Runtime")
+    return program if isinstance(program, str) else ""
 
 
 def default(cri: Mapping[str, object], *, modern: bool = False) -> str:
     """Return the name of a CRI table's default runtime, "" if it names none."""
     if legacy_default(cri) and not modern:
         return LEGACY_DEFAULT
-    found = toml_file.find(dict(cri), ("containerd", "default_runtime_name"))
-    return found if isinstance(found, str) else ""
+    name = toml_file.find(dict(cri), ("containerd", "default_runtime_name"))
+    return name if isinstance(name, str) else ""
 
 
 def legacy_default(cri: Mapping[str, object]) -> Table:
@@ -345,8 +345,8 @@ def legacy_default(cri: Mapping[str, object]) -> Table:
     With a type it is the default runtime, whatever default_runtime_name says; without one, as
     `containerd config default` wrote it, it is none (pkg/cri/config, ValidatePluginConfig).
     """
-    found = toml_file.find(dict(cri), ("containerd", LEGACY_TABLE))
-    return found if isinstance(found, dict) and found.get("runtime_type") else {}
+    table = toml_file.find(dict(cri), ("containerd", LEGACY_TABLE))
+    return table if isinstance(table, dict) and table.get("runtime_type") else {}
 
 
 def systemd_cgroup(cri: Mapping[str, object], runtime: Mapping[str, object]) -> bool:
@@ -362,14 +362,14 @@ def systemd_cgroup(cri: Mapping[str, object], runtime: Mapping[str, object]) -> 
 
 def strings(cri: Mapping[str, object], key: str) -> tuple[str, ...]:
     """Return a list of strings, () for anything else."""
-    found = cri.get(key)
-    return tuple(map(str, found)) if isinstance(found, list) else ()
+    values = cri.get(key)
+    return tuple(map(str, values)) if isinstance(values, list) else ()
 
 
 def is_imported(path: str, config: Config) -> bool:
     """Report whether one of the files imports a path, whether it exists or not."""
     return any(
         matches(path, pattern) if "*" in pattern else path == pattern
-        for one in config.files
-        for pattern in patterns(one, relative=config.relative)
+        for loaded in config.files
+        for pattern in patterns(loaded, relative=config.relative)
     )

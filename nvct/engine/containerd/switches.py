@@ -36,34 +36,34 @@ def settings(
     Raises:
         EngineConfigError: the default that is asked for is no runtime.
     """
-    found: list[Setting] = []
+    changes: list[Setting] = []
     if options.default and loading.default(cri, modern=config.modern) != options.default:
         names = {handler.name for handler in options.handlers} | loading.runtimes(cri).keys()
         if options.default not in names:
             raise EngineConfigError(
                 f"default runtime {options.default!r} is no runtime of containerd"
             )
-        found.append((RUNTIMES[:1], "default_runtime_name", options.default))
+        changes.append((RUNTIMES[:1], "default_runtime_name", options.default))
         if not config.modern and loading.legacy_default(cri):
-            found += _without_legacy(cri, notes)
+            changes += _without_legacy(cri, notes)
     elif not options.default:
-        found += _without_default(options, cri, notes)
+        changes += _without_default(options, cri, notes)
     if not options.cdi and not options.spec_dirs:
-        return found
+        return changes
     engine = options.engine_version
     if engine and engine < KNOWS_CDI:
         notes.append("this containerd has no CDI (1.7 has): containers use the handlers instead")
-        return found
+        return changes
     switch = cri.get("enable_cdi")
     on = switch if isinstance(switch, bool) else cdi_by_default(options, config)
     if options.cdi and not on:
-        found.append(((), "enable_cdi", True))
+        changes.append(((), "enable_cdi", True))
     present = loading.strings(cri, "cdi_spec_dirs") or SPEC_DIRS
     names = {_real(folder) for folder in present}
     missing = [folder for folder in options.spec_dirs if _real(folder) not in names]
     if missing:
-        found.append(((), "cdi_spec_dirs", [*present, *missing]))
-    return found
+        changes.append(((), "cdi_spec_dirs", [*present, *missing]))
+    return changes
 
 
 def _without_default(options: EngineOptions, cri: Table, notes: list[str]) -> list[Setting]:
@@ -78,14 +78,14 @@ def _without_default(options: EngineOptions, cri: Table, notes: list[str]) -> li
     if [handler.name for handler in options.handlers] != [name]:
         return []
     notes.append(f"{name} is no longer the default runtime: --set-as-default keeps it")
-    found: list[Setting] = [(RUNTIMES[:1], "default_runtime_name", DELETE)]
+    changes: list[Setting] = [(RUNTIMES[:1], "default_runtime_name", DELETE)]
     tables = loading.runtimes(cri)
     if "runc" not in tables:
         runc: Table = {"runtime_type": loading.RUNC_TYPE}
         if loading.systemd_cgroup(cri, tables.get(name, {})):
             runc["options"] = {"SystemdCgroup": True}
-        found.append((RUNTIMES, "runc", runc))
-    return found
+        changes.append((RUNTIMES, "runc", runc))
+    return changes
 
 
 def _without_legacy(cri: Table, notes: list[str]) -> list[Setting]:
@@ -98,9 +98,9 @@ def _without_legacy(cri: Table, notes: list[str]) -> list[Setting]:
     )
     legacy = loading.legacy_default(cri)
     # Empty options are not none: without them, the old shim has the cgroup driver of the CRI.
-    kept: Table = {"options": {}} if legacy.get("options") == {} else {}
-    moved: Setting = (RUNTIMES, LEGACY_NAME, {**kept, **loading.set_only(legacy)})
-    return [moved, (RUNTIMES[:1], loading.LEGACY_TABLE, DELETE)]
+    empty_options: Table = {"options": {}} if legacy.get("options") == {} else {}
+    renamed: Setting = (RUNTIMES, LEGACY_NAME, {**empty_options, **loading.set_only(legacy)})
+    return [renamed, (RUNTIMES[:1], loading.LEGACY_TABLE, DELETE)]
 
 
 def _real(folder: str) -> str:

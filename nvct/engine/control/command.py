@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    Run: TypeAlias = Callable[..., "Done"]
+    Run: TypeAlias = Callable[..., "Completed"]
     Enter: TypeAlias = Callable[[], None]
 
 TIMEOUT_S = 30.0
@@ -29,7 +29,7 @@ ENV = {"PATH": ":".join(DEFAULT_PATH_DIRS), "HOME": "/root", "LC_ALL": "C"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class Completed:
     """The result of a program: its exit status, standard output and standard error."""
 
     status: int
@@ -49,7 +49,7 @@ def run(
     *,
     env: dict[str, str] | None = None,
     enter: Enter | None = None,
-) -> Done:
+) -> Completed:
     """Run a program to its end; a missing one has status 127, a slow one is killed (124).
 
     `enter` is called in the child before the program starts.
@@ -58,21 +58,21 @@ def run(
         OSError: `enter` raised it.
     """
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             argv, check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s,
             env=env or ENV, preexec_fn=_guarded(enter) if enter else None,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return Done(status=TIMED_OUT, err=f"no answer within {timeout_s:g} s")
+        return Completed(status=TIMED_OUT, err=f"no answer within {timeout_s:g} s")
     except FileNotFoundError:
-        return Done(status=NOT_FOUND, err=f"{argv[0]} is not there")
+        return Completed(status=NOT_FOUND, err=f"{argv[0]} is not there")
     except OSError as error:
-        return Done(status=NOT_FOUND, err=f"{argv[0]}: {error.strerror}")
-    out, err = (data.decode(errors="replace") for data in (done.stdout, done.stderr))
-    if enter and done.returncode == NOT_ENTERED and err.startswith(MARK):
+        return Completed(status=NOT_FOUND, err=f"{argv[0]}: {error.strerror}")
+    out, err = (data.decode(errors="replace") for data in (completed.stdout, completed.stderr))
+    if enter and completed.returncode == NOT_ENTERED and err.startswith(MARK):
         code = int(err.removeprefix(MARK))
         raise OSError(code, os.strerror(code))
-    return Done(status=done.returncode, out=out, err=err)
+    return Completed(status=completed.returncode, out=out, err=err)
 
 
 def _guarded(enter: Enter) -> Enter:
@@ -90,9 +90,9 @@ def _guarded(enter: Enter) -> Enter:
 
 def version(program: str, call: Run = run) -> tuple[int, ...]:
     """Return the version that a program prints, () if it prints none."""
-    done = call([program, "--version"], 10.0)
-    found = VERSION.search(done.out) if done.status == 0 else None
-    return tuple(int(part or 0) for part in found.groups()) if found else ()
+    completed = call([program, "--version"], 10.0)
+    match = VERSION.search(completed.out) if completed.status == 0 else None
+    return tuple(int(part or 0) for part in match.groups()) if match else ()
 
 
 def dump(engine: str, program: str, call: Run = run) -> str:
@@ -101,17 +101,17 @@ def dump(engine: str, program: str, call: Run = run) -> str:
     Raises:
         EngineError: it prints none.
     """
-    ways = {
+    commands = {
         "containerd": ([program, "config", "dump"],),
         # CRI-O 1.30 has its status command in the program itself.
         "crio": ([program, "status", "config"], ["crio-status", "config"]),
     }
-    said = ""
-    for argv in ways[engine]:
-        done = call(argv)
-        if done.status == 0:
-            return done.out
-        said = said or done.reason
+    reason = ""
+    for argv in commands[engine]:
+        completed = call(argv)
+        if completed.status == 0:
+            return completed.out
+        reason = reason or completed.reason
     raise EngineError(
-        f"{engine} does not tell its configuration: {said}", hint="use --config-source=file"
+        f"{engine} does not tell its configuration: {reason}", hint="use --config-source=file"
     )

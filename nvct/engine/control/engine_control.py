@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nvct.engine.control.command import Done, Run
+    from nvct.engine.control.command import Completed, Run
     from nvct.engine.control.reload import Reloader
     from nvct.engine.model import EngineOptions, FileEdit
 
@@ -37,8 +37,8 @@ class EngineControl:
         run: runs a program where the engine runs.
         root: the engine's root directory as a path of this process.
         files: the engine's files.
-        leaving: the runtimes are removed, not registered.
-        must_be_well: an engine that was ill before the reload has to be well after it.
+        removing: the runtimes are removed, not registered.
+        must_be_healthy: an engine that was not well before the reload has to be well after it.
         timeout_s: for the engine to be well again.
     """
 
@@ -49,8 +49,8 @@ class EngineControl:
     run: Run = command.run
     root: str = "/"
     files: Files = field(default_factory=Files)
-    leaving: bool = False
-    must_be_well: bool = False
+    removing: bool = False
+    must_be_healthy: bool = False
     timeout_s: float = probe.TIMEOUT_S
 
     def check(self, edits: Sequence[FileEdit]) -> Sequence[str]:
@@ -61,54 +61,53 @@ class EngineControl:
         """
         if not self.program:
             return []
-        engine, own = self.options.engine, self.options.config
-        options = self._options_there()
+        engine, config = self.options.engine, self.options.config
+        options = self._engine_options()
         if options is None:
-            return [f"not checked by {engine} itself: where it has {own} is unknown"]
-        there = [replace(e, path=options.config) if e.path == own else e for e in edits]
+            return [f"not checked by {engine} itself: where it has {config} is unknown"]
+        engine_edits = [replace(e, path=options.config) if e.path == config else e for e in edits]
         return validate.check(
-            options, self.program, there, self.run, root=self.root,
-            opt_out=self.reloader.opt_out(), leaving=self.leaving,
+            options, self.program, engine_edits, self.run, root=self.root,
+            opt_out=self.reloader.opt_out(), removing=self.removing,
         )  # fmt: skip
 
-    def activate(self, *, restart: bool, back: bool = False) -> Sequence[str]:
+    def activate(self, *, restart: bool, restored: bool = False) -> Sequence[str]:
         """Reload the engine, and wait until it is well; return notes.
 
         Args:
             restart: a reload without a restart is not enough.
-            back: the files are the former ones again.
+            restored: the files are the former ones again.
 
         Raises:
             EngineError: the engine is not well with its files.
         """
-        leaving = back or self.leaving
-        options = self._options_there()
-        if self.program and options and not leaving:
-            validate.in_force(options, self.program, self.run, root=self.root)
-        chosen = self.reloader.choose(restart=restart, leaving=leaving and restart)
-        notes = [chosen.note] if chosen.note else []
-        if not chosen.action:
+        removing = restored or self.removing
+        options = self._engine_options()
+        if self.program and options and not removing:
+            validate.check_in_force(options, self.program, self.run, root=self.root)
+        decision = self.reloader.choose(restart=restart, removing=removing and restart)
+        notes = [decision.note] if decision.note else []
+        if not decision.action:
             return notes
-        ill = "" if back or self.must_be_well else self._problem()
+        earlier_problem = "" if restored or self.must_be_healthy else self._problem()
         since = time.time()
-        done = self.reloader.carry_out(chosen, self.run, back=back)
-        notes = [done, *notes] if done else notes
+        note = self.reloader.carry_out(decision, self.run, restored=restored)
+        notes = [note, *notes] if note else notes
         engine = self.options.engine
-        if ill:
-            return [
-                *notes, f"not seen whether {engine} is well: it was not before either ({ill})"
-            ]  # fmt: skip
+        if earlier_problem:
+            note = f"not seen whether {engine} is well: it was not before either"
+            return [*notes, f"{note} ({earlier_problem})"]
         if not self.socket:
             return notes
-        self._wait(chosen.action, since, leaving=leaving)
-        return notes + (self._still_listed() if leaving and engine == "docker" else [])
+        self._wait(decision.action, since, removing=removing)
+        return notes + (self._remaining_note() if removing and engine == "docker" else [])
 
-    def _options_there(self) -> EngineOptions | None:
+    def _engine_options(self) -> EngineOptions | None:
         """Return the options with the main file's path as the engine knows it, None if unknown."""
-        path = self._path_there(self.options.config, modules.CONFIG[self.options.engine])
+        path = self._engine_path(self.options.config, modules.CONFIG[self.options.engine])
         return replace(self.options, config=path) if path else None
 
-    def _path_there(self, path: str, usual: str) -> str:
+    def _engine_path(self, path: str, usual: str) -> str:
         """Return a path of this process as the engine knows it; "" if that is unknown.
 
         Args:
@@ -122,11 +121,11 @@ class EngineControl:
             return path[len(root) :]
         for candidate in dict.fromkeys((path, usual)):
             try:
-                here = os.stat(os.path.dirname(self.files.at(path)))
-                below = os.stat(os.path.dirname(f"{root}{candidate}"))
+                file_folder = os.stat(os.path.dirname(self.files.at(path)))
+                root_folder = os.stat(os.path.dirname(f"{root}{candidate}"))
             except OSError:
                 continue
-            if os.path.samestat(here, below):
+            if os.path.samestat(file_folder, root_folder):
                 return candidate
         return ""
 
@@ -134,11 +133,11 @@ class EngineControl:
         """Return what is wrong with the running engine, "" if nothing is."""
         if not self.socket:
             return "it has no socket"
-        return probe.wrong(self.options.engine, self.socket, (), self._ask)
+        return probe.find_problem(self.options.engine, self.socket, (), self._ask)
 
-    def _wait(self, action: str, since: float, *, leaving: bool) -> None:
+    def _wait(self, action: str, since: float, *, removing: bool) -> None:
         engine = self.options.engine
-        names = () if leaving else [handler.name for handler in self.options.handlers]
+        names = () if removing else [handler.name for handler in self.options.handlers]
         try:
             if action == "restart":
                 self._wait_for_process()
@@ -146,9 +145,9 @@ class EngineControl:
                 probe.wait_for_reload(self.socket, since, timeout_s=self.timeout_s)
             probe.wait(engine, self.socket, names, self._ask, timeout_s=self.timeout_s)
         except EngineError as error:
-            words = self.reloader.last_words(self.run)
-            if words:
-                raise EngineError(f"{error.message}: {words}") from error
+            log_error = self.reloader.last_error(self.run)
+            if log_error:
+                raise EngineError(f"{error.message}: {log_error}") from error
             raise
 
     def _wait_for_process(self) -> None:
@@ -158,21 +157,22 @@ class EngineControl:
                 raise EngineError(f"{self.options.engine} does not run after its restart")
             time.sleep(probe.PAUSE_S)
 
-    def _ask(self, argv: Sequence[str], timeout_s: float) -> Done:
+    def _ask(self, argv: Sequence[str], timeout_s: float) -> Completed:
         """Run the engine's own client, which knows the socket by its path there."""
-        here = f"--address={self.socket}"
-        there = self._path_there(self.socket, modules.SOCKET[self.options.engine])
-        if not there:
-            return command.Done(status=command.NOT_FOUND, err="the host's path is unknown")
+        own_address = f"--address={self.socket}"
+        engine_socket = self._engine_path(self.socket, modules.SOCKET[self.options.engine])
+        if not engine_socket:
+            return command.Completed(status=command.NOT_FOUND, err="the host's path is unknown")
         return self.run(
-            [f"--address={there}" if word == here else word for word in argv], timeout_s
+            [f"--address={engine_socket}" if word == own_address else word for word in argv],
+            timeout_s,
         )
 
-    def _still_listed(self) -> list[str]:
+    def _remaining_note(self) -> list[str]:
         """Return a note on runtimes that dockerd keeps: a reload removes none."""
         names = {handler.name for handler in self.options.handlers}
         try:
-            left = sorted(names & probe.runtimes(self.socket))
+            remaining = sorted(names & probe.runtimes(self.socket))
         except OSError:
             return []
-        return [f"dockerd keeps {', '.join(left)} until it is restarted"] if left else []
+        return [f"dockerd keeps {', '.join(remaining)} until it is restarted"] if remaining else []

@@ -32,7 +32,7 @@ ANSWER_LIMIT = 16 << 20
 CRI_PLUGINS = ("io.containerd.grpc.v1.cri", "io.containerd.grpc.v1", "io.containerd.cri.v1")
 
 
-def ask(path: str, what: str) -> tuple[int, bytes]:
+def ask(path: str, target: str) -> tuple[int, bytes]:
     """Return status and body of an HTTP GET over a Unix socket.
 
     Raises:
@@ -45,7 +45,7 @@ def ask(path: str, what: str) -> tuple[int, bytes]:
     try:
         connection.sock.settimeout(ANSWER_TIMEOUT_S)
         connection.sock.connect(path)
-        connection.request("GET", what)
+        connection.request("GET", target)
         answer = connection.getresponse()
         return answer.status, answer.read(ANSWER_LIMIT)
     except http.client.HTTPException as error:
@@ -76,15 +76,15 @@ def wait(
     """
     end = time.monotonic() + timeout_s
     while True:
-        said = wrong(engine, path, names, run)
-        if not said:
+        problem = find_problem(engine, path, names, run)
+        if not problem:
             return
         if time.monotonic() >= end:
-            raise EngineError(f"{engine} is not well after {timeout_s:g} s: {said}")
+            raise EngineError(f"{engine} is not well after {timeout_s:g} s: {problem}")
         time.sleep(PAUSE_S)
 
 
-def wrong(engine: str, path: str, names: Collection[str], run: Run) -> str:
+def find_problem(engine: str, path: str, names: Collection[str], run: Run) -> str:
     """Return what is wrong with an engine, "" if nothing is; see `wait`."""
     try:
         if engine == "docker":
@@ -93,7 +93,7 @@ def wrong(engine: str, path: str, names: Collection[str], run: Run) -> str:
         if engine == "crio":
             status, _ = ask(path, "/info")
             return "" if status == 200 else f"{path} answers {status}"
-        return _wrong_containerd(path, run)
+        return _containerd_problem(path, run)
     except OSError as error:
         return f"{path}: {error.strerror or error}"
 
@@ -167,24 +167,24 @@ def member(data: Mapping[str, object], name: str, kind: type[Kind], default: Kin
     return value
 
 
-def _wrong_containerd(path: str, run: Run) -> str:
+def _containerd_problem(path: str, run: Run) -> str:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(ANSWER_TIMEOUT_S)
         connection.connect(path)
     finally:
         connection.close()
-    done = run(["ctr", f"--address={path}", "plugins", "ls"], ANSWER_TIMEOUT_S)
-    if done.status == command.NOT_FOUND:
+    completed = run(["ctr", f"--address={path}", "plugins", "ls"], ANSWER_TIMEOUT_S)
+    if completed.status == command.NOT_FOUND:
         return ""  # it listens; without ctr nothing more can be known
-    return done.reason if done.status else failed_plugin(done.out)
+    return completed.reason if completed.status else failed_plugin(completed.out)
 
 
 def failed_plugin(table: str) -> str:
     """Return which CRI plugin failed to load by the table of `ctr plugins ls`, "" for none."""
     for line in table.splitlines():
-        words = line.split()
-        cri = words[:1] and (words[0] in CRI_PLUGINS[2:] or words[1:2] == ["cri"])
-        if cri and words[-1] == "error":
-            return f"its plugin {words[0]}.{words[1]} fails to load"
+        columns = line.split()
+        cri = columns[:1] and (columns[0] in CRI_PLUGINS[2:] or columns[1:2] == ["cri"])
+        if cri and columns[-1] == "error":
+            return f"its plugin {columns[0]}.{columns[1]} fails to load"
     return ""

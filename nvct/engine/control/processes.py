@@ -93,15 +93,15 @@ def running(proc: str, host: str = "/") -> Iterator[Process]:
         proc: where procfs is.
         host: our own root directory, to recognize a process that has another.
     """
-    found = (look(pid, proc, host) for pid in _pids(proc))
-    return (process for process in found if process is not None)
+    engines = (inspect(pid, proc, host) for pid in _pids(proc))
+    return (process for process in engines if process is not None)
 
 
-def look(pid: int, proc: str, host: str = "/") -> Process | None:
+def inspect(pid: int, proc: str, host: str = "/") -> Process | None:
     """Return a process as an engine, None if it is no engine or has ended."""
     folder = f"{proc}/{pid}"
-    born = _born(f"{folder}/stat")
-    args = tuple(_words(f"{folder}/cmdline"))
+    start_time = _start_time(f"{folder}/stat")
+    args = tuple(_strings(f"{folder}/cmdline"))
     if not args:
         return None  # a kernel thread, or it has ended
     link = _link(f"{folder}/exe")
@@ -112,9 +112,9 @@ def look(pid: int, proc: str, host: str = "/") -> Process | None:
     unit, user_unit, container = _unit(f"{folder}/cgroup")
     env = _environment(f"{folder}/environ")
     uid = _uid(f"{folder}/status")
-    ours = _is_ours(f"{folder}/root", host, env)
+    is_ours = _has_our_files(f"{folder}/root", host, env)
     # Its owner decides what is run as root: a reused process number must not mix two processes.
-    if uid is None or _born(f"{folder}/stat") != born:
+    if uid is None or _start_time(f"{folder}/stat") != start_time:
         return None
     return Process(
         engine=engine,
@@ -128,7 +128,7 @@ def look(pid: int, proc: str, host: str = "/") -> Process | None:
         user_unit=user_unit,
         container=container,
         uid=uid,
-        root="/" if ours else f"{folder}/root",
+        root="/" if is_ours else f"{folder}/root",
     )
 
 
@@ -146,10 +146,10 @@ def _engine(exe: str, args: tuple[str, ...]) -> str:
     """
     names = (posixpath.basename(args[0]), posixpath.basename(exe))
     engine = next((PROGRAMS[name] for name in names if name in PROGRAMS), "")
-    words = frozenset(args[1:])
+    arguments = frozenset(args[1:])
     if engine == "podman":
-        return engine if {"system", "service"} <= words else ""
-    return "" if words & PASSING else engine
+        return engine if {"system", "service"} <= arguments else ""
+    return "" if arguments & PASSING else engine
 
 
 def _unit(path: str) -> tuple[str, bool, bool]:
@@ -157,27 +157,27 @@ def _unit(path: str) -> tuple[str, bool, bool]:
 
     /proc/PID/cgroup: "0::PATH" is version 2, "N:name=systemd:PATH" systemd's own of version 1.
     """
-    found = ""
+    control_group = ""
     for line in _read(path).decode(errors="replace").splitlines():
         _, controllers, group = (*line.split(":", 2), "", "")[:3]
         if controllers in ("", "name=systemd") and group not in ("", "/"):
-            found = group
+            control_group = group
             if controllers:
                 break
-    parts = found.split("/")
+    parts = control_group.split("/")
     units = [part for part in parts if part.endswith(".service")]
     user = any(part.startswith("user@") for part in parts)
-    own = [unit for unit in units if not unit.startswith("user@")]
+    services = [unit for unit in units if not unit.startswith("user@")]
     container = any(
         part in ("docker", "kubepods", "kubepods.slice", "libpod_parent")
         or (part.endswith(".scope") and part.startswith(SCOPES))
         for part in parts
     )
-    return (own[-1] if own else ""), user, container
+    return (services[-1] if services else ""), user, container
 
 
 def _environment(path: str) -> dict[str, str]:
-    pairs = (word.partition("=") for word in _words(path))
+    pairs = (word.partition("=") for word in _strings(path))
     return {name: value for name, equals, value in pairs if equals}
 
 
@@ -189,20 +189,20 @@ def _uid(path: str) -> int | None:
     return None
 
 
-def _born(path: str) -> bytes:
+def _start_time(path: str) -> bytes:
     """Return when a process started (field 22 of proc_pid_stat(5)), b"" if it has ended."""
     fields = _read(path).rpartition(b")")[2].split()
     return fields[19] if len(fields) > 19 else b""
 
 
-def _is_ours(root: str, host: str, env: Mapping[str, str]) -> bool:
+def _has_our_files(root: str, host: str, env: Mapping[str, str]) -> bool:
     """Report whether a process has our file system; assumed if it may not be inspected.
 
     A service with private folders (PrivateTmp=) has another mount namespace and the same files,
     so these are compared, not the namespaces.
     """
-    places = ("/", "/usr") if ROOTLESS in env else ("/", "/usr", "/etc")
-    return all(_same(root + place, host.rstrip("/") + place) for place in places)
+    folders = ("/", "/usr") if ROOTLESS in env else ("/", "/usr", "/etc")
+    return all(_same(root + folder, host.rstrip("/") + folder) for folder in folders)
 
 
 def _same(path: str, host: str) -> bool:
@@ -212,7 +212,7 @@ def _same(path: str, host: str) -> bool:
         return True
 
 
-def _words(path: str) -> list[str]:
+def _strings(path: str) -> list[str]:
     text = _read(path).decode(errors="surrogateescape")
     return text.rstrip("\0").split("\0") if text.rstrip("\0") else []
 

@@ -51,12 +51,17 @@ class Reloader(ABC):
         """Return the option that prevents the reload; "" if there will be none."""
 
     @abstractmethod
-    def choose(self, *, restart: bool, leaving: bool) -> Reload:
-        """Return what to do; `restart` if the change needs one, `leaving` if runtimes go."""
+    def choose(self, *, restart: bool, removing: bool) -> Reload:
+        """Return what to do.
+
+        Args:
+            restart: the change needs a restart.
+            removing: runtimes are removed, not registered.
+        """
 
     @abstractmethod
-    def carry_out(self, chosen: Reload, run: Run, *, back: bool) -> str:
-        """Reload the engine, whose former files may be `back`; return a note, or "".
+    def carry_out(self, decision: Reload, run: Run, *, restored: bool) -> str:
+        """Reload the engine, whose files may be `restored` ones; return a note, or "".
 
         Raises:
             EngineError: it is gone, or does not start again.
@@ -66,7 +71,7 @@ class Reloader(ABC):
         """Report whether the engine runs after a restart; True if its process is not visible."""
         return True
 
-    def last_words(self, run: Run) -> str:
+    def last_error(self, run: Run) -> str:
         """Return the engine's last error from its log, or ""."""
         del run
         return ""
@@ -80,48 +85,48 @@ class HostReloader(Reloader):
         engine: its name.
         detected: the engine on this host, None where there is none.
         mode: "auto", "restart" or "none".
-        look: finds a running engine by its process number.
-        again: looks for the engine after a restart.
+        find_process: finds a running engine by its process number.
+        find_engine: looks for the engine after a restart.
     """
 
     engine: str
     detected: Engine | None
     mode: str
-    look: Callable[[int], Process | None]
-    again: Callable[[], Engine | None]
+    find_process: Callable[[int], Process | None]
+    find_engine: Callable[[], Engine | None]
 
     def opt_out(self) -> str:
         """Return the option that prevents the reload."""
         runs = self.detected is not None and self.detected.pid > 0
         return "--reload=none" if runs and self.mode != "none" else ""
 
-    def choose(self, *, restart: bool, leaving: bool) -> Reload:
+    def choose(self, *, restart: bool, removing: bool) -> Reload:
         """Return what to do."""
-        return choose(self.detected, self.engine, self.mode, restart=restart, leaving=leaving)
+        return choose(self.detected, self.engine, self.mode, restart=restart, removing=removing)
 
-    def carry_out(self, chosen: Reload, run: Run, *, back: bool) -> str:
+    def carry_out(self, decision: Reload, run: Run, *, restored: bool) -> str:
         """Reload the engine; return a note."""
         if self.detected is None:
             return ""
-        carry_out(chosen, self.detected, self.look, run)
+        carry_out(decision, self.detected, self.find_process, run)
         name = f"{self.detected.engine} (process {self.detected.pid})"
-        if back:
+        if restored:
             return ""
-        if chosen.action == "signal":
+        if decision.action == "signal":
             return f"{name} was told to read its file again; its containers run on"
         return f"{self.detected.unit or name} was restarted"
 
     def is_running(self) -> bool:
         """Report whether the engine runs after a restart."""
-        return self.again() is not None
+        return self.find_engine() is not None
 
-    def last_words(self, run: Run) -> str:
+    def last_error(self, run: Run) -> str:
         """Return the engine's last error from the system's journal."""
-        return last_words(self.detected, run) if self.detected else ""
+        return last_error(self.detected, run) if self.detected else ""
 
 
 def choose(
-    detected: Engine | None, engine: str, mode: str, *, restart: bool, leaving: bool = False
+    detected: Engine | None, engine: str, mode: str, *, restart: bool, removing: bool = False
 ) -> Reload:
     """Return what to do about an engine after its files changed.
 
@@ -130,7 +135,8 @@ def choose(
         engine: its name.
         mode: "auto", "restart" or "none".
         restart: the change takes effect only at a restart.
-        leaving: runtimes are removed: until a restart, dockerd refuses a file without its default.
+        removing: runtimes are removed; until a restart, dockerd refuses a file without its
+            default.
     """
     if engine == "podman":
         return Reload()  # each run reads its files
@@ -143,7 +149,7 @@ def choose(
     if engine == "docker" and mode == "auto":
         # A signal is enough for runtimes and the default, but not for CDI.
         return Reload(
-            action="" if leaving else "signal",
+            action="" if removing else "signal",
             note="dockerd reads this when it is restarted, which stops containers "
             "(unless live-restore is on): --reload=restart does it",
         )
@@ -156,40 +162,40 @@ def choose(
 
 
 def carry_out(
-    chosen: Reload, detected: Engine, look: Callable[[int], Process | None], run: Run
+    decision: Reload, detected: Engine, find_process: Callable[[int], Process | None], run: Run
 ) -> None:
     """Reload a running engine.
 
     Args:
-        chosen: what to do.
+        decision: what to do.
         detected: the engine.
         run: runs a program.
-        look: finds an engine by its process number, which may have been reused.
+        find_process: finds an engine by its process number, which may have been reused.
 
     Raises:
         EngineError: it is gone, or does not start again.
     """
-    if chosen.action == "signal":
-        _hang_up(detected, look)
-    elif chosen.action == "restart":
-        done = run(list(chosen.argv), RESTART_TIMEOUT_S)
-        if done.status:
-            said = last_words(detected, run) or done.reason
-            raise EngineError(f"{detected.unit or detected.engine} does not start again: {said}")
+    if decision.action == "signal":
+        _hang_up(detected, find_process)
+    elif decision.action == "restart":
+        completed = run(list(decision.argv), RESTART_TIMEOUT_S)
+        if completed.status:
+            reason = last_error(detected, run) or completed.reason
+            raise EngineError(f"{detected.unit or detected.engine} does not start again: {reason}")
 
 
-def last_words(detected: Engine, run: Run) -> str:
+def last_error(detected: Engine, run: Run) -> str:
     """Return the last error of an engine in the system's journal, "" if there is none.
 
     `--unit` would also show the messages of systemd itself, which come later and say less.
     """
     if not detected.unit:
         return ""
-    words = ["--user", f"_SYSTEMD_USER_UNIT={detected.unit}"]
-    words = words if detected.user_unit else [f"_SYSTEMD_UNIT={detected.unit}"]
-    argv = ["journalctl", *words, "--no-pager", "--output=cat"]
-    done = run([*argv, "--lines=40"], 10.0)
-    return pick(done.out.splitlines()) if done.status == 0 else ""
+    unit_filter = ["--user", f"_SYSTEMD_USER_UNIT={detected.unit}"]
+    unit_filter = unit_filter if detected.user_unit else [f"_SYSTEMD_UNIT={detected.unit}"]
+    argv = ["journalctl", *unit_filter, "--no-pager", "--output=cat"]
+    completed = run([*argv, "--lines=40"], 10.0)
+    return pick(completed.out.splitlines()) if completed.status == 0 else ""
 
 
 def pick(lines: Sequence[str]) -> str:
@@ -203,21 +209,22 @@ def pick(lines: Sequence[str]) -> str:
 
 def _sentence(line: str) -> str:
     """Return the error, else the message, of a line as logrus writes it, else the line."""
-    detected = dict(FIELD.findall(line))
-    text = detected.get("error") or detected.get("msg")
+    fields = dict(FIELD.findall(line))
+    text = fields.get("error") or fields.get("msg")
     return text.replace('\\"', '"') if text else line
 
 
-def _hang_up(detected: Engine, look: Callable[[int], Process | None]) -> None:
-    gone = EngineError(f"{detected.engine} (process {detected.pid}) has just ended")
+def _hang_up(detected: Engine, find_process: Callable[[int], Process | None]) -> None:
+    ended = EngineError(f"{detected.engine} (process {detected.pid}) has just ended")
     try:
         pidfd = os.pidfd_open(detected.pid)
     except OSError as error:
-        raise gone from error
+        raise ended from error
     try:
-        process = look(detected.pid)  # the descriptor now prevents that the number is reused
+        # The descriptor now prevents that the number is reused.
+        process = find_process(detected.pid)
         if process is None or process.engine != detected.engine:
-            raise gone
+            raise ended
         signal.pidfd_send_signal(pidfd, signal.SIGHUP)
     except OSError as error:
         raise EngineError(

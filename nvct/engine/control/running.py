@@ -73,8 +73,8 @@ def of(
     """
     if not engine.pid or engine.foreign:
         return None
-    asks = {"docker": _docker, "crio": _crio}.get(engine.engine)
-    if asks is None:
+    reader = {"docker": _docker, "crio": _crio}.get(engine.engine)
+    if reader is None:
         return (
             _by_files(engine, files, started or start_of)
             if engine.engine == "containerd"
@@ -83,9 +83,9 @@ def of(
     socket = engine.socket
     if not socket:
         return Running(problem=f"{engine.engine} has no socket that is known")
-    place = socket if engine.root == "/" else engine.root.rstrip("/") + socket
+    socket_path = socket if engine.root == "/" else engine.root.rstrip("/") + socket
     try:
-        return asks(engine, place, ask)
+        return reader(engine, socket_path, ask)
     except OSError as error:
         reason = error.strerror or str(error)
         return Running(problem=f"the running {engine.engine} does not answer: {reason}")
@@ -110,8 +110,8 @@ def _docker(engine: Engine, socket: str, ask: Ask) -> Running:
         cdi=bool(folders) if numbers >= SPEC_DIRS_TELL_CDI else None,
         spec_dirs=folders,
     )
-    found = probe.member(info, "DiscoveredDevices", list, [])
-    devices = [str(device.get("ID", "")) for device in found if isinstance(device, dict)]
+    discovered = probe.member(info, "DiscoveredDevices", list, [])
+    devices = [str(device.get("ID", "")) for device in discovered if isinstance(device, dict)]
     return Running(by="GET /info", state=state, devices=tuple(devices))
 
 
@@ -163,20 +163,22 @@ def start_of(pid: int) -> float | None:
 def _changed(path: str) -> float | None:
     """Return when a file was moved to its place or changed there."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return max(found.st_mtime, found.st_ctime)
+    return max(status.st_mtime, status.st_ctime)
 
 
-def differences(engine: Engine, files: State, running: Running, ours: Iterable[str]) -> list[str]:
+def differences(
+    engine: Engine, files: State, running: Running, registered: Iterable[str]
+) -> list[str]:
     """Return sentences about settings of the files that are not in force.
 
     Args:
         engine: as it was detected.
         files: what its files say.
         running: what it has in force.
-        ours: names of the runtimes in the files whose program is NVIDIA's.
+        registered: names of the runtimes in the files whose program is NVIDIA's.
     """
     name, state = engine.engine, running.state
     if running.younger:
@@ -184,29 +186,31 @@ def differences(engine: Engine, files: State, running: Running, ours: Iterable[s
         return [f"{names} changed after {name} started: it has not read that; {_restart(engine)}"]
     if state is None or running.by == FILES:
         return []
-    said = []
-    missing = sorted(set(ours) - set(state.handlers))
+    sentences = []
+    missing = sorted(set(registered) - set(state.handlers))
     if missing:
-        said.append(
+        sentences.append(
             f"the running {name} does not know {', '.join(missing)}, which its files name: "
             + ("nvct runtime configure, or SIGHUP" if name == "docker" else _restart(engine))
         )
     if files.default and state.default != files.default:
-        said.append(
+        sentences.append(
             f"the running {name} has {state.default or 'its own'} as the default runtime, "
             f"its files {files.default}: {_restart(engine)}"
         )
-    on = docker.cdi_is_on(engine.numbers, said=files.cdi) if name == "docker" else files.cdi
-    if state.cdi is not None and on is not None and state.cdi != on:
-        words = {True: "on", False: "off"}
-        said.append(
-            f"CDI is {words[state.cdi]} in the running {name} and {words[on]} by its files: "
+    is_on = docker.cdi_is_on(engine.numbers, said=files.cdi) if name == "docker" else files.cdi
+    if state.cdi is not None and is_on is not None and state.cdi != is_on:
+        labels = {True: "on", False: "off"}
+        sentences.append(
+            f"CDI is {labels[state.cdi]} in the running {name} and {labels[is_on]} by its files: "
             + _restart(engine)
         )
     elif state.cdi and files.spec_dirs and set(files.spec_dirs) != set(state.spec_dirs):
         folders = ", ".join(state.spec_dirs)
-        said.append(f"the running {name} looks for CDI specs in {folders}: {_restart(engine)}")
-    return said
+        sentences.append(
+            f"the running {name} looks for CDI specs in {folders}: {_restart(engine)}"
+        )
+    return sentences
 
 
 def _restart(engine: Engine) -> str:

@@ -69,21 +69,22 @@ def of(engine: Engine, files: Files, ask: Ask = probe.ask) -> Status:
         files: the host's files.
         ask: does an HTTP GET on a socket.
     """
-    if not engine.config or engine.root != files.root or _is_somebodys(engine):
+    if not engine.config or engine.root != files.root or _is_other_users(engine):
         return Status(engine=engine)
     try:
         state = modules.of(engine.engine).state(options_for(engine), files)
     except NvctError as error:
         # A file that is not ours to edit may have any syntax that its owner understands.
-        now = running.of(engine, None, ask)
-        return Status(engine=engine, problem="" if engine.leave else error.message, running=now)
-    ours = {name: path for name, path in state.handlers.items() if is_nvidia(name, path)}
-    missing = [name for name, path in sorted(ours.items()) if not _is_there(path, files)]
+        reported = running.of(engine, None, ask)
+        problem = "" if engine.leave else error.message
+        return Status(engine=engine, problem=problem, running=reported)
+    registered = {name: path for name, path in state.handlers.items() if is_nvidia(name, path)}
+    missing = [name for name, path in sorted(registered.items()) if not _exists(path, files)]
     in_force = running.of(engine, state, ask)
-    more = running.differences(engine, state, in_force, ours) if in_force else ()
+    sentences = running.differences(engine, state, in_force, registered) if in_force else ()
     return Status(
-        engine=engine, state=state, registered=tuple(sorted(ours)), missing=tuple(missing),
-        running=in_force, differences=tuple(more),
+        engine=engine, state=state, registered=tuple(sorted(registered)), missing=tuple(missing),
+        running=in_force, differences=tuple(sentences),
     )  # fmt: skip
 
 
@@ -103,10 +104,10 @@ def is_nvidia(name: str, path: str) -> bool:
     return posixpath.basename(path or name).startswith((SHIM_PROGRAM, "nvidia"))
 
 
-def _is_somebodys(engine: Engine) -> bool:
+def _is_other_users(engine: Engine) -> bool:
     return engine.uid not in (0, os.geteuid())
 
 
-def _is_there(path: str, files: Files) -> bool:
+def _exists(path: str, files: Files) -> bool:
     """Report whether a program exists; the engine looks up a name without folders itself."""
     return "/" not in path or os.access(files.at(path), os.X_OK)

@@ -70,22 +70,22 @@ def find(name: str, files: Files) -> Unit | None:
     for path in paths:
         for key, value in _settings(_text(path, files) or ""):
             if key == "ExecStart":
-                command = _words(value)  # an empty value resets the setting
+                command = _arguments(value)  # an empty value resets the setting
             elif key == "Environment":
-                env |= _pairs(_words(value))
+                env |= _pairs(_arguments(value))
             elif key == "EnvironmentFile":
                 env |= _environment(value.removeprefix("-"), files)
-    args = tuple(_filled(command, env))
+    args = tuple(_expanded(command, env))
     return Unit(name=name, files=tuple(paths), args=args, env=env)
 
 
 def _drop_ins(name: str, files: Files) -> list[str]:
     """Return a unit's drop-ins sorted by name; of equal names, that of the earlier folder."""
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for folder in reversed(FOLDERS):
         for path in files.names(f"{folder}/{name}.d", ".conf"):
-            found[path.rpartition("/")[2]] = path
-    return [found[key] for key in sorted(found)]
+            by_name[path.rpartition("/")[2]] = path
+    return [by_name[key] for key in sorted(by_name)]
 
 
 def _settings(text: str) -> Iterator[tuple[str, str]]:
@@ -101,17 +101,17 @@ def _settings(text: str) -> Iterator[tuple[str, str]]:
             yield key.strip(), value.strip()
 
 
-def _words(text: str) -> list[str]:
+def _arguments(text: str) -> list[str]:
     """Split a command line, without the prefixes of the program (`-`, `@`, `:`, `+`, `!`)."""
     try:
-        words = shlex.split(text)
+        arguments = shlex.split(text)
     except ValueError:
-        words = text.split()
-    return [words[0].lstrip("-@:+!"), *words[1:]] if words else []
+        arguments = text.split()
+    return [arguments[0].lstrip("-@:+!"), *arguments[1:]] if arguments else []
 
 
-def _pairs(words: list[str]) -> dict[str, str]:
-    return dict(word.split("=", 1) for word in words if "=" in word)
+def _pairs(assignments: list[str]) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in assignments if "=" in word)
 
 
 def _environment(path: str, files: Files) -> dict[str, str]:
@@ -121,14 +121,14 @@ def _environment(path: str, files: Files) -> dict[str, str]:
     return {name.strip(): value.strip().strip("\"'") for name, value in pairs}
 
 
-def _filled(words: list[str], env: Mapping[str, str]) -> Iterator[str]:
+def _expanded(arguments: list[str], env: Mapping[str, str]) -> Iterator[str]:
     """Yield the words with variables replaced; a lone $NAME becomes several words."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1].strip("{}")
         return "$" if name == "$" else env.get(name, "")
 
-    for word in words:
+    for word in arguments:
         if re.fullmatch(r"\$\w+", word):
             yield from env.get(word[1:], "").split()
         else:

@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nvct.engine.control.command import Done, Run
+    from nvct.engine.control.command import Completed, Run
     from nvct.engine.model import EngineOptions, FileEdit
     from nvct.linux.kernel import Kernel
 
@@ -45,11 +45,11 @@ def argv(options: EngineOptions, program: str, *, has_file: bool) -> list[str]:
         return [program, *main, f"--config-dir={folder}", "config"]
     if options.engine == "podman":
         return [program, "version"]
-    words = {
+    commands = {
         "docker": [program, "--validate", f"--config-file={config}"],
         "containerd": [program, f"--config={config}", "config", "dump"],
     }
-    return words.get(options.engine, []) if has_file else []
+    return commands.get(options.engine, []) if has_file else []
 
 
 def check(
@@ -60,7 +60,7 @@ def check(
     *,
     root: str = "/",
     opt_out: str = "",
-    leaving: bool = False,
+    removing: bool = False,
 ) -> list[str]:
     """Let the engine read the files as they will be; return notes.
 
@@ -72,7 +72,7 @@ def check(
         root: the engine's root directory as a path of this process.
         opt_out: the option that prevents a reload of the engine; "" if there will be none. An
             engine that refuses its files must not be restarted, whoever wrote them.
-        leaving: the runtimes are removed, not registered.
+        removing: the runtimes are removed, not registered.
 
     Raises:
         EngineError: it refuses them, although it accepts the present files or is to be reloaded;
@@ -80,52 +80,53 @@ def check(
     """
     engine = options.engine
     after = {edit.path: edit.after for edit in edits}
-    had = os.path.exists(root.rstrip("/") + options.config)
-    has = after[options.config] is not None if options.config in after else had
-    words = argv(options, program, has_file=has)
-    if not words:
+    has_file_now = os.path.exists(root.rstrip("/") + options.config)
+    has_file_after = after[options.config] is not None if options.config in after else has_file_now
+    args = argv(options, program, has_file=has_file_after)
+    if not args:
         return []
-    if not _is_here(program, root):
+    if not _is_runnable(program, root):
         return [f"not checked by {engine} itself: {os.path.basename(program)} is not here"]
     try:
-        done = _try(words, {root.rstrip("/") + path: data for path, data in after.items()}, run)
+        content = {root.rstrip("/") + path: data for path, data in after.items()}
+        completed = _try(args, content, run)
     except OSError as error:
         return [f"not checked by {engine} itself: no private mounts here ({error.strerror})"]
-    if done.status == 0 and not leaving:
-        _refuse_without_effect(options, done.out, "nothing was changed")
-    if done.status == command.NOT_FOUND:
-        return [f"not checked by {engine} itself: {done.reason}"]
-    if done.status == 0 or _has_no_such_command(done):
+    if completed.status == 0 and not removing:
+        _refuse_without_effect(options, completed.out, "nothing was changed")
+    if completed.status == command.NOT_FOUND:
+        return [f"not checked by {engine} itself: {completed.reason}"]
+    if completed.status == 0 or _has_no_such_command(completed):
         return []
-    words = argv(options, program, has_file=had)
-    before = run(words, TIMEOUT_S) if words else None
-    if before and before.status != 0:
-        already = f"{engine} refuses its files already as they are: {_reason(before)}"
+    args = argv(options, program, has_file=has_file_now)
+    present = run(args, TIMEOUT_S) if args else None
+    if present and present.status != 0:
+        already = f"{engine} refuses its files already as they are: {_reason(present)}"
         if not opt_out:
             return [already]
         raise EngineError(
             already, hint=f"correct them, or do not reload it ({opt_out}); nothing was changed"
         )
     raise EngineError(
-        f"{engine} refuses the new configuration: {_reason(done)}",
+        f"{engine} refuses the new configuration: {_reason(completed)}",
         hint="nothing was changed",
     )
 
 
-def in_force(options: EngineOptions, program: str, run: Run, *, root: str = "/") -> None:
+def check_in_force(options: EngineOptions, program: str, run: Run, *, root: str = "/") -> None:
     """Let an engine that can do so print its present configuration, and compare it.
 
     Raises:
         EngineError: the options are not in it.
     """
-    words = argv(options, program, has_file=True) if options.engine == "containerd" else []
-    if words and _is_here(program, root):
-        done = run(words, TIMEOUT_S)
-        if done.status == 0:
-            _refuse_without_effect(options, done.out)
+    args = argv(options, program, has_file=True) if options.engine == "containerd" else []
+    if args and _is_runnable(program, root):
+        completed = run(args, TIMEOUT_S)
+        if completed.status == 0:
+            _refuse_without_effect(options, completed.out)
 
 
-def _is_here(program: str, root: str) -> bool:
+def _is_runnable(program: str, root: str) -> bool:
     """Report whether a program is there, as far as that is known before it is run."""
     return root != "/" or shutil.which(program) is not None
 
@@ -140,13 +141,13 @@ def _refuse_without_effect(options: EngineOptions, dump: str, hint: str = "") ->
         )
 
 
-def _try(words: list[str], files: Mapping[str, bytes | None], run: Run) -> Done:
+def _try(args: list[str], files: Mapping[str, bytes | None], run: Run) -> Completed:
     """Run a program; it alone sees files with other content."""
     with tempfile.TemporaryDirectory(prefix="nvct-") as stage:
-        return run(words, TIMEOUT_S, enter=lambda: in_place(files, stage, KERNEL))
+        return run(args, TIMEOUT_S, enter=lambda: enter_preview(files, stage, KERNEL))
 
 
-def in_place(files: Mapping[str, bytes | None], stage: str, kernel: Kernel) -> None:
+def enter_preview(files: Mapping[str, bytes | None], stage: str, kernel: Kernel) -> None:
     """Enter a mount namespace in which these paths have this content.
 
     Raises:
@@ -159,10 +160,10 @@ def in_place(files: Mapping[str, bytes | None], stage: str, kernel: Kernel) -> N
     folders = sorted({_nearest_folder(path) for path in changed})
     for number, folder in enumerate(folders):
         # An overlay over a part of an overlay adds a layer, and the kernel has only two.
-        if not any(_is_below(folder, other) for other in folders):
+        if not any(_is_below(folder, parent) for parent in folders):
             _overlay(folder, f"{stage}/{number}", kernel)
     for path, data in changed.items():
-        _place(path, data)
+        _write_content(path, data)
 
 
 def _nearest_folder(path: str) -> str:
@@ -171,8 +172,8 @@ def _nearest_folder(path: str) -> str:
     return os.path.dirname(missing[0] if missing else path)
 
 
-def _is_below(folder: str, other: str) -> bool:
-    return folder != other and folder.startswith(other.rstrip("/") + "/")
+def _is_below(folder: str, parent: str) -> bool:
+    return folder != parent and folder.startswith(parent.rstrip("/") + "/")
 
 
 def _overlay(folder: str, stage: str, kernel: Kernel) -> None:
@@ -187,7 +188,7 @@ def _overlay(folder: str, stage: str, kernel: Kernel) -> None:
         kernel.close(lower)
 
 
-def _place(path: str, content: bytes | None) -> None:
+def _write_content(path: str, content: bytes | None) -> None:
     if content is None:
         if os.path.lexists(path):
             os.unlink(path)
@@ -197,12 +198,14 @@ def _place(path: str, content: bytes | None) -> None:
         file.write(content)
 
 
-def _reason(done: Done) -> str:
+def _reason(completed: Completed) -> str:
     """Return the error in an engine's output."""
-    return reload.pick(done.err.splitlines()) or done.reason
+    return reload.pick(completed.err.splitlines()) or completed.reason
 
 
-def _has_no_such_command(done: Done) -> bool:
+def _has_no_such_command(completed: Completed) -> bool:
     """Report whether the engine is older than the command, or could not be run at all."""
     old = ("unknown flag", "flag provided but not defined", "unknown command", "No help topic")
-    return done.status in (124, errno.ENOEXEC, 127) or any(text in done.err for text in old)
+    if completed.status in (command.TIMED_OUT, errno.ENOEXEC, command.NOT_FOUND):
+        return True
+    return any(text in completed.err for text in old)

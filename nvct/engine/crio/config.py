@@ -64,7 +64,7 @@ class _Merged:
 
     keys: Table = field(default_factory=dict)  # of crio.runtime, but its runtimes
     runtimes: dict[str, Table] = field(default_factory=dict)
-    says: dict[str, str] = field(default_factory=dict)  # key or "runtimes.NAME" → last file
+    sources: dict[str, str] = field(default_factory=dict)  # key or "runtimes.NAME" → last file
     low_level: str = ""  # the last default that is none of NVIDIA's
 
     def text(self, key: str) -> str:
@@ -107,12 +107,12 @@ def plan(options: EngineOptions, files: Files) -> Change:
     target = _target(options)
     before = files.read(target)
     merged = _merge(_layers(options, files))
-    own = parse(before or b"", target)
+    document = parse(before or b"", target)
     template = _template(_merge(_in_force(options)) if options.dump else merged, files)
     settings: list[Setting] = []
     notes = [*_notes(options, files, target), *_low_level_note(template, files)]
     for handler in options.handlers:
-        changes = _handler(handler, template, merged, own)
+        changes = _handler(handler, template, merged, document)
         if changes:
             _check_last(merged, f"runtimes.{handler.name}", target, files, options)
             settings += changes
@@ -135,7 +135,8 @@ def removal(options: EngineOptions, files: Files) -> Change:
     target = _target(options)
     before = files.read(target)
     document = parse(before or b"", target)
-    own, registered = _table(document, RUNTIME, target), _table(document, RUNTIMES, target)
+    runtime_table = _table(document, RUNTIME, target)
+    registered = _table(document, RUNTIMES, target)
     programs = {handler.name: handler.path for handler in options.handlers}
     names = [
         name
@@ -143,7 +144,7 @@ def removal(options: EngineOptions, files: Files) -> Change:
         if isinstance(table, dict) and _text(table, "runtime_path") == programs.get(name)
     ]
     settings: list[Setting] = [(RUNTIMES, name, DELETE) for name in names]
-    if own.get("default_runtime") in names:
+    if runtime_table.get("default_runtime") in names:
         settings.append((RUNTIME, "default_runtime", DELETE))
     edits = _edits(target, before, settings)
     return Change(engine="crio", edits=edits, restart=bool(edits))
@@ -164,8 +165,8 @@ def _target(options: EngineOptions) -> str:
 def _layers(options: EngineOptions, files: Files) -> list[_Layer]:
     """Return the files that CRI-O reads, in its order."""
     paths = [options.config or CONFIG, *_walk(files, config_dir(options))]
-    found = ((path, files.read(path)) for path in paths)
-    return [_Layer(path=path, document=parse(data, path)) for path, data in found if data]
+    contents = ((path, files.read(path)) for path in paths)
+    return [_Layer(path=path, document=parse(data, path)) for path, data in contents if data]
 
 
 def _in_force(options: EngineOptions) -> list[_Layer]:
@@ -177,8 +178,8 @@ def _in_force(options: EngineOptions) -> list[_Layer]:
 def _walk(files: Files, folder: str) -> Iterator[str]:
     """Yield every file below a folder in the order of Go's filepath.Walk."""
     for path in files.names(folder, ""):
-        place = files.at(path)
-        if os.path.isdir(place) and not os.path.islink(place):
+        real_path = files.at(path)
+        if os.path.isdir(real_path) and not os.path.islink(real_path):
             yield from _walk(files, path)
         else:
             yield path
@@ -191,13 +192,13 @@ def _merge(layers: list[_Layer]) -> _Merged:
         for key, value in table.items():
             if key != "runtimes":
                 merged.keys[key] = value
-                merged.says[key] = layer.path
+                merged.sources[key] = layer.path
         default = table.get("default_runtime")
         if isinstance(default, str) and not default.startswith("nvidia"):
             merged.low_level = default
         for name in _table(layer.document, RUNTIMES, layer.path):
             merged.runtimes[name] = _table(layer.document, (*RUNTIMES, name), layer.path)
-            merged.says[f"runtimes.{name}"] = layer.path
+            merged.sources[f"runtimes.{name}"] = layer.path
     return merged
 
 
@@ -235,41 +236,41 @@ def _template(merged: _Merged, files: Files) -> Table:
             return table | {"runtime_path": _text(table, "runtime_path") or name}
     default = merged.runtimes.get(merged.text("default_runtime"), {})  # NVIDIA's alone
     is_oci = _text(default, "runtime_type") in ("", "oci")
-    own = {key: value for key, value in default.items() if key != "runtime_path" and is_oci}
+    inherited = {key: value for key, value in default.items() if key != "runtime_path" and is_oci}
     # CRI-O looks conmon up on its PATH, where the bundled one is not: it then does not start.
     conmon = f"{BUNDLED}/conmon"
-    named = merged.text("conmon") or own.get("monitor_path")
-    if named or conmon not in files.names(BUNDLED, "conmon"):
-        return own
-    return own | {"monitor_path": conmon}
+    monitor = merged.text("conmon") or inherited.get("monitor_path")
+    if monitor or conmon not in files.names(BUNDLED, "conmon"):
+        return inherited
+    return inherited | {"monitor_path": conmon}
 
 
-def _handler(handler: Handler, template: Table, merged: _Merged, own: Table) -> list[Setting]:
+def _handler(handler: Handler, template: Table, merged: _Merged, document: Table) -> list[Setting]:
     """Return the keys to set for a handler; [] if it is registered as it should be."""
     table: Table = {"runtime_path": handler.path, "runtime_type": "oci"}
     # What is empty, 0 or false says nothing to CRI-O; what it prints has all of these.
     table |= {key: value for key, value in template.items() if key not in NOT_INHERITED and value}
-    now = merged.runtimes.get(handler.name)
-    if now is not None and _means(now, table):
+    registered = merged.runtimes.get(handler.name)
+    if registered is not None and _is_up_to_date(registered, table):
         return []
-    mine = find(own, (*RUNTIMES, handler.name))
-    misleading = [key for key in MISLEADING if isinstance(mine, dict) and key in mine]
+    own_table = find(document, (*RUNTIMES, handler.name))
+    misleading = [key for key in MISLEADING if isinstance(own_table, dict) and key in own_table]
     return [
         (RUNTIMES, handler.name, table),
         *((((*RUNTIMES, handler.name), key, DELETE)) for key in misleading),
     ]
 
 
-def _means(now: Table, table: Table) -> bool:
+def _is_up_to_date(registered: Table, table: Table) -> bool:
     """Report whether a registered handler has our program, and a monitor if one is needed.
 
     Its other settings are left to whoever chose them.
     """
     return (
-        now.get("runtime_path") == table["runtime_path"]
-        and now.get("runtime_type", "oci") in ("", "oci")
-        and not any(now.get(key) for key in MISLEADING)
-        and bool(now.get("monitor_path")) >= bool(table.get("monitor_path"))
+        registered.get("runtime_path") == table["runtime_path"]
+        and registered.get("runtime_type", "oci") in ("", "oci")
+        and not any(registered.get(key) for key in MISLEADING)
+        and bool(registered.get("monitor_path")) >= bool(table.get("monitor_path"))
     )
 
 
@@ -280,11 +281,11 @@ def _keys(options: EngineOptions, merged: _Merged) -> Iterator[tuple[str, object
         EngineConfigError: the default of the options is no handler.
     """
     if options.default and merged.text("default_runtime") != options.default:
-        known = {handler.name for handler in options.handlers} | set(merged.runtimes)
-        if options.default not in known:
+        names = {handler.name for handler in options.handlers} | set(merged.runtimes)
+        if options.default not in names:
             raise EngineConfigError(
                 f'"{options.default}" cannot be the default: CRI-O has no such handler',
-                hint="name one of " + ", ".join(sorted(known)),
+                hint="name one of " + ", ".join(sorted(names)),
             )
         yield "default_runtime", options.default
     dirs = merged.list("cdi_spec_dirs", SPEC_DIRS)
@@ -304,7 +305,7 @@ def _check_last(
     Raises:
         EngineConfigError: a later file has the key.
     """
-    where = merged.says.get(key, target)
+    where = merged.sources.get(key, target)
     order = [options.config or CONFIG, *_walk(files, config_dir(options))]
     if target not in order:
         order = [order[0], *sorted([*order[1:], target])]
@@ -328,8 +329,8 @@ def _edits(target: str, before: bytes | None, settings: list[Setting]) -> tuple[
 
 def _is_empty(text: str) -> bool:
     """Report whether a file has no settings, and no comments except ours."""
-    rest = text.replace(HEADER, "")
-    return "#" not in rest and not any(_values(parse(rest, "")))
+    remaining = text.replace(HEADER, "")
+    return "#" not in remaining and not any(_values(parse(remaining, "")))
 
 
 def _values(table: Table) -> Iterator[object]:
@@ -358,8 +359,8 @@ def _low_level_note(template: Table, files: Files) -> Iterator[str]:
     path = _text(template, "runtime_path")
     config = files.read(CONFIG_FILE)
     document = {} if config is None else parse(config, CONFIG_FILE)
-    chosen = find(document, ("nvidia-container-runtime", "runtimes"))
-    first = str(chosen[0]) if isinstance(chosen, list) and chosen else "runc"
+    runtimes = find(document, ("nvidia-container-runtime", "runtimes"))
+    first = str(runtimes[0]) if isinstance(runtimes, list) and runtimes else "runc"
     on_path = posixpath.dirname(path) in ("", *DEFAULT_PATH_DIRS)
     if path and first != path and not (on_path and first == posixpath.basename(path)):
         yield (

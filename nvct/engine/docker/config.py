@@ -140,38 +140,38 @@ def _register(document: Document, handler: Handler) -> Edit | None:
 
 def _check_default(options: EngineOptions, document: Document) -> None:
     """Refuse a default that is not registered: Docker would not start."""
-    known = {*(document.get((RUNTIMES,), dict) or {}), *RESERVED}
-    known |= {handler.name for handler in options.handlers}
-    if options.default not in known and not options.default.startswith(SHIM_PREFIX):
+    names = {*(document.get((RUNTIMES,), dict) or {}), *RESERVED}
+    names |= {handler.name for handler in options.handlers}
+    if options.default not in names and not options.default.startswith(SHIM_PREFIX):
         raise UsageError(f"no runtime {options.default} is registered that could be the default")
 
 
 def _cdi(options: EngineOptions, document: Document) -> list[Edit]:
     """Return the edits that CDI needs: none if it is on and reads the right folders."""
     edits: list[Edit] = []
-    said = document.get(CDI, bool)
-    if options.cdi and not said and not cdi_is_on(options.engine_version, said=said):
+    switch = document.get(CDI, bool)
+    if options.cdi and not switch and not cdi_is_on(options.engine_version, said=switch):
         edits.append((CDI, True))
     if options.spec_dirs and not _same_folders(_spec_dirs(document), options.spec_dirs):
         edits.append(((SPEC_DIRS,), list(options.spec_dirs)))
     return edits
 
 
-def _same_folders(named: tuple[str, ...], options: tuple[str, ...]) -> bool:
+def _same_folders(configured: tuple[str, ...], options: tuple[str, ...]) -> bool:
     """Report whether Docker reads these folders; if none is named, it reads CDI's defaults."""
-    now, then = (
+    current, expected = (
         [f"/var{path}" if path.startswith("/run/") else path for path in folders]
-        for folders in (named or paths.CDI_SPEC_DIRS, options)
+        for folders in (configured or paths.CDI_SPEC_DIRS, options)
     )
-    return now == then
+    return current == expected
 
 
 def _spec_dirs(document: Document) -> tuple[str, ...]:
-    found = document.get((SPEC_DIRS,), list) or []
-    if not all(isinstance(folder, str) for folder in found):
+    folders = document.get((SPEC_DIRS,), list) or []
+    if not all(isinstance(folder, str) for folder in folders):
         value = document.find((SPEC_DIRS,))
         raise document.refusal(value.start if value else 0, f"{SPEC_DIRS} holds no strings")
-    return tuple(found)
+    return tuple(folders)
 
 
 def _check_flag(options: EngineOptions, name: str, path: str) -> None:

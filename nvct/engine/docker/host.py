@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from nvct.engine.model import Files
     from nvct.host.roots import Roots
 
-HOOKS = ("nvidia-container-runtime-hook", "nvidia-cdi-hook")
+HOOKS = (paths.RUNTIME_HOOK_PROGRAM, paths.HOOK_PROGRAM)
+KIND = paths.GPU_KIND
 DEFAULT_ENDPOINT = "unix:///var/run/docker.sock"
 WSL_DESKTOP = "/mnt/wsl/docker-desktop"
-KIND = "nvidia.com/gpu"
 OPT_DIRS = ("/usr/local/nvidia/toolkit", "/snap/bin", "/run/current-system/sw/bin")
 """Where programs are looked for besides the usual folders, to say where they are."""
 
@@ -134,20 +134,20 @@ def look(
         proc: where procfs is.
         get: does an HTTP GET on a daemon's socket.
     """
-    found = [p for p in processes.running(proc, files.root) if p.engine == "docker"]
-    other = pci.bound_elsewhere(roots)
+    dockerds = [p for p in processes.running(proc, files.root) if p.engine == "docker"]
+    bound = pci.bound_elsewhere(roots)
     return DockerHost(
         client=client(files, environ),
         daemons=tuple(
             _daemon(detect.of_process(process, files, ask, proc), process, files, proc, get)
-            for process in found
+            for process in dockerds
         ),
         programs=_on_path(
             ":".join((*paths.DEFAULT_PATH_DIRS, *OPT_DIRS, environ.get("PATH", ""))), files.at("/")
         ),
         gpus=_gpus(roots),
         driver=procfs.driver_version(roots) or ("WSL" if platform.is_wsl(roots) else ""),
-        elsewhere=other[0].driver if other else "",
+        elsewhere=bound[0].driver if bound else "",
         system_runtimes=_system_runtimes(files),
     )
 
@@ -162,37 +162,37 @@ def client(files: Files, environ: Mapping[str, str]) -> Client:
     podman = posixpath.basename(real).startswith("podman") or _is_podman_script(real)
     if files.root != "/":
         real = real.removeprefix(files.root.rstrip("/"))
-    made = Client(program=real if real.startswith(WSL_DESKTOP) else program, podman=podman)
+    base = Client(program=real if real.startswith(WSL_DESKTOP) else program, podman=podman)
     if environ.get("DOCKER_HOST"):
-        return _to(made, environ["DOCKER_HOST"], "by DOCKER_HOST")
+        return _with_endpoint(base, environ["DOCKER_HOST"], "by DOCKER_HOST")
     folder = environ.get("DOCKER_CONFIG") or f"{environ.get('HOME', '')}/.docker"
     name = environ.get("DOCKER_CONTEXT") or _text(_json(files, f"{folder}/config.json"),
                                                   "currentContext")  # fmt: skip
     if name in ("", "default"):
-        return made
+        return base
     # docker names a context's folder by the hash of its name.
-    place = hashlib.sha256(name.encode()).hexdigest()
-    meta = _json(files, f"{folder}/contexts/meta/{place}/meta.json")
+    context_digest = hashlib.sha256(name.encode()).hexdigest()
+    meta = _json(files, f"{folder}/contexts/meta/{context_digest}/meta.json")
     endpoints = meta.get("Endpoints")
     endpoint = endpoints.get("docker") if isinstance(endpoints, dict) else None
-    return _to(made, _text(endpoint, "Host"), f"by the context {name}")
+    return _with_endpoint(base, _text(endpoint, "Host"), f"by the context {name}")
 
 
-def _to(made: Client, endpoint: str, source: str) -> Client:
-    return Client(program=made.program, podman=made.podman, endpoint=endpoint, source=source)
+def _with_endpoint(base: Client, endpoint: str, source: str) -> Client:
+    return Client(program=base.program, podman=base.podman, endpoint=endpoint, source=source)
 
 
 def _json(files: Files, path: str) -> dict[str, object]:
     try:
-        found = json.loads(files.read(path) or b"{}")
+        document = json.loads(files.read(path) or b"{}")
     except (NvctError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _text(table: object, key: str) -> str:
-    found = table.get(key) if isinstance(table, dict) else None
-    return found if isinstance(found, str) else ""
+    value = table.get(key) if isinstance(table, dict) else None
+    return value if isinstance(value, str) else ""
 
 
 def _is_podman_script(path: str) -> bool:
@@ -209,10 +209,10 @@ def _daemon(engine: Engine, process: Process, files: Files, proc: str, get: Get)
     root = _root(process, files, proc)
     state, problem = _state(engine, root)
     path = process.env.get("PATH", "") if process.env else None
-    named = processes.options(process.args, "cdi-spec-dir")
+    option_dirs = processes.options(process.args, "cdi-spec-dir")
     apart = process.container or _has_own_processes(process.pid, proc)
-    asked = None if apart else running.of(replace(engine, root=root), state, get)
-    spec_dirs = tuple(named) or (state.spec_dirs if state else ()) or paths.CDI_SPEC_DIRS
+    reported = None if apart else running.of(replace(engine, root=root), state, get)
+    spec_dirs = tuple(option_dirs) or (state.spec_dirs if state else ()) or paths.CDI_SPEC_DIRS
     return Daemon(
         engine=engine,
         started=started(proc, process.pid),
@@ -221,7 +221,7 @@ def _daemon(engine: Engine, process: Process, files: Files, proc: str, get: Get)
         state=state,
         problem=problem,
         apart=apart,
-        running=asked,
+        running=reported,
         spec_dirs=spec_dirs,
         specs=_specs(spec_dirs, root),
     )
@@ -232,8 +232,8 @@ def _root(process: Process, files: Files, proc: str) -> str:
 
     Rootless Docker and a snap's have mounts of their own, even if the root directory is ours.
     """
-    own = f"{proc}/{process.pid}/root"
-    return own if os.path.isdir(f"{own}/") else files.at("/")
+    process_root = f"{proc}/{process.pid}/root"
+    return process_root if os.path.isdir(f"{process_root}/") else files.at("/")
 
 
 def _has_own_processes(pid: int, proc: str) -> bool:
@@ -281,14 +281,14 @@ def started(proc: str, pid: int) -> float | None:
 
 def _on_path(path: str, root: str) -> dict[str, Program]:
     """Return the programs of HOOKS that a PATH leads to in a file system."""
-    found = {}
+    programs = {}
     for name in HOOKS:
         for folder in path.split(":"):
             program = _program(f"{folder}/{name}", root) if folder.startswith("/") else None
             if program:
-                found[name] = program
+                programs[name] = program
                 break
-    return found
+    return programs
 
 
 def _program(path: str, root: str) -> Program | None:
@@ -297,14 +297,14 @@ def _program(path: str, root: str) -> Program | None:
     The time of its last status change shows when it was moved or linked into its place; a package
     leaves the other times as they were when it was built.
     """
-    place = root.rstrip("/") + path
+    full_path = root.rstrip("/") + path
     try:
-        there, link = os.stat(place), os.lstat(place)
+        status, link = os.stat(full_path), os.lstat(full_path)
     except OSError:
         return None
-    if not os.path.isfile(place) or not there.st_mode & 0o111:
+    if not os.path.isfile(full_path) or not status.st_mode & 0o111:
         return None
-    return Program(path=path, arrived=max(there.st_ctime, link.st_ctime))
+    return Program(path=path, arrived=max(status.st_ctime, link.st_ctime))
 
 
 def _which(name: str, path: str, files: Files) -> str:
@@ -319,19 +319,19 @@ def _specs(spec_dirs: tuple[str, ...], root: str) -> tuple[str, ...]:
     from nvct.cdi import registry  # YAML is loaded only if there are specs in that format
 
     tree = root.rstrip("/")
-    found = registry.scan([tree + folder for folder in spec_dirs])
+    scanned = registry.scan([tree + folder for folder in spec_dirs])
     return tuple(
         file.path.removeprefix(tree)
-        for file in found.specs
+        for file in scanned.specs
         if file.spec.get("kind") == KIND and file.spec.get("devices")
     )
 
 
 def _gpus(roots: Roots) -> int:
     """Return the number of GPUs by NVIDIA's driver, else by the PCI bus."""
-    known = len(procfs.gpus(roots))
-    if known:
-        return known
+    driver_count = len(procfs.gpus(roots))
+    if driver_count:
+        return driver_count
     folder = f"{roots.sys}/bus/pci/devices"
     count = 0
     for name in procfs.list_directory(folder):

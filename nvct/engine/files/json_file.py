@@ -85,11 +85,11 @@ class Document:
         if self.root.members is None:
             raise self.refusal(self.root.start, f"{kind(self.root.data)}, not an object")
 
-    def refusal(self, at: int, what: str) -> EngineConfigError:
+    def refusal(self, at: int, problem: str) -> EngineConfigError:
         """Return the error for a position in the text."""
         line = self.text.count("\n", 0, at) + 1
         column = at - self.text.rfind("\n", 0, at)
-        return EngineConfigError(f"{self.path} line {line}, column {column}: {what}", hint=HINT)
+        return EngineConfigError(f"{self.path} line {line}, column {column}: {problem}", hint=HINT)
 
     def find(self, path: Path) -> Value | None:
         """Return the value at a path, None if there is none.
@@ -104,15 +104,15 @@ class Document:
                     return None
                 where = ".".join(path[:depth])
                 raise self.refusal(value.start, f"{where} is {kind(value.data)}, not an object")
-            found = [member for member in value.members if member.name == name]
-            if len(found) > 1:
-                raise self.refusal(found[1].start, f"duplicate key {name}")
-            if not found:
+            matches = [member for member in value.members if member.name == name]
+            if len(matches) > 1:
+                raise self.refusal(matches[1].start, f"duplicate key {name}")
+            if not matches:
                 return None
-            value = found[0].value
+            value = matches[0].value
         return value
 
-    def get(self, path: Path, wanted: type[Kind]) -> Kind | None:
+    def get(self, path: Path, expected: type[Kind]) -> Kind | None:
         """Return the data at a path, None if there is none or null.
 
         Raises:
@@ -121,8 +121,8 @@ class Document:
         value = self.find(path)
         if value is None or value.data is None:
             return None
-        if type(value.data) is not wanted:
-            text = f"{'.'.join(path)} is {kind(value.data)}, not {KINDS[wanted]}"
+        if type(value.data) is not expected:
+            text = f"{'.'.join(path)} is {kind(value.data)}, not {KINDS[expected]}"
             raise self.refusal(value.start, text)
         return value.data
 
@@ -225,7 +225,7 @@ def _with(document: Document, where: Path, value: object) -> str:
     if parent.members is None:  # null
         return _with(document, where[:depth], {where[depth]: value})
     if parent.members:
-        return _behind(document, parent.members, parent.start, where[depth], value)
+        return _appended(document, parent.members, parent.start, where[depth], value)
     return _into_empty(document, parent, where[depth], value)
 
 
@@ -236,21 +236,21 @@ def _replaced(document: Document, old: Value, value: object) -> str:
     return _render(document, value, None)
 
 
-def _behind(
+def _appended(
     document: Document, members: list[Member], start: int, name: str, value: object
 ) -> str:
     """Return the text with a member after the last one of an object, in its style."""
     text, last = document.text, members[-1]
-    before = text[members[-2].value.end if len(members) > 1 else start + 1 : last.start]
+    separator = text[members[-2].value.end if len(members) > 1 else start + 1 : last.start]
     colon = text[last.end : last.value.start]
     if "\n" in colon:
         colon = ": "
-    if "\n" not in before:
-        comma = before if len(members) > 1 else "," + (" " if " " in before + colon else "")
+    if "\n" not in separator:
+        comma = separator if len(members) > 1 else "," + (" " if " " in separator + colon else "")
         added = comma + json.dumps(name, ensure_ascii=False) + colon
         added += _render(document, value, None, colon)
     else:
-        line = before[before.rindex("\n") + 1 :]  # may hold the comma, if commas start the lines
+        line = separator[separator.rindex("\n") + 1 :]  # with the comma, if commas start lines
         indent = line[: len(line) - len(line.lstrip(" \t"))]
         comma = "" if "," in line else ","
         added = comma + _line_end(text) + line + json.dumps(name, ensure_ascii=False) + colon
@@ -317,12 +317,12 @@ def _line_end(text: str) -> str:
     return "\r\n" if "\r\n" in text else "\n"
 
 
-def _same(one: object, other: object) -> bool:
+def _same(first: object, second: object) -> bool:
     """Report whether two values are the same JSON: True is not 1; the order does not matter."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
 
 
-def _reason(text: str, at: int, otherwise: str) -> str:
+def _reason(text: str, at: int, default: str) -> str:
     """Return the reason of an error if it is one of the usual ones, else `otherwise`."""
     if text.startswith(("//", "/*", "#"), at):
         return "a comment, which JSON does not have"
@@ -333,7 +333,7 @@ def _reason(text: str, at: int, otherwise: str) -> str:
         return "a comma with nothing behind it"
     if text[at : at + 1] == "'":
         return "single quotes, where JSON has double ones"
-    return "the file ends too early" if at >= len(text) else otherwise
+    return "the file ends too early" if at >= len(text) else default
 
 
 def _plain(error: json.JSONDecodeError) -> str:

@@ -37,8 +37,8 @@ def _never(version: tuple[int, ...]) -> bool:
     return False
 
 
-def _keep_nothing(path: Path, item: object, left: Sequence[str]) -> bool:
-    del path, item, left
+def _keep_nothing(path: Path, item: object, remaining: Sequence[str]) -> bool:
+    del path, item, remaining
     return False
 
 
@@ -69,15 +69,15 @@ class Syntax:
 
     def parents(self, document: Table) -> list[tuple[Path, Table]]:
         """Return the tables that may hold `runtimes` and the default, with their paths."""
-        found: list[tuple[Path, Table]] = [((), document)]
+        tables: list[tuple[Path, Table]] = [((), document)]
         for name in self.parent:
-            found = [
+            tables = [
                 ((*path, key), value)
-                for path, table in found
+                for path, table in tables
                 for key, value in table.items()
                 if name in (ANY, key) and isinstance(value, dict)
             ]
-        return found
+        return tables
 
     def names(self, document: Table) -> set[str]:
         """Return the names of the runtimes that a file registers."""
@@ -93,9 +93,9 @@ def program(runtime: object) -> str:
         return ""
     options = runtime.get("options")
     options = options if isinstance(options, dict) else {}
-    found = [options.get("BinaryName"), options.get("Runtime")]
-    found += [value for key, value in runtime.items() if key.lower() in PROGRAM_KEYS]
-    return next((value for value in found if isinstance(value, str) and value), "")
+    candidates = [options.get("BinaryName"), options.get("Runtime")]
+    candidates += [value for key, value in runtime.items() if key.lower() in PROGRAM_KEYS]
+    return next((value for value in candidates if isinstance(value, str) and value), "")
 
 
 def find(document: object, path: Path) -> object:

@@ -61,9 +61,11 @@ def put(text: str, table: Path, key: str, value: object, path: str) -> str:
     if old:
         source.replace_value(old, _replaced(old.item, value, quote))
     elif holder:
-        rest = target[len(holder.path) :]
+        member_path = target[len(holder.path) :]
         where = f"{path}: {'.'.join(target)}"
-        source.replace_value(holder, toml_inline.put(holder.item, rest, value, quote, where))
+        source.replace_value(
+            holder, toml_inline.put(holder.item, member_path, value, quote, where)
+        )
     elif value == {}:
         _add(source, target, "", quote)
     else:
@@ -78,28 +80,28 @@ def _replaced(old: Item, value: object, quote: str) -> Item:
     if same(old.unwrap(), list(value) if isinstance(value, tuple) else value):
         return old
     if isinstance(old, Array) and isinstance(value, (list, tuple)):
-        now, wanted = old.unwrap(), list(value)
-        if now and same(wanted[: len(now)], now):
-            for item in wanted[len(now) :]:
+        old_items, new_items = old.unwrap(), list(value)
+        if old_items and same(new_items[: len(old_items)], old_items):
+            for item in new_items[len(old_items) :]:
                 old.append(item_of(value_text(item, quote)))
             return old
-        gone = _left_out(now, wanted)
-        for place in reversed(gone):
-            old.pop(place)
-        if gone:
+        removed = _removed_positions(old_items, new_items)
+        for index in reversed(removed):
+            old.pop(index)
+        if removed:
             return old
-    return toml_inline.like(old, item_of(value_text(value, quote)))
+    return toml_inline.with_trivia_of(old, item_of(value_text(value, quote)))
 
 
-def _left_out(old: Sequence[object], new: Sequence[object]) -> list[int]:
+def _removed_positions(old: Sequence[object], new: Sequence[object]) -> list[int]:
     """Return the positions of removed elements if nothing else differs, else none."""
-    gone, place = [], 0
+    removed, position = [], 0
     for number, item in enumerate(old):
-        if place < len(new) and same(new[place], item):
-            place += 1
+        if position < len(new) and same(new[position], item):
+            position += 1
         else:
-            gone.append(number)
-    return gone if place == len(new) else []
+            removed.append(number)
+    return removed if position == len(new) else []
 
 
 # Adding
@@ -128,10 +130,10 @@ def _dotted(nodes: Sequence[Node], table: Path) -> tuple[Node, int] | None:
     None if a header defines a nearer parent.
     """
     for size in range(len(table), 0, -1):
-        above = table[:size]
-        if any(node.is_header and node.path[:size] == above for node in nodes):
+        parent = table[:size]
+        if any(node.is_header and node.path[:size] == parent for node in nodes):
             return None
-        pairs = [node for node in nodes if node.kind == "pair" and node.path[:size] == above]
+        pairs = [node for node in nodes if node.kind == "pair" and node.path[:size] == parent]
         if pairs:
             return pairs[-1], size
     return None
@@ -141,25 +143,25 @@ def _add_pair(source: Source, header: Node | None, pair: str) -> None:
     """Add a pair after the last one of a table; without one, before the first header."""
     nodes = source.nodes
     table = header.path if header else ()
-    own = [node for node in nodes if node.kind == "pair" and node.table == table]
+    own_pairs = [node for node in nodes if node.kind == "pair" and node.table == table]
     first = next((n for n, node in enumerate(nodes) if node.is_header), len(nodes))
-    if own:
-        source.insert(own[-1].end, [own[-1].indent + pair])
+    if own_pairs:
+        source.insert(own_pairs[-1].end, [own_pairs[-1].indent + pair])
     elif header:
         source.insert(header.end, [header.indent + _step(nodes, header) + pair])
     elif first == len(nodes):
         source.insert(len(source.lines), [pair])
     else:
-        place = nodes[_above_comment(nodes, first)]
-        source.insert(place.start, [pair] if place.kind == "blank" else [pair, ""])
+        node_below = nodes[_comment_start(nodes, first)]
+        source.insert(node_below.start, [pair] if node_below.kind == "blank" else [pair, ""])
 
 
-def _above_comment(nodes: Sequence[Node], place: int) -> int:
+def _comment_start(nodes: Sequence[Node], index: int) -> int:
     """Return the place before a header's own comment; the first comment belongs to the file."""
-    first = place
+    first = index
     while first and nodes[first - 1].kind == "comment":
         first -= 1
-    return first or place
+    return first or index
 
 
 def _add_table(source: Source, table: Path, pair: str, quote: str) -> None:
@@ -167,84 +169,86 @@ def _add_table(source: Source, table: Path, pair: str, quote: str) -> None:
     nodes = source.nodes
     headers = [node for node in nodes if node.kind == "table"]
     indent = _header_indent(headers, table)
-    near = max(headers, key=lambda node: _shared(node.path, table), default=None)
-    shared = _shared(near.path, table) if near else 0
-    names = [*(near.spelled[:shared] if near else ())]
+    nearest = max(headers, key=lambda node: _shared_length(node.path, table), default=None)
+    shared = _shared_length(nearest.path, table) if nearest else 0
+    names = [*(nearest.spelled[:shared] if nearest else ())]
     names += [key_text(name, quote) for name in table[shared:]]
     new = [f"{indent}[{'.'.join(names)}]"]
     if pair:
-        new.append(indent + _step(nodes, _like(headers, table)) + pair)
+        new.append(indent + _step(nodes, _similar_header(headers, table)) + pair)
     size = len(table)
-    inside = [n for n, node in enumerate(nodes) if node.is_header and node.path[:size] == table]
-    if inside:
-        place = _above_comment(nodes, inside[0])
-        before = nodes[place - 1].kind == "blank" if place else _wants_blank(nodes, len(nodes) - 1)
-        source.insert(nodes[place].start, [*new, ""] if before else new)
+    subtables = [n for n, node in enumerate(nodes) if node.is_header and node.path[:size] == table]
+    if subtables:
+        index = _comment_start(nodes, subtables[0])
+        blank_follows = (
+            nodes[index - 1].kind == "blank" if index else _wants_blank(nodes, len(nodes) - 1)
+        )
+        source.insert(nodes[index].start, [*new, ""] if blank_follows else new)
         return
-    place = _behind(nodes, table)
-    if _wants_blank(nodes, place):
+    index = _section_end(nodes, table)
+    if _wants_blank(nodes, index):
         new.insert(0, "")
-    source.insert(nodes[place].end if place >= 0 else 0, new)
+    source.insert(nodes[index].end if index >= 0 else 0, new)
 
 
-def _behind(nodes: Sequence[Node], table: Path) -> int:
+def _section_end(nodes: Sequence[Node], table: Path) -> int:
     """Return the place of the last line of the last section that is nearest to a table.
 
     Comments that follow at once belong to that section, unless a header follows these at once.
     """
     for size in range(len(table) - 1, 0, -1):
-        near = [
+        section = [
             n
             for n, node in enumerate(nodes)
             if node.kind not in GAPS and node.path[:size] == table[:size]
         ]
-        if near:
+        if section:
             break
     else:
-        place = len(nodes) - 1
-        while place >= 0 and nodes[place].kind == "blank":
-            place -= 1
-        return place
-    after = near[-1] + 1
-    while after < len(nodes) and nodes[after].kind == "comment":
-        after += 1
-    return after - 1 if after == len(nodes) or nodes[after].kind == "blank" else near[-1]
+        index = len(nodes) - 1
+        while index >= 0 and nodes[index].kind == "blank":
+            index -= 1
+        return index
+    end = section[-1] + 1
+    while end < len(nodes) and nodes[end].kind == "comment":
+        end += 1
+    return end - 1 if end == len(nodes) or nodes[end].kind == "blank" else section[-1]
 
 
-def _wants_blank(nodes: Sequence[Node], place: int) -> bool:
+def _wants_blank(nodes: Sequence[Node], index: int) -> bool:
     """Report whether this file has blank lines between its tables."""
-    if place < 0:
+    if index < 0:
         return False
-    if place + 1 < len(nodes):
-        return nodes[place + 1].kind == "blank"
-    later = [n for n, node in enumerate(nodes) if n and node.is_header]
-    return not later or any(nodes[n - 1].kind in GAPS for n in later)
+    if index + 1 < len(nodes):
+        return nodes[index + 1].kind == "blank"
+    header_indices = [n for n, node in enumerate(nodes) if n and node.is_header]
+    return not header_indices or any(nodes[n - 1].kind in GAPS for n in header_indices)
 
 
-def _shared(one: Path, other: Path) -> int:
+def _shared_length(first: Path, second: Path) -> int:
     size = 0
-    while size < min(len(one), len(other)) and one[size] == other[size]:
+    while size < min(len(first), len(second)) and first[size] == second[size]:
         size += 1
     return size
 
 
-def _like(headers: Sequence[Node], table: Path) -> Node | None:
+def _similar_header(headers: Sequence[Node], table: Path) -> Node | None:
     """Return the header of the same depth that is nearest to a new one."""
-    near = [node for node in headers if len(node.path) == len(table)]
+    candidates = [node for node in headers if len(node.path) == len(table)]
     return max(
-        near,
-        key=lambda node: (_shared(node.path, table), node.path[-1] == table[-1]),
+        candidates,
+        key=lambda node: (_shared_length(node.path, table), node.path[-1] == table[-1]),
         default=None,
     )
 
 
 def _header_indent(headers: Sequence[Node], table: Path) -> str:
-    near = [node for node in headers if node.path[:-1] == table[:-1]]
-    near = near or [
+    siblings = [node for node in headers if node.path[:-1] == table[:-1]]
+    siblings = siblings or [
         node for node in headers if len(node.path) == len(table) > 1 and node.path[0] == table[0]
     ]
-    if near:
-        return max(near, key=lambda node: _shared(node.path, table)).indent
+    if siblings:
+        return max(siblings, key=lambda node: _shared_length(node.path, table)).indent
     parents = [node for node in headers if table[: len(node.path)] == node.path]
     parent = max(parents, key=lambda node: len(node.path), default=None)
     if parent is None:
@@ -285,7 +289,7 @@ def delete(text: str, path: Path, name: str) -> str:
             toml_inline.remove(holder.item, path[len(holder.path) :])
             source.replace_value(holder, holder.item)
             return source.text
-        last = _last_below(source.nodes, path)
+        last = _last_inside(source.nodes, path)
         if last < 0:
             return text
         is_header = source.nodes[last].is_header
@@ -297,53 +301,53 @@ def delete(text: str, path: Path, name: str) -> str:
         text = source.text
 
 
-def _last_below(nodes: Sequence[Node], path: Path) -> int:
+def _last_inside(nodes: Sequence[Node], path: Path) -> int:
     """Return the place of the last header of a table, or of the last pair that defines it."""
     size = len(path)
-    for place in range(len(nodes) - 1, -1, -1):
-        node = nodes[place]
-        is_below = node.path[:size] == path and node.kind not in GAPS
-        if is_below and (node.is_header or node.table[:size] != path):
-            return place
+    for index in range(len(nodes) - 1, -1, -1):
+        node = nodes[index]
+        is_inside = node.path[:size] == path and node.kind not in GAPS
+        if is_inside and (node.is_header or node.table[:size] != path):
+            return index
     return -1
 
 
-def _lonely_header(nodes: Sequence[Node], place: int) -> int:
+def _lonely_header(nodes: Sequence[Node], index: int) -> int:
     """Return the place of the header whose only content is a pair; -1 if there is more."""
-    if not place or nodes[place - 1].kind != "table":
+    if not index or nodes[index - 1].kind != "table":
         return -1
-    after = place + 1
-    while after < len(nodes) and nodes[after].kind == "blank":
-        after += 1
+    end = index + 1
+    while end < len(nodes) and nodes[end].kind == "blank":
+        end += 1
     # A comment right before the next header belongs to that one.
-    ends = after == len(nodes) or nodes[after].is_header
-    ends = ends or (nodes[after].kind == "comment" and after > place + 1)
-    return place - 1 if ends else -1
+    is_lonely = end == len(nodes) or nodes[end].is_header
+    is_lonely = is_lonely or (nodes[end].kind == "comment" and end > index + 1)
+    return index - 1 if is_lonely else -1
 
 
-def _remove_pair(source: Source, place: int) -> None:
+def _remove_pair(source: Source, index: int) -> None:
     """Remove a pair, and a blank line that would be the first or a second one."""
     nodes = source.nodes
-    start, end = nodes[place].start, nodes[place].end
-    after_blank = place > 0 and nodes[place - 1].kind == "blank"
-    if place + 1 == len(nodes):
+    start, end = nodes[index].start, nodes[index].end
+    after_blank = index > 0 and nodes[index - 1].kind == "blank"
+    if index + 1 == len(nodes):
         start -= after_blank
-    elif nodes[place + 1].kind == "blank" and (after_blank or not place):
+    elif nodes[index + 1].kind == "blank" and (after_blank or not index):
         end += 1
     source.remove(start, end)
 
 
-def _remove_section(source: Source, place: int) -> None:
+def _remove_section(source: Source, index: int) -> None:
     """Remove a header and its pairs, and the blank line before if another follows."""
     nodes = source.nodes
-    last = place
-    for n in range(place + 1, len(nodes)):
-        if nodes[n].is_header:
+    last = index
+    for i in range(index + 1, len(nodes)):
+        if nodes[i].is_header:
             break
-        if nodes[n].kind == "pair":
-            last = n
-    start = nodes[place].start
+        if nodes[i].kind == "pair":
+            last = i
+    start = nodes[index].start
     follows_blank = last + 1 == len(nodes) or nodes[last + 1].kind == "blank"
-    if place and nodes[place - 1].kind == "blank" and follows_blank:
+    if index and nodes[index - 1].kind == "blank" and follows_blank:
         start -= 1
     source.remove(start, nodes[last].end)

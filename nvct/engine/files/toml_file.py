@@ -32,7 +32,7 @@ class Delete:
 DELETE: Final = Delete()
 
 same = toml_value.same
-_PLACE = re.compile(r"(.*) \(at line (\d+), column (\d+)\)")
+_POSITION = re.compile(r"(.*) \(at line (\d+), column (\d+)\)")
 
 
 def decode(data: bytes, path: str) -> str:
@@ -83,10 +83,10 @@ def _no_toml(text: str, path: str, reason: str) -> EngineConfigError:
             f"{path} is a Go template (line {line} has {{{{), not the file that the engine reads",
             hint="name the file that is made from it",
         )
-    match = _PLACE.fullmatch(reason)
+    match = _POSITION.fullmatch(reason)
     if match:
-        what, line_number, column = match.groups()
-        reason = f"line {line_number}, column {column}: {what[:1].lower()}{what[1:]}"
+        message, line_number, column = match.groups()
+        reason = f"line {line_number}, column {column}: {message[:1].lower()}{message[1:]}"
     return EngineConfigError(f"{path} is no TOML: {reason}", hint="correct the file")
 
 
@@ -101,17 +101,17 @@ def edit(text: str, changes: Iterable[Change], path: str = "the file") -> str:
         EngineConfigError: the text is no TOML, a table is another kind of value, or the edit
             would also change something else.
     """
-    wanted = list(changes)
-    before = parse(text, path)
-    after = _edited(text, wanted, path)
-    for table, key, value in wanted:
-        _apply(before, table, key, value)
-    if not same(pruned(parse(after, path)), pruned(before)):
+    requested = list(changes)
+    expected = parse(text, path)
+    edited = _edited(text, requested, path)
+    for table, key, value in requested:
+        _apply(expected, table, key, value)
+    if not same(pruned(parse(edited, path)), pruned(expected)):
         raise EngineConfigError(
             f"{path} cannot be edited without changing more than was asked for",
             hint="edit it by hand; `plan` shows what is wanted",
         )
-    return after
+    return edited
 
 
 def _edited(text: str, changes: Iterable[Change], path: str) -> str:
@@ -135,30 +135,30 @@ def _edited(text: str, changes: Iterable[Change], path: str) -> str:
 
 def find(document: Table, path: Iterable[str]) -> object:
     """Return the value at a path, None if there is none."""
-    found: object = document
+    value: object = document
     for name in path:
-        if not isinstance(found, dict) or name not in found:
+        if not isinstance(value, dict) or name not in value:
             return None
-        found = found[name]
-    return found
+        value = value[name]
+    return value
 
 
 def _apply(document: Table, table: tuple[str, ...], key: str, value: object) -> None:
-    inside = document
+    parent = document
     for name in table:
-        inner = inside.setdefault(name, {})
+        inner = parent.setdefault(name, {})
         if not isinstance(inner, dict):  # put has refused this before
             return
-        inside = inner
+        parent = inner
     if isinstance(value, Delete):
-        inside.pop(key, None)
+        parent.pop(key, None)
     elif isinstance(value, dict):
-        inside.setdefault(key, {})
+        parent.setdefault(key, {})
         for name, item in value.items():
             _apply(document, (*table, key), name, item)
     else:
         plain = str(value) if isinstance(value, Noted) else value
-        inside[key] = list(plain) if isinstance(plain, tuple) else plain
+        parent[key] = list(plain) if isinstance(plain, tuple) else plain
 
 
 def pruned(item: object) -> object:

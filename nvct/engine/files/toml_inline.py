@@ -31,14 +31,14 @@ def put(table: Item, path: Path, value: object, quote: str, where: str) -> Item:
                 return table
             raise EngineConfigError(f"{where} is a table, not a value")
         if len(path) == 1:
-            body[index] = (key, like(item, item_of(value_text(value, quote))))
+            body[index] = (key, with_trivia_of(item, item_of(value_text(value, quote))))
             return table
         if not isinstance(item, InlineTable):
-            above = where.rsplit(".", len(path) - 1)[0]
-            raise EngineConfigError(f"{above} is a value, not a table", hint="correct the file")
+            parent = where.rsplit(".", len(path) - 1)[0]
+            raise EngineConfigError(f"{parent} is a value, not a table", hint="correct the file")
         body[index] = (key, put(item, path[1:], value, quote, where))
         return table
-    return like(table, item_of(_with(table.as_string(), path, value, quote)))
+    return with_trivia_of(table, item_of(_with(table.as_string(), path, value, quote)))
 
 
 def _with(text: str, path: Path, value: object, quote: str) -> str:
@@ -73,7 +73,7 @@ def remove(table: Item, path: Path) -> None:
         return
 
 
-def like(old: Item, new: Item) -> Item:
+def with_trivia_of(old: Item, new: Item) -> Item:
     """Return a value with the white space and the comment of another around it."""
     new.trivia.indent = old.trivia.indent
     new.trivia.comment_ws = old.trivia.comment_ws

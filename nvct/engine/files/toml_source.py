@@ -72,16 +72,16 @@ class Source:
         """
         self.lines = [f"{line}\n" for line in text.split("\n")[:-1]]
         self.nodes: list[Node] = []
-        place = 0
+        line_number = 0
         for node in _parsed(text):
-            end = place + node.text.count("\n")
-            own = "".join(self.lines[place:end])
-            if not own.endswith(node.text.lstrip(" \t")):
+            end = line_number + node.text.count("\n")
+            node_text = "".join(self.lines[line_number:end])
+            if not node_text.endswith(node.text.lstrip(" \t")):
                 break
-            indent = own[: len(own) - len(own.lstrip(" \t"))]
-            self.nodes.append(node._replace(start=place, end=end, indent=indent))
-            place = end
-        if place != len(self.lines):
+            indent = node_text[: len(node_text) - len(node_text.lstrip(" \t"))]
+            self.nodes.append(node._replace(start=line_number, end=end, indent=indent))
+            line_number = end
+        if line_number != len(self.lines):
             raise EngineConfigError(
                 f"{path} cannot be edited without changing more than was asked for",
                 hint="edit it by hand; `plan` shows what is wanted",
@@ -92,9 +92,9 @@ class Source:
         """Return the text."""
         return "".join(self.lines)
 
-    def insert(self, place: int, lines: Sequence[str]) -> None:
+    def insert(self, line_number: int, lines: Sequence[str]) -> None:
         """Insert lines before the line of a number."""
-        self.lines[place:place] = [f"{line}\n" for line in lines]
+        self.lines[line_number:line_number] = [f"{line}\n" for line in lines]
 
     def remove(self, start: int, end: int) -> None:
         """Remove lines from one number to before another."""
@@ -102,9 +102,9 @@ class Source:
 
     def replace_value(self, node: Node, item: Item) -> None:
         """Replace the value of a pair."""
-        own = "".join(self.lines[node.start : node.end])
-        before = own.removesuffix(node.text)
-        self.lines[node.start : node.end] = [before + item.as_string() + _behind_value(item)]
+        pair_text = "".join(self.lines[node.start : node.end])
+        prefix = pair_text.removesuffix(node.text)
+        self.lines[node.start : node.end] = [prefix + item.as_string() + _trailing_text(item)]
 
 
 def _parsed(text: str) -> list[Node]:
@@ -126,19 +126,19 @@ def _nodes(body: Body, path: Path = (), spelled: Path = (), table: Path = ()) ->
         inner, names = (*path, key.key), (*spelled, key.as_string().strip())
         if isinstance(item, AoT):
             for element in item.body:
-                yield Node("tables", inner, names, inner, element, _behind_value(element))
+                yield Node("tables", inner, names, inner, element, _trailing_text(element))
                 yield from _nodes(element.value.body, inner, names, inner)
         elif isinstance(item, Table):
-            below = table if key.is_dotted() else inner
+            header_path = table if key.is_dotted() else inner
             if not key.is_dotted() and not item.is_super_table():
-                yield Node("table", inner, names, inner, item, _behind_value(item))
-            yield from _nodes(item.value.body, inner, names, below)
+                yield Node("table", inner, names, inner, item, _trailing_text(item))
+            yield from _nodes(item.value.body, inner, names, header_path)
         else:
-            text = item.as_string() + _behind_value(item)
+            text = item.as_string() + _trailing_text(item)
             yield Node("pair", inner, names, table, item, text)
 
 
-def _behind_value(item: Item) -> str:
+def _trailing_text(item: Item) -> str:
     return f"{item.trivia.comment_ws}{item.trivia.comment}{item.trivia.trail}"
 
 
@@ -150,8 +150,8 @@ def pair(nodes: Sequence[Node], path: Path) -> Node | None:
 def inline_above(nodes: Sequence[Node], path: Path) -> Node | None:
     """Return the pair whose inline table holds a path, or would hold it."""
     for node in nodes:
-        is_above = len(node.path) < len(path) and node.path == path[: len(node.path)]
-        if is_above and node.kind == "pair" and isinstance(node.item, InlineTable):
+        is_parent = len(node.path) < len(path) and node.path == path[: len(node.path)]
+        if is_parent and node.kind == "pair" and isinstance(node.item, InlineTable):
             return node
     return None
 
@@ -173,14 +173,14 @@ def refuse_in_the_way(nodes: Sequence[Node], target: Path, path: str) -> None:
         EngineConfigError: it does.
     """
     for size in range(1, len(target)):
-        above = target[:size]
-        value = pair(nodes, above)
+        parent = target[:size]
+        value = pair(nodes, parent)
         if value and not isinstance(value.item, InlineTable):
             raise EngineConfigError(
-                f"{path}: {'.'.join(above)} is a value, not a table", hint="correct the file"
+                f"{path}: {'.'.join(parent)} is a value, not a table", hint="correct the file"
             )
-        if any(node.kind == "tables" and node.path == above for node in nodes):
+        if any(node.kind == "tables" and node.path == parent for node in nodes):
             raise EngineConfigError(
-                f"{path}: {'.'.join(above)} is an array of tables, not a table",
+                f"{path}: {'.'.join(parent)} is an array of tables, not a table",
                 hint="correct the file",
             )

@@ -25,9 +25,9 @@ class Noted(str):
     @classmethod
     def of(cls, text: str, note: str) -> Noted:
         """Return a string with a comment."""
-        made = cls(text)
-        made.note = note
-        return made
+        noted = cls(text)
+        noted.note = note
+        return noted
 
 
 def key_text(name: str, quote: str = '"') -> str:
@@ -62,14 +62,14 @@ def _inline(table: Mapping[str, object], quote: str) -> str:
     return "{ " + ", ".join(pairs) + " }" if pairs else "{}"
 
 
-def same(one: object, other: object) -> bool:
+def same(first: object, second: object) -> bool:
     """Report whether two values are the same: true is not 1, 1 is not 1.0, nan is nan."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, str) and isinstance(other, str):
-        return str(one) == str(other)
-    if type(one) is not type(other):
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(same(first[k], second[k]) for k in first)
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(same, first, second))
+    if isinstance(first, str) and isinstance(second, str):
+        return str(first) == str(second)
+    if type(first) is not type(second):
         return False
-    return one == other or (one != one and other != other)  # noqa: PLR0124 nan
+    return first == second or (first != first and second != second)  # noqa: PLR0124 nan

@@ -52,8 +52,8 @@ def put(path: str, data: bytes | None, entry: Entry, kernel: Kernel) -> None:
         new = not os.path.exists(path)
         mode = entry.mode if new else None
         staging.write(path, data, mode, kernel)
-        found = os.stat(path)
-        if new and (found.st_uid, found.st_gid) != (entry.uid, entry.gid):
+        stat_result = os.stat(path)
+        if new and (stat_result.st_uid, stat_result.st_gid) != (entry.uid, entry.gid):
             kernel.lchown(path, entry.uid, entry.gid)
     except OSError as error:
         raise refused(error, path) from error
@@ -72,10 +72,14 @@ def _to_remove(path: str) -> str:
 def status(path: str) -> Status:
     """Return mode and owner of a file, or those of a new file."""
     try:
-        found = os.stat(path)
+        stat_result = os.stat(path)
     except OSError:
         return {"mode": NEW_MODE, "uid": os.geteuid(), "gid": os.getegid()}
-    return {"mode": stat.S_IMODE(found.st_mode), "uid": found.st_uid, "gid": found.st_gid}
+    return {
+        "mode": stat.S_IMODE(stat_result.st_mode),
+        "uid": stat_result.st_uid,
+        "gid": stat_result.st_gid,
+    }
 
 
 def missing_folders(path: str) -> list[str]:

@@ -45,11 +45,11 @@ class Merged:
 
     Attributes:
         files: that exist.
-        said: key → the last file that has it.
+        sources: key → the last file that has it.
         append: whether later hook folders are added to the earlier ones.
     """
 
-    __slots__ = ("append", "default", "files", "handlers", "hooks_dirs", "said", "spec_dirs")
+    __slots__ = ("append", "default", "files", "handlers", "hooks_dirs", "sources", "spec_dirs")
 
     def __init__(self) -> None:
         """Start with Podman's defaults."""
@@ -59,7 +59,7 @@ class Merged:
         self.hooks_dirs: list[str] = list(HOOKS_DIRS)
         self.spec_dirs: list[str] = []
         self.append = False
-        self.said: dict[str, str] = {}
+        self.sources: dict[str, str] = {}
 
     def add(self, document: Table, path: str) -> None:
         """Merge the next file.
@@ -68,25 +68,25 @@ class Merged:
             EngineConfigError: a value in it has the wrong type.
         """
         self.files.append(path)
-        for name, places in _table(document, RUNTIMES, path).items():
-            found, _ = _strings(places, f"engine.runtimes.{name}", path)
-            self.handlers[name] = found[0] if found else ""
-            self.said[name] = path
+        for name, programs in _table(document, RUNTIMES, path).items():
+            strings, _ = _strings(programs, f"engine.runtimes.{name}", path)
+            self.handlers[name] = strings[0] if strings else ""
+            self.sources[name] = path
         engine = _table(document, ENGINE, path)
         default = engine.get(DEFAULT, "")
         if not isinstance(default, str):
             raise EngineConfigError(f"{path}: engine.{DEFAULT} is no string")
         if default:
             self.default = default
-            self.said[DEFAULT] = path
+            self.sources[DEFAULT] = path
         if HOOKS in engine:
-            found, append = _strings(engine[HOOKS], f"engine.{HOOKS}", path)
+            strings, append = _strings(engine[HOOKS], f"engine.{HOOKS}", path)
             self.append = self.append if append is None else append
-            self.hooks_dirs = [*self.hooks_dirs, *found] if self.append else found
-            self.said[HOOKS] = path
+            self.hooks_dirs = [*self.hooks_dirs, *strings] if self.append else strings
+            self.sources[HOOKS] = path
         if SPEC_DIRS in engine:
             self.spec_dirs, _ = _strings(engine[SPEC_DIRS], f"engine.{SPEC_DIRS}", path)
-            self.said[SPEC_DIRS] = path
+            self.sources[SPEC_DIRS] = path
 
 
 def state(options: EngineOptions, files: Files) -> State:
@@ -117,23 +117,23 @@ def plan(options: EngineOptions, files: Files) -> Change:
     target = _target(options)
     order = _order(options, files)
     at = order.index(target) + 1
-    now = _merged(order, files)
+    current = _merged(order, files)
     before = files.read(target)
     text = HEADER if before is None else toml_file.decode(before, target)
-    edits = _edits(options, now)
-    if options.hooks_dir and options.hooks_dir not in now.hooks_dirs:
-        there = toml_file.find(toml_file.parse(text, target), (*ENGINE, HOOKS))
-        edits.append((ENGINE, HOOKS, _with_folder(options, there, _merged(order[:at], files))))
+    edits = _edits(options, current)
+    if options.hooks_dir and options.hooks_dir not in current.hooks_dirs:
+        folders = toml_file.find(toml_file.parse(text, target), (*ENGINE, HOOKS))
+        edits.append((ENGINE, HOOKS, _with_folder(options, folders, _merged(order[:at], files))))
     if not edits:
-        return Change(engine=options.engine, notes=_notes(options, now))
+        return Change(engine=options.engine, notes=_notes(options, current))
     after = toml_file.edit(text, edits, target).encode()
     changed = {key for _table, key, _value in edits}
     notes = tuple(
         f"{file} is read later and says {key} too: it wins"
-        for key, file in now.said.items()
+        for key, file in current.sources.items()
         if key in changed and file in order[at:]
     )
-    notes += _notes(options, now)
+    notes += _notes(options, current)
     edit = FileEdit(path=target, before=before, after=after)
     return Change(engine=options.engine, edits=(edit,) if after != before else (), notes=notes)
 
@@ -153,39 +153,39 @@ def removal(options: EngineOptions, files: Files) -> Change:
         return Change(engine=options.engine)
     text = toml_file.decode(before, target)
     document = toml_file.parse(text, target)
-    here = Merged()
-    here.add(document, target)
+    own_settings = Merged()
+    own_settings.add(document, target)
     edits: list[Edit] = [
         (RUNTIMES, handler.name, DELETE)
         for handler in options.handlers
-        if here.handlers.get(handler.name) == handler.path
+        if own_settings.handlers.get(handler.name) == handler.path
     ]
-    if here.default in {name for _, name, _ in edits}:
+    if own_settings.default in {name for _, name, _ in edits}:
         edits.append((ENGINE, DEFAULT, DELETE))
     is_drop_in = target != _config(options)
-    others = _merged(_order(options, files, target), files) if is_drop_in else None
-    edits += _without_folders(options, document, others)
+    other_files = _merged(_order(options, files, target), files) if is_drop_in else None
+    edits += _without_folders(options, document, other_files)
     after = toml_file.edit(text, edits, target)
-    rest = "".join(line for line in after.splitlines(keepends=True) if line != HEADER)
-    if not rest.strip() and is_drop_in:
+    remaining = "".join(line for line in after.splitlines(keepends=True) if line != HEADER)
+    if not remaining.strip() and is_drop_in:
         edit = FileEdit(path=target, before=before, after=None)
     else:
         edit = FileEdit(path=target, before=before, after=after.encode())
     return Change(engine=options.engine, edits=(edit,) if edit.after != before else ())
 
 
-def _edits(options: EngineOptions, now: Merged) -> list[Edit]:
+def _edits(options: EngineOptions, current: Merged) -> list[Edit]:
     """Return the keys that the target must have: none that is in force already."""
     edits: list[Edit] = []
     for handler in options.handlers:
         if not handler.path.startswith("/"):
             text = f"podman takes no runtime by its name alone: {handler.path}"
             raise UsageError(text, hint="give the absolute path of the program")
-        if now.handlers.get(handler.name) != handler.path:
+        if current.handlers.get(handler.name) != handler.path:
             edits.append((RUNTIMES, handler.name, [handler.path]))
-    if options.default and now.default != options.default:
+    if options.default and current.default != options.default:
         edits.append((ENGINE, DEFAULT, options.default))
-    if options.spec_dirs and _spec_dirs(options, now) != options.spec_dirs:
+    if options.spec_dirs and _spec_dirs(options, current) != options.spec_dirs:
         if options.engine_version and options.engine_version < WITH_SPEC_DIRS:
             text = "Podman before 5.5 looks for CDI specs in /etc/cdi and /var/run/cdi only"
             raise UsageError(text, hint="leave the folders as they are")
@@ -193,18 +193,19 @@ def _edits(options: EngineOptions, now: Merged) -> list[Edit]:
     return edits
 
 
-def _spec_dirs(options: EngineOptions, now: Merged) -> tuple[str, ...]:
+def _spec_dirs(options: EngineOptions, current: Merged) -> tuple[str, ...]:
     """Return the folders from which Podman reads CDI specs now."""
-    first, behind = STATIC_ALONE
-    if now.spec_dirs and not (options.engine_version and options.engine_version < first):
-        return tuple(now.spec_dirs)
-    if first <= options.engine_version < behind:
+    first, end = STATIC_ALONE
+    if current.spec_dirs and not (options.engine_version and options.engine_version < first):
+        return tuple(current.spec_dirs)
+    if first <= options.engine_version < end:
         return (paths.CDI_STATIC_DIR,)
     return paths.CDI_SPEC_DIRS
 
 
-def _notes(options: EngineOptions, now: Merged) -> tuple[str, ...]:
-    if options.spec_dirs or paths.CDI_DYNAMIC_DIR in _spec_dirs(options, now) or now.spec_dirs:
+def _notes(options: EngineOptions, current: Merged) -> tuple[str, ...]:
+    has_spec_dirs = bool(options.spec_dirs or current.spec_dirs)
+    if has_spec_dirs or paths.CDI_DYNAMIC_DIR in _spec_dirs(options, current):
         return ()
     return (
         (
@@ -214,28 +215,31 @@ def _notes(options: EngineOptions, now: Merged) -> tuple[str, ...]:
     )
 
 
-def _with_folder(options: EngineOptions, there: object, before: Merged) -> list[object]:
+def _with_folder(options: EngineOptions, folders: object, earlier: Merged) -> list[object]:
     """Return the hook folders that the target must name: its own, or those it replaces, and ours.
 
-    `there` is what it names now. An array without {append=true} replaces the earlier ones.
+    `folders` is what it names now. An array without {append=true} replaces the earlier ones.
     """
-    if isinstance(there, list):
-        return there if options.hooks_dir in there else [*there, options.hooks_dir]
-    return [*([] if before.append else before.hooks_dirs), options.hooks_dir]
+    if isinstance(folders, list):
+        return folders if options.hooks_dir in folders else [*folders, options.hooks_dir]
+    return [*([] if earlier.append else earlier.hooks_dirs), options.hooks_dir]
 
 
-def _without_folders(options: EngineOptions, document: Table, others: Merged | None) -> list[Edit]:
+def _without_folders(
+    options: EngineOptions, document: Table, other_files: Merged | None
+) -> list[Edit]:
     """Return the edits that remove the hook and spec folders that the target names for us.
 
-    `others` are the other files' settings, if the target is a file of ours: an array that adds
-    nothing to them is removed completely.
+    `other_files` are the settings of the other files, if the target is a file of ours: an array
+    that adds nothing to them is removed completely.
     """
     edits: list[Edit] = []
-    there = toml_file.find(document, (*ENGINE, HOOKS))
-    if isinstance(there, list) and options.hooks_dir in there:
-        rest = [item for item in there if item != options.hooks_dir]
-        needless = not rest or (others is not None and rest == others.hooks_dirs)
-        edits.append((ENGINE, HOOKS, DELETE if needless else rest))
+    folders = toml_file.find(document, (*ENGINE, HOOKS))
+    if isinstance(folders, list) and options.hooks_dir in folders:
+        remaining = [item for item in folders if item != options.hooks_dir]
+        is_default = other_files is not None and remaining == other_files.hooks_dirs
+        needless = not remaining or is_default
+        edits.append((ENGINE, HOOKS, DELETE if needless else remaining))
     spec_dirs = toml_file.find(document, (*ENGINE, SPEC_DIRS))
     if options.spec_dirs and spec_dirs == list(options.spec_dirs):
         edits.append((ENGINE, SPEC_DIRS, DELETE))
@@ -279,13 +283,13 @@ def _merged(order: list[str], files: Files) -> Merged:
 
 def _table(document: Table, where: tuple[str, ...], path: str) -> Table:
     """Return a table of a file, {} if it has none."""
-    found: object = document
+    value: object = document
     for depth, name in enumerate(where):
-        found = found.get(name, {}) if isinstance(found, dict) else found
-        if not isinstance(found, dict):
+        value = value.get(name, {}) if isinstance(value, dict) else value
+        if not isinstance(value, dict):
             name = ".".join(where[: depth + 1])
             raise EngineConfigError(f"{path}: {name} is no table", hint="correct the file")
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _strings(value: object, name: str, path: str) -> tuple[list[str], bool | None]:

@@ -46,18 +46,18 @@ then = "allow"
 """
 
 
-def test_of_a_sparse_file_all_that_holds_is_printed(tmp_path: Path) -> None:
+def test_a_sparse_file_is_printed_with_all_keys(tmp_path: Path) -> None:
     file, output = tmp_path / "config.toml", tmp_path / "output.toml"
     file.write_text(SPARSE, encoding="utf-8")
 
     printed = _run("-c", str(file)).stdout
     assert _run("-c", str(file), "--set", "disable-require", "-o", str(output)).exit_code == 0
 
-    said, whole = tomlkit.parse(SPARSE).unwrap(), tomlkit.parse(printed).unwrap()
-    wanted = tomlkit.parse(TEXT).unwrap()
-    wanted["nvidia-container-cli"] |= said["nvidia-container-cli"]
-    wanted["nvct"] |= said["nvct"]
-    assert whole == {**said, **wanted}
+    sparse_values, whole = tomlkit.parse(SPARSE).unwrap(), tomlkit.parse(printed).unwrap()
+    expected = tomlkit.parse(TEXT).unwrap()
+    expected["nvidia-container-cli"] |= sparse_values["nvidia-container-cli"]
+    expected["nvct"] |= sparse_values["nvct"]
+    assert whole == {**sparse_values, **expected}
     assert "\nno-cgroups = true\n" in printed
     assert "#no-cgroups" not in printed
     assert tomlkit.parse(output.read_text(encoding="utf-8")).unwrap() == {
@@ -84,12 +84,12 @@ def test_in_place_keeps_mode_and_comments_and_writes_nothing_twice(tmp_path: Pat
     file = tmp_path / "config.toml"
     file.write_text("# mine\ndisable-require = true\n", encoding="utf-8")
     file.chmod(0o640)
-    words = ("-config-file", str(file), "-set=disable-require=false", "-in-place=true")
-    assert _run(*words).exit_code == 0
+    arguments = ("-config-file", str(file), "-set=disable-require=false", "-in-place=true")
+    assert _run(*arguments).exit_code == 0
     assert file.read_text(encoding="utf-8") == "# mine\ndisable-require = false\n"
     assert file.stat().st_mode & 0o777 == 0o640
     inode = file.stat().st_ino
-    assert _run(*words).exit_code == 0
+    assert _run(*arguments).exit_code == 0
     assert file.stat().st_ino == inode
 
 
@@ -120,13 +120,13 @@ def test_show_says_where_values_are_from(tmp_path: Path) -> None:
     env = {"NVIDIA_CTK_CONFIG_FILE_PATH": str(file)}
     rows = _run("show", "--origin", env=env).stdout.splitlines()
     assert rows[0] == f"# {file}, which NVIDIA_CTK_CONFIG_FILE_PATH names"
-    said = {row.split(" = ")[0]: row.split("  # ")[1] for row in rows[1:]}
-    assert said["nvidia-ctk.path"] == f"{file}:3"
-    assert said["disable-require"] == "default"
+    origins = {row.split(" = ")[0]: row.split("  # ")[1] for row in rows[1:]}
+    assert origins["nvidia-ctk.path"] == f"{file}:3"
+    assert origins["disable-require"] == "default"
     assert any(row.startswith('swarm-resource = "A,B" ') for row in rows)
 
 
-def test_show_warns_of_what_does_not_hold(tmp_path: Path) -> None:
+def test_show_warns_of_replaced_values(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text('[nvidia-container-runtime]\nlog-level = "loud"\n', encoding="utf-8")
     result = _run("show", env={"NVIDIA_CTK_CONFIG_FILE_PATH": str(file)})
@@ -139,13 +139,13 @@ def test_show_warns_of_keys_without_effect_and_of_unknown_ones(tmp_path: Path) -
     text = "[nvidia-container-cli]\nno-pivot = true\nload-kmod = true\n[other]\nx = 1\n"
     file.write_text(text, encoding="utf-8")
 
-    said = _run("-c", str(file), "show")
+    result = _run("-c", str(file), "show")
 
-    assert said.exit_code == 0
-    assert said.stderr.splitlines()[0].startswith(
+    assert result.exit_code == 0
+    assert result.stderr.splitlines()[0].startswith(
         "warning: nvidia-container-cli.no-pivot has no effect: "
     )
-    assert said.stderr.splitlines()[1:] == [
+    assert result.stderr.splitlines()[1:] == [
         (
             "warning: nvidia-container-cli.load-kmod has no effect: there is no such key; "
             "did you mean nvidia-container-cli.load-kmods?"
@@ -154,13 +154,13 @@ def test_show_warns_of_keys_without_effect_and_of_unknown_ones(tmp_path: Path) -
     ]
 
 
-def test_who_sets_a_key_without_effect_is_warned_of_that_one(tmp_path: Path) -> None:
+def test_setting_a_key_without_effect_gives_a_warning(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text("[nvidia-container-cli]\nno-pivot = true\n", encoding="utf-8")
 
-    said = _run("-c", str(file), "--set", "nvidia-container-cli.debug=/var/log/x")
+    result = _run("-c", str(file), "--set", "nvidia-container-cli.debug=/var/log/x")
 
-    assert said.exit_code == 0
-    (warning,) = said.stderr.splitlines()
+    assert result.exit_code == 0
+    (warning,) = result.stderr.splitlines()
     assert warning.startswith("warning: nvidia-container-cli.debug has no effect: ")
     assert _run("-c", str(file), "--set", "disable-require").stderr == ""

@@ -43,20 +43,20 @@ def config(tmp_path: Path) -> Path:
     return folder.parent
 
 
-def run(start: list[str], words: list[str], config: Path) -> Ended:
+def run(start: list[str], arguments: list[str], config: Path) -> Ended:
     """Return the exit status of nvidia-ctk, and what it prints on stdout and stderr."""
-    done = subprocess.run(
-        [sys.executable, "-I", *start, *words], capture_output=True, text=True, check=False,
+    completed = subprocess.run(
+        [sys.executable, "-I", *start, *arguments], capture_output=True, text=True, check=False,
         timeout=60, env={"PATH": os.environ["PATH"], "XDG_CONFIG_HOME": str(config)},
     )  # fmt: skip
-    return done.returncode, done.stdout, done.stderr
+    return completed.returncode, completed.stdout, completed.stderr
 
 
-def both(words: list[str], config: Path) -> tuple[Ended, Ended]:
+def both(arguments: list[str], config: Path) -> tuple[Ended, Ended]:
     """Return how nvidia-ctk ends as the launcher starts it, and with the library."""
     return (
-        run(["-m", "nvct.cli", "nvidia-ctk"], words, config),
-        run(["-c", BY_CLICK], words, config),
+        run(["-m", "nvct.cli", "nvidia-ctk"], arguments, config),
+        run(["-c", BY_CLICK], arguments, config),
     )
 
 
@@ -65,19 +65,19 @@ def test_the_defaults_are_those_of_the_options() -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["--version"], ["cdi", "list"], ["cdi", "generate"],
         ["cdi", "generate", "--output", "x"], ["cdi", "generate", "--output=x"],
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_what_scripts_ask_most_often_is_answered_here(words: list[str]) -> None:
-    assert find(words) is not None
+def test_what_scripts_ask_most_often_is_answered_here(arguments: list[str]) -> None:
+    assert find(arguments) is not None
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         [], ["-v"], ["--version", "x"], ["--quiet", "cdi", "list"], ["cdi", "list", "--json"],
         ["cdi", "generate", "--mode=nvml"], ["cdi", "generate", "--output"],
@@ -86,11 +86,11 @@ def test_what_scripts_ask_most_often_is_answered_here(words: list[str]) -> None:
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_all_else_is_the_librarys(words: list[str]) -> None:
-    assert find(words) is None
+def test_other_command_lines_are_parsed_by_the_library(arguments: list[str]) -> None:
+    assert find(arguments) is None
 
 
-def test_a_variable_that_stands_for_an_option_is_the_librarys(
+def test_variables_of_options_are_parsed_by_the_library(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("NVIDIA_CTK_QUIET", "1")
@@ -100,12 +100,12 @@ def test_a_variable_that_stands_for_an_option_is_the_librarys(
     assert find(["--version"]) is not None
 
 
-@pytest.mark.parametrize("words", [["cdi", "list"], ["cdi", "generate"]], ids=" ".join)
-def test_the_answer_is_the_same(words: list[str], config: Path) -> None:
-    here, by_click = both(words, config)
+@pytest.mark.parametrize("arguments", [["cdi", "list"], ["cdi", "generate"]], ids=" ".join)
+def test_the_answer_is_the_same(arguments: list[str], config: Path) -> None:
+    direct, by_click = both(arguments, config)
 
-    assert here == by_click
-    assert here[0] == 0
+    assert direct == by_click
+    assert direct[0] == 0
 
 
 def test_the_file_is_the_same(config: Path, tmp_path: Path) -> None:
@@ -122,36 +122,36 @@ def test_the_file_is_the_same(config: Path, tmp_path: Path) -> None:
 def test_an_error_is_the_same(text: str, config: Path) -> None:
     (config / "nvidia-container-runtime/config.toml").write_text(text, encoding="utf-8")
 
-    here, by_click = both(["cdi", "generate"], config)
+    direct, by_click = both(["cdi", "generate"], config)
 
-    assert here == by_click
-    assert here[0] == 1
-    assert here[2].startswith("nvidia-ctk: ")
+    assert direct == by_click
+    assert direct[0] == 1
+    assert direct[2].startswith("nvidia-ctk: ")
 
 
 def test_a_full_disk_is_one_line(config: Path) -> None:
     command = [sys.executable, "-I", "-m", "nvct.cli", "nvidia-ctk", "cdi", "generate"]
     with open("/dev/full", "w", encoding="utf-8") as full:
-        done = subprocess.run(
+        completed = subprocess.run(
             command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
             env={"PATH": os.environ["PATH"], "XDG_CONFIG_HOME": str(config)},
         )  # fmt: skip
 
-    assert done.returncode == 1
-    assert "the spec cannot be written to stdout: No space left on device" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert completed.returncode == 1
+    assert "the spec cannot be written to stdout: No space left on device" in completed.stderr
+    assert "Traceback" not in completed.stderr
 
 
 def test_a_reader_that_goes_away_is_no_error(config: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-I", "-m", "nvct.cli", "nvidia-ctk", "cdi", "generate"],
         stdout=writing, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
         env={"PATH": os.environ["PATH"], "XDG_CONFIG_HOME": str(config)},
     )  # fmt: skip
     os.close(writing)
 
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert "BrokenPipe" not in done.stderr
+    assert completed.returncode == 1
+    assert "Traceback" not in completed.stderr
+    assert "BrokenPipe" not in completed.stderr

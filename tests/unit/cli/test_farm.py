@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def lab() -> Generator[Lab]:
-    made = Lab()
-    made.keys["nvct"]["farm-dir"] = f"{made.home}/farm"
-    made.configure()
-    yield made
-    made.remove()
+    new_lab = Lab()
+    new_lab.keys["nvct"]["farm-dir"] = f"{new_lab.home}/farm"
+    new_lab.configure()
+    yield new_lab
+    new_lab.remove()
 
 
 def run(lab: Lab, *args: str) -> Result:
@@ -86,7 +86,7 @@ def test_gc_prints_what_it_removes(lab: Lab) -> None:
     assert not os.path.exists(view)
 
 
-def test_verify_tells_what_differs_by_status_1(lab: Lab) -> None:
+def test_verify_reports_differences_by_status_1(lab: Lab) -> None:
     lab.driver()
     view = run(lab, "build").stdout.strip()
     name = os.path.basename(view)

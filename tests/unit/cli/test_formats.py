@@ -19,30 +19,36 @@ COMMANDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_every_command_that_shows_takes_both(words: tuple[str, ...]) -> None:
-    said = CliRunner().invoke(program(words[0]), [*words[1:], "--help"], prog_name=words[0]).stdout
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_every_command_that_shows_takes_both(arguments: tuple[str, ...]) -> None:
+    output = (
+        CliRunner()
+        .invoke(program(arguments[0]), [*arguments[1:], "--help"], prog_name=arguments[0])
+        .stdout
+    )
 
-    assert "--format" in said
-    assert "--json" in said
+    assert "--format" in output
+    assert "--json" in output
 
 
 @pytest.mark.parametrize(
-    ("words", "form"),
+    ("arguments", "form"),
     [([], "text"), (["--json"], "json"), (["--format=json"], "json"), (["--format", "text"], "text"),
      (["--format=bind", "--json"], "json"), (["--json", "--format=bind"], "json")],
 )  # fmt: skip
-def test_json_is_short_for_its_format(words: list[str], form: str) -> None:
+def test_json_is_short_for_its_format(arguments: list[str], form: str) -> None:
     @click.command()
     @format_option("text", "bind")
     def show(*, form: str) -> None:
         click.echo(form)
 
-    assert CliRunner().invoke(show, words).stdout == f"{form}\n"
+    assert CliRunner().invoke(show, arguments).stdout == f"{form}\n"
 
 
 def test_cdi_devices_are_a_list_of_names() -> None:
-    said = CliRunner().invoke(program("nvidia-ctk"), ["cdi", "list", "--json", "--spec-dir=/none"])
+    message = CliRunner().invoke(
+        program("nvidia-ctk"), ["cdi", "list", "--json", "--spec-dir=/none"]
+    )
 
-    assert json.loads(said.stdout) == []
-    assert said.stderr == "Found 0 CDI devices\n"
+    assert json.loads(message.stdout) == []
+    assert message.stderr == "Found 0 CDI devices\n"

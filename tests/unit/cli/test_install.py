@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command nvct install: an engine is told, stays told while it runs, and is as before afterwards."""
+"""Command nvct install: an engine is configured while it runs, and has its former files after."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ class Node:
         )  # fmt: skip
         self.daemons.append(daemon)
         assert daemon.stderr is not None
-        said = []
+        lines = []
         for line in daemon.stderr:
-            said.append(line)
+            lines.append(line)
             if "waiting for a signal" in line:
                 return daemon
-        raise AssertionError("".join(said))
+        raise AssertionError("".join(lines))
 
     def end(self) -> None:
         """Kill what still runs."""
@@ -99,17 +99,17 @@ class Node:
 
 
 def ended(daemon: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> str:
-    """Send a signal and return what the daemon said until it ended well."""
+    """Send a signal; return the output of the daemon, which must exit with 0."""
     daemon.send_signal(number)
-    said = daemon.communicate(timeout=30)[1]
-    assert daemon.returncode == 0, said
-    return said
+    output = daemon.communicate(timeout=30)[1]
+    assert daemon.returncode == 0, output
+    return output
 
 
 def node(base: Path, engine: str, name: str, data: bytes) -> Iterator[Node]:
-    made = Node(base, engine, name, data)
-    yield made
-    made.end()
+    new_node = Node(base, engine, name, data)
+    yield new_node
+    new_node.end()
 
 
 @pytest.fixture
@@ -132,12 +132,12 @@ def running(docker: Node) -> subprocess.Popen[str]:
     return docker.start()
 
 
-def test_docker_is_told_of_three_runtimes_and_of_the_default(docker: Node) -> None:
-    done = docker.run()
-    assert done.exit_code == 0, done.output
-    said = json.loads(docker.config.read_bytes())
-    assert said["default-runtime"] == "nvidia"
-    paths = {name: entry["path"] for name, entry in said["runtimes"].items()}
+def test_docker_gets_three_runtimes_and_the_default(docker: Node) -> None:
+    completed = docker.run()
+    assert completed.exit_code == 0, completed.output
+    document = json.loads(docker.config.read_bytes())
+    assert document["default-runtime"] == "nvidia"
+    paths = {name: entry["path"] for name, entry in document["runtimes"].items()}
     program = f"{docker.toolkit}/nvidia-container-runtime"
     assert paths == {"runc-2": "/opt/runc", "nvidia": program, "nvidia-cdi": f"{program}.cdi",
                      "nvidia-legacy": f"{program}.legacy"}  # fmt: skip
@@ -145,7 +145,7 @@ def test_docker_is_told_of_three_runtimes_and_of_the_default(docker: Node) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT])
-def test_a_signal_gives_the_engine_its_bytes_back(
+def test_a_signal_restores_the_engines_files(
     number: signal.Signals, docker: Node, running: subprocess.Popen[str]
 ) -> None:
     assert docker.config.read_bytes() != DAEMON_JSON
@@ -162,8 +162,8 @@ def test_a_killed_one_is_taken_over_and_its_former_bytes_are_known(
     running.kill()
     running.communicate()
     assert docker.config.read_bytes() != DAEMON_JSON
-    again = docker.start()
-    ended(again)
+    second_run = docker.start()
+    ended(second_run)
     assert docker.config.read_bytes() == DAEMON_JSON
 
 
@@ -171,9 +171,9 @@ def test_only_one_runs_and_the_second_changes_nothing(
     docker: Node, running: subprocess.Popen[str]
 ) -> None:
     before = docker.config.read_bytes()
-    done = docker.run("--runtime-name=other")
-    assert done.exit_code == 1
-    assert "another installer runs" in str(done.exception)
+    completed = docker.run("--runtime-name=other")
+    assert completed.exit_code == 1
+    assert "another installer runs" in str(completed.exception)
     assert docker.config.read_bytes() == before
     assert docker.pid_file.read_text(encoding="utf-8") == f"{running.pid}\n"
 
@@ -182,31 +182,31 @@ def test_two_signals_are_one(docker: Node, running: subprocess.Popen[str]) -> No
     for _ in range(5):
         running.terminate()
         time.sleep(0.01)
-    said = running.communicate(timeout=30)[1]
-    assert running.returncode == 0, said
+    output = running.communicate(timeout=30)[1]
+    assert running.returncode == 0, output
     assert docker.config.read_bytes() == DAEMON_JSON
 
 
 def test_containerds_low_level_runtime_is_the_wrappers_and_the_shims(containerd: Node) -> None:
-    done = containerd.run()
-    assert done.exit_code == 0, done.output
+    completed = containerd.run()
+    assert completed.exit_code == 0, completed.output
     runtime = containerd.settings()["nvidia-container-runtime"]
     assert runtime["runtimes"] == ["/opt/bin/runc", "runc", "crun"]
     wrapper = (containerd.toolkit / "nvidia-container-runtime").read_bytes()
     assert b"\0/opt/bin/runc\0runc\0crun\0" in wrapper
-    done = containerd.run()
-    assert done.exit_code == 0, done.output
+    completed = containerd.run()
+    assert completed.exit_code == 0, completed.output
     assert containerd.settings()["nvidia-container-runtime"] == runtime, "not the shim itself"
 
 
 def test_containerds_drop_in_is_written_here_and_named_as_the_host_has_it(
     containerd: Node, tmp_path: Path
 ) -> None:
-    done = containerd.run(
+    completed = containerd.run(
         RUNTIME_DROP_IN_CONFIG=f"{tmp_path}/config-dir.d/99-nvidia.toml",
         RUNTIME_DROP_IN_CONFIG_HOST_PATH="/etc/containerd/conf.d/99-nvidia.toml",
     )
-    assert done.exit_code == 0, done.output
+    assert completed.exit_code == 0, completed.output
     drop_in = parsed(tmp_path / "config-dir.d/99-nvidia.toml")
     runtimes = drop_in["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]
     assert set(runtimes) >= {"nvidia", "nvidia-cdi", "nvidia-legacy"}
@@ -216,9 +216,7 @@ def test_containerds_drop_in_is_written_here_and_named_as_the_host_has_it(
     assert not (tmp_path / "host/etc").exists()
 
 
-def test_the_drop_in_goes_again_with_the_folder_that_was_made_for_it(
-    containerd: Node, tmp_path: Path
-) -> None:
+def test_the_drop_in_is_removed_with_its_new_folder(containerd: Node, tmp_path: Path) -> None:
     drop_in = tmp_path / "config-dir.d/99-nvidia.toml"
     daemon = containerd.start(
         f"--drop-in-config={drop_in}", "--drop-in-config-host-path=/x/99-nvidia.toml"
@@ -243,24 +241,24 @@ def test_crio_keeps_the_runtimes_and_gets_its_default_back(crio: Node, tmp_path:
     ]  # fmt: skip
 
 
-def test_crios_deprecated_hook_comes_and_goes(crio: Node, tmp_path: Path) -> None:
+def test_crios_deprecated_hook_is_written_and_removed(crio: Node, tmp_path: Path) -> None:
     daemon = crio.start("--config-mode=hook", f"--hooks-dir={tmp_path}/hooks.d")
     hook = tmp_path / "hooks.d/oci-nvidia-hook.json"
-    said = json.loads(hook.read_bytes())["hook"]
-    assert said["path"] == f"{crio.toolkit}/nvidia-container-runtime-hook"
+    document = json.loads(hook.read_bytes())["hook"]
+    assert document["path"] == f"{crio.toolkit}/nvidia-container-runtime-hook"
     ended(daemon)
     assert not hook.exists()
 
 
 def test_no_runtime_config_leaves_the_engine_alone(docker: Node) -> None:
-    done = docker.run("--no-runtime-config", RUNTIME="no such thing")
-    assert done.exit_code == 0, done.output
+    completed = docker.run("--no-runtime-config", RUNTIME="no such thing")
+    assert completed.exit_code == 0, completed.output
     assert docker.config.read_bytes() == DAEMON_JSON
     assert (docker.toolkit / "nvidia-ctk").exists()
 
 
-def test_what_the_variables_say_is_in_config_toml(docker: Node) -> None:
-    done = docker.run(
+def test_variables_are_written_to_config_toml(docker: Node) -> None:
+    completed = docker.run(
         NVIDIA_CONTAINER_RUNTIME_MODE="cdi",
         NVIDIA_CONTAINER_RUNTIME_DEBUG="/var/log/n.log",
         NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES="cdi.k8s.io/,nvidia.cdi.k8s.io/",
@@ -271,27 +269,27 @@ def test_what_the_variables_say_is_in_config_toml(docker: Node) -> None:
         NVIDIA_RUNTIME_SET_AS_DEFAULT="false",
         NVIDIA_RUNTIME_NAME="nvidia-cdi",
     )
-    assert done.exit_code == 0, done.output
-    assert "warning: the feature from-tomorrow is unknown" in done.output
-    said = docker.settings()
-    runtime = said["nvidia-container-runtime"]
+    assert completed.exit_code == 0, completed.output
+    assert "warning: the feature from-tomorrow is unknown" in completed.output
+    document = docker.settings()
+    runtime = document["nvidia-container-runtime"]
     assert (runtime["mode"], runtime["debug"]) == ("cdi", "/var/log/n.log")
     assert runtime["runtimes"] == ["docker-runc", "runc"]
     assert runtime["modes"]["cdi"]["annotation-prefixes"] == ["cdi.k8s.io/", "nvidia.cdi.k8s.io/"]
-    assert said["accept-nvidia-visible-devices-envvar-when-unprivileged"] is False
-    assert said["accept-nvidia-visible-devices-as-volume-mounts"] is True
-    assert said["features"] == {"disable-imex-channel-creation": True, "from-tomorrow": True}
-    assert said["nvct"]["hook-path"] == f"{docker.toolkit}/nvidia-cdi-hook"
+    assert document["accept-nvidia-visible-devices-envvar-when-unprivileged"] is False
+    assert document["accept-nvidia-visible-devices-as-volume-mounts"] is True
+    assert document["features"] == {"disable-imex-channel-creation": True, "from-tomorrow": True}
+    assert document["nvct"]["hook-path"] == f"{docker.toolkit}/nvidia-cdi-hook"
     daemon_json = json.loads(docker.config.read_bytes())
     assert set(daemon_json["runtimes"]) == {"runc-2", "nvidia", "nvidia-cdi", "nvidia-legacy"}
     assert "default-runtime" not in daemon_json
 
 
 def test_a_switch_that_is_on_by_default_can_be_switched_off(docker: Node) -> None:
-    done = docker.run(
+    completed = docker.run(
         "--set-as-default=false", "--nvidia-container-runtime-hook.skip-mode-detection=0"
     )
-    assert done.exit_code == 0, done.output
+    assert completed.exit_code == 0, completed.output
     assert "default-runtime" not in json.loads(docker.config.read_bytes())
     hook = docker.settings()["nvidia-container-runtime-hook"]
     assert hook == {
@@ -308,20 +306,20 @@ def test_the_drivers_roots_come_from_the_validators_file(docker: Node, tmp_path:
         encoding="utf-8",
     )
     docker.args.remove("--driver-root=/")
-    done = docker.run(f"--driver-ready-file={ready}")
-    assert done.exit_code == 0, done.output
-    said = docker.settings()
-    assert said["nvidia-container-cli"]["root"] == "/run/nvidia/driver"
-    assert said["nvct"]["dev-root"] == "/"
-    done = docker.run(f"--driver-ready-file={ready}", "--driver-root=/opt/driver")
+    completed = docker.run(f"--driver-ready-file={ready}")
+    assert completed.exit_code == 0, completed.output
+    document = docker.settings()
+    assert document["nvidia-container-cli"]["root"] == "/run/nvidia/driver"
+    assert document["nvct"]["dev-root"] == "/"
+    completed = docker.run(f"--driver-ready-file={ready}", "--driver-root=/opt/driver")
     assert docker.settings()["nvidia-container-cli"]["root"] == "/opt/driver"
-    done = docker.run(f"--driver-ready-file={tmp_path}/none")
-    assert done.exit_code == 1
-    assert "nvct validate driver" in getattr(done.exception, "hint", "")
+    completed = docker.run(f"--driver-ready-file={tmp_path}/none")
+    assert completed.exit_code == 1
+    assert "nvct validate driver" in getattr(completed.exception, "hint", "")
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (["--runtime=podman"], "unknown runtime 'podman'"),
         (["--restart-mode=reboot"], "unknown restart mode 'reboot'"),
@@ -344,21 +342,21 @@ def test_the_drivers_roots_come_from_the_validators_file(docker: Node, tmp_path:
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )  # fmt: skip
-def test_what_means_nothing_is_refused_and_nothing_is_changed(
-    args: list[str], said: str, docker: Node
+def test_malformed_values_are_refused_and_nothing_is_changed(
+    args: list[str], message: str, docker: Node
 ) -> None:
     docker.args += ["--no-daemon"] if "--enable-nri-plugin" not in args else []
-    done = CliRunner().invoke(program("nvct"), [*docker.args, *args], prog_name="nvct")
-    assert done.exit_code != 0
-    assert said in str(done.exception), done.output
+    result = CliRunner().invoke(program("nvct"), [*docker.args, *args], prog_name="nvct")
+    assert result.exit_code != 0
+    assert message in str(result.exception), result.output
     assert docker.config.read_bytes() == DAEMON_JSON
 
 
 def test_the_version_is_the_incumbents_installers(docker: Node) -> None:
     for flag in ("--version", "-v"):
-        done = CliRunner().invoke(program("nvct"), ["install", flag], prog_name="nvct")
-        said = f"nvidia-ctk-installer version {TOOLKIT_VERSION}\nnvct: {__version__}\n"
-        assert done.output == said
+        result = CliRunner().invoke(program("nvct"), ["install", flag], prog_name="nvct")
+        expected = f"nvidia-ctk-installer version {TOOLKIT_VERSION}\nnvct: {__version__}\n"
+        assert result.output == expected
     assert docker.config.read_bytes() == DAEMON_JSON
 
 
@@ -385,8 +383,8 @@ def test_every_switch_can_be_switched_off_against_its_variable(
 
 
 def test_a_switch_whose_variable_is_set_to_nothing_is_off(docker: Node) -> None:
-    done = docker.run(NVIDIA_RUNTIME_SET_AS_DEFAULT="", DOCKER_SET_AS_DEFAULT="true")
-    assert done.exit_code == 0, done.output
+    completed = docker.run(NVIDIA_RUNTIME_SET_AS_DEFAULT="", DOCKER_SET_AS_DEFAULT="true")
+    assert completed.exit_code == 0, completed.output
     assert "default-runtime" not in json.loads(docker.config.read_bytes())
     assert docker.run("--set-as-default", NVIDIA_RUNTIME_SET_AS_DEFAULT="").exit_code == 0
     assert json.loads(docker.config.read_bytes())["default-runtime"] == "nvidia"
@@ -394,8 +392,8 @@ def test_a_switch_whose_variable_is_set_to_nothing_is_off(docker: Node) -> None:
 
 def test_the_last_one_of_a_switch_holds() -> None:
     name = "--enable-cdi-in-runtime"
-    for words, value in ((["=false", ""], True), (["", "=false"], False), ([], None)):
-        context = install.make_context("install", [name + word for word in words])
+    for arguments, value in ((["=false", ""], True), (["", "=false"], False), ([], None)):
+        context = install.make_context("install", [name + word for word in arguments])
         assert context.params["cdi"] is value
 
 
@@ -421,7 +419,7 @@ SystemdCgroup = true
 
 @pytest.fixture
 def telling(containerd: Node) -> Node:
-    """containerd that tells its configuration, with what it is told itself."""
+    """containerd that prints its configuration, with the options that it gets."""
     program = containerd.base / "containerd"
     (containerd.base / "dump.toml").write_text(DUMP, encoding="utf-8")
     script(program, f'[ "$1 $2" = "config dump" ] && exec cat {containerd.base}/dump.toml\n')
@@ -430,19 +428,19 @@ def telling(containerd: Node) -> Node:
 
 
 def low_level(node: Node) -> list[str]:
-    found: list[str] = node.settings()["nvidia-container-runtime"]["runtimes"]
-    return found
+    runtimes: list[str] = node.settings()["nvidia-container-runtime"]["runtimes"]
+    return runtimes
 
 
 @pytest.mark.parametrize("sources", [["command"], ["command,file"], [" command", "file"]])
 def test_the_engine_tells_its_low_level_runtimes(sources: list[str], telling: Node) -> None:
-    done = telling.run(*(f"--config-source={source}" for source in sources))
+    completed = telling.run(*(f"--config-source={source}" for source in sources))
 
-    assert done.exit_code == 0, done.output
+    assert completed.exit_code == 0, completed.output
     assert low_level(telling)[0] == "/opt/of-the-dump/crun"
 
 
-def test_a_source_that_cannot_be_had_leaves_it_to_the_next(telling: Node) -> None:
+def test_an_unavailable_source_is_followed_by_the_next(telling: Node) -> None:
     (telling.base / "dump.toml").unlink()
 
     assert telling.run("--config-source=command,file").exit_code == 0
@@ -453,23 +451,23 @@ def test_a_source_that_cannot_be_had_leaves_it_to_the_next(telling: Node) -> Non
     assert low_level(telling)[0] == "/opt/of-the-dump/crun"
 
 
-def test_sources_of_which_none_can_be_had_are_an_error(telling: Node) -> None:
+def test_only_unavailable_sources_are_an_error(telling: Node) -> None:
     (telling.base / "dump.toml").unlink()
     before = telling.config.read_bytes()
 
-    done = telling.run("--config-source=command")
+    completed = telling.run("--config-source=command")
 
-    assert done.exit_code == 1
-    assert "does not tell its configuration" in str(done.exception)
+    assert completed.exit_code == 1
+    assert "does not tell its configuration" in str(completed.exception)
     assert telling.config.read_bytes() == before
 
 
 def test_a_runtime_type_is_for_handlers_that_inherit_none(telling: Node) -> None:
     args = ("--config-source=command", "--drop-in-config=", "--runtime-config-override={")
-    done = telling.run(*args, CONTAINERD_RUNTIME_TYPE="io.containerd.runc.v1")
+    completed = telling.run(*args, CONTAINERD_RUNTIME_TYPE="io.containerd.runc.v1")
 
-    assert done.exit_code == 0, done.output
-    assert "--runtime-config-override has no effect" in done.output
+    assert completed.exit_code == 0, completed.output
+    assert "--runtime-config-override has no effect" in completed.output
     assert telling.config.read_text().count('runtime_type = "io.containerd.runc.v1"') == 3
 
 
@@ -481,21 +479,21 @@ def test_without_a_driver_there_is_no_specification_and_the_engine_is_left_alone
         "--cdi-enabled", "--create-device-nodes=none", f"--cdi-output-dir={tmp_path}/cdi",
         f"--driver-root-ctr-path={tmp_path}/no-driver", f"--dev-root-ctr-path={tmp_path}",
     )  # fmt: skip
-    done = docker.run(*args)
-    assert done.exit_code == 1
+    completed = docker.run(*args)
+    assert completed.exit_code == 1
     assert docker.config.read_bytes() == DAEMON_JSON
-    done = docker.run(*args, "--ignore-errors")
-    assert done.exit_code == 0, done.output
-    assert "warning: ignored: " in done.output
+    completed = docker.run(*args, "--ignore-errors")
+    assert completed.exit_code == 0, completed.output
+    assert "warning: ignored: " in completed.output
     assert docker.config.read_bytes() != DAEMON_JSON
     assert not (tmp_path / "cdi").exists()
 
 
 def test_an_empty_variable_says_that_there_is_to_be_none(docker: Node, tmp_path: Path) -> None:
-    done = docker.run(CDI_ENABLED="true", CDI_OUTPUT_DIR="")
-    assert done.exit_code == 0, done.output
-    assert "no CDI specification: --cdi-output-dir is empty" in done.output
+    completed = docker.run(CDI_ENABLED="true", CDI_OUTPUT_DIR="")
+    assert completed.exit_code == 0, completed.output
+    assert "no CDI specification: --cdi-output-dir is empty" in completed.output
     args = (f"--driver-root-ctr-path={tmp_path}", f"--dev-root-ctr-path={tmp_path}")
-    done = docker.run(*args, "--ignore-errors", CDI_ENABLED="true", CREATE_DEVICE_NODES="")
-    assert "ignored: " in done.output, "of the specification alone"
-    assert "modprobe" not in done.output
+    completed = docker.run(*args, "--ignore-errors", CDI_ENABLED="true", CREATE_DEVICE_NODES="")
+    assert "ignored: " in completed.output, "of the specification alone"
+    assert "modprobe" not in completed.output

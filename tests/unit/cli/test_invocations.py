@@ -36,24 +36,24 @@ ROWS = [
 @pytest.fixture(scope="module")
 def host() -> Generator[Lab]:
     """Two GPUs, and a CDI specification."""
-    made = Lab()
-    made.driver(gpus=2)
-    made.spec()
-    yield made
-    made.remove()
+    new_lab = Lab()
+    new_lab.driver(gpus=2)
+    new_lab.spec()
+    yield new_lab
+    new_lab.remove()
 
 
 def ended(command: str, tmp: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """Run a command line in this process; return the exit status."""
-    program, *words = shlex.split(command.replace("{tmp}", str(tmp)))
+    program, *arguments = shlex.split(command.replace("{tmp}", str(tmp)))
     if "runtime configure" in command:
-        words.append(f"--state-dir={tmp}/state")
+        arguments.append(f"--state-dir={tmp}/state")
     if program == "nvidia-cdi-hook":
-        return hooks.main(words, os.open(os.devnull, os.O_RDONLY))
+        return hooks.main(arguments, os.open(os.devnull, os.O_RDONLY))
     if program == "nvidia-container-cli":
-        return container_cli.main(words, os.environ)
+        return container_cli.main(arguments, os.environ)
     assert program == "nvidia-ctk"
-    monkeypatch.setattr(sys, "argv", [program, *words])
+    monkeypatch.setattr(sys, "argv", [program, *arguments])
     with pytest.raises(SystemExit) as caught:
         main.run(program)
     assert isinstance(caught.value.code, int)
@@ -83,13 +83,13 @@ def test_a_script_sees_what_the_incumbent_shows(
 ) -> None:
     status, streams, command = row
 
-    found = ended(command, place, monkeypatch)
+    completed = ended(command, place, monkeypatch)
 
     out, err = capfd.readouterr()
-    assert str(found) == status, err
+    assert str(completed) == status, err
     assert ("out" if out.strip() else "-") == streams, out[:200]
     assert "Traceback" not in err
-    if found:
+    if completed:
         assert err.strip()
 
 

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def lab() -> Generator[Lab]:
-    made = Lab()
-    made.driver(gpus=1)
-    yield made
-    made.remove()
+    new_lab = Lab()
+    new_lab.driver(gpus=1)
+    yield new_lab
+    new_lab.remove()
 
 
 def run(lab: Lab, *args: str | Path, env: Mapping[str, str] | None = None) -> Result:
@@ -45,8 +45,8 @@ def run(lab: Lab, *args: str | Path, env: Mapping[str, str] | None = None) -> Re
 
 def shown(result: Result) -> dict[str, Any]:
     assert result.exit_code == 0, result.output + str(result.exception)
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
 
 
 def test_the_default_is_a_table_with_reasons(lab: Lab) -> None:
@@ -61,17 +61,17 @@ def test_the_default_is_a_table_with_reasons(lab: Lab) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_a_terminal_is_as_wide_as_the_table(lab: Lab, width: int) -> None:
-    found = live_host.discover(load.load(str(lab.config_toml), required=True))
-    folded = listing.as_table(found, width=width)
+    inventory = live_host.discover(load.load(str(lab.config_toml), required=True))
+    folded = listing.as_table(inventory, width=width)
 
     assert max(map(len, folded.splitlines())) <= width
     squeezed = "".join(folded.split())
-    assert found.files
-    assert [file.host_path for file in found.files if file.host_path not in squeezed] == []
-    assert listing.as_table(found, width=10_000) == listing.as_table(found)
+    assert inventory.files
+    assert [file.host_path for file in inventory.files if file.host_path not in squeezed] == []
+    assert listing.as_table(inventory, width=10_000) == listing.as_table(inventory)
 
 
-def test_what_is_left_out_is_listed_with_all(lab: Lab) -> None:
+def test_all_lists_excluded_files_too(lab: Lab) -> None:
     plain, whole = run(lab, "--format", "json"), run(lab, "--format", "json", "--all")
 
     assert "left_out" not in shown(plain)
@@ -81,12 +81,16 @@ def test_what_is_left_out_is_listed_with_all(lab: Lab) -> None:
 
 
 def test_json_names_files_with_capability_and_reason(lab: Lab) -> None:
-    found = shown(run(lab, "--format", "json"))
+    document = shown(run(lab, "--format", "json"))
 
-    assert (found["version"], found["driver_version"], found["mode"]) == (1, VERSION, "nvml")
-    files = {file["container_path"]: file for file in found["files"]}
+    assert (document["version"], document["driver_version"], document["mode"]) == (
+        1,
+        VERSION,
+        "nvml",
+    )
+    files = {file["container_path"]: file for file in document["files"]}
     assert files[f"/{LIB}/libcuda.so.{VERSION}"]["capability"] == "compute"
-    assert all(file["reason"] for file in found["files"])
+    assert all(file["reason"] for file in document["files"])
 
 
 def test_capabilities_filter(lab: Lab) -> None:
@@ -97,8 +101,8 @@ def test_capabilities_filter(lab: Lab) -> None:
     paths = [file["container_path"] for file in flag["files"]]
     assert "/usr/bin/nvidia-smi" in paths
     assert f"/{LIB}/libcuda.so.{VERSION}" not in paths
-    gone = f"{lab.home}/driver/{LIB}/libcuda.so.{VERSION}"
-    assert [entry["path"] for entry in flag["left_out"] if entry["path"] == gone] == [gone]
+    excluded = f"{lab.home}/driver/{LIB}/libcuda.so.{VERSION}"
+    assert [entry["path"] for entry in flag["left_out"] if entry["path"] == excluded] == [excluded]
     assert shown(variable) == flag
     assert isinstance(unknown.exception, UsageError)
 
@@ -128,15 +132,15 @@ def test_the_roots_can_be_named(lab: Lab) -> None:
     (lab.home / "devroot").mkdir()
     (lab.home / "dev").rename(lab.home / "devroot/dev")
 
-    found = shown(
+    document = shown(
         run(
             lab, "--format", "json", "--driver-root", lab.home / "moved",
             "--dev-root", lab.home / "devroot",
         )
     )  # fmt: skip
 
-    assert found["gpus"][0]["node"]["host_path"] == f"{lab.home}/devroot/dev/nvidia0"
-    assert all(file["host_path"].startswith(f"{lab.home}/moved/") for file in found["files"])
+    assert document["gpus"][0]["node"]["host_path"] == f"{lab.home}/devroot/dev/nvidia0"
+    assert all(file["host_path"].startswith(f"{lab.home}/moved/") for file in document["files"])
 
 
 def test_modes_and_config_files_that_are_not_there_are_errors(lab: Lab) -> None:
@@ -145,7 +149,7 @@ def test_modes_and_config_files_that_are_not_there_are_errors(lab: Lab) -> None:
     assert run(lab, "--format", "xml").exit_code == 2
 
 
-def test_what_has_no_bind_argument_is_told_on_stderr(lab: Lab) -> None:
+def test_paths_without_a_bind_argument_are_reported_on_stderr(lab: Lab) -> None:
     (lab.home / "driver").rename(lab.home / "a:b")
 
     result = run(lab, "--format", "bind", "--driver-root", lab.home / "a:b")

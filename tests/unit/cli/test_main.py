@@ -35,19 +35,19 @@ finally:
 def modules(name: str, *args: str) -> tuple[list[str], list[str]]:
     """Return the modules of nvct, and the third-party ones, that a command line loads."""
     code = SHOW.format(argv=[name, *args], name=name)
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
-    ours, others = done.stderr.splitlines()[-2:]
-    return ours.split(), others.split()
+    own_modules, others = completed.stderr.splitlines()[-2:]
+    return own_modules.split(), others.split()
 
 
 @pytest.mark.parametrize("name", ["nvct", "nvidia-ctk"])
 @pytest.mark.parametrize("flag", ["--help", "-h", "--version"])
 def test_help_imports_no_command(name: str, flag: str) -> None:
-    ours, others = modules(name, flag)
+    own_modules, others = modules(name, flag)
 
-    assert ours == [
+    assert own_modules == [
         "nvct",
         "nvct.cli",
         "nvct.cli.ending",
@@ -61,12 +61,12 @@ def test_help_imports_no_command(name: str, flag: str) -> None:
 
 
 def test_help_of_one_group_imports_no_other() -> None:
-    ours, others = modules("nvct", "cdi", "--help")
+    own_modules, others = modules("nvct", "cdi", "--help")
 
-    assert "nvct.cli.cdi.group" in ours
+    assert "nvct.cli.cdi.group" in own_modules
     assert [
         m
-        for m in ours
+        for m in own_modules
         if m.startswith("nvct.cli.")
         and m[9:] not in ("main", "ending", "lazy", "gostyle", "cdi", "cdi.group")
     ] == []
@@ -110,7 +110,7 @@ def failing(error: BaseException) -> click.Command:
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "said"),
+    ("error", "status", "message"),
     [
         (HostError("no disk", hint="buy one"), 1, "nvct: no disk; buy one [host]\n"),
         (UsageError("odd"), 2, "nvct: odd [usage]\n"),
@@ -125,14 +125,14 @@ def failing(error: BaseException) -> click.Command:
 def test_an_error_is_one_line_and_a_status(
     error: BaseException,
     status: int,
-    said: str,
+    message: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     code, text = ended(monkeypatch, capsys, failing(error))
 
     assert code == status
-    assert text.endswith(said)
+    assert text.endswith(message)
 
 
 def test_a_bug_has_its_traceback_for_debugging(
@@ -169,21 +169,21 @@ def nvct(*args: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_no_command_is_a_usage_error_that_shows_the_commands() -> None:
-    done = nvct()
+    completed = nvct()
 
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert "refresh" in done.stderr
+    assert completed.returncode == 2
+    assert completed.stdout == ""
+    assert "refresh" in completed.stderr
 
 
 @pytest.mark.parametrize("args", [["nosuch"], ["--nosuch"], ["cdi", "nosuch"], ["refresh", "odd"]])
-def test_what_does_not_exist_is_a_usage_error(args: list[str]) -> None:
-    done = nvct(*args)
+def test_unknown_names_are_usage_errors(args: list[str]) -> None:
+    completed = nvct(*args)
 
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.endswith(" --help shows what there is [usage]\n")
-    assert done.stderr.count("\n") == 1
+    assert completed.returncode == 2
+    assert completed.stdout == ""
+    assert completed.stderr.endswith(" --help shows what there is [usage]\n")
+    assert completed.stderr.count("\n") == 1
 
 
 def test_version_is_the_packages() -> None:
@@ -193,18 +193,18 @@ def test_version_is_the_packages() -> None:
 def test_a_reader_that_goes_away_is_no_bug() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", "from nvct.cli.main import nvct; nvct()", "sim", "list", "--profiles"],
         stdout=writing, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
     )  # fmt: skip
     os.close(writing)
 
-    assert "Traceback" not in done.stderr
-    assert "unexpected" not in done.stderr
+    assert "Traceback" not in completed.stderr
+    assert "unexpected" not in completed.stderr
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (["--nosuch"], "no such option '--nosuch'; nvct"),
         (["sim", "list", "--profiles=x"],
@@ -216,18 +216,18 @@ def test_a_reader_that_goes_away_is_no_bug() -> None:
     ids=["option", "value", "argument", "nearly"],
 )  # fmt: skip
 def test_a_mistake_in_the_command_line_is_one_line(
-    words: list[str],
-    said: str,
+    arguments: list[str],
+    message: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["nvct", *words])
+    monkeypatch.setattr(sys, "argv", ["nvct", *arguments])
 
     with pytest.raises(SystemExit) as caught:
         main.run("nvct")
 
     assert caught.value.code == 2
-    assert capsys.readouterr().err == f"nvct: {said} --help shows what there is [usage]\n"
+    assert capsys.readouterr().err == f"nvct: {message} --help shows what there is [usage]\n"
 
 
 # --- nvidia-ctk, as scripts call the incumbent's ---
@@ -254,10 +254,10 @@ def ctk(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
     ids=" ".join,
 )  # fmt: skip
 def test_help_is_on_stdout_and_a_success(args: list[str]) -> None:
-    done = ctk(*args)
+    completed = ctk(*args)
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.lower().startswith("usage: ")
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert completed.stdout.lower().startswith("usage: ")
 
 
 def test_help_of_a_command_is_that_commands() -> None:
@@ -286,10 +286,10 @@ def test_help_of_a_command_is_that_commands() -> None:
     ids=str,
 )
 def test_a_mistake_ends_with_the_incumbents_status(args: list[str], status: int) -> None:
-    done = ctk(*args)
+    completed = ctk(*args)
 
-    assert (done.returncode, done.stdout) == (status, "")
-    assert done.stderr.count("\n") == 1
+    assert (completed.returncode, completed.stdout) == (status, "")
+    assert completed.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -307,10 +307,10 @@ def test_a_mistake_ends_with_the_incumbents_status(args: list[str], status: int)
     ids=" ".join,
 )
 def test_what_the_incumbent_ignores_is_ignored(args: list[str]) -> None:
-    done = ctk(*args, NVIDIA_CTK_CONFIG_FILE_PATH="/nonexistent")
+    completed = ctk(*args, NVIDIA_CTK_CONFIG_FILE_PATH="/nonexistent")
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("#accept-nvidia-visible-devices")
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert completed.stdout.startswith("#accept-nvidia-visible-devices")
 
 
 def test_quiet_and_config_hold_wherever_they_stand(tmp_path: Path) -> None:
@@ -338,12 +338,12 @@ def test_the_version_is_the_incumbents_with_ours_behind_it() -> None:
 @pytest.mark.parametrize("name", ["nvct", "nvidia-ctk"])
 def test_the_version_needs_no_command_line_library(name: str) -> None:
     command = [sys.executable, "-I", "-X", "importtime", "-m", "nvct.cli", name, "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    completed = subprocess.run(command, capture_output=True, text=True, check=True)
 
     by_click = {"nvct": nvct, "nvidia-ctk": ctk}[name]
-    assert done.stdout == by_click("-v").stdout
-    assert "nvct.version" in done.stderr
-    assert "click" not in done.stderr
+    assert completed.stdout == by_click("-v").stdout
+    assert "nvct.version" in completed.stderr
+    assert "click" not in completed.stderr
 
 
 def test_every_package_stands_in_for_that_version() -> None:

@@ -19,7 +19,7 @@ def command(mode: str, *, dry_run: bool, files: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (["--mode", "nvml"], "nvml False"),
         (["--mode=nvml"], "nvml False"),
@@ -37,14 +37,14 @@ def command(mode: str, *, dry_run: bool, files: tuple[str, ...]) -> None:
         (["--mode=a=b"], "a=b False"),
     ],
 )
-def test_options_are_taken_in_both_styles(args: list[str], said: str) -> None:
+def test_options_are_taken_in_both_styles(args: list[str], message: str) -> None:
     result = CliRunner().invoke(command, args)
 
-    assert (result.exit_code, result.output.strip()) == (0, said)
+    assert (result.exit_code, result.output.strip()) == (0, message)
 
 
 @pytest.mark.parametrize("args", [["--dry-run=maybe"], ["--dry-run="], ["-other=1"], ["--other"]])
-def test_what_neither_style_knows_is_refused(args: list[str]) -> None:
+def test_options_of_neither_style_are_refused(args: list[str]) -> None:
     result = CliRunner().invoke(command, args)
 
     assert result.exit_code == 2

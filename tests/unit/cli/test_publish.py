@@ -30,10 +30,10 @@ devices: [{name: a, containerEdits: {env: [A=B]}}]
 
 @pytest.fixture
 def lab() -> Generator[Lab]:
-    made = Lab()
-    made.driver(gpus=2)
-    yield made
-    made.remove()
+    new_lab = Lab()
+    new_lab.driver(gpus=2)
+    yield new_lab
+    new_lab.remove()
 
 
 def publish(lab: Lab, output: Path, *args: str, **env: str) -> Result:
@@ -61,7 +61,7 @@ def test_the_variables_of_generate_hold(lab: Lab, tmp_path: Path) -> None:
     assert publish(lab, output, NVIDIA_CTK_CDI_GENERATE_CLASS="card").exit_code == 0
 
 
-def test_what_is_the_same_is_not_written_again(lab: Lab, tmp_path: Path) -> None:
+def test_an_equal_spec_is_not_rewritten(lab: Lab, tmp_path: Path) -> None:
     output = tmp_path / "nvidia.yaml"
     publish(lab, output)
     inode = output.stat().st_ino
@@ -69,7 +69,7 @@ def test_what_is_the_same_is_not_written_again(lab: Lab, tmp_path: Path) -> None
     assert output.stat().st_ino == inode
 
 
-def test_a_driver_that_goes_takes_the_spec_with_it(lab: Lab, tmp_path: Path) -> None:
+def test_the_spec_is_removed_with_the_driver(lab: Lab, tmp_path: Path) -> None:
     output = tmp_path / "nvidia.yaml"
     publish(lab, output)
     shutil.rmtree(lab.home / "proc/driver")
@@ -92,9 +92,7 @@ def test_withdraw_removes_it_once(lab: Lab, tmp_path: Path) -> None:
     "text", ["", "\n", 'cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: [{name: "0', '{"kind": "nvidia.com/gpu", "dev'],
     ids=["empty", "blank", "yaml", "json"],
 )  # fmt: skip
-def test_what_a_generator_left_half_written_is_written_anew(
-    lab: Lab, tmp_path: Path, text: str
-) -> None:
+def test_an_incomplete_spec_is_rewritten(lab: Lab, tmp_path: Path, text: str) -> None:
     output = tmp_path / "nvidia.yaml"
     output.write_text(text, encoding="utf-8")
     assert publish(lab, output).exit_code == 0

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def lab() -> Generator[Lab]:
-    made = Lab()
-    yield made
-    made.remove()
+    new_lab = Lab()
+    yield new_lab
+    new_lab.remove()
 
 
 def nvct(
@@ -45,7 +45,7 @@ def is_current(lab: Lab, name: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("args", "made"),
+    ("args", "file_names"),
     [
         ([], [paths.OWN_PLAN, paths.REGISTRY_PLAN]),
         (["all"], [paths.OWN_PLAN, paths.REGISTRY_PLAN]),
@@ -54,22 +54,24 @@ def is_current(lab: Lab, name: str) -> bool:
     ],
     ids=["", "all", "own", "registry"],
 )
-def test_refresh_makes_what_the_next_create_uses(
-    args: Sequence[str], made: list[str], lab: Lab
+def test_refresh_compiles_the_plans_of_the_next_create(
+    args: Sequence[str], file_names: list[str], lab: Lab
 ) -> None:
     lab.driver(gpus=2)
     lab.spec()
 
-    done = nvct(lab, "refresh", *args)
+    completed = nvct(lab, "refresh", *args)
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert [name for name in sorted(os.listdir(lab.run_dir)) if name.endswith(".plan")] == made
-    assert all(is_current(lab, name) for name in made)
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert [
+        name for name in sorted(os.listdir(lab.run_dir)) if name.endswith(".plan")
+    ] == file_names
+    assert all(is_current(lab, name) for name in file_names)
     lines = {"own.plan": "own: 7 device names", "registry.plan": "registry: 2 devices in 1 spec"}
-    assert sorted(done.stdout.splitlines()) == sorted(lines[name] for name in made)
+    assert sorted(completed.stdout.splitlines()) == sorted(lines[name] for name in file_names)
 
 
-def test_refresh_makes_again_what_containers_have_asked_for_besides_gpus(lab: Lab) -> None:
+def test_refresh_recompiles_other_requested_features(lab: Lab) -> None:
     host = lab.driver(gpus=1)
     majors = (
         (lab.home / "proc/devices")
@@ -86,11 +88,11 @@ def test_refresh_makes_again_what_containers_have_asked_for_besides_gpus(lab: La
     (lab.home / "dev/gdrdrv").unlink()
     host.write("dev/nvidia-nvswitch1", mode=0o666)
 
-    done = nvct(lab, "refresh")
+    completed = nvct(lab, "refresh")
 
-    assert done.returncode == 0
-    assert "mode-nvswitch: 1 device names" in done.stdout
-    assert done.stderr.startswith("warning: mode-gdrcopy: ")
+    assert completed.returncode == 0
+    assert "mode-nvswitch: 1 device names" in completed.stdout
+    assert completed.stderr.startswith("warning: mode-gdrcopy: ")
     assert is_current(lab, "mode-nvswitch.plan")
     assert not (lab.run_dir / "mode-gdrcopy.plan").exists()
     assert "nvidia-nvswitch1" in (lab.run_dir / "mode-nvswitch.plan").read_text()
@@ -104,9 +106,9 @@ def test_a_create_after_refresh_starts_no_cold_side_for_its_plan(lab: Lab) -> No
     lab.cold = "/no/python"
     lab.asks("NVIDIA_VISIBLE_DEVICES=0")
 
-    said = lab.create()
+    messages = lab.create()
 
-    assert (said.status, said.stderr) == (0, "")
+    assert (messages.status, messages.stderr) == (0, "")
 
 
 def test_refresh_warns_about_files_and_conflicts(lab: Lab) -> None:
@@ -114,10 +116,10 @@ def test_refresh_warns_about_files_and_conflicts(lab: Lab) -> None:
     bad = lab.home / "cdi/bad.json"
     bad.write_text("{")
 
-    done = nvct(lab, "refresh", "registry")
+    completed = nvct(lab, "refresh", "registry")
 
-    assert done.returncode == 0
-    lines = done.stderr.splitlines()
+    assert completed.returncode == 0
+    lines = completed.stderr.splitlines()
     assert lines[0].startswith(f"warning: {bad}")
     assert lines[1:] == [f"warning: nvidia.com/gpu={n} is defined by {a} and {b}" for n in (0, 1)]
 
@@ -125,12 +127,12 @@ def test_refresh_warns_about_files_and_conflicts(lab: Lab) -> None:
 def test_refresh_without_a_driver_is_one_line(lab: Lab) -> None:
     (lab.home / "driver").mkdir()
 
-    done = nvct(lab, "refresh", "own")
+    completed = nvct(lab, "refresh", "own")
 
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("nvct: no NVIDIA driver: ")
-    assert done.stderr.endswith("[driver-not-found]\n")
-    assert done.stderr.count("\n") == 1
+    assert (completed.returncode, completed.stdout) == (1, "")
+    assert completed.stderr.startswith("nvct: no NVIDIA driver: ")
+    assert completed.stderr.endswith("[driver-not-found]\n")
+    assert completed.stderr.count("\n") == 1
 
 
 def test_nvidia_ctk_hook_is_the_hook_program(lab: Lab) -> None:
@@ -146,11 +148,11 @@ def test_nvidia_ctk_hook_does_the_work(lab: Lab) -> None:
     lab.asks()
     state = f'{{"ociVersion": "1.0.2", "id": "x", "bundle": "{lab.bundle}"}}'
 
-    done = nvct(
+    completed = nvct(
         lab, "hook", "create-symlinks", "--link", "a::/b", program="nvidia_ctk", data=state
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (completed.returncode, completed.stderr) == (0, "")
     assert os.readlink(lab.bundle / "rootfs/b") == "a"
 
 
@@ -158,30 +160,30 @@ def test_launchers_are_installed_and_run(lab: Lab) -> None:
     folder = lab.home / "programs"
     folder.mkdir()
 
-    done = nvct(
+    completed = nvct(
         lab, "launchers", "install", "--bin-dir", folder, "--form", "sh",
         "--archive", lab.home / "hot.bin",
     )  # fmt: skip
 
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
     assert "nvidia-container-runtime" in os.listdir(folder)
     assert "nvidia-cdi-hook" not in os.listdir(folder)
-    assert "not installed: nvidia-cdi-hook, " in done.stderr
-    assert "install gcc and libc6-dev" in done.stderr
-    said = subprocess.run(
+    assert "not installed: nvidia-cdi-hook, " in completed.stderr
+    assert "install gcc and libc6-dev" in completed.stderr
+    output = subprocess.run(
         [folder / "nvidia-container-runtime", "state", "x"],
         env=lab.env, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
-    assert (said.stdout, said.stderr) == ("runc state x\n", "")
+    assert (output.stdout, output.stderr) == ("runc state x\n", "")
 
 
 def test_launchers_go_only_into_a_folder_that_is_there(lab: Lab) -> None:
-    done = nvct(
+    completed = nvct(
         lab, "launchers", "install", "--bin-dir", lab.home / "no", "--form", "sh",
         "--archive", lab.home / "hot.bin",
     )  # fmt: skip
 
-    assert done.returncode != 0
-    assert str(lab.home / "no") in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "unexpected" not in done.stderr
+    assert completed.returncode != 0
+    assert str(lab.home / "no") in completed.stderr
+    assert "Traceback" not in completed.stderr
+    assert "unexpected" not in completed.stderr

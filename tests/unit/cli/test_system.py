@@ -24,8 +24,8 @@ def config(tree: HostTree) -> str:
     return str(tree.write("config.toml", text))
 
 
-def run(tree: HostTree, *words: str, env: dict[str, str] | None = None) -> Result:
-    argv = ["--config", config(tree), "system", *words]
+def run(tree: HostTree, *arguments: str, env: dict[str, str] | None = None) -> Result:
+    argv = ["--config", config(tree), "system", *arguments]
     return CliRunner().invoke(program("nvidia-ctk"), argv, env=env, catch_exceptions=False)
 
 
@@ -38,11 +38,11 @@ def bare(tmp_path: Path) -> HostTree:
 
 def test_a_dry_run_prints_the_commands_and_changes_nothing(tmp_path: Path) -> None:
     tree = bare(tmp_path)
-    words = ("create-device-nodes", "--all", "--dry-run", "--load-kernel-modules")
+    arguments = ("create-device-nodes", "--all", "--dry-run", "--load-kernel-modules")
 
-    done = run(tree, *words, "--root", str(tmp_path))
+    completed = run(tree, *arguments, "--root", str(tmp_path))
 
-    assert done.stdout.splitlines() == [
+    assert completed.stdout.splitlines() == [
         f"chroot {tmp_path} /sbin/modprobe nvidia",
         f"chroot {tmp_path} /sbin/modprobe nvidia-uvm",
         f"chroot {tmp_path} /sbin/modprobe nvidia-modeset",
@@ -60,19 +60,19 @@ def test_the_incumbents_variables_are_read(tmp_path: Path, name: str) -> None:
     tree = bare(tmp_path)
     env = {name: "/nowhere", "NVIDIA_DEV_ROOT": str(tmp_path), "DRY_RUN": "true"}
 
-    done = run(tree, "create-device-nodes", "--gpus", "--load-kernel-modules", env=env)
+    completed = run(tree, "create-device-nodes", "--gpus", "--load-kernel-modules", env=env)
 
-    assert done.stdout.splitlines()[0] == "chroot /nowhere /sbin/modprobe nvidia"
-    assert done.stdout.splitlines()[-1] == f"mknod --mode=0666 {tmp_path}/dev/nvidia0 c 195 0"
+    assert completed.stdout.splitlines()[0] == "chroot /nowhere /sbin/modprobe nvidia"
+    assert completed.stdout.splitlines()[-1] == f"mknod --mode=0666 {tmp_path}/dev/nvidia0 c 195 0"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_what_was_done_is_said_and_a_second_run_says_nothing(tmp_path: Path) -> None:
+def test_changes_are_reported_and_a_second_run_reports_nothing(tmp_path: Path) -> None:
     tree = bare(tmp_path)
     tree.write("dev/nvidiactl", "no node")
-    words = ("create-device-nodes", "--control-devices", "--root", str(tmp_path))
+    arguments = ("create-device-nodes", "--control-devices", "--root", str(tmp_path))
 
-    first, second = run(tree, *words), run(tree, *words)
+    first, second = run(tree, *arguments), run(tree, *arguments)
 
     assert first.stdout == ""
     assert first.stderr.splitlines() == [
@@ -87,69 +87,75 @@ def test_what_was_done_is_said_and_a_second_run_says_nothing(tmp_path: Path) -> 
 def test_a_gpu_without_a_minor_is_warned_about(tmp_path: Path) -> None:
     tree = bare(tmp_path)
     tree.write("proc/driver/nvidia/gpus/0000:18:00.0/information", "Model: NVIDIA H100\n")
-    words = ("create-device-nodes", "--gpus", "--dry-run", "--root", str(tmp_path))
+    arguments = ("create-device-nodes", "--gpus", "--dry-run", "--root", str(tmp_path))
     links = ("create-dev-char-symlinks", "--create-all", "--dry-run")
-    places = ("--dev-root", str(tmp_path), "--dev-char-path", f"{tmp_path}/char")
+    options = ("--dev-root", str(tmp_path), "--dev-char-path", f"{tmp_path}/char")
     warning = "warning: the GPU at 0000:18:00.0 has no device minor yet: no node for it\n"
 
-    assert run(tree, *words).stderr == warning
-    assert run(tree, *links, *places).stderr == warning
+    assert run(tree, *arguments).stderr == warning
+    assert run(tree, *links, *options).stderr == warning
 
 
 def test_links_without_modules_are_an_error(tmp_path: Path) -> None:
     tree = bare(tmp_path)
     tree.write("proc/devices", "Character devices:\n  1 mem\n")
-    places = ("--dev-root", str(tmp_path), "--dev-char-path", f"{tmp_path}/char")
+    options = ("--dev-root", str(tmp_path), "--dev-char-path", f"{tmp_path}/char")
 
     with pytest.raises(HostError, match="has no nvidia and no nvidia-uvm"):
-        run(tree, "create-dev-char-symlinks", "--create-all", *places)
+        run(tree, "create-dev-char-symlinks", "--create-all", *options)
 
 
-def test_asking_for_nothing_is_told(tmp_path: Path) -> None:
-    done = run(bare(tmp_path), "create-device-nodes", "--root", str(tmp_path))
+def test_a_run_without_a_kind_is_reported(tmp_path: Path) -> None:
+    completed = run(bare(tmp_path), "create-device-nodes", "--root", str(tmp_path))
 
-    assert done.exit_code == 0
-    assert done.stderr == ("nothing to do: ask for --control-devices, --gpus, --caps or --all\n")
+    assert completed.exit_code == 0
+    assert completed.stderr == (
+        "nothing to do: ask for --control-devices, --gpus, --caps or --all\n"
+    )
 
 
 def test_a_missing_module_is_an_error_after_the_rest_is_done(tmp_path: Path) -> None:
     tree = bare(tmp_path)
     tree.write("proc/devices", "Character devices:\n195 nvidia\n")
-    words = ("create-device-nodes", "--control-devices", "--dry-run", "--root", str(tmp_path))
+    arguments = ("create-device-nodes", "--control-devices", "--dry-run", "--root", str(tmp_path))
 
     with pytest.raises(HostError, match="has no nvidia-uvm: its nodes are not made"):
-        run(tree, *words)
+        run(tree, *arguments)
 
 
 def test_links_are_made_in_the_folder_asked_for(tmp_path: Path) -> None:
     tree = bare(tmp_path)
     folder = tmp_path / "char"
-    words = ("--dev-char-path", str(folder), "--dev-root", str(tmp_path), "--create-all")
+    arguments = ("--dev-char-path", str(folder), "--dev-root", str(tmp_path), "--create-all")
 
-    done = run(tree, "create-dev-char-symlinks", *words)
+    completed = run(tree, "create-dev-char-symlinks", *arguments)
 
-    assert done.stderr == f"5 links made in {folder}\n"
+    assert completed.stderr == f"5 links made in {folder}\n"
     assert os.readlink(folder / "195:255") == f"{tmp_path}/dev/nvidiactl"
 
 
 def test_a_dry_run_of_links_shows_nodes_first(tmp_path: Path) -> None:
     tree = bare(tmp_path)
-    words = ("--create-all", "--create-device-nodes", "--dry-run", "--dev-root", str(tmp_path))
+    arguments = ("--create-all", "--create-device-nodes", "--dry-run", "--dev-root", str(tmp_path))
 
-    done = run(tree, "create-dev-char-symlinks", *words, "--dev-char-path", f"{tmp_path}/char")
+    completed = run(
+        tree, "create-dev-char-symlinks", *arguments, "--dev-char-path", f"{tmp_path}/char"
+    )
 
-    lines = done.stdout.splitlines()
+    lines = completed.stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["mknod"] * 4 + ["ln"] * 5
     assert not (tmp_path / "char").exists()
 
 
 def test_options_that_need_create_all_are_warned_about(tmp_path: Path) -> None:
     tree = bare(tmp_path)
-    words = ("--load-kernel-modules", "--create-device-nodes", "--dev-root", str(tmp_path))
+    arguments = ("--load-kernel-modules", "--create-device-nodes", "--dev-root", str(tmp_path))
 
-    done = run(tree, "create-dev-char-symlinks", *words, "--dev-char-path", f"{tmp_path}/char")
+    completed = run(
+        tree, "create-dev-char-symlinks", *arguments, "--dev-char-path", f"{tmp_path}/char"
+    )
 
-    assert done.stderr.splitlines() == [
+    assert completed.stderr.splitlines() == [
         "warning: --load-kernel-modules is ignored without --create-all",
         "warning: --create-device-nodes is ignored without --create-all",
         f"{tmp_path}/dev has no device node of the driver",

@@ -31,11 +31,11 @@ def tree(tmp_path: Path) -> Path:
 
 def run(tree: Path, *args: str, path: str = os.environ["PATH"]) -> tuple[int, str]:
     """Return the exit status of nvct, and what it prints on stderr."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-I", "-c", RUN.format(tree=str(tree)), *args],
         capture_output=True, text=True, check=False, timeout=60, env={"PATH": path},
     )  # fmt: skip
-    return done.returncode, done.stderr
+    return completed.returncode, completed.stderr
 
 
 @pytest.mark.parametrize("tool", ["", *TOOLS])
@@ -48,11 +48,11 @@ def test_a_command_of_the_simulation_names_the_package(
     if tool:
         (tmp_path / tool).touch(mode=0o755)
 
-    status, said = run(tree, *args, path=str(tmp_path))
+    status, output = run(tree, *args, path=str(tmp_path))
 
     hint = f"run {tool} install nvct-sim" if tool else "install nvct-sim"
     needs = f"nvct {args[0]} needs the package nvct-sim, which is not installed"
-    assert (status, said) == (1, f"nvct: {needs}; {hint} [host]\n")
+    assert (status, output) == (1, f"nvct: {needs}; {hint} [host]\n")
 
 
 def test_byte_code_that_a_removed_package_left_is_no_simulation(tree: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_bug_in_the_simulation_is_no_missing_package(tree: Path) -> None:
     (tree / "nvct/sim").mkdir()
     (tree / "nvct/sim/__init__.py").touch()
 
-    status, said = run(tree, "demo")
+    status, output = run(tree, "demo")
 
     assert status == 1
-    assert said.endswith("[bug]\n")
+    assert output.endswith("[bug]\n")

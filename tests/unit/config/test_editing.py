@@ -27,8 +27,8 @@ x = 'y'
 """
 
 
-def _set(text: str, *words: str) -> str:
-    return editing.change(text, editing.parse(list(words)), "config.toml")
+def _set(text: str, *arguments: str) -> str:
+    return editing.change(text, editing.parse(list(arguments)), "config.toml")
 
 
 def _changed(before: str, after: str) -> list[str]:
@@ -37,8 +37,8 @@ def _changed(before: str, after: str) -> list[str]:
 
 
 def test_the_default_text_says_the_defaults() -> None:
-    said = load.from_toml(TEXT.encode(), "")
-    assert said.to_dict() == Config().to_dict()
+    document = load.from_toml(TEXT.encode(), "")
+    assert document.to_dict() == Config().to_dict()
 
 
 def test_every_commented_example_is_a_key_of_the_right_type() -> None:
@@ -100,13 +100,17 @@ def test_a_key_of_every_type(word: str, key: str, value: object) -> None:
 
 
 def test_several_settings_in_one_word_as_the_incumbent_splits_them() -> None:
-    made = load.from_toml(
+    settings = load.from_toml(
         _set(TEXT, "disable-require=true,swarm-resource=A,B,nvidia-ctk.path=/x").encode(), ""
     )
-    assert (made.disable_require, made.swarm_resource, made.ctk_path) == (True, ("A", "B"), "/x")
+    assert (settings.disable_require, settings.swarm_resource, settings.ctk_path) == (
+        True,
+        ("A", "B"),
+        "/x",
+    )
 
 
-def test_a_feature_is_taken_out_again() -> None:
+def test_a_feature_can_be_removed() -> None:
     text = _set(TEXT, "features.ignore-imex-channel-requests")
     assert "ignore-imex" not in _set(text, "features.ignore-imex-channel-requests=nil")
     assert _set(TEXT, "features.ignore-imex-channel-requests=nil") == TEXT
@@ -147,12 +151,12 @@ def test_a_text_that_is_no_toml_is_refused() -> None:
     ),
     st.sampled_from(["true", "false"]),
 )
-def test_twice_is_once_and_foreign_lines_stay(keys: list[str], value: str) -> None:
-    words = [f"{key}={value}" for key in keys]
-    once = _set(ADMINS, *words)
-    assert _set(once, *words) == once
-    kept = iter(once.splitlines())
-    assert all(line in kept for line in ADMINS.splitlines())
+def test_setting_twice_changes_nothing_and_foreign_lines_stay(keys: list[str], value: str) -> None:
+    arguments = [f"{key}={value}" for key in keys]
+    once = _set(ADMINS, *arguments)
+    assert _set(once, *arguments) == once
+    expected = iter(once.splitlines())
+    assert all(line in expected for line in ADMINS.splitlines())
 
 
 def test_lines_of_keys_are_found() -> None:

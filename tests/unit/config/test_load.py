@@ -200,13 +200,13 @@ def test_a_value_of_the_wrong_type_is_named(text: str, message: str) -> None:
     [b"mode = ", b"[a", b"a = 1\na = 2", b"\xff\xfe", b"a = " + b"[" * 5000],
     ids=["no value", "open table", "twice", "no UTF-8", "nested"],
 )
-def test_what_is_no_toml_is_refused_with_its_path(data: bytes) -> None:
+def test_malformed_toml_is_refused_with_its_path(data: bytes) -> None:
     with pytest.raises(ConfigError, match=r"^/c.toml is no TOML: "):
         from_toml(data, "/c.toml")
 
 
 @pytest.mark.parametrize("kind", ["directory", "fifo", "link to a fifo", "device"])
-def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
+def test_other_file_types_are_refused_at_once(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     if kind == "directory":
         path.mkdir()
@@ -230,8 +230,8 @@ def test_dev_null_has_the_defaults() -> None:
 
 
 def test_a_socket_is_no_configuration(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind(str(tmp_path / "config.toml"))
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "config.toml"))
         with pytest.raises(ConfigError, match="cannot be read: No such device or address"):
             load(str(tmp_path / "config.toml"))
 

@@ -36,14 +36,16 @@ def test_the_defaults_are_those_of_the_incumbent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "wanted"), [("auto", True), ("farm", True), ("classic", False)]
+    ("layout", "expected"), [("auto", True), ("farm", True), ("classic", False)]
 )
-def test_every_layout_but_classic_wants_a_view_of_the_driver(layout: str, *, wanted: bool) -> None:
+def test_every_layout_but_classic_wants_a_view_of_the_driver(
+    layout: str, *, expected: bool
+) -> None:
     config = Config(layout=layout)
 
     check(config)
 
-    assert config.wants_view is wanted
+    assert config.wants_view is expected
 
 
 @pytest.mark.parametrize("name", FIELDS)
@@ -67,22 +69,22 @@ def test_another_value_makes_another_configuration() -> None:
 def test_the_compiled_form_survives_json() -> None:
     config = Config(mode="cdi", swarm_resource=["A", "B"], warnings=["a warning"])
 
-    again = Config.from_dict(json.loads(json.dumps(config.to_dict())))
+    restored = Config.from_dict(json.loads(json.dumps(config.to_dict())))
 
-    assert again.to_dict() == config.to_dict()
-    assert again.swarm_resource == ("A", "B")
+    assert restored.to_dict() == config.to_dict()
+    assert restored.swarm_resource == ("A", "B")
 
 
 def test_the_compiled_form_shares_no_list_with_the_configuration() -> None:
     config = Config()
 
     flat = config.to_dict()
-    again = Config.from_dict(flat)
+    restored = Config.from_dict(flat)
     runtimes = flat["runtimes"]
     assert isinstance(runtimes, list)
     runtimes.append("evil")
 
-    assert config.runtimes == again.runtimes == ("runc", "crun")
+    assert config.runtimes == restored.runtimes == ("runc", "crun")
 
 
 def test_unknown_names_of_the_compiled_form_are_ignored() -> None:
@@ -133,10 +135,10 @@ def test_the_environment_names_the_file(env: dict[str, str], path: str) -> None:
 
 @pytest.mark.parametrize("end", ["", "/"])
 def test_a_file_of_the_users_own_comes_before_the_systems(tmp_path: Path, end: str) -> None:
-    own = tmp_path / "nvidia-container-runtime/config.toml"
-    own.parent.mkdir()
-    own.touch()
-    assert path_from({"XDG_CONFIG_HOME": f"{tmp_path}{end}"}) == str(own)
+    user_file = tmp_path / "nvidia-container-runtime/config.toml"
+    user_file.parent.mkdir()
+    user_file.touch()
+    assert path_from({"XDG_CONFIG_HOME": f"{tmp_path}{end}"}) == str(user_file)
 
 
 def test_the_defaults_can_be_used() -> None:

@@ -143,7 +143,7 @@ def test_a_bad_rule_is_an_error_that_names_its_key(text: str, message: str) -> N
     assert len(line("nvidia-container-runtime", caught.value)) <= LINE_LIMIT
 
 
-def test_more_rules_than_anybody_writes_are_refused() -> None:
+def test_too_many_rules_are_refused() -> None:
     text = "[[nvct.policy.rules]]\nthen = 'deny'\n" * 1001
 
     with pytest.raises(ConfigError, match="more than 1000 rules"):

@@ -24,15 +24,15 @@ ONLY_CHECKED = {"cli_ldconfig", "allow_ldconfig_from_container"}
 def _reads(path: Path) -> set[str]:
     """Return the attributes that a module reads of a Config, known by the variable's name."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = set()
+    names = set()
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)):
             continue
         holder = node.value
         name = holder.id if isinstance(holder, ast.Name) else getattr(holder, "attr", "")
         if name in HOLDERS:
-            found.add(node.attr)
-    return found
+            names.add(node.attr)
+    return names
 
 
 def _own_reads() -> set[str]:
@@ -93,9 +93,9 @@ def test_each_key_without_effect_is_warned_of() -> None:
         ctk_path="/other/nvidia-ctk",
     )
 
-    found = unread.warnings(settings)
+    warnings = unread.warnings(settings)
 
-    assert [line.partition(" has no effect: ")[0] for line in found] == list(unread.UNREAD)
+    assert [line.partition(" has no effect: ")[0] for line in warnings] == list(unread.UNREAD)
 
 
 def test_the_default_file_warns_of_nothing() -> None:

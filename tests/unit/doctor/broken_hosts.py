@@ -10,7 +10,7 @@ from nvct.config import load
 from nvct.container.plan.store import Store
 from nvct.doctor import docker, driver, parts, specifications
 from nvct.doctor.reasons import Reason
-from nvct.engine.control.command import Done
+from nvct.engine.control.command import Completed
 from nvct.engine.control.status import Status
 from nvct.engine.detected_engine import Engine
 from tests.support import explained as request
@@ -91,7 +91,7 @@ def driver_root(lab: Lab, *, status: int = 0, ready: str = "") -> Findings:
     (here / "usr/bin/nvidia-smi").touch()
     (lab.home / "host").mkdir()
     places = driver.Places(host_here=str(lab.home / "host"), driver_here=str(here))
-    said = Done(status=status, out="Driver/library version mismatch")
+    said = Completed(status=status, out="Driver/library version mismatch")
     found = driver.find(places, ready, lambda _root: lambda *_args: said)
     return [] if isinstance(found, driver.Driver) else shown(found)
 

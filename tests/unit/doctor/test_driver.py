@@ -40,8 +40,8 @@ def static(folder: Path, *, works: bool) -> Path:
 
     path = folder / f"smi-{works}"
     if not path.exists():
-        said = "" if works else "Driver/library version mismatch"
-        source = f'#include <stdio.h>\nint main(void) {{ puts("{said}"); return {0 if works else 18}; }}'
+        error = "" if works else "Driver/library version mismatch"
+        source = f'#include <stdio.h>\nint main(void) {{ puts("{error}"); return {0 if works else 18}; }}'
         subprocess.run(
             ["cc", "-static", "-x", "c", "-", "-o", str(path)], input=source, text=True, check=True
         )
@@ -143,9 +143,9 @@ def validate(tmp_path: Path, *args: str, **env: str) -> Result:
 
 def test_driver_ready_is_written_for_a_shell_to_read(tmp_path: Path) -> None:
     places(tmp_path, host=True, container=None)
-    words = (f"--host-root-ctr-path={tmp_path}/host", "--disable-dev-char-symlink-creation")
-    done = validate(tmp_path, "driver", *words)
-    assert done.exit_code == 0, done.output
+    arguments = (f"--host-root-ctr-path={tmp_path}/host", "--disable-dev-char-symlink-creation")
+    completed = validate(tmp_path, "driver", *arguments)
+    assert completed.exit_code == 0, completed.output
     path = tmp_path / "ready/driver-ready"
     assert ready.read(str(path))["DRIVER_ROOT_CTR_PATH"] == "/host"
     assert path.read_text(encoding="utf-8").startswith(
@@ -153,13 +153,13 @@ def test_driver_ready_is_written_for_a_shell_to_read(tmp_path: Path) -> None:
     )
 
 
-def test_a_driver_that_stops_working_is_ready_no_more(tmp_path: Path) -> None:
+def test_a_driver_that_stops_working_is_no_longer_ready(tmp_path: Path) -> None:
     places(tmp_path, host=None, container=None)
     (tmp_path / "ready").mkdir()
     (tmp_path / "ready/driver-ready").write_text("IS_HOST_DRIVER=true\n", encoding="utf-8")
-    done = validate(tmp_path, "driver", f"--host-root-ctr-path={tmp_path}/host",
+    completed = validate(tmp_path, "driver", f"--host-root-ctr-path={tmp_path}/host",
                     f"--driver-install-dir-ctr-path={tmp_path}/none")  # fmt: skip
-    assert done.exit_code == 1
+    assert completed.exit_code == 1
     assert not (tmp_path / "ready/driver-ready").exists()
 
 
@@ -167,16 +167,16 @@ def test_a_driver_that_stops_working_is_ready_no_more(tmp_path: Path) -> None:
 def test_toolkit_ready_is_written_where_nvidia_smi_works(*, works: bool, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     shutil.copy(static(tmp_path, works=works), tmp_path / "bin/nvidia-smi")
-    done = validate(tmp_path, "toolkit", PATH=str(tmp_path / "bin"))
-    assert (done.exit_code == 0) == works, done.output
+    completed = validate(tmp_path, "toolkit", PATH=str(tmp_path / "bin"))
+    assert (completed.exit_code == 0) == works, completed.output
     assert (tmp_path / "ready/toolkit-ready").exists() == works
     if not works:
-        assert "version mismatch" in str(done.exception)
+        assert "version mismatch" in str(completed.exception)
 
 
 def test_without_nvidia_smi_the_container_was_given_nothing(tmp_path: Path) -> None:
-    done = validate(tmp_path, "toolkit", PATH=str(tmp_path))
-    assert done.exit_code == 1
-    assert "is not on PATH" in str(done.exception)
+    completed = validate(tmp_path, "toolkit", PATH=str(tmp_path))
+    assert completed.exit_code == 1
+    assert "is not on PATH" in str(completed.exception)
     assert validate(tmp_path, "toolkit", "--skip-validation", PATH=str(tmp_path)).exit_code == 0
     assert (tmp_path / "ready/toolkit-ready").read_bytes() == b""

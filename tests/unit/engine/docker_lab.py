@@ -49,9 +49,9 @@ class DockerLab:
         self.write_proc("stat", f"cpu  1 2 3\nbtime {BOOT}\n")
 
     def write_proc(self, path: str, data: str) -> None:
-        place = self.proc / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(data)
+        file = self.proc / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(data)
 
     def program(self, path: str, text: str = "\x7fELF") -> DockerLab:
         self.tree.write(path.lstrip("/"), text, mode=0o755)
@@ -76,8 +76,8 @@ class DockerLab:
         numbers = " ".join(["1"] * 18)
         self.write_proc(f"{pid}/stat", f"{pid} (a (b) c) S {numbers} {ticks} 0 0\n")
         self.write_proc(f"{pid}/cmdline", "\0".join((exe, *args)) + "\0")
-        words = {"PATH": "/usr/local/bin:/usr/bin"} if env is None else env
-        self.write_proc(f"{pid}/environ", "".join(f"{k}={v}\0" for k, v in words.items()))
+        variables = {"PATH": "/usr/local/bin:/usr/bin"} if env is None else env
+        self.write_proc(f"{pid}/environ", "".join(f"{k}={v}\0" for k, v in variables.items()))
         self.write_proc(f"{pid}/cgroup", "0::/system.slice/docker.service\n")
         self.write_proc(f"{pid}/status", f"Name:\tdockerd\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
         (self.proc / f"{pid}/exe").symlink_to(exe)
@@ -107,23 +107,25 @@ class DockerLab:
             files, self.tree.roots, self.environ, self.ask, str(self.proc), get=self.get
         )
 
-    def get(self, socket: str, what: str) -> tuple[int, bytes]:
+    def get(self, socket: str, target: str) -> tuple[int, bytes]:
         """Answer as a dockerd that has read its file, unless `info` says otherwise."""
-        assert what == "/info"
+        assert target == "/info"
         assert socket.endswith(".sock")
         if self.info is not None:
             return 200, json.dumps(self.info).encode()
         config = self.tree.base / "etc/docker/daemon.json"
         try:
-            said = json.loads(config.read_text())
+            document = json.loads(config.read_text())
         except (OSError, ValueError):
-            said = {}
+            document = {}
         numbers = tuple(map(int, self.version.split("."))) if self.version else ()
-        on = docker.cdi_is_on(numbers, said=said.get("features", {}).get("cdi"))
+        on = docker.cdi_is_on(numbers, said=document.get("features", {}).get("cdi"))
         answer = {
-            "Runtimes": said.get("runtimes", {}),
-            "DefaultRuntime": said.get("default-runtime", "runc"),
-            "CDISpecDirs": said.get("cdi-spec-dirs", ["/etc/cdi", "/var/run/cdi"]) if on else [],
+            "Runtimes": document.get("runtimes", {}),
+            "DefaultRuntime": document.get("default-runtime", "runc"),
+            "CDISpecDirs": document.get("cdi-spec-dirs", ["/etc/cdi", "/var/run/cdi"])
+            if on
+            else [],
         }
         return 200, json.dumps(answer).encode()
 

@@ -32,10 +32,10 @@ class FakeHost:
         return Files(str(self.root))
 
     def file(self, path: str, text: str = "", mode: int = 0o644) -> Self:
-        place = self.root / path.lstrip("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
-        place.chmod(mode)
+        file = self.root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(mode)
         return self
 
     def folder(self, path: str) -> Self:
@@ -54,16 +54,16 @@ class FakeHost:
         root: Path | None = None,
         cwd: str = "/",
     ) -> Self:
-        place = Path(self.proc) / str(pid)
-        place.mkdir()
-        (place / "cmdline").write_text("".join(f"{arg}\0" for arg in args))
+        path = Path(self.proc) / str(pid)
+        path.mkdir()
+        (path / "cmdline").write_text("".join(f"{arg}\0" for arg in args))
         pairs = (env or {}).items()
-        (place / "environ").write_text("".join(f"{name}={value}\0" for name, value in pairs))
-        (place / "cgroup").write_text(cgroup + "\n")
-        (place / "status").write_text(f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
-        os.symlink(exe, place / "exe")
-        os.symlink(cwd, place / "cwd")
-        os.symlink(root or self.root, place / "root")
+        (path / "environ").write_text("".join(f"{name}={value}\0" for name, value in pairs))
+        (path / "cgroup").write_text(cgroup + "\n")
+        (path / "status").write_text(f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+        os.symlink(exe, path / "exe")
+        os.symlink(cwd, path / "cwd")
+        os.symlink(root or self.root, path / "root")
         return self
 
     def ask(self, program: str, argv: list[str]) -> str:

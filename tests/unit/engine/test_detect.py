@@ -26,7 +26,7 @@ def _engines(host: FakeHost, uid: int = 0) -> list[Engine]:
     return detect.engines(host.files, host.ask, host.proc, uid)
 
 
-def test_several_containerds_are_told_apart(host: FakeHost) -> None:
+def test_several_containerds_are_distinguished(host: FakeHost) -> None:
     k3s = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
     host.process(
         10, "/usr/bin/containerd", ["/usr/bin/containerd"],
@@ -43,22 +43,22 @@ def test_several_containerds_are_told_apart(host: FakeHost) -> None:
          "--state", "/run/k3s/containerd"],
         cgroup="0::/system.slice/k3s.service",
     )  # fmt: skip
-    found = _engines(host)
-    assert [(one.engine, one.pid, one.unit, one.platform) for one in found] == [
+    engines = _engines(host)
+    assert [(one.engine, one.pid, one.unit, one.platform) for one in engines] == [
         ("containerd", 10, "containerd.service", ""),
         ("containerd", 20, "docker.service", "Docker"),
         ("containerd", 30, "k3s.service", "k3s"),
     ]
-    assert [one.config for one in found] == [
+    assert [one.config for one in engines] == [
         "/etc/containerd/config.toml", "/var/run/docker/containerd/containerd.toml", k3s,
     ]  # fmt: skip
-    assert [one.socket for one in found] == [
+    assert [one.socket for one in engines] == [
         "/run/containerd/containerd.sock", "/run/containerd/containerd.sock",
         "/run/k3s/containerd/containerd.sock",
     ]  # fmt: skip
     # k3s is one program under many names, so it is asked by containerd's.
     assert host.asked[2] == (f"{host.proc}/30/exe", ("containerd", "--version"))
-    assert found[2].numbers == (2, 1, 4)
+    assert engines[2].numbers == (2, 1, 4)
 
 
 def test_a_program_of_many_names_is_called_by_the_engines(host: FakeHost) -> None:
@@ -101,15 +101,15 @@ def test_cri_os_drop_in_goes_where_it_reads(host: FakeHost) -> None:
         env={"CONTAINER_CONFIG": "/srv/crio.conf"},
     )  # fmt: skip
     host.file("/srv/crio.conf", '[crio.api]\nlisten = "/run/my.sock"\n')
-    (found,) = _engines(host)
-    assert (found.config, found.config_dir) == ("/srv/crio.conf", "/srv/crio.d")
-    assert (found.drop_in, found.socket) == ("/srv/crio.d/99-nvidia.toml", "/run/my.sock")
+    (engine,) = _engines(host)
+    assert (engine.config, engine.config_dir) == ("/srv/crio.conf", "/srv/crio.d")
+    assert (engine.drop_in, engine.socket) == ("/srv/crio.d/99-nvidia.toml", "/run/my.sock")
 
 
 def test_a_usual_cri_o_has_no_drop_in_of_its_own(host: FakeHost) -> None:
     host.process(7, "/usr/bin/crio", ["/usr/bin/crio"])
-    (found,) = _engines(host)
-    assert (found.config, found.config_dir, found.drop_in) == (
+    (engine,) = _engines(host)
+    assert (engine.config, engine.config_dir, engine.drop_in) == (
         "/etc/crio/crio.conf", "/etc/crio/crio.conf.d", None,
     )  # fmt: skip
 
@@ -122,32 +122,32 @@ def test_a_rootless_docker_reads_its_users_file(host: FakeHost) -> None:
         cgroup="0::/user.slice/user-1000.slice/user@1000.service/app.slice/docker.service",
         uid=1000,
     )  # fmt: skip
-    (found,) = _engines(host, uid=1000)
-    assert found.config == "/home/ann/.config/docker/daemon.json"
-    assert (found.unit, found.user_unit, found.platform) == ("docker.service", True, "rootless")
-    assert found.socket == "/run/user/1000/docker.sock"
-    assert found.restart == ("systemctl", "--user", "restart", "docker.service")
-    assert not found.leave
+    (engine,) = _engines(host, uid=1000)
+    assert engine.config == "/home/ann/.config/docker/daemon.json"
+    assert (engine.unit, engine.user_unit, engine.platform) == ("docker.service", True, "rootless")
+    assert engine.socket == "/run/user/1000/docker.sock"
+    assert engine.restart == ("systemctl", "--user", "restart", "docker.service")
+    assert not engine.leave
 
 
 def test_rootless_podman_reads_its_users_file(host: FakeHost) -> None:
     host.file("/usr/bin/podman", mode=0o755)
     environ = {"HOME": "/home/ann"}
-    found = detect.engines(host.files, host.ask, host.proc, 1000, environ)
-    assert [one.config for one in found] == ["/home/ann/.config/containers/containers.conf"]
-    found = detect.engines(host.files, host.ask, host.proc, 0, environ)
-    assert [one.config for one in found] == ["/etc/containers/containers.conf"]
+    engines = detect.engines(host.files, host.ask, host.proc, 1000, environ)
+    assert [one.config for one in engines] == ["/home/ann/.config/containers/containers.conf"]
+    engines = detect.engines(host.files, host.ask, host.proc, 0, environ)
+    assert [one.config for one in engines] == ["/etc/containers/containers.conf"]
 
 
 def test_another_users_engine_is_not_run_and_left(host: FakeHost) -> None:
     host.process(7, "/home/eve/dockerd", ["dockerd", "--config-file=/etc/shadow"], uid=1000)
-    (found,) = _engines(host)
-    assert (found.version, found.leave) == ("", True)
-    assert found.advice == ("it is user 1000's: run the command as that user",)
+    (engine,) = _engines(host)
+    assert (engine.version, engine.leave) == ("", True)
+    assert engine.advice == ("it is user 1000's: run the command as that user",)
     assert host.asked == []
 
 
-def test_a_process_that_ended_while_it_was_looked_at_is_nobodys_and_none(host: FakeHost) -> None:
+def test_a_process_that_ends_during_the_inspection_is_none(host: FakeHost) -> None:
     host.process(7, "/home/eve/dockerd", ["dockerd"], uid=1000)
     (Path(host.proc) / "7/status").unlink()  # without its user it would pass for root's
     assert _engines(host) == []
@@ -159,8 +159,8 @@ def test_another_users_engine_does_not_stand_for_the_installed_one(host: FakeHos
     host.file("/usr/bin/dockerd", mode=0o755)
     host.file("/usr/lib/systemd/system/docker.service", "[Service]\nExecStart=/usr/bin/dockerd\n")
     host.process(7, "/usr/bin/dockerd", ["dockerd"], cgroup=unit, uid=1000)
-    found = {one.pid: (one.leave, one.foreign) for one in _engines(host)}
-    assert found == {7: (True, True), 0: (False, False)}
+    flags_by_pid = {one.pid: (one.leave, one.foreign) for one in _engines(host)}
+    assert flags_by_pid == {7: (True, True), 0: (False, False)}
 
 
 def test_an_engine_with_another_file_system_is_not_run_and_left(
@@ -171,9 +171,9 @@ def test_an_engine_with_another_file_system_is_not_run_and_left(
     (other / "usr").mkdir()
     scope = "0::/system.slice/docker-0123.scope"
     host.process(7, "/usr/bin/containerd", ["containerd"], root=other, cgroup=scope)
-    (found,) = _engines(host)
-    assert found.root == f"{host.proc}/7/root"
-    assert (found.leave, found.notes) == (True, ("it runs in a container",))
+    (engine,) = _engines(host)
+    assert engine.root == f"{host.proc}/7/root"
+    assert (engine.leave, engine.notes) == (True, ("it runs in a container",))
     assert host.asked == []
 
 
@@ -187,11 +187,11 @@ def test_a_mount_over_etc_is_another_file_system(host: FakeHost, tmp_path: Path)
     assert _engines(host)[0].leave
 
 
-def test_a_replaced_program_is_told(host: FakeHost) -> None:
+def test_a_replaced_program_is_reported(host: FakeHost) -> None:
     host.process(7, "/usr/bin/dockerd (deleted)", ["/usr/bin/dockerd"])
-    (found,) = _engines(host)
-    assert found.binary == "/usr/bin/dockerd"
-    assert found.notes == (
+    (engine,) = _engines(host)
+    assert engine.binary == "/usr/bin/dockerd"
+    assert engine.notes == (
         "/usr/bin/dockerd was replaced since it was started: it runs the old program",
     )
 
@@ -210,7 +210,7 @@ def test_a_replaced_program_is_told(host: FakeHost) -> None:
     ],
     ids=["dump", "version", "validate", "wipe", "client", "shim", "vim", "no-arguments"],
 )
-def test_what_only_prints_or_looks_alike_is_no_engine(
+def test_short_lived_and_similar_programs_are_no_engines(
     host: FakeHost, exe: str, args: list[str]
 ) -> None:
     host.process(7, exe, args)
@@ -219,10 +219,10 @@ def test_what_only_prints_or_looks_alike_is_no_engine(
 
 def test_podmans_service_is_an_engine(host: FakeHost) -> None:
     host.process(7, "/usr/bin/podman", ["/usr/bin/podman", "system", "service", "--time=0"])
-    (found,) = _engines(host)
-    assert (found.engine, found.config) == ("podman", "/etc/containers/containers.conf")
-    assert found.config_dir == "/etc/containers/containers.conf.d"
-    assert found.socket == "/run/podman/podman.sock"
+    (engine,) = _engines(host)
+    assert (engine.engine, engine.config) == ("podman", "/etc/containers/containers.conf")
+    assert engine.config_dir == "/etc/containers/containers.conf.d"
+    assert engine.socket == "/run/podman/podman.sock"
 
 
 def test_an_installed_engine_is_judged_by_its_unit(host: FakeHost) -> None:
@@ -237,28 +237,28 @@ def test_an_installed_engine_is_judged_by_its_unit(host: FakeHost) -> None:
         "[Service]\nEnvironmentFile=-/etc/default/docker\n",
     )
     host.file("/etc/default/docker", 'OPTS="--config-file=/srv/daemon.json --debug"\n')
-    (found,) = _engines(host)
-    assert (found.pid, found.binary, found.unit) == (0, "/usr/bin/dockerd", "docker.service")
-    assert (found.config, found.numbers) == ("/srv/daemon.json", (28, 5, 2))
+    (engine,) = _engines(host)
+    assert (engine.pid, engine.binary, engine.unit) == (0, "/usr/bin/dockerd", "docker.service")
+    assert (engine.config, engine.numbers) == ("/srv/daemon.json", (28, 5, 2))
 
 
 def test_an_engine_that_runs_is_not_listed_as_installed_again(host: FakeHost) -> None:
     host.file("/usr/bin/dockerd", mode=0o755)
     host.process(7, "/usr/bin/dockerd", ["/usr/bin/dockerd"])
-    assert [found.pid for found in _engines(host)] == [7]
+    assert [engine.pid for engine in _engines(host)] == [7]
 
 
 def test_dockers_own_containerd_does_not_hide_the_hosts(host: FakeHost) -> None:
     host.file("/usr/bin/containerd", mode=0o755)
-    own = "/run/docker/containerd/containerd.toml"
-    host.process(7, "/usr/bin/containerd", ["containerd", "--config", own])
-    assert [(found.pid, found.platform) for found in _engines(host)] == [(7, "Docker"), (0, "")]
+    own_config = "/run/docker/containerd/containerd.toml"
+    host.process(7, "/usr/bin/containerd", ["containerd", "--config", own_config])
+    assert [(engine.pid, engine.platform) for engine in _engines(host)] == [(7, "Docker"), (0, "")]
 
 
 def test_engines_come_in_one_order_whatever_their_numbers(host: FakeHost) -> None:
     for pid, name in enumerate(("crio", "containerd", "dockerd"), start=3):
         host.process(pid, f"/usr/bin/{name}", [name])
-    assert [found.engine for found in _engines(host)] == ["docker", "containerd", "crio"]
+    assert [engine.engine for engine in _engines(host)] == ["docker", "containerd", "crio"]
 
 
 @pytest.mark.parametrize(
@@ -322,22 +322,22 @@ def test_a_unit_is_read_out_of_the_control_group(
 ) -> None:
     host = FakeHost(tmp_path)
     host.process(7, "/usr/bin/dockerd", ["dockerd"], cgroup=text)
-    process = processes.look(7, host.proc, str(host.root))
+    process = processes.inspect(7, host.proc, str(host.root))
     assert process is not None
     assert (process.unit, process.user_unit, process.container) == (unit, user, container)
 
 
-def test_a_process_that_may_not_be_looked_at_is_told_by_its_arguments(host: FakeHost) -> None:
+def test_a_process_that_cannot_be_inspected_is_recognized_by_its_arguments(host: FakeHost) -> None:
     host.process(7, "x", ["/usr/bin/dockerd", "--config-file=/x.json"])
     for name in ("exe", "environ", "root", "cwd"):
         (Path(host.proc) / "7" / name).unlink()
-    process = processes.look(7, host.proc, str(host.root))
+    process = processes.inspect(7, host.proc, str(host.root))
     assert process is not None
     assert (process.exe, process.root, process.env) == ("/usr/bin/dockerd", "/", {})
 
 
 def test_a_process_that_has_ended_is_none(host: FakeHost) -> None:
-    assert processes.look(7, host.proc) is None
+    assert processes.inspect(7, host.proc) is None
     assert list(processes.running(str(host.root / "none"))) == []
 
 
@@ -348,7 +348,7 @@ def test_an_option_is_its_last_value() -> None:
     assert processes.option(args, "flag") == ""
 
 
-def test_found_engines_are_values(host: FakeHost) -> None:
+def test_detected_engines_are_values(host: FakeHost) -> None:
     host.process(7, "/usr/bin/dockerd", ["dockerd"])
     one, two = _engines(host), _engines(host)
     assert one == two

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Platforms: the right file is edited, or none and it is said exactly what to do."""
+"""Platforms: the right file is edited, or none, with exact advice on what to do."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def host(tmp_path: Path) -> FakeHost:
 
 
 def _only(host: FakeHost) -> Engine:
-    (found,) = detect.engines(host.files, host.ask, host.proc)
-    assert all(len(text) <= 250 for text in found.advice)
-    return found
+    (engine,) = detect.engines(host.files, host.ask, host.proc)
+    assert all(len(text) <= 250 for text in engine.advice)
+    return engine
 
 
 def _k3s(host: FakeHost, config: str, *, folder: str = K3S, unit: str = "k3s") -> Engine:
@@ -46,29 +46,29 @@ def _k3s(host: FakeHost, config: str, *, folder: str = K3S, unit: str = "k3s") -
 
 
 def test_k3s_without_drop_ins_is_left_to_find_the_runtime_itself(host: FakeHost) -> None:
-    found = _k3s(host, 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n', unit="k3s-agent")
-    assert (found.platform, found.leave) == ("k3s", True)
-    text = "\n".join(found.advice)
+    engine = _k3s(host, 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n', unit="k3s-agent")
+    assert (engine.platform, engine.leave) == ("k3s", True)
+    text = "\n".join(engine.advice)
     assert "systemctl restart k3s-agent.service" in text
     assert f'{K3S}/config.toml.tmpl after a first line {{{{ template "base" . }}}}' in text
     assert "--default-runtime=nvidia" in text
 
 
 def test_k3s_that_imports_drop_ins_gets_one(host: FakeHost) -> None:
-    found = _k3s(host, f'imports = ["{K3S}/config-v3.toml.d/*.toml"]\n{V3}')
-    assert not found.leave
-    assert found.drop_in == f"{K3S}/config-v3.toml.d/99-nvidia.toml"
-    assert found.restart == ("systemctl", "restart", "k3s.service")
+    engine = _k3s(host, f'imports = ["{K3S}/config-v3.toml.d/*.toml"]\n{V3}')
+    assert not engine.leave
+    assert engine.drop_in == f"{K3S}/config-v3.toml.d/99-nvidia.toml"
+    assert engine.restart == ("systemctl", "restart", "k3s.service")
 
 
 def test_the_file_that_k3s_makes_is_not_edited(host: FakeHost) -> None:
     runtimes = (
         "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\nruntime_type = 'x'\n"
     )
-    found = _k3s(host, f'imports = ["{K3S}/config-v3.toml.d/*.toml"]\n{V3}{runtimes}')
+    engine = _k3s(host, f'imports = ["{K3S}/config-v3.toml.d/*.toml"]\n{V3}{runtimes}')
     handler = Handler(name="nvidia", path="/usr/bin/nvidia-container-runtime")
-    options = status.options_for(found, (handler,))
-    assert [edit.path for edit in containerd.plan(options, host.files).edits] == [found.drop_in]
+    options = status.options_for(engine, (handler,))
+    assert [edit.path for edit in containerd.plan(options, host.files).edits] == [engine.drop_in]
 
 
 def test_an_old_containerd_of_k3s_would_lose_its_tables_to_a_drop_in(host: FakeHost) -> None:
@@ -78,10 +78,10 @@ def test_an_old_containerd_of_k3s_would_lose_its_tables_to_a_drop_in(host: FakeH
 
 
 def test_rke2_has_its_own_folder_and_program(host: FakeHost) -> None:
-    found = _k3s(host, V3, folder=RKE2, unit="rke2-agent")
-    assert (found.platform, found.leave) == ("RKE2", True)
-    assert any("rke2 server|agent --default-runtime" in text for text in found.advice)
-    assert any(f"{RKE2}/config-v3.toml.tmpl" in text for text in found.advice)
+    engine = _k3s(host, V3, folder=RKE2, unit="rke2-agent")
+    assert (engine.platform, engine.leave) == ("RKE2", True)
+    assert any("rke2 server|agent --default-runtime" in text for text in engine.advice)
+    assert any(f"{RKE2}/config-v3.toml.tmpl" in text for text in engine.advice)
 
 
 def _k0s(host: FakeHost, config: str) -> Engine:
@@ -97,24 +97,24 @@ def _k0s(host: FakeHost, config: str) -> Engine:
 
 def test_k0s_that_imports_its_folder_gets_a_drop_in(host: FakeHost) -> None:
     imports = 'imports = ["/etc/k0s/containerd.d/*.toml"]'
-    found = _k0s(host, f"# k0s_managed=true\nversion = 3\n{imports}\n")
-    assert (found.platform, found.leave, found.socket) == (
+    engine = _k0s(host, f"# k0s_managed=true\nversion = 3\n{imports}\n")
+    assert (engine.platform, engine.leave, engine.socket) == (
         "k0s", False, "/run/k0s/containerd.sock",
     )  # fmt: skip
-    assert found.drop_in == "/etc/k0s/containerd.d/nvidia.toml"
-    assert found.restart == ("true",)
+    assert engine.drop_in == "/etc/k0s/containerd.d/nvidia.toml"
+    assert engine.restart == ("true",)
 
 
-def test_k0s_that_merges_itself_is_told_of_its_folder(host: FakeHost) -> None:
+def test_k0s_that_merges_files_gets_advice_about_its_folder(host: FakeHost) -> None:
     imports = 'imports = ["/run/k0s/containerd-cri.toml"]'
-    found = _k0s(host, f"# k0s_managed=true\nversion = 2\n{imports}\n")
-    assert found.leave
-    assert "/etc/k0s/containerd.d/nvidia.toml" in found.advice[0]
+    engine = _k0s(host, f"# k0s_managed=true\nversion = 2\n{imports}\n")
+    assert engine.leave
+    assert "/etc/k0s/containerd.d/nvidia.toml" in engine.advice[0]
 
 
 def test_a_file_that_k0s_does_not_manage_is_edited(host: FakeHost) -> None:
-    found = _k0s(host, "version = 2\n")
-    assert (found.platform, found.leave, found.drop_in) == ("k0s", False, None)
+    engine = _k0s(host, "version = 2\n")
+    assert (engine.platform, engine.leave, engine.drop_in) == ("k0s", False, None)
 
 
 def test_of_microk8s_the_template_is_edited(host: FakeHost) -> None:
@@ -125,11 +125,11 @@ def test_of_microk8s_the_template_is_edited(host: FakeHost) -> None:
          "--address", "/var/snap/microk8s/common/run/containerd.sock"],
         cgroup="0::/system.slice/snap.microk8s.daemon-containerd.service",
     )  # fmt: skip
-    found = _only(host)
-    assert (found.platform, found.config, found.leave) == ("MicroK8s", args, False)
-    assert found.edit == "/var/snap/microk8s/current/args/containerd-template.toml"
-    assert found.drop_in == ""
-    assert found.restart == ("snap", "restart", "microk8s.daemon-containerd")
+    engine = _only(host)
+    assert (engine.platform, engine.config, engine.leave) == ("MicroK8s", args, False)
+    assert engine.edit == "/var/snap/microk8s/current/args/containerd-template.toml"
+    assert engine.drop_in == ""
+    assert engine.restart == ("snap", "restart", "microk8s.daemon-containerd")
 
 
 def test_docker_from_snap_is_left_to_its_own_toolkit(host: FakeHost, tmp_path: Path) -> None:
@@ -141,26 +141,26 @@ def test_docker_from_snap_is_left_to_its_own_toolkit(host: FakeHost, tmp_path: P
         env={"SNAP_NAME": "docker"}, root=image,
         cgroup="0::/system.slice/snap.docker.dockerd.service",
     )  # fmt: skip
-    found = _only(host)
-    assert (found.platform, found.leave) == ("snap", True)
-    assert found.config == "/var/snap/docker/3265/config/daemon.json"
-    assert any("snap remove docker" in text for text in found.advice)
+    engine = _only(host)
+    assert (engine.platform, engine.leave) == ("snap", True)
+    assert engine.config == "/var/snap/docker/3265/config/daemon.json"
+    assert any("snap remove docker" in text for text in engine.advice)
 
 
 @pytest.mark.parametrize("folder", ["/opt/docker-desktop", "/mnt/wsl/docker-desktop"])
-def test_docker_desktop_has_no_file_here(host: FakeHost, folder: str) -> None:
+def test_docker_desktop_has_no_file_on_this_host(host: FakeHost, folder: str) -> None:
     host.folder(folder)
-    found = _only(host)
-    assert (found.platform, found.leave, found.config) == ("Docker Desktop", True, "")
-    assert status.of(found, host.files).state is None
+    engine = _only(host)
+    assert (engine.platform, engine.leave, engine.config) == ("Docker Desktop", True, "")
+    assert status.of(engine, host.files).state is None
 
 
 def test_nixos_makes_the_file_itself(host: FakeHost) -> None:
     config = "/nix/store/1y2z-daemon.json"
     host.process(70, "/nix/store/9-moby/bin/dockerd", ["dockerd", f"--config-file={config}"])
-    found = _only(host)
-    assert (found.platform, found.leave, found.config) == ("NixOS", True, config)
-    assert "hardware.nvidia-container-toolkit.enable = true" in found.advice[0]
+    engine = _only(host)
+    assert (engine.platform, engine.leave, engine.config) == ("NixOS", True, config)
+    assert "hardware.nvidia-container-toolkit.enable = true" in engine.advice[0]
 
 
 @pytest.mark.parametrize(
@@ -190,18 +190,18 @@ def test_a_clouds_node_is_known_by_its_files(
         path, _, text = file.partition(":")
         host.file(path, text)
     host.process(80, CONTAINERD, [CONTAINERD])
-    found = _only(host)
-    assert (found.platform, found.leave) == (platform, leave)
-    assert advice in "\n".join(found.advice)
+    engine = _only(host)
+    assert (engine.platform, engine.leave) == (platform, leave)
+    assert advice in "\n".join(engine.advice)
 
 
-def test_a_fake_platform_does_not_free_what_is_anothers(host: FakeHost) -> None:
+def test_a_faked_platform_does_not_unlock_a_foreign_engine(host: FakeHost) -> None:
     args = "/x/snap/microk8s/containerd.toml"
     host.process(90, "/snap/microk8s/1/bin/containerd", ["containerd", "-c", args], uid=1000)
     assert _only(host).leave
 
 
-def test_a_status_says_what_is_registered_and_what_is_missing(host: FakeHost) -> None:
+def test_the_status_lists_registered_and_missing_runtimes(host: FakeHost) -> None:
     host.file("/usr/bin/nvidia-container-runtime", mode=0o755)
     host.file(
         "/etc/crio/crio.conf",
@@ -212,24 +212,24 @@ def test_a_status_says_what_is_registered_and_what_is_missing(host: FakeHost) ->
     )
     host.prints = "crio version 1.34.1"
     host.process(7, "/usr/bin/crio", ["/usr/bin/crio"])
-    found = status.of(_only(host), host.files)
-    assert found.registered == ("gpu", "nvidia")
-    assert found.missing == ("gpu",)
-    assert found.is_default
-    assert found.state is not None
-    assert found.state.cdi is True
+    engine = status.of(_only(host), host.files)
+    assert engine.registered == ("gpu", "nvidia")
+    assert engine.missing == ("gpu",)
+    assert engine.is_default
+    assert engine.state is not None
+    assert engine.state.cdi is True
 
 
 def test_a_status_of_a_broken_file_is_a_sentence(host: FakeHost) -> None:
     host.file("/etc/crio/crio.conf", "[crio\n")
     host.process(7, "/usr/bin/crio", ["/usr/bin/crio"])
-    found = status.of(_only(host), host.files)
-    assert (found.state, found.is_default) == (None, False)
-    assert "/etc/crio/crio.conf is no TOML: line 1" in found.problem
+    engine = status.of(_only(host), host.files)
+    assert (engine.state, engine.is_default) == (None, False)
+    assert "/etc/crio/crio.conf is no TOML: line 1" in engine.problem
 
 
 @pytest.mark.parametrize(
-    ("name", "path", "ours"),
+    ("name", "path", "expected"),
     [
         ("nvidia", "", True),
         ("gpu", "/usr/local/nvidia/toolkit/nvidia-container-runtime", True),
@@ -239,12 +239,12 @@ def test_a_status_of_a_broken_file_is_a_sentence(host: FakeHost) -> None:
     ],
     ids=["by-name", "by-path", "by-word", "runc", "crun"],
 )
-def test_nvidias_handlers_are_known_by_their_program(
+def test_nvidias_handlers_are_recognized_by_their_program(
     name: str,
     path: str,
-    ours: bool,  # noqa: FBT001
+    expected: bool,  # noqa: FBT001
 ) -> None:
-    assert status.is_nvidia(name, path) == ours
+    assert status.is_nvidia(name, path) == expected
 
 
 def test_another_users_file_is_not_read_for_a_status(host: FakeHost) -> None:

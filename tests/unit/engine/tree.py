@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of an engine below a temporary folder, and a change carried out on them."""
+"""Files of an engine below a temporary folder, and a function that makes a change."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Tree(Files):
         self.base = base
 
     def write(self, path: str, data: bytes | str) -> Tree:
-        place = self.base / path.lstrip("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(data.encode() if isinstance(data, str) else data)
+        file = self.base / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data.encode() if isinstance(data, str) else data)
         return self
 
     def apply(self, change: Change) -> None:

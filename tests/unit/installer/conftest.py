@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bundle of programs that say how they were called, and requests to install it."""
+"""A bundle of programs that print their command lines, and requests to install it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.installer.programs import HOOK, OTHERS, RUNTIMES, WRAPPER
+from nvct.installer.programs import COMMAND_LINES, HOOK, RUNTIMES, WRAPPER
 from nvct.installer.request import Request
 from nvct.launcher.install import FLAGS
 from nvct.paths import CONFIG_ENV, HOOK_PROGRAM
@@ -42,13 +42,13 @@ def wrapper() -> bytes:
 
 def bundle(folder: Path, says: str = SAYS) -> Path:
     """Make a tree as `make bundle` makes it, as far as the installer looks at it."""
-    place = folder / WRAPPER
-    place.parent.mkdir(parents=True)
-    place.write_bytes(wrapper())
+    path = folder / WRAPPER
+    path.parent.mkdir(parents=True)
+    path.write_bytes(wrapper())
     (folder / "bin").mkdir(parents=True)
     (folder / "lib/nvct").mkdir(parents=True)
     (folder / "lib/nvct/model.py").write_text("X = 1\n", encoding="utf-8")
-    for name in (*RUNTIMES, HOOK, HOOK_PROGRAM, *OTHERS):
+    for name in (*RUNTIMES, HOOK, HOOK_PROGRAM, *COMMAND_LINES):
         (folder / "bin" / name).write_text(says, encoding="utf-8")
         (folder / "bin" / name).chmod(0o755)
     (folder / "lib/nvct/again").symlink_to("model.py")
@@ -64,16 +64,16 @@ def source(tmp_path: Path) -> Path:
 def ask(tmp_path: Path, source: Path) -> Callable[..., Request]:
     """Return a request to install the bundle below tmp_path; what is given replaces a value."""
 
-    def made(**given: object) -> Request:
+    def made(**passed: object) -> Request:
         values = {
             "toolkit": f"{tmp_path}/nvidia/toolkit",
             "source": str(source),
             "pid_file": f"{tmp_path}/run/toolkit.pid",
             "state_dir": f"{tmp_path}/state",
             "driver_root": "/run/nvidia/driver",
-            "driver_root_here": f"{tmp_path}/driver",
+            "driver_root_mount": f"{tmp_path}/driver",
         }
-        return Request(**(values | given))  # type: ignore[arg-type]
+        return Request(**(values | passed))  # type: ignore[arg-type]
 
     return made
 
@@ -90,7 +90,7 @@ def call(
 
 def listing(folder: str) -> set[str]:
     return {
-        os.path.relpath(os.path.join(place, name), folder)
-        for place, _, names in os.walk(folder)
+        os.path.relpath(os.path.join(path, name), folder)
+        for path, _, names in os.walk(folder)
         for name in names
     }

@@ -39,14 +39,12 @@ def check(folder: Path, restart: str) -> Sequence[str]:
 
 @pytest.mark.skipif(not may_unshare(), reason="needs CAP_SYS_ADMIN")
 @pytest.mark.parametrize("restart", ["signal", "systemd"])
-def test_an_engine_that_refuses_its_files_is_not_told_of_new_ones(
-    tmp_path: Path, restart: str
-) -> None:
+def test_an_engine_that_refuses_its_files_is_not_reloaded(tmp_path: Path, restart: str) -> None:
     with pytest.raises(EngineError, match=ALREADY) as caught:
         check(tmp_path, restart)
     assert "--restart-mode=none" in caught.value.hint
 
 
 @pytest.mark.skipif(not may_unshare(), reason="needs CAP_SYS_ADMIN")
-def test_one_that_is_left_untold_gets_its_files_all_the_same(tmp_path: Path) -> None:
+def test_without_a_reload_the_files_are_still_written(tmp_path: Path) -> None:
     assert check(tmp_path, "none") == [ALREADY]

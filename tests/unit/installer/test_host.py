@@ -28,7 +28,7 @@ FILES = HostFiles(
 
 
 @pytest.mark.parametrize(
-    ("path", "here"),
+    ("path", "mount_point"),
     [
         ("/runtime/config-dir/config.toml", "/runtime/config-dir/config.toml"),
         ("/etc/containerd/conf.d/99-nvidia.toml", "/runtime/config-dir.d/99-nvidia.toml"),
@@ -40,9 +40,9 @@ FILES = HostFiles(
         ("/runtime/config-dirs/x", "/host/runtime/config-dirs/x"),
     ],
 )  # fmt: skip
-def test_each_path_of_the_engine_has_one_place(path: str, here: str) -> None:
-    assert FILES.at(path) == here
-    assert FILES.at(here) == here
+def test_each_path_of_the_engine_has_one_mount_point(path: str, mount_point: str) -> None:
+    assert FILES.at(path) == mount_point
+    assert FILES.at(mount_point) == mount_point
 
 
 def test_on_the_host_itself_paths_stay() -> None:
@@ -62,15 +62,15 @@ def test_the_usual_file_is_below_the_hosts_root_where_it_is_not_mounted(
 
 
 def test_a_root_that_cannot_be_entered_is_a_status_and_no_crash(tmp_path: Path) -> None:
-    done = HostPrograms(f"{tmp_path}/none")(["true"])
-    assert done.status == NOT_ENTERED
-    assert "cannot be entered" in done.reason
+    completed = HostPrograms(f"{tmp_path}/none")(["true"])
+    assert completed.status == NOT_ENTERED
+    assert "cannot be entered" in completed.reason
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
 def test_a_program_of_the_host_runs_in_the_hosts_root(tmp_path: Path) -> None:
-    done = HostPrograms(str(tmp_path))(["/bin/sh", "-c", "true"])
-    assert done.status == 127, "this root has no shell, and this container's is none"
+    completed = HostPrograms(str(tmp_path))(["/bin/sh", "-c", "true"])
+    assert completed.status == 127, "this root has no shell, and this container's is none"
 
 
 @pytest.mark.parametrize(
@@ -82,17 +82,17 @@ def test_a_program_of_the_host_runs_in_the_hosts_root(tmp_path: Path) -> None:
     ],
 )
 def test_names_are_the_incumbents(name: str, names: list[str], default: str, ask: Ask) -> None:
-    made, chosen = handlers(ask(name=name))
-    assert ([handler.name for handler in made], chosen) == (names, default)
+    runtimes, chosen = handlers(ask(name=name))
+    assert ([handler.name for handler in runtimes], chosen) == (names, default)
     suffixes = ["", ".cdi", ".legacy"]
-    assert [handler.path for handler in made] == [
+    assert [handler.path for handler in runtimes] == [
         f"{ask().toolkit}/nvidia-container-runtime{suffix}" for suffix in suffixes
     ]
     assert handlers(ask(name=name, default=False))[1] == ""
 
 
 @pytest.mark.parametrize(
-    ("default", "registered", "found"),
+    ("default", "registered", "runtimes"),
     [
         ("runc", {"runc": "/opt/runc"}, ("/opt/runc", "runc", "crun")),
         ("crun", {"crun": "/x/crun", "runc": ""}, ("/x/crun", "runc", "crun")),
@@ -103,6 +103,6 @@ def test_names_are_the_incumbents(name: str, names: list[str], default: str, ask
     ],
 )
 def test_the_shim_is_never_its_own_low_level_runtime(
-    default: str, registered: dict[str, str], found: tuple[str, ...]
+    default: str, registered: dict[str, str], runtimes: tuple[str, ...]
 ) -> None:
-    assert low_level(State(handlers=registered, default=default)) == found
+    assert low_level(State(handlers=registered, default=default)) == runtimes

@@ -30,7 +30,7 @@ def host(tmp_path: Path) -> HostTree:
 
 def test_host_paths_are_the_hosts(host: HostTree, ask: Ask, tmp_path: Path) -> None:
     request = ask(
-        driver_root_here=str(host.driver), dev_root="/", dev_root_here=str(host.base),
+        driver_root_mount=str(host.driver), dev_root="/", dev_root_mount=str(host.base),
         cdi_spec=f"{tmp_path}/cdi/management.nvidia.com-gpu.yaml",
         cdi_kind="management.nvidia.com/gpu",
     )  # fmt: skip
@@ -56,11 +56,11 @@ def test_host_paths_are_the_hosts(host: HostTree, ask: Ask, tmp_path: Path) -> N
 
 def test_roots_that_are_the_same_here_and_there_move_nothing(host: HostTree, ask: Ask) -> None:
     request = ask(
-        driver_root=str(host.driver), driver_root_here=str(host.driver), dev_root=str(host.base),
-        dev_root_here=str(host.base), cdi_kind="vendor.com/card",
+        driver_root=str(host.driver), driver_root_mount=str(host.driver), dev_root=str(host.base),
+        dev_root_mount=str(host.base), cdi_kind="vendor.com/card",
     )  # fmt: skip
-    found = finder.discover(host.roots, DiscoveryOptions(stat_node=host.stat_node))
-    spec = management.spec_of(request, host.roots, found)
+    inventory = finder.discover(host.roots, DiscoveryOptions(stat_node=host.stat_node))
+    spec = management.spec_of(request, host.roots, inventory)
     mounts = spec["containerEdits"]["mounts"]
     assert all(mount["hostPath"].startswith(str(host.driver)) for mount in mounts)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manifests and the Containerfile name what there is."""
+"""The manifests and the Containerfile name only existing options, files and programs."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ def documents(name: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def pod() -> dict[str, Any]:
-    found = [one for one in documents("daemonset.yaml") if one["kind"] == "DaemonSet"]
-    spec: dict[str, Any] = found[0]["spec"]["template"]["spec"]
+    daemon_sets = [one for one in documents("daemonset.yaml") if one["kind"] == "DaemonSet"]
+    spec: dict[str, Any] = daemon_sets[0]["spec"]["template"]["spec"]
     return spec
 
 
 def variables(command: click.Command) -> set[str]:
-    found: set[str] = set()
+    variable_names: set[str] = set()
     for option in command.params:
         names = option.envvar or ()
-        found |= {names} if isinstance(names, str) else set(names)
-    return found
+        variable_names |= {names} if isinstance(names, str) else set(names)
+    return variable_names
 
 
 def test_there_is_a_class_for_each_runtime(ask: Callable[..., Request]) -> None:
-    made, _ = engine.handlers(ask(engine="containerd"))
+    runtimes, _ = engine.handlers(ask(engine="containerd"))
     classes = documents("runtimeclasses.yaml")
     assert [one["kind"] for one in classes] == ["RuntimeClass"] * 3
-    assert [one["handler"] for one in classes] == [handler.name for handler in made]
-    assert [one["metadata"]["name"] for one in classes] == [handler.name for handler in made]
+    assert [one["handler"] for one in classes] == [handler.name for handler in runtimes]
+    assert [one["metadata"]["name"] for one in classes] == [handler.name for handler in runtimes]
 
 
 def test_every_variable_is_one_that_the_installer_reads(pod: dict[str, Any]) -> None:
@@ -59,31 +59,33 @@ def test_every_variable_is_one_that_the_installer_reads(pod: dict[str, Any]) -> 
     assert len(named) >= 6
 
 
-def test_what_is_mounted_is_a_volume_and_used(pod: dict[str, Any]) -> None:
+def test_every_mount_is_a_volume_in_use(pod: dict[str, Any]) -> None:
     volumes = {volume["name"] for volume in pod["volumes"]}
     containers = [*pod["initContainers"], *pod["containers"]]
     mounted = {mount["name"] for one in containers for mount in one["volumeMounts"]}
     assert mounted == volumes
     for one in containers:
-        places = [mount["mountPath"] for mount in one["volumeMounts"]]
-        assert len(set(places)) == len(places)
+        mount_points = [mount["mountPath"] for mount in one["volumeMounts"]]
+        assert len(set(mount_points)) == len(mount_points)
     assert DEV_CHAR in [mount["mountPath"] for mount in containers[0]["volumeMounts"]]
 
 
 def test_a_path_in_a_variable_is_below_a_mount(pod: dict[str, Any]) -> None:
     container = pod["containers"][0]
-    places = [mount["mountPath"] for mount in container["volumeMounts"]]
+    mount_points = [mount["mountPath"] for mount in container["volumeMounts"]]
     paths = {e["name"]: e["value"] for e in container["env"] if e["value"].startswith("/")}
     del paths["RUNTIME_DROP_IN_CONFIG_HOST_PATH"]
     for path in paths.values():
-        assert any(path.startswith(f"{place}/") for place in places), path
+        assert any(path.startswith(f"{mount_point}/") for mount_point in mount_points), path
 
 
 def test_the_commands_are_there(pod: dict[str, Any]) -> None:
-    program, *words = pod["initContainers"][0]["command"]
-    assert words[:2] == ["validate", "driver"]
+    program, *arguments = pod["initContainers"][0]["command"]
+    assert arguments[:2] == ["validate", "driver"]
     assert isinstance(validate, click.Group)
-    assert set(words[2:]) <= {name for o in validate.commands["driver"].params for name in o.opts}
+    assert set(arguments[2:]) <= {
+        name for o in validate.commands["driver"].params for name in o.opts
+    }
     text = (PACKAGING / "container/Containerfile").read_text(encoding="utf-8")
     assert program in text
     entry = re.search(r"^ENTRYPOINT \[(.*)\]$", text, re.MULTILINE)

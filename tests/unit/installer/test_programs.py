@@ -30,9 +30,9 @@ RUNTIMES = ("runc", "crun")
 def install(
     request: Request, runtimes: Sequence[str] = RUNTIMES, *, loaded: bool = True
 ) -> Installed:
-    there = os.path.dirname(request.pid_file.removesuffix("/run/toolkit.pid"))
+    folder = os.path.dirname(request.pid_file.removesuffix("/run/toolkit.pid"))
     return programs.install(
-        request, runtimes, ("/nonexistent/1", there if loaded else "/nonexistent/2")
+        request, runtimes, ("/nonexistent/1", folder if loaded else "/nonexistent/2")
     )
 
 
@@ -40,9 +40,9 @@ def test_the_runtime_gets_its_configuration_and_its_folder(ask: Ask) -> None:
     request = ask()
     installed = install(request, RUNTIMES)
     for name in programs.RUNTIMES:
-        done = call(request.program(name), "create", "a b", "")
-        assert done.stderr == ""
-        assert done.stdout.splitlines() == [
+        completed = call(request.program(name), "create", "a b", "")
+        assert completed.stderr == ""
+        assert completed.stdout.splitlines() == [
             f"{installed.tree}/bin/{name} create a b ",
             f"{request.toolkit}:/usr/bin:/bin",
             request.config_toml,
@@ -58,11 +58,13 @@ def test_without_a_driver_the_low_level_runtime_gets_the_same_words(
     low.chmod(0o755)
     request = ask()
     install(request, ["/nonexistent/runc", str(low)], loaded=False)
-    done = call(request.program("nvidia-container-runtime"), "--log", "x y", "create")
-    assert done.stdout == f"{low}|--log|x y|create|"
-    assert "modules are not yet loaded" in done.stderr
-    done = call(request.program("nvidia-ctk"), "--version")
-    assert done.stdout.startswith(f"{request.toolkit}/.nvct/"), "only runtimes are passed through"
+    completed = call(request.program("nvidia-container-runtime"), "--log", "x y", "create")
+    assert completed.stdout == f"{low}|--log|x y|create|"
+    assert "modules are not yet loaded" in completed.stderr
+    completed = call(request.program("nvidia-ctk"), "--version")
+    assert completed.stdout.startswith(f"{request.toolkit}/.nvct/"), (
+        "only runtimes are passed through"
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_a_tree_without_a_static_wrapper_is_refused(
 def test_every_program_is_static(ask: Ask) -> None:
     request = ask()
     install(request)
-    for name in (*programs.RUNTIMES, programs.HOOK, *programs.OTHERS, HOOK_PROGRAM):
+    for name in (*programs.RUNTIMES, programs.HOOK, *programs.COMMAND_LINES, HOOK_PROGRAM):
         data = Path(request.program(name)).read_bytes()
         assert is_static(data), name
 
@@ -103,7 +105,7 @@ def test_names_for_which_a_wrapper_has_no_room_are_refused(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         [HOOK_PROGRAM, "noop"], ["nvidia-ctk", "hook", "noop"],
         ["nvidia-ctk", "--debug", "--config", "/x", "hook", "noop"], ["nvct", "hook", "noop"],
@@ -111,18 +113,20 @@ def test_names_for_which_a_wrapper_has_no_room_are_refused(ask: Ask) -> None:
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_a_hook_gets_no_variable_of_an_image(words: list[str], ask: Ask, tmp_path: Path) -> None:
+def test_a_hook_gets_no_variable_of_an_image(
+    arguments: list[str], ask: Ask, tmp_path: Path
+) -> None:
     says = '#!/bin/sh\ntr "\\0" "\\n" < /proc/$$/environ\n'
     request = ask(source=str(bundle(tmp_path / "says", says)))
     install(request)
     evil = {"PYTHONPATH": "/x", "LD_DEBUG_OUTPUT": "/x", "LD_LIBRARY_PATH": "/x", "ENV": "/x"}
 
-    done = subprocess.run(
-        [request.program(words[0]), *words[1:]], env={"NVIDIA_CTK_DEBUG": "true", **evil},
+    completed = subprocess.run(
+        [request.program(arguments[0]), *arguments[1:]], env={"NVIDIA_CTK_DEBUG": "true", **evil},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
 
-    assert dict(line.split("=", 1) for line in done.stdout.splitlines()) == {
+    assert dict(line.split("=", 1) for line in completed.stdout.splitlines()) == {
         "PATH": f"{request.toolkit}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "NVIDIA_CTK_CONFIG_FILE_PATH": request.config_toml,
         "NVCT_CONFIG_FILE_PATH": request.config_toml,
@@ -133,10 +137,10 @@ def test_a_hook_gets_no_variable_of_an_image(words: list[str], ask: Ask, tmp_pat
 def test_without_a_variable_path_the_folders_of_programs_are_found(ask: Ask) -> None:
     request = ask()
     install(request)
-    done = subprocess.run(
+    completed = subprocess.run(
         [request.program("nvidia-ctk")], env={}, capture_output=True, text=True, check=True
     )
-    path = done.stdout.splitlines()[1].split(":")
+    path = completed.stdout.splitlines()[1].split(":")
     assert path[0] == request.toolkit
     assert {"/usr/bin", "/bin"} <= set(path)
 
@@ -144,9 +148,9 @@ def test_without_a_variable_path_the_folders_of_programs_are_found(ask: Ask) -> 
 def test_without_driver_and_runtime_it_says_so(ask: Ask) -> None:
     request = ask()
     install(request, ["/nonexistent/runc", "/nonexistent/crun"], loaded=False)
-    done = call(request.program("nvidia-container-runtime"), "create")
-    assert (done.returncode, done.stdout) == (127, "")
-    assert done.stderr.splitlines() == [
+    completed = call(request.program("nvidia-container-runtime"), "create")
+    assert (completed.returncode, completed.stdout) == (127, "")
+    assert completed.stderr.splitlines() == [
         "nvidia driver modules are not yet loaded, invoking /nonexistent/runc directly",
         "no low-level runtime: /nonexistent/runc, /nonexistent/crun",
     ]
@@ -191,23 +195,23 @@ def test_an_upgrade_keeps_the_tree_before_and_no_more(ask: Ask, tmp_path: Path) 
     for number in range(3):
         newer = bundle(tmp_path / f"bundle{number}", f"#!/bin/sh\necho {number}\n")
         trees.append(install(ask(source=str(newer)), RUNTIMES).tree)
-        there = {
+        present = {
             f"{request.toolkit}/.nvct/{name}" for name in os.listdir(f"{request.toolkit}/.nvct")
         }
-        assert there == set(trees[-2:])
+        assert present == set(trees[-2:])
     assert call(request.program("nvidia-ctk")).stdout == "2\n"
 
 
-def test_what_the_incumbent_left_goes_and_what_others_put_there_stays(ask: Ask) -> None:
+def test_files_of_the_incumbent_are_removed_and_foreign_files_stay(ask: Ask) -> None:
     request = ask()
     os.makedirs(request.toolkit)
     for name in ("nvidia-container-runtime.real", "libnvidia-container.so.1.18.0", "mine.txt"):
         with open(f"{request.toolkit}/{name}", "w", encoding="utf-8") as file:
             file.write("old")
     install(request, RUNTIMES)
-    left = set(os.listdir(request.toolkit))
-    assert "mine.txt" in left
-    assert not left & {"nvidia-container-runtime.real", "libnvidia-container.so.1.18.0"}
+    remaining = set(os.listdir(request.toolkit))
+    assert "mine.txt" in remaining
+    assert not remaining & {"nvidia-container-runtime.real", "libnvidia-container.so.1.18.0"}
 
 
 def test_a_tree_without_a_program_is_refused_before_anything_calls_it(

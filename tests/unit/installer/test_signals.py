@@ -56,10 +56,10 @@ class Server:
 
 @pytest.fixture
 def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
-    made = Server(tmp_path, request.param)
-    yield made
-    made.process.kill()
-    made.process.communicate()
+    new_server = Server(tmp_path, request.param)
+    yield new_server
+    new_server.process.kill()
+    new_server.process.communicate()
 
 
 @pytest.mark.parametrize("server", ["containerd"], indirect=True)
@@ -70,34 +70,34 @@ def test_containerd_ends_and_is_waited_for(server: Server) -> None:
 
 
 @pytest.mark.parametrize("server", ["dockerd"], indirect=True)
-def test_docker_is_told_and_lives_on(server: Server) -> None:
+def test_docker_is_signaled_and_keeps_running(server: Server) -> None:
     hang_up("docker", server.socket, ONCE)
     assert server.line() == "told\n"
     assert server.process.poll() is None
 
 
 @pytest.mark.parametrize("server", ["otherd"], indirect=True)
-def test_what_is_no_engine_is_not_signaled(server: Server) -> None:
+def test_other_programs_are_not_signaled(server: Server) -> None:
     with pytest.raises(EngineError, match="answered by otherd"):
         hang_up("containerd", server.socket, ONCE)
     assert server.process.poll() is None
 
 
 def test_an_engine_that_is_late_is_waited_for(tmp_path: Path) -> None:
-    made: list[Server] = []
+    servers: list[Server] = []
 
     def sleep(seconds: float) -> None:
         assert seconds == 3
-        if not made:
-            made.append(Server(tmp_path, "containerd"))
+        if not servers:
+            servers.append(Server(tmp_path, "containerd"))
 
     path = str(tmp_path / "containerd.sock")
     hang_up("containerd", path, Patience(attempts=3, pause_s=3, end_s=5, sleep=sleep))
-    assert made[0].process.wait(5) == -1
-    made[0].process.communicate()
+    assert servers[0].process.wait(5) == -1
+    servers[0].process.communicate()
 
 
-def test_who_never_answers_is_named(tmp_path: Path) -> None:
+def test_an_engine_that_never_answers_is_named(tmp_path: Path) -> None:
     slept: list[float] = []
     patience = Patience(attempts=6, pause_s=5, sleep=slept.append)
     with pytest.raises(EngineError, match=r"none\.sock: No such file"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launchers in all their forms, and a place for them with a fake runtime and interpreter."""
+"""The launchers in all their forms, and a folder for them with a fake runtime and interpreter."""
 
 from __future__ import annotations
 

@@ -37,24 +37,24 @@ def built(tmp_path: Path) -> Built:
     packages = tmp_path / "pack ages"
     ignored = shutil.ignore_patterns("__pycache__", "sim")
     shutil.copytree(HERE / "nvct", packages / "nvct", ignore=ignored)
-    made = replace(install.default_built(), packages=str(packages))
-    return replace(made, archive=install.make_archive(made))
+    built_paths = replace(install.default_built(), packages=str(packages))
+    return replace(built_paths, archive=install.make_archive(built_paths))
 
 
 def run(built: Built, code: str) -> str:
     text = f"{built.boot()}import sys\n{SHOW}{code}"
-    done = subprocess.run(
+    completed = subprocess.run(
         [built.python, "-I", "-S", "-c", text], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 def imported(built: Built, *modules: str) -> dict[str, list[bool]]:
     """Return for each module of nvct whether it is from the archive and whether it has a file."""
     code = f"import {', '.join(modules)}, json; print(json.dumps(origins()))"
-    found: dict[str, list[bool]] = json.loads(run(built, code))
-    return found
+    document: dict[str, list[bool]] = json.loads(run(built, code))
+    return document
 
 
 def test_a_head_of_any_length_is_read(built: Built) -> None:
@@ -68,9 +68,9 @@ def test_a_head_of_any_length_is_read(built: Built) -> None:
 
     install.make_archive(built)
 
-    found = imported(built, "nvct.container.cdi_hook.with_a_long_head")
-    assert len(found) > 300
-    assert [name for name, (archived, _) in found.items() if not archived] == []
+    modules = imported(built, "nvct.container.cdi_hook.with_a_long_head")
+    assert len(modules) > 300
+    assert [name for name, (archived, _) in modules.items() if not archived] == []
 
 
 def test_every_hot_module_is_in_it_and_comes_from_it(built: Built) -> None:
@@ -85,10 +85,10 @@ def test_every_hot_module_is_in_it_and_comes_from_it(built: Built) -> None:
     assert recorded <= names
     assert not {name for name in names if name.split(".")[1:2] in (["host"], ["sim"], ["cli"])}
 
-    found = imported(built, *sorted(names))
+    modules = imported(built, *sorted(names))
 
-    assert {name for name, (from_archive, _) in found.items() if from_archive} == names
-    assert not any(has_file for _, has_file in found.values())
+    assert {name for name, (from_archive, _) in modules.items() if from_archive} == names
+    assert not any(has_file for _, has_file in modules.values())
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ def test_every_hot_module_is_in_it_and_comes_from_it(built: Built) -> None:
 )
 def test_it_loads_the_same_modules_as_the_usual_import(built: Built, module: str) -> None:
     usual = imported(replace(built, archive=""), module)
-    found = imported(built, module)
-    assert set(found) == set(usual)
+    modules = imported(built, module)
+    assert set(modules) == set(usual)
     assert {tuple(how) for how in usual.values()} == {(False, True)}
-    assert {tuple(how) for how in found.values()} == {(True, False)}
+    assert {tuple(how) for how in modules.values()} == {(True, False)}
 
 
 @pytest.mark.parametrize("change", ["touch", "grow"])
@@ -120,10 +120,10 @@ def test_a_source_that_changed_is_never_run_from_it(built: Built, change: str) -
             file.write("\nYOUNG_NS = 7\n")
         os.utime(source, ns=(before, before))
 
-    found = imported(built, "nvct.container.plan.store", "nvct.container.plan.fingerprints")
+    modules = imported(built, "nvct.container.plan.store", "nvct.container.plan.fingerprints")
 
-    assert found["nvct.container.plan.fingerprints"] == [False, True]
-    assert found["nvct.container.plan.store"] == [True, False]
+    assert modules["nvct.container.plan.fingerprints"] == [False, True]
+    assert modules["nvct.container.plan.store"] == [True, False]
     value = run(built, "from nvct.container.plan import fingerprints as f; print(f.YOUNG_NS)")
     assert value == ("7\n" if change == "grow" else "2000000000\n")
 
@@ -175,8 +175,8 @@ def test_code_without_effect_is_removed_and_lines_stay(tmp_path: Path) -> None:
     )
     source = archive._Source("m", path)
     text = ast.unparse(source.tree)
-    for gone in ("Doc.", "Any", "annotations", "int"):
-        assert gone not in text
+    for removed in ("Doc.", "Any", "annotations", "int"):
+        assert removed not in text
     assert "assert a" in text
     space: dict[str, type] = {}
     exec(source.code(), space)  # noqa: S102  the code under test
@@ -194,13 +194,13 @@ def test_extension_modules_are_found_at_once_and_only_where_they_are(built: Buil
 
 
 def test_an_archive_can_be_elsewhere_and_then_it_must_be_writable(tmp_path: Path) -> None:
-    made = replace(install.default_built(), archive=str(tmp_path / "var" / "hot.bin"))
-    assert install.make_archive(made) == made.archive
-    assert imported(made, "nvct.paths")["nvct.paths"] == [True, False]
+    built_paths = replace(install.default_built(), archive=str(tmp_path / "var" / "hot.bin"))
+    assert install.make_archive(built_paths) == built_paths.archive
+    assert imported(built_paths, "nvct.paths")["nvct.paths"] == [True, False]
     with pytest.raises(HostError, match="could not archive"):
-        install.install(tmp_path, "sh", replace(made, archive="/proc/no/hot.bin"))
+        install.install(tmp_path, "sh", replace(built_paths, archive="/proc/no/hot.bin"))
     with pytest.raises(UsageError, match="cannot be built"):
-        install.install(tmp_path, "sh", replace(made, archive=str(tmp_path / "it's.bin")))
+        install.install(tmp_path, "sh", replace(built_paths, archive=str(tmp_path / "it's.bin")))
 
 
 @pytest.mark.parametrize(
@@ -209,8 +209,8 @@ def test_an_archive_can_be_elsewhere_and_then_it_must_be_writable(tmp_path: Path
 def test_installed_launchers_use_it(built: Built, tmp_path: Path, form: str, program: str) -> None:
     if form == "c" and shutil.which("cc") is None:
         pytest.skip("needs cc")
-    used, made = install.install(tmp_path, form, built)
-    assert (used, made[-1]) == (form, Path(built.archive))
+    used, written = install.install(tmp_path, form, built)
+    assert (used, written[-1]) == (form, Path(built.archive))
     # A module that only the archive can bring: its source says something else, unchanged in size and time.
     source = Path(built.packages, "nvct", "version.py")
     before = source.stat()
@@ -218,8 +218,10 @@ def test_installed_launchers_use_it(built: Built, tmp_path: Path, form: str, pro
     source.write_text(text.replace("def text", "def t3xt"), encoding="utf-8")
     os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
 
-    done = subprocess.run(
+    completed = subprocess.run(
         [tmp_path / program, "--version"], capture_output=True, text=True, check=False
     )
 
-    assert re.match(program.replace("-", "[- ]"), done.stdout, re.IGNORECASE), done.stderr
+    assert re.match(program.replace("-", "[- ]"), completed.stdout, re.IGNORECASE), (
+        completed.stderr
+    )

@@ -134,13 +134,13 @@ def test_the_config_is_found_where_the_shim_finds_it(lab: Lab) -> None:
     assert goes(lab) == "bin/runc"
     lab.env["NVIDIA_CTK_CONFIG_FILE_PATH"] = ""  # as if it were not set
     assert goes(lab) == "bin/runc"
-    own = lab.home / "xdg" / "nvidia-container-runtime" / "config.toml"
-    own.parent.mkdir(parents=True)
-    own.touch()
+    user_file = lab.home / "xdg" / "nvidia-container-runtime" / "config.toml"
+    user_file.parent.mkdir(parents=True)
+    user_file.touch()
     assert goes(lab) == "python"
-    lab.age(own)
+    lab.age(user_file)
     lab.keep()
-    assert f"config\t{own}\t" in lab.conf.read_text()
+    assert f"config\t{user_file}\t" in lab.conf.read_text()
     assert goes(lab) == "bin/runc"
     lab.env["XDG_CONFIG_HOME"] = ""  # that is /etc
     assert goes(lab) == "python"
@@ -152,12 +152,12 @@ def test_the_config_is_found_where_the_shim_finds_it(lab: Lab) -> None:
 def test_a_config_may_have_any_name(lab: Lab, name: str) -> None:
     lab.config.rename(lab.home / name)
     lab.env["NVIDIA_CTK_CONFIG_FILE_PATH"] = name if name[0] == "-" else str(lab.home / name)
-    here = os.getcwd()
+    folder = os.getcwd()
     os.chdir(lab.home)
     try:
         lab.keep()
     finally:
-        os.chdir(here)
+        os.chdir(folder)
     assert goes(lab) == "bin/runc"
 
 
@@ -274,7 +274,7 @@ def test_a_conf_or_a_run_directory_behind_a_link_is_not_used(lab: Lab) -> None:
     assert goes(lab) == "python"
 
 
-def test_what_is_no_file_is_not_used_nor_waited_for(lab: Lab) -> None:
+def test_other_file_types_are_neither_used_nor_waited_for(lab: Lab) -> None:
     os.mkfifo(lab.conf, 0o600)
     assert goes(lab) == "python"
     lab.conf.unlink()

@@ -61,14 +61,14 @@ def test_stdin_and_other_descriptors_are_left_alone(any_lab: Lab, command: str) 
     (any_lab.home / "three").write_text(" and three ")
     program = any_lab.launchers / ("c" if any_lab.form == "c" else "sh") / PROGRAM
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             ["sh", "-c", 'exec 3<three; exec "$@"', "sh", program, command, "id"],
             env=any_lab.env, cwd=any_lab.home, input=b"in", capture_output=True, check=True,
         )  # fmt: skip
     finally:
         script(any_lab.launchers / "python", PRINT_ARGS)
     # stdin, stdout, stderr, 3, and the one that ls reads the folder with
-    assert done.stdout.split() == [b"in", b"and", b"three", b"5"]
+    assert completed.stdout.split() == [b"in", b"and", b"three", b"5"]
 
 
 @pytest.mark.parametrize("command", ["state", "create"])
@@ -76,18 +76,18 @@ def test_the_environment_is_passed_on_to_the_byte(lab: Lab, command: str) -> Non
     lab.keep()
     lab.runc.write_text("#!/bin/sh\ncat /proc/$$/environ\n")
     script(lab.launchers / "python", "cat /proc/$$/environ\n")
-    wanted = [f"{k}={v}".encode() for k, v in lab.env.items()]
-    wanted += [b"EMPTY=", b"odd.name=\xff\xc3", b"TWO=a\nb", b"=x"]
-    env = {entry.partition(b"=")[0] if entry[:1] != b"=" else b"": entry for entry in wanted}
+    expected = [f"{k}={v}".encode() for k, v in lab.env.items()]
+    expected += [b"EMPTY=", b"odd.name=\xff\xc3", b"TWO=a\nb", b"=x"]
+    env = {entry.partition(b"=")[0] if entry[:1] != b"=" else b"": entry for entry in expected}
     pairs = {k: v.partition(b"=")[2] if k else b"x" for k, v in env.items() if k}
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [lab.launchers / "c" / PROGRAM, command, "id"],
             env=pairs, cwd=lab.home, capture_output=True, check=True,
         )  # fmt: skip
     finally:
         script(lab.launchers / "python", PRINT_ARGS)
-    assert done.stdout.split(b"\0")[:-1] == [k + b"=" + v for k, v in pairs.items()]
+    assert completed.stdout.split(b"\0")[:-1] == [k + b"=" + v for k, v in pairs.items()]
 
 
 @pytest.mark.parametrize("command", ["state", "create"])
@@ -98,10 +98,10 @@ def test_ordinary_variables_pass_every_launcher(any_lab: Lab, command: str) -> N
     script(any_lab.runc, body)
     script(any_lab.launchers / "python", body)
     try:
-        words = any_lab.run(command, "id").words
+        arguments = any_lab.run(command, "id").words
     finally:
         script(any_lab.launchers / "python", PRINT_ARGS)
-    assert words == [b"", b"a'b\"c\\$x\n", b"\xff\xc3", b"", os.fsencode(any_lab.home / "run")]
+    assert arguments == [b"", b"a'b\"c\\$x\n", b"\xff\xc3", b"", os.fsencode(any_lab.home / "run")]
 
 
 def ignored(lab: Lab, command: str) -> set[int]:
@@ -117,13 +117,13 @@ def ignored(lab: Lab, command: str) -> set[int]:
             signal.signal(number, signal.SIG_DFL)
 
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [lab.launchers / "c" / PROGRAM, command, "id"], env=lab.env, cwd=lab.home,
             capture_output=True, check=True, preexec_fn=ignore, restore_signals=False,
         )  # fmt: skip
     finally:
         script(lab.launchers / "python", PRINT_ARGS)
-    bits = int(done.stdout.split()[1], 16)
+    bits = int(completed.stdout.split()[1], 16)
     return {n for n in range(1, 32) if bits >> (n - 1) & 1}
 
 
@@ -139,14 +139,14 @@ def test_a_missing_python_is_reported_in_one_line(lab: Lab) -> None:
     python = lab.launchers / "python"
     python.rename(lab.launchers / "gone")
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [lab.launchers / "c" / PROGRAM, "create", "id"], env=lab.env, cwd=lab.home,
             capture_output=True, text=True, check=False,
         )  # fmt: skip
     finally:
         (lab.launchers / "gone").rename(python)
-    assert done.returncode == 1
-    assert done.stderr == (
+    assert completed.returncode == 1
+    assert completed.stderr == (
         f"{PROGRAM}: cannot start {python}: No such file or directory;"
         " run nvct launchers install again [host]\n"
     )
@@ -207,12 +207,12 @@ def test_the_usual_folders_are_searched_last(lab: Lab) -> None:
     script(lab.home / "bin" / "true", PRINT_ARGS)
     assert lab.went_to("state", "id") == "bin/true"
     for env in ({"PATH": ""}, {}):
-        rest = {k: v for k, v in lab.env.items() if k != "PATH"}
-        done = subprocess.run(
-            [lab.launchers / "c" / PROGRAM, "state", "id"], env=rest | env, cwd=lab.home,
+        remaining = {k: v for k, v in lab.env.items() if k != "PATH"}
+        completed = subprocess.run(
+            [lab.launchers / "c" / PROGRAM, "state", "id"], env=remaining | env, cwd=lab.home,
             capture_output=True, check=True,
         )  # fmt: skip
-        assert done.stdout == b""  # the real one, which says nothing
+        assert completed.stdout == b""  # the real one, which says nothing
 
 
 def test_a_runtime_that_cannot_be_executed_after_all_is_left_to_python(lab: Lab) -> None:

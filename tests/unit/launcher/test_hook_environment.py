@@ -47,8 +47,8 @@ def start(
 ) -> tuple[Answer, dict[str, str]]:
     """Execute a file with any argv, as a runtime starts a hook; return what Python got."""
     (lab.home / "env").unlink(missing_ok=True)
-    words = [sys.executable, "-c", EXECUTE, str(path), json.dumps(env), *args]
-    answer = ask(words, {}, lab.home)
+    arguments = [sys.executable, "-c", EXECUTE, str(path), json.dumps(env), *args]
+    answer = ask(arguments, {}, lab.home)
     lines = (lab.home / "env").read_text().splitlines()
     return answer, dict(line.split("=", 1) for line in lines)
 
@@ -188,13 +188,13 @@ def test_other_commands_get_the_environment_as_it_is(
 
     python = script(tmp_path / "cold", TELLS)
     path = compiled(tmp_path, Built(python="/p", packages="/q", cold=str(python)), name=program)
-    given = {"PYTHONPATH": "/x", "LD_LIBRARY_PATH": "/x", "PATH": os.environ["PATH"], "E": ""}
+    variables = {"PYTHONPATH": "/x", "LD_LIBRARY_PATH": "/x", "PATH": os.environ["PATH"], "E": ""}
 
-    answer, env = start(lab, path, [program, *args], given)
+    answer, env = start(lab, path, [program, *args], variables)
 
-    words = ["-I", "-m", "nvct.cli", program, *args]
-    assert answer.words == [os.fsencode(python), *map(os.fsencode, words)]
-    assert env == given
+    arguments = ["-I", "-m", "nvct.cli", program, *args]
+    assert answer.words == [os.fsencode(python), *map(os.fsencode, arguments)]
+    assert env == variables
 
 
 def test_every_hook_program_is_recognized_by_its_name(lab: Lab) -> None:

@@ -47,14 +47,16 @@ def seed(*flags: int) -> bytes:
 def test_the_image_becomes_the_last_segment_with_room_for_the_heap() -> None:
     memory = b"m" * 4096
 
-    made = image.program(seed(READ, READ_WRITE), memory)
+    image_bytes = image.program(seed(READ, READ_WRITE), memory)
 
-    assert made[VARIABLES:] == memory
-    assert made[HEADER + 2 * 56 : VARIABLES] == b"c" * (VARIABLES - HEADER - 2 * 56)
-    assert unpack_from("<QQ", made, HEADER + 56 + 32) == (4096, 4096 + image.HEAP)
-    assert unpack_from("<QQ", made, HEADER + 32) == (8, 24)
-    assert unpack_from("<Q", made, 40) == (0,)  # no sections: they stood behind the variables
-    assert unpack_from("<HHH", made, 58) == (0, 0, 0)
+    assert image_bytes[VARIABLES:] == memory
+    assert image_bytes[HEADER + 2 * 56 : VARIABLES] == b"c" * (VARIABLES - HEADER - 2 * 56)
+    assert unpack_from("<QQ", image_bytes, HEADER + 56 + 32) == (4096, 4096 + image.HEAP)
+    assert unpack_from("<QQ", image_bytes, HEADER + 32) == (8, 24)
+    assert unpack_from("<Q", image_bytes, 40) == (
+        0,
+    )  # no sections: they stood behind the variables
+    assert unpack_from("<HHH", image_bytes, 58) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,7 @@ def test_two_runs_that_differ_in_more_are_refused(other: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "asked"),
+    ("text", "question"),
     [
         ("NOW = time.time()", "time.time"),
         ("if posix.getuid() == 0: ROOT = True", "posix.getuid"),
@@ -103,8 +105,10 @@ def test_two_runs_that_differ_in_more_are_refused(other: bytes) -> None:
         ("F = lambda: time.time()", ""),
     ],
 )
-def test_a_module_that_asks_the_host_when_it_is_imported_is_named(text: str, asked: str) -> None:
-    assert freeze.early(ast.parse(text)) == asked
+def test_a_module_that_asks_the_host_when_it_is_imported_is_named(
+    text: str, question: str
+) -> None:
+    assert freeze.early(ast.parse(text)) == question
 
 
 def test_both_know_the_size_of_the_heap() -> None:

@@ -34,11 +34,11 @@ def built(tmp_path: Path) -> launch.Built:
 
 
 def test_this_installation_is_built_in_by_default() -> None:
-    found = launch.default_built()
+    built_paths = launch.default_built()
 
-    assert found.python == PYTHON
-    assert found.cold == sys.executable
-    assert os.path.exists(f"{found.packages}/nvct/container/shim/main.py")
+    assert built_paths.python == PYTHON
+    assert built_paths.cold == sys.executable
+    assert os.path.exists(f"{built_paths.packages}/nvct/container/shim/main.py")
 
 
 def test_a_script_is_written_for_each_runtime_and_for_no_hook(
@@ -46,11 +46,11 @@ def test_a_script_is_written_for_each_runtime_and_for_no_hook(
 ) -> None:
     (tmp_path / "bin").mkdir()
 
-    form, made = launch.install(tmp_path / "bin", "sh", built)
+    form, written = launch.install(tmp_path / "bin", "sh", built)
 
     assert form == "sh"
     assert sorted(os.listdir(tmp_path / "bin")) == sorted(launch.RUNTIMES)
-    assert [path.name for path in made] == [*launch.RUNTIMES, "hot.bin"]
+    assert [path.name for path in written] == [*launch.RUNTIMES, "hot.bin"]
     for name in launch.RUNTIMES:
         path = tmp_path / "bin" / name
         assert path.stat().st_mode & 0o777 == 0o755
@@ -92,11 +92,11 @@ while [ "$1" != -o ]; do shift; done; echo made > "$2"
 """,
     )
 
-    form, made = launch.install(tmp_path, "auto", built, cc=str(compiler))
+    form, written = launch.install(tmp_path, "auto", built, cc=str(compiler))
 
     assert form == "c"
-    assert made[0].read_text() == "made\n"
-    assert [path.name for path in made] == [*launch.RUNTIMES, "hot.bin"]
+    assert written[0].read_text() == "made\n"
+    assert [path.name for path in written] == [*launch.RUNTIMES, "hot.bin"]
 
 
 def test_a_compiler_that_ignores_static_is_detected(tmp_path: Path, built: launch.Built) -> None:
@@ -156,7 +156,7 @@ def test_installing_again_replaces_the_programs_in_one_step(
 
 
 @pytest.mark.parametrize("name", launch.HOOKS)
-def test_a_hook_that_an_older_nvct_left_as_a_script_goes_and_others_stay(
+def test_a_script_hook_of_an_older_nvct_is_removed_and_others_stay(
     tmp_path: Path, built: launch.Built, name: str
 ) -> None:
     others = f"from nvct.cli.main import {name.replace('-', '_')}\n"
@@ -180,10 +180,10 @@ def test_without_a_compiler_nvct_hot_is_the_automatic_form(tmp_path: Path) -> No
     source = hot(tmp_path / "nvct-hot")
     built = launch.Built(python=PYTHON, packages="/q", cold="/c", hot=str(source))
 
-    form, made = launch.install(tmp_path / "bin", "auto", built, cc="nvct-no-such-compiler")
+    form, written = launch.install(tmp_path / "bin", "auto", built, cc="nvct-no-such-compiler")
 
     assert form == "static"
-    assert [path.name for path in made] == list(launch.PROGRAMS)
+    assert [path.name for path in written] == list(launch.PROGRAMS)
 
 
 @pytest.fixture(scope="module")
@@ -199,30 +199,30 @@ def test_a_compiled_launcher_is_static_position_independent_and_read_only_after_
     linked: bytes, tmp_path: Path
 ) -> None:
     (tmp_path / "launcher").write_bytes(linked)
-    words: list[str | Path] = [
+    arguments: list[str | Path] = [
         "readelf",
         "--file-header",
         "--program-headers",
         "--dynamic",
         tmp_path / "launcher",
     ]
-    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
 
     assert launch.is_static(linked)
-    assert "INTERP" not in said
-    assert "(NEEDED)" not in said
-    assert re.search(r"Type: +DYN", said)
-    assert "GNU_RELRO" in said
-    assert re.search(r"FLAGS.*BIND_NOW", said)
-    assert re.search(r"GNU_STACK.*\n.* RW ", said)
+    assert "INTERP" not in output
+    assert "(NEEDED)" not in output
+    assert re.search(r"Type: +DYN", output)
+    assert "GNU_RELRO" in output
+    assert re.search(r"FLAGS.*BIND_NOW", output)
+    assert re.search(r"GNU_STACK.*\n.* RW ", output)
 
 
 def test_launchers_are_compiled_with_a_stack_protector(tmp_path: Path) -> None:
     flags = [flag for flag in launch.FLAGS if not flag.startswith("-Wl") and flag != "-s"]
     defines = ['-DNVCT_PYTHON=""', '-DNVCT_BOOT=""', '-DNVCT_COLD=""']
     out = tmp_path / "launcher.o"
-    words: list[str | Path] = ["cc", *flags, *defines, "-c", "-o", out, launch.SOURCE]
-    subprocess.run(words, check=True)
+    arguments: list[str | Path] = ["cc", *flags, *defines, "-c", "-o", out, launch.SOURCE]
+    subprocess.run(arguments, check=True)
 
     assert b"__stack_chk_fail" in out.read_bytes()
 
@@ -250,8 +250,8 @@ def hot(
 ) -> Path:
     """Write a file that looks like nvct-hot."""
     digest = own_digest() if digest is None else digest
-    place = launch.COLD_MARK * marks + b"/old".ljust(room, b"\0")
-    path.write_bytes(b"\x7fELF code " + place + b"|" + digest.encode())
+    cold_space = launch.COLD_MARK * marks + b"/old".ljust(room, b"\0")
+    path.write_bytes(b"\x7fELF code " + cold_space + b"|" + digest.encode())
     return path
 
 
@@ -260,21 +260,23 @@ def test_the_static_executable_gets_the_cold_sides_path(tmp_path: Path) -> None:
     source = hot(tmp_path / "nvct-hot")
     built = launch.Built(python="/p", packages="/q", cold="/a b/cold", hot=str(source))
 
-    form, made = launch.install(tmp_path / "bin", "static", built)
+    form, written = launch.install(tmp_path / "bin", "static", built)
 
     assert form == "static"
-    assert [path.name for path in made] == list(launch.PROGRAMS)
-    data = made[0].read_bytes()
+    assert [path.name for path in written] == list(launch.PROGRAMS)
+    data = written[0].read_bytes()
     assert len(data) == source.stat().st_size
     assert data.startswith(b"\x7fELF code " + launch.COLD_MARK + b"/a b/cold\0\0")
     assert data.endswith(b"\0|" + own_digest().encode())
-    assert made[0].stat().st_mode & 0o777 == 0o755
+    assert written[0].stat().st_mode & 0o777 == 0o755
 
 
 @pytest.mark.parametrize(
     ("room", "marks"), [(10, 1), (launch.COLD_ROOM, 0), (launch.COLD_ROOM, 2)]
 )
-def test_what_is_no_static_executable_is_refused(tmp_path: Path, room: int, marks: int) -> None:
+def test_other_files_are_refused_as_static_executables(
+    tmp_path: Path, room: int, marks: int
+) -> None:
     source = hot(tmp_path / "nvct-hot", room, marks)
     built = launch.Built(python="/p", packages="/q", cold="/c", hot=str(source))
 
@@ -299,16 +301,16 @@ def test_a_static_executable_of_other_sources_is_refused(
     assert os.listdir(tmp_path) == ["nvct-hot"]
 
 
-def test_that_of_this_machine_does_not_matter_to_launchers_for_another_root(
+def test_launchers_for_another_root_ignore_this_machines_nvct_hot(
     tmp_path: Path,
 ) -> None:
     source = hot(tmp_path / "nvct-hot", digest="0123456789abcdef")
     built = launch.Built(python=PYTHON, packages="/q", cold="/c", hot=str(source))
     (tmp_path / "bin").mkdir()
 
-    form, made = launch.install(tmp_path / "bin", "c", built, archive=False)
+    form, written = launch.install(tmp_path / "bin", "c", built, archive=False)
 
-    assert (form, len(made)) == ("c", len(launch.PROGRAMS))
+    assert (form, len(written)) == ("c", len(launch.PROGRAMS))
 
 
 def test_a_file_that_is_shorter_than_a_digest_is_no_static_executable(tmp_path: Path) -> None:
@@ -323,15 +325,15 @@ def test_each_text_and_each_name_of_the_hot_side_counts(tmp_path: Path) -> None:
     package = tmp_path / "nvct/container"
     for entry in archive.ENTRIES:
         (tmp_path / entry.replace(".", "/")).mkdir(parents=True)
-    found = set()
+    names = set()
     for name, text in (("a", "x = 1"), ("a", "x = 2"), ("b", "x = 2"), ("bb", "x = 2")):
         for old in package.glob("shim/*.py"):
             old.unlink()
         (package / f"shim/{name}.py").write_text(text)
-        found.add(archive.digest(archive.discover(tmp_path)[0]))
+        names.add(archive.digest(archive.discover(tmp_path)[0]))
 
-    assert len(found) == 4
-    assert {len(digest) for digest in found} == {launch.DIGEST_SIZE}
+    assert len(names) == 4
+    assert {len(digest) for digest in names} == {launch.DIGEST_SIZE}
 
 
 def test_a_static_executable_that_is_not_there_is_an_error(tmp_path: Path) -> None:

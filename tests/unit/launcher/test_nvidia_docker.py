@@ -14,19 +14,19 @@ WRAPPER = Path(__file__).parents[3] / "packaging/files/nvidia-docker"
 RUNTIME = "--runtime=nvidia"
 
 
-def called(tmp_path: Path, words: list[str], **env: str) -> tuple[str, list[str]]:
+def called(tmp_path: Path, arguments: list[str], **env: str) -> tuple[str, list[str]]:
     """Return the output of the wrapper, and the arguments of docker."""
     script(tmp_path / "docker", 'printf "\\001"\n' + PRINT_ARGS)
-    done = subprocess.run(
-        ["sh", WRAPPER, *words], env={"PATH": f"{tmp_path}:/usr/bin:/bin", **env},
+    completed = subprocess.run(
+        ["sh", WRAPPER, *arguments], env={"PATH": f"{tmp_path}:/usr/bin:/bin", **env},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    said, _, rest = done.stdout.partition("\1")
-    return said, rest.split("\0")[1:-1]
+    output, _, remaining = completed.stdout.partition("\1")
+    return output, remaining.split("\0")[1:-1]
 
 
 @pytest.mark.parametrize(
-    ("words", "given"),
+    ("arguments", "passed"),
     [
         (["run", "--rm", "-it", "image", "a b", "*"], ["run", RUNTIME, "--rm", "-it", "image", "a b", "*"]),
         (["create", "image", "run"], ["create", RUNTIME, "image", "run"]),
@@ -37,16 +37,16 @@ def called(tmp_path: Path, words: list[str], **env: str) -> tuple[str, list[str]
     ],
 )  # fmt: skip
 def test_run_and_create_get_the_runtime(
-    tmp_path: Path, words: list[str], given: list[str]
+    tmp_path: Path, arguments: list[str], passed: list[str]
 ) -> None:
-    assert called(tmp_path, words) == ("", given)
+    assert called(tmp_path, arguments) == ("", passed)
 
 
 @pytest.mark.parametrize("gpus", ["0,1", "0 1"])
 def test_nv_gpu_names_the_gpus(tmp_path: Path, gpus: str) -> None:
-    _, given = called(tmp_path, ["run", "image"], NV_GPU=gpus)
+    _, passed = called(tmp_path, ["run", "image"], NV_GPU=gpus)
 
-    assert given == ["run", RUNTIME, "-e", "NVIDIA_VISIBLE_DEVICES=0,1", "image"]
+    assert passed == ["run", RUNTIME, "-e", "NVIDIA_VISIBLE_DEVICES=0,1", "image"]
 
 
 def test_another_docker_may_be_several_words(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_another_docker_may_be_several_words(tmp_path: Path) -> None:
 
 
 def test_version_includes_our_own(tmp_path: Path) -> None:
-    said, given = called(tmp_path, ["version"])
+    message, passed = called(tmp_path, ["version"])
 
-    assert said.startswith("NVIDIA Docker: 2.14.0 ")
-    assert given == ["version"]
+    assert message.startswith("NVIDIA Docker: 2.14.0 ")
+    assert passed == ["version"]

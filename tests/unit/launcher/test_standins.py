@@ -32,10 +32,10 @@ def test_malformed_json_gets_the_usual_sentence(text: str) -> None:
         json.loads(text)
     usual = caught.value
 
-    found = load("json/decoder.py").JSONDecodeError(usual.msg, usual.doc, usual.pos)
+    error = load("json/decoder.py").JSONDecodeError(usual.msg, usual.doc, usual.pos)
 
-    assert isinstance(found, ValueError)
-    assert str(found) == str(usual)
+    assert isinstance(error, ValueError)
+    assert str(error) == str(usual)
 
 
 def test_a_traceback_names_the_same_places() -> None:

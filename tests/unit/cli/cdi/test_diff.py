@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def lab() -> Generator[Lab]:
-    made = Lab()
-    made.driver(gpus=2)
-    yield made
-    made.remove()
+    new_lab = Lab()
+    new_lab.driver(gpus=2)
+    yield new_lab
+    new_lab.remove()
 
 
 def run(lab: Lab, *args: str | Path, stdin: bytes = b"") -> Result:
@@ -62,7 +62,7 @@ def test_two_specs_are_compared_by_device(lab: Lab) -> None:
     assert result.stderr == ""
 
 
-def test_one_may_be_read_from_stdin(lab: Lab) -> None:
+def test_one_spec_may_come_from_stdin(lab: Lab) -> None:
     path = lab.spec()
 
     same = run(lab, "cdi", "diff", path, "-", stdin=path.read_bytes())
@@ -92,7 +92,7 @@ def test_a_spec_is_as_the_live_host_in_whatever_manner_it_was_made(
         assert result.exit_code == 0, result.stdout
 
 
-def test_what_changed_on_the_host_is_told(lab: Lab) -> None:
+def test_changes_on_the_host_are_reported(lab: Lab) -> None:
     path = written(lab)
     lab.host.gpu(2)
     (lab.home / "dev/nvidia0").unlink()
@@ -120,7 +120,7 @@ def test_the_host_can_be_looked_at_elsewhere(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("args", [("live", "live"), ("-", "-")])
-def test_a_thing_compared_with_itself_is_a_usage_error(args: tuple[str, str], lab: Lab) -> None:
+def test_comparing_a_spec_with_itself_is_a_usage_error(args: tuple[str, str], lab: Lab) -> None:
     result = run(lab, "cdi", "diff", *args)
 
     assert isinstance(result.exception, NvctError)

@@ -35,10 +35,10 @@ ENV = "NVIDIA_CTK_CDI_GENERATE_"
 
 @pytest.fixture
 def lab() -> Generator[Lab]:
-    made = Lab()
-    made.driver(gpus=2)
-    yield made
-    made.remove()
+    new_lab = Lab()
+    new_lab.driver(gpus=2)
+    yield new_lab
+    new_lab.remove()
 
 
 def run(*args: str | Path, env: Mapping[str, str] | None = None) -> Result:
@@ -54,8 +54,8 @@ def generate(lab: Lab, *args: str | Path, env: Mapping[str, str] | None = None) 
 
 def spec_of(result: Result) -> dict[str, Any]:
     assert result.exit_code == 0, result.output + str(result.exception)
-    found: dict[str, Any] = yaml.safe_load(result.stdout)
-    return found
+    document: dict[str, Any] = yaml.safe_load(result.stdout)
+    return document
 
 
 def names(result: Result) -> list[str]:
@@ -206,7 +206,7 @@ def test_modes_that_are_there_are_one(mode: str, lab: Lab) -> None:
     [["--nosuch"], ["--vendor"]],
     ids=" ".join,
 )
-def test_what_does_not_exist_is_a_usage_error(flags: list[str], lab: Lab) -> None:
+def test_unknown_names_are_usage_errors(flags: list[str], lab: Lab) -> None:
     result = generate(lab, *flags)
 
     assert result.exit_code == 2
@@ -228,7 +228,7 @@ def test_what_does_not_exist_is_a_usage_error(flags: list[str], lab: Lab) -> Non
         (["--driver-root", "/no/such/root"], "host"),
     ],
 )
-def test_a_value_that_cannot_be_is_an_error(flags: list[str], code: str, lab: Lab) -> None:
+def test_an_impossible_value_is_an_error(flags: list[str], code: str, lab: Lab) -> None:
     result = generate(lab, *flags)
 
     assert isinstance(result.exception, NvctError)
@@ -262,9 +262,9 @@ FLAGS = {
 
 
 def test_every_flag_of_the_incumbent_is_there_with_its_variable() -> None:
-    found = {" ".join(param.opts): param.envvar for param in command.params}
+    result = {" ".join(param.opts): param.envvar for param in command.params}
 
-    assert {flags: found.get(flags) for flags in FLAGS} == FLAGS
+    assert {flags: result.get(flags) for flags in FLAGS} == FLAGS
 
 
 # --- files ---
@@ -295,8 +295,8 @@ def test_the_file_that_is_written_is_the_one_that_is_named(
     assert (out / path).read_text().startswith(start)
     assert (out / path).stat().st_mode & 0o777 == 0o644
     assert result.stdout == ""
-    said = "Generated CDI spec with version 0.5.0\n"
-    assert said in result.stderr
+    expected = "Generated CDI spec with version 0.5.0\n"
+    assert expected in result.stderr
     assert result.stderr.endswith(f"wrote 5 devices to {out / path}\n")
     assert len(load.load_file(str(out / path))["devices"]) == 5
 
@@ -362,9 +362,9 @@ def test_quiet_says_nothing_but_errors(how: str, lab: Lab, tmp_path: Path) -> No
     flags = ["--quiet"] if how == "flag" else []
     env = {CONFIG_ENV: str(lab.config_toml), "NVIDIA_CTK_QUIET": str(how == "variable")}
 
-    done = run(*flags, "cdi", "generate", "--output", tmp_path / "x.yaml", env=env)
+    completed = run(*flags, "cdi", "generate", "--output", tmp_path / "x.yaml", env=env)
 
-    assert (done.exit_code, done.output) == (0, "")
+    assert (completed.exit_code, completed.output) == (0, "")
 
 
 # --- what is said beside the result ---
@@ -390,7 +390,7 @@ WARNINGS: list[tuple[list[str], dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("flags", "env", "text"), WARNINGS, ids=lambda o: str(o)[:30])
-def test_what_has_no_effect_is_said_and_costs_nothing(
+def test_options_without_effect_are_reported_and_ignored(
     flags: list[str], env: dict[str, str], text: str, lab: Lab
 ) -> None:
     for result in (generate(lab, *flags), generate(lab, env=env)):
@@ -428,7 +428,7 @@ def test_no_device_is_one_device_that_gives_nothing(lab: Lab) -> None:
         ("x.yaml", "", ""),
     ],
 )
-def test_a_name_that_misleads_is_said(name: str, form: str, text: str, lab: Lab) -> None:
+def test_a_misleading_file_name_is_reported(name: str, form: str, text: str, lab: Lab) -> None:
     path = lab.home / name
 
     result = generate(lab, "--output", path, *(["--format", form] if form else []))
@@ -441,12 +441,12 @@ def test_a_name_that_misleads_is_said(name: str, form: str, text: str, lab: Lab)
 
 
 def test_a_hook_program_without_a_folder_is_looked_for_on_path(lab: Lab) -> None:
-    found = generate(
+    result = generate(
         lab, "--nvidia-cdi-hook-path", "nvidia-cdi-hook", env={"PATH": f"{lab.home}/bin"}
     )
     ctk = generate(lab, "--nvidia-ctk-path", "nvidia-ctk", env={"PATH": f"{lab.home}/bin"})
 
-    assert spec_of(found)["containerEdits"]["hooks"][0]["path"] == str(lab.hook)
+    assert spec_of(result)["containerEdits"]["hooks"][0]["path"] == str(lab.hook)
     (hook,) = spec_of(ctk)["containerEdits"]["hooks"]
     assert hook["path"] == "/usr/bin/nvidia-ctk"
     assert hook["args"][:3] == ["nvidia-ctk", "hook", "apply"]
@@ -507,7 +507,7 @@ def test_configuration_files_can_be_looked_for_elsewhere(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "found"),
+    ("value", "directories"),
     [
         ("", ["driver/usr/share"]),
         ("relative", ["driver/usr/share"]),
@@ -517,7 +517,7 @@ def test_configuration_files_can_be_looked_for_elsewhere(lab: Lab) -> None:
     ],
 )
 def test_data_directories_are_those_of_their_variable(
-    value: str, found: list[str], lab: Lab
+    value: str, directories: list[str], lab: Lab
 ) -> None:
     for folder in ("my/share", "usr/share"):
         icd = lab.home / "driver" / folder / "vulkan/icd.d/nvidia_icd.json"
@@ -529,7 +529,7 @@ def test_data_directories_are_those_of_their_variable(
     mounts = [mount["hostPath"] for mount in spec["containerEdits"]["mounts"]]
     suffix = "/vulkan/icd.d/nvidia_icd.json"
     icds = [path.removesuffix(suffix) for path in mounts if path.endswith(suffix)]
-    assert icds == [f"{lab.home}/{folder}" for folder in found]
+    assert icds == [f"{lab.home}/{folder}" for folder in directories]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a node of another group")
@@ -606,12 +606,14 @@ def test_a_mode_has_a_kind_of_its_own(lab: Lab) -> None:
     devices = lab.home / "proc/devices"
     devices.write_text(devices.read_text().replace("195 nvidia\n", "195 nvidia\n240 gdrdrv\n"))
 
-    own = spec_of(generate(lab, "--mode", "gdrcopy"))
-    asked = spec_of(generate(lab, "--mode", "gdrcopy", "--vendor", "a.com", "--class", "b0"))
+    plain_spec = spec_of(generate(lab, "--mode", "gdrcopy"))
+    renamed_spec = spec_of(
+        generate(lab, "--mode", "gdrcopy", "--vendor", "a.com", "--class", "b0")
+    )
 
-    assert own["kind"] == "nvidia.com/gdrcopy"
-    assert asked["kind"] == "a.com/b0"
-    assert [device["name"] for device in own["devices"]] == ["all"]
+    assert plain_spec["kind"] == "nvidia.com/gdrcopy"
+    assert renamed_spec["kind"] == "a.com/b0"
+    assert [device["name"] for device in plain_spec["devices"]] == ["all"]
 
 
 def test_the_options_of_a_tegra_reach_it(lab: Lab) -> None:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def lab() -> Generator[Lab]:
-    made = Lab()
-    yield made
-    made.remove()
+    new_lab = Lab()
+    yield new_lab
+    new_lab.remove()
 
 
 def run(*args: str | Path, env: Mapping[str, str] | None = None) -> Result:
@@ -71,7 +71,7 @@ def test_no_device_is_no_error(lab: Lab) -> None:
     assert result.stderr == "Found 0 CDI devices\n"
 
 
-def test_what_cannot_be_used_is_told_on_stderr(lab: Lab) -> None:
+def test_unusable_files_are_reported_on_stderr(lab: Lab) -> None:
     lab.spec("a.json")
     lab.spec("b.json", devices={"0": {"env": ["A=b"]}})
     (lab.home / "cdi/bad.yaml").write_text("kind: [")
@@ -94,7 +94,7 @@ WHY = "will refuse it: 0.5.0 because of a device name that begins with a digit"
 OLD = [f"  CRI-O before 1.25.0 {WHY}", f"  Podman before 4.3.0 {WHY}"]
 
 
-def test_valid_files_are_said_to_be_and_the_status_is_0(lab: Lab) -> None:
+def test_valid_files_are_reported_and_the_status_is_0(lab: Lab) -> None:
     lab.driver(gpus=2)
     path = lab.spec()
     env = {CONFIG_ENV: str(lab.config_toml)}
@@ -141,7 +141,7 @@ def test_what_only_the_schema_refuses_is_invalid_too(lab: Lab) -> None:
     assert "containerEdits.hooks[0].path breaks the schema" in result.stdout
 
 
-def test_a_file_that_is_not_there_is_invalid(lab: Lab) -> None:
+def test_a_missing_file_is_invalid(lab: Lab) -> None:
     result = run("cdi", "validate", lab.home / "no.yaml")
 
     assert result.exit_code == 1

@@ -97,7 +97,7 @@ def test_the_same_file_may_be_read_and_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "stdin", "words"),
+    ("args", "stdin", "arguments"),
     [
         ([], "", "stdin is empty"),
         ([], json.dumps(document(extra=1)), "unknown field 'extra'"),
@@ -105,15 +105,15 @@ def test_the_same_file_may_be_read_and_written(tmp_path: Path) -> None:
         (["--output", "/dev/null/x.yaml"], json.dumps(document()), "/dev/null/x.yaml"),
     ],
 )
-def test_what_cannot_be_read_or_written_is_an_error(
-    args: list[str], stdin: str, words: str
+def test_unreadable_and_unwritable_files_are_errors(
+    args: list[str], stdin: str, arguments: str
 ) -> None:
     result = run(*args, stdin=stdin)
 
     assert isinstance(result.exception, NvctError)
-    assert words in result.exception.message
+    assert arguments in result.exception.message
     assert result.stdout == ""
 
 
-def test_a_side_that_is_none_is_a_usage_error() -> None:
+def test_an_unknown_side_is_a_usage_error() -> None:
     assert run("--relative-to", "moon", stdin=json.dumps(document())).exit_code == 2

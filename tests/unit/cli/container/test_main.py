@@ -51,10 +51,10 @@ OPTIONS = (SWITCH, VALUE, USER, OTHER)
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    made = Lab()
-    made.driver(gpus=2)
-    yield made
-    made.remove()
+    new_lab = Lab()
+    new_lab.driver(gpus=2)
+    yield new_lab
+    new_lab.remove()
 
 
 def run(lab: Lab, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -75,23 +75,25 @@ def start(lab: Lab, *argv: str, before: str = "", **env: str) -> subprocess.Comp
 
 
 def listed(lab: Lab, *argv: str, **env: str) -> list[str]:
-    done = run(lab, "list", *argv, **env)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.splitlines()
+    completed = run(lab, "list", *argv, **env)
+    assert (completed.returncode, completed.stderr) == (0, "")
+    return completed.stdout.splitlines()
 
 
 def complaint(lab: Lab, *argv: str) -> str:
-    done = run(lab, *argv)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done
-    assert done.stderr.startswith("nvidia-container-cli: ")
-    return done.stderr
+    completed = run(lab, *argv)
+    assert (completed.returncode, completed.stdout, completed.stderr.count("\n")) == (1, "", 1), (
+        completed
+    )
+    assert completed.stderr.startswith("nvidia-container-cli: ")
+    return completed.stderr
 
 
 # Command lines
 
 
 @pytest.mark.parametrize(
-    ("argv", "values", "rest"),
+    ("argv", "values", "arguments"),
     [
         (["-ld", "0"], {"libraries": [None], "device": ["0"]}, []),
         (["-ld0"], {"libraries": [None], "device": ["0"]}, []),
@@ -106,17 +108,17 @@ def complaint(lab: Lab, *argv: str) -> str:
     ],
 )
 def test_options_are_read_as_by_argp(
-    argv: Sequence[str], values: dict[str, list[str | None]], rest: list[str]
+    argv: Sequence[str], values: dict[str, list[str | None]], arguments: list[str]
 ) -> None:
-    found = args.parse(argv, OPTIONS)
+    parsed = args.parse(argv, OPTIONS)
 
-    assert (found.values, found.rest) == (values, rest)
+    assert (parsed.values, parsed.arguments) == (values, arguments)
 
 
 def test_options_behind_the_command_are_the_command_s() -> None:
-    found = args.parse(["-l", "list", "-l", "--what"], OPTIONS, in_order=True)
+    parsed = args.parse(["-l", "list", "-l", "--what"], OPTIONS, in_order=True)
 
-    assert (list(found.values), found.rest) == (["libraries"], ["list", "-l", "--what"])
+    assert (list(parsed.values), parsed.arguments) == (["libraries"], ["list", "-l", "--what"])
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,7 @@ def test_options_behind_the_command_are_the_command_s() -> None:
         (["--libraries=1"], "option --libraries takes no value, and '1' is one"),
     ],
 )
-def test_what_no_option_is_is_an_error(argv: Sequence[str], said: str) -> None:
+def test_unknown_options_are_errors(argv: Sequence[str], said: str) -> None:
     with pytest.raises(UsageError) as caught:
         args.parse(argv, OPTIONS)
 
@@ -137,10 +139,10 @@ def test_what_no_option_is_is_an_error(argv: Sequence[str], said: str) -> None:
 
 
 def test_a_repeated_option_is_one_list() -> None:
-    found = args.parse(["-d0", "-d", "1,2"], OPTIONS)
+    parsed = args.parse(["-d0", "-d", "1,2"], OPTIONS)
 
-    assert (found.joined("device"), found.joined("libraries")) == ("0,1,2", None)
-    assert (found.text("device"), found.text("user")) == ("1,2", "")
+    assert (parsed.joined("device"), parsed.joined("libraries")) == ("0,1,2", None)
+    assert (parsed.text("device"), parsed.text("user")) == ("1,2", "")
 
 
 @pytest.mark.parametrize("name", ["", "info", "list", "configure"])
@@ -162,10 +164,10 @@ def test_the_version_is_in_libnvidia_container_s_first_line(lab: Lab, argv: list
 def test_help_needs_no_driver_and_no_config(lab: Lab, argv: list[str]) -> None:
     lab.configure("mode = [broken")
 
-    done = run(lab, *argv)
+    completed = run(lab, *argv)
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("Usage: nvidia-container-cli ")
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert completed.stdout.startswith("Usage: nvidia-container-cli ")
 
 
 @pytest.mark.parametrize(
@@ -193,10 +195,10 @@ def test_a_hint_names_the_options_that_there_are(lab: Lab) -> None:
 
 
 def test_info_prints_a_block_for_the_driver_and_one_for_each_gpu(lab: Lab) -> None:
-    done = run(lab, "info")
+    completed = run(lab, "info")
 
-    assert done.returncode == 0
-    assert done.stdout == (
+    assert completed.returncode == 0
+    assert completed.stdout == (
         f"NVRM version:   {VERSION}\nCUDA version:   13.0\n"
         "\nDevice Index:   0\nDevice Minor:   0\nModel:          NVIDIA H100 80GB HBM3\n"
         f"Brand:          Unknown\nGPU UUID:       {lab.host.uuid(0)}\n"
@@ -205,16 +207,16 @@ def test_info_prints_a_block_for_the_driver_and_one_for_each_gpu(lab: Lab) -> No
         f"Brand:          Unknown\nGPU UUID:       {lab.host.uuid(1)}\n"
         "Bus Location:   00000000:2a:00.0\nArchitecture:   Unknown\n"
     )
-    assert done.stderr == ""
+    assert completed.stderr == ""
 
 
 @pytest.mark.parametrize("command", ["info", "list"])
 def test_a_driver_that_cannot_be_initialized_is_no_healthy_one(lab: Lab, command: str) -> None:
-    done = start(lab, command)
+    completed = start(lab, command)
 
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert done.stderr.startswith("nvidia-container-cli: the driver cannot be initialized: ")
-    assert done.stderr.endswith(" [nvml]\n")
+    assert (completed.returncode, completed.stdout, completed.stderr.count("\n")) == (1, "", 1)
+    assert completed.stderr.startswith("nvidia-container-cli: the driver cannot be initialized: ")
+    assert completed.stderr.endswith(" [nvml]\n")
 
 
 @pytest.mark.parametrize("command", ["info", "list"])
@@ -222,10 +224,10 @@ def test_a_driver_without_nvml_is_no_healthy_one(lab: Lab, command: str) -> None
     for path in (lab.home / "driver").rglob("libnvidia-ml.so*"):
         path.unlink()
 
-    done = start(lab, command)
+    completed = start(lab, command)
 
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "the driver cannot be initialized: it has no libnvidia-ml.so" in done.stderr
+    assert (completed.returncode, completed.stdout) == (1, "")
+    assert "the driver cannot be initialized: it has no libnvidia-ml.so" in completed.stderr
 
 
 def test_a_tegra_does_without_nvml(tmp_path: Path) -> None:
@@ -248,13 +250,13 @@ def test_a_process_is_found_in_the_proc_of_another_pid_namespace(pid: str) -> No
     """In there the shell is 1 and its background job 2, which are other processes in /proc."""
     code = IN_A_PID_NAMESPACE.format(pid=pid)
     shell = f'sleep 30 & {sys.executable} -c "$0"; kill $!'
-    done = subprocess.run(
+    completed = subprocess.run(
         ["unshare", "--pid", "--fork", "--kill-child", "sh", "-c", shell, code],
         capture_output=True, text=True, check=False, timeout=60, cwd=REPOSITORY,
     )  # fmt: skip
 
-    assert done.returncode == 0, done
-    inner, number, *namespaces = done.stdout.split()
+    assert completed.returncode == 0, completed
+    inner, number, *namespaces = completed.stdout.split()
     assert inner == ("2" if pid == "2" else "1")
     assert namespaces[-1] == inner
     assert namespaces[0] == number != inner
@@ -314,18 +316,18 @@ def test_list_without_options_lists_everything_in_order(lab: Lab) -> None:
         "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset",
         "/dev/nvidia0", "/dev/nvidia1",
     ]  # fmt: skip
-    rest = lines[6:]
-    assert rest[:2] == ["/usr/bin/nvidia-smi", "/usr/bin/nvidia-cuda-mps-control"]
-    assert rest[2:5] == [
+    remaining = lines[6:]
+    assert remaining[:2] == ["/usr/bin/nvidia-smi", "/usr/bin/nvidia-cuda-mps-control"]
+    assert remaining[2:5] == [
         f"/{LIB}/libnvidia-ml.so.{VERSION}", f"/{LIB}/libcuda.so.{VERSION}",
         f"/{LIB}/libnvidia-gpucomp.so.{VERSION}",
     ]  # fmt: skip
-    assert rest[-2:] == [
+    assert remaining[-2:] == [
         f"/lib/firmware/nvidia/{VERSION}/gsp_{name}.bin" for name in ("ga10x", "tu10x")
     ]
 
 
-def test_what_only_nvct_delivers_comes_last_of_its_kind(lab: Lab) -> None:
+def test_files_that_only_nvct_delivers_come_last_of_their_kind(lab: Lab) -> None:
     assert listed(lab, "-l")[-1] == f"/{LIB}/libnvidia-nvvm70.so.4"
 
 
@@ -385,9 +387,9 @@ def test_a_driver_root_can_be_named(lab: Lab) -> None:
     lab.keys["nvidia-container-cli"]["root"] = "/nvct-none"
     lab.configure()
 
-    found = run(lab, "-r", str(lab.home / "driver"), "list", "-b")
+    completed = run(lab, "-r", str(lab.home / "driver"), "list", "-b")
 
-    assert found.stdout.splitlines()[0] == "/usr/bin/nvidia-smi"
+    assert completed.stdout.splitlines()[0] == "/usr/bin/nvidia-smi"
 
 
 def test_with_ldcache_only_its_folders_are_looked_in(lab: Lab) -> None:
@@ -395,9 +397,11 @@ def test_with_ldcache_only_its_folders_are_looked_in(lab: Lab) -> None:
     lab.host.library("libnvidia-ml", "libnvidia-ml.so.1", folder="opt/nv")
     lab.host.write("driver/etc/own.cache", made_cache("libcuda.so.1", "/opt/nv/libcuda.so.1"))
 
-    done = run(lab, "-l", "/etc/own.cache", "list", "-l")
+    completed = run(lab, "-l", "/etc/own.cache", "list", "-l")
 
-    assert [os.path.dirname(line) for line in done.stdout.splitlines()] == ["/opt/nv"] * 2, done
+    assert [os.path.dirname(line) for line in completed.stdout.splitlines()] == ["/opt/nv"] * 2, (
+        completed
+    )
 
 
 def made_cache(name: str, path: str) -> bytes:
@@ -454,7 +458,7 @@ def node_of_three() -> Inventory:
 
 
 @pytest.mark.parametrize(
-    ("words", "gpus", "migs"),
+    ("device_list", "gpus", "migs"),
     [
         (None, [], []),
         ("", [], []),
@@ -469,17 +473,17 @@ def node_of_three() -> Inventory:
     ],
 )
 def test_devices_are_selected_by_the_first_rule_that_fits(
-    words: str | None, gpus: list[int], migs: list[int]
+    device_list: str | None, gpus: list[int], migs: list[int]
 ) -> None:
-    found = select(words, node_of_three())
+    selected = select(device_list, node_of_three())
 
-    assert [gpu.index for gpu in found.gpus] == gpus
-    assert [device.gi for _, device in found.migs] == migs
-    assert found.everything is (words == "ALL,what")
+    assert [gpu.index for gpu in selected.gpus] == gpus
+    assert [device.gi for _, device in selected.migs] == migs
+    assert selected.everything is (device_list == "ALL,what")
 
 
 @pytest.mark.parametrize("word", ["3", "GPU-a", "GPU-", "0:1xyz", "1:2", "0:19:0", "-1", "none"])
-def test_what_names_no_device_is_an_error(word: str) -> None:
+def test_an_unknown_device_is_an_error(word: str) -> None:
     with pytest.raises(UnknownDeviceError, match="unknown device"):
         select(f"0,{word}", node_of_three())
 
@@ -492,8 +496,8 @@ def test_mig_capabilities_are_about_whole_gpus() -> None:
     host = node_of_three()
 
     assert select_mig_capable(None, "mig-config", select("all", host), {4}) is None
-    found = select_mig_capable("ALL", "mig-config", select("all", host), {4})
-    assert [gpu.index for gpu in found or []] == [1]
+    selected = select_mig_capable("ALL", "mig-config", select("all", host), {4})
+    assert [gpu.index for gpu in selected or []] == [1]
     assert select_mig_capable("all", "mig-config", select("0", host), {4}) == []
     with pytest.raises(RequestError, match="--device names MIG devices"):
         select_mig_capable("all", "mig-config", select("1:0", host), {4})
@@ -514,24 +518,29 @@ def said(*argv: str) -> args.Parsed:
 
 
 def test_options_become_a_request(tmp_path: Path) -> None:
-    words = said("-cu", "-d", "0,,GPU-" + "AB" * 4 + "-1111-2222-3333-" + "C" * 12,
+    command_line = said("-cu", "-d", "0,,GPU-" + "AB" * 4 + "-1111-2222-3333-" + "C" * 12,
                  "--require=cuda>=12", "-r", "driver>=1", "--imex-channel=3,0,3",
                  "--mig-monitor=all")  # fmt: skip
 
-    found = container_configure.request_of(words, Roots(proc=str(tmp_path)))
+    request = container_configure.request_of(command_line, Roots(proc=str(tmp_path)))
 
-    assert found.ids == ["0", "GPU-abababab-1111-2222-3333-cccccccccccc"]
-    assert found.capabilities == ["compute", "utility"]
-    assert found.requirements == [("--require", "cuda>=12"), ("--require", "driver>=1")]
-    assert (found.extras.imex, found.extras.mig_config, found.extras.mig_monitor) == (
+    assert request.ids == ["0", "GPU-abababab-1111-2222-3333-cccccccccccc"]
+    assert request.capabilities == ["compute", "utility"]
+    assert request.requirements == [("--require", "cuda>=12"), ("--require", "driver>=1")]
+    assert (request.extras.imex, request.extras.mig_config, request.extras.mig_monitor) == (
         [3, 0], False, True,
     )  # fmt: skip
 
 
 def test_no_option_means_no_gpu_and_no_capability(tmp_path: Path) -> None:
-    found = container_configure.request_of(said(), Roots(proc=str(tmp_path)))
+    request = container_configure.request_of(said(), Roots(proc=str(tmp_path)))
 
-    assert (found.ids, found.none, found.capabilities, found.requirements) == ([], True, [], [])
+    assert (request.ids, request.none, request.capabilities, request.requirements) == (
+        [],
+        True,
+        [],
+        [],
+    )
 
 
 def test_all_ends_the_list_and_bus_ids_are_looked_up(lab: Lab) -> None:
@@ -552,7 +561,7 @@ def test_all_ends_the_list_and_bus_ids_are_looked_up(lab: Lab) -> None:
         (["--cuda-compat-mode=fast"], "'fast' is none of disabled, ldconfig, mount"),
     ],
 )
-def test_what_means_nothing_is_refused(argv: list[str], reason: str, tmp_path: Path) -> None:
+def test_malformed_values_are_refused(argv: list[str], reason: str, tmp_path: Path) -> None:
     with pytest.raises(NvctError) as caught:
         container_configure.request_of(said(*argv), Roots(proc=str(tmp_path)))
 
@@ -584,14 +593,14 @@ def test_options_leave_out_files_and_nodes() -> None:
     edits["hooks"] = {"createContainer": [json.dumps(hook)]}
 
     (plain,) = container_configure.adapted([edits], said())
-    (made,) = container_configure.adapted(
+    (adapted_edits,) = container_configure.adapted(
         [edits], said("--no-persistenced", "--no-gsp", "--no-devbind")
     )
 
     assert plain == edits
-    assert [mount[0] for mount in made["mounts"]] == ["/usr/lib/a"]
-    assert made["nodes"] == []
-    assert made["hooks"] == edits["hooks"]
+    assert [mount[0] for mount in adapted_edits["mounts"]] == ["/usr/lib/a"]
+    assert adapted_edits["nodes"] == []
+    assert adapted_edits["hooks"] == edits["hooks"]
     assert edits["nodes"] != []
 
 
@@ -665,9 +674,7 @@ def here(proc: str) -> Container:
         ["1 0 0:1 / / rw", "2 1 0:2 / /r rw", "3 2 0:2 / /r rw shared:3"],
     ],
 )
-def test_what_would_appear_in_other_namespaces_is_not_mounted(
-    lines: list[str], tmp_path: Path
-) -> None:
+def test_shared_mounts_are_refused(lines: list[str], tmp_path: Path) -> None:
     with pytest.raises(HostError, match="is shared with other mount namespaces"):
         here(own_namespace(tmp_path, *lines))
 
@@ -681,10 +688,10 @@ def test_what_would_appear_in_other_namespaces_is_not_mounted(
     ],
 )
 def test_a_private_root_is_configured_where_it_is(lines: list[str], tmp_path: Path) -> None:
-    found = here(own_namespace(tmp_path, *lines))
+    container = here(own_namespace(tmp_path, *lines))
 
-    assert isinstance(found, container_configure.Here)
-    assert found.rootfs == "/r"
+    assert isinstance(container, container_configure.LocalContainer)
+    assert container.rootfs == "/r"
 
 
 def test_configure_takes_the_driver_that_the_plans_have(lab: Lab) -> None:
@@ -698,18 +705,18 @@ def test_configure_takes_no_config_that_an_image_names(lab: Lab) -> None:
     evil = lab.home / "evil.toml"
     evil.write_text(f'[nvidia-container-cli]\nroot = "{lab.home}/image"\n')
 
-    done = run(lab, "--root=/usr", "configure", "/x", NVIDIA_CTK_CONFIG_FILE_PATH=str(evil))
+    completed = run(lab, "--root=/usr", "configure", "/x", NVIDIA_CTK_CONFIG_FILE_PATH=str(evil))
 
-    assert f"configure takes the driver from {lab.home}/driver, not from /usr" in done.stderr
+    assert f"configure takes the driver from {lab.home}/driver, not from /usr" in completed.stderr
 
 
 def test_of_an_images_variables_configure_keeps_none() -> None:
-    own = {"PATH": "/bin", "NVCT_RUN_DIR": "/r", "CUDA_MPS_PIPE_DIRECTORY": "/m"}
+    own_variables = {"PATH": "/bin", "NVCT_RUN_DIR": "/r", "CUDA_MPS_PIPE_DIRECTORY": "/m"}
     images = {"NVIDIA_CTK_CONFIG_FILE_PATH": "/evil", "NVIDIA_CTK_DRIVER_ROOT": "/evil"}
 
-    assert container_cli.without_an_images({**own, **images}) == own
-    kept = container_cli.without_an_images({**images, OWN_CONFIG_ENV: "/c.toml"})
-    assert kept == {OWN_CONFIG_ENV: "/c.toml", CONFIG_ENV: "/c.toml"}
+    assert container_cli.without_image_variables({**own_variables, **images}) == own_variables
+    expected = container_cli.without_image_variables({**images, OWN_CONFIG_ENV: "/c.toml"})
+    assert expected == {OWN_CONFIG_ENV: "/c.toml", CONFIG_ENV: "/c.toml"}
 
 
 def test_an_unknown_device_fails_before_anything_is_entered(lab: Lab) -> None:
@@ -735,8 +742,8 @@ def test_a_debug_file_is_a_regular_file(lab: Lab, form: str) -> None:
     else:
         path.mkdir()
 
-    done = run(lab, f"--debug={path}", "list", "-b")
+    completed = run(lab, f"--debug={path}", "list", "-b")
 
-    assert done.returncode != 0
-    assert str(path) in done.stderr
+    assert completed.returncode != 0
+    assert str(path) in completed.stderr
     assert not (lab.home / "victim").exists()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which engine of a host a command line means, and what it is told then."""
+"""Which engine of a host a command line selects, and the options for it."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ K3S = Engine(
     leave=True, advice=("systemctl restart k3s", "and no more"),
 )  # fmt: skip
 DOCKER = Engine(engine="docker", pid=7, version="28.5.2", config="/etc/docker/daemon.json")
-WANTED = EngineOptions(
+OPTIONS = EngineOptions(
     engine="containerd", handlers=(Handler(name="nvidia", path="/usr/bin/shim"),), config=USUAL
 )
 
 
-def test_the_one_that_runs_is_meant() -> None:
+def test_the_running_engine_is_selected() -> None:
     assert runtime_engine.choose([DOCKER, SYSTEM], "containerd", None) == SYSTEM
     assert runtime_engine.choose([DOCKER, IDLE, MICROK8S], "containerd", None) == MICROK8S
 
 
-def test_where_none_runs_the_one_that_is_installed_is_meant() -> None:
+def test_without_a_running_engine_the_installed_one_is_selected() -> None:
     assert runtime_engine.choose([DOCKER, IDLE], "containerd", None) == IDLE
     assert runtime_engine.choose([DOCKER], "containerd", None) is None
 
 
-def test_of_two_that_run_one_has_to_be_named() -> None:
+def test_two_running_engines_need_a_choice() -> None:
     with pytest.raises(UsageError, match="2 of containerd run here") as caught:
         runtime_engine.choose([SYSTEM, MICROK8S], "containerd", None)
 
@@ -49,17 +49,17 @@ def test_of_two_that_run_one_has_to_be_named() -> None:
         assert runtime_engine.choose([SYSTEM, MICROK8S], "containerd", path) == MICROK8S
 
 
-def test_a_file_that_nobody_reads_means_none() -> None:
+def test_an_unread_file_selects_no_engine() -> None:
     assert runtime_engine.choose([SYSTEM], "containerd", "/tmp/config.toml") is None
 
 
-def test_one_beside_an_engine_that_is_left_alone_is_meant() -> None:
+def test_an_editable_engine_is_preferred() -> None:
     assert runtime_engine.choose([K3S, SYSTEM], "containerd", None) == SYSTEM
     assert runtime_engine.choose([K3S, IDLE], "containerd", None) == IDLE
 
 
 @pytest.mark.parametrize("config", [None, K3S.config], ids=["found", "named"])
-def test_an_engine_that_writes_its_own_file_is_left_alone_and_what_to_do_is_said(
+def test_an_engine_with_a_generated_file_is_not_changed_and_advice_is_printed(
     capsys: pytest.CaptureFixture[str], config: str | None
 ) -> None:
     with pytest.raises(EngineError, match="containerd of k3s is not configured by its file"):
@@ -69,19 +69,19 @@ def test_an_engine_that_writes_its_own_file_is_left_alone_and_what_to_do_is_said
 
 
 def test_the_files_are_those_that_the_engine_reads() -> None:
-    found = runtime_engine.fitted(WANTED, replace(MICROK8S, pid=0), drop_in=False)
+    options_found = runtime_engine.fitted(OPTIONS, replace(MICROK8S, pid=0), drop_in=False)
 
-    assert (found.config, found.drop_in) == (MICROK8S.edit, "")
-    own = replace(WANTED, drop_in="/etc/own.toml")
-    assert runtime_engine.fitted(own, replace(MICROK8S, pid=0), drop_in=True).drop_in == (
+    assert (options_found.config, options_found.drop_in) == (MICROK8S.edit, "")
+    own_options = replace(OPTIONS, drop_in="/etc/own.toml")
+    assert runtime_engine.fitted(own_options, replace(MICROK8S, pid=0), drop_in=True).drop_in == (
         "/etc/own.toml"
     )
 
 
 def test_the_version_is_that_of_the_engine_that_runs() -> None:
-    assert runtime_engine.of_version(WANTED, IDLE).engine_version == (1, 7, 24)
-    asked = replace(WANTED, engine_version=(2, 1, 0))
-    assert runtime_engine.of_version(asked, replace(IDLE, version="")) == asked
+    assert runtime_engine.of_version(OPTIONS, IDLE).engine_version == (1, 7, 24)
+    options = replace(OPTIONS, engine_version=(2, 1, 0))
+    assert runtime_engine.of_version(options, replace(IDLE, version="")) == options
 
 
 MALLORYS = Engine(
@@ -92,10 +92,10 @@ MALLORYS = Engine(
 
 def test_another_users_process_never_stands_for_the_engine_of_a_file() -> None:
     # Its program would be run as root, its socket asked, and it be told instead of the engine.
-    assert runtime_engine.of_file([MALLORYS], WANTED) is None
-    assert runtime_engine.of_file([MALLORYS, SYSTEM], WANTED) == SYSTEM
+    assert runtime_engine.of_file([MALLORYS], OPTIONS) is None
+    assert runtime_engine.of_file([MALLORYS, SYSTEM], OPTIONS) == SYSTEM
     snap = replace(MALLORYS, platform="snap", root="/proc/5/root")
-    assert runtime_engine.of_file([snap], WANTED) is None
+    assert runtime_engine.of_file([snap], OPTIONS) is None
 
 
 @pytest.mark.parametrize("config", [None, USUAL], ids=["found", "named"])

@@ -50,18 +50,18 @@ class Lab:
             self.path(name, "#!/bin/sh\n").chmod(0o755)
         return str(self.path(names[0]))
 
-    def run(self, name: str, *words: str, engine: str = "docker", file: str = "") -> Result:
+    def run(self, name: str, *arguments: str, engine: str = "docker", file: str = "") -> Result:
         config = self.path(file or {"docker": "daemon.json"}.get(engine, f"{engine}.conf"))
-        argv = ["runtime", *words, f"--runtime={engine}", f"--config={config}"]
-        argv += [f"--state-dir={self.folder}/state"] if words[0] != "plan" else []
+        argv = ["runtime", *arguments, f"--runtime={engine}", f"--config={config}"]
+        argv += [f"--state-dir={self.folder}/state"] if arguments[0] != "plan" else []
         return CliRunner().invoke(program(name), argv, catch_exceptions=False)
 
-    def ctk(self, *words: str, engine: str = "docker", file: str = "") -> Result:
-        return self.run("nvidia-ctk", "configure", *words, engine=engine, file=file)
+    def ctk(self, *arguments: str, engine: str = "docker", file: str = "") -> Result:
+        return self.run("nvidia-ctk", "configure", *arguments, engine=engine, file=file)
 
-    def refused(self, *words: str, engine: str = "docker", file: str = "") -> NvctError:
+    def refused(self, *arguments: str, engine: str = "docker", file: str = "") -> NvctError:
         with pytest.raises(NvctError) as caught:
-            self.ctk(*words, engine=engine, file=file)
+            self.ctk(*arguments, engine=engine, file=file)
         return caught.value
 
 
@@ -73,11 +73,11 @@ def lab(tmp_path: Path) -> Lab:
 def test_docker_gets_the_runtime_and_the_incumbents_words(lab: Lab) -> None:
     path = lab.path("daemon.json", DAEMON)
 
-    done = lab.ctk()
+    completed = lab.ctk()
 
-    assert done.exit_code == 0
-    assert done.stdout == ""
-    assert done.stderr == (
+    assert completed.exit_code == 0
+    assert completed.stdout == ""
+    assert completed.stderr == (
         f"Wrote updated config to {path}\nIt is recommended that docker daemon be restarted.\n"
     )
     text = path.read_text(encoding="utf-8")
@@ -94,9 +94,9 @@ def test_a_second_run_says_that_nothing_changed(lab: Lab) -> None:
     lab.ctk()
     inode = path.stat().st_ino
 
-    done = lab.ctk()
+    completed = lab.ctk()
 
-    assert done.stderr == "docker is configured already: unchanged\n"
+    assert completed.stderr == "docker is configured already: unchanged\n"
     assert path.stat().st_ino == inode
 
 
@@ -118,9 +118,9 @@ def test_every_name_of_an_option_is_taken(lab: Lab, default: str, cdi: str, path
 def test_a_dry_run_prints_the_file_and_changes_nothing(lab: Lab) -> None:
     path = lab.path("daemon.json", DAEMON)
 
-    done = lab.ctk("--dry-run")
+    completed = lab.ctk("--dry-run")
 
-    assert "runtimes" in json.loads(done.stdout)
+    assert "runtimes" in json.loads(completed.stdout)
     assert path.read_text(encoding="utf-8") == DAEMON
     assert [entry.name for entry in lab.folder.iterdir()] == ["daemon.json"]
 
@@ -135,13 +135,13 @@ def test_a_dry_run_of_what_is_configured_prints_the_file_as_it_is(lab: Lab) -> N
 def test_containerd_gets_the_usual_path_and_keeps_its_comments(lab: Lab) -> None:
     lab.path("containerd.conf", CONTAINERD)
 
-    done = lab.ctk(engine="containerd")
+    completed = lab.ctk(engine="containerd")
 
     text = lab.path("containerd.conf").read_text(encoding="utf-8")
     assert text.startswith(CONTAINERD)
     assert f'BinaryName = "{SHIM}"' in text
     assert text.count("SystemdCgroup = true") == 2
-    assert done.stderr.endswith("It is recommended that containerd daemon be restarted.\n")
+    assert completed.stderr.endswith("It is recommended that containerd daemon be restarted.\n")
 
 
 def test_crio_and_podman_get_drop_ins(lab: Lab) -> None:
@@ -158,9 +158,9 @@ def test_a_folder_of_hook_files_is_named_on_request(lab: Lab) -> None:
     for engine, usual in (("crio", "/usr/share/containers/oci/hooks.d"),
                           ("podman", "/usr/share/containers/oci/hooks.d")):  # fmt: skip
         drop_in = lab.path(f"{engine}.conf.d/99-nvidia.conf")
-        words = (f"--drop-in-config={drop_in}", "--hooks-dir=/etc/containers/oci/hooks.d")
+        arguments = (f"--drop-in-config={drop_in}", "--hooks-dir=/etc/containers/oci/hooks.d")
 
-        lab.run("nvct", "configure", *words, engine=engine)
+        lab.run("nvct", "configure", *arguments, engine=engine)
 
         named = f'hooks_dir = ["{usual}", "/etc/containers/oci/hooks.d"]'
         assert named in drop_in.read_text(encoding="utf-8")
@@ -194,7 +194,7 @@ def test_an_engine_that_does_not_answer_is_an_error(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "engine", "message"),
+    ("arguments", "engine", "message"),
     [
         ((), "lxc", "unknown engine 'lxc'"),
         (("--config-source=net",), "docker", "unrecognized config source: 'net'"),
@@ -207,10 +207,10 @@ def test_an_engine_that_does_not_answer_is_an_error(lab: Lab) -> None:
     ],
     ids=["engine", "source", "docker-drop-in", "drop-in", "path", "name", "hook"],
 )  # fmt: skip
-def test_what_means_nothing_is_refused(
-    lab: Lab, words: tuple[str, ...], engine: str, message: str
+def test_malformed_values_are_refused(
+    lab: Lab, arguments: tuple[str, ...], engine: str, message: str
 ) -> None:
-    error = lab.refused(*words, engine=engine)
+    error = lab.refused(*arguments, engine=engine)
 
     assert isinstance(error, UsageError)
     assert error.message == message
@@ -218,7 +218,7 @@ def test_what_means_nothing_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("words", "engine", "warning"),
+    ("arguments", "engine", "warning"),
     [
         (("--config-mode=x",), "docker", 'ignoring unsupported config-mode for docker: "x"'),
         (("--executable-path=/x",), "docker", 'ignoring executable-path="/x" flag for docker'),
@@ -229,22 +229,22 @@ def test_what_means_nothing_is_refused(
     ],
     ids=["mode", "executable", "source", "cdi"],
 )  # fmt: skip
-def test_what_has_no_effect_is_told(
-    lab: Lab, words: tuple[str, ...], engine: str, warning: str
+def test_options_without_effect_are_reported(
+    lab: Lab, arguments: tuple[str, ...], engine: str, warning: str
 ) -> None:
-    done = lab.ctk(*(word.format(lab.folder) for word in words), engine=engine)
+    completed = lab.ctk(*(word.format(lab.folder) for word in arguments), engine=engine)
 
-    assert done.stderr.splitlines()[0] == f"warning: {warning}"
-    assert "Wrote updated config to " in done.stderr
+    assert completed.stderr.splitlines()[0] == f"warning: {warning}"
+    assert "Wrote updated config to " in completed.stderr
 
 
 @pytest.mark.parametrize("mode", ["oci-hook", "hook"])
 def test_the_deprecated_mode_prints_a_hook_or_writes_it(lab: Lab, mode: str) -> None:
     path = lab.path("hooks.d/oci-nvidia-hook.json")
-    words = (f"--config-mode={mode}", "--nvidia-runtime-hook-path=/opt/bin/hook")
+    arguments = (f"--config-mode={mode}", "--nvidia-runtime-hook-path=/opt/bin/hook")
 
-    printed = lab.ctk(*words, engine="anything")
-    written = lab.ctk(*words, f"--oci-hook-path={path}")
+    printed = lab.ctk(*arguments, engine="anything")
+    written = lab.ctk(*arguments, f"--oci-hook-path={path}")
 
     hook = json.loads(printed.stdout)
     assert hook["hook"]["path"] == "/opt/bin/hook"
@@ -254,16 +254,16 @@ def test_the_deprecated_mode_prints_a_hook_or_writes_it(lab: Lab, mode: str) -> 
     assert written.stderr.endswith(f"Wrote {path}\n")
 
 
-def test_a_variant_that_is_not_installed_is_left_out_and_told(lab: Lab) -> None:
+def test_a_missing_variant_is_left_out_and_reported(lab: Lab) -> None:
     path = lab.path("daemon.json", DAEMON)
     shim = lab.programs("shim", "shim.cdi")
 
-    done = lab.run("nvct", "configure", f"--runtime-path={shim}")
+    completed = lab.run("nvct", "configure", f"--runtime-path={shim}")
 
     assert list(json.loads(path.read_text(encoding="utf-8"))["runtimes"]) == [
         "nvidia", "nvidia-cdi",
     ]  # fmt: skip
-    assert done.stderr.splitlines()[0] == (
+    assert completed.stderr.splitlines()[0] == (
         "note: without nvidia-legacy: the programs of these RuntimeClasses are in the package"
         " nvct-operator-extensions"
     )
@@ -274,38 +274,38 @@ def test_a_variant_that_is_not_installed_is_left_out_and_told(lab: Lab) -> None:
     [([], ["nvidia", "nvidia-cdi", "nvidia-legacy"]), (["--nvidia-runtime-name=x"], ["x"])],
     ids=["all", "named"],
 )
-def test_what_is_registered_before_it_is_installed_is_told(
+def test_a_runtime_registered_before_its_installation_is_reported(
     lab: Lab, more: list[str], names: list[str]
 ) -> None:
     path = lab.path("daemon.json", DAEMON)
 
-    done = lab.run("nvct", "configure", "--runtime-path=/opt/shim", *more)
+    completed = lab.run("nvct", "configure", "--runtime-path=/opt/shim", *more)
 
     assert list(json.loads(path.read_text(encoding="utf-8"))["runtimes"]) == names
-    assert done.stderr.splitlines()[0] == (
+    assert completed.stderr.splitlines()[0] == (
         "warning: /opt/shim is not there: containers with it will not start"
     )
 
 
-def test_nvct_registers_three_runtimes_and_takes_them_out(lab: Lab) -> None:
+def test_nvct_registers_three_runtimes_and_removes_them(lab: Lab) -> None:
     path = lab.path("daemon.json", DAEMON)
 
     shim = lab.programs("shim", "shim.cdi", "shim.legacy")
 
-    done = lab.run("nvct", "configure", f"--runtime-path={shim}")
+    completed = lab.run("nvct", "configure", f"--runtime-path={shim}")
 
     assert json.loads(path.read_text(encoding="utf-8"))["runtimes"] == {
         "nvidia": {"path": shim, "args": []},
         "nvidia-cdi": {"path": f"{shim}.cdi", "args": []},
         "nvidia-legacy": {"path": f"{shim}.legacy", "args": []},
     }
-    assert done.stderr.splitlines()[0] == f"Wrote updated config to {path}"
+    assert completed.stderr.splitlines()[0] == f"Wrote updated config to {path}"
     assert lab.run("nvct", "undo").stderr == f"{path} restored\n"
     assert path.read_text(encoding="utf-8") == DAEMON
     assert lab.run("nvct", "undo").stderr.startswith("nothing to undo: ")
 
 
-def test_nvct_registers_one_runtime_that_is_named(lab: Lab) -> None:
+def test_nvct_registers_one_named_runtime(lab: Lab) -> None:
     path = lab.path("daemon.json", "{}")
 
     lab.run("nvct", "configure", "--nvidia-runtime-name=gpu")
@@ -316,23 +316,23 @@ def test_nvct_registers_one_runtime_that_is_named(lab: Lab) -> None:
 def test_plan_prints_a_diff_and_changes_nothing(lab: Lab) -> None:
     path = lab.path("daemon.json", '{"log-level": "warn"}')
 
-    done = lab.run("nvct", "plan", "--nvidia-runtime-name=gpu", "--runtime-path=/opt/shim")
+    completed = lab.run("nvct", "plan", "--nvidia-runtime-name=gpu", "--runtime-path=/opt/shim")
 
-    assert done.stdout.splitlines()[:4] == [
+    assert completed.stdout.splitlines()[:4] == [
         f"--- {path}",
         f"+++ {path}",
         "@@ -1 +1 @@",
         '-{"log-level": "warn"}',
     ]
-    assert "\\ No newline at end of file" in done.stdout
+    assert "\\ No newline at end of file" in completed.stdout
     assert path.read_text(encoding="utf-8") == '{"log-level": "warn"}'
     assert not lab.path("state").exists()
 
 
 def test_plan_of_a_new_file_says_so(lab: Lab) -> None:
-    done = lab.run("nvct", "plan")
+    completed = lab.run("nvct", "plan")
 
-    assert done.stdout.splitlines()[0] == "--- /dev/null"
+    assert completed.stdout.splitlines()[0] == "--- /dev/null"
 
 
 def test_undo_without_a_name_undoes_every_engine(lab: Lab) -> None:
@@ -349,7 +349,7 @@ def test_undo_without_a_name_undoes_every_engine(lab: Lab) -> None:
     assert [entry.name for entry in lab.path("state").iterdir()] == ["lock"]
 
 
-def test_undo_takes_names_as_words(lab: Lab) -> None:
+def test_undo_takes_engine_names_as_arguments(lab: Lab) -> None:
     lab.path("daemon.json", DAEMON)
     lab.ctk()
     argv = ["runtime", "undo", f"--state-dir={lab.folder}/state"]
@@ -363,7 +363,7 @@ def test_undo_takes_names_as_words(lab: Lab) -> None:
         CliRunner().invoke(program("nvct"), [*argv, "lxc"], catch_exceptions=False)
 
 
-def test_one_engine_that_cannot_be_undone_does_not_keep_the_others(lab: Lab) -> None:
+def test_one_failed_undo_does_not_stop_the_others(lab: Lab) -> None:
     lab.path("daemon.json", DAEMON)
     broken = lab.path("containerd.conf", CONTAINERD)
     for engine in ("docker", "containerd"):
@@ -378,7 +378,7 @@ def test_one_engine_that_cannot_be_undone_does_not_keep_the_others(lab: Lab) -> 
     assert broken.read_text(encoding="utf-8") == "version = [\n"
 
 
-def test_a_damaged_journal_of_one_engine_does_not_keep_the_others(lab: Lab) -> None:
+def test_one_damaged_journal_does_not_stop_the_others(lab: Lab) -> None:
     docker = lab.path("daemon.json", DAEMON)
     lab.path("containerd.conf", CONTAINERD)
     for engine in ("docker", "containerd"):
@@ -395,7 +395,7 @@ def test_a_damaged_journal_of_one_engine_does_not_keep_the_others(lab: Lab) -> N
     assert page.read_bytes() == held
 
 
-def test_where_the_journal_is_lost_undo_says_what_else_there_is(lab: Lab) -> None:
+def test_without_a_journal_undo_suggests_remove(lab: Lab) -> None:
     lab.path("daemon.json", DAEMON)
     lab.ctk()
     for page in (lab.folder / "state").glob("*.json"):
@@ -403,7 +403,7 @@ def test_where_the_journal_is_lost_undo_says_what_else_there_is(lab: Lab) -> Non
     assert "--remove removes its handlers nevertheless" in lab.run("nvct", "undo").stderr
 
 
-def test_undo_leaves_what_it_does_not_know_but_on_request(lab: Lab) -> None:
+def test_undo_removes_foreign_handlers_only_on_request(lab: Lab) -> None:
     held = '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}, "debug": true}'
     path = lab.path("daemon.json", held)
 
@@ -414,7 +414,7 @@ def test_undo_leaves_what_it_does_not_know_but_on_request(lab: Lab) -> None:
     assert json.loads(path.read_text(encoding="utf-8")) == {"debug": True}
 
 
-def test_a_malformed_file_is_told_and_left_alone(lab: Lab) -> None:
+def test_a_malformed_file_is_reported_and_not_changed(lab: Lab) -> None:
     path = lab.path("daemon.json", '{\n  // mine\n  "debug": true\n}\n')
 
     error = lab.refused()
@@ -441,9 +441,9 @@ def test_the_former_files_are_kept_where_a_variable_says(
 def test_nvct_names_cdi_folders_annotations_and_hook_folders(lab: Lab) -> None:
     lab.path("containerd.conf", CONTAINERD)
     drop_in = lab.path("podman.conf.d/99-nvidia.conf")
-    words = ("--cdi-spec-dir=/opt/cdi", "--container-annotation=a/*,b/*", "--pod-annotation=c")
+    arguments = ("--cdi-spec-dir=/opt/cdi", "--container-annotation=a/*,b/*", "--pod-annotation=c")
 
-    lab.run("nvct", "configure", *words, "--reload=none", engine="containerd")
+    lab.run("nvct", "configure", *arguments, "--reload=none", engine="containerd")
     lab.run("nvct", "configure", "--hooks-dir=/opt/hooks.d", engine="podman")
 
     text = lab.path("containerd.conf").read_text(encoding="utf-8")
@@ -455,7 +455,7 @@ def test_nvct_names_cdi_folders_annotations_and_hook_folders(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         ("--hooks-dir=/opt", "docker reads no hook files"),
         ("--pod-annotation=a", "docker has no annotations to hand on"),
@@ -463,9 +463,9 @@ def test_nvct_names_cdi_folders_annotations_and_hook_folders(lab: Lab) -> None:
     ],
     ids=["hooks", "annotations", "relative"],
 )
-def test_what_an_engine_does_not_have_is_refused(lab: Lab, words: str, message: str) -> None:
+def test_settings_that_an_engine_lacks_are_refused(lab: Lab, arguments: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        lab.run("nvct", "configure", words)
+        lab.run("nvct", "configure", arguments)
 
     assert caught.value.message == message
 
@@ -520,11 +520,11 @@ def test_the_runtime_beside_the_program_is_registered(
 
 
 @pytest.mark.skipif(os.path.exists(SHIM), reason="the runtime is installed here")
-def test_a_runtime_that_is_not_there_is_told_of(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_runtime_is_reported(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["nvidia-ctk"])
     monkeypatch.setenv("PATH", "/nowhere")
     lab.path("crio.conf", "")
 
-    done = lab.ctk("--drop-in-config=", engine="crio")
+    completed = lab.ctk("--drop-in-config=", engine="crio")
 
-    assert f"warning: {SHIM} is not there: containers with it will not start" in done.stderr
+    assert f"warning: {SHIM} is not there: containers with it will not start" in completed.stderr

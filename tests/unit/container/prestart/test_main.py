@@ -14,7 +14,7 @@ import pytest
 from nvct.config.model import Config
 from nvct.container.prestart import deliver, main, state
 from nvct.container.prestart.container import Container, is_rootless, rootfs_of
-from nvct.container.request.resolve import decide
+from nvct.container.request.resolve import resolve_request
 from nvct.errors import BundleError, ConfigError, HostError, RequestError
 from nvct.oci.bundle import Bundle
 from nvct.sim.bundle import config as make_config
@@ -199,7 +199,7 @@ def asked(
     bundle: Bundle, config: Config, origin: Origin | None = None, defined: Defined | None = None
 ) -> Request | None:
     """Ask what a container wants of the hook, as the hook does."""
-    request, _ = decide(
+    request, _ = resolve_request(
         bundle.env, bundle.mounts, bundle.annotations, bundle.bounding,
         config.replaced(mode="legacy"), origin=origin, defined=defined,
     )  # fmt: skip

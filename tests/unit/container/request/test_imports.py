@@ -14,10 +14,10 @@ import sys
 before = set(sys.modules)
 sys.path.append(sys.argv[1])
 from nvct.config.model import Config, check, path_from
-from nvct.container.request.resolve import resolve
+from nvct.container.request.resolve import resolve_request
 config = Config(mode=sys.argv[2], accept_volume_mounts=True)
 env = ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_REQUIRE_CUDA=cuda>=12", "NVIDIA_IMEX_CHANNELS=1"]
-assert resolve(env, [], {"cdi.k8s.io/a": ""}, [], config).ids == ["0"]
+assert resolve_request(env, [], {"cdi.k8s.io/a": ""}, [], config)[0].ids == ["0"]
 print("\\n".join(sorted(set(sys.modules) - before)))
 """
 

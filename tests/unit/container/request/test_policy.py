@@ -12,7 +12,7 @@ import pytest
 from nvct.config.load import from_toml
 from nvct.container.request.conditions import matches
 from nvct.container.request.model import VISIBLE_DEVICES
-from nvct.container.request.resolve import decide
+from nvct.container.request.resolve import resolve_request
 from nvct.errors import LINE_LIMIT, DocumentError, NotPermittedError, RequestError, line
 from tests.support.policies import ALL, CONTAINERD, CRIO, MIG, UUID, Container, policy
 
@@ -37,9 +37,9 @@ def test_without_rules_the_policy_is_not_even_loaded() -> None:
 import sys
 sys.path.insert(0, sys.argv[1])
 from nvct.config.model import Config
-from nvct.container.request.resolve import decide
+from nvct.container.request.resolve import resolve_request
 config = Config(policy=sys.argv[2:])
-print(decide(["NVIDIA_VISIBLE_DEVICES=all"], [], {}, [], config)[0] is not None)
+print(resolve_request(["NVIDIA_VISIBLE_DEVICES=all"], [], {}, [], config)[0] is not None)
 print(*sorted(set(sys.modules) - sys.stdlib_module_names - {"__main__"}))
 """
 
@@ -198,8 +198,10 @@ def test_an_unknown_condition_counts_against_the_container() -> None:
     """A caller that does not say where the container comes from must not open a way round."""
     for condition in ("users = [0]", 'cgroups = ["*"]', "kubernetes = true", "kubernetes = false",
                       "more-gpus-than = 100"):  # fmt: skip
-        refused = decide([ALL], [], {}, [], policy(f'{condition}\nthen = "ignore"'))
-        allowed = decide([ALL], [], {}, [], policy(f'{condition}\nthen = "allow"', "ignore"))
+        refused = resolve_request([ALL], [], {}, [], policy(f'{condition}\nthen = "ignore"'))
+        allowed = resolve_request(
+            [ALL], [], {}, [], policy(f'{condition}\nthen = "allow"', "ignore")
+        )
 
         assert refused[0] is None, condition
         assert allowed[0] is None, condition

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from nvct.config.model import Config
-from nvct.container.request.resolve import decide, resolve
+from nvct.container.request.resolve import resolve_request
 from nvct.errors import ConfigError, NotPermittedError, RequestError
 
 TYPE_CHECKING = False
@@ -33,7 +33,10 @@ def asked(
     bounding: list[str] | None = None,
     config: Config | None = None,
 ) -> Request | None:
-    return resolve(env, mounts or [], annotations or {}, bounding or [], config or Config())
+    request, _ = resolve_request(
+        env, mounts or [], annotations or {}, bounding or [], config or Config()
+    )
+    return request
 
 
 def must(request: Request | None) -> Request:
@@ -69,7 +72,9 @@ def test_a_container_that_asks_for_nothing_stays_untouched(env: list[str]) -> No
 
 
 def test_entries_that_are_no_variables_are_passed_over() -> None:
-    request = resolve(["x", 5, None, "NVIDIA_VISIBLE_DEVICES=0"], [], {}, [None], Config())
+    request, _ = resolve_request(
+        ["x", 5, None, "NVIDIA_VISIBLE_DEVICES=0"], [], {}, [None], Config()
+    )
 
     assert must(request).ids == ["0"]
 
@@ -173,7 +178,7 @@ def test_the_environment_of_an_unprivileged_container_can_be_refused(
 def test_an_ignored_request_leaves_a_note_and_is_not_read(env: str) -> None:
     config = configured(accept_envvar_when_unprivileged=False)
 
-    request, notes = decide([env], [], {}, [], config)
+    request, notes = resolve_request([env], [], {}, [], config)
 
     assert request is None
     assert "is ignored: the container is unprivileged" in notes[0]
@@ -183,7 +188,7 @@ def test_an_ignored_request_leaves_a_note_and_is_not_read(env: str) -> None:
 def test_nothing_ignored_leaves_no_note(value: str) -> None:
     config = configured(accept_envvar_when_unprivileged=False)
 
-    assert decide([f"NVIDIA_VISIBLE_DEVICES={value}"], [], {}, [], config) == (None, [])
+    assert resolve_request([f"NVIDIA_VISIBLE_DEVICES={value}"], [], {}, [], config) == (None, [])
 
 
 def test_volume_mounts_count_only_where_accepted() -> None:
@@ -198,7 +203,7 @@ def test_volume_mounts_count_only_where_accepted() -> None:
 def test_volume_mounts_that_are_not_accepted_leave_a_note() -> None:
     key = "accept-nvidia-visible-devices-as-volume-mounts"
 
-    assert decide([], mount("0", "1"), {}, [], Config()) == (
+    assert resolve_request([], mount("0", "1"), {}, [], Config()) == (
         None, [f"volume mount '0' is ignored: {key} is false in config.toml"],
     )  # fmt: skip
     odd: list[dict[str, object]] = [
@@ -206,7 +211,7 @@ def test_volume_mounts_that_are_not_accepted_leave_a_note() -> None:
         {"source": "/dev/null", "destination": "/x/nvidia-container-devices/0"},
         {"source": 1, "destination": None},
     ]
-    assert decide([], odd, {}, [], Config()) == (None, [])
+    assert resolve_request([], odd, {}, [], Config()) == (None, [])
 
 
 def test_volume_mounts_win_over_the_environment_and_need_no_privilege() -> None:

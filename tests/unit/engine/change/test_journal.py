@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-WANTED = EngineOptions(
+OPTIONS = EngineOptions(
     engine="docker",
     handlers=(Handler(name="nvidia", path="/usr/bin/nvidia-container-runtime"),),
     config="/etc/docker/daemon.json",
@@ -31,28 +31,28 @@ WANTED = EngineOptions(
 )
 
 
-def page(original: bytes | None = b"{}", ours: bytes | None = b'{"a":1}') -> Page:
+def page(original: bytes | None = b"{}", replacement: bytes | None = b'{"a":1}') -> Page:
     entry = Entry(
-        path="/etc/docker/daemon.json", original=original, ours=ours, mode=0o640, uid=1, gid=2,
+        path="/etc/docker/daemon.json", original=original, replacement=replacement, mode=0o640, uid=1, gid=2,
         folders=("/etc/docker",),
     )  # fmt: skip
-    record = Record(options=WANTED, entries=(entry,), restart=True, reloaded=True)
+    record = Record(options=OPTIONS, entries=(entry,), restart=True, reloaded=True)
     return Page(done=record, pending=record)
 
 
-@given(original=st.none() | st.binary(), ours=st.none() | st.binary())
-def test_what_is_saved_is_loaded_whatever_the_bytes(
-    original: bytes | None, ours: bytes | None
+@given(original=st.none() | st.binary(), replacement=st.none() | st.binary())
+def test_a_saved_page_is_loaded_unchanged(
+    original: bytes | None, replacement: bytes | None
 ) -> None:
     with in_memory(Path("/tmp")) as folder:
         journal = Journal(str(folder))
 
-        journal.save(f"{folder}/x.json", page(original, ours))
+        journal.save(f"{folder}/x.json", page(original, replacement))
 
-        assert journal.load(f"{folder}/x.json") == page(original, ours)
+        assert journal.load(f"{folder}/x.json") == page(original, replacement)
 
 
-def test_nobody_else_can_read_it(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_a_page(tmp_path: Path) -> None:
     journal = Journal(str(tmp_path / "state/engines"))
     with journal.lock():
         path = journal.path("docker", "/etc/docker/daemon.json")
@@ -99,7 +99,7 @@ def test_keys_of_a_newer_nvct_are_passed_over(tmp_path: Path) -> None:
     "text",
     ["", "[]", "{}", '{"format": 2}', '{"format": 1, "done": {}, "pending": null}', "\x00", "{"],
 )
-def test_a_damaged_one_is_told_with_its_path(tmp_path: Path, text: str) -> None:
+def test_a_damaged_page_is_reported_with_its_path(tmp_path: Path, text: str) -> None:
     path = tmp_path / "docker-x.json"
     path.write_text(text, encoding="utf-8")
     path.chmod(0o600)
@@ -121,7 +121,7 @@ def places(document: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple
 
 
 @pytest.mark.parametrize("value", [None, True, 7, "x", "\ud800", [], [7], ["x"], {}, {"x": 7}])
-def test_any_value_of_another_kind_makes_it_damaged_or_is_read_as_it_is(
+def test_a_value_of_another_kind_is_damage_or_read_unchanged(
     tmp_path: Path, value: object
 ) -> None:
     journal = Journal(str(tmp_path))
@@ -136,16 +136,16 @@ def test_any_value_of_another_kind_makes_it_damaged_or_is_read_as_it_is(
         inside[last] = value
         path.write_text(json.dumps(document), encoding="utf-8")
         try:
-            found = journal.load(str(path))
+            page_read = journal.load(str(path))
         except journals.DamagedJournalError:
             refused += 1
         else:
-            journal.save(str(path), found)
-            assert found == Page() or journal.load(str(path)) == found
+            journal.save(str(path), page_read)
+            assert page_read == Page() or journal.load(str(path)) == page_read
     assert refused
 
 
-def test_a_path_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_a_malformed_path_is_refused(tmp_path: Path) -> None:
     journal = Journal(str(tmp_path))
     path = tmp_path / "docker-x.json"
     journal.save(str(path), page())
@@ -163,27 +163,30 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
         Journal(str(tmp_path)).lock()
 
 
-def test_what_others_have_set_is_not_taken_for_ours() -> None:
+def test_foreign_settings_are_not_undone() -> None:
     path = "/usr/bin/nvidia-container-runtime"
     more = Handler(name="nvidia-cdi", path=f"{path}.cdi")
-    options = replace(WANTED, handlers=(*WANTED.handlers, more), default="nvidia", cdi=True)
-    there = State(handlers={"nvidia": path, "runc": ""}, default="nvidia", cdi=True)
+    options = replace(OPTIONS, handlers=(*OPTIONS.handlers, more), default="nvidia", cdi=True)
+    state = State(handlers={"nvidia": path, "runc": ""}, default="nvidia", cdi=True)
 
-    found = journals.ours(options, there, None)
-    assert (found.handlers, found.default, found.cdi) == ((more,), "", False)
-    named = replace(there, spec_dirs=WANTED.spec_dirs)
-    assert journals.ours(options, named, None).spec_dirs == ()
-    assert journals.ours(options, named, page().done).spec_dirs == WANTED.spec_dirs
-    assert journals.ours(options, State(handlers={}), None) == options
-    assert journals.ours(options, there, page().done).handlers == options.handlers
+    to_undo = journals.options_to_undo(options, state, None)
+    assert (to_undo.handlers, to_undo.default, to_undo.cdi) == ((more,), "", False)
+    named = replace(state, spec_dirs=OPTIONS.spec_dirs)
+    assert journals.options_to_undo(options, named, None).spec_dirs == ()
+    assert journals.options_to_undo(options, named, page().done).spec_dirs == OPTIONS.spec_dirs
+    assert journals.options_to_undo(options, State(handlers={}), None) == options
+    assert journals.options_to_undo(options, state, page().done).handlers == options.handlers
 
 
-def test_what_we_have_set_stays_ours_and_a_handler_gets_its_new_path() -> None:
+def test_our_earlier_settings_are_undone_and_a_handler_gets_its_new_path() -> None:
     moved = Handler(name="nvidia", path="/opt/bin/nvidia-container-runtime")
-    record = Record(options=replace(WANTED, default="nvidia", cdi=True), entries=())
-    there = State(handlers={"nvidia": moved.path}, default="nvidia", cdi=True)
+    record = Record(options=replace(OPTIONS, default="nvidia", cdi=True), entries=())
+    state = State(handlers={"nvidia": moved.path}, default="nvidia", cdi=True)
     options = EngineOptions(engine="docker", handlers=(moved,))
 
-    found = journals.ours(options, there, record)
-    assert (found.handlers, found.cdi) == ((moved,), True)
-    assert journals.ours(replace(options, default="nvidia"), there, record).default == "nvidia"
+    to_undo = journals.options_to_undo(options, state, record)
+    assert (to_undo.handlers, to_undo.cdi) == ((moved,), True)
+    assert (
+        journals.options_to_undo(replace(options, default="nvidia"), state, record).default
+        == "nvidia"
+    )

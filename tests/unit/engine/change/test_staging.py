@@ -48,9 +48,9 @@ class _WatchingKernel(Kernel):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "crio/crio.conf.d"
-    made.mkdir(parents=True)
-    return made
+    test_folder = tmp_path / "crio/crio.conf.d"
+    test_folder.mkdir(parents=True)
+    return test_folder
 
 
 def test_a_folder_of_drop_ins_never_holds_a_temporary_file(folder: Path) -> None:
@@ -82,14 +82,14 @@ def test_mode_and_link_of_an_old_file_stay(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["crio", "crio.conf.d"], ids=["other-folder", "everybodys"])
-def test_elsewhere_a_file_is_written_beside_itself(tmp_path: Path, name: str) -> None:
-    place = tmp_path / name
-    place.mkdir()
-    place.chmod(0o777)
-    kernel = _WatchingKernel(place)
-    staging.write(f"{place}/x", b"new", 0o600, kernel)
-    assert any(found[0].startswith(".nvct-") for found in kernel.seen if found)
-    assert (place / "x").read_bytes() == b"new"
+def test_other_files_are_written_in_their_own_folder(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.mkdir()
+    path.chmod(0o777)
+    kernel = _WatchingKernel(path)
+    staging.write(f"{path}/x", b"new", 0o600, kernel)
+    assert any(names[0].startswith(".nvct-") for names in kernel.seen if names)
+    assert (path / "x").read_bytes() == b"new"
 
 
 class _OtherMount(_WatchingKernel):
@@ -132,9 +132,9 @@ def test_on_a_mount_of_its_own_a_file_has_no_name_until_it_is_complete(
     assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == []
 
 
-def test_what_a_killed_run_left_is_swept(folder: Path) -> None:
-    for place in (folder, folder.parent):
-        (place / ".nvct-0123456789abcdef").write_bytes(b"cut o")
+def test_leftovers_of_a_killed_run_are_removed(folder: Path) -> None:
+    for path in (folder, folder.parent):
+        (path / ".nvct-0123456789abcdef").write_bytes(b"cut o")
     (folder.parent / ".nvct-folder").mkdir()
 
     staging.write(f"{folder}/99-nvidia.toml", b"new", 0o644, Kernel())
@@ -143,13 +143,13 @@ def test_what_a_killed_run_left_is_swept(folder: Path) -> None:
     assert sorted(os.listdir(folder.parent)) == [".nvct-folder", "crio.conf.d"]
 
 
-@pytest.mark.parametrize("place", ["crio", "crio/crio.conf.d"])
-def test_what_a_kill_left_with_the_owner_of_the_file_goes(
-    folder: Path, place: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("path", ["crio", "crio/crio.conf.d"])
+def test_a_leftover_with_the_files_owner_is_removed(
+    folder: Path, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, root = folder / "99-nvidia.toml", folder.parents[1]
     target.write_bytes(b"old")
-    (root / place / ".nvct-0123456789abcdef").write_bytes(b"half")
+    (root / path / ".nvct-0123456789abcdef").write_bytes(b"half")
     other = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: other)  # root, writing a user's file
 

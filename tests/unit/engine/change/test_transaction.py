@@ -65,10 +65,10 @@ def host(tmp_path: Path) -> Host:
     return host
 
 
-def test_configure_writes_and_undo_gives_the_bytes_back(host: Host) -> None:
-    done = host.transaction().configure(options())
+def test_configure_writes_and_undo_restores_the_bytes(host: Host) -> None:
+    outcome = host.transaction().configure(options())
 
-    assert [edit.path for edit in done.edits] == [EXTRA, MAIN]
+    assert [edit.path for edit in outcome.edits] == [EXTRA, MAIN]
     assert host.read(MAIN) == BEFORE + b"import extra\n"
     assert host.read(EXTRA) == b"handler nvidia=/usr/bin/nvidia\n"
 
@@ -84,9 +84,9 @@ def test_the_second_time_nothing_is_written(host: Host) -> None:
     host.transaction().configure(options())
     inodes = [host.path(name).stat().st_ino for name in (MAIN, EXTRA)]
 
-    done = host.transaction().configure(options())
+    outcome = host.transaction().configure(options())
 
-    assert done.edits == ()
+    assert outcome.edits == ()
     assert [host.path(name).stat().st_ino for name in (MAIN, EXTRA)] == inodes
 
 
@@ -102,15 +102,15 @@ def test_several_configures_are_undone_as_one(host: Host) -> None:
     assert host.read(EXTRA) is None
 
 
-def test_what_others_changed_since_stays_and_only_ours_is_taken_out(host: Host) -> None:
+def test_later_changes_of_others_stay_and_ours_are_removed(host: Host) -> None:
     host.transaction().configure(options())
     host.write(b"# others\n" + (host.read(MAIN) or b""))
 
-    done = host.transaction().undo(options())
+    outcome = host.transaction().undo(options())
 
     assert host.read(MAIN) == b"# others\n" + BEFORE
     assert host.read(EXTRA) is None
-    assert any("changed by others: only our part" in note for note in done.notes)
+    assert any("changed by others: only our part" in note for note in outcome.notes)
 
 
 def test_a_part_that_others_added_to_our_file_stays(host: Host) -> None:
@@ -149,29 +149,29 @@ def test_a_file_that_others_removed_stays_removed(host: Host) -> None:
     host.transaction().configure(options())
     host.path(MAIN).unlink()
 
-    done = host.transaction().undo(options())
+    outcome = host.transaction().undo(options())
 
     assert host.read(MAIN) is None
     assert host.read(EXTRA) is None
-    assert f"{MAIN} was removed by someone else: it is left so" in done.notes
+    assert f"{MAIN} was removed by someone else: it is left so" in outcome.notes
 
 
 def test_undo_without_a_journal_changes_nothing(host: Host) -> None:
-    done = host.transaction().undo(options())
+    outcome = host.transaction().undo(options())
 
-    assert done.edits == ()
-    assert done.notes == ("nothing to undo for pair",)
+    assert outcome.edits == ()
+    assert outcome.notes == ("nothing to undo for pair",)
     assert host.read(MAIN) == BEFORE
 
 
-def test_remove_takes_out_what_the_journal_does_not_know(host: Host) -> None:
+def test_remove_removes_handlers_that_the_journal_lacks(host: Host) -> None:
     host.write(BEFORE + b"import extra\n")
-    theirs = b"handler mine=/opt/nvidia-gpu\n"
-    host.write(theirs + b"handler gpu=/opt/nvidia-container-runtime.cdi\n", EXTRA)
+    foreign = b"handler mine=/opt/nvidia-gpu\n"
+    host.write(foreign + b"handler gpu=/opt/nvidia-container-runtime.cdi\n", EXTRA)
 
     host.transaction().remove(options())
 
-    assert host.read(EXTRA) == theirs
+    assert host.read(EXTRA) == foreign
     host.write(b"handler nvidia=/usr/bin/nvidia-container-runtime\n", EXTRA)
     host.transaction().remove(options())
     assert host.read(MAIN) == BEFORE
@@ -235,7 +235,7 @@ def test_the_engine_checks_before_anything_is_written(host: Host) -> None:
     assert control.activated == []
 
 
-def test_an_engine_that_does_not_come_back_gets_its_files_back(host: Host) -> None:
+def test_an_engine_that_does_not_start_gets_its_former_files(host: Host) -> None:
     control = PairControl(fails=1)
 
     with pytest.raises(EngineError, match="line 1: no such thing") as caught:
@@ -248,7 +248,7 @@ def test_an_engine_that_does_not_come_back_gets_its_files_back(host: Host) -> No
     assert host.pages() == 0
 
 
-def test_an_engine_that_was_ill_before_is_no_reason_to_stop_taking_back(host: Host) -> None:
+def test_an_engine_with_an_earlier_problem_is_restored_as_well(host: Host) -> None:
     control = PairControl(fails=2)
 
     with pytest.raises(EngineError, match="no such thing"):
@@ -281,7 +281,7 @@ def test_a_file_that_cannot_be_understood_is_left_alone(host: Host) -> None:
 
 
 class Meddled(Pair):
-    """A module while somebody else writes."""
+    """A module during which another program writes the file."""
 
     @staticmethod
     def plan(options: EngineOptions, files: Files) -> Change:
@@ -337,10 +337,10 @@ class Failing(RecordingKernel):
 
     __slots__ = ("code", "left")
 
-    def __init__(self, code: int, left: int) -> None:
+    def __init__(self, code: int, free_writes: int) -> None:
         super().__init__()
         self.code = code
-        self.left = left
+        self.left = free_writes
 
     def rename(
         self,
@@ -367,9 +367,7 @@ class Failing(RecordingKernel):
     ],
     ids=["immutable", "mounted", "full", "read-only"],
 )
-def test_a_write_that_fails_takes_everything_back(
-    host: Host, code: int, hint: str, at: int
-) -> None:
+def test_a_failed_write_restores_everything(host: Host, code: int, hint: str, at: int) -> None:
     journal = Journal(str(host.root / "state"), Failing(code, at))
 
     with pytest.raises(EngineError, match="cannot be written") as caught:
@@ -398,7 +396,9 @@ class Stuck(Failing):
         super().rename(source, target, source_dir_fd=source_dir_fd, target_dir_fd=target_dir_fd)
 
 
-def test_where_taking_back_fails_too_both_are_told_and_the_next_run_does_it(host: Host) -> None:
+def test_if_restoring_fails_too_both_errors_are_reported_and_the_next_run_restores(
+    host: Host,
+) -> None:
     host.transaction().configure(options())
     before = host.read(MAIN), host.read(EXTRA)
     journal = Journal(str(host.root / "state"), Stuck(28, 3))
@@ -412,9 +412,9 @@ def test_where_taking_back_fails_too_both_are_told_and_the_next_run_does_it(host
 
     assert caught.value.hint.startswith(f"the former files are in {host.root}/state/pair-")
     assert host.read(EXTRA) != before[1]
-    done = host.transaction().configure(options())
+    outcome = host.transaction().configure(options())
     assert (host.read(MAIN), host.read(EXTRA)) == before
-    assert any("was cut short" in note for note in done.notes)
+    assert any("was cut short" in note for note in outcome.notes)
 
 
 def killed(host: Host, *, reloaded: bool) -> None:
@@ -426,30 +426,32 @@ def killed(host: Host, *, reloaded: bool) -> None:
 
 
 @pytest.mark.parametrize("reloaded", [True, False])
-def test_an_engine_that_was_told_of_a_change_cut_short_is_told_again(
+def test_an_engine_reloaded_by_an_interrupted_change_is_reloaded_again(
     host: Host, *, reloaded: bool
 ) -> None:
     killed(host, reloaded=reloaded)
     control = PairControl()
 
-    done = host.transaction(control).undo(options())
+    outcome = host.transaction(control).undo(options())
 
     assert control.activated == ([(False, True)] if reloaded else [])
     assert host.read(MAIN) == BEFORE
     assert host.pages() == 0
-    assert done.notes[0] == "an earlier change of pair was cut short: its files are as before it"
+    assert (
+        outcome.notes[0] == "an earlier change of pair was cut short: its files are as before it"
+    )
 
 
-def test_what_others_wrote_after_a_change_cut_short_stays(host: Host) -> None:
+def test_changes_of_others_after_an_interrupted_change_stay(host: Host) -> None:
     killed(host, reloaded=True)
     host.write(b"theirs\n")
 
-    done = host.transaction(PairControl(fails=1)).undo(options())
+    outcome = host.transaction(PairControl(fails=1)).undo(options())
 
     assert host.read(MAIN) == b"theirs\n"
     assert host.read(EXTRA) is None
-    assert f"{MAIN} was changed by someone else and is left as it is" in done.notes
-    assert any("with the former files as well: pair does not start" in n for n in done.notes)
+    assert f"{MAIN} was changed by someone else and is left as it is" in outcome.notes
+    assert any("with the former files as well: pair does not start" in n for n in outcome.notes)
 
 
 DAMAGED = ["", "{", '{"format": 1, "done": 7}', '{"a":' * 100_000, "\udcff\udcfe", "[]"]
@@ -466,16 +468,16 @@ def test_a_damaged_journal_keeps_undo_from_guessing_and_nothing_else(
     with pytest.raises(DocumentError, match=r"the journal .* is damaged") as caught:
         host.transaction().undo(options())
     assert "--remove" in caught.value.hint
-    done = host.transaction().configure(options("nvidia", "more"))
+    outcome = host.transaction().configure(options("nvidia", "more"))
 
     assert b"handler more=" in (host.read(EXTRA) or b"")
-    assert any("is damaged: " in note and f"{path}.damaged" in note for note in done.notes)
+    assert any("is damaged: " in note and f"{path}.damaged" in note for note in outcome.notes)
     assert Path(f"{path}.damaged").read_text("utf-8", "surrogateescape") == text
     host.transaction().undo(options())
     assert host.read(EXTRA) == b"handler nvidia=/usr/bin/nvidia\n"
     path.write_text(text, encoding="utf-8", errors="surrogateescape")
-    done = host.transaction().remove(options())
-    assert any(f"{path}.damaged2" in note for note in done.notes)
+    outcome = host.transaction().remove(options())
+    assert any(f"{path}.damaged2" in note for note in outcome.notes)
 
 
 def test_a_damaged_journal_of_another_engine_is_not_in_the_way(host: Host) -> None:
@@ -498,11 +500,11 @@ def test_undo_goes_on_where_the_engine_refused_the_original_too(
         host.write(b"# others\n" + (host.read(MAIN) or b""))
     control = PairControl(refuses="pair refuses the new configuration: runc is not there")
 
-    done = host.transaction(control).undo(options())
+    outcome = host.transaction(control).undo(options())
 
     assert host.read(MAIN) == (b"# others\n" if changed else b"") + BEFORE
     assert control.activated == []
-    assert done.notes[0] == (
+    assert outcome.notes[0] == (
         "pair refuses the new configuration: runc is not there: so were its files before nvct; "
         "pair is not reloaded"
     )
@@ -519,13 +521,13 @@ class Picky(PairControl):
 
 def test_undo_stops_where_the_engine_took_the_original(host: Host) -> None:
     host.transaction().configure(options())
-    now = b"theirs\n" + (host.read(MAIN) or b"")
-    host.write(now)
+    current = b"theirs\n" + (host.read(MAIN) or b"")
+    host.write(current)
 
     with pytest.raises(EngineError, match="theirs"):
         host.transaction(Picky()).undo(options())
 
-    assert host.read(MAIN) == now
+    assert host.read(MAIN) == current
     assert host.pages() == 1
 
 
@@ -541,7 +543,7 @@ def test_a_journal_that_others_may_write_to_is_refused(host: Host) -> None:
         host.transaction().undo(options())
 
 
-def test_a_state_folder_that_cannot_be_made_is_told(host: Host) -> None:
+def test_a_state_folder_that_cannot_be_created_is_reported(host: Host) -> None:
     host.write(b"", "/state")
 
     with pytest.raises(EngineError, match="state cannot be written: File exists"):

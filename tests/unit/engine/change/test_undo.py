@@ -160,7 +160,7 @@ ENGINES = {
         default='runtime = "nvidia"',
     ),
 }  # fmt: skip
-THEIRS = {"runsc": "/usr/bin/runsc", "nvidia-legacy": "/opt/their/runtime"}
+FOREIGN_HANDLERS = {"runsc": "/usr/bin/runsc", "nvidia-legacy": "/opt/their/runtime"}
 
 
 class Host:
@@ -232,7 +232,7 @@ def _edit_json(host: Host, change: Callable[[dict[str, Any]], object]) -> None:
     host.write(host.engine.config, json.dumps(document, indent=4) + "\n")
 
 
-def test_a_plain_undo_gives_the_bytes_back(host: Host) -> None:
+def test_undo_restores_the_bytes(host: Host) -> None:
     before = host.tree()
     host.configure()
     _starts(host)
@@ -243,9 +243,7 @@ def test_a_plain_undo_gives_the_bytes_back(host: Host) -> None:
 
 @pytest.mark.parametrize("where", ["first", "last"])
 @pytest.mark.parametrize("file", ["main", "written"])
-def test_a_comment_stays_where_it_is_and_all_of_ours_goes(
-    host: Host, where: str, file: str
-) -> None:
+def test_a_comment_stays_and_our_settings_are_removed(host: Host, where: str, file: str) -> None:
     host.configure()
     path = host.engine.config if file == "main" else host.engine.written
     if host.engine.engine == "docker":
@@ -290,7 +288,7 @@ def test_another_runtime_stays_and_is_read(host: Host, file: str) -> None:
     state = host.state()
     assert state.default == "runsc"
     names = set(state.handlers)
-    assert names - {"runc"} == {"kata", *THEIRS}, host.tree()
+    assert names - {"runc"} == {"kata", *FOREIGN_HANDLERS}, host.tree()
     assert SHIM not in "".join(host.tree().values())
 
 
@@ -307,11 +305,11 @@ def test_a_default_of_the_admins_stays(host: Host) -> None:
 
     state = host.state()
     assert state.default == "runc"
-    assert set(state.handlers) - {"runc"} == set(THEIRS)
+    assert set(state.handlers) - {"runc"} == set(FOREIGN_HANDLERS)
     assert "runc" in state.handlers or host.engine.engine in ("docker", "podman")
 
 
-def test_another_default_of_ours_goes_and_the_former_comes_back(host: Host) -> None:
+def test_another_default_of_ours_is_replaced_by_the_former_one(host: Host) -> None:
     host.configure()
     for written in dict.fromkeys((host.engine.written, host.engine.config)):
         if host.engine.default in host.read(written):
@@ -322,7 +320,7 @@ def test_another_default_of_ours_goes_and_the_former_comes_back(host: Host) -> N
     notes = host.undo()
 
     assert host.state().default == "runsc"
-    assert set(host.state().handlers) - {"runc"} == set(THEIRS)
+    assert set(host.state().handlers) - {"runc"} == set(FOREIGN_HANDLERS)
     if host.engine.version >= (2, 1):  # the default and the runtime are in different files
         assert any("nvidia-cdi is not registered any more" in note for note in notes), notes
 
@@ -344,10 +342,10 @@ def test_a_former_default_that_is_gone_is_not_put_back(host: Host) -> None:
     assert any("runsc is not registered any more: it is the engine's own" in n for n in notes)
 
 
-def test_our_handler_with_another_option_goes_and_with_another_program_stays(host: Host) -> None:
+def test_our_handler_is_removed_unless_it_has_another_program(host: Host) -> None:
     host.configure()
-    mine, other = f"{SHIM}.cdi", "/opt/mine/runtime"
-    host.replace(host.engine.written, mine, other)
+    our_program, other = f"{SHIM}.cdi", "/opt/mine/runtime"
+    host.replace(host.engine.written, our_program, other)
     engine = host.engine.engine
     if engine == "docker":
         _edit_json(host, lambda document: document["runtimes"]["nvidia"].update({"args": ["-x"]}))
@@ -370,7 +368,7 @@ def test_our_handler_with_another_option_goes_and_with_another_program_stays(hos
     assert SHIM not in "".join(host.tree().values())
 
 
-def test_remove_without_a_journal_takes_out_what_has_our_program_and_no_more(host: Host) -> None:
+def test_remove_without_a_journal_removes_only_handlers_of_our_program(host: Host) -> None:
     host.configure()
     other = "/opt/mine/runtime"
     host.replace(host.engine.written, f"{SHIM}.cdi", other)
@@ -395,7 +393,7 @@ LATIN_1 = b"# caf\xe9\n"
 @pytest.mark.parametrize("edited", [False, True])
 @pytest.mark.parametrize("remove", [False, True])
 @pytest.mark.parametrize("name", ["containerd-1.7", "containerd-1.7-dropin"])
-def test_what_is_no_utf_8_is_undone_as_it_was_configured(
+def test_bytes_that_are_not_utf_8_are_undone(
     tmp_path: Path, name: str, *, remove: bool, edited: bool
 ) -> None:
     """containerd 1.x takes any byte in a comment."""
@@ -455,14 +453,16 @@ def test_two_drop_ins_of_crio_are_undone_at_once(
         assert host.tree() == before
 
 
-def test_a_runtime_that_configure_names_besides_goes_unless_others_added_one() -> None:
+def test_an_additional_runtime_is_removed_unless_others_added_one() -> None:
     head = "[plugins.cri.containerd.runtimes."
     before = f'{head}mine]\nruntime_type = "m"\n'.encode()
-    ours = before + f'{head}former-default]\nruntime_type = "x"\n'.encode()
-    theirs = ours + f'{head}kata]\nruntime_type = "k"\n'.encode()
+    configured = before + f'{head}former-default]\nruntime_type = "x"\n'.encode()
+    foreign = configured + f'{head}kata]\nruntime_type = "k"\n'.encode()
     syntax = modules.of("containerd").SYNTAX
 
-    for now, gone in ((ours, True), (theirs, False)):
-        versions = restore.Versions(path="/x", original=before, ours=ours, now=now)
-        found = restore.restored(versions, syntax, {"nvidia"})
-        assert (b"former-default" not in (found.data or b"")) is gone
+    for current, is_removed in ((configured, True), (foreign, False)):
+        versions = restore.Versions(
+            path="/x", original=before, configured=configured, current=current
+        )
+        restored = restore.restored(versions, syntax, {"nvidia"})
+        assert (b"former-default" not in (restored.data or b"")) is is_removed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""containerd's configuration: what it says, and the smallest edit of it."""
+"""containerd's configuration: its state, and the smallest edit of it."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ CRI_3 = "plugins.'io.containerd.cri.v1.runtime'"
 # State
 
 
-def test_without_a_file_the_engines_defaults_hold(tmp_path: Path) -> None:
+def test_without_a_file_the_engine_has_its_defaults(tmp_path: Path) -> None:
     assert containerd.state(options(), Host(tmp_path)) == State(handlers={}, version=2)
     assert containerd.state(options(V2_1), Host(tmp_path)) == State(
         handlers={}, version=3, cdi=True
     )
 
 
-def test_state_says_what_is_registered(tmp_path: Path) -> None:
+def test_the_state_lists_registered_runtimes(tmp_path: Path) -> None:
     host = Host(
         tmp_path,
         f"""version = 2
@@ -119,7 +119,7 @@ def test_imports_are_read_in_containerds_order(tmp_path: Path) -> None:
     assert list(state.handlers) == ["runc", "a", "b", "z"]
 
 
-def test_before_2_0_the_last_files_table_is_the_whole(tmp_path: Path) -> None:
+def test_before_2_0_the_last_table_replaces_the_others(tmp_path: Path) -> None:
     assert list(containerd.state(options(V1_7), _imports(tmp_path)).handlers) == ["z"]
 
 
@@ -135,7 +135,7 @@ def test_a_relative_pattern_is_of_the_files_folder_since_1_7(tmp_path: Path) -> 
 # Handlers
 
 
-def test_without_a_file_one_is_made_that_the_engine_reads(tmp_path: Path) -> None:
+def test_a_missing_file_is_created_in_a_version_that_the_engine_reads(tmp_path: Path) -> None:
     host = Host(tmp_path)
 
     host.apply(containerd.plan(options(V1_7), host))
@@ -158,7 +158,7 @@ def test_without_a_file_one_is_made_that_the_engine_reads(tmp_path: Path) -> Non
     }
 
 
-def test_runc_is_named_where_containerd_1_would_forget_it(tmp_path: Path) -> None:
+def test_runc_is_registered_if_containerd_1_would_drop_it(tmp_path: Path) -> None:
     # Seen on 1.6.20 and 1.7.24: a table of runtimes replaces the default one.
     host = Host(tmp_path, "version = 2\n")
 
@@ -172,7 +172,7 @@ def test_runc_is_named_where_containerd_1_would_forget_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("engine", [V2_0, V2_1])
-def test_runc_is_not_named_where_containerd_keeps_it(
+def test_runc_is_not_registered_if_containerd_keeps_it(
     tmp_path: Path, engine: tuple[int, ...]
 ) -> None:
     host = Host(tmp_path, "version = 3\n")
@@ -243,7 +243,7 @@ def test_options_are_those_of_a_runtime_that_runs_runc(
     assert host.runtime("nvidia-cdi")["base_runtime_spec"] == f"of {copied}"
 
 
-def test_a_handler_that_is_registered_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_registered_handler_is_not_changed(tmp_path: Path) -> None:
     host = Host(
         tmp_path,
         V2
@@ -282,7 +282,7 @@ Root = "/x"
     assert " # ours\n" in host.text()
 
 
-def test_options_can_come_from_what_is_in_force(tmp_path: Path) -> None:
+def test_options_can_come_from_the_configuration_in_force(tmp_path: Path) -> None:
     host = Host(tmp_path, "version = 2\n")
     dump = f"""version = 3
 [{CRI_3}.containerd]
@@ -324,7 +324,7 @@ def test_annotations_are_added_to_those_of_the_runtime(tmp_path: Path) -> None:
 # Versions
 
 
-def test_version_1_has_names_of_its_own(tmp_path: Path) -> None:
+def test_version_1_has_its_own_key_names(tmp_path: Path) -> None:
     host = Host(
         tmp_path,
         """[plugins.cri.containerd.runtimes.runc]
@@ -399,7 +399,7 @@ def test_other_versions_are_refused(tmp_path: Path, version: str) -> None:
 # Default and CDI
 
 
-def test_the_default_is_set_only_if_asked_for(tmp_path: Path) -> None:
+def test_the_default_is_set_only_on_request(tmp_path: Path) -> None:
     host = Host(tmp_path, V2)
 
     host.apply(containerd.plan(options(V1_7), host))
@@ -444,7 +444,7 @@ def test_an_unknown_default_is_refused(tmp_path: Path) -> None:
         ((), 3, None, None),
     ],
 )
-def test_cdi_is_switched_on_where_it_is_not(
+def test_cdi_is_switched_on_unless_it_is_on(
     tmp_path: Path,
     engine: tuple[int, ...],
     version: int,
@@ -463,7 +463,7 @@ def test_cdi_is_switched_on_where_it_is_not(
     assert containerd.plan(options(engine, cdi=True), host).edits == ()
 
 
-def test_spec_dirs_are_named_only_if_they_are_not_containerds_own(tmp_path: Path) -> None:
+def test_spec_dirs_are_written_only_if_they_are_not_the_defaults(tmp_path: Path) -> None:
     host = Host(tmp_path, V2)
     host.apply(containerd.plan(options(V1_7), host))
 
@@ -477,7 +477,7 @@ def test_spec_dirs_are_named_only_if_they_are_not_containerds_own(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("plugins = 1\n", "plugins is 1, not a table"),
         (f'[{CRI}]\ncontainerd = "x"\n', "containerd is 'x', not a table"),
@@ -487,9 +487,9 @@ def test_spec_dirs_are_named_only_if_they_are_not_containerds_own(tmp_path: Path
 )
 @pytest.mark.parametrize("engine", [V1_7, V2_1])
 def test_wrong_types_are_refused(
-    tmp_path: Path, text: str, said: str, engine: tuple[int, ...]
+    tmp_path: Path, text: str, message: str, engine: tuple[int, ...]
 ) -> None:
-    with pytest.raises(EngineConfigError, match=said):
+    with pytest.raises(EngineConfigError, match=message):
         containerd.plan(options(engine), Host(tmp_path, f"version = 2\n{text}"))
 
 
@@ -500,7 +500,7 @@ def test_wrong_types_are_refused(
         ("# k0s_managed=true", "k0s"),
     ],
 )
-def test_a_file_that_is_made_at_each_start_is_not_edited(
+def test_a_file_generated_at_each_start_is_not_edited(
     tmp_path: Path, first: str, maker: str
 ) -> None:
     host = Host(tmp_path, f'{first}\nversion = 2\nimports = ["conf.d/*.toml"]\n')
@@ -512,7 +512,7 @@ def test_a_file_that_is_made_at_each_start_is_not_edited(
     ]
 
 
-def test_a_missing_import_is_told(tmp_path: Path) -> None:
+def test_a_missing_import_is_reported(tmp_path: Path) -> None:
     host = Host(tmp_path, 'imports = ["/gone.toml"]\n' + V2)
 
     assert "/gone.toml is imported and not there" in containerd.plan(options(V1_7), host).notes[0]
@@ -569,7 +569,7 @@ def test_containerd_2_migrates_the_snapshotter_only_beside_a_runtime(
 # Removal
 
 
-def test_removal_takes_our_handlers_and_leaves_the_others(tmp_path: Path) -> None:
+def test_removal_removes_only_our_handlers(tmp_path: Path) -> None:
     host = Host(tmp_path, V2)
     ask = options(V1_7, handlers=THREE, default="nvidia-cdi")
     host.apply(containerd.plan(ask, host))
@@ -582,7 +582,7 @@ def test_removal_takes_our_handlers_and_leaves_the_others(tmp_path: Path) -> Non
     assert containerd.removal(ask, host).edits == ()
 
 
-def test_removal_leaves_a_handler_of_that_name_that_is_not_ours(tmp_path: Path) -> None:
+def test_removal_keeps_a_foreign_handler_of_the_same_name(tmp_path: Path) -> None:
     text = V2 + f'[{CRI}.containerd.runtimes.nvidia.options]\nBinaryName = "/opt/other"\n'
 
     change = containerd.removal(options(V1_7), Host(tmp_path, text))
@@ -615,7 +615,7 @@ def test_removal_leaves_a_default_that_containerd_1_has(
     assert f"the default runtime is {default or containerd.OWN_DEFAULT} again" in change.notes[0]
 
 
-def test_removal_makes_a_former_legacy_default_the_default_again(tmp_path: Path) -> None:
+def test_removal_restores_a_legacy_default(tmp_path: Path) -> None:
     text = f'[{CRI}.containerd.default_runtime]\nruntime_type = "io.containerd.runc.v2"\n'
     host = Host(tmp_path, "version = 2\n" + text)
     ask = options(V1_7, default="nvidia")
@@ -629,7 +629,7 @@ def test_removal_makes_a_former_legacy_default_the_default_again(tmp_path: Path)
 # Bytes that are no UTF-8
 
 
-def test_containerd_1_takes_any_byte_and_containerd_2_utf_8_alone(tmp_path: Path) -> None:
+def test_containerd_1_accepts_any_byte_and_containerd_2_only_utf_8(tmp_path: Path) -> None:
     host = Host(tmp_path, V2)
     path = tmp_path / CONFIG.lstrip("/")
     path.write_bytes(b"# caf\xe9\n" + path.read_bytes())
@@ -665,11 +665,11 @@ SystemdCgroup = true
 
 
 def _drivers(host: Host) -> dict[str, bool]:
-    found = {}
+    drivers = {}
     for name in containerd.state(options(V1_7), host).handlers:
-        given = host.runtime(name).get("options", {})
-        found[name] = bool(given.get("SystemdCgroup"))
-    return found
+        options_table = host.runtime(name).get("options", {})
+        drivers[name] = bool(options_table.get("SystemdCgroup"))
+    return drivers
 
 
 @pytest.mark.parametrize("default", ["", "nvidia"])
@@ -688,19 +688,21 @@ def test_the_cgroup_driver_is_that_of_the_default_and_stays(
 
     assert set(_drivers(host).values()) == {True}
     assert containerd.plan(ask, host).edits == ()
-    again = options(V1_7, handlers=(*THREE, Handler(name="other", path="/opt/x")), default=default)
-    host.apply(containerd.plan(again, host))
+    second_options = options(
+        V1_7, handlers=(*THREE, Handler(name="other", path="/opt/x")), default=default
+    )
+    host.apply(containerd.plan(second_options, host))
     assert set(_drivers(host).values()) == {True}
 
 
 def test_an_existing_handlers_cgroup_driver_is_never_changed(tmp_path: Path) -> None:
-    kept = f"""[{CRI}.containerd.runtimes.nvidia]
+    expected = f"""[{CRI}.containerd.runtimes.nvidia]
 runtime_type = "io.containerd.runc.v2"
 [{CRI}.containerd.runtimes.nvidia.options]
 BinaryName = "/old"
 SystemdCgroup = false
 """
-    host = Host(tmp_path, V2 + kept)
+    host = Host(tmp_path, V2 + expected)
 
     host.apply(containerd.plan(options(V1_7, default="nvidia"), host))
 
@@ -757,19 +759,24 @@ runtime_type = "io.containerd.runtime.v1.linux"
     host = Host(tmp_path, text)
     ask = options(V1_7, default="nvidia")
     host.apply(containerd.plan(ask, host))
-    ours = host.text()
+    configured = host.text()
     cri = loading.load(ask, host).effective()
     former = loading.runtimes(cri)["former-default"]
-    now = ours + f'[{CRI}.containerd.runtimes.zz]\nruntime_type = "io.containerd.runc.v2"\n'
+    current = (
+        configured + f'[{CRI}.containerd.runtimes.zz]\nruntime_type = "io.containerd.runc.v2"\n'
+    )
     versions = restore.Versions(
-        path=CONFIG, original=text.encode(), ours=ours.encode(), now=now.encode()
+        path=CONFIG,
+        original=text.encode(),
+        configured=configured.encode(),
+        current=current.encode(),
     )
 
-    left = restore.restored(versions, containerd.SYNTAX, {"nvidia"}).data or b""
+    remaining = restore.restored(versions, containerd.SYNTAX, {"nvidia"}).data or b""
 
     assert loading.systemd_cgroup(cri, former) == (not empty)
     legacy = ("plugins", "io.containerd.grpc.v1.cri", "containerd", "default_runtime")
-    assert toml_file.find(toml_file.parse(left, CONFIG), legacy) == toml_file.find(
+    assert toml_file.find(toml_file.parse(remaining, CONFIG), legacy) == toml_file.find(
         toml_file.parse(text, CONFIG), legacy
     )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""containerd's drop-ins: ours alone where tables merge, all of the CRI's where they do not."""
+"""containerd's drop-ins: only our keys if tables merge, else the whole table of the CRI."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ CRI = 'plugins."io.containerd.grpc.v1.cri"'
 IMPORTED = V2.replace(
     "version = 2\n", 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
 )
-OURS = f"""
+OUR_TABLES = f"""
 [{CRI}.containerd.runtimes.nvidia]
 runtime_type = "io.containerd.runc.v2"
 [{CRI}.containerd.runtimes.nvidia.options]
 BinaryName = "{PROGRAM}"
 SystemdCgroup = true
 """
-COPY = V2 + OURS  # what the incumbent's 99-nvidia.toml holds
+COPY = V2 + OUR_TABLES  # what the incumbent's 99-nvidia.toml holds
 
 
-def test_where_tables_merge_the_drop_in_holds_ours_only(tmp_path: Path) -> None:
+def test_if_tables_merge_the_drop_in_has_only_our_keys(tmp_path: Path) -> None:
     host = Host(tmp_path, V2)
 
     change = containerd.plan(options(V2_1, default="nvidia"), host)
@@ -80,7 +80,7 @@ def test_an_import_that_covers_the_drop_in_is_enough(tmp_path: Path, imports: st
     assert containerd.state(options(V2_1), host).handlers == {"nvidia": PROGRAM}
 
 
-def test_files_that_nobody_reads_are_not_imported_by_the_way(tmp_path: Path) -> None:
+def test_unread_files_are_not_imported_as_a_side_effect(tmp_path: Path) -> None:
     other = "/etc/containerd/conf.d/10-broken.toml"
     host = Host(tmp_path, V2, {other: "this = is broken"})
 
@@ -94,8 +94,8 @@ def test_files_that_nobody_reads_are_not_imported_by_the_way(tmp_path: Path) -> 
     assert containerd.state(options(V2_1), host).files == (CONFIG, DROP_IN)
 
 
-def test_a_handler_is_changed_where_it_stands(tmp_path: Path) -> None:
-    host = Host(tmp_path, V2 + OURS.replace(PROGRAM, "/old/nvidia-container-runtime"))
+def test_a_handler_is_changed_in_its_own_file(tmp_path: Path) -> None:
+    host = Host(tmp_path, V2 + OUR_TABLES.replace(PROGRAM, "/old/nvidia-container-runtime"))
 
     change = containerd.plan(options(V2_1, handlers=THREE), host)
     host.apply(change)
@@ -104,7 +104,7 @@ def test_a_handler_is_changed_where_it_stands(tmp_path: Path) -> None:
     assert list(host.cri(DROP_IN)["containerd"]["runtimes"]) == ["nvidia-cdi", "nvidia-legacy"]
 
 
-def test_a_copy_that_says_nothing_else_is_made_small(tmp_path: Path) -> None:
+def test_a_copy_without_other_settings_is_reduced(tmp_path: Path) -> None:
     host = Host(tmp_path, IMPORTED, {DROP_IN: COPY})
 
     change = containerd.plan(options(V2_1), host)
@@ -125,7 +125,7 @@ def test_a_copy_that_says_nothing_else_is_made_small(tmp_path: Path) -> None:
     assert containerd.plan(options(V2_1), host).edits == ()
 
 
-def test_a_copy_that_says_more_stays_and_is_told(tmp_path: Path) -> None:
+def test_a_copy_with_other_settings_stays_and_is_reported(tmp_path: Path) -> None:
     stale = COPY.replace("pause:3.9", "pause:3.6")
     host = Host(tmp_path, IMPORTED, {DROP_IN: stale})
 
@@ -138,7 +138,7 @@ def test_a_copy_that_says_more_stays_and_is_told(tmp_path: Path) -> None:
     assert list(containerd.state(options(V2_1), host).handlers)[-1] == "nvidia-legacy"
 
 
-def test_a_copy_that_is_not_imported_is_made_small_before_it_is(tmp_path: Path) -> None:
+def test_an_unimported_copy_is_reduced_before_it_is_imported(tmp_path: Path) -> None:
     copy = COPY.replace("version = 2", "version = 3").replace(
         "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
     )
@@ -157,14 +157,14 @@ def test_a_copy_that_is_not_imported_is_made_small_before_it_is(tmp_path: Path) 
     ["[debug]\nlevel = 'trace'\n", f'[{CRI}]\nsandbox_image = "other"\n'],
     ids=["table", "cri"],
 )
-def test_a_file_that_is_not_imported_and_says_more_is_refused(tmp_path: Path, more: str) -> None:
+def test_an_unimported_file_with_other_settings_is_refused(tmp_path: Path, more: str) -> None:
     host = Host(tmp_path, V2, {DROP_IN: f"version = 2\n{more}"})
 
     with pytest.raises(EngineConfigError, match="is not imported, and holds more"):
         containerd.plan(options(V2_1), host)
 
 
-def test_a_later_file_that_undoes_the_edit_is_named(tmp_path: Path) -> None:
+def test_a_later_file_that_overrides_the_edit_is_named(tmp_path: Path) -> None:
     host = Host(
         tmp_path,
         IMPORTED,
@@ -191,7 +191,7 @@ def test_before_2_1_the_file_in_force_is_edited(tmp_path: Path) -> None:
     assert len(containerd.state(options(V1_7), host).handlers) == 4
 
 
-def test_before_2_1_a_drop_in_that_is_asked_for_holds_the_whole_table(tmp_path: Path) -> None:
+def test_before_2_1_a_requested_drop_in_has_the_whole_table(tmp_path: Path) -> None:
     host = Host(tmp_path, V2)
     ask = options(V1_7, drop_in=DROP_IN, cdi=True)
 
@@ -207,7 +207,7 @@ def test_before_2_1_a_drop_in_that_is_asked_for_holds_the_whole_table(tmp_path: 
     assert containerd.plan(ask, host).edits == ()
 
 
-def test_such_a_drop_in_holds_what_is_in_force_where_containerd_is_asked(tmp_path: Path) -> None:
+def test_a_full_drop_in_has_the_configuration_that_containerd_prints(tmp_path: Path) -> None:
     host = Host(tmp_path)
     dump = V2 + f"[{CRI}.containerd]\ndefault_runtime_name = 'runc'\n"
     ask = options(V1_7, drop_in=DROP_IN, dump=dump, source="command")
@@ -220,7 +220,7 @@ def test_such_a_drop_in_holds_what_is_in_force_where_containerd_is_asked(tmp_pat
     assert containerd.plan(ask, host).edits == ()
 
 
-def test_such_a_drop_in_follows_the_root_file_when_asked_again(tmp_path: Path) -> None:
+def test_a_full_drop_in_follows_the_root_file_on_the_next_run(tmp_path: Path) -> None:
     host = Host(tmp_path, V2)
     ask = options(V1_7, drop_in=DROP_IN)
     host.apply(containerd.plan(ask, host))
@@ -244,7 +244,7 @@ def test_an_empty_drop_in_name_edits_the_main_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", [V1_7, V2_1])
-def test_a_drop_in_of_ours_goes_as_a_whole(tmp_path: Path, engine: tuple[int, ...]) -> None:
+def test_our_drop_in_is_removed_completely(tmp_path: Path, engine: tuple[int, ...]) -> None:
     host = Host(tmp_path, V2)
     ask = options(engine, drop_in=DROP_IN, handlers=THREE, default="nvidia", cdi=True)
     host.apply(containerd.plan(ask, host))
@@ -257,7 +257,7 @@ def test_a_drop_in_of_ours_goes_as_a_whole(tmp_path: Path, engine: tuple[int, ..
     assert containerd.state(ask, host).handlers == {"runc": ""}
 
 
-def test_an_import_of_the_drop_in_alone_goes_before_it(tmp_path: Path) -> None:
+def test_an_import_of_only_the_drop_in_is_removed_before_it(tmp_path: Path) -> None:
     host = Host(tmp_path, V2, {"/etc/containerd/conf.d/other.toml": "oom_score = 0\n"})
     host.apply(containerd.plan(options(V2_1), host))
 
@@ -276,7 +276,7 @@ def test_an_import_of_the_drop_in_alone_goes_before_it(tmp_path: Path) -> None:
     ],
     ids=["ours alone", "others' too"],
 )
-def test_an_import_that_we_added_goes_from_a_file_that_others_changed(
+def test_our_import_is_removed_from_a_file_that_others_changed(
     tmp_path: Path, more: dict[str, str], imports: list[str] | None
 ) -> None:
     host = Host(tmp_path, V2)
@@ -297,7 +297,7 @@ def test_an_import_that_we_added_goes_from_a_file_that_others_changed(
         assert host.text() == V2.replace("pause:3.9", "pause:3.10")
 
 
-def test_an_import_of_somebodys_own_stays_though_others_changed_the_file(tmp_path: Path) -> None:
+def test_a_foreign_import_stays_in_a_file_that_others_changed(tmp_path: Path) -> None:
     host = Host(tmp_path, IMPORTED)
     transaction = Transaction(modules.of("containerd"), host, Journal(str(tmp_path / "state")))
     transaction.configure(options(V2_1, config=CONFIG))
@@ -308,8 +308,10 @@ def test_an_import_of_somebodys_own_stays_though_others_changed_the_file(tmp_pat
     assert host.text() == f"{IMPORTED}# others\n"
 
 
-def test_a_drop_in_that_others_use_loses_our_handlers_only(tmp_path: Path) -> None:
-    host = Host(tmp_path, IMPORTED, {DROP_IN: f"version = 2\n[debug]\nlevel = 'trace'\n{OURS}"})
+def test_a_shared_drop_in_loses_only_our_handlers(tmp_path: Path) -> None:
+    host = Host(
+        tmp_path, IMPORTED, {DROP_IN: f"version = 2\n[debug]\nlevel = 'trace'\n{OUR_TABLES}"}
+    )
 
     host.apply(containerd.removal(options(V2_1), host))
 
@@ -317,9 +319,9 @@ def test_a_drop_in_that_others_use_loses_our_handlers_only(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("program", ["", "/usr/local/nvidia/toolkit/nvidia-container-runtime"])
-@pytest.mark.parametrize("again", ["nvidia", ""])
-def test_such_a_drop_in_keeps_what_is_ours_when_asked_again(
-    tmp_path: Path, program: str, again: str
+@pytest.mark.parametrize("reappears", ["nvidia", ""])
+def test_a_full_drop_in_keeps_our_settings_on_the_next_run(
+    tmp_path: Path, program: str, reappears: str
 ) -> None:
     """Its copy of the root file's settings must not take back what an earlier run has set."""
     text = V2
@@ -330,7 +332,7 @@ def test_such_a_drop_in_keeps_what_is_ours_when_asked_again(
     first = options(V1_7, drop_in=DROP_IN, default="nvidia", cdi=True)
     host.apply(containerd.plan(first, host))
 
-    ask = options(V1_7, drop_in=DROP_IN, default=again, handlers=THREE)
+    ask = options(V1_7, drop_in=DROP_IN, default=reappears, handlers=THREE)
     host.apply(containerd.plan(ask, host))
 
     state = containerd.state(ask, host)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from nvct.engine.control import command
-from nvct.engine.control.command import Done
+from nvct.engine.control.command import Completed
 from nvct.errors import EngineError
 
 TYPE_CHECKING = False
@@ -25,14 +25,14 @@ def script(folder: Path, text: str, name: str = "engine") -> str:
     return str(path)
 
 
-def test_output_errors_and_status_are_told_apart(tmp_path: Path) -> None:
-    done = command.run([script(tmp_path, "echo out; echo one >&2; echo two >&2; exit 3")])
+def test_output_errors_and_status_are_separate(tmp_path: Path) -> None:
+    completed = command.run([script(tmp_path, "echo out; echo one >&2; echo two >&2; exit 3")])
 
-    assert done == Done(status=3, out="out\n", err="one\ntwo\n")
-    assert done.reason == "two"
+    assert completed == Completed(status=3, out="out\n", err="one\ntwo\n")
+    assert completed.reason == "two"
 
 
-def test_a_missing_program_and_one_that_is_none_have_the_shells_status(tmp_path: Path) -> None:
+def test_missing_and_malformed_programs_have_the_shells_status(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.touch()
 
@@ -41,13 +41,13 @@ def test_a_missing_program_and_one_that_is_none_have_the_shells_status(tmp_path:
     assert "Permission denied" in command.run([str(plain)]).reason
 
 
-def test_a_slow_program_is_ended(tmp_path: Path) -> None:
+def test_a_slow_program_is_killed(tmp_path: Path) -> None:
     start = time.monotonic()
 
-    done = command.run([script(tmp_path, "exec sleep 60")], 0.1)
+    completed = command.run([script(tmp_path, "exec sleep 60")], 0.1)
 
-    assert done.status == command.TIMED_OUT
-    assert done.reason == "no answer within 0.1 s"
+    assert completed.status == command.TIMED_OUT
+    assert completed.reason == "no answer within 0.1 s"
     assert time.monotonic() - start < 30
 
 
@@ -59,7 +59,7 @@ def test_the_callers_environment_is_not_passed_on(
     assert "LD_PRELOAD_LIKE" not in command.run([script(tmp_path, "env")]).out
 
 
-def test_what_keeps_a_child_from_starting_is_an_error(tmp_path: Path) -> None:
+def test_a_child_that_cannot_start_is_an_error(tmp_path: Path) -> None:
     def enter() -> None:
         raise PermissionError(1, os.strerror(1))
 
@@ -87,28 +87,30 @@ def test_what_keeps_a_child_from_starting_is_an_error(tmp_path: Path) -> None:
     ids=["containerd", "debian", "docker", "crio", "podman", "short", "none"],
 )  # fmt: skip
 def test_versions_are_read_from_what_engines_print(printed: str, version: tuple[int, ...]) -> None:
-    def run(argv: Sequence[str], _timeout_s: float = 0) -> Done:
+    def run(argv: Sequence[str], _timeout_s: float = 0) -> Completed:
         assert argv == ["engine", "--version"]
-        return Done(status=0, out=printed)
+        return Completed(status=0, out=printed)
 
     assert command.version("engine", run) == version
 
 
 def test_a_program_that_fails_has_no_version() -> None:
-    assert command.version("engine", lambda *_: Done(status=1, out="v1.2.3")) == ()
+    assert command.version("engine", lambda *_: Completed(status=1, out="v1.2.3")) == ()
 
 
-def test_crio_is_asked_in_both_of_its_ways() -> None:
-    asked = []
+def test_both_commands_of_crio_are_tried() -> None:
+    calls = []
 
-    def run(argv: Sequence[str]) -> Done:
-        asked.append(list(argv))
-        return Done(status=0, out="[crio]\n") if "crio-status" in argv else Done(status=1)
+    def run(argv: Sequence[str]) -> Completed:
+        calls.append(list(argv))
+        return (
+            Completed(status=0, out="[crio]\n") if "crio-status" in argv else Completed(status=1)
+        )
 
     assert command.dump("crio", "/opt/crio", run) == "[crio]\n"
-    assert asked == [["/opt/crio", "status", "config"], ["crio-status", "config"]]
+    assert calls == [["/opt/crio", "status", "config"], ["crio-status", "config"]]
 
 
-def test_an_engine_that_does_not_tell_is_an_error() -> None:
+def test_an_engine_that_prints_no_configuration_is_an_error() -> None:
     with pytest.raises(EngineError, match="containerd does not tell its configuration: bad"):
-        command.dump("containerd", "containerd", lambda _: Done(status=1, err="x\nbad\n"))
+        command.dump("containerd", "containerd", lambda _: Completed(status=1, err="x\nbad\n"))

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from nvct.engine.control.command import Done
+from nvct.engine.control.command import Completed
 from nvct.engine.control.engine_control import EngineControl
 from nvct.engine.control.processes import Process
 from nvct.engine.control.reload import HostReloader
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-WANTED = EngineOptions(
+OPTIONS = EngineOptions(
     engine="docker",
     handlers=(Handler(name="nvidia", path="/usr/bin/nvidia-container-runtime"),),
     config="/etc/docker/daemon.json",
@@ -57,22 +57,22 @@ def control(
     run: object = None,
     mode: str = "auto",
     *,
-    again: bool = True,
+    runs_again: bool = True,
     **more: object,
 ) -> EngineControl:
-    found = Engine(engine="docker", pid=pid, unit="docker.service", socket=str(path))
+    engine = Engine(engine="docker", pid=pid, unit="docker.service", socket=str(path))
 
     def look(pid: int) -> Process:
         return Process(engine="docker", pid=pid, exe="/usr/bin/dockerd")
 
-    made = EngineControl(
-        options=WANTED, program="", socket=found.socket,
-        run=run or (lambda *_: Done(status=1)),  # type: ignore[arg-type]
+    engine_control = EngineControl(
+        options=OPTIONS, program="", socket=engine.socket,
+        run=run or (lambda *_: Completed(status=1)),  # type: ignore[arg-type]
         reloader=HostReloader(
-            engine="docker", detected=found, mode=mode, look=look, again=lambda: found if again else None
+            engine="docker", detected=engine, mode=mode, find_process=look, find_engine=lambda: engine if runs_again else None
         ),
     )  # fmt: skip
-    return replace(made, **more)  # type: ignore[arg-type]
+    return replace(engine_control, **more)  # type: ignore[arg-type]
 
 
 def test_a_signal_and_the_runtime_is_listed(pid: int, path: Path) -> None:
@@ -94,18 +94,20 @@ def test_runtimes_are_in_force_before_the_restart_that_cdi_needs(pid: int, path:
     assert "--reload=restart" in notes[1]
 
 
-def test_what_was_ill_before_is_not_blamed_on_the_change(pid: int, path: Path) -> None:
+def test_an_earlier_problem_is_not_blamed_on_the_change(pid: int, path: Path) -> None:
     notes = control(pid, path).activate(restart=False)
 
     assert len(notes) == 2
     assert notes[1].startswith("not seen whether docker is well: it was not before either (")
 
 
-def test_an_engine_that_falls_silent_is_told_with_its_last_words(pid: int, path: Path) -> None:
+def test_an_engine_that_stops_answering_is_reported_with_its_last_error(
+    pid: int, path: Path
+) -> None:
 
-    def run(argv: Sequence[str], _timeout_s: float) -> Done:
+    def run(argv: Sequence[str], _timeout_s: float) -> Completed:
         assert argv[0] == "journalctl"
-        return Done(status=0, out='level=error msg="no such runtime"\n')
+        return Completed(status=0, out='level=error msg="no such runtime"\n')
 
     with (
         serving(path, info("runc"), RELOADED, info("runc")),
@@ -114,7 +116,7 @@ def test_an_engine_that_falls_silent_is_told_with_its_last_words(pid: int, path:
         control(pid, path, run, timeout_s=0).activate(restart=False)
 
 
-def test_a_dockerd_that_refuses_its_files_in_silence_is_told(pid: int, path: Path) -> None:
+def test_a_dockerd_that_silently_refuses_its_files_is_reported(pid: int, path: Path) -> None:
     with (
         serving(path, info("runc", "nvidia"), answer("")),
         pytest.raises(EngineError, match="dockerd does not take its files within 0 s"),
@@ -122,46 +124,48 @@ def test_a_dockerd_that_refuses_its_files_in_silence_is_told(pid: int, path: Pat
         control(pid, path, timeout_s=0).activate(restart=False)
 
 
-def test_runtimes_that_dockerd_keeps_after_an_undo_are_told(pid: int, path: Path) -> None:
+def test_runtimes_that_dockerd_keeps_after_an_undo_are_reported(pid: int, path: Path) -> None:
     listed = info("runc", "nvidia")
     with serving(path, listed, RELOADED, listed, listed):
-        notes = control(pid, path, leaving=True).activate(restart=False)
+        notes = control(pid, path, removing=True).activate(restart=False)
 
     assert notes[1:] == ["dockerd keeps nvidia until it is restarted"]
 
 
-def test_files_that_are_back_need_not_hold_the_runtime(pid: int, path: Path) -> None:
+def test_restored_files_need_not_have_the_runtime(pid: int, path: Path) -> None:
     with serving(path, info("runc"), RELOADED, info("runc"), info("runc")):
-        assert control(pid, path).activate(restart=False, back=True) == []
+        assert control(pid, path).activate(restart=False, restored=True) == []
 
 
-def test_an_engine_that_does_not_run_after_its_restart_is_told(pid: int, path: Path) -> None:
-    made = control(pid, path, lambda *_: Done(status=0), mode="restart", again=False, timeout_s=0)
+def test_an_engine_that_does_not_run_after_its_restart_is_reported(pid: int, path: Path) -> None:
+    engine_control = control(
+        pid, path, lambda *_: Completed(status=0), mode="restart", runs_again=False, timeout_s=0
+    )
 
     with (
         serving(path, info("runc")),
         pytest.raises(EngineError, match="does not run after its restart"),
     ):
-        made.activate(restart=True)
+        engine_control.activate(restart=True)
 
 
-def test_files_whose_place_below_the_engines_root_is_unknown_are_not_checked(
+def test_files_with_an_unknown_path_in_the_engines_root_are_not_checked(
     path: Path, tmp_path: Path
 ) -> None:
-    made = control(0, path, program="dockerd", root=str(tmp_path / "host"))
+    engine_control = control(0, path, program="dockerd", root=str(tmp_path / "host"))
 
-    assert made.check([]) == [
+    assert engine_control.check([]) == [
         "not checked by docker itself: where it has /etc/docker/daemon.json is unknown"
     ]
 
 
-def test_an_engine_that_has_to_be_well_is_not_excused(pid: int, path: Path) -> None:
+def test_an_engine_that_must_be_healthy_is_not_excused(pid: int, path: Path) -> None:
     with pytest.raises(EngineError, match="dockerd does not take its files"):
-        control(pid, path, must_be_well=True, timeout_s=0).activate(restart=False)
+        control(pid, path, must_be_healthy=True, timeout_s=0).activate(restart=False)
 
 
-def test_nothing_is_done_to_what_does_not_run(path: Path) -> None:
-    made = control(0, path)
+def test_a_stopped_engine_is_left_alone(path: Path) -> None:
+    engine_control = control(0, path)
 
-    assert made.activate(restart=False) == []
-    assert made.check([]) == []
+    assert engine_control.activate(restart=False) == []
+    assert engine_control.check([]) == []

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from nvct.engine.control import probe
-from nvct.engine.control.command import Done
+from nvct.engine.control.command import Completed
 from nvct.errors import EngineError
 from tests.support.memory import in_memory
 
@@ -31,7 +31,7 @@ io.containerd.snapshotter.v1    zfs                      linux/amd64    error
 """
 
 
-def never(argv: Sequence[str], _timeout_s: float = 0) -> Done:
+def never(argv: Sequence[str], _timeout_s: float = 0) -> Completed:
     raise AssertionError(argv)
 
 
@@ -88,7 +88,7 @@ def test_dockerd_that_does_not_take_the_runtime_is_not_well(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "said"),
+    ("reply", "message"),
     [
         (answer("{}", 500), "answers 500"),
         (answer("<html>"), "no list of runtimes"),
@@ -98,24 +98,24 @@ def test_dockerd_that_does_not_take_the_runtime_is_not_well(path: Path) -> None:
     ],
     ids=["500", "html", "list", "number", "tls"],
 )
-def test_an_odd_answer_is_told(path: Path, reply: bytes, said: str) -> None:
+def test_a_malformed_answer_is_reported(path: Path, reply: bytes, message: str) -> None:
     with serving(path, reply) as name:
-        assert said in probe.wrong("docker", name, ["nvidia"], never)
+        assert message in probe.find_problem("docker", name, ["nvidia"], never)
 
 
-def test_nobody_at_the_socket_is_told(path: Path) -> None:
+def test_an_unanswered_socket_is_reported(path: Path) -> None:
     with pytest.raises(EngineError, match=r"docker is not well after 0 s: .*No such file"):
         probe.wait("docker", str(path), [], never, timeout_s=0)
 
 
 def test_crio_is_well_when_it_answers(path: Path) -> None:
     with serving(path, answer("{}"), answer("", 503)) as name:
-        assert probe.wrong("crio", name, ["nvidia"], never) == ""
-        assert probe.wrong("crio", name, ["nvidia"], never) == f"{name} answers 503"
+        assert probe.find_problem("crio", name, ["nvidia"], never) == ""
+        assert probe.find_problem("crio", name, ["nvidia"], never) == f"{name} answers 503"
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("io.containerd.grpc.v1           cri                      linux/amd64    ok", ""),
         ("io.containerd.grpc.v1           cri                      linux/amd64    error",
@@ -126,20 +126,20 @@ def test_crio_is_well_when_it_answers(path: Path) -> None:
     ],
     ids=["ok", "1.x", "2.x", "none"],
 )  # fmt: skip
-def test_a_cri_plugin_that_fails_is_told_and_no_other(line: str, said: str) -> None:
-    assert probe.failed_plugin(PLUGINS.format(cri=line)) == said
+def test_only_a_failed_cri_plugin_is_reported(line: str, message: str) -> None:
+    assert probe.failed_plugin(PLUGINS.format(cri=line)) == message
 
 
-def test_containerd_is_asked_by_its_own_tool(path: Path) -> None:
-    def run(argv: Sequence[str], _timeout_s: float) -> Done:
+def test_containerd_is_asked_by_ctr(path: Path) -> None:
+    def run(argv: Sequence[str], _timeout_s: float) -> Completed:
         assert argv == ["ctr", f"--address={path}", "plugins", "ls"]
-        return Done(status=0, out=PLUGINS.format(cri="io.containerd.grpc.v1 cri - error"))
+        return Completed(status=0, out=PLUGINS.format(cri="io.containerd.grpc.v1 cri - error"))
 
     with serving(path, b"", b"", b"") as name:
-        assert "cri fails to load" in probe.wrong("containerd", name, [], run)
-        assert probe.wrong("containerd", name, [], lambda *_: Done(status=127)) == ""
-        refused = Done(status=1, err="ctr: refused\n")
-        assert probe.wrong("containerd", name, [], lambda *_: refused) == "ctr: refused"
+        assert "cri fails to load" in probe.find_problem("containerd", name, [], run)
+        assert probe.find_problem("containerd", name, [], lambda *_: Completed(status=127)) == ""
+        refused = Completed(status=1, err="ctr: refused\n")
+        assert probe.find_problem("containerd", name, [], lambda *_: refused) == "ctr: refused"
 
 
 def test_a_reload_is_waited_for(path: Path) -> None:

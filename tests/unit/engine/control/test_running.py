@@ -31,30 +31,30 @@ CONTAINERD = Engine(
     socket="/run/containerd/containerd.sock", config="/etc/containerd/config.toml",
 )  # fmt: skip
 CRIO = Engine(engine="crio", pid=9, version="1.31.0", socket="/run/crio/crio.sock")
-SAID = State(handlers={"nvidia": SHIM, "runc": ""}, default="nvidia", cdi=True)
+FILE_STATE = State(handlers={"nvidia": SHIM, "runc": ""}, default="nvidia", cdi=True)
 IN_FORCE = '[crio.runtime]\ndefault_runtime = "crun"\n[crio.runtime.runtimes.crun]\n'
 
 UNKNOWN = "does not know nvidia, which its files name: nvct runtime configure, or SIGHUP"
 OTHER_DEFAULT = "has runc as the default runtime, its files nvidia: systemctl restart docker"
 
 
-def told(engine: Engine, answer: str, code: int = 200) -> running.Running:
-    def ask(socket: str, what: str) -> tuple[int, bytes]:
+def report_of(engine: Engine, answer: str, code: int = 200) -> running.Running:
+    def ask(socket: str, target: str) -> tuple[int, bytes]:
         assert socket == engine.socket
-        assert what == ("/info" if engine.engine == "docker" else "/config")
+        assert target == ("/info" if engine.engine == "docker" else "/config")
         return code, answer.encode()
 
-    found = running.of(engine, SAID, ask)
-    assert found
-    return found
+    reported = running.of(engine, FILE_STATE, ask)
+    assert reported
+    return reported
 
 
-def test_a_dockerd_that_has_not_read_its_file_is_told_by_its_info() -> None:
+def test_a_dockerd_that_has_not_read_its_file_is_recognized_by_its_info() -> None:
     info = {"Runtimes": {"runc": {"path": "runc"}}, "DefaultRuntime": "runc", "CDISpecDirs": []}
 
-    found = told(DOCKER, json.dumps(info))
+    reported = report_of(DOCKER, json.dumps(info))
 
-    assert running.differences(DOCKER, SAID, found, ["nvidia"]) == [
+    assert running.differences(DOCKER, FILE_STATE, reported, ["nvidia"]) == [
         f"the running docker {UNKNOWN}",
         f"the running docker {OTHER_DEFAULT}",
         "CDI is off in the running docker and on by its files: systemctl restart docker",
@@ -67,21 +67,23 @@ def test_a_dockerd_that_has_read_its_file_has_no_differences() -> None:
         "CDISpecDirs": ["/etc/cdi"], "DiscoveredDevices": [{"ID": "nvidia.com/gpu=0"}],
     }  # fmt: skip
 
-    found = told(DOCKER, json.dumps(info))
+    reported = report_of(DOCKER, json.dumps(info))
 
-    assert (found.by, found.devices) == ("GET /info", ("nvidia.com/gpu=0",))
-    assert running.differences(DOCKER, SAID, found, ["nvidia"]) == []
+    assert (reported.by, reported.devices) == ("GET /info", ("nvidia.com/gpu=0",))
+    assert running.differences(DOCKER, FILE_STATE, reported, ["nvidia"]) == []
     old = replace(DOCKER, version="20.10.24")
-    found = told(old, json.dumps({"Runtimes": {}, "DefaultRuntime": "runc"}))
-    assert found.state
-    assert found.state.cdi is None
+    reported = report_of(old, json.dumps({"Runtimes": {}, "DefaultRuntime": "runc"}))
+    assert reported.state
+    assert reported.state.cdi is None
 
 
-def test_crio_tells_its_configuration_in_force() -> None:
-    found = told(CRIO, IN_FORCE)
+def test_crio_reports_its_configuration_in_force() -> None:
+    reported = report_of(CRIO, IN_FORCE)
 
-    assert found.by == "GET /config"
-    assert [text.split(",")[0] for text in running.differences(CRIO, SAID, found, ["nvidia"])] == [
+    assert reported.by == "GET /config"
+    assert [
+        text.split(",")[0] for text in running.differences(CRIO, FILE_STATE, reported, ["nvidia"])
+    ] == [
         "the running crio does not know nvidia",
         "the running crio has crun as the default runtime",
     ]
@@ -92,43 +94,43 @@ def test_crio_tells_its_configuration_in_force() -> None:
     [(DOCKER, "no", 200), (DOCKER, "[]", 200), (DOCKER, "{}", 500), (CRIO, "[", 200),
      (DOCKER, '{"Runtimes": 7}', 200), (CRIO, "", 404)],
 )  # fmt: skip
-def test_an_answer_that_means_nothing_is_a_problem_and_no_error(
+def test_a_malformed_answer_is_a_problem_and_no_error(
     engine: Engine, answer: str, code: int
 ) -> None:
-    found = told(engine, answer, code)
+    reported = report_of(engine, answer, code)
 
-    assert found.state is None
-    assert found.problem.startswith(f"the running {engine.engine} ")
-    assert running.differences(engine, SAID, found, ["nvidia"]) == []
+    assert reported.state is None
+    assert reported.problem.startswith(f"the running {engine.engine} ")
+    assert running.differences(engine, FILE_STATE, reported, ["nvidia"]) == []
 
 
-def test_nobody_asks_what_does_not_run_or_is_foreign() -> None:
-    def never(*words: str) -> tuple[int, bytes]:
-        raise AssertionError(words)
+def test_stopped_and_foreign_engines_are_not_asked() -> None:
+    def never(*arguments: str) -> tuple[int, bytes]:
+        raise AssertionError(arguments)
 
     for engine in (replace(DOCKER, pid=0), replace(DOCKER, foreign=True)):
-        assert running.of(engine, SAID, never) is None
+        assert running.of(engine, FILE_STATE, never) is None
 
 
 def test_containerd_has_read_its_files_unless_one_is_younger(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text("version = 2\n", encoding="utf-8")
     engine = replace(CONTAINERD, config=str(path))
-    said = replace(SAID, files=(str(path),))
+    file_state = replace(FILE_STATE, files=(str(path),))
     changed = os.stat(path).st_ctime
     starts = {"before": changed - 5, "after": changed + 5}
 
-    new = running.of(engine, said, started=lambda *_: starts["after"])
-    old = running.of(engine, said, started=lambda *_: starts["before"])
-    unknown = running.of(engine, said, started=lambda *_: None)
+    new = running.of(engine, file_state, started=lambda *_: starts["after"])
+    old = running.of(engine, file_state, started=lambda *_: starts["before"])
+    unknown = running.of(engine, file_state, started=lambda *_: None)
 
-    late = "after containerd started: it has not read that; systemctl restart containerd"
+    reason = "after containerd started: it has not read that; systemctl restart containerd"
     assert new
     assert old
     assert unknown
-    assert (new.state, new.by) == (said, "its files")
-    assert running.differences(engine, said, new, ["nvidia"]) == []
-    assert running.differences(engine, said, old, ["nvidia"]) == [f"{path} changed {late}"]
+    assert (new.state, new.by) == (file_state, "its files")
+    assert running.differences(engine, file_state, new, ["nvidia"]) == []
+    assert running.differences(engine, file_state, old, ["nvidia"]) == [f"{path} changed {reason}"]
     assert "cannot be told" in unknown.problem
 
 
@@ -139,11 +141,11 @@ def test_status_asks_the_engine_and_keeps_the_files_apart(tmp_path: Path) -> Non
     engine = replace(DOCKER, config=str(config))
     info = {"Runtimes": {"runc": {}}, "DefaultRuntime": "runc", "CDISpecDirs": ["/etc/cdi"]}
 
-    found = status.of(engine, Files(), lambda *_: (200, json.dumps(info).encode()))
+    engine_status = status.of(engine, Files(), lambda *_: (200, json.dumps(info).encode()))
 
-    assert found.registered == ("nvidia",)
-    assert not found.is_default
-    assert len(found.differences) == 2
+    assert engine_status.registered == ("nvidia",)
+    assert not engine_status.is_default
+    assert len(engine_status.differences) == 2
     silent = status.of(engine, Files(), lambda *_: (500, b""))
     assert silent.is_default
     assert silent.running
@@ -158,11 +160,11 @@ def test_explain_compares_the_daemon_with_its_file(tmp_path: Path) -> None:
     )
     assert lab.cause() == ""
     lab.info = {"Runtimes": {"nvidia": {}}, "DefaultRuntime": "runc", "CDISpecDirs": []}
-    found = lab.findings()
+    findings = lab.findings()
     assert lab.cause() == "not-reloaded"
-    assert command_of(found["not-reloaded"]) == "docker run --runtime"
-    assert found["not-reloaded"].remedy == "systemctl restart docker"
-    assert "has CDI off" in found["cdi"].evidence
+    assert command_of(findings["not-reloaded"]) == "docker run --runtime"
+    assert findings["not-reloaded"].remedy == "systemctl restart docker"
+    assert "has CDI off" in findings["cdi"].evidence
     lab.info = {"Runtimes": {}, "DefaultRuntime": "runc", "CDISpecDirs": ["/etc/cdi"]}
     assert lab.findings()["not-reloaded"].remedy == "kill -HUP 812"
 
@@ -170,8 +172,8 @@ def test_explain_compares_the_daemon_with_its_file(tmp_path: Path) -> None:
 def test_the_start_of_a_process_is_known_to_a_tick() -> None:
     before = time.time()
     with subprocess.Popen(["sleep", "60"]) as process:
-        found = running.start_of(process.pid)
+        start_time = running.start_of(process.pid)
         process.kill()
-    assert found
-    assert abs(found - before) < 0.5
+    assert start_time
+    assert abs(start_time - before) < 0.5
     assert running.start_of(0) is None

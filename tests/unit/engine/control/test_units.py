@@ -47,7 +47,7 @@ def test_the_admins_unit_hides_the_packages(host: FakeHost) -> None:
     assert unit.env == {"A": "2"}
 
 
-def test_lines_go_on_after_a_backslash_and_comments_do_not_count(host: FakeHost) -> None:
+def test_a_backslash_continues_a_line_and_comments_are_ignored(host: FakeHost) -> None:
     host.file(
         LIB,
         "[Unit]\nExecStart=/no\n[Service]\nExecStart=/usr/bin/crio \\\n# why\n  --a \\\n  --b\n;x=y\n",
@@ -75,6 +75,6 @@ def test_a_masked_or_missing_unit_is_none(host: FakeHost) -> None:
     assert units.find("docker.service", host.files) is None
 
 
-def test_quotes_that_do_not_close_are_words(host: FakeHost) -> None:
+def test_unclosed_quotes_are_taken_literally(host: FakeHost) -> None:
     host.file(LIB, "[Service]\nExecStart=/usr/bin/dockerd it's\n")
     assert _args(host) == ("/usr/bin/dockerd", "it's")

@@ -11,7 +11,7 @@ import pytest
 
 from nvct.engine.containerd import dump as containerd_dump
 from nvct.engine.control import command, validate
-from nvct.engine.control.command import Done
+from nvct.engine.control.command import Completed
 from nvct.engine.model import EngineOptions, FileEdit, Handler
 from nvct.errors import EngineError
 from tests.support.forked import may_unshare
@@ -62,29 +62,29 @@ def options(engine: str, main: Path) -> EngineOptions:
 
 
 @pytest.mark.usefixtures("private")
-def test_the_engine_sees_every_edit_in_its_place_and_nobody_else_does(tmp_path: Path) -> None:
+def test_only_the_engine_sees_the_edited_files(tmp_path: Path) -> None:
     main = config(tmp_path)
     drop_in = main.parent / "conf.d/99-nvidia.toml"
-    gone = main.parent / "gone.toml"
-    gone.write_bytes(OLD)
+    removed = main.parent / "gone.toml"
+    removed.write_bytes(OLD)
     (tmp_path / "srv").mkdir()
     elsewhere = tmp_path / "srv/opt/other.toml"
-    seen = tmp_path / "seen"
-    seen.mkdir()
+    seen_file = tmp_path / "seen"
+    seen_file.mkdir()
     program = engine(
         tmp_path,
-        f'cp "$CONFIG" {drop_in} {elsewhere} {seen}\n[ -e {gone} ] && touch {seen}/gone\nexit 0',
+        f'cp "$CONFIG" {drop_in} {elsewhere} {seen_file}\n[ -e {removed} ] && touch {seen_file}/gone\nexit 0',
     )
 
-    notes = check(program, main, edit(drop_in), edit(main), edit(gone, None), edit(elsewhere))
+    notes = check(program, main, edit(drop_in), edit(main), edit(removed, None), edit(elsewhere))
 
     assert notes == []
-    assert sorted(path.name for path in seen.iterdir()) == [
+    assert sorted(path.name for path in seen_file.iterdir()) == [
         "99-nvidia.toml", "config.toml", "other.toml",
     ]  # fmt: skip
-    assert {path.read_bytes() for path in seen.iterdir()} == {NEW}
+    assert {path.read_bytes() for path in seen_file.iterdir()} == {NEW}
     assert main.read_bytes() == OLD
-    assert gone.read_bytes() == OLD
+    assert removed.read_bytes() == OLD
     assert not drop_in.parent.exists()
     assert not elsewhere.parent.exists()
 
@@ -114,7 +114,7 @@ def test_folders_of_any_name_are_served(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.usefixtures("private")
-def test_a_refusal_is_told_in_the_engines_words(tmp_path: Path) -> None:
+def test_a_refusal_quotes_the_engine(tmp_path: Path) -> None:
     main = config(tmp_path)
     program = engine(tmp_path, 'grep -q old "$CONFIG" || { echo line 7: no >&2; exit 1; }')
 
@@ -123,7 +123,7 @@ def test_a_refusal_is_told_in_the_engines_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("private")
-def test_what_was_refused_before_is_no_fault_of_the_edit(tmp_path: Path) -> None:
+def test_an_edit_is_not_blamed_for_files_that_were_refused_before(tmp_path: Path) -> None:
     main = config(tmp_path)
 
     notes = check(engine(tmp_path, "echo bad plugin >&2; exit 1"), main, edit(main))
@@ -132,7 +132,7 @@ def test_what_was_refused_before_is_no_fault_of_the_edit(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("private")
-def test_an_engine_that_runs_is_not_told_to_read_what_it_refuses(tmp_path: Path) -> None:
+def test_a_running_engine_is_not_reloaded_with_files_that_it_refuses(tmp_path: Path) -> None:
     main = config(tmp_path)
 
     with pytest.raises(EngineError, match="refuses its files already as they are: bad plugin"):
@@ -140,7 +140,7 @@ def test_an_engine_that_runs_is_not_told_to_read_what_it_refuses(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("private")
-def test_a_new_main_file_is_checked_and_one_that_goes_is_not(tmp_path: Path) -> None:
+def test_a_new_main_file_is_checked_and_a_removed_one_is_not(tmp_path: Path) -> None:
     main = config(tmp_path)
     program = engine(tmp_path, "echo no such file >&2; exit 1")
 
@@ -152,12 +152,12 @@ def test_a_new_main_file_is_checked_and_one_that_goes_is_not(tmp_path: Path) -> 
 
 @pytest.mark.usefixtures("private")
 @pytest.mark.parametrize(
-    "said", ["unknown flag: --validate", "flag provided but not defined: -validate"]
+    "message", ["unknown flag: --validate", "flag provided but not defined: -validate"]
 )
-def test_an_engine_that_cannot_check_is_not_asked_twice(tmp_path: Path, said: str) -> None:
+def test_an_engine_that_cannot_check_is_not_asked_twice(tmp_path: Path, message: str) -> None:
     main = config(tmp_path)
 
-    assert check(engine(tmp_path, f"echo {said} >&2; exit 125"), main, edit(main)) == []
+    assert check(engine(tmp_path, f"echo {message} >&2; exit 125"), main, edit(main)) == []
 
 
 def test_a_missing_engine_is_a_note(tmp_path: Path) -> None:
@@ -173,10 +173,10 @@ def test_a_host_without_private_mounts_is_a_note(tmp_path: Path) -> None:
 
     def run(
         _argv: Sequence[str], _timeout_s: float = 0, *, enter: Callable[[], None] | None = None
-    ) -> Done:
+    ) -> Completed:
         if enter is not None:
             raise PermissionError(1, os.strerror(1))
-        return Done(status=0)
+        return Completed(status=0)
 
     assert validate.check(
         options("containerd", main), engine(tmp_path, ""), [edit(main)], run
@@ -241,11 +241,11 @@ def _missing(dump: str, default: str) -> str:
         ("no TOML", "", ""),
     ],
 )
-def test_what_is_not_in_force_is_told(dump: str, default: str, missing: str) -> None:
-    said = _missing(dump, default)
+def test_options_that_are_not_in_force_are_reported(dump: str, default: str, missing: str) -> None:
+    message = _missing(dump, default)
 
-    assert said.startswith(missing)
-    assert bool(said) == bool(missing)
+    assert message.startswith(missing)
+    assert bool(message) == bool(missing)
 
 
 @pytest.mark.usefixtures("private")
@@ -261,6 +261,6 @@ def test_an_edit_without_effect_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="without the runtime other of /x") as caught:
         validate.check(asked, program, [edit(main)], command.run)
     assert caught.value.hint == "nothing was changed"
-    assert validate.check(asked, program, [edit(main)], command.run, leaving=True) == []
+    assert validate.check(asked, program, [edit(main)], command.run, removing=True) == []
     with pytest.raises(EngineError, match="without the runtime other of /x"):
-        validate.in_force(asked, program, command.run)
+        validate.check_in_force(asked, program, command.run)

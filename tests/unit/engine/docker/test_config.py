@@ -23,7 +23,7 @@ HANDLERS = (
     Handler(name="nvidia-cdi", path=f"{SHIM}.cdi"),
     Handler(name="nvidia-legacy", path=f"{SHIM}.legacy"),
 )
-WANTED = EngineOptions(engine="docker", handlers=(NVIDIA,))
+OPTIONS = EngineOptions(engine="docker", handlers=(NVIDIA,))
 
 
 def configured(tree: Tree, options: EngineOptions) -> dict[str, object]:
@@ -41,68 +41,68 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def test_a_missing_file_is_made(tree: Tree) -> None:
-    assert configured(tree, WANTED) == {"runtimes": {"nvidia": {"path": SHIM, "args": []}}}
-    assert docker.state(WANTED, tree).handlers == {"nvidia": SHIM}
+    assert configured(tree, OPTIONS) == {"runtimes": {"nvidia": {"path": SHIM, "args": []}}}
+    assert docker.state(OPTIONS, tree).handlers == {"nvidia": SHIM}
 
 
 def test_an_empty_file_is_filled(tree: Tree) -> None:
     tree.write(docker.CONFIG, "")
-    assert "runtimes" in configured(tree, WANTED)
+    assert "runtimes" in configured(tree, OPTIONS)
 
 
 def test_other_features_stay(tree: Tree) -> None:
     tree.write(docker.CONFIG, '{"features": {"buildkit": true, "containerd-snapshotter": true}}')
-    features = configured(tree, replace(WANTED, cdi=True))["features"]
+    features = configured(tree, replace(OPTIONS, cdi=True))["features"]
     assert features == {"buildkit": True, "containerd-snapshotter": True, "cdi": True}
 
 
 def test_a_registered_runtime_is_left_alone(tree: Tree) -> None:
     entry = f'{{"runtimes": {{"nvidia": {{"Path": "{SHIM}", "runtimeArgs": ["--debug"]}}}}}}'
     tree.write(docker.CONFIG, entry)
-    assert docker.plan(WANTED, tree).edits == ()
-    assert docker.state(WANTED, tree).handlers == {"nvidia": SHIM}
+    assert docker.plan(OPTIONS, tree).edits == ()
+    assert docker.state(OPTIONS, tree).handlers == {"nvidia": SHIM}
 
 
 def test_another_path_is_replaced_and_the_arguments_stay(tree: Tree) -> None:
     tree.write(docker.CONFIG, '{"runtimes": {"nvidia": {"path": "/old", "runtimeArgs": ["-x"]}}}')
     entry = {"path": SHIM, "runtimeArgs": ["-x"]}
-    assert configured(tree, WANTED)["runtimes"] == {"nvidia": entry}
+    assert configured(tree, OPTIONS)["runtimes"] == {"nvidia": entry}
 
 
-def test_a_shim_of_containerd_gives_way_whole(tree: Tree) -> None:
+def test_a_containerd_shim_entry_is_replaced_completely(tree: Tree) -> None:
     # Docker refuses a runtime with a type and a path.
     tree.write(docker.CONFIG, '{"runtimes": {"nvidia": {"runtimeType": "io.containerd.x.v1"}}}')
-    assert docker.state(WANTED, tree).handlers == {"nvidia": ""}
-    assert configured(tree, WANTED)["runtimes"] == {"nvidia": {"path": SHIM, "args": []}}
+    assert docker.state(OPTIONS, tree).handlers == {"nvidia": ""}
+    assert configured(tree, OPTIONS)["runtimes"] == {"nvidia": {"path": SHIM, "args": []}}
 
 
-def test_the_default_is_set_only_when_asked_for(tree: Tree) -> None:
+def test_the_default_is_set_only_on_request(tree: Tree) -> None:
     tree.write(docker.CONFIG, '{"default-runtime": "crun", "runtimes": {"crun": {"path": "c"}}}')
-    assert configured(tree, WANTED)["default-runtime"] == "crun"
-    assert configured(tree, replace(WANTED, default="nvidia"))["default-runtime"] == "nvidia"
-    assert docker.state(WANTED, tree).default == "nvidia"
+    assert configured(tree, OPTIONS)["default-runtime"] == "crun"
+    assert configured(tree, replace(OPTIONS, default="nvidia"))["default-runtime"] == "nvidia"
+    assert docker.state(OPTIONS, tree).default == "nvidia"
 
 
 def test_a_default_that_is_not_registered_is_refused(tree: Tree) -> None:
     with pytest.raises(UsageError, match="no runtime other is registered"):
-        docker.plan(replace(WANTED, default="other"), tree)
+        docker.plan(replace(OPTIONS, default="other"), tree)
 
 
 @pytest.mark.parametrize("name", ["runc", "io.containerd.runc.v2"])
 def test_dockers_own_runtime_names_are_refused(tree: Tree, name: str) -> None:
-    options = replace(WANTED, handlers=(Handler(name=name, path=SHIM),))
+    options = replace(OPTIONS, handlers=(Handler(name=name, path=SHIM),))
     with pytest.raises(UsageError, match=f"keeps the runtime name {name}"):
         docker.plan(options, tree)
 
 
 def test_a_drop_in_is_refused(tree: Tree) -> None:
     with pytest.raises(UsageError, match="reads no drop-in file"):
-        docker.plan(replace(WANTED, drop_in="/etc/docker/conf.d/x.json"), tree)
-    assert docker.plan(replace(WANTED, drop_in=""), tree).edits
+        docker.plan(replace(OPTIONS, drop_in="/etc/docker/conf.d/x.json"), tree)
+    assert docker.plan(replace(OPTIONS, drop_in=""), tree).edits
 
 
 @pytest.mark.parametrize(
-    ("version", "said", "written"),
+    ("version", "setting", "written"),
     [
         ((), "", True),
         ((20, 10, 24), "", True),
@@ -114,32 +114,32 @@ def test_a_drop_in_is_refused(tree: Tree) -> None:
         ((26, 1, 5), '"features": {"cdi": true}', False),
     ],
 )
-def test_cdi_is_switched_on_where_it_is_off(
-    tree: Tree, version: tuple[int, ...], said: str, *, written: bool
+def test_cdi_is_switched_on_if_it_is_off(
+    tree: Tree, version: tuple[int, ...], setting: str, *, written: bool
 ) -> None:
-    tree.write(docker.CONFIG, f"{{{said}}}")
+    tree.write(docker.CONFIG, f"{{{setting}}}")
     change = docker.plan(EngineOptions(engine="docker", handlers=(), cdi=True, engine_version=version),
                          tree)  # fmt: skip
     assert bool(change.edits) == change.restart == written
     if written:
         tree.apply(change)
-        assert docker.state(WANTED, tree).cdi is True
+        assert docker.state(OPTIONS, tree).cdi is True
     assert bool(change.notes) == (version == (20, 10, 24))
 
 
-def test_what_gpus_by_cdi_needs_is_told(tree: Tree) -> None:
-    options = replace(WANTED, cdi=True, engine_version=(29, 2))
+def test_requirements_of_gpus_by_cdi_are_reported(tree: Tree) -> None:
+    options = replace(OPTIONS, cdi=True, engine_version=(29, 2))
     assert "nvidia-cdi-hook is on dockerd's PATH" in docker.plan(options, tree).notes[0]
     for other in (replace(options, cdi=False), replace(options, engine_version=(29, 1, 5))):
         assert docker.plan(other, tree).notes == ()
 
 
 def test_runtimes_need_no_restart(tree: Tree) -> None:
-    assert not docker.plan(replace(WANTED, default="nvidia"), tree).restart
+    assert not docker.plan(replace(OPTIONS, default="nvidia"), tree).restart
 
 
 @pytest.mark.parametrize(
-    ("said", "folders", "written"),
+    ("folders_in_file", "folders", "written"),
     [
         ("", ("/etc/cdi", "/var/run/cdi"), False),
         ("", ("/etc/cdi", "/run/cdi"), False),
@@ -149,33 +149,33 @@ def test_runtimes_need_no_restart(tree: Tree) -> None:
         ('"cdi-spec-dirs": ["/x"]', (), False),
     ],
 )
-def test_spec_folders_are_named_where_docker_looks_elsewhere(
-    tree: Tree, said: str, folders: tuple[str, ...], *, written: bool
+def test_spec_folders_are_written_if_docker_reads_others(
+    tree: Tree, folders_in_file: str, folders: tuple[str, ...], *, written: bool
 ) -> None:
-    tree.write(docker.CONFIG, f"{{{said}}}")
+    tree.write(docker.CONFIG, f"{{{folders_in_file}}}")
     change = docker.plan(EngineOptions(engine="docker", handlers=(), spec_dirs=folders), tree)
     assert bool(change.edits) == change.restart == written
     tree.apply(change)
     if written:
-        assert docker.state(WANTED, tree).spec_dirs == folders
+        assert docker.state(OPTIONS, tree).spec_dirs == folders
 
 
 @pytest.mark.parametrize(
     ("argument", "options"),
     [
-        ("--default-runtime=runc", replace(WANTED, default="nvidia")),
-        ("--default-runtime", replace(WANTED, default="nvidia")),
-        ("--feature=time-namespaces", replace(WANTED, cdi=True)),
-        ("--cdi-spec-dir=/x", replace(WANTED, spec_dirs=("/x",))),
+        ("--default-runtime=runc", replace(OPTIONS, default="nvidia")),
+        ("--default-runtime", replace(OPTIONS, default="nvidia")),
+        ("--feature=time-namespaces", replace(OPTIONS, cdi=True)),
+        ("--cdi-spec-dir=/x", replace(OPTIONS, spec_dirs=("/x",))),
     ],
 )
-def test_what_the_command_line_says_is_not_said_twice(
+def test_options_of_dockerds_command_line_are_not_repeated(
     tree: Tree, argument: str, options: EngineOptions
 ) -> None:
     arguments = ("/usr/bin/dockerd", "-H", "fd://", argument)
     with pytest.raises(EngineConfigError, match=f"dockerd runs with {argument}"):
         docker.plan(replace(options, arguments=arguments), tree)
-    assert docker.plan(replace(WANTED, arguments=(*arguments, "--add-runtime=a=/b")), tree).edits
+    assert docker.plan(replace(OPTIONS, arguments=(*arguments, "--add-runtime=a=/b")), tree).edits
 
 
 @pytest.mark.parametrize(
@@ -190,9 +190,9 @@ def test_what_the_command_line_says_is_not_said_twice(
         '{"cdi-spec-dirs": [1]}',
     ],
 )
-def test_wrong_types_are_refused_with_their_place(tree: Tree, text: str) -> None:
+def test_wrong_types_are_refused_with_line_and_column(tree: Tree, text: str) -> None:
     tree.write(docker.CONFIG, text)
-    options = replace(WANTED, default="nvidia", cdi=True, spec_dirs=("/x",))
+    options = replace(OPTIONS, default="nvidia", cdi=True, spec_dirs=("/x",))
     for function in (docker.state, docker.plan):
         with pytest.raises(EngineConfigError, match="line 1, column"):
             function(options, tree)
@@ -202,13 +202,15 @@ def test_wrong_types_are_refused_with_their_place(tree: Tree, text: str) -> None
 def test_a_folder_in_place_of_the_file_is_refused(tree: Tree) -> None:
     (tree.base / "etc/docker/daemon.json").mkdir(parents=True)
     with pytest.raises(DocumentError, match=r"daemon\.json"):
-        docker.plan(WANTED, tree)
+        docker.plan(OPTIONS, tree)
 
 
-def test_removal_takes_ours_and_leaves_theirs(tree: Tree) -> None:
+def test_removal_removes_only_our_settings(tree: Tree) -> None:
     text = '{\n  "debug": true,\n  "runtimes": {\n    "crun": {"path": "crun"}\n  }\n}\n'
     tree.write(docker.CONFIG, text)
-    options = replace(WANTED, handlers=HANDLERS, default="nvidia-cdi", cdi=True, spec_dirs=("/x",))
+    options = replace(
+        OPTIONS, handlers=HANDLERS, default="nvidia-cdi", cdi=True, spec_dirs=("/x",)
+    )
     configured(tree, options)
     change = docker.removal(options, tree)
     assert change.restart
@@ -217,14 +219,14 @@ def test_removal_takes_ours_and_leaves_theirs(tree: Tree) -> None:
     assert docker.removal(options, tree).edits == ()
 
 
-def test_removal_leaves_a_default_and_folders_of_others(tree: Tree) -> None:
+def test_removal_keeps_foreign_default_and_folders(tree: Tree) -> None:
     text = '{"default-runtime": "crun", "cdi-spec-dirs": ["/y"], "features": {"cdi": false}}'
     tree.write(docker.CONFIG, text)
-    assert docker.removal(replace(WANTED, cdi=True, spec_dirs=("/x",)), tree).edits == ()
+    assert docker.removal(replace(OPTIONS, cdi=True, spec_dirs=("/x",)), tree).edits == ()
 
 
 def test_docker_has_to_be_restarted_where_its_default_goes(tree: Tree) -> None:
-    options = replace(WANTED, default="nvidia")
+    options = replace(OPTIONS, default="nvidia")
     tree.write(docker.CONFIG, '{"runtimes": {"crun": {"path": "crun"}}}')
     configured(tree, options)
     assert docker.removal(options, tree).restart
@@ -234,30 +236,32 @@ def test_docker_has_to_be_restarted_where_its_default_goes(tree: Tree) -> None:
     assert not change.restart
 
 
-def test_removal_without_a_file_is_nothing(tree: Tree) -> None:
-    assert docker.removal(replace(WANTED, cdi=True), tree).edits == ()
+def test_removal_without_a_file_changes_nothing(tree: Tree) -> None:
+    assert docker.removal(replace(OPTIONS, cdi=True), tree).edits == ()
 
 
-@pytest.mark.parametrize("place", sorted(CORPUS.glob("*.json")), ids=lambda place: place.stem)
-def test_every_kind_of_file_keeps_what_is_in_it(tree: Tree, place: Path) -> None:
-    data = place.read_bytes()
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("*.json")), ids=lambda path: path.stem)
+def test_every_kind_of_file_keeps_its_content(tree: Tree, path: Path) -> None:
+    data = path.read_bytes()
     tree.write(docker.CONFIG, data)
     before = json.loads(data or b"{}")
-    after = configured(tree, replace(WANTED, handlers=HANDLERS, default="nvidia", cdi=True))
+    after = configured(tree, replace(OPTIONS, handlers=HANDLERS, default="nvidia", cdi=True))
     assert foreign(after) == foreign(before)
     assert list(foreign(after)) == list(foreign(before))
-    handlers = docker.state(WANTED, tree).handlers
+    handlers = docker.state(OPTIONS, tree).handlers
     assert {handler.name: handler.path for handler in HANDLERS}.items() <= handlers.items()
-    assert docker.state(WANTED, tree).default == "nvidia"
-    assert docker.state(WANTED, tree).cdi is True
+    assert docker.state(OPTIONS, tree).default == "nvidia"
+    assert docker.state(OPTIONS, tree).cdi is True
 
 
 def foreign(document: dict[str, Any]) -> dict[str, Any]:
     """Return a document without what is ours."""
-    ours = {handler.name for handler in HANDLERS} | {"cdi"}
-    rest = {name: value for name, value in document.items() if name != "default-runtime"}
+    our_handlers = {handler.name for handler in HANDLERS} | {"cdi"}
+    remaining = {name: value for name, value in document.items() if name != "default-runtime"}
     for table in ("runtimes", "features"):
-        left = {k: v for k, v in (rest.pop(table, None) or {}).items() if k not in ours}
-        if left:
-            rest[table] = left
-    return rest
+        remainder = {
+            k: v for k, v in (remaining.pop(table, None) or {}).items() if k not in our_handlers
+        }
+        if remainder:
+            remaining[table] = remainder
+    return remaining

@@ -70,12 +70,14 @@ def refused(text: str | bytes) -> str:
     ],
     ids=lambda value: str(value)[:24].encode("unicode_escape").decode(),
 )
-def test_what_go_would_not_read_is_refused_with_its_place(text: str | bytes, reason: str) -> None:
-    found = refused(text)
-    assert found == reason or found.endswith(f": {reason}")
+def test_text_that_go_refuses_is_refused_with_line_and_column(
+    text: str | bytes, reason: str
+) -> None:
+    message = refused(text)
+    assert message == reason or message.endswith(f": {reason}")
 
 
-def test_a_name_twice_that_is_not_ours_is_left_alone() -> None:
+def test_a_foreign_duplicate_name_is_not_changed() -> None:
     text = '{"labels": ["a"], "labels": ["b"]}'
     assert (
         edited(text, ("debug",), value=True) == '{"labels": ["a"], "labels": ["b"], "debug": true}'
@@ -144,14 +146,14 @@ def test_a_value_is_replaced_and_nothing_else() -> None:
     assert after == text.replace('"old"', '"new"')
 
 
-def test_what_is_the_same_is_left_as_it_is_spelled() -> None:
+def test_an_equal_value_keeps_its_spelling() -> None:
     text = '{"a": "\\u0041", "b": {"y": 1, "x": [ ] }, "c": 1}'
     assert edited(text, ("a",), "A") == text
     assert edited(text, ("b",), {"x": [], "y": 1}) == text
     assert edited(text, ("c",), value=True) == text.replace('"c": 1', '"c": true')
 
 
-def test_null_on_the_way_is_replaced_by_an_object() -> None:
+def test_null_on_the_path_is_replaced_by_an_object() -> None:
     after = '{"features": {"cdi": true}}'
     assert edited('{"features": null}', ("features", "cdi"), value=True) == after
 
@@ -170,7 +172,7 @@ def test_null_on_the_way_is_replaced_by_an_object() -> None:
         ('{"runtimes": null}', '{"runtimes": null}'),
     ],
 )
-def test_a_member_goes_with_its_comma_and_what_it_leaves_empty(text: str, after: str) -> None:
+def test_a_member_is_removed_with_its_comma_and_empty_parents(text: str, after: str) -> None:
     assert edited(text, *REMOVE[0]) == after
 
 
@@ -189,7 +191,7 @@ VALUES = st.recursive(
     line_end=st.sampled_from(["\n", "\r\n"]),
     ascii_only=st.booleans(),
 )
-def test_what_is_put_in_and_taken_out_leaves_the_bytes(
+def test_adding_and_removing_a_member_restores_the_bytes(
     document: dict[str, object], indent: int | str | None, line_end: str, *, ascii_only: bool
 ) -> None:
     text = json.dumps(document, indent=indent, ensure_ascii=ascii_only)
@@ -203,12 +205,12 @@ def test_what_is_put_in_and_taken_out_leaves_the_bytes(
 
 @given(st.binary(max_size=40) | st.text(alphabet='{}[]",:/#a1 \n', max_size=40).map(str.encode))
 def test_bytes_of_any_kind_are_edited_or_refused(data: bytes) -> None:
-    said = ""
+    message = ""
     after: bytes | None = b""
     try:
         after = json_file.edit(data, REGISTER, "daemon.json")
     except EngineConfigError as error:
-        said = error.message
-    assert said.startswith("daemon.json line ") or json.loads(after or b"")["runtimes"] == {
+        message = error.message
+    assert message.startswith("daemon.json line ") or json.loads(after or b"")["runtimes"] == {
         "nvidia": ENTRY
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TOML files changed in place: what is said, and that no other byte changes."""
+"""TOML files edited in place: the messages, and that no other byte changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATH = "/etc/engine.toml"
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"a = \n", "line 1, column 5: invalid value"),
         (b"a = 1\n[t\n", "line 2, column 3: expected ']' at the end of a table declaration"),
@@ -30,19 +30,19 @@ PATH = "/etc/engine.toml"
     ],
     ids=["value", "header", "pair", "latin-1", "deep"],
 )
-def test_what_is_no_toml_is_refused_with_its_line(data: bytes, said: str) -> None:
+def test_malformed_toml_is_refused_with_its_line(data: bytes, message: str) -> None:
     with pytest.raises(EngineConfigError) as caught:
         parse(data, PATH)
 
     assert caught.value.message.startswith(f"{PATH} is no TOML")
-    assert said in caught.value.message
+    assert message in caught.value.message
     assert caught.value.hint
 
 
 @pytest.mark.parametrize(
     "text", ['{{ template "base" . }}\n', "version = 2\n{{- if .X }}\na = 1\n{{ end }}\n"]
 )
-def test_a_go_template_is_told_from_broken_toml(text: str) -> None:
+def test_a_go_template_is_distinguished_from_broken_toml(text: str) -> None:
     with pytest.raises(EngineConfigError, match="is a Go template"):
         parse(text.encode(), PATH)
 
@@ -58,13 +58,13 @@ def test_a_byte_order_mark_and_crlf_are_read_and_stay() -> None:
     assert edit(text, [((), "b", 2)]) == "\ufeffa = 1\r\nb = 2\r\n"
 
 
-def test_an_edit_of_what_is_no_toml_is_refused() -> None:
+def test_an_edit_of_malformed_toml_is_refused() -> None:
     with pytest.raises(EngineConfigError, match="is no TOML"):
         edit("a = \n", [((), "b", 1)], PATH)
 
 
 @pytest.mark.parametrize(
-    ("text", "table", "key", "value", "said"),
+    ("text", "table", "key", "value", "message"),
     [
         ("a = 1\n", ("a",), "b", 2, "a is a value, not a table"),
         ("[[a]]\nb = 1\n", ("a",), "b", 2, "a is an array of tables, not a table"),
@@ -75,10 +75,10 @@ def test_an_edit_of_what_is_no_toml_is_refused() -> None:
         ("a = 1\n", (), "b", None, "None is no value that TOML has"),
     ],
 )
-def test_another_kind_of_thing_is_not_replaced(
-    text: str, table: tuple[str, ...], key: str, value: object, said: str
+def test_a_value_of_another_kind_is_not_replaced(
+    text: str, table: tuple[str, ...], key: str, value: object, message: str
 ) -> None:
-    with pytest.raises(EngineConfigError, match=said):
+    with pytest.raises(EngineConfigError, match=message):
         edit(text, [(table, key, value)], PATH)
 
 
@@ -106,13 +106,13 @@ def test_values_are_written_as_toml_has_them(value: object, written: str) -> Non
     assert parse(text, PATH) == {"key": value}
 
 
-def test_what_says_so_already_keeps_its_spelling() -> None:
+def test_an_equal_value_keeps_its_spelling() -> None:
     text = "a = 0x10 # sixteen\nb = '''x'''\nc = [ 1,\n  2, ]\nd = 1_000.0\n"
 
     assert edit(text, [((), "a", 16), ((), "b", "x"), ((), "c", [1, 2]), ((), "d", 1e3)]) == text
 
 
-def test_true_does_not_stand_for_one() -> None:
+def test_true_is_not_one() -> None:
     assert edit("a = 1\n", [((), "a", True)]) == "a = true\n"
 
 
@@ -132,13 +132,13 @@ def test_strings_get_the_quotes_that_the_file_has() -> None:
 # Places
 
 
-def test_a_key_goes_behind_the_last_one_of_its_table() -> None:
+def test_a_key_is_added_after_the_last_one_of_its_table() -> None:
     text = "[a]\n  x = 1\n  # more\n\n[b]\ny = 1\n"
 
     assert edit(text, [(("a",), "z", 2)]) == text.replace("x = 1\n", "x = 1\n  z = 2\n")
 
 
-def test_a_root_key_goes_before_the_first_table() -> None:
+def test_a_root_key_is_added_before_the_first_table() -> None:
     text = "# about this file\n\n# about a\n[a]\nx = 1\n"
 
     assert edit(text, [((), "z", 2)]) == ("# about this file\n\nz = 2\n\n# about a\n[a]\nx = 1\n")
@@ -152,7 +152,7 @@ def test_the_first_comment_of_a_file_stays_first() -> None:
     )
 
 
-def test_a_new_table_goes_behind_its_neighbors_in_their_manner() -> None:
+def test_a_new_table_is_added_after_its_neighbors_in_their_style() -> None:
     text = (
         "[p]\n"
         "  [p.'x.y'.r.one]\n"
@@ -202,7 +202,7 @@ def test_inline_tables_stay_inline_tables() -> None:
     assert after == 't = { a = { b = 1, n = 2 }, c = { d = { e = "x" } }, f = {} } # why\n'
 
 
-def test_an_empty_table_is_made_where_it_is_asked_for() -> None:
+def test_an_empty_table_is_created_on_request() -> None:
     assert edit("[a]\nx = 1\n", [((), "b", {})]) == "[a]\nx = 1\n\n[b]\n"
     assert edit("[b]\n", [((), "b", {})]) == "[b]\n"
 
@@ -252,7 +252,7 @@ def test_a_noted_value_gets_its_comment_once() -> None:
         ('[\r\n\t"a",\r\n]', '[\r\n\t"a",\r\n\t"n",\r\n]', '[\r\n\t"a",\r\n]'),
     ],
 )
-def test_elements_are_added_and_taken_out_as_the_others_stand(
+def test_elements_are_added_and_removed_in_the_style_of_the_others(
     before: str, after: str, back: str
 ) -> None:
     end = "\r\n" if "\r\n" in before else "\n"
@@ -276,7 +276,7 @@ def test_the_right_element_goes() -> None:
     assert edit(text, [((), "k", [])]).startswith("k = []\n")
 
 
-def test_another_list_is_written_anew() -> None:
+def test_a_different_list_is_rewritten() -> None:
     assert edit("k = [1, 2] # why\n", [((), "k", [2, 1])]) == "k = [2, 1] # why\n"
 
 
@@ -295,14 +295,14 @@ def test_another_list_is_written_anew() -> None:
         "k = [ 1,2 ,\n 3 ]\n\n   \n[t]   # why\n",
     ],
 )
-def test_a_change_in_one_place_leaves_every_other_line(text: str) -> None:
+def test_a_change_keeps_every_other_line(text: str) -> None:
     after = edit(text, [(("p", "new"), "k", "v"), ((), "root_key", 1)])
 
-    left = after.splitlines()
+    remaining = after.splitlines()
     for line in text.splitlines():
-        assert line in left
-        left.remove(line)
-    assert [line for line in left if line.strip()] != []
+        assert line in remaining
+        remaining.remove(line)
+    assert [line for line in remaining if line.strip()] != []
 
 
 def test_an_array_of_tables_in_two_places_is_refused() -> None:
@@ -312,7 +312,7 @@ def test_an_array_of_tables_in_two_places_is_refused() -> None:
         edit(text, [(("p",), "u", 1)], PATH)
 
 
-def test_what_tomlkit_cannot_parse_is_refused_in_a_sentence() -> None:
+def test_text_that_tomlkit_cannot_parse_is_refused_in_a_sentence() -> None:
     text = f"a = {'[' * 300}{']' * 300}\n"
 
     with pytest.raises(EngineConfigError, match="cannot be edited"):
@@ -338,7 +338,7 @@ def test_what_tomlkit_cannot_parse_is_refused_in_a_sentence() -> None:
         "\ufeff[q]\na = 1\n",
     ],
 )
-def test_what_was_put_in_can_be_taken_out_again(text: str) -> None:
+def test_an_added_key_can_be_removed_again(text: str) -> None:
     table = {"k": "v", "options": {"flag": True, "list": [1]}}
 
     after = edit(text, [(("p",), "new", table), ((), "root_key", 1)])
@@ -347,18 +347,18 @@ def test_what_was_put_in_can_be_taken_out_again(text: str) -> None:
     assert edit(after, [(("p",), "new", DELETE), ((), "root_key", DELETE)]) == text
 
 
-def test_a_header_goes_with_its_last_key() -> None:
+def test_a_header_is_removed_with_its_last_key() -> None:
     assert edit("[a]\nx = 1\n\n[b]\ny = 1\n", [(("b",), "y", DELETE)]) == "[a]\nx = 1\n"
     assert edit("[a]\nx = 1\n# kept\n", [(("a",), "x", DELETE)]) == "[a]\n# kept\n"
 
 
-def test_a_table_goes_with_all_that_is_in_it_wherever_it_stands() -> None:
+def test_a_table_is_removed_with_all_its_parts() -> None:
     text = "[a.x]\nk = 1\n[b]\nk = 1\n[a.x.y]\nk = 1\n[[a.x.z]]\nk = 1\n[a.w]\nk = 1\n"
 
     assert edit(text, [(("a",), "x", DELETE)]) == "[b]\nk = 1\n[a.w]\nk = 1\n"
 
 
-def test_taking_out_what_is_not_there_changes_nothing() -> None:
+def test_removing_a_missing_key_changes_nothing() -> None:
     text = "a = { b = 1 } # c\n"
 
     assert edit(text, [((), "z", DELETE), (("a",), "z", DELETE), (("y",), "z", DELETE)]) == text

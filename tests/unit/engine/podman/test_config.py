@@ -22,7 +22,7 @@ HANDLERS = (
     Handler(name="nvidia", path=SHIM),
     Handler(name="nvidia-cdi", path=f"{SHIM}.cdi"),
 )
-WANTED = EngineOptions(engine="podman", handlers=HANDLERS)
+OPTIONS = EngineOptions(engine="podman", handlers=HANDLERS)
 
 
 @pytest.fixture
@@ -36,37 +36,37 @@ def configured(tree: Tree, options: EngineOptions) -> None:
     assert podman.plan(options, tree).edits == ()
 
 
-def test_a_drop_in_holds_our_runtimes_alone(tree: Tree) -> None:
+def test_the_drop_in_has_only_our_runtimes(tree: Tree) -> None:
     main = '[engine]\nruntime = "crun"\n[engine.runtimes]\ncrun = ["/usr/bin/crun"]\n'
     tree.write(podman.CONFIG, main)
-    configured(tree, WANTED)
+    configured(tree, OPTIONS)
     assert tree.text(podman.CONFIG) == main
     assert toml_file.parse(tree.text(DROP_IN), DROP_IN) == {
         "engine": {"runtimes": {"nvidia": [SHIM], "nvidia-cdi": [f"{SHIM}.cdi"]}}
     }
-    state = podman.state(WANTED, tree)
+    state = podman.state(OPTIONS, tree)
     assert state.files == (podman.CONFIG, DROP_IN)
     assert state.handlers == {"crun": "/usr/bin/crun", "nvidia": SHIM, "nvidia-cdi": f"{SHIM}.cdi"}
     assert state.default == "crun"
 
 
-def test_what_another_file_says_is_not_said_again(tree: Tree) -> None:
+def test_settings_of_other_files_are_not_repeated(tree: Tree) -> None:
     tree.write(podman.VENDOR_CONFIG, f'[engine]\nruntime = "nvidia"\nhooks_dir = ["{HOOKS}"]\n')
     runtimes = f'nvidia = ["{SHIM}"]\nnvidia-cdi = ["{SHIM}.cdi", "/x"]\n'
     tree.write("/etc/containers/containers.conf.d/10-a.conf", f"[engine.runtimes]\n{runtimes}")
-    assert podman.plan(replace(WANTED, default="nvidia", hooks_dir=HOOKS), tree).edits == ()
+    assert podman.plan(replace(OPTIONS, default="nvidia", hooks_dir=HOOKS), tree).edits == ()
 
 
-def test_a_later_file_that_says_otherwise_is_told(tree: Tree) -> None:
+def test_a_later_file_with_another_value_is_reported(tree: Tree) -> None:
     later = "/etc/containers/containers.conf.d/99-x.conf"
     tree.write(later, '[engine]\nruntime = "runc"\n[engine.runtimes]\nnvidia = ["/old"]\n')
-    change = podman.plan(replace(WANTED, default="nvidia"), tree)
+    change = podman.plan(replace(OPTIONS, default="nvidia"), tree)
     assert sorted(change.notes) == [
         f"{later} is read later and says nvidia too: it wins",
         f"{later} is read later and says runtime too: it wins",
     ]
     tree.apply(change)
-    assert podman.plan(replace(WANTED, default="nvidia"), tree).edits == ()
+    assert podman.plan(replace(OPTIONS, default="nvidia"), tree).edits == ()
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_a_later_file_that_says_otherwise_is_told(tree: Tree) -> None:
     ],
     ids=["default", "replaced", "appended", "not appended"],
 )
-def test_hook_folders_lose_none(tree: Tree, main: str, named: list[str]) -> None:
+def test_existing_hook_folders_stay(tree: Tree, main: str, named: list[str]) -> None:
     tree.write(podman.CONFIG, main)
-    options = replace(WANTED, handlers=(), hooks_dir=HOOKS)
+    options = replace(OPTIONS, handlers=(), hooks_dir=HOOKS)
     configured(tree, options)
     assert toml_file.parse(tree.text(DROP_IN), DROP_IN) == {"engine": {"hooks_dir": named}}
     tree.apply(podman.removal(options, tree))
@@ -92,7 +92,7 @@ def test_hook_folders_lose_none(tree: Tree, main: str, named: list[str]) -> None
 def test_hook_folders_of_the_edited_file_stay(tree: Tree) -> None:
     text = '[engine]\nhooks_dir = ["/opt/hooks", {append=true}]\n'
     tree.write(podman.CONFIG, text)
-    options = replace(WANTED, handlers=(), hooks_dir=HOOKS, drop_in="")
+    options = replace(OPTIONS, handlers=(), hooks_dir=HOOKS, drop_in="")
     configured(tree, options)
     assert tree.text(podman.CONFIG) == text.replace("]", f', "{HOOKS}"]').replace(
         f'[engine, "{HOOKS}"]', "[engine]"
@@ -104,15 +104,15 @@ def test_hook_folders_of_the_edited_file_stay(tree: Tree) -> None:
 def test_a_users_own_file_gets_its_own_drop_in(tree: Tree) -> None:
     config = "/home/me/.config/containers/containers.conf"
     tree.write(podman.CONFIG, f'[engine.runtimes]\nnvidia = ["{SHIM}"]\n')
-    options = replace(WANTED, config=config)
+    options = replace(OPTIONS, config=config)
     configured(tree, options)
     drop_in = toml_file.parse(tree.text(f"{config}.d/99-nvidia.conf"), config)
     assert drop_in == {"engine": {"runtimes": {"nvidia-cdi": [f"{SHIM}.cdi"]}}}
     assert podman.state(options, tree).files == (podman.CONFIG, f"{config}.d/99-nvidia.conf")
 
 
-def test_spec_folders_are_named_where_podman_takes_them(tree: Tree) -> None:
-    options = replace(WANTED, handlers=(), spec_dirs=("/x",))
+def test_spec_folders_are_written_if_podman_supports_them(tree: Tree) -> None:
+    options = replace(OPTIONS, handlers=(), spec_dirs=("/x",))
     with pytest.raises(UsageError, match=r"before 5\.5"):
         podman.plan(replace(options, engine_version=(5, 4, 2)), tree)
     usual = replace(options, spec_dirs=("/etc/cdi", "/var/run/cdi"))
@@ -125,8 +125,8 @@ def test_spec_folders_are_named_where_podman_takes_them(tree: Tree) -> None:
     assert tree.read(DROP_IN) is None
 
 
-def test_a_podman_that_looks_into_one_folder_alone_is_told_of(tree: Tree) -> None:
-    options = replace(WANTED, engine_version=(5, 5, 1))
+def test_a_podman_with_one_spec_folder_is_reported(tree: Tree) -> None:
+    options = replace(OPTIONS, engine_version=(5, 5, 1))
     for change in (podman.plan(options, tree), podman.plan(replace(options, handlers=()), tree)):
         assert "looks for CDI specs in /etc/cdi alone" in change.notes[0]
     tree.write(podman.CONFIG, '[engine]\ncdi_spec_dirs = ["/x"]\n')
@@ -135,7 +135,7 @@ def test_a_podman_that_looks_into_one_folder_alone_is_told_of(tree: Tree) -> Non
 
 
 def test_a_program_without_a_folder_is_refused(tree: Tree) -> None:
-    options = replace(WANTED, handlers=(Handler(name="nvidia", path="nvidia-container-runtime"),))
+    options = replace(OPTIONS, handlers=(Handler(name="nvidia", path="nvidia-container-runtime"),))
     with pytest.raises(UsageError, match="by its name alone: nvidia-container-runtime"):
         podman.plan(options, tree)
 
@@ -143,7 +143,7 @@ def test_a_program_without_a_folder_is_refused(tree: Tree) -> None:
 @pytest.mark.parametrize("drop_in", ["/etc/x.conf", "/etc/containers/containers.conf.d/a.toml"])
 def test_a_drop_in_that_podman_does_not_read_is_refused(tree: Tree, drop_in: str) -> None:
     with pytest.raises(UsageError, match=f"does not read {drop_in}"):
-        podman.plan(replace(WANTED, drop_in=drop_in), tree)
+        podman.plan(replace(OPTIONS, drop_in=drop_in), tree)
 
 
 @pytest.mark.parametrize(
@@ -164,44 +164,44 @@ def test_malformed_files_are_refused_with_their_path(tree: Tree, text: str, reas
         tree.write(path, text)
         for function in (podman.state, podman.plan):
             with pytest.raises(EngineConfigError, match=f"{path}.* {reason}"):
-                function(WANTED, tree)
+                function(OPTIONS, tree)
         assert tree.text(path) == text
         (tree.base / path.lstrip("/")).unlink()
 
 
-def test_removal_keeps_what_others_put_into_our_file(tree: Tree) -> None:
-    configured(tree, replace(WANTED, default="nvidia"))
+def test_removal_keeps_foreign_settings_in_our_file(tree: Tree) -> None:
+    configured(tree, replace(OPTIONS, default="nvidia"))
     text = tree.text(DROP_IN) + 'kata = ["/usr/bin/kata"]\n'
     tree.write(DROP_IN, text)
-    tree.apply(podman.removal(replace(WANTED, default="nvidia"), tree))
-    kept = {"engine": {"runtimes": {"kata": ["/usr/bin/kata"]}}}
-    assert toml_file.parse(tree.text(DROP_IN), DROP_IN) == kept
-    assert podman.removal(WANTED, tree).edits == ()
+    tree.apply(podman.removal(replace(OPTIONS, default="nvidia"), tree))
+    expected = {"engine": {"runtimes": {"kata": ["/usr/bin/kata"]}}}
+    assert toml_file.parse(tree.text(DROP_IN), DROP_IN) == expected
+    assert podman.removal(OPTIONS, tree).edits == ()
 
 
-def test_removal_without_a_file_is_nothing(tree: Tree) -> None:
-    assert podman.removal(WANTED, tree).edits == ()
+def test_removal_without_a_file_changes_nothing(tree: Tree) -> None:
+    assert podman.removal(OPTIONS, tree).edits == ()
 
 
-@pytest.mark.parametrize("place", sorted(CORPUS.glob("*.conf")), ids=lambda place: place.stem)
-def test_every_kind_of_file_keeps_what_is_in_it(tree: Tree, place: Path) -> None:
-    tree.write(podman.CONFIG, place.read_bytes())
-    options = replace(WANTED, default="nvidia", hooks_dir=HOOKS)
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("*.conf")), ids=lambda path: path.stem)
+def test_every_kind_of_file_keeps_its_content(tree: Tree, path: Path) -> None:
+    tree.write(podman.CONFIG, path.read_bytes())
+    options = replace(OPTIONS, default="nvidia", hooks_dir=HOOKS)
     configured(tree, options)
-    assert (tree.base / podman.CONFIG.lstrip("/")).read_bytes() == place.read_bytes()
+    assert (tree.base / podman.CONFIG.lstrip("/")).read_bytes() == path.read_bytes()
     state = podman.state(options, tree)
     assert state.default == "nvidia"
     assert {h.name: h.path for h in HANDLERS}.items() <= state.handlers.items()
 
 
-@pytest.mark.parametrize("place", sorted(CORPUS.glob("*.conf")), ids=lambda place: place.stem)
-def test_every_kind_of_file_is_edited_in_place_on_request(tree: Tree, place: Path) -> None:
-    tree.write(podman.CONFIG, place.read_bytes())
-    before = podman.state(WANTED, tree).handlers
-    options = replace(WANTED, default="nvidia", drop_in="")
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("*.conf")), ids=lambda path: path.stem)
+def test_every_kind_of_file_is_edited_in_place_on_request(tree: Tree, path: Path) -> None:
+    tree.write(podman.CONFIG, path.read_bytes())
+    before = podman.state(OPTIONS, tree).handlers
+    options = replace(OPTIONS, default="nvidia", drop_in="")
     configured(tree, options)
     assert tree.read(DROP_IN) is None
-    ours = {handler.name: handler.path for handler in HANDLERS}
-    assert podman.state(options, tree).handlers == {**before, **ours}
-    kept = [line for line in place.read_text().splitlines() if line.startswith(("#", "\t#"))]
-    assert [line for line in tree.text(podman.CONFIG).splitlines() if line in kept] == kept
+    our_handlers = {handler.name: handler.path for handler in HANDLERS}
+    assert podman.state(options, tree).handlers == {**before, **our_handlers}
+    expected = [line for line in path.read_text().splitlines() if line.startswith(("#", "\t#"))]
+    assert [line for line in tree.text(podman.CONFIG).splitlines() if line in expected] == expected
