@@ -56,6 +56,7 @@ DEV_MOUNTS = ("pts", "shm", "mqueue", "hugepages")
 OWN_RUN = ("nvct", "cdi", "nvidia", inside.NAME)
 """Entries of the host's /run that are hidden: they belong to another node."""
 CONFIG = "# Of a simulated node.\n[nvct]\nfarm-dir = {farm}\n"
+NOT_EXECUTABLE, NOT_FOUND = 126, 127  # exit statuses: POSIX, Shell Command Language, 2.8.2
 OVERLAID_SYS = ("bus/pci/devices", "bus/pci/drivers", "kernel/iommu_groups", "module")
 
 
@@ -336,11 +337,18 @@ def spawn(
         os.set_blocking(reader, False)  # the write end is still open in this process
         message, _, hint = os.read(reader, 4096).decode().partition("\0")
         raise HostError(message or str(error), hint=hint) from error
-    except (FileNotFoundError, PermissionError) as error:
-        raise UsageError(f"cannot run {argv[0]!r}: {error.strerror}") from error
+    except OSError as error:
+        raise not_executed(argv[0], error) from error
     finally:
         os.close(writer)
         os.close(reader)
+
+
+def not_executed(program: str, error: OSError) -> UsageError:
+    """Return the error for a program that execve(2) refuses, with the exit status of a shell."""
+    refused = UsageError(f"cannot run {program!r}: {error.strerror}")
+    refused.exit_status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+    return refused
 
 
 def _describe(error: Exception) -> str:

@@ -198,9 +198,28 @@ def test_only_the_given_environment_is_passed(node: tree.Node) -> None:
     assert done.stdout == "ONLY=this\n"
 
 
-def test_a_missing_program_is_named(node: tree.Node) -> None:
-    with pytest.raises(UsageError, match="cannot run '/no/such': No such file"):
-        attach.exec_in(node, ["/no/such"])
+# POSIX, Shell Command Language, 2.8.2: exit status of a command that is not found or not executed.
+NOT_STARTED = {
+    "missing": (None, "No such file or directory", 127),
+    "not-executable": (0o644, "Permission denied", 126),
+    "of-no-format": (0o755, "Exec format error", 126),
+}
+
+
+@pytest.mark.parametrize("name", NOT_STARTED)
+def test_a_program_that_does_not_start_is_named_with_a_shells_exit_status(
+    node: tree.Node, tmp_path: Path, name: str
+) -> None:
+    mode, reason, status = NOT_STARTED[name]
+    path = tmp_path / name
+    if mode is not None:
+        path.write_text("no program\n")
+        path.chmod(mode)
+
+    with pytest.raises(UsageError, match=f"cannot run '{path}': {reason}") as caught:
+        attach.exec_in(node, [str(path)])
+
+    assert caught.value.exit_status == status
 
 
 def test_a_node_is_not_attached_to_the_hosts_own_namespace(node: tree.Node) -> None:

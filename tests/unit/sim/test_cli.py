@@ -69,6 +69,23 @@ def test_options_after_the_node_belong_to_the_program(tmp_path: Path, before: li
     assert (done.returncode, done.stdout) == (0, "/dev/nvidia0\n")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_exec_of_a_missing_program_ends_as_in_a_shell(tmp_path: Path) -> None:
+    reason = container_support.can_run_containers()
+    if reason is not None:
+        pytest.skip(reason)
+    run(tmp_path, "create", "lab", "--profile", "t4", "--plain")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "nvct.cli", "nvct", "sim", "--base", tmp_path, "exec", "lab",
+         "nosuchprogram"],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+
+    message = "nvct: cannot run 'nosuchprogram': No such file or directory [usage]\n"
+    assert (done.returncode, done.stderr) == (127, message)
+
+
 def test_a_dash_dash_alone_is_no_program(tmp_path: Path) -> None:
     run(tmp_path, "create", "lab", "--profile", "t4", "--plain")
     done = CliRunner().invoke(sim, ["--base", str(tmp_path), "exec", "lab", "--"])
