@@ -13,7 +13,7 @@ from nvct import paths
 from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import say
 from nvct.errors import NvctError
-from nvct.sim import attach, container_support, inside, node_changes, profile, tree
+from nvct.sim import attach, container_support, node_changes, process, profile, run_folder, tree
 
 EXAMPLE = """Simulated GPU nodes: real driver files, device nodes and NVML, no GPU.
 
@@ -110,7 +110,7 @@ def execute(base: Path, name: str, argv: tuple[str, ...], driver_root: str) -> N
 def _environment() -> dict[str, str]:
     """Return the environment of a command on a node; the node's runc is first on PATH."""
     path = os.environ.get("PATH", ":".join(paths.DEFAULT_PATH_DIRS))
-    return {**os.environ, "PATH": f"{inside.PROGRAMS}:{path}"}
+    return {**os.environ, "PATH": f"{run_folder.PROGRAMS}:{path}"}
 
 
 @sim.command()
@@ -148,7 +148,7 @@ def replay_snapshot(snapshot: str, argv: tuple[str, ...], mode: str) -> None:
             try:
                 sys.exit(subprocess.run(words, env=env, check=False).returncode)
             except OSError as error:
-                raise attach.not_executed(words[0], error) from error
+                raise process.not_executed(words[0], error) from error
         try:
             spec, warnings = replay.spec(opened, mode)
         except NvctError as error:  # show paths of the recorded host, not of the tree

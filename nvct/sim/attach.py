@@ -22,7 +22,7 @@ import subprocess
 from pathlib import Path
 
 from nvct import paths
-from nvct.errors import HostError, NvctError, UsageError
+from nvct.errors import HostError, UsageError
 from nvct.linux import ldcache, mountinfo
 from nvct.linux.constants import (
     CLONE_NEWNS,
@@ -35,17 +35,15 @@ from nvct.linux.constants import (
     MS_REMOUNT,
 )
 from nvct.linux.kernel import KERNEL
-from nvct.sim import copies, inside, kernelfs, package, sysfs, tree
+from nvct.sim import copies, kernelfs, package, run_folder, sysfs, tree
+from nvct.sim.process import spawn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import IO, TypeAlias
+    from collections.abc import Mapping, Sequence
 
     from nvct.linux.kernel import Kernel
     from nvct.sim.tree import Node
-
-    Stream: TypeAlias = "int | IO[bytes] | None"
 
 DRIVER_ROOT = "/run/nvidia/driver"
 DEV_ENTRIES = (
@@ -53,10 +51,9 @@ DEV_ENTRIES = (
     "fd", "stdin", "stdout", "stderr", "core",
 )  # fmt: skip
 DEV_MOUNTS = ("pts", "shm", "mqueue", "hugepages")
-OWN_RUN = ("nvct", "cdi", "nvidia", inside.NAME)
+OWN_RUN = ("nvct", "cdi", "nvidia", run_folder.NAME)
 """Entries of the host's /run that are hidden: they belong to another node."""
 CONFIG = "# Of a simulated node.\n[nvct]\nfarm-dir = {farm}\n"
-NOT_EXECUTABLE, NOT_FOUND = 126, 127  # exit statuses: POSIX, Shell Command Language, 2.8.2
 OVERLAID_SYS = ("bus/pci/devices", "bus/pci/drivers", "kernel/iommu_groups", "module")
 
 
@@ -196,9 +193,9 @@ class _Attachment:
                 copies.stand_in(entry, private / entry.name, self._bind)
         for name in (*OWN_RUN, "lock"):
             (private / name).mkdir(exist_ok=True)
-        inside.fill(private / inside.NAME, self._kernel)
+        run_folder.fill(private / run_folder.NAME, self._kernel)
         modules = sysfs.proc_modules("", self._state)
-        (private / inside.NAME / "modules").write_text(modules)
+        (private / run_folder.NAME / "modules").write_text(modules)
         (private / "nvct").chmod(0o700)
         self._kernel.mount(str(private), "/run", None, MS_MOVE)
         if not Path("/var/run").is_symlink():
@@ -301,58 +298,6 @@ def make_private(kernel: Kernel = KERNEL) -> None:
         raise HostError(
             f"cannot make a mount namespace: {error.strerror}", hint="run as root"
         ) from error
-
-
-def spawn(
-    argv: Sequence[str],
-    prepare: Callable[[], None],
-    *,
-    env: Mapping[str, str] | None = None,
-    cwd: str | None = None,
-    stdin: Stream = None,
-    stdout: Stream = None,
-    stderr: Stream = None,
-) -> subprocess.Popen[bytes]:
-    """Start a program; the new process calls prepare() first.
-
-    Raises:
-        HostError: prepare() raises an exception; an NvctError's message and hint are kept.
-        UsageError: the program does not exist or cannot be executed.
-    """
-    reader, writer = os.pipe()
-
-    def child() -> None:
-        try:
-            prepare()
-        except Exception as error:  # the parent process reports any exception
-            os.write(writer, _describe(error).encode())
-            raise
-
-    try:
-        return subprocess.Popen(
-            argv, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr,
-            preexec_fn=child,  # noqa: PLW1509  mounts have to be made in the child
-        )  # fmt: skip
-    except subprocess.SubprocessError as error:
-        os.set_blocking(reader, False)  # the write end is still open in this process
-        message, _, hint = os.read(reader, 4096).decode().partition("\0")
-        raise HostError(message or str(error), hint=hint) from error
-    except OSError as error:
-        raise not_executed(argv[0], error) from error
-    finally:
-        os.close(writer)
-        os.close(reader)
-
-
-def not_executed(program: str, error: OSError) -> UsageError:
-    """Return the error for a program that execve(2) refuses, with the exit status of a shell."""
-    refused = UsageError(f"cannot run {program!r}: {error.strerror}")
-    refused.exit_status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-    return refused
-
-
-def _describe(error: Exception) -> str:
-    return f"{error.message}\0{error.hint}" if isinstance(error, NvctError) else repr(error)
 
 
 def exec_in(

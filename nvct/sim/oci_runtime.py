@@ -19,6 +19,7 @@ from nvct.errors import HostError, NvctError, line
 from nvct.linux import constants as c
 from nvct.linux.kernel import KERNEL
 from nvct.oci import argv, bundle, jsontext
+from nvct.sim.python_command import python_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ SHOWN = (
     "/proc/driver", "/proc/devices", "/proc/modules", "/sys/bus/pci/devices",
     "/sys/bus/pci/drivers", "/sys/kernel/iommu_groups", "/sys/module",
 )  # fmt: skip
-OWN = "/run/nvct-sim/bin"
+PROGRAMS = "/run/nvct-sim/bin"
+"""The folder of this program, which is not the real runtime's."""
 DIRS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 HOOKS = ("hooks", "createContainer")
 NAMESPACES = ("linux", "namespaces")
@@ -43,9 +45,9 @@ def main() -> NoReturn:
     name, arguments = sys.argv[1], sys.argv[2:]
     try:
         program = find(name, (*os.environ.get("PATH", "").split(":"), *DIRS))
-        said = argv.parse(arguments)
-        if said.creates:
-            edit(bundle.config_path(said.bundle, said.config), KERNEL)
+        invocation = argv.parse(arguments)
+        if invocation.creates:
+            edit(bundle.config_path(invocation.bundle, invocation.config), KERNEL)
         os.execv(program, [name, *arguments])
     except NvctError as error:
         sys.stderr.write(line(f"nvct-sim {name}", error) + "\n")
@@ -61,7 +63,7 @@ def find(name: str, folders: tuple[str, ...]) -> str:
         HostError: the runtime is not installed.
     """
     for folder in folders:
-        if folder not in ("", OWN) and os.access(f"{folder}/{name}", os.X_OK):
+        if folder not in ("", PROGRAMS) and os.access(f"{folder}/{name}", os.X_OK):
             return f"{folder}/{name}"
     raise HostError(f"no {name} in {':'.join(folders)}", hint=f"install {name}")
 
@@ -92,10 +94,8 @@ def edit(path: str, kernel: Kernel) -> None:
 
 def hook(root: str) -> dict[str, object]:
     """Return the hook for a container's root."""
-    from nvct.sim import inside
-
-    words = ["-I", "-S", "-B", "-c", inside.code("oci_runtime.show()"), root]
-    return {"path": sys.executable, "args": ["nvct-sim", *words], "env": ["PATH=/usr/bin:/bin"]}
+    python, *arguments = python_command("oci_runtime.show()", root)
+    return {"path": python, "args": ["nvct-sim", *arguments], "env": ["PATH=/usr/bin:/bin"]}
 
 
 def show() -> None:

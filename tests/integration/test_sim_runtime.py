@@ -13,7 +13,7 @@ import pytest
 
 from nvct.linux.constants import MNT_DETACH
 from nvct.linux.kernel import KERNEL
-from nvct.sim import inside
+from nvct.sim import run_folder
 from nvct.sim.bundle import CAPABILITIES, config
 from tests.integration.conftest import REPOSITORY
 from tests.integration.rootless import is_open
@@ -51,7 +51,7 @@ def start(work: Path) -> None:
     if os.path.ismount("/sys/fs/cgroup/unified"):  # crun refuses the hybrid layout
         KERNEL.umount2("/sys/fs/cgroup/unified", MNT_DETACH)
     kind = KINDS[os.environ[KIND_ENV]]
-    runtime = f"{inside.PROGRAMS}/{os.environ[RUNTIME_ENV]}"
+    runtime = f"{run_folder.PROGRAMS}/{os.environ[RUNTIME_ENV]}"
     folder = Path("/run/bundle")  # every user may enter it, unlike pytest's own folder
     shutil.copytree(work / "rootfs", folder / "rootfs", symlinks=True)
     document = config(["/bin/sh", "-c", LOOK])
@@ -88,7 +88,7 @@ def start(work: Path) -> None:
         for kind in KINDS
     ],
 )
-@pytest.mark.parametrize("runtime", inside.RUNTIMES)
+@pytest.mark.parametrize("runtime", run_folder.RUNTIMES)
 def test_a_container_sees_the_node_s_driver(
     runtime: str, kind: str, simulated: SimulatedNode
 ) -> None:

@@ -18,6 +18,7 @@ from nvct.host.roots import Roots
 from nvct.launcher import cold
 from nvct.sim import attach, container_support, rootfs, tree
 from nvct.sim.demo import cases, run, show, without_containers, workspace
+from nvct.sim.process import spawn
 
 PROFILE = "h100-mig"
 PROFILE_WITHOUT_NVML = "h100"
@@ -42,9 +43,9 @@ def demonstrate() -> int:
             return without_containers.demonstrate(
                 node, work, [_sentence(error) for error in reasons]
             )
-        inside = [cold.interpreter(), "-I", "-m", __spec__.name, str(work), str(runtime)]
+        on_node = [cold.interpreter(), "-I", "-m", __spec__.name, str(work), str(runtime)]
         env = workspace.environment(work, os.environ)
-        return workspace.wait(attach.spawn(inside, lambda: attach.enter(node), env=env))
+        return workspace.wait(spawn(on_node, lambda: attach.enter(node), env=env))
 
 
 def _runtime() -> tuple[Path | None, ContainerNotPossibleError | None]:

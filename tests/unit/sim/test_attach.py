@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import HostError, UsageError
-from nvct.sim import attach, container_support, inside, node_changes, rootfs, state, tree
+from nvct.sim import attach, container_support, node_changes, rootfs, run_folder, state, tree
+from nvct.sim.process import spawn
 
 REPOSITORY = Path(__file__).parents[3]
 REASON = "needs root and CAP_SYS_ADMIN"
@@ -62,7 +63,7 @@ def test_programs_read_the_pci_devices_of_a_node(node: tree.Node) -> None:
 def test_a_command_can_have_proc_modules_on_a_kernel_without_it(node: tree.Node) -> None:
     out = shell(
         node,
-        f"{inside.PROGRAMS}/with-proc-modules sh -c '"
+        f"{run_folder.PROGRAMS}/with-proc-modules sh -c '"
         "grep ^nvidia_uvm /proc/modules; read line < /proc/modules; echo $line; cat /etc/hostname;"
         "ls /absent 2>&1; exit 3' || echo $?",
     ).splitlines()
@@ -162,7 +163,7 @@ def test_a_mig_device_that_is_made_later_is_seen_at_once(tmp_path: Path, node: t
         "touch $0/ready; i=0; while [ ! -e $0/go ]; do sleep 0.05; i=$((i+1)); [ $i -lt 400 ]; done;"
         "ls /dev/nvidia-caps; ls /proc/driver/nvidia/capabilities/gpu1/mig"
     )
-    process = attach.spawn(
+    process = spawn(
         ["/bin/sh", "-ec", script, str(tmp_path)], lambda: attach.enter(live), stdout=-1
     )
     while not (tmp_path / "ready").exists():
@@ -252,7 +253,7 @@ def test_the_loader_finds_driver_libraries_in_a_container_root(
     del node
     rootfs.build_rootfs(tmp_path / "root")
 
-    process = attach.spawn(
+    process = spawn(
         ["/bin/busybox", "sh", "-c", "ldconfig -p | grep -c libc.so.6; id -u; echo $PATH | wc -l"],
         lambda: os.chroot(tmp_path / "root"),
         env={"PATH": "/bin:/sbin"},
@@ -279,7 +280,7 @@ def test_a_node_is_not_attached_inside_another(node: tree.Node) -> None:
         attach.enter(node)
 
     with pytest.raises(HostError, match="already is the inside of a simulated node"):
-        attach.spawn(["/bin/true"], twice)
+        spawn(["/bin/true"], twice)
 
 
 def test_a_major_of_a_real_driver_is_never_reached(node: tree.Node) -> None:
@@ -306,7 +307,7 @@ def test_who_is_inside_keeps_the_whole_user_space_of_before_an_upgrade(
 ) -> None:
     del node
     upgraded = tree.create("upgraded", "t4", tmp_path, native=False)
-    process = attach.spawn(
+    process = spawn(
         ["/bin/sh", "-ec", UPGRADED, str(tmp_path)],
         lambda: attach.enter(upgraded, driver_root="/"), stdout=-1,
     )  # fmt: skip

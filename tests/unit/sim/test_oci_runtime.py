@@ -11,8 +11,9 @@ import pytest
 
 from nvct.errors import BundleError, HostError
 from nvct.linux.kernel import KERNEL
-from nvct.sim import inside, oci_runtime
+from nvct.sim import oci_runtime, run_folder
 from nvct.sim.bundle import config
+from nvct.sim.python_command import python_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def test_a_missing_bundle_is_named(tmp_path: Path) -> None:
 def test_the_real_runtime_is_another_one(tmp_path: Path) -> None:
     (tmp_path / "runc").touch(mode=0o755)
 
-    assert oci_runtime.find("runc", ("", inside.PROGRAMS, str(tmp_path))) == f"{tmp_path}/runc"
+    assert oci_runtime.find("runc", ("", run_folder.PROGRAMS, str(tmp_path))) == f"{tmp_path}/runc"
     with pytest.raises(HostError, match="no crun in"):
         oci_runtime.find("crun", (str(tmp_path),))
 
@@ -93,11 +94,10 @@ def test_all_but_create_and_run_is_handed_over_as_it_is(tmp_path: Path) -> None:
     real = tmp_path / "runc"
     real.write_text('#!/bin/sh\nprintf "<%s>" "$@"\n')
     real.chmod(0o755)
-    code = inside.code("oci_runtime.main()")
+    command = python_command("oci_runtime.main()", "runc", "--root", "/r s", "delete", "create")
 
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code, "runc", "--root", "/r s", "delete", "create"],
-        check=False, capture_output=True, text=True, env={"PATH": str(tmp_path)},
+        command, check=False, capture_output=True, text=True, env={"PATH": str(tmp_path)},
     )  # fmt: skip
 
     assert (done.stdout, done.stderr) == ("<--root></r s><delete><create>", "")

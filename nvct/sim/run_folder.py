@@ -16,24 +16,23 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import sys
-from pathlib import Path
 
-import nvct
 from nvct.linux.constants import MS_NODEV, MS_NOEXEC, MS_NOSUID
 from nvct.sim import oci_runtime
+from nvct.sim.python_command import python_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from nvct.linux.kernel import Kernel
 
 NAME = "nvct-sim"
-PROGRAMS = oci_runtime.OWN
+PROGRAMS = oci_runtime.PROGRAMS
 RUNTIMES = ("runc", "crun")
 SCRIPT = """#!/bin/sh
 exec {command} "$@"
 """
-CODE = "import sys; sys.path.insert(0, {packages!r}); from nvct.sim import {module}; {call}"
 WITH_PROC_MODULES = "with-proc-modules"
 
 
@@ -41,8 +40,8 @@ def fill(folder: Path, kernel: Kernel) -> None:
     """Fill the folder that becomes /run/nvct-sim."""
     (folder / "bin").mkdir()
     for name in RUNTIMES:
-        _write_program(folder / "bin" / name, code("oci_runtime.main()"), name)
-    _write_program(folder / "bin" / WITH_PROC_MODULES, code("proc_modules.main()"))
+        _write_program(folder / "bin" / name, python_command("oci_runtime.main()", name))
+    _write_program(folder / "bin" / WITH_PROC_MODULES, python_command("proc_modules.main()"))
     for name, kind in (("proc", "proc"), ("sys", "sysfs")):
         (folder / name).mkdir()
         # Only rootless containers need this mount, and some machines do not allow it.
@@ -50,14 +49,6 @@ def fill(folder: Path, kernel: Kernel) -> None:
             kernel.mount(kind, str(folder / name), kind, MS_NOSUID | MS_NODEV | MS_NOEXEC)
 
 
-def _write_program(path: Path, code: str, *words: str) -> None:
-    command = shlex.join([sys.executable, "-I", "-S", "-B", "-c", code, *words])
-    path.write_text(SCRIPT.format(command=command))
+def _write_program(path: Path, command: list[str]) -> None:
+    path.write_text(SCRIPT.format(command=shlex.join(command)))
     path.chmod(0o755)
-
-
-def code(call: str) -> str:
-    """Return Python code that calls a function of a module of nvct.sim, for python -I -S."""
-    (package,) = nvct.__path__
-    packages = str(Path(package).parent)
-    return CODE.format(packages=packages, module=call.partition(".")[0], call=call)
