@@ -144,7 +144,7 @@ static nvmlReturn_t poll_set(nvmlEventSet_t set, nvmlEventData_t *data, bool wit
         data->gpuInstanceId = event->gi;
         data->computeInstanceId = event->ci;
     }
-    return finish(give_handle(&data->device, intern(GPU_HANDLE, event->gpu, 0, 0)));
+    return finish(set_handle(&data->device, GPU_HANDLE, event->gpu, 0, 0));
 }
 
 static nvmlReturn_t wait_for(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout_ms,

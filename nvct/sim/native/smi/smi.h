@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "nvml_abi.h"
+#include "../nvml_abi.h"
 
 /* Exit statuses of the real program, from its manual; NVML's own numbers beside them. */
 enum { EXIT_DONE = 0, EXIT_INVALID_ARGUMENT = 2, EXIT_NOT_FOUND = 6 };
@@ -133,27 +133,27 @@ bool is_selected(const struct gpu_entry *gpu, unsigned index, const char *wanted
 nvmlDevice_t mig_device(const struct gpu_entry *gpu, unsigned place, unsigned *n);
 unsigned max_mig_devices(const struct gpu_entry *gpu);
 
-/* smi_table.c */
+/* table.c */
 int print_table(const struct gpu_list *list, const char *wanted);
 
-/* smi_values.c */
+/* values.c */
 const char *field_name(const char *name, const char **unit);
 void write_bare(const struct gpu_entry *gpu, const char *name, char *out, size_t size);
 void write_value(const struct gpu_entry *gpu, const char *name, char *out, size_t size);
 
-/* smi_query.c */
+/* query.c */
 bool has_word(const char *list, const char *word);
 int print_processes(const char *names, const char *format);
 int print_query(const struct gpu_list *list, const char *wanted, const char *fields,
                 const char *format);
 
-/* smi_report.c */
+/* report.c */
 int print_report(const struct gpu_list *list, const char *wanted, const char *groups, bool xml);
 
-/* smi_topology.c */
+/* topology.c */
 int run_topology(const struct gpu_list *list, int argc, char **argv);
 
-/* smi_mig.c */
+/* mig.c */
 int run_mig(const struct gpu_list *list, int argc, char **argv);
 int set_mig_mode(const struct gpu_list *list, const char *wanted, const char *mode);
 

@@ -145,7 +145,7 @@ static int receive_descriptor(int socket)
 }
 
 /* The kernel asks for the version first; nothing else gets an answer. */
-static void answer_first(int fuse)
+static void answer_init(int fuse)
 {
     static union {
         struct request head;
@@ -160,7 +160,7 @@ static void answer_first(int fuse)
         _exit(1);
 }
 
-__attribute__((noreturn)) static void be_silent(struct snapshot *s, int socket)
+__attribute__((noreturn)) static void serve_silently(struct snapshot *s, int socket)
 {
     int root;
     close_all_but(socket, state_descriptor());
@@ -171,7 +171,7 @@ __attribute__((noreturn)) static void be_silent(struct snapshot *s, int socket)
     while (is_active(s, HANG_HARD) && state_refresh(s) == NVML_SUCCESS) {
         struct pollfd ready = {.fd = fuse, .events = POLLIN};
         if (poll(&ready, 1, POLL_MS) == 1 && ready.revents & POLLIN)
-            answer_first(fuse);
+            answer_init(fuse);
     }
     _exit(0); /* with it goes the file system, and all who wait for it go on */
 }
@@ -184,7 +184,7 @@ static long clone_process(void)
 }
 
 /* Start the process, as nobody's child, and return the directory where to wait. */
-static int start_silent(struct snapshot *s)
+static int start_silent_server(struct snapshot *s)
 {
     int ends[2], directory = -1;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
@@ -193,7 +193,7 @@ static int start_silent(struct snapshot *s)
     if (child == 0) {
         setsid();
         if (clone_process() == 0)
-            be_silent(s, ends[1]);
+            serve_silently(s, ends[1]);
         _exit(0);
     }
     close(ends[1]);
@@ -208,7 +208,7 @@ static int start_silent(struct snapshot *s)
 
 static void hang_hard(struct snapshot *s)
 {
-    int directory = start_silent(s);
+    int directory = start_silent_server(s);
     if (directory >= 0) {
         faccessat(directory, "hang", F_OK, 0); /* here the process waits; fstatat needs glibc 2.33 */
         close(directory);
@@ -217,7 +217,7 @@ static void hang_hard(struct snapshot *s)
     hang(s, HANG_HARD);
 }
 
-void suffer(struct snapshot *s)
+void apply_fault(struct snapshot *s)
 {
     if (is_active(s, CRASH))
         crash();

@@ -104,8 +104,7 @@ API nvmlReturn_t nvmlGpuInstanceGetComputeInstances(nvmlGpuInstance_t instance, 
     for (unsigned i = 0; i < t.state->n_compute_instances && !result; i++) {
         const struct compute_instance *ci = &t.state->compute_instances[i];
         if (ci->gpu == t.gi->gpu && ci->gi == t.gi->id && ci->profile == profile)
-            result = give_handle(&out[(*count)++],
-                                 intern(COMPUTE_INSTANCE_HANDLE, ci->gpu, ci->gi, ci->id));
+            result = set_handle(&out[(*count)++], COMPUTE_INSTANCE_HANDLE, ci->gpu, ci->gi, ci->id);
     }
     return finish(result);
 }
@@ -121,7 +120,7 @@ API nvmlReturn_t nvmlGpuInstanceGetComputeInstanceById(nvmlGpuInstance_t instanc
         return finish(NVML_ERROR_INVALID_ARGUMENT);
     if (!find_compute_instance(t.state, t.gi->gpu, t.gi->id, id))
         return finish(NVML_ERROR_NOT_FOUND);
-    return finish(give_handle(out, intern(COMPUTE_INSTANCE_HANDLE, t.gi->gpu, t.gi->id, id)));
+    return finish(set_handle(out, COMPUTE_INSTANCE_HANDLE, t.gi->gpu, t.gi->id, id));
 }
 
 API nvmlReturn_t nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance_t instance,
@@ -136,9 +135,9 @@ API nvmlReturn_t nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance_t instance,
     out->id = t.ci->id;
     out->profileId = t.ci->profile;
     out->placement = (nvmlPlacement_t){t.ci->start, t.ci->size};
-    result = give_handle(&out->device, intern(GPU_HANDLE, t.gpu->index, 0, 0));
+    result = set_handle(&out->device, GPU_HANDLE, t.gpu->index, 0, 0);
     if (!result)
-        result = give_handle(&out->gpuInstance, intern(GPU_INSTANCE_HANDLE, t.gi->gpu, t.gi->id, 0));
+        result = set_handle(&out->gpuInstance, GPU_INSTANCE_HANDLE, t.gi->gpu, t.gi->id, 0);
     return finish(result);
 }
 

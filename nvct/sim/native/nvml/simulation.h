@@ -20,7 +20,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "nvml_abi.h"
+#include "../nvml_abi.h"
 
 #define API __attribute__((visibility("default")))
 
@@ -47,9 +47,8 @@ enum {
 
 enum visibility { UNKNOWN_YET, VISIBLE, HIDDEN };
 
-/* Where a PCI device is, and what it is. */
-struct place {
-    unsigned domain, bus, slot, device, subsystem, kind;
+struct pci_device {
+    unsigned domain, bus, slot, id, subsystem, class_code;
 };
 
 /* What an NVLink leads to: a GPU, or an NVSwitch. */
@@ -60,7 +59,7 @@ struct nvlink {
 
 struct gpu {
     unsigned index, minor, cc_major, cc_minor, arch, brand;
-    struct place place;
+    struct pci_device pci;
     unsigned path[PATH_LENGTH]; /* NUMA node, host bridge, upper and lower PCIe switch */
     unsigned nvlink, n_links;
     struct nvlink links[MAX_LINKS];
@@ -102,7 +101,7 @@ struct event {
 enum fault { NO_FAULT, HANG, HANG_HARD, CRASH };
 
 struct nvswitch {
-    struct place place;
+    struct pci_device pci;
 };
 
 struct snapshot {
@@ -135,40 +134,69 @@ struct match {
     } fields[MATCH_FIELDS];
 };
 
-/* state.c: parsing, and changing the file in place. */
-nvmlReturn_t state_open(const char *path);
-void state_close(void);
-nvmlReturn_t state_refresh(struct snapshot *snapshot);
-int state_descriptor(void);
-nvmlReturn_t state_edit(nvmlReturn_t (*edit)(struct snapshot *now, struct text *text, void *arg),
-                        void *arg);
-nvmlReturn_t text_append(struct text *text, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-void text_remove(struct text *text, const struct match *match);
-nvmlReturn_t text_set(struct text *text, const struct match *match, const char *key,
-                      const char *value);
+/* The files in their order: each calls those above it only. */
+
+/* clock.c */
+void wait_ms(unsigned ms);
+unsigned long long now_us(void); /* since 1970 */
 
 /* record.c: numbers and fields of one line. */
 bool parse_number(const char **at, unsigned long long *value);
 bool field_text(const char *line, const char *key, char *out, size_t size);
 bool field_number(const char *line, const char *key, unsigned long long *value);
-unsigned field_unsigned(const char *line, const char *key, unsigned otherwise);
-nvmlReturn_t parse_snapshot(const struct text *text, struct snapshot *out);
+unsigned field_unsigned(const char *line, const char *key, unsigned fallback);
 
-/* Look-ups in a snapshot; NULL where there is none. */
+/* lookup.c: NULL where there is none. */
 struct gpu *find_gpu(struct snapshot *s, unsigned index);
 struct gpu_instance *find_gpu_instance(struct snapshot *s, unsigned gpu, unsigned id);
 struct compute_instance *find_compute_instance(struct snapshot *s, unsigned gpu, unsigned gi,
                                                unsigned id);
 const struct profile *find_profile(const struct snapshot *s, unsigned gpu, unsigned id);
 
-/* visibility.c: a device is there if its nodes can be opened. */
+/* slices.c */
+unsigned compute_slices(unsigned profile);
+unsigned gpu_slices(const struct snapshot *s, unsigned gpu);
+unsigned multiprocessors(const struct profile *gi, unsigned slices);
+void name_profile(const struct profile *gi, unsigned slices, char *out, size_t size);
+
+/* gpu_record.c, mig_record.c: one line; false if it is damaged. */
+bool parse_gpu(const char *line, struct gpu *gpu);
+bool parse_switch(const char *line, struct nvswitch *out);
+bool parse_profile(const char *line, struct profile *profile);
+bool parse_gpu_instance(const char *line, struct gpu_instance *gi);
+bool parse_compute_instance(const char *line, struct compute_instance *ci);
+unsigned profile_kind(const struct snapshot *s, const struct profile *profile);
+void place_compute_instances(struct snapshot *s);
+void parse_capability(struct snapshot *s, const char *line);
+
+/* snapshot.c: all lines. */
+nvmlReturn_t parse_snapshot(const struct text *text, struct snapshot *out);
+
+/* text.c: changes to the lines. */
+nvmlReturn_t text_append(struct text *text, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+void text_remove(struct text *text, const struct match *match);
+nvmlReturn_t text_set(struct text *text, const struct match *match, const char *key,
+                      const char *value);
+
+/* state.c: the file, read and changed in place. */
+nvmlReturn_t state_open(const char *path);
+void state_close(void);
+nvmlReturn_t state_refresh(struct snapshot *snapshot);
+int state_descriptor(void);
+nvmlReturn_t state_edit(nvmlReturn_t (*edit)(struct snapshot *now, struct text *text, void *arg),
+                        void *arg);
+
+/* visibility.c: a device is visible if its nodes can be opened. */
 extern const char *device_directory;
 nvmlReturn_t probe_control_node(void);
 bool gpu_is_visible(struct gpu *gpu);
 bool compute_instance_is_visible(struct snapshot *s, struct compute_instance *ci);
 
-/* core.c */
+/* fault.c: hangs or crashes here if the state has a fault. The caller holds the lock. */
+void apply_fault(struct snapshot *s);
+
+/* core.c: the lock, and handles. */
 enum kind { GPU_HANDLE = 1, MIG_HANDLE, GPU_INSTANCE_HANDLE, COMPUTE_INSTANCE_HANDLE };
 
 struct handle {
@@ -176,7 +204,7 @@ struct handle {
     unsigned gpu, gi, ci;
 };
 
-/* What a handle means in the present state. gi and ci are NULL for a whole GPU. */
+/* What a handle refers to in the current state; gi and ci are NULL for a whole GPU. */
 struct target {
     struct snapshot *state;
     struct gpu *gpu;
@@ -186,37 +214,28 @@ struct target {
 
 enum accept { WHOLE_GPU, ANY_DEVICE, MIG_DEVICE };
 
-/* Take the lock and look at the state. On anything but NVML_SUCCESS the lock is not held. */
+/* Take the lock and read the state. The lock is held only if the result is NVML_SUCCESS. */
 nvmlReturn_t begin(struct snapshot **state);
 nvmlReturn_t begin_device(nvmlDevice_t device, enum accept accept, struct target *target);
 nvmlReturn_t begin_instance(struct handle *instance, enum kind kind, struct target *target);
-nvmlReturn_t finish(nvmlReturn_t result); /* gives the lock back, returns its argument */
+nvmlReturn_t finish(nvmlReturn_t result); /* releases the lock, returns its argument */
 
-struct handle *intern(enum kind kind, unsigned gpu, unsigned gi, unsigned ci);
-nvmlReturn_t give_handle(struct handle **out, struct handle *handle);
+nvmlReturn_t set_handle(struct handle **out, enum kind kind, unsigned gpu, unsigned gi, unsigned ci);
 nvmlReturn_t resolve(struct snapshot *state, nvmlDevice_t device, enum accept accept,
                      struct target *target);
 nvmlReturn_t copy_text(const char *from, char *to, unsigned length);
 bool is_initialized(void);
-void wait_ms(unsigned ms);
-unsigned long long now_us(void);
 
-/* telemetry.c: one number of one GPU; `choose` sees what the caller asked for in `question`. */
-enum { ARCH_VOLTA = 5, ARCH_TURING = 6, ARCH_AMPERE = 7, ARCH_ADA = 8, ARCH_HOPPER = 9 };
-enum { CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEMORY, CLOCK_VIDEO, CLOCK_KINDS };
-enum { BRAND_GEFORCE = 5 };
-typedef nvmlReturn_t (*choose_t)(const struct gpu *gpu, unsigned question, unsigned *out);
-nvmlReturn_t ask(nvmlDevice_t device, choose_t choose, unsigned question, unsigned *out);
-nvmlReturn_t always(const struct gpu *gpu, unsigned value, unsigned *out);
-nvmlReturn_t choose_generation(const struct gpu *gpu, unsigned question, unsigned *out);
-nvmlReturn_t choose_max_clock(const struct gpu *gpu, unsigned kind, unsigned *out);
-nvmlReturn_t choose_remapping(const struct gpu *gpu, unsigned question, unsigned *out);
+/* answer.c: one number of a GPU, or an empty list. */
+typedef nvmlReturn_t (*reader_t)(const struct gpu *gpu, unsigned argument, unsigned *out);
+nvmlReturn_t read_number(nvmlDevice_t device, reader_t reader, unsigned argument, unsigned *out);
+nvmlReturn_t read_constant(const struct gpu *gpu, unsigned value, unsigned *out);
 nvmlReturn_t empty_list(nvmlDevice_t device, unsigned *count);
 
 #define CONSTANT(function, value)                                                                  \
     API nvmlReturn_t function(nvmlDevice_t device, unsigned *out)                                  \
     {                                                                                              \
-        return ask(device, always, value, out);                                                    \
+        return read_number(device, read_constant, value, out);                                     \
     }
 
 #define EMPTY_LIST(function)                                                                       \
@@ -226,19 +245,33 @@ nvmlReturn_t empty_list(nvmlDevice_t device, unsigned *count);
         return empty_list(device, count);                                                          \
     }
 
-/* fault.c: what is wrong with the driver as a whole happens here. The caller has the lock. */
-void suffer(struct snapshot *s);
+/* clocks.c, ecc.c, telemetry.c: readers that idle.c needs, too. */
+enum { ARCH_VOLTA = 5, ARCH_TURING = 6, ARCH_AMPERE = 7, ARCH_ADA = 8, ARCH_HOPPER = 9 };
+enum { CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEMORY, CLOCK_VIDEO, CLOCK_KINDS };
+enum { BRAND_GEFORCE = 5 };
+nvmlReturn_t read_max_clock(const struct gpu *gpu, unsigned kind, unsigned *out);
+nvmlReturn_t read_remapping(const struct gpu *gpu, unsigned argument, unsigned *out);
+nvmlReturn_t read_generation(const struct gpu *gpu, unsigned argument, unsigned *out);
 
-/* device.c */
-void fill_pci_info(const struct place *place, nvmlPciInfo_t *pci);
-void shorten_pci_info(const nvmlPciInfo_t *now, nvmlPciInfo_v2_t *pci);
+/* pci.c */
+void fill_pci_info(const struct pci_device *device, nvmlPciInfo_t *pci);
+void shorten_pci_info(const nvmlPciInfo_t *v3, nvmlPciInfo_v2_t *pci);
 
-/* mig.c */
-void mig_profile_name(const struct target *target, char *out, size_t size);
-unsigned compute_slices(unsigned profile);
-unsigned gpu_slices(const struct snapshot *s, unsigned gpu);
-unsigned multiprocessors(const struct profile *gi, unsigned slices);
-void name_profile(const struct profile *gi, unsigned slices, char *out, size_t size);
+/* mig_files.c: the driver's files of MIG instances. */
+enum { NO_INSTANCE = -1 };
+unsigned cap_minor(unsigned gpu_minor, unsigned gi, int ci);
+nvmlReturn_t check_tree(const struct snapshot *s);
+nvmlReturn_t add_capability(const struct snapshot *s, unsigned gpu_minor, unsigned gi, int ci);
+void remove_capability(const struct snapshot *s, unsigned gpu_minor, unsigned gi, int ci,
+                       unsigned minor);
+
+/* mig_change.c */
+struct change {
+    unsigned gpu, gi, ci, profile;
+    const nvmlPlacement_t *placement; /* NULL: the first that is free */
+    bool on;
+};
+bool overlaps(nvmlPlacement_t a, nvmlPlacement_t b);
 
 /* uuid5.c */
 void make_mig_uuid(const char *gpu_uuid, unsigned gi, unsigned ci, char *out, size_t size);

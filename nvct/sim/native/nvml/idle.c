@@ -13,102 +13,102 @@ EMPTY_LIST(nvmlDeviceGetFBCSessions)
 CONSTANT(nvmlDeviceGetAccountingMode, 0)
 CONSTANT(nvmlDeviceGetAccountingBufferSize, 4000)
 
-static nvmlReturn_t choose_known(const struct gpu *gpu, unsigned value, unsigned *out)
+static nvmlReturn_t read_optional(const struct gpu *gpu, unsigned value, unsigned *out)
 {
-    return value ? always(gpu, value, out) : NVML_ERROR_NOT_SUPPORTED;
+    return value ? read_constant(gpu, value, out) : NVML_ERROR_NOT_SUPPORTED;
 }
 
-#define KNOWN_NUMBER(function, field)                                                              \
-    static nvmlReturn_t choose_##field(const struct gpu *gpu, unsigned question, unsigned *out)    \
+#define OPTIONAL_NUMBER(function, field)                                                              \
+    static nvmlReturn_t read_##field(const struct gpu *gpu, unsigned argument, unsigned *out)    \
     {                                                                                              \
-        (void)question;                                                                            \
-        return choose_known(gpu, gpu->field, out);                                                 \
+        (void)argument;                                                                            \
+        return read_optional(gpu, gpu->field, out);                                                 \
     }                                                                                              \
     API nvmlReturn_t function(nvmlDevice_t device, unsigned *out)                                  \
     {                                                                                              \
-        return ask(device, choose_##field, 0, out);                                                \
+        return read_number(device, read_##field, 0, out);                                                \
     }
 
-KNOWN_NUMBER(nvmlDeviceGetNumGpuCores, cores)
-KNOWN_NUMBER(nvmlDeviceGetMemoryBusWidth, bus_width)
+OPTIONAL_NUMBER(nvmlDeviceGetNumGpuCores, cores)
+OPTIONAL_NUMBER(nvmlDeviceGetMemoryBusWidth, bus_width)
 
 /* Boards for servers have no fans of their own. */
-static nvmlReturn_t choose_fan(const struct gpu *gpu, unsigned number, unsigned *out)
+static nvmlReturn_t read_fan(const struct gpu *gpu, unsigned number, unsigned *out)
 {
     if (!gpu->fan)
         return NVML_ERROR_NOT_SUPPORTED;
-    return number == 0 ? always(gpu, gpu->fan, out) : NVML_ERROR_INVALID_ARGUMENT;
+    return number == 0 ? read_constant(gpu, gpu->fan, out) : NVML_ERROR_INVALID_ARGUMENT;
 }
 
 API nvmlReturn_t nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned *out)
 {
-    return ask(device, choose_fan, 0, out);
+    return read_number(device, read_fan, 0, out);
 }
 
 API nvmlReturn_t nvmlDeviceGetFanSpeed_v2(nvmlDevice_t device, unsigned number, unsigned *out)
 {
-    return ask(device, choose_fan, number, out);
+    return read_number(device, read_fan, number, out);
 }
 
-static nvmlReturn_t choose_fans(const struct gpu *gpu, unsigned question, unsigned *out)
+static nvmlReturn_t read_fan_count(const struct gpu *gpu, unsigned argument, unsigned *out)
 {
-    (void)question;
-    return choose_known(gpu, gpu->fan != 0, out);
+    (void)argument;
+    return read_optional(gpu, gpu->fan != 0, out);
 }
 
 API nvmlReturn_t nvmlDeviceGetNumFans(nvmlDevice_t device, unsigned *out)
 {
-    return ask(device, choose_fans, 0, out);
+    return read_number(device, read_fan_count, 0, out);
 }
 
-static nvmlReturn_t choose_virtualization(const struct gpu *gpu, unsigned question, unsigned *out)
+static nvmlReturn_t read_virtualization(const struct gpu *gpu, unsigned argument, unsigned *out)
 {
     enum { NONE = 0, VGPU = 2 };
-    (void)question;
-    return always(gpu, gpu->is_virtual ? VGPU : NONE, out);
+    (void)argument;
+    return read_constant(gpu, gpu->is_virtual ? VGPU : NONE, out);
 }
 
 API nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, unsigned *out)
 {
-    return ask(device, choose_virtualization, 0, out);
+    return read_number(device, read_virtualization, 0, out);
 }
 
 /* As in the node's /proc and /sys: nvct.sim.kernelfs has the same rule. */
-static nvmlReturn_t choose_irq(const struct gpu *gpu, unsigned first, unsigned *out)
+static nvmlReturn_t read_irq(const struct gpu *gpu, unsigned first, unsigned *out)
 {
-    return always(gpu, first + gpu->minor, out);
+    return read_constant(gpu, first + gpu->minor, out);
 }
 
 API nvmlReturn_t nvmlDeviceGetIrqNum(nvmlDevice_t device, unsigned *out)
 {
-    return ask(device, choose_irq, 200, out);
+    return read_number(device, read_irq, 200, out);
 }
 
-static nvmlReturn_t choose_speed(const struct gpu *gpu, unsigned question, unsigned *out)
+static nvmlReturn_t read_speed(const struct gpu *gpu, unsigned argument, unsigned *out)
 {
     static const unsigned megabits[] = {0, 2500, 5000, 8000, 16000, 32000}; /* a second and lane */
     unsigned generation;
-    choose_generation(gpu, question, &generation);
-    return always(gpu, megabits[generation], out);
+    read_generation(gpu, argument, &generation);
+    return read_constant(gpu, megabits[generation], out);
 }
 
 API nvmlReturn_t nvmlDeviceGetPcieSpeed(nvmlDevice_t device, unsigned *out)
 {
-    return ask(device, choose_speed, 0, out);
+    return read_number(device, read_speed, 0, out);
 }
 
 API nvmlReturn_t nvmlDeviceGetMaxCustomerBoostClock(nvmlDevice_t device, unsigned kind,
                                                     unsigned *out)
 {
-    return ask(device, choose_max_clock, kind, out);
+    return read_number(device, read_max_clock, kind, out);
 }
 
 /* --- clocks that can be chosen: one of the memory, every 15 MHz of the rest --------------- */
 
-static nvmlReturn_t choose_selectable(const struct gpu *gpu, unsigned kind, unsigned *out)
+static nvmlReturn_t read_selectable_clock(const struct gpu *gpu, unsigned kind, unsigned *out)
 {
     bool can = gpu->brand != BRAND_GEFORCE && !gpu->is_virtual;
-    return can ? choose_max_clock(gpu, kind, out) : NVML_ERROR_NOT_SUPPORTED;
+    return can ? read_max_clock(gpu, kind, out) : NVML_ERROR_NOT_SUPPORTED;
 }
 
 static nvmlReturn_t list_clocks(unsigned highest, unsigned lowest, unsigned *count, unsigned *clocks)
@@ -127,7 +127,7 @@ API nvmlReturn_t nvmlDeviceGetSupportedMemoryClocks(nvmlDevice_t device, unsigne
                                                     unsigned *clocks)
 {
     unsigned clock;
-    nvmlReturn_t result = ask(device, choose_selectable, CLOCK_MEMORY, &clock);
+    nvmlReturn_t result = read_number(device, read_selectable_clock, CLOCK_MEMORY, &clock);
     if (result || !count)
         return result ? result : NVML_ERROR_INVALID_ARGUMENT;
     return list_clocks(clock, clock, count, clocks);
@@ -138,9 +138,9 @@ API nvmlReturn_t nvmlDeviceGetSupportedGraphicsClocks(nvmlDevice_t device, unsig
 {
     enum { LOWEST = 210 };
     unsigned clock, known;
-    nvmlReturn_t result = ask(device, choose_selectable, CLOCK_MEMORY, &known);
+    nvmlReturn_t result = read_number(device, read_selectable_clock, CLOCK_MEMORY, &known);
     if (!result)
-        result = ask(device, choose_selectable, CLOCK_GRAPHICS, &clock);
+        result = read_number(device, read_selectable_clock, CLOCK_GRAPHICS, &clock);
     if (result || !count)
         return result ? result : NVML_ERROR_INVALID_ARGUMENT;
     return memory == known ? list_clocks(clock, LOWEST, count, clocks) : NVML_ERROR_NOT_FOUND;
@@ -151,7 +151,7 @@ API nvmlReturn_t nvmlDeviceGetSupportedGraphicsClocks(nvmlDevice_t device, unsig
 API nvmlReturn_t nvmlDeviceGetEncoderStats(nvmlDevice_t device, unsigned *sessions, unsigned *fps,
                                            unsigned *latency)
 {
-    nvmlReturn_t result = ask(device, always, 0, sessions);
+    nvmlReturn_t result = read_number(device, read_constant, 0, sessions);
     if (result || !fps || !latency)
         return result ? result : NVML_ERROR_INVALID_ARGUMENT;
     *fps = *latency = 0;
@@ -161,7 +161,7 @@ API nvmlReturn_t nvmlDeviceGetEncoderStats(nvmlDevice_t device, unsigned *sessio
 API nvmlReturn_t nvmlDeviceGetFBCStats(nvmlDevice_t device, nvmlFBCStats_t *stats)
 {
     unsigned zero;
-    nvmlReturn_t result = ask(device, always, 0, &zero);
+    nvmlReturn_t result = read_number(device, read_constant, 0, &zero);
     if (result || !stats)
         return result ? result : NVML_ERROR_INVALID_ARGUMENT;
     *stats = (nvmlFBCStats_t){0};
@@ -169,7 +169,7 @@ API nvmlReturn_t nvmlDeviceGetFBCStats(nvmlDevice_t device, nvmlFBCStats_t *stat
 }
 
 /* The real driver has no sample of a GPU on which nothing runs, and says so. */
-static nvmlReturn_t choose_samples(const struct gpu *gpu, unsigned none, unsigned *out)
+static nvmlReturn_t read_samples(const struct gpu *gpu, unsigned none, unsigned *out)
 {
     *out = none;
     return gpu->mig ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_NOT_FOUND;
@@ -180,7 +180,7 @@ API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, void *samp
 {
     (void)samples;
     (void)since;
-    return ask(device, choose_samples, 0, count);
+    return read_number(device, read_samples, 0, count);
 }
 
 API nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, unsigned policy,
@@ -188,23 +188,23 @@ API nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, unsigned poli
 {
     enum { POLICIES = 12 };
     unsigned zero;
-    nvmlReturn_t result = ask(device, always, 0, &zero);
+    nvmlReturn_t result = read_number(device, read_constant, 0, &zero);
     if (result || !time || policy >= POLICIES)
         return result ? result : NVML_ERROR_INVALID_ARGUMENT;
     *time = (nvmlViolationTime_t){now_us(), 0};
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t choose_banks(const struct gpu *gpu, unsigned question, unsigned *out)
+static nvmlReturn_t read_banks(const struct gpu *gpu, unsigned argument, unsigned *out)
 {
-    return choose_remapping(gpu, gpu->arch >= ARCH_HOPPER ? 4 * question : question, out);
+    return read_remapping(gpu, gpu->arch >= ARCH_HOPPER ? 4 * argument : argument, out);
 }
 
 API nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device,
                                                    nvmlRowRemapperHistogramValues_t *banks)
 {
     unsigned every;
-    nvmlReturn_t result = ask(device, choose_banks, 640, &every);
+    nvmlReturn_t result = read_number(device, read_banks, 640, &every);
     if (result || !banks)
         return result ? result : NVML_ERROR_INVALID_ARGUMENT;
     *banks = (nvmlRowRemapperHistogramValues_t){.max = every};
@@ -215,7 +215,7 @@ API nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device,
 API nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlVersioned32_t *support)
 {
     unsigned no;
-    nvmlReturn_t result = ask(device, always, 0, &no);
+    nvmlReturn_t result = read_number(device, read_constant, 0, &no);
     if (result || !support)
         return result ? result : NVML_ERROR_INVALID_ARGUMENT;
     if (support->version != 1)
@@ -226,7 +226,7 @@ API nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlVersioned32_
 
 /* --- boxes that once held GPUs ------------------------------------------------------------ */
 
-static nvmlReturn_t none_of_the_machine(unsigned *count)
+static nvmlReturn_t count_nothing(unsigned *count)
 {
     struct snapshot *s;
     nvmlReturn_t result = begin(&s);
@@ -240,21 +240,21 @@ static nvmlReturn_t none_of_the_machine(unsigned *count)
 
 API nvmlReturn_t nvmlUnitGetCount(unsigned *count)
 {
-    return none_of_the_machine(count);
+    return count_nothing(count);
 }
 
 API nvmlReturn_t nvmlSystemGetHicVersion(unsigned *count, void *entries)
 {
     (void)entries;
-    return none_of_the_machine(count);
+    return count_nothing(count);
 }
 
 /* --- single values ------------------------------------------------------------------------ */
 
 enum field {
-    ECC_NOW = 1, ECC_PENDING, CORRECTED, UNCORRECTED, CORRECTED_EVER, UNCORRECTED_EVER,
+    ECC_CURRENT = 1, ECC_PENDING, CORRECTED, UNCORRECTED, CORRECTED_AGGREGATE, UNCORRECTED_AGGREGATE,
     ENERGY = 83, NVLINKS = 91, REPLAYS = 94, REMAPPED_CORRECTED = 142, REMAPPED_UNCORRECTED,
-    REMAPPING_PENDING, REMAPPING_FAILED, POWER_AVERAGE = 185, POWER_NOW, POWER_LEAST, POWER_MOST,
+    REMAPPING_PENDING, REMAPPING_FAILED, POWER_AVERAGE = 185, POWER_NOW, POWER_MIN, POWER_MAX,
     POWER_DEFAULT, POWER_LIMIT,
 };
 
@@ -267,28 +267,28 @@ API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *correc
                                            unsigned *failed);
 API nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *out);
 API nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsigned *out);
-API nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned *least,
-                                                              unsigned *most);
+API nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned *min,
+                                                              unsigned *max);
 
-static nvmlReturn_t choose_links(const struct gpu *gpu, unsigned question, unsigned *out)
+static nvmlReturn_t read_links(const struct gpu *gpu, unsigned argument, unsigned *out)
 {
-    (void)question;
-    return always(gpu, gpu->n_links, out);
+    (void)argument;
+    return read_constant(gpu, gpu->n_links, out);
 }
 
 /* Fields that are 32 bits wide. */
-static nvmlReturn_t give_field(nvmlDevice_t device, unsigned field, unsigned *out)
+static nvmlReturn_t read_field32(nvmlDevice_t device, unsigned field, unsigned *out)
 {
     unsigned other[3];
     switch (field) {
-    case ECC_NOW:
+    case ECC_CURRENT:
         return nvmlDeviceGetEccMode(device, out, other);
     case ECC_PENDING:
         return nvmlDeviceGetEccMode(device, other, out);
     case NVLINKS:
-        return ask(device, choose_links, 0, out);
+        return read_number(device, read_links, 0, out);
     case REPLAYS:
-        return ask(device, always, 0, out);
+        return read_number(device, read_constant, 0, out);
     case REMAPPED_CORRECTED:
     case REMAPPED_UNCORRECTED:
     case REMAPPING_PENDING:
@@ -297,9 +297,9 @@ static nvmlReturn_t give_field(nvmlDevice_t device, unsigned field, unsigned *ou
     case POWER_AVERAGE:
     case POWER_NOW:
         return nvmlDeviceGetPowerUsage(device, out);
-    case POWER_LEAST:
+    case POWER_MIN:
         return nvmlDeviceGetPowerManagementLimitConstraints(device, out, other);
-    case POWER_MOST:
+    case POWER_MAX:
         return nvmlDeviceGetPowerManagementLimitConstraints(device, other, out);
     case POWER_DEFAULT:
     case POWER_LIMIT:
@@ -309,19 +309,19 @@ static nvmlReturn_t give_field(nvmlDevice_t device, unsigned field, unsigned *ou
     }
 }
 
-static nvmlReturn_t give_value(nvmlDevice_t device, nvmlFieldValue_t *field)
+static nvmlReturn_t read_field(nvmlDevice_t device, nvmlFieldValue_t *field)
 {
     unsigned number = 0, id = field->fieldId;
     nvmlReturn_t result;
     field->value = 0;
     field->valueType = NVML_VALUE_UNSIGNED_LONG_LONG;
-    if (id >= CORRECTED && id <= UNCORRECTED_EVER)
+    if (id >= CORRECTED && id <= UNCORRECTED_AGGREGATE)
         return nvmlDeviceGetTotalEccErrors(device, (id - CORRECTED) % 2, (id - CORRECTED) / 2,
                                            &field->value);
     if (id == ENERGY)
         return nvmlDeviceGetTotalEnergyConsumption(device, &field->value);
     field->valueType = NVML_VALUE_UNSIGNED_INT;
-    result = give_field(device, id, &number);
+    result = read_field32(device, id, &number);
     field->value = result ? 0 : number;
     return result;
 }
@@ -339,7 +339,7 @@ API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFi
     for (int i = 0; i < count; i++) {
         values[i].timestamp = (long long)now_us();
         values[i].latencyUsec = 0;
-        values[i].nvmlReturn = give_value(device, &values[i]);
+        values[i].nvmlReturn = read_field(device, &values[i]);
     }
     return NVML_SUCCESS;
 }

@@ -9,52 +9,6 @@
 
 enum { GPU_PROFILE_KINDS = 0x12 };
 
-/* Compute instance profiles have fixed ids: 1, 2, 3, 4, 7, 8 and 6 slices. */
-static const unsigned char compute_profile_slices[] = {1, 2, 3, 4, 7, 8, 6};
-
-unsigned compute_slices(unsigned profile)
-{
-    return profile < sizeof(compute_profile_slices) ? compute_profile_slices[profile] : 0;
-}
-
-/* No GPU has more, whatever a damaged state says: callers count up to it. */
-enum { MAX_SLICES = 8 };
-
-/* Compute slices of a whole GPU: those of its largest profile. */
-unsigned gpu_slices(const struct snapshot *s, unsigned gpu)
-{
-    unsigned most = 0;
-    for (unsigned i = 0; i < s->n_profiles; i++) {
-        const struct profile *p = &s->profiles[i];
-        if ((p->gpu == -1 || p->gpu == (int)gpu) && p->slices > most)
-            most = p->slices < MAX_SLICES ? p->slices : MAX_SLICES;
-    }
-    return most;
-}
-
-/* "1g.10gb", and "1c.3g.40gb" for a compute instance that is not its GPU instance's whole. */
-void name_profile(const struct profile *gi, unsigned slices, char *out, size_t size)
-{
-    if (slices && slices < gi->slices)
-        snprintf(out, size, "%uc.%s", slices, gi->name);
-    else
-        snprintf(out, size, "%s", gi->name);
-}
-
-unsigned multiprocessors(const struct profile *gi, unsigned slices)
-{
-    return slices < gi->slices ? gi->sm / gi->slices * slices : gi->sm;
-}
-
-void mig_profile_name(const struct target *t, char *out, size_t size)
-{
-    const struct profile *profile = find_profile(t->state, t->gpu->index, t->gi->profile);
-    if (profile)
-        name_profile(profile, t->ci ? t->ci->size : 0, out, size);
-    else
-        snprintf(out, size, "?");
-}
-
 /* --- mode and devices --------------------------------------------------------------------- */
 
 API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *now, unsigned *pending)
@@ -95,7 +49,7 @@ API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsign
     for (unsigned i = 0, n = 0; i < t.state->n_compute_instances; i++) {
         struct compute_instance *ci = &t.state->compute_instances[i];
         if (ci->gpu == t.gpu->index && compute_instance_is_visible(t.state, ci) && n++ == index)
-            return finish(give_handle(mig, intern(MIG_HANDLE, ci->gpu, ci->gi, ci->id)));
+            return finish(set_handle(mig, MIG_HANDLE, ci->gpu, ci->gi, ci->id));
     }
     return finish(NVML_ERROR_NOT_FOUND);
 }
@@ -120,7 +74,7 @@ API nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mig, 
         return result;
     if (!out)
         return finish(NVML_ERROR_INVALID_ARGUMENT);
-    return finish(give_handle(out, intern(GPU_HANDLE, t.gpu->index, 0, 0)));
+    return finish(set_handle(out, GPU_HANDLE, t.gpu->index, 0, 0));
 }
 
 static nvmlReturn_t instance_id(nvmlDevice_t mig, bool compute, unsigned *id)
@@ -318,7 +272,7 @@ API nvmlReturn_t nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned profile
     for (unsigned i = 0; i < t.state->n_gpu_instances && !result; i++) {
         const struct gpu_instance *gi = &t.state->gpu_instances[i];
         if (gi->gpu == t.gpu->index && gi->profile == profile)
-            result = give_handle(&out[(*count)++], intern(GPU_INSTANCE_HANDLE, gi->gpu, gi->id, 0));
+            result = set_handle(&out[(*count)++], GPU_INSTANCE_HANDLE, gi->gpu, gi->id, 0);
     }
     return finish(result);
 }
@@ -334,7 +288,7 @@ API nvmlReturn_t nvmlDeviceGetGpuInstanceById(nvmlDevice_t device, unsigned id,
         return finish(NVML_ERROR_INVALID_ARGUMENT);
     if (!find_gpu_instance(t.state, t.gpu->index, id))
         return finish(t.gpu->mig ? NVML_ERROR_NOT_FOUND : NVML_ERROR_NOT_SUPPORTED);
-    return finish(give_handle(out, intern(GPU_INSTANCE_HANDLE, t.gpu->index, id, 0)));
+    return finish(set_handle(out, GPU_INSTANCE_HANDLE, t.gpu->index, id, 0));
 }
 
 API nvmlReturn_t nvmlGpuInstanceGetInfo(nvmlGpuInstance_t instance, nvmlGpuInstanceInfo_t *out)
@@ -348,5 +302,5 @@ API nvmlReturn_t nvmlGpuInstanceGetInfo(nvmlGpuInstance_t instance, nvmlGpuInsta
     out->id = t.gi->id;
     out->profileId = t.gi->profile;
     out->placement = (nvmlPlacement_t){t.gi->start, t.gi->size};
-    return finish(give_handle(&out->device, intern(GPU_HANDLE, t.gpu->index, 0, 0)));
+    return finish(set_handle(&out->device, GPU_HANDLE, t.gpu->index, 0, 0));
 }

@@ -5,57 +5,41 @@
  * A handle is a place in a table and never goes away; what it stands for is looked up in the
  * present state on every call, so handles of destroyed instances fail instead of crashing.
  */
-#include <errno.h>
 #include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "simulation.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static unsigned users; /* nvmlInit less nvmlShutdown */
+static unsigned init_count; /* nvmlInit less nvmlShutdown */
 static struct snapshot current;
-static char own_version[80];
+static char library_version[80];
 
 enum { MAX_HANDLES = 8192 };
 static struct handle handles[MAX_HANDLES];
 static unsigned n_handles;
 
-void wait_ms(unsigned ms)
-{
-    struct timespec left = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000L};
-    while (nanosleep(&left, &left) != 0 && errno == EINTR)
-        ;
-}
-
-unsigned long long now_us(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (unsigned long long)now.tv_sec * 1000000ULL + (unsigned long long)now.tv_nsec / 1000;
-}
-
 bool is_initialized(void)
 {
     pthread_mutex_lock(&lock);
-    bool yes = users > 0;
+    bool yes = init_count > 0;
     pthread_mutex_unlock(&lock);
     return yes;
 }
 
 /* --- where the library is ----------------------------------------------------------------- */
 
-struct own_file {
+struct library_file {
     ElfW(Addr) address;
     const char *name;
 };
 
-static int find_own_file(struct dl_phdr_info *info, size_t size, void *arg)
+static int find_library_file(struct dl_phdr_info *info, size_t size, void *arg)
 {
-    struct own_file *own = arg;
+    struct library_file *own = arg;
     (void)size;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
@@ -69,26 +53,26 @@ static int find_own_file(struct dl_phdr_info *info, size_t size, void *arg)
     return 0;
 }
 
-/* Fill in own_version and the path of the state file, which lies beside the library.
+/* Fill in library_version and the path of the state file, which lies beside the library.
  * Not dladdr: before glibc 2.34 it needs libdl, which a small container may lack. */
-static nvmlReturn_t locate(char *state, size_t size)
+static nvmlReturn_t find_state_file(char *state, size_t size)
 {
     static const char stem[] = "libnvidia-ml.so.";
     char real[PATH_MAX];
-    struct own_file own = {(ElfW(Addr))&users, NULL};
-    dl_iterate_phdr(find_own_file, &own);
+    struct library_file own = {(ElfW(Addr))&init_count, NULL};
+    dl_iterate_phdr(find_library_file, &own);
     if (!own.name || !realpath(own.name, real))
         return NVML_ERROR_UNKNOWN;
     char *base = strrchr(real, '/') + 1;
     if (strncmp(base, stem, sizeof(stem) - 1) != 0)
         return NVML_ERROR_UNKNOWN;
-    snprintf(own_version, sizeof(own_version), "%s", base + sizeof(stem) - 1);
+    snprintf(library_version, sizeof(library_version), "%s", base + sizeof(stem) - 1);
     *base = '\0';
-    int n = snprintf(state, size, "%slibnvidia-simstate.so.%s", real, own_version);
+    int n = snprintf(state, size, "%slibnvidia-simstate.so.%s", real, library_version);
     return n < 0 || (size_t)n >= size ? NVML_ERROR_UNKNOWN : NVML_SUCCESS;
 }
 
-static nvmlReturn_t attach(void)
+static nvmlReturn_t open_driver(void)
 {
     char path[PATH_MAX + 128];
     const char *directory = getenv("NVCT_SIM_DEV");
@@ -96,7 +80,7 @@ static nvmlReturn_t attach(void)
     nvmlReturn_t result = probe_control_node();
     if (result != NVML_SUCCESS)
         return result;
-    result = locate(path, sizeof(path));
+    result = find_state_file(path, sizeof(path));
     if (result != NVML_SUCCESS)
         return result;
     result = state_open(path);
@@ -105,8 +89,8 @@ static nvmlReturn_t attach(void)
     memset(&current, 0, sizeof(current));
     result = state_refresh(&current);
     if (result == NVML_SUCCESS)
-        suffer(&current);
-    if (result == NVML_SUCCESS && strcmp(current.driver, own_version) != 0)
+        apply_fault(&current);
+    if (result == NVML_SUCCESS && strcmp(current.driver, library_version) != 0)
         result = NVML_ERROR_LIB_RM_VERSION_MISMATCH;
     if (result != NVML_SUCCESS)
         state_close();
@@ -117,9 +101,9 @@ API nvmlReturn_t nvmlInitWithFlags(unsigned flags)
 {
     (void)flags;
     pthread_mutex_lock(&lock);
-    nvmlReturn_t result = users ? NVML_SUCCESS : attach();
+    nvmlReturn_t result = init_count ? NVML_SUCCESS : open_driver();
     if (result == NVML_SUCCESS)
-        users++;
+        init_count++;
     pthread_mutex_unlock(&lock);
     return result;
 }
@@ -137,8 +121,8 @@ API nvmlReturn_t nvmlInit(void)
 API nvmlReturn_t nvmlShutdown(void)
 {
     pthread_mutex_lock(&lock);
-    nvmlReturn_t result = users ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
-    if (users && --users == 0)
+    nvmlReturn_t result = init_count ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
+    if (init_count && --init_count == 0)
         state_close();
     pthread_mutex_unlock(&lock);
     return result;
@@ -149,12 +133,12 @@ API nvmlReturn_t nvmlShutdown(void)
 nvmlReturn_t begin(struct snapshot **state)
 {
     pthread_mutex_lock(&lock);
-    if (!users)
+    if (!init_count)
         return finish(NVML_ERROR_UNINITIALIZED);
     nvmlReturn_t result = state_refresh(&current);
     if (result != NVML_SUCCESS)
         return finish(result);
-    suffer(&current);
+    apply_fault(&current);
     *state = &current;
     return NVML_SUCCESS;
 }
@@ -165,29 +149,22 @@ nvmlReturn_t finish(nvmlReturn_t result)
     return result;
 }
 
-struct handle *intern(enum kind kind, unsigned gpu, unsigned gi, unsigned ci)
+nvmlReturn_t set_handle(struct handle **out, enum kind kind, unsigned gpu, unsigned gi, unsigned ci)
 {
-    for (unsigned i = 0; i < n_handles; i++) {
-        struct handle *h = &handles[i];
-        if (h->kind == kind && h->gpu == gpu && h->gi == gi && h->ci == ci)
-            return h;
-    }
-    if (n_handles == MAX_HANDLES)
-        return NULL;
-    handles[n_handles] = (struct handle){kind, gpu, gi, ci};
-    return &handles[n_handles++];
-}
-
-nvmlReturn_t give_handle(struct handle **out, struct handle *handle)
-{
-    if (!handle)
+    unsigned i = 0;
+    while (i < n_handles && !(handles[i].kind == kind && handles[i].gpu == gpu &&
+                              handles[i].gi == gi && handles[i].ci == ci))
+        i++;
+    if (i == MAX_HANDLES)
         return NVML_ERROR_MEMORY;
-    *out = handle;
+    if (i == n_handles)
+        handles[n_handles++] = (struct handle){kind, gpu, gi, ci};
+    *out = &handles[i];
     return NVML_SUCCESS;
 }
 
-/* Callers pass any pointer: look only at those that we gave out. */
-static bool is_ours(const struct handle *handle)
+/* A caller may pass any pointer; only a pointer to a used entry of the table is read. */
+static bool is_handle(const struct handle *handle)
 {
     return handle >= handles && handle < handles + n_handles &&
            ((size_t)((const char *)handle - (const char *)handles)) % sizeof(*handle) == 0;
@@ -197,7 +174,7 @@ nvmlReturn_t resolve(struct snapshot *state, nvmlDevice_t device, enum accept ac
                      struct target *target)
 {
     *target = (struct target){state, NULL, NULL, NULL};
-    if (!is_ours(device) || (device->kind != GPU_HANDLE && device->kind != MIG_HANDLE))
+    if (!is_handle(device) || (device->kind != GPU_HANDLE && device->kind != MIG_HANDLE))
         return NVML_ERROR_INVALID_ARGUMENT;
     target->gpu = find_gpu(state, device->gpu);
     if (!target->gpu)
@@ -229,7 +206,7 @@ nvmlReturn_t begin_instance(struct handle *instance, enum kind kind, struct targ
     nvmlReturn_t result = begin(&state);
     if (result != NVML_SUCCESS)
         return result;
-    if (!is_ours(instance) || instance->kind != kind)
+    if (!is_handle(instance) || instance->kind != kind)
         return finish(NVML_ERROR_INVALID_ARGUMENT);
     *target = (struct target){state, find_gpu(state, instance->gpu), NULL, NULL};
     target->gi = find_gpu_instance(state, instance->gpu, instance->gi);
@@ -283,7 +260,7 @@ API nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned length)
     nvmlReturn_t result = begin(&s);
     if (result)
         return result;
-    snprintf(text, sizeof(text), "%u.%s", s->cuda / 1000, own_version);
+    snprintf(text, sizeof(text), "%u.%s", s->cuda / 1000, library_version);
     return finish(copy_text(text, version, length));
 }
 

@@ -9,7 +9,7 @@
 
 #include "smi.h"
 
-void *open_library(const char *name, int flags); /* smi_start.c */
+void *open_library(const char *name, int flags); /* start.c */
 void *find_symbol(void *library, const char *name);
 
 struct nvml nvml;

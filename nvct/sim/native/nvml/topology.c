@@ -63,7 +63,7 @@ API nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t one, nvmlDevice_t other, int
 }
 
 /* Fill in as many handles as there is room for; the count tells how many there are. */
-static nvmlReturn_t give_gpus(struct snapshot *s, unsigned *count, nvmlDevice_t *devices,
+static nvmlReturn_t list_gpus(struct snapshot *s, unsigned *count, nvmlDevice_t *devices,
                               bool (*choose)(const struct gpu *gpu, const void *arg),
                               const void *arg)
 {
@@ -73,7 +73,7 @@ static nvmlReturn_t give_gpus(struct snapshot *s, unsigned *count, nvmlDevice_t 
         if (!gpu_is_visible(gpu) || gpu->lost || !choose(gpu, arg))
             continue;
         if (devices && n < room) {
-            nvmlReturn_t result = give_handle(&devices[n], intern(GPU_HANDLE, gpu->index, 0, 0));
+            nvmlReturn_t result = set_handle(&devices[n], GPU_HANDLE, gpu->index, 0, 0);
             if (result)
                 return result;
         }
@@ -104,7 +104,7 @@ API nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, unsigned 
     if (!count || level > SYSTEM || level % 10)
         return finish(NVML_ERROR_INVALID_ARGUMENT);
     struct distance distance = {t.gpu, level};
-    return finish(give_gpus(t.state, count, devices, is_at, &distance));
+    return finish(list_gpus(t.state, count, devices, is_at, &distance));
 }
 
 /* --- NVLink ------------------------------------------------------------------------------- */
@@ -197,9 +197,9 @@ static nvmlReturn_t remote_pci(nvmlDevice_t device, unsigned link, nvmlPciInfo_t
         return finish(NVML_ERROR_NOT_SUPPORTED);
     struct nvlink to = t.gpu->links[link];
     if (to.to_switch)
-        fill_pci_info(&t.state->switches[to.index].place, pci);
+        fill_pci_info(&t.state->switches[to.index].pci, pci);
     else
-        fill_pci_info(&find_gpu(t.state, to.index)->place, pci);
+        fill_pci_info(&find_gpu(t.state, to.index)->pci, pci);
     return finish(NVML_SUCCESS);
 }
 
@@ -333,7 +333,7 @@ struct processor {
     long number;
 };
 
-static bool is_near(const struct gpu *gpu, const void *arg)
+static bool is_local(const struct gpu *gpu, const void *arg)
 {
     const struct processor *processor = arg;
     long first, count;
@@ -350,5 +350,5 @@ API nvmlReturn_t nvmlSystemGetTopologyGpuSet(unsigned cpu, unsigned *count, nvml
     if (!count)
         return finish(NVML_ERROR_INVALID_ARGUMENT);
     struct processor processor = {s, (long)cpu};
-    return finish(give_gpus(s, count, devices, is_near, &processor));
+    return finish(list_gpus(s, count, devices, is_local, &processor));
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What nvidia-smi knows of a GPU, by the names that --query-gpu has for it (smi_query.c); nvidia-smi
- * -q shows the same values (smi_report.c).
+ * What nvidia-smi knows of a GPU, by the names that --query-gpu has for it (query.c); nvidia-smi
+ * -q shows the same values (report.c).
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What GPUs tell of themselves as PCI devices.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "simulation.h"
+
+void fill_pci_info(const struct pci_device *p, nvmlPciInfo_t *pci)
+{
+    memset(pci, 0, sizeof(*pci));
+    snprintf(pci->busIdLegacy, sizeof(pci->busIdLegacy), "%04X:%02X:%02X.0", p->domain & 0xFFFF,
+             p->bus & 0xFF, p->slot & 0xFF);
+    snprintf(pci->busId, sizeof(pci->busId), "%08X:%02X:%02X.0", p->domain, p->bus, p->slot);
+    pci->domain = p->domain;
+    pci->bus = p->bus;
+    pci->device = p->slot;
+    pci->pciDeviceId = p->id;
+    pci->pciSubSystemId = p->subsystem;
+}
+
+/* The struct of v1 and v2 is four bytes shorter: copy what both have. */
+void shorten_pci_info(const nvmlPciInfo_t *now, nvmlPciInfo_v2_t *pci)
+{
+    memset(pci, 0, sizeof(*pci));
+    memcpy(pci, now, offsetof(nvmlPciInfo_v2_t, reserved));
+}
+
+API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
+{
+    struct target t;
+    nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
+    if (result)
+        return result;
+    if (!pci)
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    fill_pci_info(&t.gpu->pci, pci);
+    return finish(NVML_SUCCESS);
+}
+
+static nvmlReturn_t pci_info_before_v3(nvmlDevice_t device, nvmlPciInfo_v2_t *pci)
+{
+    nvmlPciInfo_t now;
+    if (!pci)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    nvmlReturn_t result = nvmlDeviceGetPciInfo_v3(device, &now);
+    if (result)
+        return result;
+    shorten_pci_info(&now, pci);
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v2_t *pci)
+{
+    return pci_info_before_v3(device, pci);
+}
+
+API nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_v2_t *pci)
+{
+    return pci_info_before_v3(device, pci);
+}
+
+API nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t *pci)
+{
+    struct target t;
+    nvmlPciInfo_t now;
+    nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
+    if (result)
+        return result;
+    if (!pci)
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    if (pci->version != NVML_STRUCT(nvmlPciInfoExt_t, 1))
+        return finish(NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+    fill_pci_info(&t.gpu->pci, &now);
+    pci->domain = now.domain;
+    pci->bus = now.bus;
+    pci->device = now.device;
+    pci->pciDeviceId = now.pciDeviceId;
+    pci->pciSubSystemId = now.pciSubSystemId;
+    pci->baseClass = t.gpu->pci.class_code >> 16;
+    pci->subClass = t.gpu->pci.class_code >> 8 & 0xFF;
+    memcpy(pci->busId, now.busId, sizeof(pci->busId));
+    return finish(NVML_SUCCESS);
+}
