@@ -8,13 +8,13 @@
 #include "smi.h"
 
 struct request {
-    const char *id, *create, *create_compute;
+    const char *ids, *create, *create_compute;
     bool list_profiles, list_instances, list_compute, destroy, destroy_compute, with_compute;
     bool has_gi, has_ci;
     unsigned gi, ci;
 };
 
-int set_mig_mode(const struct gpu_list *list, const char *wanted, const char *mode)
+int set_mig_mode(const struct gpu_list *list, const char *ids, const char *mode)
 {
     unsigned on;
     if (!parse_unsigned(mode, &on) || on > 1) {
@@ -24,14 +24,14 @@ int set_mig_mode(const struct gpu_list *list, const char *wanted, const char *mo
     for (unsigned i = 0; i < list->count; i++) {
         const struct gpu_entry *gpu = &list->gpus[i];
         nvmlReturn_t activation, result;
-        char what[96];
-        if (gpu->status || !is_selected(gpu, i, wanted))
+        char operation[96];
+        if (gpu->status || !is_selected(gpu, ids))
             continue;
-        snprintf(what, sizeof(what), "Unable to %s MIG Mode for GPU %s", on ? "enable" : "disable",
-                 gpu->bus_id);
+        snprintf(operation, sizeof(operation), "Unable to %s MIG Mode for GPU %s",
+                 on ? "enable" : "disable", gpu->bus_id);
         result = nvml.nvmlDeviceSetMigMode(gpu->device, on, &activation);
         if (result)
-            return fail(what, result);
+            return fail(operation, result);
         printf("%s MIG Mode for GPU %s\n", on ? "Enabled" : "Disabled", gpu->bus_id);
     }
     puts("All done.");
@@ -115,15 +115,15 @@ static int destroy_instance(const struct gpu_entry *gpu, unsigned index, const s
                             nvmlGpuInstance_t instance, const nvmlGpuInstanceInfo_t *info,
                             const char *name)
 {
-    char what[96];
+    char operation[96];
     (void)gpu;
     (void)r;
     (void)name;
-    snprintf(what, sizeof(what), "Unable to destroy GPU instance ID %2u from GPU %2u", info->id,
-             index);
+    snprintf(operation, sizeof(operation), "Unable to destroy GPU instance ID %2u from GPU %2u",
+             info->id, index);
     nvmlReturn_t result = nvml.nvmlGpuInstanceDestroy(instance);
     if (result)
-        return fail(what, result);
+        return fail(operation, result);
     printf("Successfully destroyed GPU instance ID %2u from GPU %2u\n", info->id, index);
     return EXIT_DONE;
 }
@@ -172,14 +172,14 @@ static int create_compute(unsigned index, nvmlGpuInstance_t instance, unsigned g
 {
     nvmlComputeInstanceProfileInfo_v3_t info, best = {0};
     nvmlComputeInstance_t created;
-    nvmlComputeInstanceInfo_t place;
-    unsigned wanted;
-    bool by_id = parse_unsigned(profile, &wanted);
+    nvmlComputeInstanceInfo_t instance_info;
+    unsigned id;
+    bool by_id = parse_unsigned(profile, &id);
     for (unsigned kind = 0; kind < COMPUTE_PROFILES; kind++) {
         info.version = NVML_STRUCT(nvmlComputeInstanceProfileInfo_v3_t, 3);
         if (nvml.nvmlGpuInstanceGetComputeInstanceProfileInfoV(instance, kind, 0, &info))
             continue;
-        if (by_id ? info.id == wanted : info.sliceCount > best.sliceCount)
+        if (by_id ? info.id == id : info.sliceCount > best.sliceCount)
             best = info;
     }
     if (!best.sliceCount) {
@@ -188,11 +188,11 @@ static int create_compute(unsigned index, nvmlGpuInstance_t instance, unsigned g
     }
     nvmlReturn_t result = nvml.nvmlGpuInstanceCreateComputeInstance(instance, best.id, &created);
     if (!result)
-        result = nvml.nvmlComputeInstanceGetInfo_v2(created, &place);
+        result = nvml.nvmlComputeInstanceGetInfo_v2(created, &instance_info);
     if (result)
         return fail("Unable to create a compute instance", result);
     printf("Successfully created compute instance ID %2u on GPU %2u GPU instance ID %2u using "
-           "profile %s (ID %2u)\n", place.id, index, gi, best.name, best.id);
+           "profile %s (ID %2u)\n", instance_info.id, index, gi, best.name, best.id);
     return EXIT_DONE;
 }
 
@@ -206,25 +206,26 @@ static int visit_create_compute(const struct gpu_entry *gpu, unsigned index,
 }
 
 /* One word of -cgi: a profile, and after a colon where to put it. */
-static int create_one(const struct gpu_entry *gpu, unsigned index, const struct request *r,
+static int create_instance(const struct gpu_entry *gpu, unsigned index, const struct request *r,
                       char *word)
 {
     nvmlGpuInstanceProfileInfo_v2_t profile;
     nvmlGpuInstance_t created;
     nvmlGpuInstanceInfo_t info;
-    nvmlPlacement_t place = {0};
+    nvmlPlacement_t placement = {0};
     char *colon = strchr(word, ':');
     if (colon)
         *colon++ = '\0';
-    if (!find_profile(gpu, word, &profile) || (colon && !parse_unsigned(colon, &place.start))) {
+    if (!find_profile(gpu, word, &profile) || (colon && !parse_unsigned(colon, &placement.start))) {
         printf("Unable to find GPU instance profile %s on GPU %u\n", word, index);
         return EXIT_NOT_FOUND;
     }
     nvmlReturn_t result = NVML_ERROR_INSUFFICIENT_RESOURCES;
     if (!colon)
         result = nvml.nvmlDeviceCreateGpuInstance(gpu->device, profile.id, &created);
-    for (place.size = 1; colon && place.size <= 8; place.size++) { /* the user gives the start */
-        result = nvml.nvmlDeviceCreateGpuInstanceWithPlacement(gpu->device, profile.id, &place,
+    /* The user names the start; the size is that of the profile. */
+    for (placement.size = 1; colon && placement.size <= 8; placement.size++) {
+        result = nvml.nvmlDeviceCreateGpuInstanceWithPlacement(gpu->device, profile.id, &placement,
                                                                &created);
         if (result != NVML_ERROR_INSUFFICIENT_RESOURCES)
             break;
@@ -240,14 +241,12 @@ static int create_one(const struct gpu_entry *gpu, unsigned index, const struct 
 
 static int create_instances(const struct gpu_entry *gpu, unsigned index, const struct request *r)
 {
+    char word[64];
     for (const char *p = r->create; *p;) {
-        char word[64];
-        size_t n = strcspn(p, ",");
-        snprintf(word, sizeof(word), "%.*s", (int)n, p);
-        int status = create_one(gpu, index, r, word);
+        p = next_word(p, word, sizeof(word));
+        int status = create_instance(gpu, index, r, word);
         if (status)
             return status;
-        p += n + (p[n] == ',');
     }
     return EXIT_DONE;
 }
@@ -274,7 +273,7 @@ static int parse(int argc, char **argv, struct request *r)
         else if (!strcmp(option, "-cgi") && has_value)
             r->create = argv[++i];
         else if (!strcmp(option, "-i") && has_value)
-            r->id = argv[++i];
+            r->ids = argv[++i];
         else if (!strcmp(option, "-gi") && parse_unsigned(value, &r->gi))
             r->has_gi = ++i;
         else if (!strcmp(option, "-ci") && parse_unsigned(value, &r->ci))
@@ -319,7 +318,7 @@ int run_mig(const struct gpu_list *list, int argc, char **argv)
              "|     instance instance     ID       start:size   |");
     for (unsigned i = 0; i < list->count && !status; i++) {
         const struct gpu_entry *gpu = &list->gpus[i];
-        if (gpu->status || !gpu->mig || !is_selected(gpu, i, request.id))
+        if (gpu->status || !gpu->mig || !is_selected(gpu, request.ids))
             continue;
         any = true;
         status = run_on(gpu, i, &request);

@@ -3,53 +3,10 @@
  * The simulated nvidia-smi: the real program's output and exit statuses, as far as scripts that look
  * at containers use them: -L, -q, --version, the table, --query-gpu, topo -m, -mig and mig.
  */
-#include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "smi.h"
-
-void *open_library(const char *name, int flags); /* start.c */
-void *find_symbol(void *library, const char *name);
-
-struct nvml nvml;
-
-int fail(const char *what, nvmlReturn_t result)
-{
-    printf("%s: %s\n", what, nvml.nvmlErrorString(result));
-    return (int)(result > 255 ? 255 : result);
-}
-
-bool parse_unsigned(const char *text, unsigned *out)
-{
-    unsigned n = 0;
-    if (!text || !*text || strlen(text) > 9)
-        return false;
-    for (; *text; text++) {
-        if (*text < '0' || *text > '9')
-            return false;
-        n = n * 10 + (unsigned)(*text - '0');
-    }
-    *out = n;
-    return true;
-}
-
-static bool load(void)
-{
-    void *library = open_library("libnvidia-ml.so.1", RTLD_LAZY);
-    if (!library)
-        return false;
-    bool complete = true;
-    void *found;
-#define X(name, arguments)                                                                         \
-    found = find_symbol(library, #name);                                                           \
-    complete = complete && found;                                                                  \
-    memcpy(&nvml.name, &found, sizeof(found));
-    NVML_FUNCTIONS(X)
-    X(nvmlErrorString, )
-#undef X
-    return complete;
-}
 
 /* The real program's words for what goes wrong most often. */
 static int report_initialization(nvmlReturn_t result)
@@ -64,63 +21,11 @@ static int report_initialization(nvmlReturn_t result)
     }
 }
 
-static void read_gpu(unsigned index, struct gpu_entry *gpu)
-{
-    nvmlPciInfo_t pci;
-    unsigned mode = 0, pending;
-    gpu->index = index;
-    gpu->status = nvml.nvmlDeviceGetHandleByIndex_v2(index, &gpu->device);
-    if (!gpu->status)
-        gpu->status = nvml.nvmlDeviceGetName(gpu->device, gpu->name, sizeof(gpu->name));
-    if (!gpu->status)
-        gpu->status = nvml.nvmlDeviceGetUUID(gpu->device, gpu->uuid, sizeof(gpu->uuid));
-    if (!gpu->status)
-        gpu->status = nvml.nvmlDeviceGetPciInfo_v3(gpu->device, &pci);
-    if (gpu->status)
-        return;
-    memcpy(gpu->bus_id, pci.busId, sizeof(gpu->bus_id));
-    gpu->mig = nvml.nvmlDeviceGetMigMode(gpu->device, &mode, &pending) == NVML_SUCCESS && mode;
-}
-
-/* -i takes an index, a UUID or a bus id; a list of them is separated by commas. */
-bool is_selected(const struct gpu_entry *gpu, unsigned index, const char *wanted)
-{
-    for (const char *p = wanted; p && *p;) {
-        size_t n = strcspn(p, ",");
-        char word[NVML_NAME_LENGTH];
-        unsigned number;
-        snprintf(word, sizeof(word), "%.*s", (int)n, p);
-        if ((parse_unsigned(word, &number) && number == index) || strcmp(word, gpu->uuid) == 0 ||
-            strcmp(word, gpu->bus_id) == 0)
-            return true;
-        p += n + (p[n] == ',');
-    }
-    return !wanted;
-}
-
-unsigned max_mig_devices(const struct gpu_entry *gpu)
-{
-    unsigned count = 0;
-    if (gpu->mig)
-        nvml.nvmlDeviceGetMaxMigDeviceCount(gpu->device, &count);
-    return count;
-}
-
-/* The MIG device at a place, or NULL. Places may be empty; *n counts those that are not. */
-nvmlDevice_t mig_device(const struct gpu_entry *gpu, unsigned place, unsigned *n)
-{
-    nvmlDevice_t device;
-    if (nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu->device, place, &device) != NVML_SUCCESS)
-        return NULL;
-    ++*n;
-    return device;
-}
-
 static void list_mig_devices(const struct gpu_entry *gpu)
 {
-    for (unsigned i = 0, n = 0; i < max_mig_devices(gpu); i++) {
+    for (unsigned i = 0; i < max_mig_devices(gpu); i++) {
         char name[2 * NVML_NAME_LENGTH], uuid[NVML_NAME_LENGTH];
-        nvmlDevice_t device = mig_device(gpu, i, &n);
+        nvmlDevice_t device = mig_device(gpu, i);
         if (!device || nvml.nvmlDeviceGetName(device, name, sizeof(name)) ||
             nvml.nvmlDeviceGetUUID(device, uuid, sizeof(uuid)))
             continue;
@@ -129,19 +34,17 @@ static void list_mig_devices(const struct gpu_entry *gpu)
     }
 }
 
-static int list_gpus(const struct gpu_list *list, const char *wanted)
+static int print_list(const struct gpu_list *list, const char *ids)
 {
     int status = EXIT_DONE; /* also without a GPU, as the real program */
     if (!list->count)
         puts("No devices found.");
     for (unsigned i = 0; i < list->count; i++) {
         const struct gpu_entry *gpu = &list->gpus[i];
-        if (!is_selected(gpu, i, wanted))
+        if (!is_selected(gpu, ids))
             continue;
         if (gpu->status) {
-            printf("Unable to determine the device handle for gpu %u: %s\n", i,
-                   nvml.nvmlErrorString(gpu->status));
-            status = (int)gpu->status;
+            status = report_unavailable(gpu);
             continue;
         }
         printf("GPU %u: %s (UUID: %s)\n", i, gpu->name, gpu->uuid);
@@ -152,18 +55,18 @@ static int list_gpus(const struct gpu_list *list, const char *wanted)
 
 static int print_version(void)
 {
-    char driver[80] = "N/A", library[80] = "N/A";
-    int cuda = 0;
-    nvml.nvmlSystemGetDriverVersion(driver, sizeof(driver));
+    struct versions versions;
+    char library[80] = "N/A";
+    read_versions(&versions);
     nvml.nvmlSystemGetNVMLVersion(library, sizeof(library));
-    nvml.nvmlSystemGetCudaDriverVersion_v2(&cuda);
-    char *own = strchr(library, '.'); /* "13.580.159.04" -> "580.159", as the real one says */
-    own = own ? own + 1 : library;
-    char *dot = strchr(own, '.');
+    char *nvml_version = strchr(library, '.'); /* "13.580.159.04" -> "580.159", as the real one */
+    nvml_version = nvml_version ? nvml_version + 1 : library;
+    char *dot = strchr(nvml_version, '.');
     if (dot && (dot = strchr(dot + 1, '.')))
         *dot = '\0';
     printf("NVIDIA-SMI version  : %s\nNVML version        : %s\nDRIVER version      : %s\n"
-           "CUDA Version        : %d.%d\n", driver, own, driver, cuda / 1000, cuda % 1000 / 10);
+           "CUDA Version        : %s\n", versions.driver, nvml_version, versions.driver,
+           versions.cuda);
     return EXIT_DONE;
 }
 
@@ -246,10 +149,10 @@ static int parse(int argc, char **argv, struct options *o)
 
 static int run(const struct gpu_list *list, const struct options *o)
 {
-    bool found = !o->id;
+    bool selected = !o->id;
     for (unsigned i = 0; i < list->count; i++)
-        found = found || is_selected(&list->gpus[i], i, o->id);
-    if (!found) {
+        selected = selected || is_selected(&list->gpus[i], o->id);
+    if (!selected) {
         puts("No devices were found");
         return EXIT_NOT_FOUND;
     }
@@ -258,7 +161,7 @@ static int run(const struct gpu_list *list, const struct options *o)
     if (o->mig_mode)
         return set_mig_mode(list, o->id, o->mig_mode);
     if (o->list)
-        return list_gpus(list, o->id);
+        return print_list(list, o->id);
     if (!list->count) {
         puts("No devices were found");
         return EXIT_NOT_FOUND;
@@ -281,7 +184,7 @@ int main(int argc, char **argv)
     int status = mig || topology ? EXIT_DONE : parse(argc, argv, &options);
     if (status || options.help)
         return status ? status : usage();
-    if (!load()) {
+    if (!load_nvml()) {
         puts("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system. Please make sure "
              "that the NVIDIA Display Driver is properly installed and present in your system.\n"
              "Please also try adding directory that contains libnvidia-ml.so to your system PATH.");
@@ -290,13 +193,9 @@ int main(int argc, char **argv)
     nvmlReturn_t result = nvml.nvmlInit_v2();
     if (result)
         return report_initialization(result);
-    result = nvml.nvmlDeviceGetCount_v2(&list.count);
+    result = list_gpus(&list);
     if (result)
         return fail("Failed to count the GPUs", result);
-    if (list.count > MAX_DEVICES)
-        list.count = MAX_DEVICES;
-    for (unsigned i = 0; i < list.count; i++)
-        read_gpu(i, &list.gpus[i]);
     status = mig        ? run_mig(&list, argc - 2, argv + 2)
              : topology ? run_topology(&list, argc - 2, argv + 2)
                         : run(&list, &options);

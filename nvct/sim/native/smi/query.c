@@ -7,25 +7,10 @@
 
 #include "smi.h"
 
-bool has_word(const char *list, const char *word)
-{
-    for (const char *p = list; p && *p;) {
-        size_t n = strcspn(p, ",");
-        if (n == strlen(word) && strncmp(p, word, n) == 0)
-            return true;
-        p += n + (p[n] == ',');
-    }
-    return false;
-}
-
-/* Cut the next field off a list. Returns where the rest starts. */
+/* Cut the next field off a list; spaces in front of it do not count. */
 static const char *next_field(const char *list, char *field, size_t size)
 {
-    size_t n = strcspn(list, ",");
-    while (*list == ' ')
-        list++, n--;
-    snprintf(field, size, "%.*s", (int)n, list);
-    return list + n + (list[n] == ',');
+    return next_word(list + strspn(list, " "), field, size);
 }
 
 static void query_head(const char *list)
@@ -34,8 +19,8 @@ static void query_head(const char *list)
     for (const char *p = list; *p;) {
         bool first = p == list;
         p = next_field(p, name, sizeof(name));
-        const char *unit, *full = field_name(name, &unit);
-        printf(*unit ? "%s%s [%s]" : "%s%s", first ? "" : ", ", full, unit);
+        const char *unit, *full_name = field_name(name, &unit);
+        printf(*unit ? "%s%s [%s]" : "%s%s", first ? "" : ", ", full_name, unit);
     }
     putchar('\n');
 }
@@ -49,9 +34,9 @@ static void query_line(const struct gpu_entry *gpu, const char *list, bool units
         const char *unit;
         field_name(name, &unit);
         write_bare(gpu, name, value, sizeof(value));
-        bool shown = units && *value && *unit;
-        printf("%s%s%s%s", first ? "" : ", ", *value ? value : "[N/A]", shown ? " " : "",
-               shown ? unit : "");
+        bool with_unit = units && *value && *unit;
+        printf("%s%s%s%s", first ? "" : ", ", *value ? value : "[N/A]", with_unit ? " " : "",
+               with_unit ? unit : "");
     }
     putchar('\n');
 }
@@ -70,7 +55,7 @@ static int no_such_field(const char *name)
     return EXIT_INVALID_ARGUMENT;
 }
 
-int print_query(const struct gpu_list *list, const char *wanted, const char *names,
+int print_query(const struct gpu_list *list, const char *ids, const char *names,
                 const char *format)
 {
     char name[64];
@@ -86,15 +71,15 @@ int print_query(const struct gpu_list *list, const char *wanted, const char *nam
     if (!has_word(format, "noheader"))
         query_head(names);
     for (unsigned i = 0; i < list->count; i++)
-        if (!list->gpus[i].status && is_selected(&list->gpus[i], i, wanted))
+        if (!list->gpus[i].status && is_selected(&list->gpus[i], ids))
             query_line(&list->gpus[i], names, !has_word(format, "nounits"));
     return EXIT_DONE;
 }
 
-/* Nothing runs on a simulated GPU: the answer is the head of a list. */
+/* No process runs on a simulated GPU, so the list has a head and no rows. */
 int print_processes(const char *names, const char *format)
 {
-    static const char *const known[][2] = {
+    static const char *const columns[][2] = {
         {"timestamp", "timestamp"}, {"gpu_name", "gpu_name"}, {"gpu_bus_id", "gpu_bus_id"},
         {"gpu_serial", "gpu_serial"}, {"gpu_uuid", "gpu_uuid"}, {"pid", "pid"},
         {"process_name", "process_name"}, {"name", "process_name"},
@@ -102,14 +87,14 @@ int print_processes(const char *names, const char *format)
     char name[64], head[512] = "";
     int status = check_format(format);
     for (const char *p = names; !status && *p;) {
-        const char *shown = NULL;
+        const char *column = NULL;
         p = next_field(p, name, sizeof(name));
-        for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
-            if (!strcmp(known[i][0], name))
-                shown = known[i][1];
+        for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++)
+            if (!strcmp(columns[i][0], name))
+                column = columns[i][1];
         size_t n = strlen(head);
-        if (shown)
-            snprintf(head + n, sizeof(head) - n, "%s%s", n ? ", " : "", shown);
+        if (column)
+            snprintf(head + n, sizeof(head) - n, "%s%s", n ? ", " : "", column);
         else
             status = no_such_field(name);
     }

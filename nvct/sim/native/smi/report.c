@@ -121,24 +121,56 @@ static void leaf(unsigned depth, const char *label, const char *tag, const char 
         printf("%-*s: %s\n", LABEL_WIDTH - 4 * (int)depth, label, value);
 }
 
-static void begin_section(const struct row *row, bool xml)
+static void begin_section(unsigned depth, const char *label, const char *tag, bool xml)
 {
-    indent(xml ? row->depth + 1 : row->depth, xml);
+    indent(xml ? depth + 1 : depth, xml);
     if (xml)
-        printf("<%s>\n", row->tag);
+        printf("<%s>\n", tag);
     else
-        puts(row->label);
+        puts(label);
 }
 
-/* In XML, close the sections that end before a row of this depth. */
+static void end_section(unsigned depth, const char *tag, bool xml)
+{
+    if (!xml)
+        return;
+    indent(depth + 1, true);
+    printf("</%s>\n", tag);
+}
+
+/* End the sections that are not around a row of this depth. */
 static void end_sections(const char *open[], unsigned *n, unsigned depth, bool xml)
 {
-    for (; *n >= depth; --*n) {
-        if (!xml)
-            continue;
-        indent(*n + 1, true);
-        printf("</%s>\n", open[*n - 1]);
-    }
+    for (; *n >= depth; --*n)
+        end_section(*n, open[*n - 1], xml);
+}
+
+static void leaf_number(unsigned depth, const char *label, const char *tag,
+                        unsigned long long number, const char *unit, bool xml)
+{
+    char value[32];
+    snprintf(value, sizeof(value), "%llu%s", number, unit);
+    leaf(depth, label, tag, value, xml);
+}
+
+static void mig_device_section(unsigned depth, unsigned index, nvmlDevice_t device, bool xml)
+{
+    unsigned gi = 0, ci = 0;
+    nvmlMemory_t memory = {0};
+    nvml.nvmlDeviceGetGpuInstanceId(device, &gi);
+    nvml.nvmlDeviceGetComputeInstanceId(device, &ci);
+    nvml.nvmlDeviceGetMemoryInfo(device, &memory);
+    unsigned long long total = memory.total >> 20, used = memory.used >> 20;
+    begin_section(depth, "MIG Device", "mig_device", xml);
+    leaf_number(depth + 1, "Index", "index", index, "", xml);
+    leaf_number(depth + 1, "GPU Instance ID", "gpu_instance_id", gi, "", xml);
+    leaf_number(depth + 1, "Compute Instance ID", "compute_instance_id", ci, "", xml);
+    begin_section(depth + 1, "FB Memory Usage", "fb_memory_usage", xml);
+    leaf_number(depth + 2, "Total", "total", total, " MiB", xml);
+    leaf_number(depth + 2, "Used", "used", used, " MiB", xml);
+    leaf_number(depth + 2, "Free", "free", total - used, " MiB", xml);
+    end_section(depth + 1, "fb_memory_usage", xml);
+    end_section(depth, "mig_device", xml);
 }
 
 static void mig_devices(const struct gpu_entry *gpu, bool xml)
@@ -146,34 +178,12 @@ static void mig_devices(const struct gpu_entry *gpu, bool xml)
     bool any = false;
     if (xml)
         puts("\t\t<mig_devices>");
-    for (unsigned place = 0, n = 0; place < max_mig_devices(gpu); place++) {
-        unsigned gi = 0, ci = 0;
-        nvmlMemory_t memory = {0};
-        nvmlDevice_t device = mig_device(gpu, place, &n);
+    for (unsigned index = 0; index < max_mig_devices(gpu); index++) {
+        nvmlDevice_t device = mig_device(gpu, index);
         if (!device)
             continue;
         any = true;
-        nvml.nvmlDeviceGetGpuInstanceId(device, &gi);
-        nvml.nvmlDeviceGetComputeInstanceId(device, &ci);
-        nvml.nvmlDeviceGetMemoryInfo(device, &memory);
-        unsigned long long total = memory.total >> 20, used = memory.used >> 20;
-        if (xml)
-            printf("\t\t\t<mig_device>\n\t\t\t\t<index>%u</index>\n"
-                   "\t\t\t\t<gpu_instance_id>%u</gpu_instance_id>\n"
-                   "\t\t\t\t<compute_instance_id>%u</compute_instance_id>\n"
-                   "\t\t\t\t<fb_memory_usage>\n\t\t\t\t\t<total>%llu MiB</total>\n"
-                   "\t\t\t\t\t<used>%llu MiB</used>\n\t\t\t\t\t<free>%llu MiB</free>\n"
-                   "\t\t\t\t</fb_memory_usage>\n\t\t\t</mig_device>\n",
-                   place, gi, ci, total, used, total - used);
-        else
-            printf("    MIG Device\n        Index                                     : %u\n"
-                   "        GPU Instance ID                           : %u\n"
-                   "        Compute Instance ID                       : %u\n"
-                   "        FB Memory Usage\n"
-                   "            Total                                 : %llu MiB\n"
-                   "            Used                                  : %llu MiB\n"
-                   "            Free                                  : %llu MiB\n",
-                   place, gi, ci, total, used, total - used);
+        mig_device_section(xml ? 2 : 1, index, device, xml);
     }
     if (xml)
         puts(any ? "\t\t</mig_devices>" : "\t\t\tNone\n\t\t</mig_devices>");
@@ -192,7 +202,7 @@ static void show_gpu(const struct gpu_entry *gpu, const char *groups, bool xml)
             continue;
         end_sections(open, &n, row->depth, xml);
         if (!row->field) {
-            begin_section(row, xml);
+            begin_section(row->depth, row->label, row->tag, xml);
             open[n++] = row->tag;
             continue;
         }
@@ -208,44 +218,40 @@ static void show_gpu(const struct gpu_entry *gpu, const char *groups, bool xml)
 
 static void show_head(unsigned count, bool xml)
 {
-    char now[64], driver[80] = "N/A", cuda_text[24], attached[16];
+    char now[64];
+    struct versions versions;
     struct tm local;
-    int cuda = 0;
     time_t seconds = time(NULL);
     strftime(now, sizeof(now), "%a %b %e %H:%M:%S %Y", localtime_r(&seconds, &local));
-    nvml.nvmlSystemGetDriverVersion(driver, sizeof(driver));
-    nvml.nvmlSystemGetCudaDriverVersion_v2(&cuda);
-    snprintf(cuda_text, sizeof(cuda_text), "%d.%d", cuda / 1000, cuda % 1000 / 10);
-    snprintf(attached, sizeof(attached), "%u", count);
+    read_versions(&versions);
     puts(xml ? "<?xml version=\"1.0\" ?>\n<nvidia_smi_log>"
              : "\n==============NVSMI LOG==============\n");
     leaf(0, "Timestamp", "timestamp", now, xml);
-    leaf(0, "Driver Version", "driver_version", driver, xml);
-    leaf(0, "CUDA Version", "cuda_version", cuda_text, xml);
+    leaf(0, "Driver Version", "driver_version", versions.driver, xml);
+    leaf(0, "CUDA Version", "cuda_version", versions.cuda, xml);
     if (!xml)
         putchar('\n');
-    leaf(0, "Attached GPUs", "attached_gpus", attached, xml);
+    leaf_number(0, "Attached GPUs", "attached_gpus", count, "", xml);
 }
 
-/* The words of `-d`; what has no row is shown as nothing, as by the real program on such a GPU. */
+/* The groups of -d. A group without a row is accepted and shows nothing, as by the real program on
+ * a GPU without such values. */
 static bool are_groups(const char *groups)
 {
     static const char known[] = "MEMORY,UTILIZATION,ECC,TEMPERATURE,POWER,CLOCK,COMPUTE,PIDS,"
                                 "PERFORMANCE,ACCOUNTING,ROW_REMAPPER";
+    char group[32];
     for (const char *p = groups; p && *p;) {
-        char word[32];
-        size_t n = strcspn(p, ",");
-        snprintf(word, sizeof(word), "%.*s", (int)n, p);
-        if (!has_word(known, word)) {
-            printf("\"%s\" is no group of -d that is simulated: %s\n", word, known);
+        p = next_word(p, group, sizeof(group));
+        if (!has_word(known, group)) {
+            printf("\"%s\" is no group of -d that is simulated: %s\n", group, known);
             return false;
         }
-        p += n + (p[n] == ',');
     }
     return true;
 }
 
-int print_report(const struct gpu_list *list, const char *wanted, const char *groups, bool xml)
+int print_report(const struct gpu_list *list, const char *ids, const char *groups, bool xml)
 {
     int status = EXIT_DONE;
     if (!are_groups(groups))
@@ -255,7 +261,7 @@ int print_report(const struct gpu_list *list, const char *wanted, const char *gr
         const struct gpu_entry *gpu = &list->gpus[i];
         if (gpu->status)
             status = (int)gpu->status;
-        if (gpu->status || !is_selected(gpu, i, wanted))
+        if (gpu->status || !is_selected(gpu, ids))
             continue;
         printf(xml ? "\t<gpu id=\"%s\">\n" : "GPU %s\n", gpu->bus_id);
         show_gpu(gpu, groups, xml);

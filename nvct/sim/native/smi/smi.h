@@ -11,6 +11,15 @@
 
 #include "../nvml_abi.h"
 
+/* The version of the first symbols that glibc has for this machine. */
+#if defined(__x86_64__)
+#define OLDEST_GLIBC "GLIBC_2.2.5"
+#elif defined(__aarch64__)
+#define OLDEST_GLIBC "GLIBC_2.17"
+#else
+#error "the simulation is for x86_64 and aarch64"
+#endif
+
 /* Exit statuses of the real program, from its manual; NVML's own numbers beside them. */
 enum { EXIT_DONE = 0, EXIT_INVALID_ARGUMENT = 2, EXIT_NOT_FOUND = 6 };
 
@@ -126,35 +135,52 @@ struct gpu_list {
     struct gpu_entry gpus[MAX_DEVICES];
 };
 
-/* nvidia_smi.c */
-int fail(const char *what, nvmlReturn_t result); /* prints, returns the exit status */
+struct versions {
+    char driver[80], cuda[24];
+};
+
+/* The files in their order: each calls those above it only. */
+
+/* dl.c */
+void *open_library(const char *name, int flags);
+void *find_symbol(void *library, const char *name);
+
+/* words.c */
 bool parse_unsigned(const char *text, unsigned *out);
-bool is_selected(const struct gpu_entry *gpu, unsigned index, const char *wanted);
-nvmlDevice_t mig_device(const struct gpu_entry *gpu, unsigned place, unsigned *n);
+bool has_word(const char *list, const char *word);
+const char *next_word(const char *list, char *word, size_t size); /* returns the list after it */
+
+/* gpus.c */
+bool load_nvml(void);
+nvmlReturn_t list_gpus(struct gpu_list *list);
+int fail(const char *operation, nvmlReturn_t result); /* prints, returns the exit status */
+int report_unavailable(const struct gpu_entry *gpu);  /* the same, of a GPU without a handle */
+bool is_selected(const struct gpu_entry *gpu, const char *ids); /* index, UUID, bus id; or NULL */
 unsigned max_mig_devices(const struct gpu_entry *gpu);
+nvmlDevice_t mig_device(const struct gpu_entry *gpu, unsigned index); /* or NULL */
+void read_versions(struct versions *versions);
 
-/* table.c */
-int print_table(const struct gpu_list *list, const char *wanted);
-
-/* values.c */
+/* values.c: "" or "N/A" if the GPU has no such value; NULL if there is no such field. */
 const char *field_name(const char *name, const char **unit);
 void write_bare(const struct gpu_entry *gpu, const char *name, char *out, size_t size);
 void write_value(const struct gpu_entry *gpu, const char *name, char *out, size_t size);
 
+/* table.c */
+int print_table(const struct gpu_list *list, const char *ids);
+
 /* query.c */
-bool has_word(const char *list, const char *word);
 int print_processes(const char *names, const char *format);
-int print_query(const struct gpu_list *list, const char *wanted, const char *fields,
+int print_query(const struct gpu_list *list, const char *ids, const char *names,
                 const char *format);
 
 /* report.c */
-int print_report(const struct gpu_list *list, const char *wanted, const char *groups, bool xml);
+int print_report(const struct gpu_list *list, const char *ids, const char *groups, bool xml);
 
 /* topology.c */
 int run_topology(const struct gpu_list *list, int argc, char **argv);
 
 /* mig.c */
 int run_mig(const struct gpu_list *list, int argc, char **argv);
-int set_mig_mode(const struct gpu_list *list, const char *wanted, const char *mode);
+int set_mig_mode(const struct gpu_list *list, const char *ids, const char *mode);
 
 #endif

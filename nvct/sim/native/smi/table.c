@@ -11,60 +11,49 @@
 
 static void table_head(void)
 {
-    char driver[80] = "N/A";
-    int cuda = 0;
-    nvml.nvmlSystemGetDriverVersion(driver, sizeof(driver));
-    nvml.nvmlSystemGetCudaDriverVersion_v2(&cuda);
-    char version[24];
-    snprintf(version, sizeof(version), "%d.%d", cuda / 1000, cuda % 1000 / 10);
+    struct versions versions;
+    read_versions(&versions);
     printf("+-----------------------------------------------------------------------------------------+\n"
            "| NVIDIA-SMI %-22s Driver Version: %-14s CUDA Version: %-8s |\n" RULE "\n"
            "| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |\n"
            "| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |\n"
            "|                                         |                        |               MIG M. |\n"
            "|=========================================+========================+======================|\n",
-           driver, driver, version);
+           versions.driver, versions.driver, versions.cuda);
 }
 
-/* "31C" or "7W", right-aligned by the caller; "N/A" where the GPU has no such value. */
-static void write_number(nvmlReturn_t result, unsigned number, const char *unit, char out[16])
+enum { CELL_SIZE = 32 };
+
+/* A field's value without decimals, such as "31C" or "7W"; "N/A" if the GPU has no such value. */
+static void write_cell(const struct gpu_entry *gpu, const char *field, const char *unit, char *out)
 {
-    if (result)
-        snprintf(out, 16, "N/A");
-    else
-        snprintf(out, 16, "%u%s", number, unit);
+    char value[CELL_SIZE - 8];
+    write_bare(gpu, field, value, sizeof(value));
+    value[strcspn(value, ".")] = '\0';
+    snprintf(out, CELL_SIZE, "%s%s", *value ? value : "N/A", *value ? unit : "");
 }
 
-static void table_row(const struct gpu_entry *gpu, unsigned index)
+static void table_row(const struct gpu_entry *gpu)
 {
-    unsigned number = 0, state = 0, persistence = 0, mode, pending;
-    nvmlMemory_v2_t memory = {.version = NVML_STRUCT(nvmlMemory_v2_t, 2)};
-    nvmlUtilization_t busy = {0};
-    unsigned long long errors = 0;
-    char ecc[24] = "N/A", used[48], fan[16], celsius[16], power[16], limit[16], percent[16];
-    nvmlReturn_t result = nvml.nvmlDeviceGetFanSpeed(gpu->device, &number);
-    write_number(result, number, "%", fan);
-    result = nvml.nvmlDeviceGetTemperature(gpu->device, 0, &number);
-    write_number(result, number, "C", celsius);
-    result = nvml.nvmlDeviceGetPowerUsage(gpu->device, &number);
-    write_number(result, number / 1000, "W", power);
-    result = nvml.nvmlDeviceGetEnforcedPowerLimit(gpu->device, &number);
-    write_number(result, number / 1000, "W", limit);
-    result = nvml.nvmlDeviceGetUtilizationRates(gpu->device, &busy);
-    write_number(result, busy.gpu, "%", percent);
-    nvml.nvmlDeviceGetPersistenceMode(gpu->device, &persistence);
-    nvml.nvmlDeviceGetPerformanceState(gpu->device, &state);
-    nvml.nvmlDeviceGetMemoryInfo_v2(gpu->device, &memory);
-    if (nvml.nvmlDeviceGetTotalEccErrors(gpu->device, 1, 0, &errors) == NVML_SUCCESS)
-        snprintf(ecc, sizeof(ecc), "%llu", errors);
-    const char *mig = nvml.nvmlDeviceGetMigMode(gpu->device, &mode, &pending) ? "N/A"
-                      : mode                                                   ? "Enabled"
-                                                                               : "Disabled";
-    snprintf(used, sizeof(used), "%6lluMiB / %6lluMiB", memory.used >> 20, memory.total >> 20);
-    printf("| %3u  %-26.26s     %-3s | %18s Off | %20s |\n", index, gpu->name,
-           persistence ? "On" : "Off", gpu->bus_id, gpu->mig ? "On" : ecc);
-    printf("| %3s  %4s    P%u           %5s / %5s | %22s | %7s      Default |\n", fan, celsius,
-           state, power, limit, used, percent);
+    char persistence[CELL_SIZE], ecc[CELL_SIZE], fan[CELL_SIZE], celsius[CELL_SIZE],
+        state[CELL_SIZE], power[CELL_SIZE], limit[CELL_SIZE], used[CELL_SIZE], total[CELL_SIZE],
+        percent[CELL_SIZE], mig[CELL_SIZE], memory[3 * CELL_SIZE];
+    write_cell(gpu, "persistence_mode", "", persistence);
+    write_cell(gpu, "ecc.errors.uncorrected.volatile.total", "", ecc);
+    write_cell(gpu, "fan.speed", "%", fan);
+    write_cell(gpu, "temperature.gpu", "C", celsius);
+    write_cell(gpu, "pstate", "", state);
+    write_cell(gpu, "power.draw", "W", power);
+    write_cell(gpu, "enforced.power.limit", "W", limit);
+    write_cell(gpu, "memory.used", "MiB", used);
+    write_cell(gpu, "memory.total", "MiB", total);
+    write_cell(gpu, "utilization.gpu", "%", percent);
+    write_cell(gpu, "mig.mode.current", "", mig);
+    snprintf(memory, sizeof(memory), "%9s / %9s", used, total);
+    printf("| %3u  %-26.26s     %-3s | %18s Off | %20s |\n", gpu->index, gpu->name,
+           strcmp(persistence, "Enabled") ? "Off" : "On", gpu->bus_id, gpu->mig ? "On" : ecc);
+    printf("| %3s  %4s    %s           %5s / %5s | %22s | %7s      Default |\n", fan, celsius,
+           state, power, limit, memory, percent);
     printf("|                                         |                        | %20s |\n" RULE "\n",
            mig);
 }
@@ -84,57 +73,55 @@ static void mig_head(void)
          "|==================+==================================+===========+=======================|");
 }
 
-static void mig_row(unsigned index, unsigned place, nvmlDevice_t device)
+static void mig_row(unsigned gpu, unsigned index, nvmlDevice_t device)
 {
     unsigned gi = 0, ci = 0;
     nvmlMemory_t memory = {0}, bar1 = {0};
-    nvmlDeviceAttributes_t has = {0};
+    nvmlDeviceAttributes_t attributes = {0};
     nvml.nvmlDeviceGetGpuInstanceId(device, &gi);
     nvml.nvmlDeviceGetComputeInstanceId(device, &ci);
     nvml.nvmlDeviceGetMemoryInfo(device, &memory);
     nvml.nvmlDeviceGetBAR1MemoryInfo(device, &bar1);
-    nvml.nvmlDeviceGetAttributes_v2(device, &has);
+    nvml.nvmlDeviceGetAttributes_v2(device, &attributes);
     printf("| %2u  %3u  %2u  %2u  | %15lluMiB / %5lluMiB    | %3u     0 | %2u  %2u   %2u   %2u   %2u |\n",
-           index, gi, ci, place, memory.used >> 20, memory.total >> 20, has.multiprocessorCount,
-           has.sharedCopyEngineCount, has.sharedEncoderCount, has.sharedDecoderCount,
-           has.sharedOfaCount, has.sharedJpegCount);
+           gpu, gi, ci, index, memory.used >> 20, memory.total >> 20, attributes.multiprocessorCount,
+           attributes.sharedCopyEngineCount, attributes.sharedEncoderCount, attributes.sharedDecoderCount,
+           attributes.sharedOfaCount, attributes.sharedJpegCount);
     printf("|                  | %15lluMiB / %6lluMiB   |           |                       |\n",
            bar1.used >> 20, bar1.total >> 20);
     puts(MIG_RULE);
 }
 
-static void mig_table(const struct gpu_list *list, const char *wanted)
+static void mig_table(const struct gpu_list *list, const char *ids)
 {
-    bool head = false;
+    bool has_head = false;
     for (unsigned i = 0; i < list->count; i++) {
         const struct gpu_entry *gpu = &list->gpus[i];
-        for (unsigned place = 0, n = 0; is_selected(gpu, i, wanted) && place < max_mig_devices(gpu);
-             place++) {
-            nvmlDevice_t device = mig_device(gpu, place, &n);
+        unsigned count = is_selected(gpu, ids) ? max_mig_devices(gpu) : 0;
+        for (unsigned index = 0; index < count; index++) {
+            nvmlDevice_t device = mig_device(gpu, index);
             if (!device)
                 continue;
-            if (!head)
+            if (!has_head)
                 mig_head();
-            head = true;
-            mig_row(i, place, device);
+            has_head = true;
+            mig_row(i, index, device);
         }
     }
 }
 
-int print_table(const struct gpu_list *list, const char *wanted)
+int print_table(const struct gpu_list *list, const char *ids)
 {
     int status = EXIT_DONE;
     table_head();
     for (unsigned i = 0; i < list->count; i++) {
         const struct gpu_entry *gpu = &list->gpus[i];
-        if (gpu->status) {
-            printf("Unable to determine the device handle for gpu %u: %s\n", i,
-                   nvml.nvmlErrorString(gpu->status));
-            status = (int)gpu->status;
-        } else if (is_selected(gpu, i, wanted))
-            table_row(gpu, i);
+        if (gpu->status)
+            status = report_unavailable(gpu);
+        else if (is_selected(gpu, ids))
+            table_row(gpu);
     }
-    mig_table(list, wanted);
+    mig_table(list, ids);
     puts("\n" WIDE "\n"
          "| Processes:                                                                              |\n"
          "|  GPU   GI   CI              PID   Type   Process name                        GPU Memory |\n"

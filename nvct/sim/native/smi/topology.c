@@ -9,38 +9,38 @@
 
 enum { MAX_LINKS = 18, SET_WORDS = 16, WORD_BITS = 64 };
 
-/* The NVLinks from one GPU to another: their own, or all of them if they lead to switches. */
-static unsigned links_between(const struct gpu_entry *one, const struct gpu_entry *other)
+/* Count the NVLinks from a GPU to a peer: direct ones, and all links to switches if both have such. */
+static unsigned links_between(const struct gpu_entry *gpu, const struct gpu_entry *peer)
 {
     enum { GPU = 0, SWITCH = 2 };
-    unsigned count = 0, active = 0, type = 0, others = 0;
+    unsigned count = 0, active = 0, type = 0, peer_active = 0;
     for (unsigned link = 0; link < MAX_LINKS; link++) {
         nvmlPciInfo_t pci;
-        if (nvml.nvmlDeviceGetNvLinkState(one->device, link, &active) || !active ||
-            nvml.nvmlDeviceGetNvLinkRemoteDeviceType(one->device, link, &type))
+        if (nvml.nvmlDeviceGetNvLinkState(gpu->device, link, &active) || !active ||
+            nvml.nvmlDeviceGetNvLinkRemoteDeviceType(gpu->device, link, &type))
             continue;
         if (type == SWITCH)
-            count += !nvml.nvmlDeviceGetNvLinkState(other->device, 0, &others) && others;
-        else if (!nvml.nvmlDeviceGetNvLinkRemotePciInfo_v2(one->device, link, &pci))
-            count += !strcmp(pci.busId, other->bus_id);
+            count += !nvml.nvmlDeviceGetNvLinkState(peer->device, 0, &peer_active) && peer_active;
+        else if (!nvml.nvmlDeviceGetNvLinkRemotePciInfo_v2(gpu->device, link, &pci))
+            count += !strcmp(pci.busId, peer->bus_id);
     }
     return count;
 }
 
-static void show_pair(const struct gpu_entry *one, const struct gpu_entry *other)
+static void show_pair(const struct gpu_entry *gpu, const struct gpu_entry *peer)
 {
-    static const char *const words[] = {"PIX", "PIX", "PXB", "PHB", "NODE", "SYS"};
+    static const char *const levels[] = {"PIX", "PIX", "PXB", "PHB", "NODE", "SYS"};
     unsigned level = 0, links;
-    if (one == other)
+    if (gpu == peer)
         printf("\t X ");
-    else if (one->status || other->status)
+    else if (gpu->status || peer->status)
         printf("\tN/A");
-    else if ((links = links_between(one, other)))
+    else if ((links = links_between(gpu, peer)))
         printf("\tNV%u", links);
-    else if (nvml.nvmlDeviceGetTopologyCommonAncestor(one->device, other->device, &level))
+    else if (nvml.nvmlDeviceGetTopologyCommonAncestor(gpu->device, peer->device, &level))
         printf("\tN/A");
     else
-        printf("\t%s", words[level / 10]);
+        printf("\t%s", levels[level / 10]);
 }
 
 /* A set as a list: 0-3,8 */
@@ -58,7 +58,7 @@ static void write_set(const unsigned long *set, char *out, size_t size)
     }
 }
 
-static void show_near(const struct gpu_entry *gpu)
+static void show_affinity(const struct gpu_entry *gpu)
 {
     unsigned long set[SET_WORDS] = {0};
     char processors[128] = "N/A", memory[128] = "N/A";
@@ -83,7 +83,7 @@ int run_topology(const struct gpu_list *list, int argc, char **argv)
         printf("GPU%u", i);
         for (unsigned j = 0; j < list->count; j++)
             show_pair(&list->gpus[i], &list->gpus[j]);
-        show_near(&list->gpus[i]);
+        show_affinity(&list->gpus[i]);
     }
     puts("\nLegend:\n\n"
          "  X    = Self\n"

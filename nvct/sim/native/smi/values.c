@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What nvidia-smi knows of a GPU, by the names that --query-gpu has for it (query.c); nvidia-smi
- * -q shows the same values (report.c).
+ * One table of the values that nvidia-smi has of a GPU, by the names of --query-gpu: how NVML is
+ * asked for each, and how the answer is printed. query.c, report.c and table.c show them.
  */
 #include <stdio.h>
 #include <string.h>
@@ -9,382 +9,282 @@
 
 #include "smi.h"
 
-typedef void (*write_t)(const struct gpu_entry *gpu, unsigned argument, char *out, size_t size);
-
-/* How the answer of an NVML function is written. */
-enum shape { NUMBER, SWITCH, MILLIWATTS, TEXT, OF_KIND, CUSTOM };
+/* How NVML is asked: a function with one result, with a kind as argument, with two results of which
+ * `argument` selects one, with a text, or by a function of this file. */
+enum call { NUMBER, KIND, PAIR, TEXT, CUSTOM };
+enum print { DECIMAL, HEX, STATE, MILLIWATTS };
 
 struct field {
     const char *name, *unit;
-    enum shape shape;
-    size_t function; /* of struct nvml */
+    enum call call;
+    size_t function; /* in struct nvml */
     unsigned argument;
-    write_t write; /* CUSTOM */
+    enum print print;
+    const char *const *words; /* for each number, ended by NULL; instead of `print` */
+    void (*write)(const struct gpu_entry *gpu, unsigned argument, char *out, size_t size);
 };
 
 typedef nvmlReturn_t (*number_t)(nvmlDevice_t, unsigned *);
 typedef nvmlReturn_t (*kind_t)(nvmlDevice_t, unsigned, unsigned *);
+typedef nvmlReturn_t (*pair_t)(nvmlDevice_t, unsigned *, unsigned *);
 typedef nvmlReturn_t (*text_t)(nvmlDevice_t, char *, unsigned);
 
-/* --- values that are no single answer ------------------------------------------------------ */
+/* --- words --------------------------------------------------------------------------------- */
 
-static void write_name(const struct gpu_entry *gpu, unsigned argument, char *out, size_t size)
+static const char *const modes[] = {"Disabled", "Enabled", NULL};
+static const char *const no_yes[] = {"No", "Yes", NULL};
+static const char *const compute_modes[] = {"Default", "Exclusive_Thread", "Prohibited",
+                                            "Exclusive_Process", NULL};
+static const char *const virtualization_modes[] = {"None", "Pass-Through", "VGPU", "Host VGPU",
+                                                   "Host VSGA", NULL};
+static const char *const architectures[] = {
+    "Unknown", "Unknown", "Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere",
+    "Ada Lovelace", "Hopper", "Blackwell", NULL};
+static const char *const brands[] = {
+    "Unknown", "Quadro", "Tesla", "NVS", "GRID", "GeForce", "Titan", "NVIDIA vApps", "NVIDIA vPC",
+    "NVIDIA Virtual Compute Server", "NVIDIA RTX Virtual Workstation", "NVIDIA Cloud Gaming",
+    "Quadro RTX", "NVIDIA RTX", "NVIDIA", NULL};
+
+/* --- values that are not one answer of NVML ------------------------------------------------- */
+
+#define UNUSED __attribute__((unused))
+#define WRITE(name)                                                                                \
+    static void name(const struct gpu_entry *gpu UNUSED, unsigned argument UNUSED,                 \
+                     char *out UNUSED, size_t size UNUSED)
+
+WRITE(write_nothing)
 {
-    (void)argument;
-    snprintf(out, size, "%s", gpu->name);
 }
 
-static void write_uuid(const struct gpu_entry *gpu, unsigned argument, char *out, size_t size)
+WRITE(write_index)
 {
-    (void)argument;
-    snprintf(out, size, "%s", gpu->uuid);
-}
-
-static void write_index(const struct gpu_entry *gpu, unsigned argument, char *out, size_t size)
-{
-    (void)argument;
     snprintf(out, size, "%u", gpu->index);
 }
 
-static void write_count(const struct gpu_entry *gpu, unsigned argument, char *out, size_t size)
+WRITE(write_count)
 {
     unsigned count;
-    (void)gpu;
-    (void)argument;
     if (!nvml.nvmlDeviceGetCount_v2(&count))
         snprintf(out, size, "%u", count);
 }
 
-static void write_time(const struct gpu_entry *gpu, unsigned argument, char *out, size_t size)
+WRITE(write_time)
 {
     struct timespec now;
     struct tm local;
     char day[32];
-    (void)gpu;
-    (void)argument;
     clock_gettime(CLOCK_REALTIME, &now);
     strftime(day, sizeof(day), "%Y/%m/%d %H:%M:%S", localtime_r(&now.tv_sec, &local));
     snprintf(out, size, "%s.%03ld", day, now.tv_nsec / 1000000);
 }
 
-static void write_driver(const struct gpu_entry *gpu, unsigned argument, char *out, size_t size)
+WRITE(write_driver)
 {
-    (void)gpu;
-    (void)argument;
     nvml.nvmlSystemGetDriverVersion(out, (unsigned)size);
+}
+
+WRITE(write_firmware)
+{
+    char version[64];
+    if (!nvml.nvmlDeviceGetGspFirmwareVersion(gpu->device, version))
+        snprintf(out, size, "%s", version);
 }
 
 enum pci { BUS_ID, DOMAIN, BUS, DEVICE, DEVICE_ID, SUBSYSTEM_ID };
 
-static void write_pci(const struct gpu_entry *gpu, unsigned what, char *out, size_t size)
+WRITE(write_pci)
 {
     nvmlPciInfo_t pci;
     if (nvml.nvmlDeviceGetPciInfo_v3(gpu->device, &pci))
         return;
-    if (what == BUS_ID)
+    if (argument == BUS_ID)
         snprintf(out, size, "%s", pci.busId);
-    else if (what == DOMAIN)
+    else if (argument == DOMAIN)
         snprintf(out, size, "0x%04X", pci.domain);
-    else if (what == BUS || what == DEVICE)
-        snprintf(out, size, "0x%02X", what == BUS ? pci.bus : pci.device);
+    else if (argument == BUS || argument == DEVICE)
+        snprintf(out, size, "0x%02X", argument == BUS ? pci.bus : pci.device);
     else
-        snprintf(out, size, "0x%08X", what == DEVICE_ID ? pci.pciDeviceId : pci.pciSubSystemId);
+        snprintf(out, size, "0x%08X",
+                 argument == DEVICE_ID ? pci.pciDeviceId : pci.pciSubSystemId);
 }
 
 enum memory { TOTAL, RESERVED, USED, FREE };
 
-static void write_memory(const struct gpu_entry *gpu, unsigned what, char *out, size_t size)
+WRITE(write_memory)
 {
     nvmlMemory_v2_t memory = {.version = NVML_STRUCT(nvmlMemory_v2_t, 2)};
     if (nvml.nvmlDeviceGetMemoryInfo_v2(gpu->device, &memory))
         return;
     const unsigned long long bytes[] = {memory.total, memory.reserved, memory.used, memory.free};
-    snprintf(out, size, "%llu", bytes[what] >> 20);
+    snprintf(out, size, "%llu", bytes[argument] >> 20);
 }
 
-static void write_bar1(const struct gpu_entry *gpu, unsigned what, char *out, size_t size)
+WRITE(write_bar1)
 {
     nvmlMemory_t bar1;
     if (nvml.nvmlDeviceGetBAR1MemoryInfo(gpu->device, &bar1))
         return;
-    snprintf(out, size, "%llu",
-             (what == TOTAL ? bar1.total : what == USED ? bar1.used : bar1.free) >> 20);
+    const unsigned long long bytes[] = {bar1.total, 0, bar1.used, bar1.free};
+    snprintf(out, size, "%llu", bytes[argument] >> 20);
 }
 
-static void write_busy(const struct gpu_entry *gpu, unsigned memory, char *out, size_t size)
+WRITE(write_utilization)
 {
-    nvmlUtilization_t busy;
-    if (!nvml.nvmlDeviceGetUtilizationRates(gpu->device, &busy))
-        snprintf(out, size, "%u", memory ? busy.memory : busy.gpu);
+    enum { GPU, MEMORY };
+    nvmlUtilization_t rates;
+    if (!nvml.nvmlDeviceGetUtilizationRates(gpu->device, &rates))
+        snprintf(out, size, "%u", argument == MEMORY ? rates.memory : rates.gpu);
 }
 
-enum engine { ENCODER, DECODER, JPEG, OFA };
-
-static void write_engine(const struct gpu_entry *gpu, unsigned engine, char *out, size_t size)
-{
-    unsigned percent, period;
-    nvmlReturn_t result =
-        engine == ENCODER   ? nvml.nvmlDeviceGetEncoderUtilization(gpu->device, &percent, &period)
-        : engine == DECODER ? nvml.nvmlDeviceGetDecoderUtilization(gpu->device, &percent, &period)
-        : engine == JPEG    ? nvml.nvmlDeviceGetJpgUtilization(gpu->device, &percent, &period)
-                            : nvml.nvmlDeviceGetOfaUtilization(gpu->device, &percent, &period);
-    if (!result)
-        snprintf(out, size, "%u", percent);
-}
-
-static void write_performance(const struct gpu_entry *gpu, unsigned argument, char *out,
-                              size_t size)
-{
-    unsigned state;
-    (void)argument;
-    if (!nvml.nvmlDeviceGetPerformanceState(gpu->device, &state))
-        snprintf(out, size, "P%u", state);
-}
-
-static void write_capability(const struct gpu_entry *gpu, unsigned argument, char *out,
-                             size_t size)
+WRITE(write_capability)
 {
     int major, minor;
-    (void)argument;
     if (!nvml.nvmlDeviceGetCudaComputeCapability(gpu->device, &major, &minor))
         snprintf(out, size, "%d.%d", major, minor);
 }
 
-enum when { CURRENT, PENDING };
-
-static void write_mig(const struct gpu_entry *gpu, unsigned when, char *out, size_t size)
-{
-    unsigned now, next;
-    if (!nvml.nvmlDeviceGetMigMode(gpu->device, &now, &next))
-        snprintf(out, size, "%s", (when == PENDING ? next : now) ? "Enabled" : "Disabled");
-}
-
-static void write_ecc(const struct gpu_entry *gpu, unsigned when, char *out, size_t size)
-{
-    unsigned now, next;
-    if (!nvml.nvmlDeviceGetEccMode(gpu->device, &now, &next))
-        snprintf(out, size, "%s", (when == PENDING ? next : now) ? "Enabled" : "Disabled");
-}
-
-/* argument: corrected or not, volatile or since ever */
-static void write_errors(const struct gpu_entry *gpu, unsigned kinds, char *out, size_t size)
+/* Bit 0 of the argument: uncorrected errors. Bit 1: aggregate, not volatile, counts. */
+WRITE(write_errors)
 {
     unsigned long long errors;
-    if (!nvml.nvmlDeviceGetTotalEccErrors(gpu->device, kinds & 1, kinds >> 1, &errors))
+    if (!nvml.nvmlDeviceGetTotalEccErrors(gpu->device, argument & 1, argument >> 1, &errors))
         snprintf(out, size, "%llu", errors);
 }
 
-enum limit { LEAST, MOST };
-
-static void write_limit(const struct gpu_entry *gpu, unsigned which, char *out, size_t size)
-{
-    unsigned least, most;
-    if (nvml.nvmlDeviceGetPowerManagementLimitConstraints(gpu->device, &least, &most))
-        return;
-    unsigned milliwatts = which == LEAST ? least : most;
-    snprintf(out, size, "%u.%02u", milliwatts / 1000, milliwatts % 1000 / 10);
-}
-
-static void write_reasons(const struct gpu_entry *gpu, unsigned argument, char *out, size_t size)
+WRITE(write_event_reasons)
 {
     unsigned long long reasons;
-    (void)argument;
     if (!nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu->device, &reasons))
         snprintf(out, size, "0x%016llx", reasons);
 }
 
-static void write_word(const struct gpu_entry *gpu, const char *const *words, unsigned n,
-                       number_t function, char *out, size_t size)
+WRITE(write_rows)
 {
-    unsigned number;
-    if (!function(gpu->device, &number))
-        snprintf(out, size, "%s", number < n && words[number] ? words[number] : "Unknown");
-}
-
-static void write_compute_mode(const struct gpu_entry *gpu, unsigned argument, char *out,
-                               size_t size)
-{
-    static const char *const words[] = {"Default", "Exclusive_Thread", "Prohibited",
-                                        "Exclusive_Process"};
-    (void)argument;
-    write_word(gpu, words, 4, nvml.nvmlDeviceGetComputeMode, out, size);
-}
-
-static void write_brand(const struct gpu_entry *gpu, unsigned argument, char *out, size_t size)
-{
-    static const char *const words[] = {
-        "Unknown", "Quadro", "Tesla", "NVS", "GRID", "GeForce", "Titan", "NVIDIA vApps",
-        "NVIDIA vPC", "NVIDIA Virtual Compute Server", "NVIDIA RTX Virtual Workstation",
-        "NVIDIA Cloud Gaming", "Quadro RTX", "NVIDIA RTX", "NVIDIA"};
-    (void)argument;
-    write_word(gpu, words, 15, nvml.nvmlDeviceGetBrand, out, size);
-}
-
-static void write_architecture(const struct gpu_entry *gpu, unsigned argument, char *out,
-                               size_t size)
-{
-    static const char *const words[] = {NULL,     NULL,     "Kepler",       "Maxwell", "Pascal",
-                                        "Volta",  "Turing", "Ampere", "Ada Lovelace", "Hopper",
-                                        "Blackwell"};
-    (void)argument;
-    write_word(gpu, words, 11, nvml.nvmlDeviceGetArchitecture, out, size);
-}
-
-static void write_virtualization(const struct gpu_entry *gpu, unsigned argument, char *out,
-                                 size_t size)
-{
-    static const char *const words[] = {"None", "Pass-Through", "VGPU", "Host VGPU", "Host VSGA"};
-    (void)argument;
-    write_word(gpu, words, 5, nvml.nvmlDeviceGetVirtualizationMode, out, size);
-}
-
-static void write_firmware(const struct gpu_entry *gpu, unsigned argument, char *out, size_t size)
-{
-    char version[64];
-    (void)argument;
-    if (!nvml.nvmlDeviceGetGspFirmwareVersion(gpu->device, version))
-        snprintf(out, size, "%s", version);
-}
-
-static void write_rows(const struct gpu_entry *gpu, unsigned which, char *out, size_t size)
-{
+    enum { CORRECTABLE, UNCORRECTABLE, PENDING, FAILURE };
     unsigned rows[4];
-    if (nvml.nvmlDeviceGetRemappedRows(gpu->device, &rows[0], &rows[1], &rows[2], &rows[3]))
+    if (nvml.nvmlDeviceGetRemappedRows(gpu->device, &rows[CORRECTABLE], &rows[UNCORRECTABLE],
+                                       &rows[PENDING], &rows[FAILURE]))
         return;
-    if (which < 2)
-        snprintf(out, size, "%u", rows[which]);
+    if (argument < PENDING)
+        snprintf(out, size, "%u", rows[argument]);
     else
-        snprintf(out, size, "%s", rows[which] ? "Yes" : "No");
-}
-
-static void write_hex(const struct gpu_entry *gpu, unsigned argument, char *out, size_t size)
-{
-    unsigned number;
-    (void)argument;
-    if (!nvml.nvmlDeviceGetBoardId(gpu->device, &number))
-        snprintf(out, size, "0x%x", number);
-}
-
-static void write_multi(const struct gpu_entry *gpu, unsigned argument, char *out, size_t size)
-{
-    static const char *const words[] = {"No", "Yes"};
-    (void)argument;
-    write_word(gpu, words, 2, nvml.nvmlDeviceGetMultiGpuBoard, out, size);
-}
-
-static void write_nothing(const struct gpu_entry *gpu, unsigned argument, char *out, size_t size)
-{
-    (void)gpu;
-    (void)argument;
-    (void)out;
-    (void)size;
+        snprintf(out, size, "%s", no_yes[rows[argument] != 0]);
 }
 
 /* --- the table ---------------------------------------------------------------------------- */
 
-#define OF(name, unit, shape, function)                                                            \
-    {name, unit, shape, offsetof(struct nvml, function), 0, NULL}
-#define KIND(name, unit, function, kind)                                                           \
-    {name, unit, OF_KIND, offsetof(struct nvml, function), kind, NULL}
-#define OWN(name, unit, write, argument) {name, unit, CUSTOM, 0, argument, write}
+#define FIELD(field, its_unit, its_call, nvml_function, ...)                                       \
+    {.name = field, .unit = its_unit, .call = its_call,                                            \
+     .function = offsetof(struct nvml, nvml_function), __VA_ARGS__}
+#define OWN(field, its_unit, function, ...)                                                        \
+    {.name = field, .unit = its_unit, .call = CUSTOM, .write = function, __VA_ARGS__}
 
 static const struct field fields[] = {
-    OWN("timestamp", "", write_time, 0),
-    OWN("driver_version", "", write_driver, 0),
-    OWN("count", "", write_count, 0),
-    OWN("name", "", write_name, 0),
-    OF("serial", "", TEXT, nvmlDeviceGetSerial),
-    OWN("uuid", "", write_uuid, 0),
-    OWN("index", "", write_index, 0),
-    OWN("brand", "", write_brand, 0),
-    OWN("architecture", "", write_architecture, 0),
-    OF("minor_number", "", NUMBER, nvmlDeviceGetMinorNumber),
-    OWN("board_id", "", write_hex, 0),
-    OWN("multi_gpu_board", "", write_multi, 0),
-    OWN("virtualization_mode", "", write_virtualization, 0),
-    OWN("gsp_firmware_version", "", write_firmware, 0),
-    OWN("pci.bus_id", "", write_pci, BUS_ID),
-    OWN("pci.domain", "", write_pci, DOMAIN),
-    OWN("pci.bus", "", write_pci, BUS),
-    OWN("pci.device", "", write_pci, DEVICE),
-    OWN("pci.device_id", "", write_pci, DEVICE_ID),
-    OWN("pci.sub_device_id", "", write_pci, SUBSYSTEM_ID),
-    OF("pcie.link.gen.current", "", NUMBER, nvmlDeviceGetCurrPcieLinkGeneration),
-    OF("pcie.link.gen.gpucurrent", "", NUMBER, nvmlDeviceGetCurrPcieLinkGeneration),
-    OF("pcie.link.gen.max", "", NUMBER, nvmlDeviceGetMaxPcieLinkGeneration),
-    OF("pcie.link.gen.gpumax", "", NUMBER, nvmlDeviceGetGpuMaxPcieLinkGeneration),
-    OF("pcie.link.width.current", "", NUMBER, nvmlDeviceGetCurrPcieLinkWidth),
-    OF("pcie.link.width.max", "", NUMBER, nvmlDeviceGetMaxPcieLinkWidth),
-    OF("display_active", "", SWITCH, nvmlDeviceGetDisplayActive),
-    OF("display_mode", "", SWITCH, nvmlDeviceGetDisplayMode),
-    OF("persistence_mode", "", SWITCH, nvmlDeviceGetPersistenceMode),
-    OF("accounting.mode", "", SWITCH, nvmlDeviceGetAccountingMode),
-    OF("accounting.buffer_size", "", NUMBER, nvmlDeviceGetAccountingBufferSize),
-    OWN("driver_model.current", "", write_nothing, 0),
-    OWN("driver_model.pending", "", write_nothing, 0),
-    OF("vbios_version", "", TEXT, nvmlDeviceGetVbiosVersion),
-    OWN("inforom.img", "", write_nothing, 0),
-    OWN("inforom.oem", "", write_nothing, 0),
-    OWN("inforom.ecc", "", write_nothing, 0),
-    OWN("inforom.pwr", "", write_nothing, 0),
-    OWN("gom.current", "", write_nothing, 0),
-    OWN("gom.pending", "", write_nothing, 0),
-    OF("fan.speed", "%", NUMBER, nvmlDeviceGetFanSpeed),
-    OWN("pstate", "", write_performance, 0),
-    OWN("clocks_event_reasons.active", "", write_reasons, 0),
-    OWN("memory.total", "MiB", write_memory, TOTAL),
-    OWN("memory.reserved", "MiB", write_memory, RESERVED),
-    OWN("memory.used", "MiB", write_memory, USED),
-    OWN("memory.free", "MiB", write_memory, FREE),
-    OWN("bar1.total", "MiB", write_bar1, TOTAL),
-    OWN("bar1.used", "MiB", write_bar1, USED),
-    OWN("bar1.free", "MiB", write_bar1, FREE),
-    OWN("compute_mode", "", write_compute_mode, 0),
-    OWN("compute_cap", "", write_capability, 0),
-    OWN("utilization.gpu", "%", write_busy, 0),
-    OWN("utilization.memory", "%", write_busy, 1),
-    OWN("utilization.encoder", "%", write_engine, ENCODER),
-    OWN("utilization.decoder", "%", write_engine, DECODER),
-    OWN("utilization.jpeg", "%", write_engine, JPEG),
-    OWN("utilization.ofa", "%", write_engine, OFA),
-    OWN("ecc.mode.current", "", write_ecc, CURRENT),
-    OWN("ecc.mode.pending", "", write_ecc, PENDING),
-    OWN("ecc.errors.corrected.volatile.total", "", write_errors, 0),
-    OWN("ecc.errors.uncorrected.volatile.total", "", write_errors, 1),
-    OWN("ecc.errors.corrected.aggregate.total", "", write_errors, 2),
-    OWN("ecc.errors.uncorrected.aggregate.total", "", write_errors, 3),
-    OF("retired_pages.pending", "", SWITCH, nvmlDeviceGetRetiredPagesPendingStatus),
-    OWN("remapped_rows.correctable", "", write_rows, 0),
-    OWN("remapped_rows.uncorrectable", "", write_rows, 1),
-    OWN("remapped_rows.pending", "", write_rows, 2),
-    OWN("remapped_rows.failure", "", write_rows, 3),
-    KIND("temperature.gpu", "", nvmlDeviceGetTemperature, 0),
-    KIND("temperature.current", "C", nvmlDeviceGetTemperature, 0),
-    KIND("temperature.shutdown", "C", nvmlDeviceGetTemperatureThreshold, 0),
-    KIND("temperature.slowdown", "C", nvmlDeviceGetTemperatureThreshold, 1),
-    KIND("temperature.max_operating", "C", nvmlDeviceGetTemperatureThreshold, 3),
-    OWN("temperature.memory", "", write_nothing, 0),
-    OF("power.management", "", SWITCH, nvmlDeviceGetPowerManagementMode),
-    OF("power.draw", "W", MILLIWATTS, nvmlDeviceGetPowerUsage),
-    OF("power.draw.average", "W", MILLIWATTS, nvmlDeviceGetPowerUsage),
-    OF("power.draw.instant", "W", MILLIWATTS, nvmlDeviceGetPowerUsage),
-    OF("power.limit", "W", MILLIWATTS, nvmlDeviceGetPowerManagementLimit),
-    OF("enforced.power.limit", "W", MILLIWATTS, nvmlDeviceGetEnforcedPowerLimit),
-    OF("power.default_limit", "W", MILLIWATTS, nvmlDeviceGetPowerManagementDefaultLimit),
-    OWN("power.min_limit", "W", write_limit, LEAST),
-    OWN("power.max_limit", "W", write_limit, MOST),
-    KIND("clocks.current.graphics", "MHz", nvmlDeviceGetClockInfo, 0),
-    KIND("clocks.current.sm", "MHz", nvmlDeviceGetClockInfo, 1),
-    KIND("clocks.current.memory", "MHz", nvmlDeviceGetClockInfo, 2),
-    KIND("clocks.current.video", "MHz", nvmlDeviceGetClockInfo, 3),
-    KIND("clocks.applications.graphics", "MHz", nvmlDeviceGetApplicationsClock, 0),
-    KIND("clocks.applications.memory", "MHz", nvmlDeviceGetApplicationsClock, 2),
-    KIND("clocks.max.graphics", "MHz", nvmlDeviceGetMaxClockInfo, 0),
-    KIND("clocks.max.sm", "MHz", nvmlDeviceGetMaxClockInfo, 1),
-    KIND("clocks.max.memory", "MHz", nvmlDeviceGetMaxClockInfo, 2),
-    KIND("clocks.max.video", "MHz", nvmlDeviceGetMaxClockInfo, 3),
-    OWN("mig.mode.current", "", write_mig, CURRENT),
-    OWN("mig.mode.pending", "", write_mig, PENDING),
+    OWN("timestamp", "", write_time),
+    OWN("driver_version", "", write_driver),
+    OWN("count", "", write_count),
+    FIELD("name", "", TEXT, nvmlDeviceGetName),
+    FIELD("serial", "", TEXT, nvmlDeviceGetSerial),
+    FIELD("uuid", "", TEXT, nvmlDeviceGetUUID),
+    OWN("index", "", write_index),
+    FIELD("brand", "", NUMBER, nvmlDeviceGetBrand, .words = brands),
+    FIELD("architecture", "", NUMBER, nvmlDeviceGetArchitecture, .words = architectures),
+    FIELD("minor_number", "", NUMBER, nvmlDeviceGetMinorNumber),
+    FIELD("board_id", "", NUMBER, nvmlDeviceGetBoardId, .print = HEX),
+    FIELD("multi_gpu_board", "", NUMBER, nvmlDeviceGetMultiGpuBoard, .words = no_yes),
+    FIELD("virtualization_mode", "", NUMBER, nvmlDeviceGetVirtualizationMode,
+          .words = virtualization_modes),
+    OWN("gsp_firmware_version", "", write_firmware),
+    OWN("pci.bus_id", "", write_pci, .argument = BUS_ID),
+    OWN("pci.domain", "", write_pci, .argument = DOMAIN),
+    OWN("pci.bus", "", write_pci, .argument = BUS),
+    OWN("pci.device", "", write_pci, .argument = DEVICE),
+    OWN("pci.device_id", "", write_pci, .argument = DEVICE_ID),
+    OWN("pci.sub_device_id", "", write_pci, .argument = SUBSYSTEM_ID),
+    FIELD("pcie.link.gen.current", "", NUMBER, nvmlDeviceGetCurrPcieLinkGeneration),
+    FIELD("pcie.link.gen.gpucurrent", "", NUMBER, nvmlDeviceGetCurrPcieLinkGeneration),
+    FIELD("pcie.link.gen.max", "", NUMBER, nvmlDeviceGetMaxPcieLinkGeneration),
+    FIELD("pcie.link.gen.gpumax", "", NUMBER, nvmlDeviceGetGpuMaxPcieLinkGeneration),
+    FIELD("pcie.link.width.current", "", NUMBER, nvmlDeviceGetCurrPcieLinkWidth),
+    FIELD("pcie.link.width.max", "", NUMBER, nvmlDeviceGetMaxPcieLinkWidth),
+    FIELD("display_active", "", NUMBER, nvmlDeviceGetDisplayActive, .words = modes),
+    FIELD("display_mode", "", NUMBER, nvmlDeviceGetDisplayMode, .words = modes),
+    FIELD("persistence_mode", "", NUMBER, nvmlDeviceGetPersistenceMode, .words = modes),
+    FIELD("accounting.mode", "", NUMBER, nvmlDeviceGetAccountingMode, .words = modes),
+    FIELD("accounting.buffer_size", "", NUMBER, nvmlDeviceGetAccountingBufferSize),
+    OWN("driver_model.current", "", write_nothing),
+    OWN("driver_model.pending", "", write_nothing),
+    FIELD("vbios_version", "", TEXT, nvmlDeviceGetVbiosVersion),
+    OWN("inforom.img", "", write_nothing),
+    OWN("inforom.oem", "", write_nothing),
+    OWN("inforom.ecc", "", write_nothing),
+    OWN("inforom.pwr", "", write_nothing),
+    OWN("gom.current", "", write_nothing),
+    OWN("gom.pending", "", write_nothing),
+    FIELD("fan.speed", "%", NUMBER, nvmlDeviceGetFanSpeed),
+    FIELD("pstate", "", NUMBER, nvmlDeviceGetPerformanceState, .print = STATE),
+    OWN("clocks_event_reasons.active", "", write_event_reasons),
+    OWN("memory.total", "MiB", write_memory, .argument = TOTAL),
+    OWN("memory.reserved", "MiB", write_memory, .argument = RESERVED),
+    OWN("memory.used", "MiB", write_memory, .argument = USED),
+    OWN("memory.free", "MiB", write_memory, .argument = FREE),
+    OWN("bar1.total", "MiB", write_bar1, .argument = TOTAL),
+    OWN("bar1.used", "MiB", write_bar1, .argument = USED),
+    OWN("bar1.free", "MiB", write_bar1, .argument = FREE),
+    FIELD("compute_mode", "", NUMBER, nvmlDeviceGetComputeMode, .words = compute_modes),
+    OWN("compute_cap", "", write_capability),
+    OWN("utilization.gpu", "%", write_utilization, .argument = 0),
+    OWN("utilization.memory", "%", write_utilization, .argument = 1),
+    FIELD("utilization.encoder", "%", PAIR, nvmlDeviceGetEncoderUtilization),
+    FIELD("utilization.decoder", "%", PAIR, nvmlDeviceGetDecoderUtilization),
+    FIELD("utilization.jpeg", "%", PAIR, nvmlDeviceGetJpgUtilization),
+    FIELD("utilization.ofa", "%", PAIR, nvmlDeviceGetOfaUtilization),
+    FIELD("ecc.mode.current", "", PAIR, nvmlDeviceGetEccMode, .argument = 0, .words = modes),
+    FIELD("ecc.mode.pending", "", PAIR, nvmlDeviceGetEccMode, .argument = 1, .words = modes),
+    OWN("ecc.errors.corrected.volatile.total", "", write_errors, .argument = 0),
+    OWN("ecc.errors.uncorrected.volatile.total", "", write_errors, .argument = 1),
+    OWN("ecc.errors.corrected.aggregate.total", "", write_errors, .argument = 2),
+    OWN("ecc.errors.uncorrected.aggregate.total", "", write_errors, .argument = 3),
+    FIELD("retired_pages.pending", "", NUMBER, nvmlDeviceGetRetiredPagesPendingStatus,
+          .words = modes),
+    OWN("remapped_rows.correctable", "", write_rows, .argument = 0),
+    OWN("remapped_rows.uncorrectable", "", write_rows, .argument = 1),
+    OWN("remapped_rows.pending", "", write_rows, .argument = 2),
+    OWN("remapped_rows.failure", "", write_rows, .argument = 3),
+    FIELD("temperature.gpu", "", KIND, nvmlDeviceGetTemperature, .argument = 0),
+    FIELD("temperature.current", "C", KIND, nvmlDeviceGetTemperature, .argument = 0),
+    FIELD("temperature.shutdown", "C", KIND, nvmlDeviceGetTemperatureThreshold, .argument = 0),
+    FIELD("temperature.slowdown", "C", KIND, nvmlDeviceGetTemperatureThreshold, .argument = 1),
+    FIELD("temperature.max_operating", "C", KIND, nvmlDeviceGetTemperatureThreshold,
+          .argument = 3),
+    OWN("temperature.memory", "", write_nothing),
+    FIELD("power.management", "", NUMBER, nvmlDeviceGetPowerManagementMode, .words = modes),
+    FIELD("power.draw", "W", NUMBER, nvmlDeviceGetPowerUsage, .print = MILLIWATTS),
+    FIELD("power.draw.average", "W", NUMBER, nvmlDeviceGetPowerUsage, .print = MILLIWATTS),
+    FIELD("power.draw.instant", "W", NUMBER, nvmlDeviceGetPowerUsage, .print = MILLIWATTS),
+    FIELD("power.limit", "W", NUMBER, nvmlDeviceGetPowerManagementLimit, .print = MILLIWATTS),
+    FIELD("enforced.power.limit", "W", NUMBER, nvmlDeviceGetEnforcedPowerLimit,
+          .print = MILLIWATTS),
+    FIELD("power.default_limit", "W", NUMBER, nvmlDeviceGetPowerManagementDefaultLimit,
+          .print = MILLIWATTS),
+    FIELD("power.min_limit", "W", PAIR, nvmlDeviceGetPowerManagementLimitConstraints,
+          .argument = 0, .print = MILLIWATTS),
+    FIELD("power.max_limit", "W", PAIR, nvmlDeviceGetPowerManagementLimitConstraints,
+          .argument = 1, .print = MILLIWATTS),
+    FIELD("clocks.current.graphics", "MHz", KIND, nvmlDeviceGetClockInfo, .argument = 0),
+    FIELD("clocks.current.sm", "MHz", KIND, nvmlDeviceGetClockInfo, .argument = 1),
+    FIELD("clocks.current.memory", "MHz", KIND, nvmlDeviceGetClockInfo, .argument = 2),
+    FIELD("clocks.current.video", "MHz", KIND, nvmlDeviceGetClockInfo, .argument = 3),
+    FIELD("clocks.applications.graphics", "MHz", KIND, nvmlDeviceGetApplicationsClock,
+          .argument = 0),
+    FIELD("clocks.applications.memory", "MHz", KIND, nvmlDeviceGetApplicationsClock,
+          .argument = 2),
+    FIELD("clocks.max.graphics", "MHz", KIND, nvmlDeviceGetMaxClockInfo, .argument = 0),
+    FIELD("clocks.max.sm", "MHz", KIND, nvmlDeviceGetMaxClockInfo, .argument = 1),
+    FIELD("clocks.max.memory", "MHz", KIND, nvmlDeviceGetMaxClockInfo, .argument = 2),
+    FIELD("clocks.max.video", "MHz", KIND, nvmlDeviceGetMaxClockInfo, .argument = 3),
+    FIELD("mig.mode.current", "", PAIR, nvmlDeviceGetMigMode, .argument = 0, .words = modes),
+    FIELD("mig.mode.pending", "", PAIR, nvmlDeviceGetMigMode, .argument = 1, .words = modes),
 };
 
 static const char *const aliases[][2] = {
@@ -410,34 +310,50 @@ static const struct field *find_field(const char *name)
     return NULL;
 }
 
+static bool read_number(const struct gpu_entry *gpu, const struct field *field, unsigned *number)
+{
+    const void *function = (const char *)&nvml + field->function;
+    unsigned pair[2] = {0};
+    nvmlReturn_t result;
+    switch (field->call) {
+    case KIND:
+        return !(*(const kind_t *)function)(gpu->device, field->argument, number);
+    case PAIR:
+        result = (*(const pair_t *)function)(gpu->device, &pair[0], &pair[1]);
+        *number = pair[field->argument];
+        return !result;
+    default:
+        return !(*(const number_t *)function)(gpu->device, number);
+    }
+}
+
+static void print_number(const struct field *field, unsigned number, char *out, size_t size)
+{
+    static const char *const formats[] = {[DECIMAL] = "%u", [HEX] = "0x%x", [STATE] = "P%u"};
+    unsigned i = 0;
+    while (field->words && i < number && field->words[i])
+        i++;
+    if (field->words)
+        snprintf(out, size, "%s", field->words[i] ? field->words[i] : "Unknown");
+    else if (field->print == MILLIWATTS)
+        snprintf(out, size, "%u.%02u", number / 1000, number % 1000 / 10);
+    else
+        snprintf(out, size, formats[field->print], number);
+}
+
 static void write_field(const struct gpu_entry *gpu, const struct field *field, char *out,
                         size_t size)
 {
     const void *function = (const char *)&nvml + field->function;
-    unsigned number = 0;
-    nvmlReturn_t result;
+    unsigned number;
     *out = '\0';
-    if (field->shape == CUSTOM) {
+    if (field->call == CUSTOM)
         field->write(gpu, field->argument, out, size);
-        return;
-    }
-    if (field->shape == TEXT) {
+    else if (field->call == TEXT) {
         if ((*(const text_t *)function)(gpu->device, out, (unsigned)size))
             *out = '\0';
-        return;
-    }
-    if (field->shape == OF_KIND)
-        result = (*(const kind_t *)function)(gpu->device, field->argument, &number);
-    else
-        result = (*(const number_t *)function)(gpu->device, &number);
-    if (result)
-        return;
-    if (field->shape == SWITCH)
-        snprintf(out, size, "%s", number ? "Enabled" : "Disabled");
-    else if (field->shape == MILLIWATTS)
-        snprintf(out, size, "%u.%02u", number / 1000, number % 1000 / 10);
-    else
-        snprintf(out, size, "%u", number);
+    } else if (read_number(gpu, field, &number))
+        print_number(field, number, out, size);
 }
 
 /* A field's full name, NULL if there is no such field. */
