@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How most functions answer: one number of one GPU, a constant, or an empty list.
+ * How most functions answer: with one number of a GPU, or with an empty list.
  */
 
 #include "simulation.h"

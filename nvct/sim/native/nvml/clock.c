@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The time of day, and sleeping.
+ * The time of day, and sleep.
  */
 #include <errno.h>
 #include <time.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Clocks, and why they are not higher.
+ * Clocks, and the reasons that limit them.
  */
 
 #include "simulation.h"
 
-/* MHz at most; clock domains graphics, SM, memory, video. */
+/* The highest clock in MHz of a domain: graphics, SM, memory, video. */
 nvmlReturn_t read_max_clock(const struct gpu *gpu, unsigned kind, unsigned *out)
 {
     static const struct {
@@ -28,7 +28,7 @@ nvmlReturn_t read_max_clock(const struct gpu *gpu, unsigned kind, unsigned *out)
     return NVML_SUCCESS;
 }
 
-/* Idle: the memory at its clock, the rest at its floor. */
+/* On an idle GPU the memory runs at its highest clock, all other domains at their lowest. */
 static nvmlReturn_t read_clock(const struct gpu *gpu, unsigned kind, unsigned *out)
 {
     nvmlReturn_t result = read_max_clock(gpu, kind, out);

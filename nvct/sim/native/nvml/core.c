@@ -2,8 +2,8 @@
  *
  * Initialisation, the lock around every call, and handles.
  *
- * A handle is a place in a table and never goes away; what it stands for is looked up in the
- * present state on every call, so handles of destroyed instances fail instead of crashing.
+ * A handle is an entry of a table and is never freed. Every call looks up in the current state
+ * what the handle refers to, so that a handle of a destroyed instance is an error and not a crash.
  */
 #include <link.h>
 #include <pthread.h>
@@ -14,7 +14,7 @@
 #include "simulation.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static unsigned init_count; /* nvmlInit less nvmlShutdown */
+static unsigned init_count; /* calls of nvmlInit minus calls of nvmlShutdown */
 static struct snapshot current;
 static char library_version[80];
 
@@ -25,9 +25,9 @@ static unsigned n_handles;
 bool is_initialized(void)
 {
     pthread_mutex_lock(&lock);
-    bool yes = init_count > 0;
+    bool initialized = init_count > 0;
     pthread_mutex_unlock(&lock);
-    return yes;
+    return initialized;
 }
 
 /* --- where the library is ----------------------------------------------------------------- */
@@ -39,36 +39,36 @@ struct library_file {
 
 static int find_library_file(struct dl_phdr_info *info, size_t size, void *arg)
 {
-    struct library_file *own = arg;
+    struct library_file *file = arg;
     (void)size;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
         ElfW(Addr) start = info->dlpi_addr + segment->p_vaddr;
-        if (segment->p_type == PT_LOAD && own->address >= start &&
-            own->address < start + segment->p_memsz) {
-            own->name = info->dlpi_name;
+        if (segment->p_type == PT_LOAD && file->address >= start &&
+            file->address < start + segment->p_memsz) {
+            file->name = info->dlpi_name;
             return 1;
         }
     }
     return 0;
 }
 
-/* Fill in library_version and the path of the state file, which lies beside the library.
- * Not dladdr: before glibc 2.34 it needs libdl, which a small container may lack. */
+/* Set library_version and the path of the state file, which is in the library's folder. dladdr is
+ * not used: before glibc 2.34 it needs libdl, which a small container may lack. */
 static nvmlReturn_t find_state_file(char *state, size_t size)
 {
     static const char stem[] = "libnvidia-ml.so.";
-    char real[PATH_MAX];
-    struct library_file own = {(ElfW(Addr))&init_count, NULL};
-    dl_iterate_phdr(find_library_file, &own);
-    if (!own.name || !realpath(own.name, real))
+    char path[PATH_MAX];
+    struct library_file file = {(ElfW(Addr))&init_count, NULL};
+    dl_iterate_phdr(find_library_file, &file);
+    if (!file.name || !realpath(file.name, path))
         return NVML_ERROR_UNKNOWN;
-    char *base = strrchr(real, '/') + 1;
+    char *base = strrchr(path, '/') + 1;
     if (strncmp(base, stem, sizeof(stem) - 1) != 0)
         return NVML_ERROR_UNKNOWN;
     snprintf(library_version, sizeof(library_version), "%s", base + sizeof(stem) - 1);
     *base = '\0';
-    int n = snprintf(state, size, "%slibnvidia-simstate.so.%s", real, library_version);
+    int n = snprintf(state, size, "%slibnvidia-simstate.so.%s", path, library_version);
     return n < 0 || (size_t)n >= size ? NVML_ERROR_UNKNOWN : NVML_SUCCESS;
 }
 
@@ -297,6 +297,6 @@ API nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *name, unsigned len
         fclose(file);
     if (!n)
         return finish(NVML_ERROR_NOT_FOUND);
-    snprintf(name, length, "%s", line); /* the first word; the real library cuts it off, too */
+    snprintf(name, length, "%s", line); /* the first argument; the real library truncates it, too */
     return finish(NVML_SUCCESS);
 }

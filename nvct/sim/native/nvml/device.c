@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finding devices, and what they say about themselves: identity, PCI, memory, telemetry.
+ * Identity and memory of a device.
  */
 #include <stdio.h>
 #include <string.h>
@@ -41,7 +41,7 @@ API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned len
     return result ? result : finish(copy_text(t.ci ? t.ci->uuid : t.gpu->uuid, uuid, length));
 }
 
-/* NVML counts what this process may use: indices are not those of the node. */
+/* NVML numbers the GPUs that this process may use; the indices may differ from the node's. */
 static unsigned visible_index(struct snapshot *s, const struct gpu *gpu)
 {
     unsigned n = 0;
@@ -91,7 +91,7 @@ API nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, u
     return read_text(device, offsetof(struct gpu, vbios), version, length);
 }
 
-/* A whole GPU's number as the state has it. */
+/* A number in struct gpu. */
 static nvmlReturn_t read_member(nvmlDevice_t device, enum accept accept, size_t offset,
                                 unsigned *out)
 {
@@ -133,7 +133,7 @@ API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *ma
 
 /* --- memory ------------------------------------------------------------------------------- */
 
-/* `used` is what programs use and what the driver has reserved. */
+/* `used` is the memory of programs and the memory that the driver reserves. */
 static nvmlReturn_t read_memory(nvmlDevice_t device, unsigned long long *total,
                               unsigned long long *used, unsigned long long *reserved)
 {
@@ -186,7 +186,7 @@ API nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlMemory_t *
     if (!bar1)
         return finish(NVML_ERROR_INVALID_ARGUMENT);
     unsigned long long size = t.gpu->bar1 << 20, used = 1 << 20;
-    if (!size) /* not said: a resizable one, a power of two that holds all memory */
+    if (!size) /* a resizable BAR: the smallest power of two that covers the memory */
         for (size = 1; size < t.gpu->memory; size <<= 1)
             ;
     *bar1 = (nvmlMemory_t){size, size - used, used};

@@ -5,17 +5,17 @@
 
 #include "simulation.h"
 
-API nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned *now, unsigned *pending)
+API nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
 {
     struct target t;
     nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
     if (result)
         return result;
-    if (!now || !pending)
+    if (!current || !pending)
         return finish(NVML_ERROR_INVALID_ARGUMENT);
     if (!t.gpu->ecc_capable)
         return finish(NVML_ERROR_NOT_SUPPORTED);
-    *now = *pending = t.gpu->ecc;
+    *current = *pending = t.gpu->ecc;
     return finish(NVML_SUCCESS);
 }
 
@@ -69,17 +69,17 @@ API nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, unsigned k
     return result;
 }
 
-/* GPUs since Ampere remap rows of their memory; those before retire pages. Both need ECC. */
+/* GPUs since Ampere remap rows of their memory; older GPUs retire pages. Both need ECC. */
 nvmlReturn_t read_remapping(const struct gpu *gpu, unsigned argument, unsigned *out)
 {
-    bool can = gpu->ecc_capable && gpu->arch >= ARCH_AMPERE;
-    return can ? read_constant(gpu, argument, out) : NVML_ERROR_NOT_SUPPORTED;
+    bool supported = gpu->ecc_capable && gpu->arch >= ARCH_AMPERE;
+    return supported ? read_constant(gpu, argument, out) : NVML_ERROR_NOT_SUPPORTED;
 }
 
 static nvmlReturn_t read_retiring(const struct gpu *gpu, unsigned argument, unsigned *out)
 {
-    bool can = gpu->ecc_capable && gpu->arch < ARCH_AMPERE;
-    return can ? read_constant(gpu, argument, out) : NVML_ERROR_NOT_SUPPORTED;
+    bool supported = gpu->ecc_capable && gpu->arch < ARCH_AMPERE;
+    return supported ? read_constant(gpu, argument, out) : NVML_ERROR_NOT_SUPPORTED;
 }
 
 API nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, unsigned *out)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Event sets. Events are records of the state with rising sequence numbers; a set delivers those
- * that come after its registration, once each. Waiting looks at the state every few milliseconds:
- * no process has to serve it.
+ * Event sets. Events are records of the state with rising sequence numbers. A set delivers each
+ * event after its registration once. A wait reads the state every few milliseconds, so that no
+ * process has to send the events.
  */
 #include <stdlib.h>
 #include <time.h>
@@ -13,18 +13,18 @@ enum {
     POLL_MS = 10,
     EVENT_XID = 0x8,
     SUPPORTED_EVENTS = 0x1 | 0x2 | 0x8 | 0x10 | 0x100, /* ECC, XID, clock, MIG configuration */
-    EVENTS_KNOWN = 0xFF9F,
+    ALL_EVENTS = 0xFF9F,
 };
 
 struct event_set {
-    unsigned long long types[MAX_GPUS]; /* by the GPU's place in the state */
+    unsigned long long types[MAX_GPUS]; /* in the order of `gpus` */
     unsigned gpus[MAX_GPUS];
     unsigned n;
-    unsigned long long seen; /* sequence number */
+    unsigned long long last_seq; /* of the events that it has delivered or passed over */
     struct event_set *next;
 };
 
-static struct event_set *sets; /* under the lock, as all state is */
+static struct event_set *sets; /* protected by the lock, like all state */
 
 static bool is_live(const struct event_set *set)
 {
@@ -34,13 +34,13 @@ static bool is_live(const struct event_set *set)
     return s != NULL;
 }
 
-static unsigned long long last_seq(const struct snapshot *s)
+static unsigned long long newest_seq(const struct snapshot *s)
 {
-    unsigned long long last = 0;
+    unsigned long long newest = 0;
     for (unsigned i = 0; i < s->n_events; i++)
-        if (s->events[i].seq > last)
-            last = s->events[i].seq;
-    return last;
+        if (s->events[i].seq > newest)
+            newest = s->events[i].seq;
+    return newest;
 }
 
 API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *out)
@@ -54,7 +54,7 @@ API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *out)
     struct event_set *set = calloc(1, sizeof(*set));
     if (!set)
         return finish(NVML_ERROR_MEMORY);
-    set->seen = last_seq(s);
+    set->last_seq = newest_seq(s);
     set->next = sets;
     sets = *out = set;
     return finish(NVML_SUCCESS);
@@ -94,7 +94,7 @@ API nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long lon
     nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
     if (result)
         return result;
-    if (!is_live(set) || types & ~(unsigned long long)EVENTS_KNOWN)
+    if (!is_live(set) || types & ~(unsigned long long)ALL_EVENTS)
         return finish(NVML_ERROR_INVALID_ARGUMENT);
     if (types & ~(unsigned long long)SUPPORTED_EVENTS)
         return finish(NVML_ERROR_NOT_SUPPORTED);
@@ -110,22 +110,22 @@ API nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long lon
     return finish(NVML_SUCCESS);
 }
 
-/* The oldest event that the set waits for, or NULL. What it does not wait for is passed over. */
+/* The oldest undelivered event for which the set is registered, or NULL. */
 static const struct event *next_event(const struct snapshot *s, const struct event_set *set)
 {
-    const struct event *found = NULL;
+    const struct event *oldest = NULL;
     for (unsigned i = 0; i < s->n_events; i++) {
         const struct event *event = &s->events[i];
-        if (event->seq <= set->seen || (found && event->seq > found->seq))
+        if (event->seq <= set->last_seq || (oldest && event->seq > oldest->seq))
             continue;
         for (unsigned j = 0; j < set->n; j++)
             if (set->gpus[j] == event->gpu && set->types[j] & event->type)
-                found = event;
+                oldest = event;
     }
-    return found;
+    return oldest;
 }
 
-/* NVML_ERROR_TIMEOUT: nothing yet. */
+/* Deliver one event; NVML_ERROR_TIMEOUT if there is none. */
 static nvmlReturn_t poll_set(nvmlEventSet_t set, nvmlEventData_t *data, bool with_instance)
 {
     struct snapshot *s;
@@ -137,17 +137,17 @@ static nvmlReturn_t poll_set(nvmlEventSet_t set, nvmlEventData_t *data, bool wit
     const struct event *event = next_event(s, set);
     if (!event)
         return finish(NVML_ERROR_TIMEOUT);
-    set->seen = event->seq;
+    set->last_seq = event->seq;
     data->eventType = event->type;
     data->eventData = event->type == EVENT_XID ? event->data : 0;
-    if (with_instance) { /* the struct of v1 ends before */
+    if (with_instance) { /* the struct of v1 lacks these fields */
         data->gpuInstanceId = event->gi;
         data->computeInstanceId = event->ci;
     }
     return finish(set_handle(&data->device, GPU_HANDLE, event->gpu, 0, 0));
 }
 
-static nvmlReturn_t wait_for(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout_ms,
+static nvmlReturn_t wait_for_event(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout_ms,
                              bool with_instance)
 {
     struct timespec start, now;
@@ -157,21 +157,21 @@ static nvmlReturn_t wait_for(nvmlEventSet_t set, nvmlEventData_t *data, unsigned
         if (result != NVML_ERROR_TIMEOUT)
             return result;
         clock_gettime(CLOCK_MONOTONIC, &now);
-        long long passed = ((long long)(now.tv_sec - start.tv_sec) * 1000000000LL +
+        long long elapsed_ms = ((long long)(now.tv_sec - start.tv_sec) * 1000000000LL +
                             (now.tv_nsec - start.tv_nsec)) / 1000000;
-        if (passed >= timeout_ms)
+        if (elapsed_ms >= timeout_ms)
             return NVML_ERROR_TIMEOUT;
-        long long left = timeout_ms - passed;
-        wait_ms(left < POLL_MS ? (unsigned)left : POLL_MS);
+        long long left_ms = timeout_ms - elapsed_ms;
+        wait_ms(left_ms < POLL_MS ? (unsigned)left_ms : POLL_MS);
     }
 }
 
 API nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout_ms)
 {
-    return wait_for(set, data, timeout_ms, true);
+    return wait_for_event(set, data, timeout_ms, true);
 }
 
 API nvmlReturn_t nvmlEventSetWait(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout_ms)
 {
-    return wait_for(set, data, timeout_ms, false);
+    return wait_for_event(set, data, timeout_ms, false);
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Faults of the driver as a whole: calls that hang, and calls that crash the process. The state's
- * record `fault` has one of them in `nvml`, and in `until` when it ends, in milliseconds since 1970.
+ * Faults of the whole driver: every call hangs, or crashes the process. In the state's record
+ * `fault`, `nvml` is the kind of fault and `until` its end in milliseconds since 1970.
  *
- * A process that hangs hard is not ended by SIGKILL, as with a driver that never answers: it waits
- * in the kernel for a file system of the simulation. A process of our own mounts that file system
- * where nobody else sees it, takes the request and does not answer. The wait ends with the fault or
- * with that process. Where it cannot mount (no /dev/fuse, no rights), the calls hang all the same,
- * but SIGKILL works.
+ * SIGKILL does not end a process in the fault hang-hard, as with a driver that never answers: the
+ * process waits in the kernel for a FUSE file system. A server process mounts that file system in
+ * a mount namespace of its own, reads the request and never replies. The wait ends with the fault
+ * or with the server. If the server cannot mount (no /dev/fuse, no permission), the calls still
+ * hang, but SIGKILL ends the process.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,22 +27,22 @@
 
 enum { POLL_MS = 20 };
 
-/* <linux/fuse.h>; the headers of the kernel are not on every machine. */
+/* From <linux/fuse.h>: not every machine has the kernel's headers. */
 enum { FUSE_INIT = 26, FUSE_MAJOR = 7, FUSE_MINOR = 31, FUSE_BUFFER = 65536 };
 
 struct request {
     uint32_t length, operation;
     uint64_t unique, node;
-    uint32_t rest[4];
+    uint32_t uid, gid, pid, padding;
 };
 
-struct init_answer {
+struct init_reply {
     uint32_t length;
     int32_t error;
     uint64_t unique;
     uint32_t major, minor, max_readahead, flags;
     uint16_t max_background, congestion_threshold;
-    uint32_t max_write, rest[9];
+    uint32_t max_write, unused[9];
 };
 
 static bool is_active(const struct snapshot *s, enum fault fault)
@@ -58,15 +58,15 @@ static void hang(struct snapshot *s, enum fault fault)
 
 static void crash(void)
 {
-    volatile char *volatile nowhere = NULL;
-    *nowhere = 0;
+    volatile char *volatile null = NULL;
+    *null = 0;
 }
 
-/* --- the process that does not answer ----------------------------------------------------- */
+/* --- the server that never replies ------------------------------------------------------- */
 
-static void close_all_but(int one, int other)
+static void close_all_but(int fd1, int fd2)
 {
-    unsigned low = (unsigned)(one < other ? one : other), high = (unsigned)(one + other) - low;
+    unsigned low = (unsigned)(fd1 < fd2 ? fd1 : fd2), high = (unsigned)(fd1 + fd2) - low;
     if (low)
         syscall(SYS_close_range, 0U, low - 1, 0U);
     if (high > low + 1)
@@ -83,7 +83,8 @@ static bool write_file(const char *path, const char *text)
     return ok;
 }
 
-/* Mounts are a process's own in a mount namespace; others than root need a user namespace, too. */
+/* Enter a mount namespace, without root also a user namespace, so that no other process sees the
+ * mount. */
 static bool leave_mount_namespace(unsigned uid, unsigned gid)
 {
     char map[64];
@@ -100,8 +101,8 @@ static bool leave_mount_namespace(unsigned uid, unsigned gid)
     return mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0;
 }
 
-/* Returns the file system's own end, and in `root` its directory. */
-static int mount_silent(int *root)
+/* Return the descriptor of the FUSE server, and in `root` the file system's directory. */
+static int mount_fuse(int *root)
 {
     char options[128];
     unsigned uid = geteuid(), gid = getegid();
@@ -144,8 +145,8 @@ static int receive_descriptor(int socket)
     return fd;
 }
 
-/* The kernel asks for the version first; nothing else gets an answer. */
-static void answer_init(int fuse)
+/* Reply to the kernel's first request, for the version; no other request gets a reply. */
+static void reply_to_init(int fuse)
 {
     static union {
         struct request head;
@@ -154,9 +155,9 @@ static void answer_init(int fuse)
     if (read(fuse, &request, sizeof(request)) < (ssize_t)sizeof(request.head) ||
         request.head.operation != FUSE_INIT)
         return;
-    struct init_answer answer = {.length = sizeof(answer), .unique = request.head.unique,
+    struct init_reply reply = {.length = sizeof(reply), .unique = request.head.unique,
                                  .major = FUSE_MAJOR, .minor = FUSE_MINOR, .max_write = 4096};
-    if (write(fuse, &answer, sizeof(answer)) < 0)
+    if (write(fuse, &reply, sizeof(reply)) < 0)
         _exit(1);
 }
 
@@ -164,45 +165,45 @@ __attribute__((noreturn)) static void serve_silently(struct snapshot *s, int soc
 {
     int root;
     close_all_but(socket, state_descriptor());
-    int fuse = mount_silent(&root);
+    int fuse = mount_fuse(&root);
     if (fuse < 0 || !send_descriptor(socket, root))
         _exit(1);
     close(root);
     while (is_active(s, HANG_HARD) && state_refresh(s) == NVML_SUCCESS) {
         struct pollfd ready = {.fd = fuse, .events = POLLIN};
         if (poll(&ready, 1, POLL_MS) == 1 && ready.revents & POLLIN)
-            answer_init(fuse);
+            reply_to_init(fuse);
     }
-    _exit(0); /* with it goes the file system, and all who wait for it go on */
+    _exit(0); /* this ends the file system, and all processes that wait for it continue */
 }
 
-/* Clone and not fork: no signal tells the caller's program of a child that it does not know, and
- * what it registered to run in a child does not run. */
+/* clone(2), not fork(3): the calling program gets no SIGCHLD for a child that it did not start,
+ * and its pthread_atfork handlers do not run. */
 static long clone_process(void)
 {
     return syscall(SYS_clone, 0L, 0L, 0L, 0L, 0L);
 }
 
-/* Start the process, as nobody's child, and return the directory where to wait. */
+/* Start the server, not as a child of this process; return the directory of its file system. */
 static int start_silent_server(struct snapshot *s)
 {
-    int ends[2], directory = -1;
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+    int sockets[2], directory = -1;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0)
         return -1;
     long child = clone_process();
     if (child == 0) {
         setsid();
         if (clone_process() == 0)
-            serve_silently(s, ends[1]);
+            serve_silently(s, sockets[1]);
         _exit(0);
     }
-    close(ends[1]);
+    close(sockets[1]);
     if (child > 0) {
         while (waitpid((pid_t)child, NULL, __WALL) < 0 && errno == EINTR)
             ;
-        directory = receive_descriptor(ends[0]);
+        directory = receive_descriptor(sockets[0]);
     }
-    close(ends[0]);
+    close(sockets[0]);
     return directory;
 }
 
@@ -210,7 +211,7 @@ static void hang_hard(struct snapshot *s)
 {
     int directory = start_silent_server(s);
     if (directory >= 0) {
-        faccessat(directory, "hang", F_OK, 0); /* here the process waits; fstatat needs glibc 2.33 */
+        faccessat(directory, "hang", F_OK, 0); /* blocks; fstatat would need glibc 2.33 */
         close(directory);
         state_refresh(s);
     }

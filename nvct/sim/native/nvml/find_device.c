@@ -50,7 +50,7 @@ API nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t *device
     return nvmlDeviceGetHandleByIndex_v2(index, device);
 }
 
-/* "MIG-GPU-<uuid>/<gi>/<ci>", as drivers before 470 named MIG devices. */
+/* "MIG-GPU-<uuid>/<gi>/<ci>", the name of a MIG device in drivers before 470. */
 static struct compute_instance *find_by_legacy_uuid(struct snapshot *s, const char *uuid)
 {
     const char *slash = strchr(uuid, '/');
@@ -61,8 +61,9 @@ static struct compute_instance *find_by_legacy_uuid(struct snapshot *s, const ch
     if (!parse_number(&at, &gi) || *at++ != '/' || !parse_number(&at, &ci) || *at)
         return NULL;
     for (unsigned i = 0; i < s->n_gpus; i++) {
-        const char *own = s->gpus[i].uuid;
-        if (strlen(own) == (size_t)(slash - uuid) - 4 && !strncmp(own, uuid + 4, strlen(own)))
+        const char *gpu_uuid = s->gpus[i].uuid;
+        if (strlen(gpu_uuid) == (size_t)(slash - uuid) - 4 &&
+            !strncmp(gpu_uuid, uuid + 4, strlen(gpu_uuid)))
             return find_compute_instance(s, s->gpus[i].index, (unsigned)gi, (unsigned)ci);
     }
     return NULL;
@@ -125,7 +126,8 @@ API nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t
     return finish(result);
 }
 
-/* "0000:18:00.0" and "00000000:18:00.0" are the same; so is any case. The function is optional. */
+/* "0000:18:00.0" and "00000000:18:00.0" are equal, and case does not matter. The PCI function,
+ * ".0", is optional. */
 static bool parse_bus_id(const char *text, unsigned parts[3])
 {
     for (int i = 0; i < 3; i++) {

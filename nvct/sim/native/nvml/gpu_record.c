@@ -33,7 +33,7 @@ static void parse_pci(const char *line, const char *bus_id, struct pci_device *p
     pci->class_code = field_unsigned(line, "class", 0x030200);
 }
 
-/* Without a path: one NUMA node, two host bridges, a PCIe switch for each GPU. */
+/* The default: one NUMA node, two host bridges, a PCIe switch for each GPU. */
 static void parse_path(const char *line, struct gpu *gpu)
 {
     char text[64] = "";
@@ -97,7 +97,7 @@ bool parse_gpu(const char *line, struct gpu *gpu)
             gpu->cc_minor = (unsigned)value;
     }
     field_number(line, "memory", &gpu->memory);
-    gpu->memory_reserved = gpu->memory / 1024 * 7; /* what an idle driver keeps: some 0.7 per cent */
+    gpu->memory_reserved = gpu->memory / 1024 * 7; /* as an idle driver: about 0.7 per cent */
     gpu->memory_used = gpu->memory_reserved;
     field_number(line, "used", &gpu->memory_used);
     field_number(line, "eccerrors", &gpu->ecc_errors);

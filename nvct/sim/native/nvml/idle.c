@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an idle GPU answers to questions that monitoring asks beside those of telemetry.c: sessions,
- * accounting, fans, supported clocks, single values. A real driver answers them too.
+ * More values that monitoring reads, as of an idle GPU: sessions, accounting, fans, supported
+ * clocks, fields of nvmlDeviceGetFieldValues.
  */
 #include <string.h>
 
@@ -18,15 +18,15 @@ static nvmlReturn_t read_optional(const struct gpu *gpu, unsigned value, unsigne
     return value ? read_constant(gpu, value, out) : NVML_ERROR_NOT_SUPPORTED;
 }
 
-#define OPTIONAL_NUMBER(function, field)                                                              \
-    static nvmlReturn_t read_##field(const struct gpu *gpu, unsigned argument, unsigned *out)    \
+#define OPTIONAL_NUMBER(function, field)                                                           \
+    static nvmlReturn_t read_##field(const struct gpu *gpu, unsigned argument, unsigned *out)      \
     {                                                                                              \
         (void)argument;                                                                            \
-        return read_optional(gpu, gpu->field, out);                                                 \
+        return read_optional(gpu, gpu->field, out);                                                \
     }                                                                                              \
     API nvmlReturn_t function(nvmlDevice_t device, unsigned *out)                                  \
     {                                                                                              \
-        return read_number(device, read_##field, 0, out);                                                \
+        return read_number(device, read_##field, 0, out);                                          \
     }
 
 OPTIONAL_NUMBER(nvmlDeviceGetNumGpuCores, cores)
@@ -73,7 +73,7 @@ API nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, unsigned *
     return read_number(device, read_virtualization, 0, out);
 }
 
-/* As in the node's /proc and /sys: nvct.sim.kernelfs has the same rule. */
+/* The same number as in the node's /proc and /sys (nvct.sim.kernelfs). */
 static nvmlReturn_t read_irq(const struct gpu *gpu, unsigned first, unsigned *out)
 {
     return read_constant(gpu, first + gpu->minor, out);
@@ -86,7 +86,8 @@ API nvmlReturn_t nvmlDeviceGetIrqNum(nvmlDevice_t device, unsigned *out)
 
 static nvmlReturn_t read_speed(const struct gpu *gpu, unsigned argument, unsigned *out)
 {
-    static const unsigned megabits[] = {0, 2500, 5000, 8000, 16000, 32000}; /* a second and lane */
+    /* Mbit per second and lane. */
+    static const unsigned megabits[] = {0, 2500, 5000, 8000, 16000, 32000};
     unsigned generation;
     read_generation(gpu, argument, &generation);
     return read_constant(gpu, megabits[generation], out);
@@ -103,20 +104,21 @@ API nvmlReturn_t nvmlDeviceGetMaxCustomerBoostClock(nvmlDevice_t device, unsigne
     return read_number(device, read_max_clock, kind, out);
 }
 
-/* --- clocks that can be chosen: one of the memory, every 15 MHz of the rest --------------- */
+/* --- application clocks: one of the memory, for graphics one every 15 MHz ----------------- */
 
 static nvmlReturn_t read_selectable_clock(const struct gpu *gpu, unsigned kind, unsigned *out)
 {
-    bool can = gpu->brand != BRAND_GEFORCE && !gpu->is_virtual;
-    return can ? read_max_clock(gpu, kind, out) : NVML_ERROR_NOT_SUPPORTED;
+    bool supported = gpu->brand != BRAND_GEFORCE && !gpu->is_virtual;
+    return supported ? read_max_clock(gpu, kind, out) : NVML_ERROR_NOT_SUPPORTED;
 }
 
-static nvmlReturn_t list_clocks(unsigned highest, unsigned lowest, unsigned *count, unsigned *clocks)
+static nvmlReturn_t list_clocks(unsigned highest, unsigned lowest, unsigned *count,
+                                unsigned *clocks)
 {
     enum { STEP = 15 };
-    unsigned room = *count;
+    unsigned size = *count;
     *count = (highest - lowest) / STEP + 1;
-    if (room < *count || !clocks)
+    if (size < *count || !clocks)
         return NVML_ERROR_INSUFFICIENT_SIZE;
     for (unsigned i = 0; i < *count; i++)
         clocks[i] = highest - i * STEP;
@@ -137,16 +139,18 @@ API nvmlReturn_t nvmlDeviceGetSupportedGraphicsClocks(nvmlDevice_t device, unsig
                                                       unsigned *count, unsigned *clocks)
 {
     enum { LOWEST = 210 };
-    unsigned clock, known;
-    nvmlReturn_t result = read_number(device, read_selectable_clock, CLOCK_MEMORY, &known);
+    unsigned clock, memory_clock;
+    nvmlReturn_t result = read_number(device, read_selectable_clock, CLOCK_MEMORY, &memory_clock);
     if (!result)
         result = read_number(device, read_selectable_clock, CLOCK_GRAPHICS, &clock);
     if (result || !count)
         return result ? result : NVML_ERROR_INVALID_ARGUMENT;
-    return memory == known ? list_clocks(clock, LOWEST, count, clocks) : NVML_ERROR_NOT_FOUND;
+    if (memory != memory_clock)
+        return NVML_ERROR_NOT_FOUND;
+    return list_clocks(clock, LOWEST, count, clocks);
 }
 
-/* --- sessions, processes, limits that held it back ---------------------------------------- */
+/* --- sessions, processes, violations of limits -------------------------------------------- */
 
 API nvmlReturn_t nvmlDeviceGetEncoderStats(nvmlDevice_t device, unsigned *sessions, unsigned *fps,
                                            unsigned *latency)
@@ -168,10 +172,10 @@ API nvmlReturn_t nvmlDeviceGetFBCStats(nvmlDevice_t device, nvmlFBCStats_t *stat
     return NVML_SUCCESS;
 }
 
-/* The real driver has no sample of a GPU on which nothing runs, and says so. */
-static nvmlReturn_t read_samples(const struct gpu *gpu, unsigned none, unsigned *out)
+/* As the real driver on a GPU without processes: there is no sample. */
+static nvmlReturn_t read_samples(const struct gpu *gpu, unsigned zero, unsigned *out)
 {
-    *out = none;
+    *out = zero;
     return gpu->mig ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_NOT_FOUND;
 }
 
@@ -203,28 +207,28 @@ static nvmlReturn_t read_banks(const struct gpu *gpu, unsigned argument, unsigne
 API nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device,
                                                    nvmlRowRemapperHistogramValues_t *banks)
 {
-    unsigned every;
-    nvmlReturn_t result = read_number(device, read_banks, 640, &every);
+    unsigned count;
+    nvmlReturn_t result = read_number(device, read_banks, 640, &count);
     if (result || !banks)
         return result ? result : NVML_ERROR_INVALID_ARGUMENT;
-    *banks = (nvmlRowRemapperHistogramValues_t){.max = every};
+    *banks = (nvmlRowRemapperHistogramValues_t){.max = count};
     return NVML_SUCCESS;
 }
 
 /* No GPU performance metrics are simulated. */
 API nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlVersioned32_t *support)
 {
-    unsigned no;
-    nvmlReturn_t result = read_number(device, read_constant, 0, &no);
+    unsigned unsupported;
+    nvmlReturn_t result = read_number(device, read_constant, 0, &unsupported);
     if (result || !support)
         return result ? result : NVML_ERROR_INVALID_ARGUMENT;
     if (support->version != 1)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    support->value = no;
+    support->value = unsupported;
     return NVML_SUCCESS;
 }
 
-/* --- boxes that once held GPUs ------------------------------------------------------------ */
+/* --- S-class systems (units) -------------------------------------------------------------- */
 
 static nvmlReturn_t count_nothing(unsigned *count)
 {
@@ -252,13 +256,14 @@ API nvmlReturn_t nvmlSystemGetHicVersion(unsigned *count, void *entries)
 /* --- single values ------------------------------------------------------------------------ */
 
 enum field {
-    ECC_CURRENT = 1, ECC_PENDING, CORRECTED, UNCORRECTED, CORRECTED_AGGREGATE, UNCORRECTED_AGGREGATE,
-    ENERGY = 83, NVLINKS = 91, REPLAYS = 94, REMAPPED_CORRECTED = 142, REMAPPED_UNCORRECTED,
+    ECC_CURRENT = 1, ECC_PENDING, CORRECTED, UNCORRECTED, CORRECTED_AGGREGATE,
+    UNCORRECTED_AGGREGATE, ENERGY = 83, NVLINKS = 91, REPLAYS = 94, REMAPPED_CORRECTED = 142,
+    REMAPPED_UNCORRECTED,
     REMAPPING_PENDING, REMAPPING_FAILED, POWER_AVERAGE = 185, POWER_NOW, POWER_MIN, POWER_MAX,
     POWER_DEFAULT, POWER_LIMIT,
 };
 
-API nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned *now, unsigned *pending);
+API nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned *current, unsigned *pending);
 API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned kind, unsigned counter,
                                              unsigned long long *out);
 API nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *out);
@@ -276,15 +281,15 @@ static nvmlReturn_t read_links(const struct gpu *gpu, unsigned argument, unsigne
     return read_constant(gpu, gpu->n_links, out);
 }
 
-/* Fields that are 32 bits wide. */
+/* A field of 32 bits. */
 static nvmlReturn_t read_field32(nvmlDevice_t device, unsigned field, unsigned *out)
 {
-    unsigned other[3];
+    unsigned ignored[3];
     switch (field) {
     case ECC_CURRENT:
-        return nvmlDeviceGetEccMode(device, out, other);
+        return nvmlDeviceGetEccMode(device, out, ignored);
     case ECC_PENDING:
-        return nvmlDeviceGetEccMode(device, other, out);
+        return nvmlDeviceGetEccMode(device, ignored, out);
     case NVLINKS:
         return read_number(device, read_links, 0, out);
     case REPLAYS:
@@ -292,15 +297,15 @@ static nvmlReturn_t read_field32(nvmlDevice_t device, unsigned field, unsigned *
     case REMAPPED_CORRECTED:
     case REMAPPED_UNCORRECTED:
     case REMAPPING_PENDING:
-    case REMAPPING_FAILED: /* all are 0 */
-        return nvmlDeviceGetRemappedRows(device, out, &other[0], &other[1], &other[2]);
+    case REMAPPING_FAILED: /* all four are 0 */
+        return nvmlDeviceGetRemappedRows(device, out, &ignored[0], &ignored[1], &ignored[2]);
     case POWER_AVERAGE:
     case POWER_NOW:
         return nvmlDeviceGetPowerUsage(device, out);
     case POWER_MIN:
-        return nvmlDeviceGetPowerManagementLimitConstraints(device, out, other);
+        return nvmlDeviceGetPowerManagementLimitConstraints(device, out, ignored);
     case POWER_MAX:
-        return nvmlDeviceGetPowerManagementLimitConstraints(device, other, out);
+        return nvmlDeviceGetPowerManagementLimitConstraints(device, ignored, out);
     case POWER_DEFAULT:
     case POWER_LIMIT:
         return nvmlDeviceGetPowerManagementLimit(device, out);
@@ -326,7 +331,7 @@ static nvmlReturn_t read_field(nvmlDevice_t device, nvmlFieldValue_t *field)
     return result;
 }
 
-/* Each field has a result of its own, and the call succeeds. */
+/* The call succeeds; each field has its own result. */
 API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values)
 {
     struct target t;

@@ -38,7 +38,7 @@ const struct profile *find_profile(const struct snapshot *s, unsigned gpu, unsig
     for (unsigned i = 0; i < s->n_profiles; i++) {
         const struct profile *profile = &s->profiles[i];
         if (profile->id == id && profile->gpu == (int)gpu)
-            return profile; /* a GPU's own record wins over gpu=* */
+            return profile; /* a record of one GPU takes precedence over gpu=* */
         if (profile->id == id && profile->gpu == -1)
             common = profile;
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What there is of MIG: mode, profiles, placements, instances, MIG devices. Changes: mig_change.c.
+ * MIG mode, MIG devices, GPU instance profiles and GPU instances. mig_change.c changes them.
  */
 #include <stdio.h>
 #include <string.h>
@@ -11,17 +11,17 @@ enum { GPU_PROFILE_KINDS = 0x12 };
 
 /* --- mode and devices --------------------------------------------------------------------- */
 
-API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *now, unsigned *pending)
+API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
 {
     struct target t;
     nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
     if (result)
         return result;
-    if (!now || !pending)
+    if (!current || !pending)
         return finish(NVML_ERROR_INVALID_ARGUMENT);
     if (!t.gpu->mig_capable)
         return finish(NVML_ERROR_NOT_SUPPORTED);
-    *now = *pending = t.gpu->mig;
+    *current = *pending = t.gpu->mig;
     return finish(NVML_SUCCESS);
 }
 
@@ -138,27 +138,27 @@ static nvmlReturn_t profile_info(nvmlDevice_t device, unsigned number, bool by_i
         return result;
     if (!by_id && number >= GPU_PROFILE_KINDS)
         return finish(NVML_ERROR_INVALID_ARGUMENT);
-    const struct profile *found = NULL;
+    const struct profile *profile = NULL;
     for (unsigned i = 0; i < t.state->n_profiles && t.gpu->mig_capable; i++) {
         const struct profile *p = &t.state->profiles[i];
         if ((by_id ? p->id : p->kind) == number &&
             p == find_profile(t.state, t.gpu->index, p->id))
-            found = p;
+            profile = p;
     }
-    if (!found)
+    if (!profile)
         return finish(by_id && t.gpu->mig_capable ? NVML_ERROR_INVALID_ARGUMENT
                                                   : NVML_ERROR_NOT_SUPPORTED);
     *out = (nvmlGpuInstanceProfileInfo_v3_t){
-        .id = found->id,
-        .sliceCount = found->slices,
-        .instanceCount = found->max,
-        .multiprocessorCount = found->sm,
-        .copyEngineCount = found->slices,
-        .decoderCount = found->media,
-        .jpegCount = found->media,
-        .memorySizeMB = found->memory_mb,
+        .id = profile->id,
+        .sliceCount = profile->slices,
+        .instanceCount = profile->max,
+        .multiprocessorCount = profile->sm,
+        .copyEngineCount = profile->slices,
+        .decoderCount = profile->media,
+        .jpegCount = profile->media,
+        .memorySizeMB = profile->memory_mb,
     };
-    snprintf(out->name, sizeof(out->name), "MIG %s", found->name);
+    snprintf(out->name, sizeof(out->name), "MIG %s", profile->name);
     return finish(NVML_SUCCESS);
 }
 
@@ -182,7 +182,7 @@ API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsign
     return NVML_SUCCESS;
 }
 
-/* The caller says with the first word which of two layouts it has room for. */
+/* The first word of the caller's struct is the version: one of two layouts. */
 static nvmlReturn_t versioned_profile_info(nvmlDevice_t device, unsigned number, bool by_id,
                                            void *out)
 {
@@ -202,7 +202,7 @@ static nvmlReturn_t versioned_profile_info(nvmlDevice_t device, unsigned number,
         memcpy(out, &info, sizeof(info));
         return NVML_SUCCESS;
     }
-    nvmlGpuInstanceProfileInfo_v2_t old = {
+    nvmlGpuInstanceProfileInfo_v2_t v2 = {
         .version = version,
         .id = info.id,
         .sliceCount = info.sliceCount,
@@ -213,8 +213,8 @@ static nvmlReturn_t versioned_profile_info(nvmlDevice_t device, unsigned number,
         .jpegCount = info.jpegCount,
         .memorySizeMB = info.memorySizeMB,
     };
-    memcpy(old.name, info.name, sizeof(old.name));
-    memcpy(out, &old, sizeof(old));
+    memcpy(v2.name, info.name, sizeof(v2.name));
+    memcpy(out, &v2, sizeof(v2));
     return NVML_SUCCESS;
 }
 
@@ -231,7 +231,7 @@ API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoByIdV(nvmlDevice_t device, u
 
 /* --- GPU instances ------------------------------------------------------------------------ */
 
-/* Count-then-fetch: a NULL array asks for the count alone. */
+/* With a NULL array only the count is returned. */
 API nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t device, unsigned id,
                                                                nvmlPlacement_t *out,
                                                                unsigned *count)
@@ -268,7 +268,7 @@ API nvmlReturn_t nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned profile
         return finish(NVML_ERROR_INVALID_ARGUMENT);
     if (!t.gpu->mig)
         return finish(NVML_ERROR_NOT_SUPPORTED);
-    *count = 0; /* the caller's array has room for the profile's instanceCount */
+    *count = 0; /* the caller's array has instanceCount elements, as the profile says */
     for (unsigned i = 0; i < t.state->n_gpu_instances && !result; i++) {
         const struct gpu_instance *gi = &t.state->gpu_instances[i];
         if (gi->gpu == t.gpu->index && gi->profile == profile)

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Turning MIG mode on and off, creating and destroying instances. A change is one edit of the state
- * file, and what the real driver shows of it: the access files under proc/driver/nvidia/capabilities
- * and the nodes under dev/nvidia-caps of the simulated tree.
- *
- * Files come before the state and go after it, so that the state never names what is not there.
+ * Switches MIG mode, creates and destroys GPU instances. A change is one edit of the state file
+ * and the files of mig_files.c. Files are created before the edit and removed after it, so that
+ * the state never names an instance without files.
  */
 #include "simulation.h"
 
@@ -33,7 +31,7 @@ API nvmlReturn_t nvmlDeviceSetMigMode(nvmlDevice_t device, unsigned mode, nvmlRe
     struct change change = {.gpu = t.gpu->index, .on = mode};
     if (t.gpu->mig != change.on)
         result = state_edit(edit_mode, &change);
-    *activation = result; /* no reset is ever pending */
+    *activation = result; /* no change waits for a reset of the GPU */
     return finish(result);
 }
 
@@ -54,17 +52,18 @@ static bool is_free(const struct snapshot *s, unsigned gpu, nvmlPlacement_t plac
     return true;
 }
 
-/* Memory slices are what placements divide, compute slices and engines are limited beside them. */
+/* Placements divide the memory slices. Compute slices and the number of instances of a profile are
+ * limited as well. */
 static bool has_room(const struct snapshot *s, unsigned gpu, const struct profile *profile)
 {
     unsigned same_profile = 0, slices = profile->slices;
     for (unsigned i = 0; i < s->n_gpu_instances; i++) {
         const struct gpu_instance *gi = &s->gpu_instances[i];
-        const struct profile *other = find_profile(s, gpu, gi->profile);
+        const struct profile *gi_profile = find_profile(s, gpu, gi->profile);
         if (gi->gpu != gpu)
             continue;
         same_profile += gi->profile == profile->id;
-        slices += other ? other->slices : 0;
+        slices += gi_profile ? gi_profile->slices : 0;
     }
     return same_profile < profile->max && slices <= gpu_slices(s, gpu);
 }
@@ -85,9 +84,9 @@ static bool find_placement(const struct snapshot *s, unsigned gpu, const struct 
     return false;
 }
 
-/* The real driver numbers the nodes of a binary tree over the memory slices whose upper half comes
- * first: 0 is the whole GPU, 1 and 2 the halves, 3 to 6 the quarters, 7 to 14 the eighths. Where
- * that number is taken, the first that is free. As nvct/sim/mig.py does it. */
+/* The real driver numbers the nodes of a binary tree over the memory slices; the upper half comes
+ * first. 0 is the whole GPU, 1 and 2 the halves, 3 to 6 the quarters, 7 to 14 the eighths. If that
+ * number is in use, the first free one. nvct/sim/mig.py has the same rule. */
 static unsigned choose_instance_id(struct snapshot *s, unsigned gpu, nvmlPlacement_t placement)
 {
     enum { SLICES = 8 };
@@ -173,23 +172,23 @@ API nvmlReturn_t nvmlDeviceGetGpuInstanceRemainingCapacity(nvmlDevice_t device, 
         return finish(NVML_ERROR_INVALID_ARGUMENT);
     if (!t.gpu->mig)
         return finish(NVML_ERROR_NOT_SUPPORTED);
-    *count = 0; /* greedily, in the order in which creation fills the placements */
-    nvmlPlacement_t taken[MAX_PLACEMENTS];
-    unsigned used = 0, slices = gpu_slices(t.state, t.gpu->index);
+    *count = 0; /* as if created one after the other */
+    nvmlPlacement_t planned[MAX_PLACEMENTS];
+    unsigned existing = 0, slices = gpu_slices(t.state, t.gpu->index);
     for (unsigned i = 0; i < t.state->n_gpu_instances; i++) {
         const struct gpu_instance *gi = &t.state->gpu_instances[i];
-        const struct profile *other = find_profile(t.state, gi->gpu, gi->profile);
+        const struct profile *gi_profile = find_profile(t.state, gi->gpu, gi->profile);
         if (gi->gpu == t.gpu->index) {
-            used += gi->profile == profile->id;
-            slices -= other && other->slices <= slices ? other->slices : slices;
+            existing += gi->profile == profile->id;
+            slices -= gi_profile && gi_profile->slices <= slices ? gi_profile->slices : slices;
         }
     }
     for (unsigned i = 0; i < profile->n_placements; i++) {
         bool free = is_free(t.state, t.gpu->index, profile->placements[i]);
         for (unsigned j = 0; j < *count; j++)
-            free = free && !overlaps(profile->placements[i], taken[j]);
-        if (free && used + *count < profile->max && (*count + 1) * profile->slices <= slices)
-            taken[(*count)++] = profile->placements[i];
+            free = free && !overlaps(profile->placements[i], planned[j]);
+        if (free && existing + *count < profile->max && (*count + 1) * profile->slices <= slices)
+            planned[(*count)++] = profile->placements[i];
     }
     return finish(NVML_SUCCESS);
 }

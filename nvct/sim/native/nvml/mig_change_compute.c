@@ -35,8 +35,9 @@ static nvmlReturn_t edit_create_compute(struct snapshot *s, struct text *text, v
         return NVML_ERROR_NOT_FOUND;
     if (!size || size > profile->slices)
         return NVML_ERROR_INVALID_ARGUMENT;
-    for (change->ci = 0; find_compute_instance(s, change->gpu, change->gi, change->ci); change->ci++)
-        ;
+    change->ci = 0;
+    while (find_compute_instance(s, change->gpu, change->gi, change->ci))
+        change->ci++;
     if (change->ci >= COMPUTE_INSTANCES_PER_INSTANCE ||
         !find_compute_placement(s, change, profile->slices, size, &start))
         return NVML_ERROR_INSUFFICIENT_RESOURCES;
@@ -46,8 +47,9 @@ static nvmlReturn_t edit_create_compute(struct snapshot *s, struct text *text, v
     make_mig_uuid(gpu->uuid, gi->id, change->ci, uuid, sizeof(uuid));
     result = add_capability(s, gpu->minor, gi->id, (int)change->ci);
     if (!result)
-        result = text_append(text, "ci\tgpu=%u\tgi=%u\tid=%u\tprofile=%u\tstart=%u\tsize=%u\tuuid=%s\n",
-                             gpu->index, gi->id, change->ci, change->profile, start, size, uuid);
+        result = text_append(text, "ci\tgpu=%u\tgi=%u\tid=%u\tprofile=%u\tstart=%u\tsize=%u"
+                             "\tuuid=%s\n", gpu->index, gi->id, change->ci, change->profile,
+                             start, size, uuid);
     if (!result)
         result = text_append(text, "cap\tgpu=%u\tgi=%u\tci=%u\tminor=%u\n", gpu->index, gi->id,
                              change->ci, cap_minor(gpu->minor, gi->id, (int)change->ci));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compute instances: their profiles, places and handles. Changes: mig_change.c.
+ * Compute instances: profiles, placements and handles. mig_change_compute.c changes them.
  */
 #include <stdio.h>
 #include <string.h>
@@ -45,7 +45,7 @@ API nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t 
     nvmlReturn_t result = compute_profile_info(instance, kind, engine, &info);
     if (result || !out)
         return result ? result : NVML_ERROR_INVALID_ARGUMENT;
-    memcpy(out, &info.id, sizeof(*out)); /* the same fields, less version, name and capabilities */
+    memcpy(out, &info.id, sizeof(*out)); /* v1 has no version, name and capabilities */
     return NVML_SUCCESS;
 }
 

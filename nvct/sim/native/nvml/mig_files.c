@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The files that the driver has for MIG instances: access files, and nodes of capabilities.
+ * The driver's files of MIG instances, in the simulated tree: access files below
+ * proc/driver/nvidia/capabilities and device nodes below dev/nvidia-caps.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -12,8 +13,9 @@
 
 #include "simulation.h"
 
-/* Minor numbers as the real driver's mig-minors table has them: two for the machine, then for each
- * GPU 15 GPU instances, each one of its own and one for each of 8 compute instances. */
+/* Minor numbers as in the real driver's mig-minors table: two for the machine, then 15 GPU
+ * instances for each GPU. A GPU instance has one number for itself and one for each of 8 compute
+ * instances. */
 unsigned cap_minor(unsigned gpu_minor, unsigned gi, int ci)
 {
     enum { FIRST = 3, PER_INSTANCE = COMPUTE_INSTANCES_PER_INSTANCE + 1 };
@@ -35,7 +37,7 @@ static void cap_node(const struct snapshot *s, unsigned minor, char *out, size_t
     snprintf(out, size, "%s/dev/nvidia-caps/nvidia-cap%u", s->tree, minor);
 }
 
-/* mkdir -p below the tree, which has to be there: a container does not see it. */
+/* mkdir -p below the tree. The tree itself must exist: a container does not see it. */
 static nvmlReturn_t make_directories(const struct snapshot *s, char *path)
 {
     for (char *p = path + strlen(s->tree) + 1; *p; p++) {
@@ -61,17 +63,18 @@ static nvmlReturn_t write_file(const char *path, const char *content, mode_t mod
     return n == (ssize_t)strlen(content) ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
 }
 
-/* A tree without real device nodes gets none: its /dev is of plain files. */
+/* A node of plain files has no device nodes in its dev, and gets none. */
 static bool has_real_nodes(const struct snapshot *s)
 {
     char path[PATH_MAX + 128];
-    struct statx found;
+    struct statx status;
     snprintf(path, sizeof(path), "%s/dev/nvidiactl", s->tree);
-    return statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &found) == 0 &&
-           S_ISCHR(found.stx_mode);
+    return statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &status) == 0 &&
+           S_ISCHR(status.stx_mode);
 }
 
-/* The system call: glibc 2.33 gave mknodat a new symbol. Its device number is 32 bits wide. */
+/* mknodat of glibc 2.33 is a new symbol, so this is the system call. Its device number has 32
+ * bits. */
 static nvmlReturn_t make_node(const char *path, unsigned major, unsigned minor)
 {
     unsigned device = (minor & 0xff) | (major & 0xfff) << 8 | (minor & ~0xffU) << 12;
@@ -79,7 +82,7 @@ static nvmlReturn_t make_node(const char *path, unsigned major, unsigned minor)
         return chmod(path, 0444) == 0 ? NVML_SUCCESS : NVML_ERROR_NO_PERMISSION;
     if (major && errno == EEXIST)
         return NVML_SUCCESS;
-    return write_file(path, "", 0444); /* without the privilege: discovery still works */
+    return write_file(path, "", 0444); /* no CAP_MKNOD: discovery works with plain files */
 }
 
 nvmlReturn_t add_capability(const struct snapshot *s, unsigned gpu_minor, unsigned gi, int ci)
@@ -90,7 +93,7 @@ nvmlReturn_t add_capability(const struct snapshot *s, unsigned gpu_minor, unsign
     nvmlReturn_t result = make_directories(s, path);
     if (result)
         return result;
-    strcat(path, "/access"); /* there is room: see check_tree */
+    strcat(path, "/access"); /* check_tree ensures the room */
     snprintf(content, sizeof(content),
              "DeviceFileMinor: %u\nDeviceFileMode: %d\nDeviceFileModify: 1\n", minor, 0444);
     result = write_file(path, content, 0444);
@@ -118,7 +121,7 @@ void remove_capability(const struct snapshot *s, unsigned gpu_minor, unsigned gi
     unlink(path);
 }
 
-/* A state without a tree, or of a tree that this process cannot see, cannot be changed here. */
+/* MIG changes need the node's tree: this process must see it and be able to write to it. */
 nvmlReturn_t check_tree(const struct snapshot *s)
 {
     if (s->tree[0] != '/' || strlen(s->tree) > PATH_MAX - 128)

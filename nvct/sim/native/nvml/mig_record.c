@@ -29,7 +29,7 @@ bool parse_profile(const char *line, struct profile *profile)
         !field_text(line, "name", profile->name, sizeof(profile->name)))
         return false;
     profile->id = (unsigned)id;
-    profile->gpu = (int)field_unsigned(line, "gpu", UINT_MAX); /* gpu=* is no number */
+    profile->gpu = (int)field_unsigned(line, "gpu", UINT_MAX); /* gpu=* is not a number */
     profile->slices = field_unsigned(line, "slices", 1);
     profile->media = field_unsigned(line, "media", 0);
     profile->sm = field_unsigned(line, "sm", 0);
@@ -40,7 +40,7 @@ bool parse_profile(const char *line, struct profile *profile)
     return true;
 }
 
-/* NVML_GPU_INSTANCE_PROFILE_*: named by slice count, and a suffix of the profile's name. */
+/* NVML_GPU_INSTANCE_PROFILE_*, by the number of slices and the suffix of the profile's name. */
 unsigned profile_kind(const struct snapshot *s, const struct profile *profile)
 {
     static const unsigned char by_slices[] = {[1] = 0, [2] = 1, [3] = 2, [4] = 3,
@@ -56,7 +56,7 @@ unsigned profile_kind(const struct snapshot *s, const struct profile *profile)
     if (suffix && strcmp(suffix, "+me") == 0)
         return n == 1 ? 0x7 : 0x8;
     for (unsigned i = 0; i < s->n_profiles && n == 1; i++) {
-        const struct profile *other = &s->profiles[i]; /* 1g.20gb beside 1g.10gb is "REV2" */
+        const struct profile *other = &s->profiles[i]; /* 1g.20gb of a GPU with 1g.10gb is "REV2" */
         if (other->gpu == profile->gpu && other->slices == 1 &&
             other->memory_mb && other->memory_mb * 3 < profile->memory_mb * 2)
             return 0x9;
@@ -85,7 +85,7 @@ bool parse_gpu_instance(const char *line, struct gpu_instance *gi)
     return gi->gpu != UINT_MAX && gi->id != UINT_MAX;
 }
 
-/* Compute instances without a recorded place stand one after the other. */
+/* Place compute instances without a recorded start one after the other. */
 void place_compute_instances(struct snapshot *s)
 {
     unsigned next = 0;

@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What GPUs tell of themselves as PCI devices.
+ * GPUs as PCI devices.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "simulation.h"
 
-void fill_pci_info(const struct pci_device *p, nvmlPciInfo_t *pci)
+void fill_pci_info(const struct pci_device *device, nvmlPciInfo_t *pci)
 {
     memset(pci, 0, sizeof(*pci));
-    snprintf(pci->busIdLegacy, sizeof(pci->busIdLegacy), "%04X:%02X:%02X.0", p->domain & 0xFFFF,
-             p->bus & 0xFF, p->slot & 0xFF);
-    snprintf(pci->busId, sizeof(pci->busId), "%08X:%02X:%02X.0", p->domain, p->bus, p->slot);
-    pci->domain = p->domain;
-    pci->bus = p->bus;
-    pci->device = p->slot;
-    pci->pciDeviceId = p->id;
-    pci->pciSubSystemId = p->subsystem;
+    snprintf(pci->busIdLegacy, sizeof(pci->busIdLegacy), "%04X:%02X:%02X.0",
+             device->domain & 0xFFFF, device->bus & 0xFF, device->slot & 0xFF);
+    snprintf(pci->busId, sizeof(pci->busId), "%08X:%02X:%02X.0", device->domain, device->bus,
+             device->slot);
+    pci->domain = device->domain;
+    pci->bus = device->bus;
+    pci->device = device->slot;
+    pci->pciDeviceId = device->id;
+    pci->pciSubSystemId = device->subsystem;
 }
 
-/* The struct of v1 and v2 is four bytes shorter: copy what both have. */
-void shorten_pci_info(const nvmlPciInfo_t *now, nvmlPciInfo_v2_t *pci)
+/* The struct of v1 and v2 is four bytes shorter: copy the common fields. */
+void shorten_pci_info(const nvmlPciInfo_t *v3, nvmlPciInfo_v2_t *pci)
 {
     memset(pci, 0, sizeof(*pci));
-    memcpy(pci, now, offsetof(nvmlPciInfo_v2_t, reserved));
+    memcpy(pci, v3, offsetof(nvmlPciInfo_v2_t, reserved));
 }
 
 API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
@@ -41,13 +42,13 @@ API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci
 
 static nvmlReturn_t pci_info_before_v3(nvmlDevice_t device, nvmlPciInfo_v2_t *pci)
 {
-    nvmlPciInfo_t now;
+    nvmlPciInfo_t v3;
     if (!pci)
         return NVML_ERROR_INVALID_ARGUMENT;
-    nvmlReturn_t result = nvmlDeviceGetPciInfo_v3(device, &now);
+    nvmlReturn_t result = nvmlDeviceGetPciInfo_v3(device, &v3);
     if (result)
         return result;
-    shorten_pci_info(&now, pci);
+    shorten_pci_info(&v3, pci);
     return NVML_SUCCESS;
 }
 
@@ -64,7 +65,7 @@ API nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_v2_t *pci
 API nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t *pci)
 {
     struct target t;
-    nvmlPciInfo_t now;
+    nvmlPciInfo_t v3;
     nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
     if (result)
         return result;
@@ -72,14 +73,14 @@ API nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t *
         return finish(NVML_ERROR_INVALID_ARGUMENT);
     if (pci->version != NVML_STRUCT(nvmlPciInfoExt_t, 1))
         return finish(NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
-    fill_pci_info(&t.gpu->pci, &now);
-    pci->domain = now.domain;
-    pci->bus = now.bus;
-    pci->device = now.device;
-    pci->pciDeviceId = now.pciDeviceId;
-    pci->pciSubSystemId = now.pciSubSystemId;
+    fill_pci_info(&t.gpu->pci, &v3);
+    pci->domain = v3.domain;
+    pci->bus = v3.bus;
+    pci->device = v3.device;
+    pci->pciDeviceId = v3.pciDeviceId;
+    pci->pciSubSystemId = v3.pciSubSystemId;
     pci->baseClass = t.gpu->pci.class_code >> 16;
     pci->subClass = t.gpu->pci.class_code >> 8 & 0xFF;
-    memcpy(pci->busId, now.busId, sizeof(pci->busId));
+    memcpy(pci->busId, v3.busId, sizeof(pci->busId));
     return finish(NVML_SUCCESS);
 }

@@ -5,7 +5,7 @@
 
 #include "simulation.h"
 
-/* A vGPU knows nothing of the power and the temperature of its board. */
+/* A vGPU has no power and temperature of its board. */
 static nvmlReturn_t read_limit(const struct gpu *gpu, unsigned argument, unsigned *out)
 {
     (void)argument;
@@ -78,7 +78,7 @@ API nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsign
     unsigned milliwatts;
     if (read_power(t.gpu, 0, &milliwatts))
         return finish(NVML_ERROR_NOT_SUPPORTED);
-    *out = now_us() / 1000000 % 1000000 * milliwatts; /* millijoules; rises, and that is all */
+    *out = now_us() / 1000000 % 1000000 * milliwatts; /* millijoules; only guaranteed to rise */
     return finish(NVML_SUCCESS);
 }
 

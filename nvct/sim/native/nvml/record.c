@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the records of the state file. Numbers are parsed by hand: newer C libraries redirect
+ * Numbers and fields of one line of the state. Numbers are parsed here: newer C libraries redirect
  * strtoul and sscanf to symbols that glibc 2.31 lacks, and this library has to load there.
  */
 #include <string.h>
@@ -36,7 +36,7 @@ bool parse_number(const char **at, unsigned long long *value)
     return true;
 }
 
-/* The place of a field's value in a line that ends with '\n' or NUL. */
+/* The start of a field's value in a line that ends with '\n' or NUL; NULL if there is no field. */
 static const char *find_field(const char *line, const char *key, size_t *length)
 {
     size_t key_length = strlen(key);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the parts of the simulated NVML share: the state as read from its file, the table of
- * handles, and how an entry point begins and ends.
+ * Common declarations of the simulated NVML: the state as read from its file, handles, and how an
+ * entry point begins and ends.
  *
- * The state file is the "kernel driver" of the simulation. Its text starts at STATE_OFFSET, one
- * record a line, fields separated by TAB, `key=value`; the first line `nvct-sim 1 <generation>`
- * and the last `end <generation>` frame it, so that a reader sees a write that is under way.
+ * The state file stands for the kernel driver. Its text starts at STATE_OFFSET and has one record
+ * a line, with fields `key=value` separated by TAB. The first line is `nvct-sim 1 <generation>`,
+ * the last `end <generation>`: while a write is in progress, the two generations differ.
  *
- * Keys that a record may lack: of gpu `vbios`, `board`, `util` (per cent), `used` (bytes), `ecc`,
- * `eccerrors`, `persistence`, `addressing` (NVML's number), `ecccapable`, `class`, `bar1` (MiB),
- * `cores`, `buswidth` (bits of the memory's bus), `fan` (per cent), `vgpuhost` (of a vGPU alone),
- * `path`, `nvlink` (NVML's number of the version) with `links`, as in `1,1,s0`; of profile `kind`
- * (NVML_GPU_INSTANCE_PROFILE_*, by the name otherwise); of ci `start` and `size`; of event `gi`, `ci`.
+ * Optional keys. gpu: `vbios`, `board`, `util` (per cent), `used` (bytes), `ecc`, `eccerrors`,
+ * `persistence`, `addressing` (NVML's number), `ecccapable`, `class`, `bar1` (MiB), `cores`,
+ * `buswidth` (of the memory, in bits), `fan` (per cent), `vgpuhost` (of a vGPU), `path`, `nvlink`
+ * (NVML's number of the version) with `links`, such as `1,1,s0`. profile: `kind`
+ * (NVML_GPU_INSTANCE_PROFILE_*, by default from the name). ci: `start`, `size`. event: `gi`, `ci`.
  */
 #ifndef NVCT_SIM_SIMULATION_H
 #define NVCT_SIM_SIMULATION_H
@@ -25,7 +25,7 @@
 #define API __attribute__((visibility("default")))
 
 enum {
-    STATE_OFFSET = 8192, /* a small ELF file is before the text */
+    STATE_OFFSET = 8192, /* the bytes before it are a small ELF file */
     STATE_SIZE = 262144,
     TEXT_SIZE = STATE_SIZE - STATE_OFFSET,
     MAX_GPUS = 64,
@@ -45,13 +45,13 @@ enum {
     UUID_LENGTH = 96,
 };
 
-enum visibility { UNKNOWN_YET, VISIBLE, HIDDEN };
+enum visibility { NOT_PROBED, VISIBLE, HIDDEN };
 
 struct pci_device {
     unsigned domain, bus, slot, id, subsystem, class_code;
 };
 
-/* What an NVLink leads to: a GPU, or an NVSwitch. */
+/* The peer of an NVLink: a GPU, or an NVSwitch. */
 struct nvlink {
     bool to_switch;
     unsigned char index;
@@ -64,12 +64,12 @@ struct gpu {
     unsigned nvlink, n_links;
     struct nvlink links[MAX_LINKS];
     unsigned power, temperature, utilization, board, persistence, ecc, addressing;
-    unsigned cores, bus_width, fan; /* 0: not known */
+    unsigned cores, bus_width, fan; /* 0: unknown */
     unsigned long long memory, memory_used, memory_reserved, ecc_errors, bar1;
     bool ecc_capable, mig_capable, mig, lost, is_virtual;
     char uuid[UUID_LENGTH], name[NVML_NAME_LENGTH], bus_id[NVML_BUS_ID_LENGTH];
     char serial[SERIAL_LENGTH], vbios[32];
-    enum visibility seen;
+    enum visibility visibility;
 };
 
 struct profile {
@@ -83,14 +83,14 @@ struct profile {
 struct gpu_instance {
     unsigned gpu, id, profile, start, size, cap;
     bool has_cap;
-    enum visibility seen;
+    enum visibility visibility;
 };
 
 struct compute_instance {
     unsigned gpu, gi, id, profile, start, size, cap;
     bool has_cap;
     char uuid[UUID_LENGTH];
-    enum visibility seen;
+    enum visibility visibility;
 };
 
 struct event {
@@ -124,7 +124,7 @@ struct text {
     size_t length;
 };
 
-/* Lines of one kind whose fields have these values; fields may stand in any order. */
+/* Selects the lines of one kind whose fields have these values. */
 enum { MATCH_FIELDS = 3 };
 struct match {
     const char *record;
@@ -146,7 +146,7 @@ bool field_text(const char *line, const char *key, char *out, size_t size);
 bool field_number(const char *line, const char *key, unsigned long long *value);
 unsigned field_unsigned(const char *line, const char *key, unsigned fallback);
 
-/* lookup.c: NULL where there is none. */
+/* lookup.c: NULL if there is none. */
 struct gpu *find_gpu(struct snapshot *s, unsigned index);
 struct gpu_instance *find_gpu_instance(struct snapshot *s, unsigned gpu, unsigned id);
 struct compute_instance *find_compute_instance(struct snapshot *s, unsigned gpu, unsigned gi,
@@ -220,7 +220,8 @@ nvmlReturn_t begin_device(nvmlDevice_t device, enum accept accept, struct target
 nvmlReturn_t begin_instance(struct handle *instance, enum kind kind, struct target *target);
 nvmlReturn_t finish(nvmlReturn_t result); /* releases the lock, returns its argument */
 
-nvmlReturn_t set_handle(struct handle **out, enum kind kind, unsigned gpu, unsigned gi, unsigned ci);
+nvmlReturn_t set_handle(struct handle **out, enum kind kind, unsigned gpu, unsigned gi,
+                        unsigned ci);
 nvmlReturn_t resolve(struct snapshot *state, nvmlDevice_t device, enum accept accept,
                      struct target *target);
 nvmlReturn_t copy_text(const char *from, char *to, unsigned length);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compute slices of MIG: how many a GPU, a profile and an instance have, and profiles' names.
+ * MIG profiles: compute slices, multiprocessors and names.
  */
 #include <stdio.h>
 
 #include "simulation.h"
 
-/* Compute instance profiles have fixed ids: 1, 2, 3, 4, 7, 8 and 6 slices. */
+/* Slices by compute instance profile; the ids are fixed in nvml.h. */
 static const unsigned char compute_profile_slices[] = {1, 2, 3, 4, 7, 8, 6};
 
 unsigned compute_slices(unsigned profile)
@@ -14,10 +14,10 @@ unsigned compute_slices(unsigned profile)
     return profile < sizeof(compute_profile_slices) ? compute_profile_slices[profile] : 0;
 }
 
-/* No GPU has more, whatever a damaged state says: callers count up to it. */
+/* An upper limit for a damaged state, since callers count up to it; no GPU has more. */
 enum { MAX_SLICES = 8 };
 
-/* Compute slices of a whole GPU: those of its largest profile. */
+/* The compute slices of a GPU are those of its largest profile. */
 unsigned gpu_slices(const struct snapshot *s, unsigned gpu)
 {
     unsigned most = 0;
@@ -29,7 +29,7 @@ unsigned gpu_slices(const struct snapshot *s, unsigned gpu)
     return most;
 }
 
-/* "1g.10gb", and "1c.3g.40gb" for a compute instance that is not its GPU instance's whole. */
+/* "1g.10gb"; "1c.3g.40gb" for a compute instance that is only a part of its GPU instance. */
 void name_profile(const struct profile *gi, unsigned slices, char *out, size_t size)
 {
     if (slices && slices < gi->slices)

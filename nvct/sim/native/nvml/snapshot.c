@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the text of a state into a snapshot: its records, in the order in which NVML counts them.
+ * Reads the text of a state into a snapshot, whose records are in NVML's order.
  */
 #include <string.h>
 
@@ -43,7 +43,7 @@ static void copy_line_value(const char *line, char *out, size_t size)
     out[n] = '\0';
 }
 
-/* Returns false if the record is damaged or does not fit; unknown records are skipped. */
+/* Return false if the record is damaged or does not fit. Unknown records are skipped. */
 static bool parse_record(struct snapshot *s, const char *line)
 {
     if (is_record(line, "driver"))
@@ -73,7 +73,7 @@ static bool parse_record(struct snapshot *s, const char *line)
         return s->n_compute_instances < MAX_COMPUTE_INSTANCES &&
                parse_compute_instance(line, &s->compute_instances[s->n_compute_instances++]);
     else if (is_record(line, "event")) {
-        if (s->n_events == MAX_EVENTS) { /* the oldest go first, as in any ring of events */
+        if (s->n_events == MAX_EVENTS) { /* drop the oldest event */
             memmove(s->events, s->events + 1, sizeof(s->events) - sizeof(s->events[0]));
             s->n_events--;
         }
@@ -83,7 +83,7 @@ static bool parse_record(struct snapshot *s, const char *line)
     return true;
 }
 
-/* Sort into the order in which NVML counts. Insertion sort: the lists are short and stable. */
+/* Sort into NVML's order, by insertion: the lists are short and mostly sorted. */
 static void sort_records(struct snapshot *s)
 {
     for (unsigned i = 1; i < s->n_gpus; i++)
@@ -122,18 +122,18 @@ nvmlReturn_t parse_snapshot(const struct text *text, struct snapshot *out)
     if (!parse_number(&at, &version) || version != 1 || *at++ != '\t' ||
         !parse_number(&at, &generation))
         return NVML_ERROR_UNKNOWN;
-    bool ended = false;
-    for (const char *next = line; next && *next && !ended;) {
+    bool complete = false;
+    for (const char *next = line; next && *next && !complete;) {
         line = next;
         next = strchr(line, '\n');
         next = next ? next + 1 : NULL;
         if (is_record(line, "end")) {
             at = line + 4;
-            ended = parse_number(&at, &end);
+            complete = parse_number(&at, &end);
         } else if (!parse_record(out, line))
             return NVML_ERROR_UNKNOWN;
     }
-    if (!ended || generation != end)
+    if (!complete || generation != end)
         return NVML_ERROR_UNKNOWN;
     out->generation = (unsigned long)generation;
     sort_records(out);
@@ -141,7 +141,8 @@ nvmlReturn_t parse_snapshot(const struct text *text, struct snapshot *out)
         if (out->profiles[i].kind == UINT_MAX)
             out->profiles[i].kind = profile_kind(out, &out->profiles[i]);
     place_compute_instances(out);
-    for (const char *next = text->data; next && *next;) { /* after sorting: they look up */
+    /* After sorting, because capabilities look up instances. */
+    for (const char *next = text->data; next && *next;) {
         if (is_record(next, "cap"))
             parse_capability(out, next);
         next = strchr(next, '\n');

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state file: read it when its generation changes, and change it in place. In place, because
- * containers hold bind mounts of the file: a rename would cut them off. Writers exclude each other
- * with flock; readers take no lock (a container must not be able to hold up the node) and read
- * again while the generations of the first and the last line differ.
+ * The state file. It is read when its generation changes, and changed in place: containers hold
+ * bind mounts of it, which a rename would cut off. Writers exclude each other by flock(2). Readers
+ * take no lock, because a container must not be able to block the node; they read again while the
+ * generations in the first and the last line differ.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,14 +22,14 @@ static ssize_t read_at(int fd, char *data, size_t size)
 {
     size_t n = 0;
     while (n < size) {
-        ssize_t got = pread(fd, data + n, size - n, (off_t)(STATE_OFFSET + n));
-        if (got < 0 && errno == EINTR)
+        ssize_t chunk = pread(fd, data + n, size - n, (off_t)(STATE_OFFSET + n));
+        if (chunk < 0 && errno == EINTR)
             continue;
-        if (got < 0)
+        if (chunk < 0)
             return -1;
-        if (got == 0)
+        if (chunk == 0)
             break;
-        n += (size_t)got;
+        n += (size_t)chunk;
     }
     return (ssize_t)n;
 }
@@ -46,7 +46,7 @@ static nvmlReturn_t read_state(int fd, struct text *text, struct snapshot *out)
         result = parse_snapshot(text, out);
         if (result == NVML_SUCCESS)
             break;
-        wait_ms(1); /* a writer is at work, or the file is damaged */
+        wait_ms(1); /* a write is in progress, or the file is damaged */
     }
     return result;
 }
@@ -75,7 +75,7 @@ int state_descriptor(void)
     return state_fd;
 }
 
-/* The generation in the first line, or false if it cannot be read. */
+/* Read the generation in the first line; false if that fails. */
 static bool peek_generation(unsigned long *generation)
 {
     char head[64];
@@ -107,13 +107,13 @@ static nvmlReturn_t write_state(int fd, const struct text *text, size_t old_leng
     size_t size = text->length > old_length ? text->length : old_length;
     memset(block, 0, size);
     memcpy(block, text->data, text->length);
-    for (size_t done = 0; done < size;) {
-        ssize_t n = pwrite(fd, block + done, size - done, (off_t)(STATE_OFFSET + done));
+    for (size_t written = 0; written < size;) {
+        ssize_t n = pwrite(fd, block + written, size - written, (off_t)(STATE_OFFSET + written));
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
             return NVML_ERROR_UNKNOWN;
-        done += (size_t)n;
+        written += (size_t)n;
     }
     return NVML_SUCCESS;
 }
@@ -121,12 +121,12 @@ static nvmlReturn_t write_state(int fd, const struct text *text, size_t old_leng
 static nvmlReturn_t bump_generation(struct text *text, unsigned long generation)
 {
     char head[64];
-    char *rest = strchr(text->data, '\n');
+    char *first_end = strchr(text->data, '\n');
     snprintf(head, sizeof(head), "nvct-sim\t1\t%lu", generation);
-    size_t old = (size_t)(rest - text->data), new = strlen(head);
+    size_t old = (size_t)(first_end - text->data), new = strlen(head);
     if (text->length - old + new >= TEXT_SIZE)
         return NVML_ERROR_MEMORY;
-    memmove(text->data + new, rest, text->length - old + 1);
+    memmove(text->data + new, first_end, text->length - old + 1);
     memcpy(text->data, head, new);
     text->length = text->length - old + new;
     char *end = text->data + text->length;
@@ -137,8 +137,8 @@ static nvmlReturn_t bump_generation(struct text *text, unsigned long generation)
     return text_append(text, "end\t%lu\n", generation);
 }
 
-/* Where the driver is at /, it lies in an overlay that cannot be written: there the file in the
- * node's tree is changed. A container does not see the tree. */
+/* If the driver is at /, the file is in a read-only overlay; then the file in the node's tree is
+ * opened. A container does not see the tree. */
 static int open_to_write(struct snapshot *now)
 {
     char path[PATH_MAX + 16];
@@ -149,7 +149,7 @@ static int open_to_write(struct snapshot *now)
     return open(path, O_RDWR | O_CLOEXEC);
 }
 
-/* Nothing that one call may change may be lost: read, edit and write under one lock. */
+/* Read, edit and write under one lock, so that no other change is lost. */
 nvmlReturn_t state_edit(nvmlReturn_t (*edit)(struct snapshot *, struct text *, void *), void *arg)
 {
     static struct snapshot now;
@@ -169,6 +169,6 @@ nvmlReturn_t state_edit(nvmlReturn_t (*edit)(struct snapshot *, struct text *, v
         result = bump_generation(&scratch, now.generation + 1);
     if (result == NVML_SUCCESS)
         result = write_state(fd, &scratch, old_length);
-    close(fd); /* gives the lock back */
+    close(fd); /* releases the lock */
     return result;
 }

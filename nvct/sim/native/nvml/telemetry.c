@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Clocks, power, temperature, errors, links: what monitoring asks for. An idle GPU, with what the
- * state says where it says something. Values that a real GPU of the generation gives fallback.
+ * Values that monitoring reads: links, utilization, processes, fabric, firmware. They come from
+ * the state; others are those of an idle GPU of the generation.
  */
 #include <string.h>
 #include <unistd.h>
@@ -46,7 +46,8 @@ API nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t device, unsign
 
 API nvmlReturn_t nvmlDeviceGetPcieLinkMaxSpeed(nvmlDevice_t device, unsigned *out)
 {
-    return read_number(device, read_generation, 0, out); /* the numbering is by generation */
+    /* NVML numbers the speeds by generation. */
+    return read_number(device, read_generation, 0, out);
 }
 
 static nvmlReturn_t read_throughput(const struct gpu *gpu, unsigned counter, unsigned *out)
@@ -69,13 +70,13 @@ API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilizat
         return result;
     if (!out)
         return finish(NVML_ERROR_INVALID_ARGUMENT);
-    if (t.gpu->mig) /* as nvml.h says: not of a GPU that is divided */
+    if (t.gpu->mig) /* nvml.h: not supported in MIG mode */
         return finish(NVML_ERROR_NOT_SUPPORTED);
     *out = (nvmlUtilization_t){t.gpu->utilization, t.gpu->utilization / 2};
     return finish(NVML_SUCCESS);
 }
 
-/* Of an engine that GPUs have since some architecture. */
+/* The utilization of an engine that GPUs have since an architecture. */
 static nvmlReturn_t read_engine(const struct gpu *gpu, unsigned since, unsigned *out)
 {
     return gpu->mig || gpu->arch < since ? NVML_ERROR_NOT_SUPPORTED : read_constant(gpu, 0, out);
@@ -84,7 +85,7 @@ static nvmlReturn_t read_engine(const struct gpu *gpu, unsigned since, unsigned 
 #define ENGINE_UTILIZATION(function, since)                                                        \
     API nvmlReturn_t function(nvmlDevice_t device, unsigned *percent, unsigned *period_us)         \
     {                                                                                              \
-        nvmlReturn_t result = read_number(device, read_engine, since, percent);                          \
+        nvmlReturn_t result = read_number(device, read_engine, since, percent);                    \
         if (!result && period_us)                                                                  \
             *period_us = 167000;                                                                   \
         return result;                                                                             \
@@ -107,7 +108,7 @@ EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses)
 EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2)
 EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3)
 
-/* --- the node around the GPU -------------------------------------------------------------- */
+/* --- fabric and firmware ------------------------------------------------------------------ */
 
 /* No NVLink fabric is simulated: state 0, "not supported". */
 API nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t *out)
@@ -150,17 +151,17 @@ API nvmlReturn_t nvmlDeviceGetAddressingMode(nvmlDevice_t device, nvmlVersioned3
     return finish(NVML_SUCCESS);
 }
 
-/* Turing is the first that has the processor for it. */
+/* GPUs have a GSP since Turing. */
 static nvmlReturn_t read_gsp(const struct gpu *gpu, unsigned argument, unsigned *out)
 {
     return gpu->arch >= ARCH_TURING ? read_constant(gpu, argument, out) : NVML_ERROR_NOT_SUPPORTED;
 }
 
 API nvmlReturn_t nvmlDeviceGetGspFirmwareMode(nvmlDevice_t device, unsigned *enabled,
-                                              unsigned *by_default)
+                                              unsigned *default_mode)
 {
     nvmlReturn_t result = read_number(device, read_gsp, 1, enabled);
-    return result ? result : read_number(device, read_gsp, 1, by_default);
+    return result ? result : read_number(device, read_gsp, 1, default_mode);
 }
 
 API nvmlReturn_t nvmlDeviceGetGspFirmwareVersion(nvmlDevice_t device, char *version)

@@ -8,7 +8,7 @@
 
 #include "simulation.h"
 
-/* Put a line in front of the last one, "end"; after it where there is none yet. */
+/* Insert a line before the last one, "end", or append it if there is no "end" yet. */
 nvmlReturn_t text_append(struct text *text, const char *format, ...)
 {
     char line[1024];
@@ -61,11 +61,11 @@ nvmlReturn_t text_set(struct text *text, const struct match *match, const char *
         char *next = strchr(line, '\n');
         if (line_matches(line, match)) {
             char *at = strstr(line, field);
-            if (!at || at > next) { /* absent: put it at the line's end */
-                size_t room = (size_t)n + strlen(value);
-                if (!next || text->length + room >= TEXT_SIZE)
+            if (!at || at > next) { /* no such field: add it at the line's end */
+                size_t added = (size_t)n + strlen(value);
+                if (!next || text->length + added >= TEXT_SIZE)
                     return NVML_ERROR_MEMORY;
-                memmove(next + room, next, strlen(next) + 1);
+                memmove(next + added, next, strlen(next) + 1);
                 memcpy(next, field, (size_t)n);
                 memcpy(next + n, value, strlen(value));
             } else {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How GPUs are joined: PCIe, NVLink, NUMA nodes. Everything comes from two fields of a GPU: `path`
- * (NUMA node, host bridge, upper and lower PCIe switch) and `links` (where each NVLink leads).
+ * Topology: PCIe, NVLink and NUMA nodes. It comes from two fields of a GPU: `path` (NUMA node,
+ * host bridge, upper and lower PCIe switch) and `links` (the peer of each NVLink).
  */
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 enum { INTERNAL = 0, SINGLE_SWITCH = 10, MULTIPLE_SWITCHES = 20, HOST_BRIDGE = 30, NUMA_NODE = 40,
        SYSTEM = 50 };
 
-/* Two GPUs on one path share what each number of it stands for. */
+/* NVML's level by the first part in which the paths of two GPUs differ. */
 static unsigned level_of(const struct gpu *a, const struct gpu *b)
 {
     static const unsigned levels[PATH_LENGTH] = {SYSTEM, NUMA_NODE, HOST_BRIDGE, MULTIPLE_SWITCHES};
@@ -24,21 +24,21 @@ static unsigned level_of(const struct gpu *a, const struct gpu *b)
     return SINGLE_SWITCH;
 }
 
-/* Look at two GPUs at once; on success the lock is held, and finish() is the caller's. */
-static nvmlReturn_t begin_pair(nvmlDevice_t one, nvmlDevice_t other, struct target *a,
+/* begin_device for two GPUs. On success the lock is held until the caller calls finish(). */
+static nvmlReturn_t begin_pair(nvmlDevice_t device1, nvmlDevice_t device2, struct target *a,
                                struct target *b)
 {
-    nvmlReturn_t result = begin_device(one, WHOLE_GPU, a);
+    nvmlReturn_t result = begin_device(device1, WHOLE_GPU, a);
     if (result)
         return result;
-    result = resolve(a->state, other, WHOLE_GPU, b);
+    result = resolve(a->state, device2, WHOLE_GPU, b);
     return result ? finish(result) : NVML_SUCCESS;
 }
 
-static nvmlReturn_t pair(nvmlDevice_t one, nvmlDevice_t other, unsigned *level)
+static nvmlReturn_t common_level(nvmlDevice_t device1, nvmlDevice_t device2, unsigned *level)
 {
     struct target a, b;
-    nvmlReturn_t result = begin_pair(one, other, &a, &b);
+    nvmlReturn_t result = begin_pair(device1, device2, &a, &b);
     if (result)
         return result;
     if (!level)
@@ -47,32 +47,32 @@ static nvmlReturn_t pair(nvmlDevice_t one, nvmlDevice_t other, unsigned *level)
     return finish(NVML_SUCCESS);
 }
 
-API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t one, nvmlDevice_t other,
+API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device1, nvmlDevice_t device2,
                                                      unsigned *level)
 {
-    return pair(one, other, level);
+    return common_level(device1, device2, level);
 }
 
-API nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t one, nvmlDevice_t other, int *same)
+API nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t device1, nvmlDevice_t device2, int *same)
 {
     unsigned level;
-    nvmlReturn_t result = pair(one, other, &level);
+    nvmlReturn_t result = common_level(device1, device2, &level);
     if (!result && same)
         *same = level == INTERNAL;
     return result || same ? result : NVML_ERROR_INVALID_ARGUMENT;
 }
 
-/* Fill in as many handles as there is room for; the count tells how many there are. */
+/* Return the handles for which there is room, and in the count the number of all. */
 static nvmlReturn_t list_gpus(struct snapshot *s, unsigned *count, nvmlDevice_t *devices,
-                              bool (*choose)(const struct gpu *gpu, const void *arg),
+                              bool (*matches)(const struct gpu *gpu, const void *arg),
                               const void *arg)
 {
-    unsigned room = *count, n = 0;
+    unsigned size = *count, n = 0;
     for (unsigned i = 0; i < s->n_gpus; i++) {
         struct gpu *gpu = &s->gpus[i];
-        if (!gpu_is_visible(gpu) || gpu->lost || !choose(gpu, arg))
+        if (!gpu_is_visible(gpu) || gpu->lost || !matches(gpu, arg))
             continue;
-        if (devices && n < room) {
+        if (devices && n < size) {
             nvmlReturn_t result = set_handle(&devices[n], GPU_HANDLE, gpu->index, 0, 0);
             if (result)
                 return result;
@@ -80,18 +80,18 @@ static nvmlReturn_t list_gpus(struct snapshot *s, unsigned *count, nvmlDevice_t 
         n++;
     }
     *count = n;
-    return devices && n > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+    return devices && n > size ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
 struct distance {
-    const struct gpu *from;
+    const struct gpu *gpu;
     unsigned level;
 };
 
-static bool is_at(const struct gpu *gpu, const void *arg)
+static bool is_at_level(const struct gpu *gpu, const void *arg)
 {
     const struct distance *distance = arg;
-    return gpu->index != distance->from->index && level_of(distance->from, gpu) == distance->level;
+    return gpu->index != distance->gpu->index && level_of(distance->gpu, gpu) == distance->level;
 }
 
 API nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, unsigned level,
@@ -104,12 +104,12 @@ API nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, unsigned 
     if (!count || level > SYSTEM || level % 10)
         return finish(NVML_ERROR_INVALID_ARGUMENT);
     struct distance distance = {t.gpu, level};
-    return finish(list_gpus(t.state, count, devices, is_at, &distance));
+    return finish(list_gpus(t.state, count, devices, is_at_level, &distance));
 }
 
 /* --- NVLink ------------------------------------------------------------------------------- */
 
-/* Which link of a GPU a caller means. A GPU without NVLinks supports none of these questions. */
+/* begin_device for a link. A GPU without NVLinks supports none of these functions. */
 static nvmlReturn_t begin_link(nvmlDevice_t device, unsigned link, struct target *target)
 {
     nvmlReturn_t result = begin_device(device, WHOLE_GPU, target);
@@ -120,16 +120,16 @@ static nvmlReturn_t begin_link(nvmlDevice_t device, unsigned link, struct target
     return link < target->gpu->n_links ? NVML_SUCCESS : finish(NVML_ERROR_INVALID_ARGUMENT);
 }
 
-/* A link is up while what it leads to is there. */
+/* A link is up while its peer is on the bus. */
 static bool is_up(struct snapshot *s, const struct gpu *gpu, unsigned link)
 {
-    struct nvlink to = gpu->links[link];
-    const struct gpu *peer = to.to_switch ? NULL : find_gpu(s, to.index);
-    return to.to_switch ? to.index < s->n_switches : peer && !peer->lost;
+    struct nvlink peer = gpu->links[link];
+    const struct gpu *gpu_peer = peer.to_switch ? NULL : find_gpu(s, peer.index);
+    return peer.to_switch ? peer.index < s->n_switches : gpu_peer && !gpu_peer->lost;
 }
 
 static nvmlReturn_t link_number(nvmlDevice_t device, unsigned link, unsigned *out,
-                                unsigned (*choose)(struct snapshot *, const struct gpu *, unsigned))
+                                unsigned (*read)(struct snapshot *, const struct gpu *, unsigned))
 {
     struct target t;
     nvmlReturn_t result = begin_link(device, link, &t);
@@ -137,7 +137,7 @@ static nvmlReturn_t link_number(nvmlDevice_t device, unsigned link, unsigned *ou
         return result;
     if (!out)
         return finish(NVML_ERROR_INVALID_ARGUMENT);
-    *out = choose(t.state, t.gpu, link);
+    *out = read(t.state, t.gpu, link);
     return finish(NVML_SUCCESS);
 }
 
@@ -180,7 +180,8 @@ API nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsign
 API nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigned link,
                                                unsigned capability, unsigned *out)
 {
-    enum { CAPABILITIES = 6 }; /* peer to peer, system memory, both's atomics, SLI, valid: all yes */
+    /* P2P and system memory, atomics of both, SLI, valid: a link has all of them. */
+    enum { CAPABILITIES = 6 };
     nvmlReturn_t result = link_number(device, link, out, link_state);
     return !result && capability >= CAPABILITIES ? NVML_ERROR_INVALID_ARGUMENT : result;
 }
@@ -195,11 +196,11 @@ static nvmlReturn_t remote_pci(nvmlDevice_t device, unsigned link, nvmlPciInfo_t
         return finish(NVML_ERROR_INVALID_ARGUMENT);
     if (!is_up(t.state, t.gpu, link))
         return finish(NVML_ERROR_NOT_SUPPORTED);
-    struct nvlink to = t.gpu->links[link];
-    if (to.to_switch)
-        fill_pci_info(&t.state->switches[to.index].pci, pci);
+    struct nvlink peer = t.gpu->links[link];
+    if (peer.to_switch)
+        fill_pci_info(&t.state->switches[peer.index].pci, pci);
     else
-        fill_pci_info(&find_gpu(t.state, to.index)->pci, pci);
+        fill_pci_info(&find_gpu(t.state, peer.index)->pci, pci);
     return finish(NVML_SUCCESS);
 }
 
@@ -212,12 +213,12 @@ API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsign
 API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, unsigned link,
                                                   nvmlPciInfo_v2_t *pci)
 {
-    nvmlPciInfo_t now;
+    nvmlPciInfo_t v3;
     if (!pci)
         return NVML_ERROR_INVALID_ARGUMENT;
-    nvmlReturn_t result = remote_pci(device, link, &now);
+    nvmlReturn_t result = remote_pci(device, link, &v3);
     if (!result)
-        shorten_pci_info(&now, pci);
+        shorten_pci_info(&v3, pci);
     return result;
 }
 
@@ -235,28 +236,28 @@ API nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned l
     return finish(NVML_SUCCESS);
 }
 
-/* By NVLink: to each other, or both to a switch of the same board. */
+/* By NVLink: directly, or both to switches. */
 static bool are_linked(struct snapshot *s, const struct gpu *a, const struct gpu *b)
 {
     for (unsigned i = 0; i < a->n_links; i++) {
-        struct nvlink to = a->links[i];
+        struct nvlink peer = a->links[i];
         if (!is_up(s, a, i))
             continue;
-        if (!to.to_switch && to.index == b->index)
+        if (!peer.to_switch && peer.index == b->index)
             return true;
-        if (to.to_switch && b->n_links && b->links[0].to_switch)
-            return true; /* the switches of all boards are joined */
+        if (peer.to_switch && b->n_links && b->links[0].to_switch)
+            return true; /* switches of all boards are connected */
     }
     return false;
 }
 
-API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t one, nvmlDevice_t other, unsigned capability,
-                                        unsigned *status)
+API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device1, nvmlDevice_t device2,
+                                        unsigned capability, unsigned *status)
 {
     enum { READ, WRITE, NVLINK, ATOMICS, PROPRIETARY, CAPABILITIES };
     enum { OK = 0, CHIPSET_NOT_SUPPORTED = 1, NOT_SUPPORTED = 5 };
     struct target a, b;
-    nvmlReturn_t result = begin_pair(one, other, &a, &b);
+    nvmlReturn_t result = begin_pair(device1, device2, &a, &b);
     if (result)
         return result;
     if (!status || capability >= CAPABILITIES)
@@ -271,9 +272,9 @@ API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t one, nvmlDevice_t other, un
 
 /* --- NUMA --------------------------------------------------------------------------------- */
 
-/* The machine need not have the node's number of NUMA nodes: its processors are dealt out to them.
- * nvct.sim.pci has the same rule. */
-static void near(const struct snapshot *s, unsigned numa, long *first, long *count)
+/* The machine may have another number of NUMA nodes than the simulated node: its processors are
+ * divided equally. nvct.sim.pci has the same rule. */
+static void local_processors(const struct snapshot *s, unsigned numa, long *first, long *count)
 {
     unsigned nodes = 1;
     for (unsigned i = 0; i < s->n_gpus; i++)
@@ -304,7 +305,7 @@ static nvmlReturn_t affinity(nvmlDevice_t device, unsigned words, unsigned long 
         return finish(NVML_ERROR_INVALID_ARGUMENT);
     long first = t.gpu->path[0], count = 1;
     if (!memory)
-        near(t.state, t.gpu->path[0], &first, &count);
+        local_processors(t.state, t.gpu->path[0], &first, &count);
     set_bits(set, words, first, count);
     return finish(NVML_SUCCESS);
 }
@@ -337,7 +338,7 @@ static bool is_local(const struct gpu *gpu, const void *arg)
 {
     const struct processor *processor = arg;
     long first, count;
-    near(processor->state, gpu->path[0], &first, &count);
+    local_processors(processor->state, gpu->path[0], &first, &count);
     return processor->number >= first && processor->number < first + count;
 }
 

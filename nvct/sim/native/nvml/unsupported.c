@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Functions of NVML that a caller may look up and that the simulation does not answer. They exist,
- * because callers that bind lazily would die of a missing symbol, and say "not supported".
- * All take their arguments in registers that a function without parameters leaves alone.
+ * Functions of NVML that are not simulated. They exist because a missing symbol would end a
+ * program that binds lazily, and return "not supported". All of them take their arguments in
+ * registers, which a function without parameters does not change.
  */
 #include "simulation.h"
 

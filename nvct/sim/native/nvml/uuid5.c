@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Name-based UUIDs (RFC 9562, version 5; SHA-1 by RFC 3174). A MIG device's UUID is a function of its
- * GPU and its place: destroyed and created again it is the same device, as since driver 470.
+ * Name-based UUIDs (RFC 9562, version 5; SHA-1 by RFC 3174). The UUID of a MIG device follows from
+ * its GPU and its ids: a device that is destroyed and created again keeps it, as since driver 470.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -39,7 +39,7 @@ static void sha1_block(uint32_t state[5], const unsigned char block[64])
     state[0] += a, state[1] += b, state[2] += c, state[3] += d, state[4] += e;
 }
 
-/* One buffer of text that is shorter than 3 blocks less the 9 bytes of padding. */
+/* The hash of data that fits in 3 blocks with 9 bytes of padding. */
 static void sha1(const unsigned char *data, size_t size, unsigned char out[20])
 {
     uint32_t state[5] = {0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476, 0xC3D2E1F0};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which devices this process may see: those whose nodes it can open. Opening goes through the
- * mount table, the file's mode and the device rules of the cgroup, so a listed GPU proves all three.
- * No driver is behind the nodes: ENXIO is what a permitted open of such a node gives.
+ * A device is visible to this process if the process can open its nodes. open(2) checks the mount
+ * table, the file's mode and the device rules of the cgroup, so a listed GPU proves all three.
+ * There is no driver for the nodes: if open(2) is permitted, it fails with ENXIO.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 
 const char *device_directory = "/dev";
 
-/* Returns 0 or the errno that says why not. */
+/* Return 0 if the node can be opened, else errno. */
 static int probe(const char *name, unsigned minor, int flags)
 {
     char path[PATH_MAX];
@@ -46,23 +46,24 @@ nvmlReturn_t probe_control_node(void)
 
 bool gpu_is_visible(struct gpu *gpu)
 {
-    if (gpu->seen == UNKNOWN_YET)
-        gpu->seen = probe("%s/nvidia%u", gpu->minor, O_RDWR) == 0 ? VISIBLE : HIDDEN;
-    return gpu->seen == VISIBLE;
+    if (gpu->visibility == NOT_PROBED)
+        gpu->visibility = probe("%s/nvidia%u", gpu->minor, O_RDWR) == 0 ? VISIBLE : HIDDEN;
+    return gpu->visibility == VISIBLE;
 }
 
-static bool cap_is_visible(enum visibility *seen, bool has_cap, unsigned minor)
+static bool cap_is_visible(enum visibility *visibility, bool has_cap, unsigned minor)
 {
-    if (*seen == UNKNOWN_YET) /* capability nodes are for reading: mode 0444 */
-        *seen = has_cap && probe("%s/nvidia-caps/nvidia-cap%u", minor, O_RDONLY) == 0 ? VISIBLE
-                                                                                       : HIDDEN;
-    return *seen == VISIBLE;
+    static const char node[] = "%s/nvidia-caps/nvidia-cap%u"; /* mode 0444 */
+    if (*visibility == NOT_PROBED)
+        *visibility = has_cap && probe(node, minor, O_RDONLY) == 0 ? VISIBLE : HIDDEN;
+    return *visibility == VISIBLE;
 }
 
 bool compute_instance_is_visible(struct snapshot *s, struct compute_instance *ci)
 {
     struct gpu *gpu = find_gpu(s, ci->gpu);
     struct gpu_instance *gi = find_gpu_instance(s, ci->gpu, ci->gi);
-    return gpu && gi && gpu_is_visible(gpu) && cap_is_visible(&gi->seen, gi->has_cap, gi->cap) &&
-           cap_is_visible(&ci->seen, ci->has_cap, ci->cap);
+    return gpu && gi && gpu_is_visible(gpu) &&
+           cap_is_visible(&gi->visibility, gi->has_cap, gi->cap) &&
+           cap_is_visible(&ci->visibility, ci->has_cap, ci->cap);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `nvidia-smi -mig` and `nvidia-smi mig`: the commands with which administrators partition GPUs.
+ * nvidia-smi -mig and nvidia-smi mig: partition GPUs.
  */
 #include <stdio.h>
 #include <string.h>
@@ -73,7 +73,7 @@ static void list_profiles(const struct gpu_entry *gpu, unsigned index)
     }
 }
 
-/* Call `visit` for each GPU instance that the request names. Stops at the first failure. */
+/* Call `visit` for each GPU instance that the request selects; stop at the first failure. */
 static int each_instance(const struct gpu_entry *gpu, unsigned index, const struct request *r,
                          int (*visit)(const struct gpu_entry *, unsigned, const struct request *,
                                       nvmlGpuInstance_t, const nvmlGpuInstanceInfo_t *,
@@ -128,7 +128,7 @@ static int destroy_instance(const struct gpu_entry *gpu, unsigned index, const s
     return EXIT_DONE;
 }
 
-/* Every compute instance of a GPU instance: listed, or destroyed. */
+/* List or destroy the compute instances of a GPU instance. */
 static int each_compute(unsigned index, const struct request *r, nvmlGpuInstance_t instance,
                         const nvmlGpuInstanceInfo_t *owner)
 {
@@ -166,7 +166,7 @@ static int visit_compute(const struct gpu_entry *gpu, unsigned index, const stru
     return each_compute(index, r, instance, info);
 }
 
-/* Compute profile ids by what the user wrote: a number, or nothing for the largest that fits. */
+/* Create a compute instance: `profile` is an id, or "" for the largest profile that fits. */
 static int create_compute(unsigned index, nvmlGpuInstance_t instance, unsigned gi,
                           const char *profile)
 {
@@ -205,7 +205,8 @@ static int visit_create_compute(const struct gpu_entry *gpu, unsigned index,
     return create_compute(index, instance, info->id, r->create_compute);
 }
 
-/* One word of -cgi: a profile, and after a colon where to put it. */
+/* Create a GPU instance from a word of -cgi: a profile, and optionally a colon and the first
+ * slice. */
 static int create_instance(const struct gpu_entry *gpu, unsigned index, const struct request *r,
                       char *word)
 {
@@ -279,7 +280,8 @@ static int parse(int argc, char **argv, struct request *r)
         else if (!strcmp(option, "-ci") && parse_unsigned(value, &r->ci))
             r->has_ci = ++i;
         else {
-            printf("Option \"%s\" is not recognized. Please run 'nvidia-smi -h' for help.\n", option);
+            printf("Option \"%s\" is not recognized. Please run 'nvidia-smi -h' for help.\n",
+                   option);
             return EXIT_INVALID_ARGUMENT;
         }
     }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The simulated nvidia-smi: the real program's output and exit statuses, as far as scripts that look
- * at containers use them: -L, -q, --version, the table, --query-gpu, topo -m, -mig and mig.
+ * The simulated nvidia-smi: its options, and the output of -L and --version. Output and exit
+ * statuses are the real program's.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "smi.h"
 
-/* The real program's words for what goes wrong most often. */
+/* The real program has a message of its own for a missing driver. */
 static int report_initialization(nvmlReturn_t result)
 {
     switch (result) {
@@ -36,7 +36,7 @@ static void list_mig_devices(const struct gpu_entry *gpu)
 
 static int print_list(const struct gpu_list *list, const char *ids)
 {
-    int status = EXIT_DONE; /* also without a GPU, as the real program */
+    int status = EXIT_DONE; /* also without a GPU, like the real program */
     if (!list->count)
         puts("No devices found.");
     for (unsigned i = 0; i < list->count; i++) {
@@ -59,7 +59,7 @@ static int print_version(void)
     char library[80] = "N/A";
     read_versions(&versions);
     nvml.nvmlSystemGetNVMLVersion(library, sizeof(library));
-    char *nvml_version = strchr(library, '.'); /* "13.580.159.04" -> "580.159", as the real one */
+    char *nvml_version = strchr(library, '.'); /* "13.580.159.04" -> "580.159" */
     nvml_version = nvml_version ? nvml_version + 1 : library;
     char *dot = strchr(nvml_version, '.');
     if (dot && (dot = strchr(dot + 1, '.')))

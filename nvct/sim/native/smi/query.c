@@ -7,7 +7,7 @@
 
 #include "smi.h"
 
-/* Cut the next field off a list; spaces in front of it do not count. */
+/* Cut the next field off a list; spaces before it are skipped. */
 static const char *next_field(const char *list, char *field, size_t size)
 {
     return next_word(list + strspn(list, " "), field, size);

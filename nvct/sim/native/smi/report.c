@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nvidia-smi -q, as text and as XML: one table of rows, whose values are those of --query-gpu.
+ * nvidia-smi -q as text and as XML: a table of rows; their values are fields of values.c.
  */
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 #include "smi.h"
 
-/* A row without a field opens a section. `group` is the word that `-d` has for it, "" in all. */
+/* A row without a field opens a section. `group` is its group for -d, "" if it has none. */
 struct row {
     unsigned depth;
     const char *label, *tag, *field, *group;
@@ -111,7 +111,7 @@ static void indent(unsigned depth, bool xml)
         fputs(xml ? "\t" : "    ", stdout);
 }
 
-/* One line of a value, at a depth of the report. */
+/* A line with one value. */
 static void leaf(unsigned depth, const char *label, const char *tag, const char *value, bool xml)
 {
     indent(xml ? depth + 1 : depth, xml);
@@ -138,7 +138,7 @@ static void end_section(unsigned depth, const char *tag, bool xml)
     printf("</%s>\n", tag);
 }
 
-/* End the sections that are not around a row of this depth. */
+/* End the sections that do not contain a row of this depth. */
 static void end_sections(const char *open[], unsigned *n, unsigned depth, bool xml)
 {
     for (; *n >= depth; --*n)

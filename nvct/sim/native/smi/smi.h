@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the parts of the simulated nvidia-smi share: NVML, loaded by name at run time as the real
- * program does (so that it proves the injected library), and the options.
+ * Common declarations of the simulated nvidia-smi. Like the real program it loads NVML by name at
+ * run time, so that a working nvidia-smi proves the injected library.
  */
 #ifndef NVCT_SIM_SMI_H
 #define NVCT_SIM_SMI_H
@@ -20,7 +20,7 @@
 #error "the simulation is for x86_64 and aarch64"
 #endif
 
-/* Exit statuses of the real program, from its manual; NVML's own numbers beside them. */
+/* Exit statuses from the real program's manual; other statuses are NVML's numbers. */
 enum { EXIT_DONE = 0, EXIT_INVALID_ARGUMENT = 2, EXIT_NOT_FOUND = 6 };
 
 enum { MAX_DEVICES = 64, GPU_PROFILES = 0x12, COMPUTE_PROFILES = 9, MAX_INSTANCES = 16 };

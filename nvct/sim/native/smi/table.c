@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nvidia-smi's table, in the layout of driver 580.
+ * The table that nvidia-smi prints without options, in the layout of driver 580.
  */
 #include <stdio.h>
 #include <string.h>

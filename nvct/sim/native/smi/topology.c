@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nvidia-smi topo -m: how GPUs are joined, and which processors are near them.
+ * nvidia-smi topo -m: the links between GPUs, and their CPU and memory affinity.
  */
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,8 @@
 
 enum { MAX_LINKS = 18, SET_WORDS = 16, WORD_BITS = 64 };
 
-/* Count the NVLinks from a GPU to a peer: direct ones, and all links to switches if both have such. */
+/* Count the NVLinks from a GPU to a peer: direct ones, and all links to switches if both have
+ * such. */
 static unsigned links_between(const struct gpu_entry *gpu, const struct gpu_entry *peer)
 {
     enum { GPU = 0, SWITCH = 2 };
@@ -43,7 +44,7 @@ static void show_pair(const struct gpu_entry *gpu, const struct gpu_entry *peer)
         printf("\t%s", levels[level / 10]);
 }
 
-/* A set as a list: 0-3,8 */
+/* Write a set of bits as a list of ranges, such as 0-3,8. */
 static void write_set(const unsigned long *set, char *out, size_t size)
 {
     size_t n = 0;

@@ -9,8 +9,8 @@
 
 #include "smi.h"
 
-/* How NVML is asked: a function with one result, with a kind as argument, with two results of which
- * `argument` selects one, with a text, or by a function of this file. */
+/* How NVML is asked: a function with one result, with a kind as argument, with two results of
+ * which `argument` selects one, with a text, or by a function of this file. */
 enum call { NUMBER, KIND, PAIR, TEXT, CUSTOM };
 enum print { DECIMAL, HEX, STATE, MILLIWATTS };
 
