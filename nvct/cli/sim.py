@@ -152,7 +152,7 @@ def replay_snapshot(snapshot: str, argv: tuple[str, ...], mode: str) -> None:
         try:
             spec, warnings = replay.spec(opened, mode)
         except NvctError as error:  # show paths of the recorded host, not of the tree
-            error.message = opened.named(error.message)
+            error.message = opened.on_host(error.message)
             raise
     for warning in warnings:
         say(f"warning: {warning}")

@@ -163,13 +163,13 @@ class _Attachment:
 
     def _lay_over(self, folder: str, layers: Sequence[str], upper: Path | None = None) -> None:
         """Overlay layers on a folder of the host; the host's mounts inside the folder stay."""
-        inside = _mounts_below(folder)  # such as /etc/resolv.conf in a container
-        kept = self._stage / f"host-{Path(folder).name}"
-        kept.mkdir()
-        self._bind(folder, kept)
+        mount_points = _mounts_below(folder)  # such as /etc/resolv.conf in a container
+        host = self._stage / f"host-{Path(folder).name}"
+        host.mkdir()
+        self._bind(folder, host)
         self._overlay(folder, [*layers, folder], upper)
-        for path in inside:
-            self._bind(kept / path.removeprefix(f"{folder}/"), path)
+        for path in mount_points:
+            self._bind(host / path.removeprefix(f"{folder}/"), path)
 
     def _driver_etc(self) -> Path:
         """Return a folder with the driver's additions to /etc and the extended ld.so.cache."""
@@ -190,7 +190,7 @@ class _Attachment:
         self._tmpfs(private)
         for entry in sorted(Path("/run").iterdir()) if host_run else []:
             if entry.name not in OWN_RUN:
-                copies.stand_in(entry, private / entry.name, self._bind)
+                copies.mirror(entry, private / entry.name, self._bind)
         for name in (*OWN_RUN, "lock"):
             (private / name).mkdir(exist_ok=True)
         run_folder.fill(private / run_folder.NAME, self._kernel)

@@ -19,7 +19,7 @@ import sys
 from fcntl import ioctl
 
 FILE = "/proc/modules"
-OURS = "/run/nvct-sim/modules"
+NODE_FILE = "/run/nvct-sim/modules"
 """The file that commands read if the kernel has no /proc/modules."""
 # asm/unistd_64.h and asm-generic/unistd.h; linux/audit.h.
 SECCOMP, OPENAT, ARCHITECTURE = {
@@ -46,26 +46,26 @@ def main() -> None:
         OSError: the kernel refuses the filter, or the command cannot be started.
     """
     command = sys.argv[1:]
-    if not os.path.exists(FILE) and os.path.exists(OURS):
+    if not os.path.exists(FILE) and os.path.exists(NODE_FILE):
         _supervised()
     os.execvp(command[0], command)
 
 
 def _supervised() -> None:
     """Start the supervisor and give it the listener for this process's openat calls."""
-    ours, theirs = socket.socketpair()
+    command_end, supervisor_end = socket.socketpair()
     if os.fork() == 0:
         if os.fork() == 0:
-            ours.close()
-            _serve(theirs)
+            command_end.close()
+            _serve(supervisor_end)
         os._exit(0)  # the supervisor must not be a child of the command
     os.wait()
-    theirs.close()
+    supervisor_end.close()
     # From here on this process must not open a file until the supervisor has the listener.
     listener = _install_filter()
-    socket.send_fds(ours, [b"."], [listener])
+    socket.send_fds(command_end, [b"."], [listener])
     os.close(listener)
-    ours.close()
+    command_end.close()
 
 
 def _install_filter() -> int:
@@ -123,7 +123,7 @@ def _answer(listener: int, notification: bytearray) -> None:
     number, pid, _, _, _, _, _, address, flags, *_ = NOTIFICATION.unpack(notification)
     try:
         if _path(pid, address) == FILE.encode():
-            file = os.open(OURS, os.O_RDONLY)
+            file = os.open(NODE_FILE, os.O_RDONLY)
             close = flags & os.O_CLOEXEC
             ioctl(listener, ADD_DESCRIPTOR, DESCRIPTOR.pack(number, ADD_AND_SEND, file, 0, close))
             os.close(file)

@@ -132,7 +132,7 @@ def test_spec_folders_are_empty_and_private(node: tree.Node) -> None:
     assert out.split() == ["700"]
 
 
-def test_what_the_host_has_in_etc_and_run_stays_visible(node: tree.Node) -> None:
+def test_the_hosts_files_in_etc_and_run_stay_visible(node: tree.Node) -> None:
     out = shell(node, "cat /etc/passwd; ls -A /run")
 
     assert out.startswith(Path("/etc/passwd").read_text())
@@ -141,23 +141,25 @@ def test_what_the_host_has_in_etc_and_run_stays_visible(node: tree.Node) -> None
 
 
 def test_a_user_namespace_can_have_its_own_proc_and_sys(node: tree.Node) -> None:
-    made = shell(
+    output = shell(
         node,
         "unshare --user --map-root-user --pid --net --mount --fork sh -ec"
         " 'mount -t proc proc /mnt; cat /mnt/sys/kernel/ostype; mount -t sysfs sys /media'",
     )
 
-    assert made == "Linux\n"
+    assert output == "Linux\n"
 
 
-def test_an_empty_run_can_be_asked_for(node: tree.Node) -> None:
+def test_an_empty_run_is_possible(node: tree.Node) -> None:
     done = attach.run_in(node, ["ls", "/run"], host_run=False)
 
     assert done.stdout.split() == ["cdi", "lock", "nvct", "nvct-sim", "nvidia"]
 
 
-def test_a_mig_device_that_is_made_later_is_seen_at_once(tmp_path: Path, node: tree.Node) -> None:
-    del node  # it says whether nodes can be attached here
+def test_a_mig_device_that_is_created_later_appears_at_once(
+    tmp_path: Path, node: tree.Node
+) -> None:
+    del node  # its fixture skips the test if nodes cannot be attached here
     live = tree.create("live", "mixed", tmp_path, native=False)
     script = (
         "touch $0/ready; i=0; while [ ! -e $0/go ]; do sleep 0.05; i=$((i+1)); [ $i -lt 400 ]; done;"
@@ -302,7 +304,7 @@ seen > $0/after; cat /sys/module/nvidia/version; head -n 1 /proc/driver/nvidia/v
 """
 
 
-def test_who_is_inside_keeps_the_whole_user_space_of_before_an_upgrade(
+def test_a_process_on_a_node_keeps_the_user_space_from_before_an_upgrade(
     tmp_path: Path, node: tree.Node
 ) -> None:
     del node
