@@ -12,8 +12,8 @@ import click
 from nvct import paths
 from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import say
-from nvct.errors import NvctError, UsageError
-from nvct.sim import attach, container_support, inside, node_changes, profile, tree
+from nvct.errors import NvctError
+from nvct.sim import attach, container_support, node_changes, process, profile, run_folder, tree
 
 EXAMPLE = """Simulated GPU nodes: real driver files, device nodes and NVML, no GPU.
 
@@ -93,6 +93,9 @@ DRIVER_ROOT = click.option(
 def execute(base: Path, name: str, argv: tuple[str, ...], driver_root: str) -> None:
     """Run a command on a node, in a private view of this machine.
 
+    The exit status is the command's; 127 if there is no such command, 126 if it cannot be
+    executed.
+
     Containers see the node's part of /proc and /sys where their engine starts them by
     /run/nvct-sim/bin/runc or crun. These come first in PATH; an engine that is configured with a
     path needs this one (containerd: BinaryName, Podman: --runtime).
@@ -107,7 +110,7 @@ def execute(base: Path, name: str, argv: tuple[str, ...], driver_root: str) -> N
 def _environment() -> dict[str, str]:
     """Return the environment of a command on a node; the node's runc is first on PATH."""
     path = os.environ.get("PATH", ":".join(paths.DEFAULT_PATH_DIRS))
-    return {**os.environ, "PATH": f"{inside.PROGRAMS}:{path}"}
+    return {**os.environ, "PATH": f"{run_folder.PROGRAMS}:{path}"}
 
 
 @sim.command()
@@ -145,11 +148,11 @@ def replay_snapshot(snapshot: str, argv: tuple[str, ...], mode: str) -> None:
             try:
                 sys.exit(subprocess.run(command, env=env, check=False).returncode)
             except OSError as error:
-                raise UsageError(f"cannot run {command[0]!r}: {error.strerror}") from error
+                raise process.not_executed(command[0], error) from error
         try:
             spec, warnings = replay.spec(opened, mode)
         except NvctError as error:  # show paths of the recorded host, not of the tree
-            error.message = opened.named(error.message)
+            error.message = opened.on_host(error.message)
             raise
     for warning in warnings:
         say(f"warning: {warning}")

@@ -22,7 +22,7 @@ import subprocess
 from pathlib import Path
 
 from nvct import paths
-from nvct.errors import HostError, NvctError, UsageError
+from nvct.errors import HostError, UsageError
 from nvct.kernel.calls import KERNEL
 from nvct.linux import ldcache, mountinfo
 from nvct.linux.constants import (
@@ -35,17 +35,15 @@ from nvct.linux.constants import (
     MS_REC,
     MS_REMOUNT,
 )
-from nvct.sim import copies, inside, kernelfs, package, sysfs, tree
+from nvct.sim import copies, kernelfs, package, run_folder, sysfs, tree
+from nvct.sim.process import spawn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import IO, TypeAlias
+    from collections.abc import Mapping, Sequence
 
     from nvct.linux.kernel import Kernel
     from nvct.sim.tree import Node
-
-    Stream: TypeAlias = "int | IO[bytes] | None"
 
 DRIVER_ROOT = "/run/nvidia/driver"
 DEV_ENTRIES = (
@@ -53,7 +51,7 @@ DEV_ENTRIES = (
     "fd", "stdin", "stdout", "stderr", "core",
 )  # fmt: skip
 DEV_MOUNTS = ("pts", "shm", "mqueue", "hugepages")
-OWN_RUN = ("nvct", "cdi", "nvidia", inside.NAME)
+OWN_RUN = ("nvct", "cdi", "nvidia", run_folder.NAME)
 """Entries of the host's /run that are hidden: they belong to another node."""
 CONFIG = "# Of a simulated node.\n[nvct]\nfarm-dir = {farm}\n"
 OVERLAID_SYS = ("bus/pci/devices", "bus/pci/drivers", "kernel/iommu_groups", "module")
@@ -165,13 +163,13 @@ class _Attachment:
 
     def _lay_over(self, folder: str, layers: Sequence[str], upper: Path | None = None) -> None:
         """Overlay layers on a folder of the host; the host's mounts inside the folder stay."""
-        inside = _mounts_below(folder)  # such as /etc/resolv.conf in a container
-        kept = self._stage / f"host-{Path(folder).name}"
-        kept.mkdir()
-        self._bind(folder, kept)
+        mount_points = _mounts_below(folder)  # such as /etc/resolv.conf in a container
+        host = self._stage / f"host-{Path(folder).name}"
+        host.mkdir()
+        self._bind(folder, host)
         self._overlay(folder, [*layers, folder], upper)
-        for path in inside:
-            self._bind(kept / path.removeprefix(f"{folder}/"), path)
+        for path in mount_points:
+            self._bind(host / path.removeprefix(f"{folder}/"), path)
 
     def _driver_etc(self) -> Path:
         """Return a folder with the driver's additions to /etc and the extended ld.so.cache."""
@@ -192,12 +190,12 @@ class _Attachment:
         self._tmpfs(private)
         for entry in sorted(Path("/run").iterdir()) if host_run else []:
             if entry.name not in OWN_RUN:
-                copies.stand_in(entry, private / entry.name, self._bind)
+                copies.mirror(entry, private / entry.name, self._bind)
         for name in (*OWN_RUN, "lock"):
             (private / name).mkdir(exist_ok=True)
-        inside.fill(private / inside.NAME, self._kernel)
+        run_folder.fill(private / run_folder.NAME, self._kernel)
         modules = sysfs.proc_modules("", self._state)
-        (private / inside.NAME / "modules").write_text(modules)
+        (private / run_folder.NAME / "modules").write_text(modules)
         (private / "nvct").chmod(0o700)
         self._kernel.mount(str(private), "/run", None, MS_MOVE)
         if not Path("/var/run").is_symlink():
@@ -300,51 +298,6 @@ def make_private(kernel: Kernel = KERNEL) -> None:
         raise HostError(
             f"cannot make a mount namespace: {error.strerror}", hint="run as root"
         ) from error
-
-
-def spawn(
-    argv: Sequence[str],
-    prepare: Callable[[], None],
-    *,
-    env: Mapping[str, str] | None = None,
-    cwd: str | None = None,
-    stdin: Stream = None,
-    stdout: Stream = None,
-    stderr: Stream = None,
-) -> subprocess.Popen[bytes]:
-    """Start a program; the new process calls prepare() first.
-
-    Raises:
-        HostError: prepare() raises an exception; an NvctError's message and hint are kept.
-        UsageError: the program does not exist or cannot be executed.
-    """
-    reader, writer = os.pipe()
-
-    def child() -> None:
-        try:
-            prepare()
-        except Exception as error:  # the parent process reports any exception
-            os.write(writer, _describe(error).encode())
-            raise
-
-    try:
-        return subprocess.Popen(
-            argv, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr,
-            preexec_fn=child,  # noqa: PLW1509  mounts have to be made in the child
-        )  # fmt: skip
-    except subprocess.SubprocessError as error:
-        os.set_blocking(reader, False)  # the write end is still open in this process
-        message, _, hint = os.read(reader, 4096).decode().partition("\0")
-        raise HostError(message or str(error), hint=hint) from error
-    except (FileNotFoundError, PermissionError) as error:
-        raise UsageError(f"cannot run {argv[0]!r}: {error.strerror}") from error
-    finally:
-        os.close(writer)
-        os.close(reader)
-
-
-def _describe(error: Exception) -> str:
-    return f"{error.message}\0{error.hint}" if isinstance(error, NvctError) else repr(error)
 
 
 def exec_in(

@@ -12,7 +12,7 @@ from pathlib import Path
 from nvct.errors import ContainerNotPossibleError, NvctError
 from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MS_BIND
-from nvct.sim import attach, rootfs
+from nvct.sim import attach, process, rootfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _try_mounts() -> None:
             KERNEL.mount("/etc", "/proc/driver", None, MS_BIND)
 
         try:
-            attach.spawn(["/bin/true"], prepare).wait()
+            process.spawn(["/bin/true"], prepare).wait()
         except NvctError as error:
             raise ContainerNotPossibleError(
                 f"this machine does not allow private mounts: {error.message}", hint=error.hint

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nvct.linux.kernel import Kernel
 
 
-def stand_in(entry: Path, target: Path, bind: Callable[[Path, Path], None]) -> None:
+def mirror(entry: Path, target: Path, bind: Callable[[Path, Path], None]) -> None:
     """Make an entry of a folder appear in another: a link is copied, all else is bind-mounted."""
     if entry.is_symlink():
         target.symlink_to(os.readlink(entry))

@@ -55,9 +55,9 @@ class _Strings:
     data: bytearray = field(default_factory=lambda: bytearray(b"\0"))
 
     def add(self, text: str) -> int:
-        at = len(self.data)
+        offset = len(self.data)
         self.data += text.encode() + b"\0"
-        return at
+        return offset
 
 
 @dataclass(slots=True)
@@ -83,12 +83,12 @@ def _symbol(bits: int, name: int, value: int, size: int) -> bytes:
 
 def _layout(sections: Sequence[_Section], start: int) -> int:
     """Set the address of every section, from start on; return the end of the last section."""
-    at = start
+    offset = start
     for section in sections:
-        at = (at + 15) & ~15
-        section.address = at
-        at += len(section.data)
-    return at
+        offset = (offset + 15) & ~15
+        section.address = offset
+        offset += len(section.data)
+    return offset
 
 
 def _dynamic(machine: Machine, tags: Sequence[tuple[int, int]]) -> bytes:
@@ -152,14 +152,14 @@ def _loaded(
     dynamic.flags = 3  # SHF_WRITE too: loaders before glibc 2.35 relocate it in place
     sections = [data, dynstr, dynsym, hashes, dynamic]
     end = _layout(sections, HEADERS)
-    at, table = data.address, [_symbol(m.bits, 0, 0, 0)]
+    address, table = data.address, [_symbol(m.bits, 0, 0, 0)]
     for name, value in named:
-        table.append(_symbol(m.bits, name, at, len(value)))
-        at += len(value)
+        table.append(_symbol(m.bits, name, address, len(value)))
+        address += len(value)
     dynsym.data = b"".join(table)
-    places = [(DT_HASH, hashes.address), (DT_STRTAB, dynstr.address), (DT_SYMTAB, dynsym.address)]
+    tables = [(DT_HASH, hashes.address), (DT_STRTAB, dynstr.address), (DT_SYMTAB, dynsym.address)]
     sizes = [(DT_STRSZ, len(dynstr.data)), (DT_SYMENT, width)]
-    dynamic.data = _dynamic(m, [*tags, *places, *sizes])
+    dynamic.data = _dynamic(m, [*tags, *tables, *sizes])
     return sections, end
 
 
@@ -201,15 +201,15 @@ def _header(m: Machine, table_at: int, segments: int, sections: int) -> bytes:
 
 
 def _segment(bits: int, segment: tuple[int, int, int, int, int]) -> bytes:
-    kind, flags, at, size, align = segment
+    kind, flags, offset, size, align = segment
     if bits == 64:
-        return struct.pack("<IIQQQQQQ", kind, flags, at, at, at, size, size, align)
-    return struct.pack("<IIIIIIII", kind, at, at, at, size, size, flags, align)
+        return struct.pack("<IIQQQQQQ", kind, flags, offset, offset, offset, size, size, align)
+    return struct.pack("<IIIIIIII", kind, offset, offset, offset, size, size, flags, align)
 
 
 def _section_header(bits: int, name: int, s: _Section) -> bytes:
     form = "<IIQQQQIIQQ" if bits == 64 else "<IIIIIIIIII"
     address = s.address if s.flags else 0
     align = 4 if s.kind == SHT_NOTE else 16
-    place = (address, s.address, len(s.data), s.link, s.info, align, s.entry)
-    return struct.pack(form, name, s.kind, s.flags, *place)
+    fields = (address, s.address, len(s.data), s.link, s.info, align, s.entry)
+    return struct.pack(form, name, s.kind, s.flags, *fields)

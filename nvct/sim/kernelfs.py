@@ -49,14 +49,14 @@ FIRST_CARD, FIRST_RENDER = 1, 128  # card0 is the board's own display controller
 
 def capability_minor(gpu_minor: int, gi: int, ci: int | None = None) -> int:
     """Return the minor of a MIG capability, as /proc/driver/nvidia-caps/mig-minors lists it."""
-    at = FIRST_GPU_CAP + gpu_minor * CAPS_PER_GPU + gi * (MAX_COMPUTE_INSTANCES + 1)
-    return at if ci is None else at + 1 + ci
+    minor = FIRST_GPU_CAP + gpu_minor * CAPS_PER_GPU + gi * (MAX_COMPUTE_INSTANCES + 1)
+    return minor if ci is None else minor + 1 + ci
 
 
 def proc_bus(bus: str) -> str:
     """Convert a PCI bus id from NVML's form to that of procfs and sysfs."""
-    domain, _, rest = bus.lower().partition(":")
-    return f"{int(domain, 16):04x}:{rest}"
+    domain, _, slot = bus.lower().partition(":")
+    return f"{int(domain, 16):04x}:{slot}"
 
 
 def host_majors(devices: str) -> dict[int, str]:
@@ -70,38 +70,38 @@ def modules_majors(aliases: str) -> dict[int, str]:
 
     Opening a device node of such a major loads that module: an installed real driver.
     """
-    found = {}
+    modules = {}
     for line in aliases.splitlines():
         fields = line.split()
         if len(fields) == 3 and fields[1].startswith("char-major-"):
             major = fields[1].split("-")[2]
             if major.isdigit():
-                found[int(major)] = fields[2]
-    return found
+                modules[int(major)] = fields[2]
+    return modules
 
 
-def wanted_majors(extras: Mapping[str, int]) -> dict[str, int]:
+def usual_majors(extras: Mapping[str, int]) -> dict[str, int]:
     """Return driver -> major as on a real node with these extras."""
-    more = [EXTRA_MAJORS[kind] for kind, count in extras.items() if count and kind in EXTRA_MAJORS]
-    return {**MAJORS, **{name: major for majors in more for name, major in majors.items()}}
+    kinds = [kind for kind, count in extras.items() if count and kind in EXTRA_MAJORS]
+    return {**MAJORS, **{n: major for kind in kinds for n, major in EXTRA_MAJORS[kind].items()}}
 
 
-def choose_majors(taken: dict[int, str], wanted: Mapping[str, int] = MAJORS) -> dict[str, int]:
+def choose_majors(in_use: dict[int, str], usual: Mapping[str, int] = MAJORS) -> dict[str, int]:
     """Return driver -> major for the simulation; no driver of this host has these majors.
 
     A simulated device node must never reach a real device. If the real module is loaded, or a
     dynamic major is in use, another number is chosen.
     """
-    chosen: dict[int, int] = {}
-    used = set(taken) | set(wanted.values())
-    for major in wanted.values():
-        if major not in chosen:
-            free = (
-                major if major not in taken else next(m for m in DYNAMIC_MAJORS if m not in used)
-            )
-            chosen[major] = free
-            used.add(free)
-    return {name: chosen[major] for name, major in wanted.items()}
+    numbers: dict[int, int] = {}
+    reserved = set(in_use) | set(usual.values())
+    for major in usual.values():
+        if major not in numbers:
+            number = major
+            if major in in_use:
+                number = next(m for m in DYNAMIC_MAJORS if m not in reserved)
+            numbers[major] = number
+            reserved.add(number)
+    return {name: numbers[major] for name, major in usual.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +150,8 @@ def device_files(state: State, groups: dict[str, int]) -> Iterator[DeviceFile]:
 
 def extras(state: State) -> dict[str, int]:
     """Return kind -> count of this node's devices other than GPUs."""
-    found = state.find("extras")
-    return {kind: int(count) for kind, count in found[0].fields.items()} if found else {}
+    records = state.find("extras")
+    return {kind: int(count) for kind, count in records[0].fields.items()} if records else {}
 
 
 def _extra_files(state: State, major: dict[str, int]) -> Iterator[DeviceFile]:
@@ -192,10 +192,10 @@ def make_node(path: Path, device: DeviceFile, *, real: bool) -> None:
 
 def write_dev(dev: Path, state: State, groups: dict[str, int], *, real: bool) -> None:
     """Write the device nodes and links to them; remove nodes of removed MIG devices."""
-    wanted = {device.name for device in device_files(state, groups)}
+    names = {device.name for device in device_files(state, groups)}
     caps = dev / "nvidia-caps"
     for path in [*caps.iterdir()] if caps.is_dir() else []:
-        if f"nvidia-caps/{path.name}" not in wanted:
+        if f"nvidia-caps/{path.name}" not in names:
             path.unlink()
     for device in device_files(state, groups):
         make_node(dev / device.name, device, real=real)
@@ -248,18 +248,18 @@ def write_capabilities(proc: Path, state: State) -> None:
         put(root / "mig" / name, _access(minor, mode))
     for gpu in state.find("gpu", migcapable=1):
         (root / f"gpu{gpu.fields['minor']}/mig").mkdir(parents=True, exist_ok=True)
-    wanted = {}
+    minors = {}
     for cap in state.find("cap"):
         gpu_minor = state.gpu(int(cap.fields["gpu"])).fields["minor"]
         folder = root / f"gpu{gpu_minor}/mig/gi{cap.fields['gi']}"
         if "ci" in cap.fields:
             folder /= f"ci{cap.fields['ci']}"
-        wanted[folder / "access"] = int(cap.fields["minor"])
+        minors[folder / "access"] = int(cap.fields["minor"])
     for folder in [*root.glob("gpu*/mig/gi*"), *root.glob("gpu*/mig/gi*/ci*")]:
-        if folder / "access" not in wanted:
+        if folder / "access" not in minors:
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(folder)
-    for path, minor in wanted.items():
+    for path, minor in minors.items():
         put(path, _access(minor, 0o444))
 
 
@@ -307,12 +307,14 @@ def _information(gpu: Record, bus: str, driver: str) -> str:
 
 def devices(host: str, majors: dict[str, int]) -> str:
     """Return /proc/devices: the host's lines without NVIDIA's, and the simulation's lines."""
-    head, _, rest = host.partition("\nBlock devices:\n")
-    lines = [line for line in head.splitlines() if line[:1] in " 0123456789" and line.strip()]
-    ours = {f"{major:3d} {name}" for name, major in majors.items()}
+    characters, _, blocks = host.partition("\nBlock devices:\n")
+    lines = [
+        line for line in characters.splitlines() if line[:1] in " 0123456789" and line.strip()
+    ]
+    simulated = {f"{major:3d} {name}" for name, major in majors.items()}
     # A real module's own lines would show majors that the simulation must not use.
     lines = [line for line in lines if not line.split()[1].startswith("nvidia")]
     if any(line.split()[1] == "drm" for line in lines):
-        ours = {line for line in ours if not line.endswith(" drm")}
-    lines = sorted({*lines, *ours}, key=lambda line: (int(line.split()[0]), line))
-    return "\n".join(["Character devices:", *lines, "", "Block devices:", rest.rstrip("\n"), ""])
+        simulated = {line for line in simulated if not line.endswith(" drm")}
+    lines = sorted({*lines, *simulated}, key=lambda line: (int(line.split()[0]), line))
+    return "\n".join(["Character devices:", *lines, "", "Block devices:", blocks.rstrip("\n"), ""])

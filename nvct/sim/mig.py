@@ -23,12 +23,12 @@ def _placements(record: Record) -> list[tuple[int, int]]:
 
 def _free_placement(now: State, index: int, profile: Record) -> tuple[int, int]:
     """Return start and size of the first free placement of this profile."""
-    taken: set[int] = set()
+    used_slices: set[int] = set()
     for gi in now.find("gi", gpu=index):
         start, size = int(gi.fields["start"]), int(gi.fields["size"])
-        taken.update(range(start, start + size))
+        used_slices.update(range(start, start + size))
     for start, size in _placements(profile):
-        if not taken.intersection(range(start, start + size)):
+        if not used_slices.intersection(range(start, start + size)):
             return start, size
     raise UsageError(
         f"no room on GPU {index} for another {profile.fields['name']}",
@@ -42,12 +42,12 @@ def _instance_id(now: State, index: int, start: int, size: int) -> int:
     The real driver numbers the nodes of a binary tree over the memory slices. The upper half
     comes first: 0 is the whole GPU, 1 and 2 the halves, 3 to 6 the quarters, 7 to 14 the eighths.
     """
-    taken = {int(gi.fields["id"]) for gi in now.find("gi", gpu=index)}
+    used_ids = {int(gi.fields["id"]) for gi in now.find("gi", gpu=index)}
     parts = MEMORY_SLICES // size
-    wanted = parts - 1 + (start + MEMORY_SLICES // 2) % MEMORY_SLICES // size
-    if wanted not in taken:
-        return wanted
-    return next(n for n in range(kernelfs.MAX_GPU_INSTANCES) if n not in taken)
+    tree_id = parts - 1 + (start + MEMORY_SLICES // 2) % MEMORY_SLICES // size
+    if tree_id not in used_ids:
+        return tree_id
+    return next(n for n in range(kernelfs.MAX_GPU_INSTANCES) if n not in used_ids)
 
 
 def mig_uuid(gpu_uuid: str, gi: int, ci: int) -> str:
@@ -68,13 +68,13 @@ def add_instance(now: State, index: int, profile_name: str) -> tuple[int, int]:
             f"GPU {index} is not in MIG mode", hint=f"`nvct sim set NODE mig-mode {index} on`"
         )
     profiles = now.find("profile", gpu=index)
-    named = [p for p in profiles if profile_name in (p.fields["name"], p.fields["id"])]
-    if not named:
-        known = ", ".join(p.fields["name"] for p in profiles)
+    matches = [p for p in profiles if profile_name in (p.fields["name"], p.fields["id"])]
+    if not matches:
+        names = ", ".join(p.fields["name"] for p in profiles)
         raise UsageError(
-            f"GPU {index} has no MIG profile {profile_name!r}", hint=f"one of {known}"
+            f"GPU {index} has no MIG profile {profile_name!r}", hint=f"one of {names}"
         )
-    profile = named[0]
+    profile = matches[0]
     if len(now.find("gi", gpu=index, profile=profile.fields["id"])) >= int(profile.fields["max"]):
         raise UsageError(f"GPU {index} can have no further {profile.fields['name']}")
     start, size = _free_placement(now, index, profile)
@@ -96,10 +96,10 @@ def remove_instance(now: State, index: int, gi: int) -> None:
         UsageError: the GPU has no instance with this id.
     """
     if not now.remove("gi", gpu=index, id=gi):
-        known = ", ".join(record.fields["id"] for record in now.find("gi", gpu=index))
+        ids = ", ".join(record.fields["id"] for record in now.find("gi", gpu=index))
         raise UsageError(
             f"GPU {index} has no GPU instance {gi}",
-            hint=f"it has {known}" if known else "it has none",
+            hint=f"it has {ids}" if ids else "it has none",
         )
     now.remove("ci", gpu=index, gi=gi)
     now.remove("cap", gpu=index, gi=gi)

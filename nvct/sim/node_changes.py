@@ -121,7 +121,7 @@ def lose_gpu(node: Node, index: int) -> None:
         _append_event(now, index, XID_EVENT, XID_FALLEN_OFF_BUS)
 
 
-def find_gpu(node: Node, index: int) -> None:
+def restore_gpu(node: Node, index: int) -> None:
     """Bring a lost GPU back.
 
     Raises:
@@ -223,7 +223,7 @@ CHANGES: dict[str, tuple[str, Callable[..., object]]] = {
     "mig-create": ("GPU PROFILE", lambda n, gpu, name: create_instance(n, _index(gpu), name)),
     "mig-destroy": ("GPU ID", lambda n, gpu, gi: destroy_instance(n, _index(gpu), _index(gi))),
     "lose": ("GPU", lambda n, gpu: lose_gpu(n, _index(gpu))),
-    "find": ("GPU", lambda n, gpu: find_gpu(n, _index(gpu))),
+    "find": ("GPU", lambda n, gpu: restore_gpu(n, _index(gpu))),
     "xid": ("GPU NUMBER", lambda n, gpu, data: add_event(n, _index(gpu), data=_index(data))),
     "gpu": ("GPU FIELD=VALUE...", lambda n, gpu, *w: set_gpu(n, _index(gpu), **_fields(w))),
     "nvml-hang": ("SECONDS", lambda n, for_: set_fault(n, "hang", _seconds(for_))),
@@ -245,8 +245,8 @@ def apply(node: Node, name: str, words: Sequence[str]) -> None:
     if name not in CHANGES:
         raise UsageError(f"unknown change {name!r}", hint=f"one of {', '.join(CHANGES)}")
     usage, function = CHANGES[name]
-    wanted = len(usage.split())
-    if len(words) < wanted or (len(words) > wanted and not usage.endswith("...")):
+    expected = len(usage.split())
+    if len(words) < expected or (len(words) > expected and not usage.endswith("...")):
         raise UsageError(
             f"wrong arguments for {name}: {' '.join(words)!r}", hint=f"{name} {usage}"
         )

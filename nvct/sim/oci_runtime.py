@@ -19,6 +19,7 @@ from nvct.errors import HostError, NvctError, line
 from nvct.linux import constants as c
 from nvct.linux.kernel import KERNEL
 from nvct.oci import argv, bundle, jsontext
+from nvct.sim.python_command import python_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
 
     from nvct.linux.kernel import Kernel
 
-SHOWN = (
+NODE_PATHS = (
     "/proc/driver", "/proc/devices", "/proc/modules", "/sys/bus/pci/devices",
     "/sys/bus/pci/drivers", "/sys/kernel/iommu_groups", "/sys/module",
 )  # fmt: skip
-OWN = "/run/nvct-sim/bin"
+PROGRAMS = "/run/nvct-sim/bin"
+"""The folder of this program, which is not the real runtime's."""
 DIRS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 HOOKS = ("hooks", "createContainer")
 NAMESPACES = ("linux", "namespaces")
@@ -42,10 +44,10 @@ def main() -> NoReturn:
     """Run as `runc` or `crun`: the first argument is the name, the others are the runtime's."""
     name, arguments = sys.argv[1], sys.argv[2:]
     try:
-        program = find(name, (*os.environ.get("PATH", "").split(":"), *DIRS))
-        said = argv.parse(arguments)
-        if said.creates:
-            edit(bundle.config_path(said.bundle, said.config), KERNEL)
+        program = find_runtime(name, (*os.environ.get("PATH", "").split(":"), *DIRS))
+        invocation = argv.parse(arguments)
+        if invocation.creates:
+            add_hook(bundle.config_path(invocation.bundle, invocation.config), KERNEL)
         os.execv(program, [name, *arguments])
     except NvctError as error:
         sys.stderr.write(line(f"nvct-sim {name}", error) + "\n")
@@ -54,19 +56,19 @@ def main() -> NoReturn:
     sys.exit(1)
 
 
-def find(name: str, folders: tuple[str, ...]) -> str:
+def find_runtime(name: str, folders: tuple[str, ...]) -> str:
     """Return the path of the real runtime.
 
     Raises:
         HostError: the runtime is not installed.
     """
     for folder in folders:
-        if folder not in ("", OWN) and os.access(f"{folder}/{name}", os.X_OK):
+        if folder not in ("", PROGRAMS) and os.access(f"{folder}/{name}", os.X_OK):
             return f"{folder}/{name}"
     raise HostError(f"no {name} in {':'.join(folders)}", hint=f"install {name}")
 
 
-def edit(path: str, kernel: Kernel) -> None:
+def add_hook(path: str, kernel: Kernel) -> None:
     """Add the hook to a config.json, unless it has the hook or no mount namespace.
 
     Raises:
@@ -92,25 +94,23 @@ def edit(path: str, kernel: Kernel) -> None:
 
 def hook(root: str) -> dict[str, object]:
     """Return the hook for a container's root."""
-    from nvct.sim import inside
-
-    words = ["-I", "-S", "-B", "-c", inside.code("oci_runtime.show()"), root]
-    return {"path": sys.executable, "args": ["nvct-sim", *words], "env": ["PATH=/usr/bin:/bin"]}
+    python, *arguments = python_command("oci_runtime.run_hook()", root)
+    return {"path": python, "args": ["nvct-sim", *arguments], "env": ["PATH=/usr/bin:/bin"]}
 
 
-def show() -> None:
-    """Run as the hook: bind the SHOWN paths into the container's root, the first argument."""
+def run_hook() -> None:
+    """Run as the hook: bind the NODE_PATHS into the container's root, the first argument."""
     try:
-        bind(sys.argv[1], KERNEL)
+        bind_paths(sys.argv[1], KERNEL)
     except OSError as error:
         sys.stderr.write(f"nvct-sim: cannot show the simulated driver in a container: {error}\n")
         sys.exit(1)
 
 
-def bind(root: str, kernel: Kernel) -> None:
-    """Bind the SHOWN paths below a container's root, read-only; skip paths that are missing."""
+def bind_paths(root: str, kernel: Kernel) -> None:
+    """Bind the NODE_PATHS below a container's root, read-only; skip paths that are missing."""
     base = kernel.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    for path in SHOWN:
+    for path in NODE_PATHS:
         try:
             target = _open(base, path, kernel)
         except OSError:  # no /proc, or no /sys, or no PCI in it
@@ -122,5 +122,5 @@ def bind(root: str, kernel: Kernel) -> None:
 
 
 def _open(base: int, path: str, kernel: Kernel) -> int:
-    how = c.RESOLVE_IN_ROOT | c.RESOLVE_NO_SYMLINKS
-    return kernel.openat2(base, path, os.O_PATH | os.O_CLOEXEC, 0, how)
+    resolve = c.RESOLVE_IN_ROOT | c.RESOLVE_NO_SYMLINKS
+    return kernel.openat2(base, path, os.O_PATH | os.O_CLOEXEC, 0, resolve)

@@ -303,10 +303,10 @@ def remove(root: Path, version: str, *, machine: str) -> None:
 def cache_entries(root: Path, machine: str) -> list[tuple[str, str]]:
     """Return (name, path) of each library, as ldconfig lists them."""
     folder = root / library_dir(machine)
-    found = [path for path in folder.iterdir() if path.name.startswith("lib")]
+    libraries = [path for path in folder.iterdir() if path.name.startswith("lib")]
     # As in ldconfig, a file with links is listed only by the names of the links.
-    linked = {os.readlink(path) for path in found if path.is_symlink()}
-    names = sorted(path.name for path in found if path.is_symlink() or path.name not in linked)
+    linked = {os.readlink(path) for path in libraries if path.is_symlink()}
+    names = sorted(path.name for path in libraries if path.is_symlink() or path.name not in linked)
     return [(name, f"/{library_dir(machine)}/{name}") for name in names]
 
 

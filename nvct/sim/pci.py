@@ -65,16 +65,16 @@ class Device:
     def regions(self) -> dict[int, tuple[int, int, int]]:
         """Return the address ranges: index -> (first address, size in bytes, kernel's flags)."""
         n = self.number
-        found = {0: (FIRST_REGISTERS + n * 16 * MiB, 16 * MiB, MEMORY_32)}
+        ranges = {0: (FIRST_REGISTERS + n * 16 * MiB, 16 * MiB, MEMORY_32)}
         if self.bar1:
             # Devices are twice the size apart: the second half is for range 3.
             first = FIRST_MEMORY + n * 2 * self.bar1 * MiB
-            found[1] = (first, self.bar1 * MiB, MEMORY_64_PREFETCHABLE)
-            found[3] = (first + self.bar1 * MiB, 32 * MiB, MEMORY_64_PREFETCHABLE)
+            ranges[1] = (first, self.bar1 * MiB, MEMORY_64_PREFETCHABLE)
+            ranges[3] = (first + self.bar1 * MiB, 32 * MiB, MEMORY_64_PREFETCHABLE)
         if self.is_vga:
-            found[5] = (FIRST_PORT + n * 0x100, 128, IO)
-            found[6] = (FIRST_ROM + n * 0x8_0000, 0x8_0000, ROM)
-        return found
+            ranges[5] = (FIRST_PORT + n * 0x100, 128, IO)
+            ranges[6] = (FIRST_ROM + n * 0x8_0000, 0x8_0000, ROM)
+        return ranges
 
     @property
     def is_vga(self) -> bool:
@@ -162,7 +162,7 @@ def attributes(device: Device, bus: str, processors: str) -> Mapping[str, str]:
         f"DRIVER={device.driver}\nPCI_CLASS={device.kind:X}\nPCI_ID={vendor:04X}:{number:04X}\n"
         f"PCI_SUBSYS_ID={sub_vendor:04X}:{sub_device:04X}\nPCI_SLOT_NAME={bus}\nMODALIAS={modalias}"
     )
-    more = {"boot_vga": "0"} if device.is_vga else {}
+    vga = {"boot_vga": "0"} if device.is_vga else {}
     return {
         "vendor": f"0x{vendor:04x}", "device": f"0x{number:04x}", "class": f"0x{device.kind:06x}",
         "subsystem_vendor": f"0x{sub_vendor:04x}", "subsystem_device": f"0x{sub_device:04x}",
@@ -171,7 +171,7 @@ def attributes(device: Device, bus: str, processors: str) -> Mapping[str, str]:
         "max_link_speed": speed, "current_link_speed": speed, "max_link_width": "16",
         "current_link_width": "16", "power_state": "D0", "driver_override": "(null)",
         "dma_mask_bits": "52", "consistent_dma_mask_bits": "52", "msi_bus": "1",
-        "modalias": modalias, "uevent": uevent, **more,
+        "modalias": modalias, "uevent": uevent, **vga,
     }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 FILE = "/proc/modules"
-OURS = "/run/nvct-sim/modules"
+NODE_FILE = "/run/nvct-sim/modules"
 """The file that commands read if the kernel has no /proc/modules."""
 # asm/unistd_64.h and asm-generic/unistd.h; linux/audit.h.
 SECCOMP, OPENAT, ARCHITECTURE = {
@@ -39,26 +39,26 @@ def main() -> None:
         OSError: the kernel refuses the filter, or the command cannot be started.
     """
     command = sys.argv[1:]
-    if not os.path.exists(FILE) and os.path.exists(OURS):
+    if not os.path.exists(FILE) and os.path.exists(NODE_FILE):
         _supervised()
     os.execvp(command[0], command)
 
 
 def _supervised() -> None:
     """Start the supervisor and give it the listener for this process's openat calls."""
-    ours, theirs = socket.socketpair()
+    command_end, supervisor_end = socket.socketpair()
     if os.fork() == 0:
         if os.fork() == 0:
-            ours.close()
-            _serve(theirs)
+            command_end.close()
+            _serve(supervisor_end)
         os._exit(0)  # the supervisor must not be a child of the command
     os.wait()
-    theirs.close()
+    supervisor_end.close()
     # From here on this process must not open a file until the supervisor has the listener.
     listener = _install_filter()
-    socket.send_fds(ours, [b"."], [listener])
+    socket.send_fds(command_end, [b"."], [listener])
     os.close(listener)
-    ours.close()
+    command_end.close()
 
 
 def _install_filter() -> int:
@@ -120,7 +120,7 @@ def _answer(listener: int, notification: Any) -> None:  # noqa: ANN401 - a struc
             answer.id, answer.flags = notification.id, lib.SECCOMP_USER_NOTIF_FLAG_CONTINUE
             ioctl(listener, lib.SECCOMP_IOCTL_NOTIF_SEND, ffi.buffer(answer))
             return
-        file = os.open(OURS, os.O_RDONLY)
+        file = os.open(NODE_FILE, os.O_RDONLY)
         answer = ffi.new("struct seccomp_notif_addfd *")
         answer.id, answer.flags = notification.id, lib.SECCOMP_ADDFD_FLAG_SEND
         answer.srcfd, answer.newfd_flags = file, flags & os.O_CLOEXEC

@@ -79,7 +79,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuPlace:
+class NodeGpu:
     """A GPU of a node: its model, its position, and its initial MIG instances.
 
     Attributes:
@@ -96,7 +96,7 @@ class GpuPlace:
     path: str
     links: tuple[str, ...] = ()
 
-    def where(self) -> dict[str, str | int]:
+    def topology(self) -> dict[str, str | int]:
         """Return the state's fields for the PCIe path and the NVLinks."""
         fields: dict[str, str | int] = {"path": self.path}
         if self.links:
@@ -140,7 +140,7 @@ class Profile:
     name: str
     driver: str
     cuda: str
-    gpus: tuple[GpuPlace, ...]
+    gpus: tuple[NodeGpu, ...]
     extras: Extras
     switches: tuple[Switch, ...]
 
@@ -174,8 +174,8 @@ def load(name: str) -> Profile:
     node = nodes[name]
     extras = Extras(**node.get("extras", {}))
     gpus = sorted(_gpus(node), key=lambda gpu: str(gpu["bus"]))
-    places = tuple(
-        GpuPlace(
+    node_gpus = tuple(
+        NodeGpu(
             model=models[gpu["model"]], bus=gpu["bus"], minor=gpu["minor"],
             mig=tuple(gpu["mig"]) if "mig" in gpu else None, path=_path(gpu, index),
             links=_links(gpu, index, models[gpu["model"]], len(gpus), extras.nvswitch),
@@ -183,22 +183,22 @@ def load(name: str) -> Profile:
         for index, gpu in enumerate(gpus)
     )  # fmt: skip
     return Profile(
-        name=name, driver=node["driver"], cuda=node["cuda"], gpus=places, extras=extras,
-        switches=_switches(places[0].model, extras.nvswitch),
+        name=name, driver=node["driver"], cuda=node["cuda"], gpus=node_gpus, extras=extras,
+        switches=_switches(node_gpus[0].model, extras.nvswitch),
     )  # fmt: skip
 
 
 def _gpus(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    every = (one for gpu in node["gpus"] for one in _repeated(gpu))
-    for number, gpu in enumerate(every):
+    repeated = (copy for gpu in node["gpus"] for copy in _repeated(gpu))
+    for number, gpu in enumerate(repeated):
         yield {"minor": number, **gpu}
 
 
 def _repeated(gpu: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a GPU `count` times, each on the next PCI bus."""
-    domain, bus, place = gpu["bus"].split(":")
+    domain, bus, slot = gpu["bus"].split(":")
     for step in range(gpu.get("count", 1)):
-        yield {**gpu, "bus": f"{domain}:{int(bus, 16) + step:02X}:{place}"}
+        yield {**gpu, "bus": f"{domain}:{int(bus, 16) + step:02X}:{slot}"}
 
 
 def _path(gpu: dict[str, Any], index: int) -> str:
@@ -218,9 +218,9 @@ def _links(
     if "links" in gpu or not switches:
         return tuple(str(peer) for peer in gpu.get("links", ()))
     boards = -(-gpus // GPUS_PER_BOARD)
-    own = switches // boards
-    first = index // GPUS_PER_BOARD * own
-    return tuple(f"s{first + link % own}" for link in range(model.nvlinks))
+    per_board = switches // boards
+    first = index // GPUS_PER_BOARD * per_board
+    return tuple(f"s{first + link % per_board}" for link in range(model.nvlinks))
 
 
 def _switches(model: Model, count: int) -> tuple[Switch, ...]:

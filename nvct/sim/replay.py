@@ -83,27 +83,27 @@ class Replay:
         return Roots(driver_root=f"{self.tree}/driver", dev_root=self.tree, **parts)
 
     @property
-    def wanted(self) -> DiscoveryOptions:
+    def options(self) -> DiscoveryOptions:
         """Options for discovery, with the recorded device numbers, NVML report and machine."""
         return DiscoveryOptions(
             nvml=RecordedNvml(self.snapshot.nvml) if self.snapshot.nvml else None,
             stat_node=self._stat_node,
             machine=str(self.snapshot.about["machine"]),
-            search_paths=self._places("search"),
-            config_search_paths=self._places("config_search"),
+            search_paths=self._directories("search"),
+            config_search_paths=self._directories("config_search"),
         )
 
-    def _places(self, name: str) -> list[str]:
+    def _directories(self, name: str) -> list[str]:
         """Return recorded directories of the host as paths in the tree."""
         root = str(self.snapshot.about["roots"]["driver_root"])
-        places = self.snapshot.about.get(name, ())
-        return [join(f"{self.tree}/driver", below(root, place)) for place in places]
+        directories = self.snapshot.about.get(name, ())
+        return [join(f"{self.tree}/driver", below(root, directory)) for directory in directories]
 
     def _stat_node(self, path: str) -> NodeStat | None:
-        found = self.snapshot.nodes.get(path.removeprefix(f"{self.tree}/"))
-        if found is None:
+        status = self.snapshot.nodes.get(path.removeprefix(f"{self.tree}/"))
+        if status is None:
             return None
-        major, minor, mode, uid, gid = found
+        major, minor, mode, uid, gid = status
         return major, minor, mode, uid, gid
 
     def inventory(self, mode: str = "auto") -> Inventory:
@@ -112,19 +112,20 @@ class Replay:
         Raises:
             HostError: discovery fails, as on the recorded host.
         """
-        return modes.discover(mode, self.roots, self.wanted)
+        return modes.discover(mode, self.roots, self.options)
 
-    def named(self, value: Value) -> Value:
+    def on_host(self, value: Value) -> Value:
         """Return a string or JSON value with the host's paths in place of the tree's."""
         if isinstance(value, str):
             text: Any = value
-            for ours, theirs in self._renamed():
-                text = text.replace(f"{ours}/", f"{theirs}/").replace(ours, theirs or "/")
+            for tree_path, host_path in self._renamed():
+                text = text.replace(f"{tree_path}/", f"{host_path}/")
+                text = text.replace(tree_path, host_path or "/")
             return text  # type: ignore[no-any-return]
         if isinstance(value, dict):
-            return {key: self.named(each) for key, each in value.items()}  # type: ignore[return-value]
+            return {key: self.on_host(each) for key, each in value.items()}  # type: ignore[return-value]
         if isinstance(value, list):
-            return [self.named(each) for each in value]  # type: ignore[return-value]
+            return [self.on_host(each) for each in value]  # type: ignore[return-value]
         return value
 
     def _renamed(self) -> list[tuple[str, str]]:
@@ -144,12 +145,13 @@ def spec(
         HostError: discovery fails, as on the recorded host.
     """
     inventory = replay.inventory(mode)
-    found = replay.named(generate.generate(inventory, options or generate.Options()))
-    edits = [found.get("containerEdits", {}), *(d["containerEdits"] for d in found["devices"])]
+    document = replay.on_host(generate.generate(inventory, options or generate.Options()))
+    parts = [document, *document["devices"]]
+    edits = [part.get("containerEdits", {}) for part in parts]
     for node in (node for each in edits for node in each.get("deviceNodes", ())):
         if node.get("hostPath") == node["path"]:
             del node["hostPath"]
-    return found, [replay.named(warning) for warning in inventory.warnings]
+    return document, [replay.on_host(warning) for warning in inventory.warnings]
 
 
 @contextlib.contextmanager
@@ -239,8 +241,8 @@ def environment(replay: Replay) -> dict[str, str]:
         HostError: the file cannot be written.
     """
     path = f"{replay.tree}/config.toml"
-    places = {name: f"{replay.tree}/{name}" for name in ("driver", "proc", "sys", "cdi")}
-    values = {name: json.dumps(place) for name, place in places.items()}
+    folders = {name: f"{replay.tree}/{name}" for name in ("driver", "proc", "sys", "cdi")}
+    values = {name: json.dumps(folder) for name, folder in folders.items()}
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write(CONFIG.format(tree=json.dumps(replay.tree), **values))
@@ -255,8 +257,8 @@ def _report(data: dict[str, Any]) -> NvmlReport:
     for gpu in data["gpus"]:
         mig = tuple(NvmlMig(**_known(NvmlMig, each)) for each in gpu["mig"])
         gpus.append(NvmlGpu(**{**_known(NvmlGpu, gpu), "mig": mig}))
-    known = _known(NvmlReport, data)
-    return NvmlReport(**{**known, "gpus": tuple(gpus), "warnings": tuple(known["warnings"])})
+    report = _known(NvmlReport, data)
+    return NvmlReport(**{**report, "gpus": tuple(gpus), "warnings": tuple(report["warnings"])})
 
 
 def _known(kind: type, data: dict[str, Any]) -> dict[str, Any]:

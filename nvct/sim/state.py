@@ -46,9 +46,9 @@ class Record:
     kind: str
     fields: Fields
 
-    def has(self, wanted: dict[str, str | int]) -> bool:
-        """Report whether the record has every wanted field with the wanted value."""
-        return all(self.fields.get(key) == str(value) for key, value in wanted.items())
+    def has(self, values: dict[str, str | int]) -> bool:
+        """Report whether the record's fields have these values."""
+        return all(self.fields.get(key) == str(value) for key, value in values.items())
 
 
 @dataclass(slots=True)
@@ -69,9 +69,9 @@ class State:
     tree: str
     records: list[Record] = field(default_factory=list)
 
-    def find(self, kind: str, /, **wanted: str | int) -> list[Record]:
+    def find(self, kind: str, /, **values: str | int) -> list[Record]:
         """Return the records of a kind whose fields have these values."""
-        return [r for r in self.records if r.kind == kind and r.has(wanted)]
+        return [r for r in self.records if r.kind == kind and r.has(values)]
 
     def gpu(self, index: int) -> Record:
         """Return the record of one GPU.
@@ -91,11 +91,11 @@ class State:
         self.records.insert(len(self.records) if last is None else last + 1, record)
         return record
 
-    def remove(self, kind: str, /, **wanted: str | int) -> int:
+    def remove(self, kind: str, /, **values: str | int) -> int:
         """Remove the records of a kind with these values, and return their number."""
-        keep = [r for r in self.records if r.kind != kind or not r.has(wanted)]
-        gone, self.records = len(self.records) - len(keep), keep
-        return gone
+        keep = [r for r in self.records if r.kind != kind or not r.has(values)]
+        removed, self.records = len(self.records) - len(keep), keep
+        return removed
 
 
 def render(state: State) -> bytes:

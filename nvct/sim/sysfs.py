@@ -53,18 +53,18 @@ def write(sys: Path, state: State) -> None:
 def pci_devices(state: State) -> dict[str, pci.Device]:
     """Return the node's PCI devices by address: GPUs, then NVSwitches."""
     gpus = state.find("gpu")
-    found = {
+    devices = {
         kernelfs.proc_bus(gpu.fields["bus"]): _gpu(gpu, number) for number, gpu in enumerate(gpus)
     }
     for number, switch in enumerate(switches(state)):
         bus, device = switch.fields["bus"], int(switch.fields["device"], 16)
-        found[kernelfs.proc_bus(bus)] = pci.Device(
+        devices[kernelfs.proc_bus(bus)] = pci.Device(
             device=device >> 16, kind=0x068000, subsystem_vendor=pci.NVIDIA,
             subsystem_device=SWITCH_SUBSYSTEM_DEVICE, driver="nvidia-nvswitch",
             number=len(gpus) + number, irq=kernelfs.FIRST_IRQ + len(gpus) + number,
             numa=int(switch.fields.get("numa", 0)), bar1=0, generation=4,
         )  # fmt: skip
-    return found
+    return devices
 
 
 def switches(state: State) -> list[Record]:
@@ -123,9 +123,9 @@ def _link(path: Path, target: str) -> None:
 def modules(state: State) -> dict[str, tuple[str, ...]]:
     """Return the node's modules: module -> modules that use it."""
     kinds = kernelfs.extras(state)
-    more = {n: () for kind, names in EXTRA_MODULES.items() if kinds.get(kind) for n in names}
-    users = {"nvidia": MODULES["nvidia"] + tuple(n for n in more if n.startswith("nvidia"))}
-    return {**MODULES, **users, **more}
+    extra = {n: () for kind, names in EXTRA_MODULES.items() if kinds.get(kind) for n in names}
+    users = {"nvidia": MODULES["nvidia"] + tuple(n for n in extra if n.startswith("nvidia"))}
+    return {**MODULES, **users, **extra}
 
 
 def _references(name: str, state: State) -> int:
@@ -134,12 +134,12 @@ def _references(name: str, state: State) -> int:
 
 
 def _write_module(folder: Path, name: str, state: State) -> None:
-    ours = name.startswith("nvidia")
+    is_nvidia = name.startswith("nvidia")
     values = {
         "initstate": "live", "refcnt": str(_references(name, state)), "initsize": "0",
-        "coresize": str(SIZES.get(name, MODULE_SIZE)), "taint": "OE" if ours else "",
+        "coresize": str(SIZES.get(name, MODULE_SIZE)), "taint": "OE" if is_nvidia else "",
     }  # fmt: skip
-    if ours:
+    if is_nvidia:
         values["version"] = state.driver
     for key, text in values.items():
         put(folder / key, f"{text}\n")
@@ -156,11 +156,11 @@ def proc_modules(host: str, state: State) -> str:
     """Return /proc/modules: the node's lines, and the host's lines of other modules."""
     lines = []
     for name, users in modules(state).items():
-        used = f"{_references(name, state)} {''.join(f'{user},' for user in users) or '-'}"
+        uses = f"{_references(name, state)} {''.join(f'{user},' for user in users) or '-'}"
         taint = " (OE)" if name.startswith("nvidia") else ""
         lines.append(
-            f"{name} {SIZES.get(name, MODULE_SIZE)} {used} Live 0x0000000000000000{taint}"
+            f"{name} {SIZES.get(name, MODULE_SIZE)} {uses} Live 0x0000000000000000{taint}"
         )
-    ours = modules(state)
-    kept = [line for line in host.splitlines() if line.split(" ", 1)[0] not in ours]
-    return "".join(f"{line}\n" for line in (*lines, *kept))
+    names = modules(state)
+    host_lines = [line for line in host.splitlines() if line.split(" ", 1)[0] not in names]
+    return "".join(f"{line}\n" for line in (*lines, *host_lines))

@@ -157,8 +157,8 @@ def create(
         HostError: a file cannot be written, or device nodes cannot be made.
         ContainerNotPossibleError: native is set and there is no compiler.
     """
-    chosen = profile.load(profile_name)
-    version = driver_version or chosen.driver
+    node_profile = profile.load(profile_name)
+    version = driver_version or node_profile.driver
     machine = machine or platform.machine()
     _check(name, version, machine, native=native)
     tree = base.absolute() / name
@@ -172,10 +172,10 @@ def create(
             aside = Path(folder, name)
             aside.mkdir()
             node = Node(
-                name=name, profile=chosen.name, tree=aside, machine=machine, installed=version,
-                real_nodes=_real_nodes(aside, nodes), native=native,
+                name=name, profile=node_profile.name, tree=aside, machine=machine,
+                installed=version, real_nodes=_real_nodes(aside, nodes), native=native,
             )  # fmt: skip
-            _fill(node, first_state(name, chosen, version, tree), built)
+            _fill(node, first_state(name, node_profile, version, tree), built)
             aside.rename(tree)
     except OSError as error:
         raise HostError(f"cannot make a simulated node in {base}: {error}") from error
@@ -207,15 +207,15 @@ def _build(cache: Path) -> dict[str, Path]:
     }
 
 
-def _real_nodes(folder: Path, wanted: Nodes) -> bool:
+def _real_nodes(folder: Path, nodes: Nodes) -> bool:
     """Report whether to make device nodes, after an attempt to make one."""
-    if wanted == "plain":
+    if nodes == "plain":
         return False
     probe = folder / ".probe"
     try:
         os.mknod(probe, stat.S_IFCHR | 0o600, os.makedev(1, 3))
     except OSError as error:
-        if wanted == "device":
+        if nodes == "device":
             raise HostError(
                 f"cannot make device nodes in {folder}: {error.strerror}", hint="run as root"
             ) from error
@@ -224,41 +224,41 @@ def _real_nodes(folder: Path, wanted: Nodes) -> bool:
     return True
 
 
-def first_state(name: str, chosen: profile.Profile, version: str, tree: Path) -> state.State:
+def first_state(name: str, node_profile: profile.Profile, version: str, tree: Path) -> state.State:
     """Return the initial state of a new node of this profile."""
-    first = state.State(1, version, chosen.cuda, str(tree))
-    taken = kernelfs.modules_majors(_read(f"/lib/modules/{platform.release()}/modules.alias"))
-    taken |= kernelfs.host_majors(_read("/proc/devices"))
-    extras = {kind: count for kind, count in asdict(chosen.extras).items() if count}
-    first.add("major", **kernelfs.choose_majors(taken, kernelfs.wanted_majors(extras)))
+    first = state.State(1, version, node_profile.cuda, str(tree))
+    aliases = _read(f"/lib/modules/{platform.release()}/modules.alias")
+    used_majors = kernelfs.modules_majors(aliases) | kernelfs.host_majors(_read("/proc/devices"))
+    extras = {kind: count for kind, count in asdict(node_profile.extras).items() if count}
+    first.add("major", **kernelfs.choose_majors(used_majors, kernelfs.usual_majors(extras)))
     if extras:
         first.add("extras", **extras)
-    for index, place in enumerate(chosen.gpus):
-        model = place.model
+    for index, gpu in enumerate(node_profile.gpus):
+        model = gpu.model
         serial = int(hashlib.sha256(f"{name}/{index}".encode()).hexdigest()[:10], 16)
         first.add(
-            "gpu", index=index, minor=place.minor, uuid=gpu_uuid(name, index), name=model.name,
-            bus=place.bus, memory=model.memory, cc=model.cc, arch=model.arch, brand=model.brand,
+            "gpu", index=index, minor=gpu.minor, uuid=gpu_uuid(name, index), name=model.name,
+            bus=gpu.bus, memory=model.memory, cc=model.cc, arch=model.arch, brand=model.brand,
             device=f"0x{model.device:08X}", subsystem=f"0x{model.subsystem:08X}",
             **({"serial": serial} if model.serial else {}), migcapable=model.migcapable,
-            mig=int(place.mig is not None), lost=0, power=model.power, temp=model.temp,
+            mig=int(gpu.mig is not None), lost=0, power=model.power, temp=model.temp,
             vbios=model.vbios, **{"class": f"0x{model.kind:06x}"}, bar1=model.bar1,
-            ecccapable=model.ecc, **place.where(), **_known(model),
+            ecccapable=model.ecc, **gpu.topology(), **_optional_fields(model),
         )  # fmt: skip
-    for switch in chosen.switches:
+    for switch in node_profile.switches:
         first.add("switch", **asdict(switch))
-    for index, place in enumerate(chosen.gpus):
-        for kind in place.model.mig:
+    for index, gpu in enumerate(node_profile.gpus):
+        for kind in gpu.model.mig:
             first.add(
                 "profile", gpu=index, **asdict(kind)
             )  # fmt: skip
-    for index, place in enumerate(chosen.gpus):
-        for mig_name in place.mig or ():
+    for index, gpu in enumerate(node_profile.gpus):
+        for mig_name in gpu.mig or ():
             mig.add_instance(first, index, mig_name)
     return first
 
 
-def _known(model: profile.Model) -> dict[str, str | int]:
+def _optional_fields(model: profile.Model) -> dict[str, str | int]:
     """Return the fields that only some models have."""
     fields: dict[str, str | int] = {
         "cores": model.cores, "buswidth": model.buswidth, "fan": model.fan,
@@ -378,12 +378,12 @@ def find(base: Path, name: str) -> Node:
 
 def list_nodes(base: Path) -> list[Node]:
     """Return the nodes below base, sorted by name, without damaged ones."""
-    found = []
+    nodes = []
     for path in sorted(base.glob(f"*/{NODE_FILE}")):
         if not path.parent.name.startswith("."):
             with contextlib.suppress(DocumentError):
-                found.append(load(path.parent))
-    return found
+                nodes.append(load(path.parent))
+    return nodes
 
 
 def destroy(node: Node) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from nvct.paths import DEFAULT_PATH_DIRS
-from nvct.sim import inside
+from nvct.sim import run_folder
 from tests.engines import configured
 from tests.engines.cri import Pod
 from tests.engines.daemons import Containerd, Docker, Podman
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.engines.box import Box
 
 pytestmark = pytest.mark.slow
-RUNC = f"{inside.PROGRAMS}/runc"
+RUNC = f"{run_folder.PROGRAMS}/runc"
 OPTION = "SystemdCgroup = false"
 CASES = [
     of_release(release, (release, version), name=f"{release}-version{version}")
@@ -81,7 +81,7 @@ class DockerOfPath(Docker):
     """dockerd as `nvct sim exec` starts it: the node's runc comes first in PATH."""
 
     def _command(self) -> list[str]:
-        path = f"{inside.PROGRAMS}:{':'.join(DEFAULT_PATH_DIRS)}"
+        path = f"{run_folder.PROGRAMS}:{':'.join(DEFAULT_PATH_DIRS)}"
         return ["/usr/bin/env", f"PATH={path}", *super()._command()]
 
 

@@ -31,13 +31,13 @@ NO_GPU = 2
 
 
 def main(argv: list[str]) -> int:
-    """Run what the arguments say."""
+    """Run the command given by the arguments."""
     work = Path(tempfile.mkdtemp(prefix="nvct-gpu-"))
     carry = Path(os.environ.get("NVCT_GPU_CARRY") or machine.CARRY)
     try:
         match argv:
             case []:
-                # The driver's root is /, unless the variable names it.
+                # The driver's root is /, unless the variable has another.
                 root = os.environ.get("NVCT_GPU_ROOT", "/")
                 return real(work, carry, Roots(driver_root=root))
             case ["--sim"]:
@@ -65,12 +65,12 @@ def real(work: Path, carry: Path, roots: Roots) -> int:
     if os.geteuid() != 0:
         print("containers that use a GPU are started as root: run it with sudo")
         return 1
-    attach.make_private()  # what is mounted for a view goes with this process, whatever ends it
+    attach.make_private()  # mounts of a view end with this process
     return chain.run(roots, machine.Tools(work, carry), simulated=False)
 
 
 def simulated(work: Path) -> int:
-    """Run the chain on a simulated node, in a mount namespace of its own."""
+    """Run the chain on a simulated node, in a private mount namespace."""
     node = tree.create(
         f"gpu-{os.getpid()}",
         PROFILE,

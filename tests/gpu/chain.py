@@ -39,7 +39,7 @@ LAYOUTS = ("classic", "farm")
 
 
 def redact(text: str) -> str:
-    """Return a text with a hash in place of each UUID: equal ones stay equal."""
+    """Replace each UUID in a text by a hash; equal UUIDs give equal hashes."""
 
     def short(match: re.Match[str]) -> str:
         return f"{match[1]}-#{hashlib.sha256(match[2].encode()).hexdigest()[:10]}"
@@ -48,7 +48,7 @@ def redact(text: str) -> str:
 
 
 class Report:
-    """Prints what was found, and remembers whether all of it was right."""
+    """Prints findings, and keeps whether all were right."""
 
     def __init__(self) -> None:
         self.faults = 0
@@ -93,7 +93,7 @@ def run(roots: Roots, tools: Tools, *, simulated: bool) -> int:
 def specs(
     report: Report, roots: Roots, work: Path, options: generate.Options
 ) -> tuple[Spec, Inventory]:
-    """Make the spec from procfs, and again from NVML, and compare."""
+    """Generate the spec from procfs and from NVML, and compare them."""
     started = time.process_time()
     inventory = modes.discover("nvml", roots, DiscoveryOptions(nvml=None))
     spec = generate.generate(inventory, options)
@@ -101,7 +101,7 @@ def specs(
     if importlib.util.find_spec("pynvml") is None:
         report.say("skip  by NVML: this interpreter has no nvidia-ml-py")
         return spec, inventory
-    # Where procfs lists no GPU, NVML is asked for all of them.
+    # If procfs lists no GPU, all of them come from NVML.
     empty = work / "proc"
     empty.mkdir()
     started = time.process_time()
@@ -123,7 +123,7 @@ def specs(
 def describe(
     report: Report, source: str, inventory: Inventory, spec: Spec, seconds: float
 ) -> None:
-    """Print what was found in one way."""
+    """Print the inventory of one source."""
     report.say(
         f"by {source}: driver {inventory.driver_version}, CUDA {inventory.cuda_version}, "
         f"CDI {spec['cdiVersion']}, {len(spec['devices'])} devices, "
@@ -136,18 +136,20 @@ def describe(
         report.say(f"      warning: {warning}")
 
 
-def difference(one: Spec, other: Spec) -> str:
-    """Return the lines that only one of two specs has, "" if there is none."""
-    texts = [set(json.dumps(spec, indent=1, sort_keys=True).splitlines()) for spec in (one, other)]
+def difference(first: Spec, second: Spec) -> str:
+    """Return the lines that only first of two specs has, "" if there are none."""
+    texts = [
+        set(json.dumps(spec, indent=1, sort_keys=True).splitlines()) for spec in (first, second)
+    ]
     lost = [f"- {text}" for text in sorted(texts[0] - texts[1])]
     return "\n".join(lost + [f"+ {text}" for text in sorted(texts[1] - texts[0])])
 
 
 class Place:
-    """Where containers run: through a shim that knows one machine and one folder of specs."""
+    """Runs containers by a shim with the configuration of one machine and one folder of specs."""
 
     def __init__(self, tools: Tools, roots: Roots, shim: Path, layout: str) -> None:
-        """Make the root file system and config.toml."""
+        """Create the root file system and config.toml."""
         self.work = tools.work / layout
         self.work.mkdir()
         self.layout = layout
@@ -173,7 +175,7 @@ class Place:
     def run(
         self, name: str, asks: str, args: Sequence[str], mounts: Sequence[tuple[Path, str]] = ()
     ) -> tuple[bool, str]:
-        """Run a container that asks for GPUs; return whether it ended well, and what it said."""
+        """Run a container that requests GPUs; return whether it succeeded, and its output."""
         folder = bundle.make_bundle(
             self.work / name,
             self._rootfs,
@@ -197,19 +199,19 @@ class Place:
 
 
 def list_gpus(report: Report, place: Place, smi: str, expected: int) -> None:
-    """List the GPUs in containers: by the live host, and by the spec's names."""
+    """List the GPUs in containers that request them by index, and by CDI name."""
     for name, asks in (("live-host", "all"), ("spec", f"{KIND}=all")):
-        ended, said = place.run(name, asks, [smi, "-L"])
-        right = ended and len(LISTED.findall(said)) >= expected
-        what = f"nvidia-smi -L in a container, by the {name}, layout {place.layout}"
-        report.check(what, right=right, details=said)
+        succeeded, output = place.run(name, asks, [smi, "-L"])
+        right = succeeded and len(LISTED.findall(output)) >= expected
+        title = f"nvidia-smi -L in a container, by the {name}, layout {place.layout}"
+        report.check(title, right=right, details=output)
 
 
 def check_view(report: Report, place: Place) -> None:
-    """Say how the view of the driver was made, and whether containers had it."""
-    for made in place.farm.manifests():
-        report.say(f"view {made.name}: {len(made.entries)} files by {made.method}")
-        for path, reason in made.left_out:
+    """Show how the view of the driver was built, and whether containers had it."""
+    for manifest in place.farm.manifests():
+        report.say(f"view {manifest.name}: {len(manifest.entries)} files by {manifest.method}")
+        for path, reason in manifest.left_out:
             report.say(f"      left out: {path}: {reason}")
     decided = [line for line in place.log.read_text().splitlines() if "layout" in line]
     right = bool(decided) and all("layout farm at" in line for line in decided)
@@ -217,21 +219,23 @@ def check_view(report: Report, place: Place) -> None:
 
 
 def call_cuda(report: Report, place: Place, inventory: Inventory, *, simulated: bool) -> None:
-    """Use the GPUs in a container, by this machine's interpreter and the injected libcuda."""
+    """Use the GPUs in a container, with this machine's interpreter and the injected libcuda."""
     mounts = [(path, str(path)) for path in machine.interpreter_mounts()]
     mounts.append((Path(__file__).with_name("cuda_call.py"), CUDA_CALL))
     python = [str(machine.interpreter()), "-I", "-S"]
     if simulated:
         code = "import ctypes; print('loaded', ctypes.CDLL('libcuda.so.1')._name)"
-        ended, said = place.run("ctypes", "all", [*python, "-c", code], mounts)
+        succeeded, output = place.run("ctypes", "all", [*python, "-c", code], mounts)
         report.check(
-            f"libcuda is loaded in a container, layout {place.layout}", right=ended, details=said
+            f"libcuda is loaded in a container, layout {place.layout}",
+            right=succeeded,
+            details=output,
         )
         report.say("skip  CUDA calls: the simulated libcuda computes nothing")
         return
-    ended, said = place.run("cuda", "all", [*python, CUDA_CALL], mounts)
+    succeeded, output = place.run("cuda", "all", [*python, CUDA_CALL], mounts)
     # CUDA shows one MIG device at most.
     whole = len([gpu for gpu in inventory.gpus if not gpu.mig_enabled])
-    counted = re.search(r"CUDA devices: (\d+)", said)
-    right = ended and counted is not None and int(counted[1]) == (whole or 1)
-    report.check(f"CUDA calls in a container, layout {place.layout}", right=right, details=said)
+    counted = re.search(r"CUDA devices: (\d+)", output)
+    right = succeeded and counted is not None and int(counted[1]) == (whole or 1)
+    report.check(f"CUDA calls in a container, layout {place.layout}", right=right, details=output)

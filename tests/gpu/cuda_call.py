@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use every visible GPU by the driver's own calls: memory there and back.
+"""Use every visible GPU by calls of the CUDA driver: copy memory to it and back.
 
 Runs inside a container, by the host's interpreter: the standard library is all there is.
 """
@@ -14,7 +14,7 @@ SIZE = 64 << 20
 
 
 class Cuda:
-    """libcuda; each call that fails ends the program with its name and CUDA's."""
+    """libcuda; a failed call ends the program with the call's name and CUDA's error."""
 
     def __init__(self) -> None:
         self.library = ctypes.CDLL("libcuda.so.1")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a machine with a GPU and no network needs for the chain: programs, launchers, an interpreter.
+"""What the chain needs on a machine with a GPU and no network: programs, launchers, interpreter.
 
 Everything is made in a folder that is removed afterwards; the machine's own files stay as they are.
 """
@@ -34,13 +34,13 @@ GPU_NODE = re.compile(r"nvidia\d+")
 
 
 def has_gpu(roots: Roots) -> bool:
-    """Whether there is a GPU; where /proc is not the kernel's own, its node tells."""
+    """Report whether there is a GPU: by procfs, or by its node if /proc is not the kernel's."""
     names = procfs.list_directory(roots.dev)
     return bool(procfs.gpus(roots)) or any(GPU_NODE.fullmatch(name) for name in names)
 
 
 def remove(work: Path) -> None:
-    """Remove the folder of a run, and first what is mounted in it: views of bind mounts."""
+    """Unmount the views in a run's folder, then remove the folder."""
     mounted = mountinfo.targets(Path("/proc/self/mountinfo").read_text())
     for target in sorted(mounted, reverse=True):
         if target.startswith(f"{work}/"):
@@ -49,13 +49,13 @@ def remove(work: Path) -> None:
 
 
 def fill(carry: Path) -> Iterator[Path]:
-    """Copy runc, busybox and what runc is linked to into the folder; yield what was copied.
+    """Copy runc, its libraries and busybox into the folder; yield the copied files.
 
     Raises:
         ContainerNotPossibleError: this machine lacks one of them.
     """
     (carry / "lib").mkdir(parents=True, exist_ok=True)
-    # Git knows nothing of what is carried.
+    # Git does not track the carried files.
     (carry / ".gitignore").write_text("*\n")
     runtime = _runtime(rootfs.PROGRAM_DIRS)
     for program in (runtime, rootfs.static_busybox()):
@@ -67,24 +67,24 @@ def fill(carry: Path) -> Iterator[Path]:
 
 
 def needed(programs: Sequence[Path]) -> list[Path]:
-    """Return the libraries that ELF files are linked to, and what those are linked to.
+    """Return the libraries of ELF files, with the libraries of these.
 
     Raises:
         HostError: one is not in this machine's ld.so.cache.
     """
     cache = ldcache.parse(Path("/etc/ld.so.cache").read_bytes())
-    found: dict[str, Path] = {}
+    libraries: dict[str, Path] = {}
     todo = list(programs)
     while todo:
         for name in elf.read(todo.pop().read_bytes()).needed:
-            if name in found or name.startswith("ld-linux"):
+            if name in libraries or name.startswith("ld-linux"):
                 continue
             paths = [path for path in map(Path, cache.find(name)) if path.exists()]
             if not paths:
                 raise HostError(f"{name} is not in /etc/ld.so.cache")
-            found[name] = paths[0]
+            libraries[name] = paths[0]
             todo.append(paths[0])
-    return list(found.values())
+    return list(libraries.values())
 
 
 def _runtime(folders: Sequence[str]) -> Path:
@@ -98,7 +98,7 @@ def _runtime(folders: Sequence[str]) -> Path:
 
 
 class Tools:
-    """The programs of one run, and where they are.
+    """The programs of one run, and their paths.
 
     Attributes:
         work: the run's folder.
@@ -122,7 +122,7 @@ class Tools:
             self.runtime = self._wrap(carry)
 
     def _wrap(self, carry: Path) -> Path:
-        """Start the carried runtime with the libraries that were carried beside it."""
+        """Start the carried runtime with its carried libraries."""
         script = self.work / "bin" / self.runtime.name
         script.parent.mkdir(exist_ok=True)
         script.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={carry}/lib exec {self.runtime} "$@"\n')
@@ -130,7 +130,7 @@ class Tools:
         return script
 
     def shim(self) -> Path:
-        """Install the launchers beside an interpreter that knows nvct; return the shim.
+        """Install the launchers beside an interpreter that can import nvct; return the shim.
 
         Raises:
             HostError: the interpreter cannot be made.
@@ -143,10 +143,10 @@ class Tools:
         if done.returncode:
             raise HostError(f"python -m venv failed: {(done.stdout + done.stderr).strip()[-200:]}")
         python = venv / "bin/python"
-        # What this interpreter can import, that one can: nothing is installed.
-        places = [str(REPOSITORY), *(path for path in sys.path if path.endswith("-packages"))]
+        # That interpreter imports the same modules as this one: nothing is installed.
+        folders = [str(REPOSITORY), *(path for path in sys.path if path.endswith("-packages"))]
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-        (venv / "lib" / version / "site-packages/nvct.pth").write_text("\n".join(places) + "\n")
+        (venv / "lib" / version / "site-packages/nvct.pth").write_text("\n".join(folders) + "\n")
         built = install.Built(
             python=str(interpreter()),
             packages=str(REPOSITORY),
@@ -158,16 +158,16 @@ class Tools:
 
 
 def interpreter() -> Path:
-    """Return this interpreter's own program, past virtual environments and links."""
+    """Return this interpreter's program, behind virtual environments and links."""
     return Path(getattr(sys, "_base_executable", None) or sys.executable).resolve()
 
 
 def interpreter_mounts() -> list[Path]:
-    """Return what a container needs to run this interpreter with ctypes, at the same paths."""
+    """Return the files that a container needs to run this interpreter with ctypes, at the same paths."""
     program = interpreter()
     stdlib = Path(sysconfig.get_path("stdlib"))
     prefix = Path(sys.base_prefix)
-    # An interpreter of the distribution shares its prefix with everything else.
+    # A distribution's interpreter shares its prefix with all other programs.
     tree = stdlib if prefix in (Path("/"), Path("/usr"), Path("/usr/local")) else prefix
     modules = sorted((stdlib / "lib-dynload").glob("_ctypes.*"))
     libraries = (p for p in needed([program, *modules]) if not p.is_relative_to(tree))

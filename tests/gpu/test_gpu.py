@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chain of `make gpu`, as far as a machine without a GPU can tell."""
+"""The parts of `make gpu` that need no GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 CUDA_CALL = Path(machine.__file__).with_name("cuda_call.py")
-# Enough of libcuda for cuda_call.py: one GPU whose memory is the program's own.
+# The functions of libcuda that cuda_call.py calls; the memory of the GPU is the program's.
 FAKE_CUDA = """
 #include <stdlib.h>
 #include <string.h>
@@ -71,7 +71,7 @@ def test_cuda_calls_copy_memory_there_and_back(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_gpu_that_gives_other_bytes_back_is_a_fault(tmp_path: Path) -> None:
+def test_a_gpu_that_returns_other_bytes_is_a_fault(tmp_path: Path) -> None:
     done = call_fake_cuda(tmp_path, spoils=1)
 
     assert (done.returncode, done.stderr) == (1, "GPU 0 gave other bytes back\n")
@@ -83,7 +83,7 @@ def test_a_call_that_fails_is_named(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "cuInit failed: 100 CUDA_ERROR_NO_DEVICE\n")
 
 
-def test_a_gpu_is_told_by_procfs_or_by_its_node(tmp_path: Path) -> None:
+def test_a_gpu_is_detected_by_procfs_or_by_its_node(tmp_path: Path) -> None:
     by_procfs, by_node, by_nothing = (HostTree(tmp_path / name) for name in "abc")
     by_procfs.write("proc/driver/nvidia/gpus/0000:18:00.0/information", "Model: X\n")
     by_node.write("dev/nvidia3")
@@ -94,7 +94,7 @@ def test_a_gpu_is_told_by_procfs_or_by_its_node(tmp_path: Path) -> None:
     assert not machine.has_gpu(by_nothing.roots)
 
 
-def test_without_a_gpu_one_line_says_so(
+def test_without_a_gpu_there_is_a_message_of_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     roots = Roots(dev_root=str(tmp_path), proc=str(tmp_path))
@@ -109,27 +109,27 @@ def test_uuids_are_hashed_and_bus_ids_stay() -> None:
     uuid = "12345678-aaaa-bbbb-cccc-000000000000"
     text = f"GPU 0: H100 (UUID: GPU-{uuid}) 0000:18:00.0 MIG-{uuid} GPU-{uuid}"
 
-    found = chain.redact(text)
+    redacted = chain.redact(text)
 
-    assert uuid not in found
-    assert found.count("GPU-#") == 2
-    words = found.split()
+    assert uuid not in redacted
+    assert redacted.count("GPU-#") == 2
+    words = redacted.split()
     assert words[4].rstrip(")") == words[7]
     assert "0000:18:00.0" in words
 
 
-def test_what_differs_between_two_specs_is_shown() -> None:
-    one: Any = {"kind": "nvidia.com/gpu", "devices": [{"name": "0"}]}
-    other: Any = {"kind": "nvidia.com/gpu", "devices": [{"name": "1"}]}
+def test_the_difference_between_two_specs_is_shown() -> None:
+    first: Any = {"kind": "nvidia.com/gpu", "devices": [{"name": "0"}]}
+    second: Any = {"kind": "nvidia.com/gpu", "devices": [{"name": "1"}]}
 
-    assert chain.difference(one, one) == ""
-    assert [line.split() for line in chain.difference(one, other).splitlines()] == [
+    assert chain.difference(first, first) == ""
+    assert [line.split() for line in chain.difference(first, second).splitlines()] == [
         ["-", '"name":', '"0"'],
         ["+", '"name":', '"1"'],
     ]
 
 
-def test_an_interpreter_is_taken_along_with_what_it_is_linked_to() -> None:
+def test_an_interpreter_is_copied_with_its_libraries() -> None:
     mounts = machine.interpreter_mounts()
     program = machine.interpreter()
 
@@ -138,7 +138,7 @@ def test_an_interpreter_is_taken_along_with_what_it_is_linked_to() -> None:
     assert not {path.name for path in mounts} & set(rootfs.LIBRARIES)
 
 
-def test_no_runtime_is_an_error_that_says_how_to_carry_one(tmp_path: Path) -> None:
+def test_without_a_runtime_the_error_tells_how_to_carry_one(tmp_path: Path) -> None:
     with pytest.raises(ContainerNotPossibleError) as caught:
         machine.Tools(tmp_path, tmp_path / "carry", folders=())
 
@@ -146,7 +146,7 @@ def test_no_runtime_is_an_error_that_says_how_to_carry_one(tmp_path: Path) -> No
     assert caught.value.hint == "carry one: python -m tests.gpu carry"
 
 
-def test_a_carried_runtime_starts_with_the_libraries_beside_it(tmp_path: Path) -> None:
+def test_a_carried_runtime_starts_with_its_own_libraries(tmp_path: Path) -> None:
     if rootfs.find_program("runc") is None:
         pytest.skip("no runc")
     carry = tmp_path / "carry"

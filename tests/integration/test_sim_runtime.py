@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers on a simulated node read the node's part of /proc and /sys, as on a real one."""
+"""Containers on a simulated node read the node's part of /proc and /sys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MNT_DETACH
-from nvct.sim import inside
+from nvct.sim import run_folder
 from nvct.sim.bundle import CAPABILITIES, config
 from tests.integration.conftest import REPOSITORY
 from tests.integration.rootless import is_open
@@ -47,12 +47,12 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def start(work: Path) -> None:
-    """Start a container by the node's runtime; runs inside the node."""
+    """Start a container by the node's runtime; this function runs on the node."""
     if os.path.ismount("/sys/fs/cgroup/unified"):  # crun refuses the hybrid layout
         KERNEL.umount2("/sys/fs/cgroup/unified", MNT_DETACH)
     kind = KINDS[os.environ[KIND_ENV]]
-    runtime = f"{inside.PROGRAMS}/{os.environ[RUNTIME_ENV]}"
-    folder = Path("/run/bundle")  # every user may enter it, unlike pytest's own folder
+    runtime = f"{run_folder.PROGRAMS}/{os.environ[RUNTIME_ENV]}"
+    folder = Path("/run/bundle")  # every user may enter it, unlike pytest's folder
     shutil.copytree(work / "rootfs", folder / "rootfs", symlinks=True)
     document = config(["/bin/sh", "-c", LOOK])
     for name, held in document["process"]["capabilities"].items():
@@ -69,26 +69,26 @@ def start(work: Path) -> None:
         check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done
-    said = done.stdout.splitlines()
-    assert int(said[0]) == 4, done.stdout
-    assert "NVRM version" in said[1]
-    assert "580.159.04" in said[1]
-    assert said[3] == "8"
-    assert int(said[4]) > 100
-    assert said[5:7] == ["580.159.04", "0x10de"]
-    assert said[7:9] == ["/sys/bus/pci/drivers/nvidia", "4096"]
-    assert said[10:] == ["Read-only file system", "own"]
+    lines = done.stdout.splitlines()
+    assert int(lines[0]) == 4, done.stdout
+    assert "NVRM version" in lines[1]
+    assert "580.159.04" in lines[1]
+    assert lines[3] == "8"
+    assert int(lines[4]) > 100
+    assert lines[5:7] == ["580.159.04", "0x10de"]
+    assert lines[7:9] == ["/sys/bus/pci/drivers/nvidia", "4096"]
+    assert lines[10:] == ["Read-only file system", "own"]
 
 
 @pytest.mark.parametrize(
     "kind",
     [
-        # A checkout that is not everybody's cannot have it: that may be skipped.
+        # Other users cannot read some checkouts; then the test is skipped.
         pytest.param(kind, marks=() if kind == "user-namespace" else pytest.mark.engine)
         for kind in KINDS
     ],
 )
-@pytest.mark.parametrize("runtime", inside.RUNTIMES)
+@pytest.mark.parametrize("runtime", run_folder.RUNTIMES)
 def test_a_container_sees_the_node_s_driver(
     runtime: str, kind: str, simulated: SimulatedNode
 ) -> None:

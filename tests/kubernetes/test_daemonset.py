@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.sim import inside
+from nvct.sim import run_folder
 from tests.engines import image
 from tests.engines.checks import UUID
 from tests.engines.supervised import SupervisedContainerd
@@ -48,7 +48,7 @@ def node(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     assert done.returncode == 0, done
     config = box.read(CONFIG)
     assert DEFAULT_RUNC in config
-    runc = f'BinaryName = "{inside.PROGRAMS}/runc"'
+    runc = f'BinaryName = "{run_folder.PROGRAMS}/runc"'
     box.write(CONFIG, config.replace(DEFAULT_RUNC, f"{DEFAULT_RUNC}\n{runc}"))
     containerd.reload()
     done = box.call("mount", "-t", "tmpfs", "local", "/usr/local")  # /usr is read-only here

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from nvct.errors import NvctError
-from nvct.sim import attach, inside, tree
+from nvct.sim import attach, run_folder, tree
 from tests.peer import cases, cluster, gfd, mig, plugin
 
 REPOSITORY = Path(__file__).parents[2]
@@ -85,7 +85,7 @@ def _record_beside(programs: Path, name: str, target: Path, work: Path) -> None:
     ]  # fmt: skip
     env = {
         **os.environ, "GRPC_ENABLE_FORK_SUPPORT": "0",
-        "PATH": f"{inside.PROGRAMS}:{os.environ['PATH']}",
+        "PATH": f"{run_folder.PROGRAMS}:{os.environ['PATH']}",
     }  # fmt: skip
     try:
         status = attach.exec_in(node, argv, env, driver_root="/", cwd=str(REPOSITORY))

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from nvct.sim import inside, tree
+from nvct.sim import run_folder, tree
 from tests.engines import conftest as engines
 from tests.engines import suite
 from tests.engines.box import DRIVER_ROOT, PROGRAMS, REPOSITORY, Box
@@ -32,7 +32,7 @@ RELEASE, CONFIG_VERSION = "trixie", 2
 SETTINGS = f"""\
 accept-nvidia-visible-devices-as-volume-mounts = true
 [nvidia-container-runtime]
-runtimes = ["{inside.PROGRAMS}/runc"]
+runtimes = ["{run_folder.PROGRAMS}/runc"]
 """
 """For volume mounts, and so that pods see the simulated node's /proc and /sys."""
 MOUNTS = {

@@ -7,6 +7,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -41,9 +43,10 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-def test_there_are_no_circles_between_the_modules_of_a_container() -> None:
-    """Take away what imports nothing that is left, until nothing or a circle is."""
-    modules = (REPOSITORY / "nvct/container").rglob("*.py")
+@pytest.mark.parametrize("folder", ["container", "sim"])
+def test_modules_do_not_import_each_other_in_a_circle(folder: str) -> None:
+    """Remove modules that import no remaining one, until none or a circle remains."""
+    modules = (REPOSITORY / "nvct" / folder).rglob("*.py")
     left = {
         ".".join(path.relative_to(REPOSITORY).with_suffix("").parts): imported(path)
         for path in modules

@@ -37,10 +37,12 @@ class Case:
     by_name: bool = False
 
 
-def first_of_each_plan(wanted: Sequence[Case]) -> list[Case]:
+def first_of_each_plan(all_cases: Sequence[Case]) -> list[Case]:
     """Return the first case for each of the two plans: without and with a CDI name."""
-    asking = [case for case in wanted if case.expected]
-    return [next(case for case in asking if case.by_name is by_name) for by_name in (False, True)]
+    with_devices = [case for case in all_cases if case.expected]
+    return [
+        next(case for case in with_devices if case.by_name is by_name) for by_name in (False, True)
+    ]
 
 
 def _env(value: str) -> dict[str, Any]:

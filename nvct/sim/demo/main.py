@@ -18,6 +18,7 @@ from nvct.host.roots import Roots
 from nvct.launcher import cold
 from nvct.sim import attach, container_support, rootfs, tree
 from nvct.sim.demo import cases, run, show, without_containers, workspace
+from nvct.sim.process import spawn
 
 PROFILE = "h100-mig"
 PROFILE_WITHOUT_NVML = "h100"
@@ -42,9 +43,9 @@ def demonstrate() -> int:
             return without_containers.demonstrate(
                 node, work, [_sentence(error) for error in reasons]
             )
-        inside = [cold.interpreter(), "-I", "-m", __spec__.name, str(work), str(runtime)]
+        on_node = [cold.interpreter(), "-I", "-m", __spec__.name, str(work), str(runtime)]
         env = workspace.environment(work, os.environ)
-        return workspace.wait(attach.spawn(inside, lambda: attach.enter(node), env=env))
+        return workspace.wait(spawn(on_node, lambda: attach.enter(node), env=env))
 
 
 def _runtime() -> tuple[Path | None, ContainerNotPossibleError | None]:
@@ -104,15 +105,15 @@ def _inside(work: Path, runtime: Path) -> int:
     runner = run.Runner(work, base, shim, runtime)
     show.heading(out, "3", f"Containers, by {shim.name} and {runtime.name}")
     out.print()
-    wanted = cases.cases(inventory.gpus)
-    for case in cases.first_of_each_plan(wanted):
+    all_cases = cases.cases(inventory.gpus)
+    for case in cases.first_of_each_plan(all_cases):
         runner.run(case)  # the first case of each plan compiles it; the others reuse it
     outcomes = []
-    for number, case in enumerate(wanted, 1):
+    for number, case in enumerate(all_cases, 1):
         outcomes.append(runner.run(case))
         show.outcome(out, number, outcomes[-1])
     show.heading(out, "4", "What was injected, and how long it took")
-    show.summary(out, outcomes, runner.compare(wanted[0]))
+    show.summary(out, outcomes, runner.compare(all_cases[0]))
     return 0 if all(outcome.right for outcome in outcomes) else 1
 
 

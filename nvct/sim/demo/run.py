@@ -125,13 +125,13 @@ class Runner:
             text=True, start_new_session=True,
         )  # fmt: skip
         try:
-            said, _ = process.communicate(timeout=TIMEOUT_S)
+            output, _ = process.communicate(timeout=TIMEOUT_S)
         except BaseException as error:
             self._end(process, root, name)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
             return 1, TIMEOUT_S, [f"it did not end within {TIMEOUT_S} s"]
-        return process.returncode, time.perf_counter() - started, said.splitlines()
+        return process.returncode, time.perf_counter() - started, output.splitlines()
 
     def _end(self, process: subprocess.Popen[str], root: str, name: str) -> None:
         """Wait for a container to end, by force after GRACE_S seconds, then delete it."""
@@ -165,9 +165,9 @@ def judge(case: Case, status: int, lines: Sequence[str]) -> bool:
 
 def _parents(lines: Sequence[str]) -> set[str]:
     """Return the UUIDs of GPUs that are listed only as parents of MIG devices."""
-    found = set()
+    parents = set()
     for line, following in itertools.pairwise(lines):
         match = UUID.search(line)
         if match and line.startswith("GPU ") and following.lstrip().startswith("MIG "):
-            found.add(match[1])
-    return found
+            parents.add(match[1])
+    return parents

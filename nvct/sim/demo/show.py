@@ -34,9 +34,9 @@ FEW = 2
 def console(*, stderr: bool = False) -> Console:
     """Return a console as wide as the terminal (or $COLUMNS, or 80), at most WIDTH columns."""
     # No emoji codes: rich would replace ":ab:" in PCI addresses.
-    made = Console(highlight=False, emoji=False, stderr=stderr)
-    made.width = min(made.width, WIDTH)
-    return made
+    result = Console(highlight=False, emoji=False, stderr=stderr)
+    result.width = min(result.width, WIDTH)
+    return result
 
 
 @contextlib.contextmanager

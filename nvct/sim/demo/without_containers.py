@@ -38,7 +38,7 @@ NO_HOOK = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Got:
+class Changes:
     """The changes of a create to a bundle.
 
     Attributes:
@@ -125,17 +125,19 @@ def _inside(work: Path, reasons: Sequence[str]) -> int:
     table = show.counts("env")
     right = 0
     for number, case in enumerate(wanted, 1):
-        got = create(shim, work, case)
-        fits = judge(case, got, inventory)
+        changes = create(shim, work, case)
+        fits = judge(case, changes, inventory)
         right += fits
-        show.would_get(out, number, case, parts(got, inventory), right=fits)
-        show.count(table, case, (got.nodes, got.mounts, got.hooks, got.env), right=fits)
+        show.would_get(out, number, case, parts(changes, inventory), right=fits)
+        show.count(
+            table, case, (changes.nodes, changes.mounts, changes.hooks, changes.env), right=fits
+        )
     show.heading(out, "4", "Counted")
     show.verdict(out, table, right, "bundles")
     return 0 if right == len(wanted) else 1
 
 
-def create(shim: Path, work: Path, case: Case) -> Got:
+def create(shim: Path, work: Path, case: Case) -> Changes:
     """Run the shim's create for a case, and return its changes to the bundle."""
     (work / "empty").mkdir(exist_ok=True)
     folder = bundle.make_bundle(
@@ -155,7 +157,7 @@ def create(shim: Path, work: Path, case: Case) -> Got:
     return replace(difference(before, after, done.returncode, done.stdout.strip()), links=links)
 
 
-def difference(before: bytes, after: bytes, status: int = 0, error: str = "") -> Got:
+def difference(before: bytes, after: bytes, status: int = 0, error: str = "") -> Changes:
     """Return the additions of an edit to a config.json."""
     old, new = json.loads(before), json.loads(after)
     nodes = _added(old, new, "linux", "devices")
@@ -163,7 +165,7 @@ def difference(before: bytes, after: bytes, status: int = 0, error: str = "") ->
     allowed = {(r["type"], r["major"], r["minor"]) for r in rules if r["allow"]}
     points = new.get("hooks") or {}
     hooks = [hook for point in points for hook in _added(old, new, "hooks", point)]
-    return Got(
+    return Changes(
         status=status,
         error=error,
         changed=before != after,
@@ -191,49 +193,49 @@ def expected_nodes(case: Case, inventory: Inventory) -> set[str]:
     asked = set(case.expected or ())
     if not asked:
         return set()
-    found = {node.path for node in inventory.control_nodes}
+    nodes = {node.path for node in inventory.control_nodes}
     for gpu in inventory.gpus:
         parts = [node for mig in gpu.mig if mig.uuid in asked for node in mig.nodes]
         whole = gpu.uuid in asked
         if whole or parts:
-            found |= {node.path for node in (gpu.node, *parts) if node is not None}
+            nodes |= {node.path for node in (gpu.node, *parts) if node is not None}
         if whole:
-            found |= {node.path for node in gpu.drm_nodes} | {link.path for link in gpu.by_path}
-    return found
+            nodes |= {node.path for node in gpu.drm_nodes} | {link.path for link in gpu.by_path}
+    return nodes
 
 
-def judge(case: Case, got: Got, inventory: Inventory) -> bool:
+def judge(case: Case, changes: Changes, inventory: Inventory) -> bool:
     """Report whether a create made exactly the changes that the request must cause."""
     if case.error:
-        one = len(got.error.splitlines()) == 1 and case.error in got.error
-        return got.status != 0 and one and not got.changed
-    if got.status != 0 or got.error:
+        one_line = len(changes.error.splitlines()) == 1 and case.error in changes.error
+        return changes.status != 0 and one_line and not changes.changed
+    if changes.status != 0 or changes.error:
         return False
     if not case.expected:
-        return not got.changed
+        return not changes.changed
     expected = expected_nodes(case, inventory)
-    exact = len(got.nodes) == len(expected) and set(got.nodes) == expected == got.ruled
-    mounted = dict(got.mounts)
+    exact = len(changes.nodes) == len(expected) and set(changes.nodes) == expected == changes.ruled
+    mounted = dict(changes.mounts)
     files = {file.host_path: file.container_path for file in inventory.files}
-    return exact and bool(got.hooks or got.links) and mounted == files
+    return exact and bool(changes.hooks or changes.links) and mounted == files
 
 
-def parts(got: Got, inventory: Inventory) -> dict[str, str]:
+def parts(changes: Changes, inventory: Inventory) -> dict[str, str]:
     """Return kind -> text of the additions; an error or "nothing" has the key ""."""
-    if got.error:
-        return {"": got.error}
-    if not got.changed:
+    if changes.error:
+        return {"": changes.error}
+    if not changes.changed:
         return {"": "nothing: its config.json stays as it is"}
     control = {node.path for node in inventory.control_nodes}
-    own = [path for path in got.nodes if path not in control]
-    shared = [path for path in got.nodes if path in control]
-    example = next((to for _, to in got.mounts if "libcuda.so" in to), "")
+    devices = [path for path in changes.nodes if path not in control]
+    shared = [path for path in changes.nodes if path in control]
+    example = next((to for _, to in changes.mounts if "libcuda.so" in to), "")
     return {
-        "nodes": f"{show.nodes(own)}; {show.nodes(shared)}",
-        "mounts": f"{show.several(len(got.mounts), 'file')} of the driver, such as {example}",
-        "hooks": ", ".join(words for _path, words in got.hooks)
-        or f"none; its root has {show.several(got.links, 'link')} already",
-        "env": ", ".join(sorted(got.env)),
+        "nodes": f"{show.nodes(devices)}; {show.nodes(shared)}",
+        "mounts": f"{show.several(len(changes.mounts), 'file')} of the driver, such as {example}",
+        "hooks": ", ".join(words for _path, words in changes.hooks)
+        or f"none; its root has {show.several(changes.links, 'link')} already",
+        "env": ", ".join(sorted(changes.env)),
     }
 
 

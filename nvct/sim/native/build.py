@@ -21,17 +21,9 @@ from pathlib import Path
 from nvct.errors import ContainerNotPossibleError, HostError
 
 FOLDER = Path(__file__).parent
-NVML_SOURCES = (
-    "core.c", "device.c", "event.c", "fault.c", "idle.c", "mig.c", "mig_change.c", "mig_compute.c",
-    "record.c", "state.c", "telemetry.c", "topology.c", "unsupported.c", "uuid5.c",
-    "visibility.c",
-)  # fmt: skip
-SANDBOX_SOURCES = ("sandbox_utils.c",)
-SMI_SOURCES = (
-    "nvidia_smi.c", "smi_mig.c", "smi_query.c", "smi_report.c", "smi_start.c", "smi_table.c",
-    "smi_topology.c", "smi_values.c",
-)  # fmt: skip
-HEADERS = ("nvml_abi.h", "simulation.h", "smi.h")
+NVML = "nvml/*.c"
+SMI = "smi/*.c"
+SANDBOX = "sandbox_utils.c"
 WARNINGS = ("-Wall", "-Wextra")
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-fvisibility=hidden", "-s")
 # No build id and no timestamp: the same sources give the same bytes.
@@ -74,9 +66,9 @@ def find_compiler(search_path: str | None = None) -> str:
         ContainerNotPossibleError: there is no C compiler.
     """
     for name in COMPILERS:
-        found = shutil.which(name, path=search_path)
-        if found:
-            return found
+        compiler = shutil.which(name, path=search_path)
+        if compiler:
+            return compiler
     raise ContainerNotPossibleError(
         "the simulated NVML library has to be built, and there is no C compiler (cc)",
         hint="install gcc and the C library's headers (gcc libc6-dev), or make a node without it",
@@ -112,9 +104,9 @@ def build(out_dir: Path, *, strict: bool = False, search_path: str | None = None
         return built
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _compile([compiler, *common, *NVML_FLAGS], NVML_SOURCES, (), built.nvml)
-        _compile([compiler, *common, *SANDBOX_FLAGS], SANDBOX_SOURCES, (), built.sandbox_utils)
-        _compile([compiler, *common, *SMI_FLAGS], SMI_SOURCES, SMI_LIBRARIES, built.nvidia_smi)
+        _compile([compiler, *common, *NVML_FLAGS], NVML, (), built.nvml)
+        _compile([compiler, *common, *SANDBOX_FLAGS], SANDBOX, (), built.sandbox_utils)
+        _compile([compiler, *common, *SMI_FLAGS], SMI, SMI_LIBRARIES, built.nvidia_smi)
     except OSError as error:
         raise HostError(
             f"cannot build the simulated NVML library in {out_dir}: {error.strerror}",
@@ -137,11 +129,11 @@ def ship(target: Path) -> None:
     """
     with tempfile.TemporaryDirectory(prefix="nvct-native-") as folder:
         build(Path(folder))
-        (made,) = Path(folder).iterdir()
+        (build_folder,) = Path(folder).iterdir()
         with zipfile.ZipFile(target, "w") as archive:
             archive.comment = _digest().encode()
             for name in NAMES:
-                data = (made / name).read_bytes()
+                data = (build_folder / name).read_bytes()
                 archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
 
 
@@ -175,8 +167,8 @@ def _digest() -> str:
     words = (platform.machine(), *FLAGS, *NVML_FLAGS, *SMI_FLAGS, *SMI_LIBRARIES, *SANDBOX_FLAGS)
     for text in words:
         digest.update(text.encode() + b"\0")
-    for name in (*HEADERS, *NVML_SOURCES, *SANDBOX_SOURCES, *SMI_SOURCES):
-        digest.update(name.encode() + b"\0" + (FOLDER / name).read_bytes())
+    for path in sorted(FOLDER.rglob("*.[ch]")):
+        digest.update(f"{path.relative_to(FOLDER)}\0".encode() + path.read_bytes())
     return digest.hexdigest()
 
 
@@ -189,31 +181,33 @@ def _key(compiler: str, flags: tuple[str, ...]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _compile(
-    command: list[str], sources: tuple[str, ...], libraries: tuple[str, ...], target: Path
-) -> None:
-    """Compile into a file beside the target and rename it: builds may run concurrently."""
-    handle, made = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+def _compile(command: list[str], sources: str, libraries: tuple[str, ...], target: Path) -> None:
+    """Compile sources, a pattern below FOLDER, into a file beside the target, and rename it.
+
+    Two builds may run at the same time.
+    """
+    handle, output = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     os.close(handle)
     try:
-        done = subprocess.run(
-            [*command, "-o", made, *(str(FOLDER / name) for name in sources), *libraries],
+        compiler = subprocess.run(
+            [*command, "-o", output, *map(str, sorted(FOLDER.glob(sources))), *libraries],
             capture_output=True, check=False, text=True, timeout=TIMEOUT_S,
         )  # fmt: skip
-        if done.returncode:
+        if compiler.returncode:
+            reason = _first_error(compiler.stderr)
             raise HostError(
-                f"building {target.name} with {command[0]} failed: {_first_error(done.stderr)}",
+                f"building {target.name} with {command[0]} failed: {reason}",
                 hint="install the C library's headers (libc6-dev, glibc-devel)",
             )
-        os.chmod(made, MODE)
-        os.rename(made, target)
+        os.chmod(output, MODE)
+        os.rename(output, target)
     except subprocess.TimeoutExpired as error:
         raise HostError(
             f"building {target.name} with {command[0]} took more than {TIMEOUT_S} s"
         ) from error
     finally:
-        if os.path.exists(made):
-            os.unlink(made)
+        if os.path.exists(output):
+            os.unlink(output)
 
 
 def _first_error(output: str) -> str:

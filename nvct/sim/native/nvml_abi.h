@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The part of NVML's binary interface that the simulation implements: numbers and struct layouts.
- * Facts as nvidia-ml-py (pynvml.py) states them; a test compares sizes and offsets with it.
+ * They are those of nvidia-ml-py (pynvml.py); a test compares sizes and offsets with it.
  */
 #ifndef NVCT_SIM_NVML_ABI_H
 #define NVCT_SIM_NVML_ABI_H
@@ -27,7 +27,7 @@ enum {
     NVML_ERROR_UNKNOWN = 999,
 };
 
-/* All handles are opaque pointers to the caller; here all kinds point into one table. */
+/* Handles are opaque pointers for the caller. Here all kinds point into one table. */
 typedef struct handle *nvmlDevice_t;
 typedef struct handle *nvmlGpuInstance_t;
 typedef struct handle *nvmlComputeInstance_t;
@@ -43,7 +43,7 @@ typedef struct {
     char busId[NVML_BUS_ID_LENGTH];
 } nvmlPciInfo_t;
 
-/* Before NVML 9.0: the four reserved words are where busId is now, half as long. */
+/* Before NVML 9.0: four reserved words, where v3 has busId. */
 typedef struct {
     char busId[NVML_BUS_ID_LEGACY_LENGTH];
     unsigned int domain, bus, device, pciDeviceId, pciSubSystemId, reserved[4];
@@ -147,7 +147,7 @@ typedef struct {
     char name[NVML_NAME_LENGTH];
 } nvmlGpuInstanceProfileInfo_v2_t;
 
-/* v3 says with capability bits (bit 0: peer to peer, bit 1: graphics) what v2 says with a bool. */
+/* v3 has capability bits (0: peer to peer, 1: graphics), v2 only isP2pSupported. */
 typedef struct {
     unsigned int version, id, sliceCount, instanceCount, multiprocessorCount, copyEngineCount,
         decoderCount, encoderCount, jpegCount, ofaCount;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libnvidia-sandboxutils.so.1 as a driver has it that does not support it: whoever asks falls back
- * to NVML. Names and codes are those of the driver's nvsandboxutils.h.
+ * libnvidia-sandboxutils.so.1 of a driver that does not support it: callers fall back to NVML.
+ * Names and codes are those of the driver's nvsandboxutils.h.
  */
 enum { NOT_SUPPORTED = 2 };
 

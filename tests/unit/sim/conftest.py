@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def plain_node(tmp_path: Path) -> tree.Node:
-    """A node of files only, made without a compiler and without root."""
+    """Return a node of plain files, created without a compiler and without root."""
     return tree.create("plain", "mixed", tmp_path / "nodes", native=False, nodes="plain")

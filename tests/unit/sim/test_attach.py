@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import HostError, UsageError
-from nvct.sim import attach, container_support, inside, node_changes, rootfs, state, tree
+from nvct.sim import attach, container_support, node_changes, rootfs, run_folder, state, tree
+from nvct.sim.process import spawn
 
 REPOSITORY = Path(__file__).parents[3]
 REASON = "needs root and CAP_SYS_ADMIN"
@@ -62,7 +63,7 @@ def test_programs_read_the_pci_devices_of_a_node(node: tree.Node) -> None:
 def test_a_command_can_have_proc_modules_on_a_kernel_without_it(node: tree.Node) -> None:
     out = shell(
         node,
-        f"{inside.PROGRAMS}/with-proc-modules sh -c '"
+        f"{run_folder.PROGRAMS}/with-proc-modules sh -c '"
         "grep ^nvidia_uvm /proc/modules; read line < /proc/modules; echo $line; cat /etc/hostname;"
         "ls /absent 2>&1; exit 3' || echo $?",
     ).splitlines()
@@ -131,7 +132,7 @@ def test_spec_folders_are_empty_and_private(node: tree.Node) -> None:
     assert out.split() == ["700"]
 
 
-def test_what_the_host_has_in_etc_and_run_stays_visible(node: tree.Node) -> None:
+def test_the_hosts_files_in_etc_and_run_stay_visible(node: tree.Node) -> None:
     out = shell(node, "cat /etc/passwd; ls -A /run")
 
     assert out.startswith(Path("/etc/passwd").read_text())
@@ -140,29 +141,31 @@ def test_what_the_host_has_in_etc_and_run_stays_visible(node: tree.Node) -> None
 
 
 def test_a_user_namespace_can_have_its_own_proc_and_sys(node: tree.Node) -> None:
-    made = shell(
+    output = shell(
         node,
         "unshare --user --map-root-user --pid --net --mount --fork sh -ec"
         " 'mount -t proc proc /mnt; cat /mnt/sys/kernel/ostype; mount -t sysfs sys /media'",
     )
 
-    assert made == "Linux\n"
+    assert output == "Linux\n"
 
 
-def test_an_empty_run_can_be_asked_for(node: tree.Node) -> None:
+def test_an_empty_run_is_possible(node: tree.Node) -> None:
     done = attach.run_in(node, ["ls", "/run"], host_run=False)
 
     assert done.stdout.split() == ["cdi", "lock", "nvct", "nvct-sim", "nvidia"]
 
 
-def test_a_mig_device_that_is_made_later_is_seen_at_once(tmp_path: Path, node: tree.Node) -> None:
-    del node  # it says whether nodes can be attached here
+def test_a_mig_device_that_is_created_later_appears_at_once(
+    tmp_path: Path, node: tree.Node
+) -> None:
+    del node  # its fixture skips the test if nodes cannot be attached here
     live = tree.create("live", "mixed", tmp_path, native=False)
     script = (
         "touch $0/ready; i=0; while [ ! -e $0/go ]; do sleep 0.05; i=$((i+1)); [ $i -lt 400 ]; done;"
         "ls /dev/nvidia-caps; ls /proc/driver/nvidia/capabilities/gpu1/mig"
     )
-    process = attach.spawn(
+    process = spawn(
         ["/bin/sh", "-ec", script, str(tmp_path)], lambda: attach.enter(live), stdout=-1
     )
     while not (tmp_path / "ready").exists():
@@ -198,9 +201,28 @@ def test_only_the_given_environment_is_passed(node: tree.Node) -> None:
     assert done.stdout == "ONLY=this\n"
 
 
-def test_a_missing_program_is_named(node: tree.Node) -> None:
-    with pytest.raises(UsageError, match="cannot run '/no/such': No such file"):
-        attach.exec_in(node, ["/no/such"])
+# POSIX, Shell Command Language, 2.8.2: exit status of a command that is not found or not executed.
+NOT_STARTED = {
+    "missing": (None, "No such file or directory", 127),
+    "not-executable": (0o644, "Permission denied", 126),
+    "of-no-format": (0o755, "Exec format error", 126),
+}
+
+
+@pytest.mark.parametrize("name", NOT_STARTED)
+def test_a_program_that_does_not_start_is_named_with_a_shells_exit_status(
+    node: tree.Node, tmp_path: Path, name: str
+) -> None:
+    mode, reason, status = NOT_STARTED[name]
+    path = tmp_path / name
+    if mode is not None:
+        path.write_text("no program\n")
+        path.chmod(mode)
+
+    with pytest.raises(UsageError, match=f"cannot run '{path}': {reason}") as caught:
+        attach.exec_in(node, [str(path)])
+
+    assert caught.value.exit_status == status
 
 
 def test_a_node_is_not_attached_to_the_hosts_own_namespace(node: tree.Node) -> None:
@@ -233,7 +255,7 @@ def test_the_loader_finds_driver_libraries_in_a_container_root(
     del node
     rootfs.build_rootfs(tmp_path / "root")
 
-    process = attach.spawn(
+    process = spawn(
         ["/bin/busybox", "sh", "-c", "ldconfig -p | grep -c libc.so.6; id -u; echo $PATH | wc -l"],
         lambda: os.chroot(tmp_path / "root"),
         env={"PATH": "/bin:/sbin"},
@@ -260,7 +282,7 @@ def test_a_node_is_not_attached_inside_another(node: tree.Node) -> None:
         attach.enter(node)
 
     with pytest.raises(HostError, match="already is the inside of a simulated node"):
-        attach.spawn(["/bin/true"], twice)
+        spawn(["/bin/true"], twice)
 
 
 def test_a_major_of_a_real_driver_is_never_reached(node: tree.Node) -> None:
@@ -282,12 +304,12 @@ seen > $0/after; cat /sys/module/nvidia/version; head -n 1 /proc/driver/nvidia/v
 """
 
 
-def test_who_is_inside_keeps_the_whole_user_space_of_before_an_upgrade(
+def test_a_process_on_a_node_keeps_the_user_space_from_before_an_upgrade(
     tmp_path: Path, node: tree.Node
 ) -> None:
     del node
     upgraded = tree.create("upgraded", "t4", tmp_path, native=False)
-    process = attach.spawn(
+    process = spawn(
         ["/bin/sh", "-ec", UPGRADED, str(tmp_path)],
         lambda: attach.enter(upgraded, driver_root="/"), stdout=-1,
     )  # fmt: skip

@@ -60,7 +60,7 @@ def test_options_after_the_node_belong_to_the_program(tmp_path: Path, before: li
     program = ["sh", "-c", "ls $1 /dev/nvidia0", "x", "--all"]
     words = ["--base", str(tmp_path), "exec", "lab", *before, *program]
 
-    # A process of its own: what runs in the node writes to the real standard output.
+    # A separate process, because programs on the node write to the real standard output.
     code = "import sys; from nvct.cli.sim import sim; sim(sys.argv[1:])"
     done = subprocess.run(
         [sys.executable, "-c", code, *words], check=False, capture_output=True, text=True
@@ -69,7 +69,24 @@ def test_options_after_the_node_belong_to_the_program(tmp_path: Path, before: li
     assert (done.returncode, done.stdout) == (0, "/dev/nvidia0\n")
 
 
-def test_a_dash_dash_alone_is_no_program(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_exec_of_a_missing_program_ends_as_in_a_shell(tmp_path: Path) -> None:
+    reason = container_support.can_run_containers()
+    if reason is not None:
+        pytest.skip(reason)
+    run(tmp_path, "create", "lab", "--profile", "t4", "--plain")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "nvct.cli", "nvct", "sim", "--base", tmp_path, "exec", "lab",
+         "nosuchprogram"],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+
+    message = "nvct: cannot run 'nosuchprogram': No such file or directory [usage]\n"
+    assert (done.returncode, done.stderr) == (127, message)
+
+
+def test_a_double_dash_without_a_program_is_refused(tmp_path: Path) -> None:
     run(tmp_path, "create", "lab", "--profile", "t4", "--plain")
     done = CliRunner().invoke(sim, ["--base", str(tmp_path), "exec", "lab", "--"])
 

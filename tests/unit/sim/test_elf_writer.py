@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 def test_soname_and_needed_are_read_back(machine: str) -> None:
     data = shared_object(machine, soname="libx.so.1", needed=["liba.so.2", "libb.so.3"])
 
-    found = elf.read(data)
+    file = elf.read(data)
 
-    assert (found.soname, found.needed) == ("libx.so.1", ["liba.so.2", "libb.so.3"])
-    assert (found.machine, found.bits) == (machine, MACHINES[machine].bits)
+    assert (file.soname, file.needed) == ("libx.so.1", ["liba.so.2", "libb.so.3"])
+    assert (file.machine, file.bits) == (machine, MACHINES[machine].bits)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_a_library_need_not_have_a_soname(machine: str) -> None:
+def test_a_soname_is_optional(machine: str) -> None:
     assert elf.read(shared_object(machine)).soname is None
 
 
@@ -38,12 +38,12 @@ def test_a_note_section_is_found_by_name() -> None:
     note = b"\x07\0\0\0" + b"\x04\0\0\0" + b"\x01\0\0\0" + name + value
     data = shared_object(sections={".note.cuda.fwd_compatibility": note})
 
-    (found,) = elf.read(data).notes(".note.cuda.fwd_compatibility")
+    (parsed,) = elf.read(data).notes(".note.cuda.fwd_compatibility")
 
-    assert found[2] == value
+    assert parsed[2] == value
 
 
-def test_a_padded_library_is_as_long_as_wanted() -> None:
+def test_a_padded_library_has_the_requested_size() -> None:
     assert len(shared_object(soname="libx.so.1", size=8192)) == 8192
 
 
@@ -55,7 +55,7 @@ def test_the_loader_loads_it_and_finds_its_symbols(tmp_path: Path) -> None:
         platform.machine(), soname="libx.so.1", needed=["libc.so.6"], symbols=symbols
     )
     path.write_bytes(data)
-    # In a process of its own: a damaged library would end this one.
+    # A separate process, because a damaged library would end this one.
     program = (
         "import ctypes, sys; lib = ctypes.CDLL(sys.argv[1])\n"
         "for name in sys.argv[2:]:\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nodes that have more than a few GPUs: switches, channels, storage, many GPUs."""
+"""Unit tests for nodes with switches, IMEX channels, storage, or many GPUs."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def names(folder: Path) -> set[str]:
 
 
 def test_a_node_with_switches_has_the_nodes_of_all_its_drivers(hgx: tree.Node) -> None:
-    found = names(hgx.dev)
+    nodes = names(hgx.dev)
 
-    assert {f"nvidia-nvswitch{number}" for number in range(4)} <= found
-    assert {f"nvidia-fs{number}" for number in range(16)} <= found
-    assert {"nvidia-nvswitchctl", "nvidia-nvlink", "gdrdrv", "nvidia7"} <= found
+    assert {f"nvidia-nvswitch{number}" for number in range(4)} <= nodes
+    assert {f"nvidia-fs{number}" for number in range(16)} <= nodes
+    assert {"nvidia-nvswitchctl", "nvidia-nvlink", "gdrdrv", "nvidia7"} <= nodes
     assert names(hgx.dev / "infiniband") == {"rdma_cm", *(f"uverbs{n}" for n in range(8))}
     assert names(hgx.dev / "nvidia-caps-imex-channels") == {f"channel{n}" for n in range(3)}
 
 
-def test_other_nodes_have_none_of_it(tmp_path: Path) -> None:
+def test_other_nodes_have_no_switches(tmp_path: Path) -> None:
     node = tree.create("few", "t4", tmp_path, native=False, nodes="plain")
 
     assert not [name for name in names(node.dev) if name.startswith(("nvidia-fs", "nvidia-nv"))]
@@ -63,12 +63,12 @@ def test_no_two_nodes_have_the_same_numbers(hgx: tree.Node) -> None:
 
 
 def test_the_majors_of_switches_and_fabric_are_free_on_this_host() -> None:
-    wanted = kernelfs.wanted_majors({"nvswitch": 4, "uverbs": 8})
+    usual = kernelfs.usual_majors({"nvswitch": 4, "uverbs": 8})
     taken = {231: "infiniband_verbs", 510: "other"}
 
-    chosen = kernelfs.choose_majors(taken, wanted)
+    chosen = kernelfs.choose_majors(taken, usual)
 
-    assert set(chosen) == set(wanted)
+    assert set(chosen) == set(usual)
     assert not set(taken) & set(chosen.values())
 
 
@@ -91,11 +91,11 @@ def test_switches_are_pci_devices_and_no_displays(hgx: tree.Node) -> None:
     assert sorted(classes) == ["0x030200\n"] * 8 + ["0x068000\n"] * 4
 
 
-def test_an_upgrade_takes_the_switches_libraries_with_it(hgx: tree.Node) -> None:
+def test_an_upgrade_replaces_the_switches_libraries(hgx: tree.Node) -> None:
     upgraded = node_changes.upgrade(hgx, "590.10.01")
 
-    found = {path.name for path in upgraded.library_dir.glob("libnvidia-nscq.so.*")}
-    assert found == {"libnvidia-nscq.so.2", "libnvidia-nscq.so.590.10.01"}
+    libraries = {path.name for path in upgraded.library_dir.glob("libnvidia-nscq.so.*")}
+    assert libraries == {"libnvidia-nscq.so.2", "libnvidia-nscq.so.590.10.01"}
 
 
 @pytest.mark.parametrize(("name", "mig"), [("h100-64", 0), ("h100-64-mig", 448)])
@@ -136,7 +136,7 @@ def test_the_loaders_of_other_packages_are_there(hgx: tree.Node) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_what_a_node_has_beside_gpus_is_seen_on_it(tmp_path: Path) -> None:
+def test_devices_other_than_gpus_are_visible_on_the_node(tmp_path: Path) -> None:
     if reason := container_support.can_run_containers():
         pytest.skip(reason)
     node = tree.create("hgx", "hgx-h100", tmp_path, native=False)

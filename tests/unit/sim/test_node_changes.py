@@ -13,8 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-# In the profile "mixed": GPU 0 a T4, 1 an A100 with three MIG instances, 2 an A100 in MIG mode
-# without one, 3 and 4 H100s without MIG mode.
+# The profile "mixed": GPU 0 is a T4, 1 an A100 with three MIG instances, 2 an A100 in MIG mode
+# without instances, 3 and 4 are H100s without MIG mode.
 
 
 def caps(node: tree.Node) -> list[str]:
@@ -46,7 +46,7 @@ def test_an_instance_appears_in_state_proc_and_dev(plain_node: tree.Node) -> Non
     assert set(access_files(plain_node)) - set(before[1]) == added
 
 
-def test_an_instance_that_is_destroyed_leaves_nothing(plain_node: tree.Node) -> None:
+def test_a_destroyed_instance_leaves_no_files(plain_node: tree.Node) -> None:
     before = caps(plain_node), access_files(plain_node), plain_node.state().records
     gi, _ = node_changes.create_instance(plain_node, 2, "1g.10gb")
 
@@ -55,7 +55,7 @@ def test_an_instance_that_is_destroyed_leaves_nothing(plain_node: tree.Node) -> 
     assert (caps(plain_node), access_files(plain_node), plain_node.state().records) == before
 
 
-def test_the_same_place_gives_the_same_mig_uuid(plain_node: tree.Node) -> None:
+def test_the_same_ids_give_the_same_mig_uuid(plain_node: tree.Node) -> None:
     uuids = []
     for _ in range(2):
         gi, _ = node_changes.create_instance(plain_node, 2, "2g.20gb")
@@ -71,7 +71,7 @@ def test_a_profile_may_be_named_by_its_number(plain_node: tree.Node) -> None:
     assert plain_node.state().find("gi", gpu=2, profile=9)
 
 
-def test_there_is_no_room_for_more_than_the_memory(plain_node: tree.Node) -> None:
+def test_instances_cannot_exceed_the_memory(plain_node: tree.Node) -> None:
     node_changes.create_instance(plain_node, 2, "4g.40gb")
     node_changes.create_instance(plain_node, 2, "3g.40gb")
 
@@ -79,7 +79,7 @@ def test_there_is_no_room_for_more_than_the_memory(plain_node: tree.Node) -> Non
         node_changes.create_instance(plain_node, 2, "1g.10gb")
 
 
-def test_a_profile_has_a_highest_number(plain_node: tree.Node) -> None:
+def test_a_profile_has_a_maximum_number_of_instances(plain_node: tree.Node) -> None:
     node_changes.create_instance(plain_node, 2, "1g.10gb+me")
 
     with pytest.raises(UsageError, match=r"GPU 2 can have no further 1g\.10gb\+me"):
@@ -117,14 +117,14 @@ def test_a_gpu_without_mig_does_not_enter_mig_mode(plain_node: tree.Node) -> Non
         node_changes.set_mig_mode(plain_node, 0, on=True)
 
 
-def test_a_lost_gpu_is_marked_and_told(plain_node: tree.Node) -> None:
+def test_a_lost_gpu_is_marked_and_has_an_event(plain_node: tree.Node) -> None:
     node_changes.lose_gpu(plain_node, 3)
 
     now = plain_node.state()
     assert now.gpu(3).fields["lost"] == "1"
     assert [e.fields["data"] for e in now.find("event", gpu=3)] == ["79"]
 
-    node_changes.find_gpu(plain_node, 3)
+    node_changes.restore_gpu(plain_node, 3)
     assert plain_node.state().gpu(3).fields["lost"] == "0"
 
 
@@ -149,7 +149,7 @@ def test_an_upgrade_replaces_the_files_and_leaves_the_module(plain_node: tree.No
 
 
 @pytest.mark.parametrize(("before", "after"), [("615.10", "580.1"), ("580.1", "615.10")])
-def test_no_version_leaves_a_link_of_its_own(tmp_path: Path, before: str, after: str) -> None:
+def test_an_upgrade_leaves_no_dangling_link(tmp_path: Path, before: str, after: str) -> None:
     node = tree.create("lab", "t4", tmp_path, driver_version=before, native=False, nodes="plain")
 
     node_changes.upgrade(node, after)
@@ -158,7 +158,7 @@ def test_no_version_leaves_a_link_of_its_own(tmp_path: Path, before: str, after:
     assert [link.name for link in links if not link.exists()] == []
 
 
-def test_what_was_built_works_after_an_upgrade(tmp_path: Path) -> None:
+def test_built_programs_work_after_an_upgrade(tmp_path: Path) -> None:
     node = tree.create("lab", "t4", tmp_path, nodes="plain", native_cache=CACHE)
     names = ("libnvidia-ml", "libnvidia-sandboxutils")
     before = [(node.library_dir / f"{name}.so.1").read_bytes() for name in names]
@@ -168,7 +168,7 @@ def test_what_was_built_works_after_an_upgrade(tmp_path: Path) -> None:
     assert [(upgraded.library_dir / f"{name}.so.1").read_bytes() for name in names] == before
 
 
-def test_a_copy_of_the_user_space_stays_as_it_was(plain_node: tree.Node) -> None:
+def test_an_upgrade_does_not_change_a_copy_of_the_user_space(plain_node: tree.Node) -> None:
     before = tree.frozen(plain_node)
 
     upgraded = node_changes.upgrade(plain_node, "581.1.2")
@@ -181,7 +181,9 @@ def test_a_copy_of_the_user_space_stays_as_it_was(plain_node: tree.Node) -> None
     assert not plain_node.tree.exists()
 
 
-def test_a_reload_brings_the_installed_version_and_no_mig_instance(plain_node: tree.Node) -> None:
+def test_a_reload_loads_the_installed_version_and_removes_mig_instances(
+    plain_node: tree.Node,
+) -> None:
     upgraded = node_changes.upgrade(plain_node, "581.1.2")
 
     node_changes.reload_module(upgraded)
@@ -200,7 +202,7 @@ def test_an_upgrade_to_the_same_version_changes_nothing(plain_node: tree.Node) -
 
 
 @pytest.mark.parametrize("name", ["uuid", "minor", "index", "bus", "mig"])
-def test_what_a_gpu_is_cannot_be_set(plain_node: tree.Node, name: str) -> None:
+def test_fixed_fields_of_a_gpu_cannot_be_set(plain_node: tree.Node, name: str) -> None:
     with pytest.raises(UsageError, match="cannot be changed"):
         node_changes.set_gpu(plain_node, 0, **{name: "1"})
 
@@ -220,12 +222,14 @@ def test_what_a_gpu_is_cannot_be_set(plain_node: tree.Node, name: str) -> None:
         (["upgrade", "latest"], "bad driver version 'latest'"),
     ],
 )
-def test_wrong_words_are_refused(plain_node: tree.Node, words: list[str], message: str) -> None:
+def test_wrong_arguments_are_refused(
+    plain_node: tree.Node, words: list[str], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         node_changes.apply(plain_node, words[0], words[1:])
 
 
-def test_words_of_a_command_line_make_changes(plain_node: tree.Node) -> None:
+def test_changes_take_command_line_arguments(plain_node: tree.Node) -> None:
     node_changes.apply(plain_node, "mig-mode", ["3", "on"])
     node_changes.apply(plain_node, "mig-create", ["3", "7g.80gb"])
     node_changes.apply(plain_node, "mig-destroy", ["3", "0"])
@@ -238,6 +242,6 @@ def test_words_of_a_command_line_make_changes(plain_node: tree.Node) -> None:
     assert plain_node.state().find("event", gpu=0, data=48)
 
 
-def test_a_gpu_that_is_not_there_is_refused(plain_node: tree.Node) -> None:
+def test_an_absent_gpu_is_refused(plain_node: tree.Node) -> None:
     with pytest.raises(DocumentError, match="no GPU 5 on this node"):
         node_changes.apply(plain_node, "lose", ["5"])

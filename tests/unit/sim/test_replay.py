@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.sim.replay: what was recorded gives what the host gives."""
+"""Unit tests for nvct.sim.replay: a snapshot gives the same results as its host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from nvct.cli.main import program
 from nvct.cli.sim import sim
-from nvct.errors import DriverNotFoundError, NvmlError
+from nvct.errors import DriverNotFoundError, NvmlError, UsageError
 from nvct.host import modes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu.nodes import named_nodes
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 
 def node_roots(node: tree.Node) -> Roots:
-    places = {"proc": node.proc, "sys": node.sys, "etc": node.etc, "run": node.tree / "run"}
+    folders = {"proc": node.proc, "sys": node.sys, "etc": node.etc, "run": node.tree / "run"}
     return Roots(
         driver_root=str(node.driver_root),
         dev_root=str(node.tree),
-        **{name: str(path) for name, path in places.items()},
+        **{name: str(path) for name, path in folders.items()},
     )
 
 
 def node_nvml(node: tree.Node) -> FakeNvml:
-    """Return what the simulated NVML would tell, without a compiler."""
+    """Return the report of the simulated NVML, without a compiler."""
     now = node.state()
     gpus = []
     for gpu in now.find("gpu"):
@@ -86,14 +86,14 @@ def test_a_simulated_node_replayed_gives_the_same_spec(
     taken = record.record(roots, discovery)
     document.save(document.redacted(taken, keep_uuids=True), path)
     with replay.opened(path) as opened:
-        found, warnings = replay.spec(opened, "auto", options)
+        replayed_spec, warnings = replay.spec(opened, "auto", options)
 
-    assert json.dumps(found, indent=1) == json.dumps(without_own_paths(expected), indent=1)
+    assert json.dumps(replayed_spec, indent=1) == json.dumps(without_own_paths(expected), indent=1)
     assert warnings == list(inventory.warnings)
 
 
 def without_own_paths(spec: object) -> object:
-    """Return a spec without host paths that say what the container path says."""
+    """Return a spec without host paths that are equal to the container path."""
     if isinstance(spec, dict):
         kept = {key: without_own_paths(value) for key, value in spec.items()}
         if "hostPath" in kept and kept["hostPath"] == kept.get("path"):
@@ -146,12 +146,12 @@ def test_a_bug_is_replayed_with_the_paths_of_its_host(tmp_path: Path) -> None:
     with replay.opened(path) as opened, pytest.raises(DriverNotFoundError) as raised:
         opened.inventory()
 
-    assert opened.named(raised.value.message).startswith(
+    assert opened.on_host(raised.value.message).startswith(
         f"kernel module is 999.1, but {host.driver} has libraries of {VERSION}"
     )
 
 
-def test_a_refusal_of_nvml_is_replayed(tmp_path: Path) -> None:
+def test_an_nvml_error_is_replayed(tmp_path: Path) -> None:
     host = HostTree(tmp_path / "host").module().gpu(0).user_space().instance(0, 1, 0, (12, 13))
     error = NvmlError("nvmlInit failed: driver/library version mismatch", hint="reboot")
 
@@ -161,7 +161,7 @@ def test_a_refusal_of_nvml_is_replayed(tmp_path: Path) -> None:
     assert any("driver/library version mismatch" in warning for warning in warnings)
 
 
-def test_a_report_of_a_later_version_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
+def test_unknown_fields_of_a_report_are_ignored(tmp_path: Path) -> None:
     host = HostTree(tmp_path / "host").module().gpu(0).user_space()
     path = str(tmp_path / "snap")
     options = DiscoveryOptions(nvml=FakeNvml(gpus=(nvml_gpu(0),)), stat_node=host.stat_node)
@@ -170,7 +170,7 @@ def test_a_report_of_a_later_version_is_read_as_far_as_it_is_known(tmp_path: Pat
     document.save(taken, path)
 
     with replay.opened(path) as opened:
-        source = opened.wanted.nvml
+        source = opened.options.nvml
         assert isinstance(source, replay.RecordedNvml)
         assert source.report().gpus == (nvml_gpu(0),)
 
@@ -199,7 +199,7 @@ def test_the_headers_cache_and_sockets_are_laid_out(tmp_path: Path) -> None:
     assert "/run/nvidia-persistenced/socket" in files
 
 
-def test_a_library_of_another_machine_stays_one(tmp_path: Path) -> None:
+def test_a_library_of_another_machine_keeps_its_machine(tmp_path: Path) -> None:
     from nvct.linux import elf
 
     host = HostTree(tmp_path / "host").module().gpu(0).user_space()
@@ -208,12 +208,12 @@ def test_a_library_of_another_machine_stays_one(tmp_path: Path) -> None:
     host.write(f"driver/{LIB}/libnvidia-x.so.{VERSION}", bytes(data))
 
     with replay.opened(replayed(tmp_path, host)) as opened:
-        made = f"{opened.tree}/driver/{LIB}/libnvidia-x.so.{VERSION}"
-        with open(made, "rb") as file:
+        library = f"{opened.tree}/driver/{LIB}/libnvidia-x.so.{VERSION}"
+        with open(library, "rb") as file:
             assert elf.read(file.fileno()).machine == "riscv"
 
 
-def test_the_command_prints_a_spec_and_says_warnings(tmp_path: Path) -> None:
+def test_the_command_prints_the_spec_and_warnings(tmp_path: Path) -> None:
     host = HostTree(tmp_path / "host").module().gpu(0).user_space()
     (host.base / "dev/nvidia-uvm").unlink()
 
@@ -248,7 +248,7 @@ def test_the_trees_paths_become_those_of_the_host(root: str, text: str, expected
     names = {"driver_root": root, "proc": "/proc", "sys": "/sys", "etc": "/etc", "run": "/run"}
     recorded = document.Snapshot(about={"roots": names, "dev": "/dev"})
 
-    assert replay.Replay("/tmp/t", recorded).named(text.format("/tmp/t", "/tmp/t")) == expected
+    assert replay.Replay("/tmp/t", recorded).on_host(text.format("/tmp/t", "/tmp/t")) == expected
 
 
 @pytest.mark.parametrize("before", [[], ["--"]])
@@ -265,6 +265,16 @@ def test_a_program_of_nvct_looks_at_the_snapshot(tmp_path: Path, before: list[st
 
     assert done.returncode == 0, done.stderr
     assert f"containerPath: /{LIB}/libcuda.so.{VERSION}" in done.stdout
+
+
+def test_replay_of_a_missing_program_ends_as_in_a_shell(tmp_path: Path) -> None:
+    host = HostTree(tmp_path / "host").module().gpu(0).user_space()
+    words = ["replay", replayed(tmp_path, host), "nosuchprogram"]
+
+    with pytest.raises(UsageError, match="cannot run 'nosuchprogram': No such file") as caught:
+        CliRunner().invoke(sim, words, catch_exceptions=False)
+
+    assert caught.value.exit_status == 127
 
 
 def test_nvct_snapshot_records_the_host_of_the_configuration(tmp_path: Path) -> None:

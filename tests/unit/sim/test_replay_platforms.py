@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every platform of tests/hosts, recorded and replayed, gives its own inventory and spec."""
+"""A snapshot of each platform of tests/hosts gives the platform's inventory and spec."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def wanted_on(platform: Platform, host: HostTree) -> DiscoveryOptions:
 
 
 @pytest.mark.parametrize("name", dict.fromkeys(PLATFORMS))
-def test_a_platform_replayed_is_the_platform(tmp_path: Path, name: str) -> None:
+def test_a_replayed_platform_has_the_same_inventory_and_spec(tmp_path: Path, name: str) -> None:
     platform: Platform = importlib.import_module(f"tests.hosts.{name}").PLATFORM
     host = platform.build(tmp_path / "host")
     expected = platform.look(host)
@@ -55,12 +55,12 @@ def test_a_platform_replayed_is_the_platform(tmp_path: Path, name: str) -> None:
     taken = record.record(host.roots, wanted)
     document.save(document.redacted(taken, keep_uuids=True), str(tmp_path / "snap"))
     with replay.opened(str(tmp_path / "snap")) as opened:
-        found = opened.inventory()
+        inventory = opened.inventory()
         spec, warnings = replay.spec(opened)
-        left_out = reasons(found)
+        left_out = reasons(inventory)
 
-    assert opened.named(json.dumps(generate(found))) == json.dumps(generate(expected))
+    assert opened.on_host(json.dumps(generate(inventory))) == json.dumps(generate(expected))
     assert warnings == list(expected.warnings)
-    named = {opened.named(path): opened.named(reason) for path, reason in left_out.items()}
+    named = {opened.on_host(path): opened.on_host(reason) for path, reason in left_out.items()}
     assert named == reasons(expected)
     assert spec["kind"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.sim.rootfs and possible."""
+"""Unit tests for nvct.sim.rootfs and container_support."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_applets_are_links_that_work_inside_the_root(root: Path) -> None:
     assert not (root / "sbin/ldconfig").is_symlink()
 
 
-def test_a_host_without_busybox_is_told_what_to_install(tmp_path: Path) -> None:
+def test_without_busybox_the_error_names_the_package(tmp_path: Path) -> None:
     with pytest.raises(ContainerNotPossibleError, match="no busybox") as caught:
         rootfs.build_rootfs(tmp_path / "root", programs=[str(tmp_path)])
 
@@ -82,7 +82,7 @@ def test_a_busybox_that_needs_libraries_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_a_missing_runtime_is_the_reason_against_containers() -> None:
+def test_a_missing_runtime_is_a_reason_against_containers() -> None:
     reason = container_support.can_run_containers(runtime="no-such-runtime")
 
     assert reason is not None
@@ -90,7 +90,7 @@ def test_a_missing_runtime_is_the_reason_against_containers() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_a_runtime_that_fails_is_the_reason_with_its_own_words(tmp_path: Path) -> None:
+def test_a_failing_runtime_is_a_reason_with_its_own_message(tmp_path: Path) -> None:
     if container_support.can_run_containers() is not None:
         pytest.skip("no containers here at all")
     (tmp_path / "runc").write_text(

@@ -34,7 +34,7 @@ def test_the_file_is_a_library_followed_by_text(path: Path) -> None:
     assert data[state.ELF_SIZE :].startswith(b"nvct-sim\t1\t1\ndriver\t580.159.04\n")
 
 
-def test_a_change_is_seen_and_raises_the_generation(path: Path) -> None:
+def test_a_change_is_visible_and_increases_the_generation(path: Path) -> None:
     with state.change(path) as now:
         now.gpu(1).fields["lost"] = "1"
 
@@ -54,7 +54,7 @@ def test_a_change_keeps_the_inode(path: Path) -> None:
     assert path.stat().st_size == state.FILE_SIZE
 
 
-def test_a_change_keeps_the_time_of_the_file_as_no_driver_library_changes(path: Path) -> None:
+def test_a_change_keeps_the_modification_time_of_the_file(path: Path) -> None:
     before = path.stat().st_mtime_ns
 
     with state.change(path) as now:
@@ -99,12 +99,12 @@ def test_a_state_that_does_not_fit_is_refused(path: Path) -> None:
         now.gpu(0).fields["name"] = "x" * state.FILE_SIZE
 
 
-def test_a_gpu_that_is_not_there_is_named(path: Path) -> None:
+def test_an_absent_gpu_is_named(path: Path) -> None:
     with pytest.raises(DocumentError, match="no GPU 2 on this node"):
         state.read(path).gpu(2)
 
 
-def test_a_half_written_state_is_not_believed(path: Path) -> None:
+def test_an_incomplete_state_is_refused(path: Path) -> None:
     with path.open("r+b") as file:
         os.pwrite(file.fileno(), b"nvct-sim\t1\t9", state.ELF_SIZE)
 
@@ -112,7 +112,7 @@ def test_a_half_written_state_is_not_believed(path: Path) -> None:
         state.read(path, timeout_s=0.02)
 
 
-def test_another_file_is_no_state(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_state_is_refused(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_bytes(bytes(state.FILE_SIZE))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's /sys and /proc/modules, read as other programs read them."""
+"""The node's /sys and /proc/modules, read as by other programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-GPU = "0000:41:00.0"  # of the profile mixed
+GPU = "0000:41:00.0"  # in the profile mixed
 VENDOR_SPECIFIC, EXPRESS = 0x09, 0x10
 
 
@@ -26,46 +26,46 @@ def devices(node: tree.Node) -> Path:
 
 
 def capabilities(space: bytes) -> dict[int, int]:
-    """Follow the list as lspci and GPU Feature Discovery do; each place only once."""
+    """Return the list of capabilities, read as by lspci and GPU Feature Discovery; fail on a loop."""
     assert space[6] & 0x10, "no list"
-    found: dict[int, int] = {}
+    offsets: dict[int, int] = {}
     at = space[0x34]
     while at:
         kind, following = space[at], space[at + 1]
         assert at >= 0x40
         assert kind not in (0, 0xFF)
-        assert at not in found.values(), "the list does not end"
-        found[kind] = at
+        assert at not in offsets.values(), "the list does not end"
+        offsets[kind] = at
         at = following
-    return found
+    return offsets
 
 
 LENGTHS = {0x01: 8, 0x05: 14, EXPRESS: 60, 0x11: 12}
-"""Of the capabilities that do not say it: power, MSI with 64 bits, PCI Express 2, MSI-X."""
+"""The lengths of capabilities without a length: power, MSI with 64 bits, PCI Express 2, MSI-X."""
 
 
 def check_apart(space: bytes) -> None:
-    """Check that no capability lies over another one."""
-    found = sorted(
+    """Check that capabilities do not overlap."""
+    ranges = sorted(
         (at, LENGTHS.get(kind, space[at + 2])) for kind, at in capabilities(space).items()
     )
-    ends = [at + length for at, length in found]
-    assert all(end <= at for end, (at, _) in zip(ends, found[1:], strict=False)), found
+    ends = [at + length for at, length in ranges]
+    assert all(end <= at for end, (at, _) in zip(ends, ranges[1:], strict=False)), ranges
     assert ends[-1] <= 256
 
 
 def extended(space: bytes) -> list[int]:
-    found: list[int] = []
+    offsets: list[int] = []
     at = 0x100
     while at:
         (head,) = struct.unpack_from("<I", space, at)
-        assert len(found) < 64
-        found.append(head & 0xFFFF)
+        assert len(offsets) < 64
+        offsets.append(head & 0xFFFF)
         at = head >> 20
-    return found
+    return offsets
 
 
-def test_the_configuration_space_says_what_the_files_say(plain_node: tree.Node) -> None:
+def test_the_configuration_space_agrees_with_the_files(plain_node: tree.Node) -> None:
     folder = devices(plain_node) / GPU
     space = (folder / "config").read_bytes()
 
@@ -81,13 +81,13 @@ def test_the_configuration_space_says_what_the_files_say(plain_node: tree.Node) 
 def test_a_gpu_of_bare_metal_has_no_signature_of_a_vgpu(plain_node: tree.Node) -> None:
     space = (devices(plain_node) / GPU / "config").read_bytes()
 
-    found = capabilities(space)
+    by_id = capabilities(space)
 
-    at = found[VENDOR_SPECIFIC]
+    at = by_id[VENDOR_SPECIFIC]
     assert space[at + 2] > 4
     assert space[at + 3 : at + 5] != b"VF"
     check_apart(space)
-    assert EXPRESS in found
+    assert EXPRESS in by_id
 
 
 @given(
@@ -103,15 +103,15 @@ def test_lists_of_capabilities_end_and_addresses_do_not_overlap(
             number=number, irq=200, numa=0, bar1=bar1, generation=generation,
         )  # fmt: skip
 
-    one, other = device(index), device(index + 1)
-    space = pci.config(one)
+    gpu, neighbor = device(index), device(index + 1)
+    space = pci.config(gpu)
 
     assert capabilities(space)
     assert extended(space) == [1, 3]
-    regions = [*one.regions().values(), *other.regions().values()]
+    regions = [*gpu.regions().values(), *neighbor.regions().values()]
     spans = sorted((first, first + size) for first, size, flags in regions if flags != pci.IO)
     assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
-    lines = pci.resource(one).splitlines()
+    lines = pci.resource(gpu).splitlines()
     assert len(lines) == 13
     for line in lines:
         first, last, flags = (int(word, 16) for word in line.split(" "))
@@ -160,9 +160,9 @@ def test_a_board_with_outputs_is_a_vga_controller(tmp_path: Path) -> None:
 def test_a_vgpu_names_the_driver_of_its_host(tmp_path: Path) -> None:
     node = tree.create("guest", "vgpu", tmp_path, native=False, nodes="plain")
     space = (devices(node) / "0000:02:00.0/config").read_bytes()
-    found = capabilities(space)
+    by_id = capabilities(space)
 
-    at = found[VENDOR_SPECIFIC]
+    at = by_id[VENDOR_SPECIFIC]
     capability = space[at : at + space[at + 2]]
 
     record = b"550.90.05".ljust(10, b"\0") + b"r550_00".ljust(10, b"\0")
@@ -190,7 +190,7 @@ def test_numa_nodes_are_those_of_the_profile(tmp_path: Path) -> None:
         (0, 1, 1, "0"),
     ],
 )
-def test_processors_are_dealt_out_to_numa_nodes(
+def test_processors_are_divided_among_numa_nodes(
     numa: int, nodes: int, processors: int, expected: str
 ) -> None:
     assert pci.cpu_list(pci.near(numa, nodes, processors)) == expected
@@ -211,10 +211,10 @@ def test_modules_are_shown_as_lsmod_reads_them(plain_node: tree.Node) -> None:
 
     lines = sysfs.proc_modules(host, plain_node.state()).splitlines()
 
-    found = {line.split()[0]: line.split() for line in lines}
-    assert len(found) == len(lines)
-    assert {"nvidia", "nvidia_uvm", "nvidia_modeset", "loop"} <= set(found)
-    for name, words in found.items():
+    modules = {line.split()[0]: line.split() for line in lines}
+    assert len(modules) == len(lines)
+    assert {"nvidia", "nvidia_uvm", "nvidia_modeset", "loop"} <= set(modules)
+    for name, words in modules.items():
         assert len(words) in (6, 7)
         assert words[4] == "Live"
         if name == "loop":
@@ -226,7 +226,7 @@ def test_modules_are_shown_as_lsmod_reads_them(plain_node: tree.Node) -> None:
         users = set(words[3].removesuffix(",").split(",")) - {"-"}
         assert {path.name for path in (folder / "holders").iterdir()} == users
         assert all((folder / "holders" / user).is_dir() for user in users)
-    assert found["nvidia"][1] != "1"
+    assert modules["nvidia"][1] != "1"
 
 
 def test_the_versions_of_the_modules_are_those_of_the_driver(plain_node: tree.Node) -> None:
@@ -234,12 +234,12 @@ def test_the_versions_of_the_modules_are_those_of_the_driver(plain_node: tree.No
         assert (plain_node.sys / "module" / name / "version").read_text() == "580.159.04\n"
 
 
-def test_links_between_gpus_are_seen_from_both_ends() -> None:
+def test_links_between_gpus_are_listed_at_both_ends() -> None:
     gpus = profile.load("v100-8").gpus
-    for one, gpu in enumerate(gpus):
+    for index, gpu in enumerate(gpus):
         assert len(gpu.links) == gpu.model.nvlinks
         for other in {int(peer) for peer in gpu.links}:
-            assert gpu.links.count(str(other)) == gpus[other].links.count(str(one)) <= 2
+            assert gpu.links.count(str(other)) == gpus[other].links.count(str(index)) <= 2
 
 
 def test_links_to_switches_stay_on_the_board() -> None:

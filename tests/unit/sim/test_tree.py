@@ -139,11 +139,11 @@ def test_as_root_nodes_are_device_nodes(tmp_path: Path) -> None:
     node = tree.create("real", "t4", tmp_path, native=False, nodes="device")
     majors = node.state().find("major")[0].fields
 
-    found = (node.dev / "nvidia0").lstat()
+    status = (node.dev / "nvidia0").lstat()
 
-    assert stat.S_ISCHR(found.st_mode)
-    assert found.st_rdev == os.makedev(int(majors["nvidia"]), 0)
-    assert stat.S_IMODE(found.st_mode) == 0o666
+    assert stat.S_ISCHR(status.st_mode)
+    assert status.st_rdev == os.makedev(int(majors["nvidia"]), 0)
+    assert stat.S_IMODE(status.st_mode) == 0o666
     with pytest.raises(OSError, match="No such device or address"):
         os.open(node.dev / "nvidia0", os.O_RDWR)
 
@@ -198,14 +198,14 @@ def test_a_version_that_is_none_is_refused(tmp_path: Path, version: str) -> None
         tree.create("a", "t4", tmp_path, driver_version=version or "x", native=False)
 
 
-def test_an_unknown_profile_is_refused_with_those_there_are(tmp_path: Path) -> None:
+def test_an_unknown_profile_is_refused_with_a_list_of_profiles(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown profile 'b200'") as caught:
         tree.create("a", "b200", tmp_path, native=False)
 
     assert caught.value.hint == "one of " + ", ".join(profile.names())
 
 
-def test_a_node_is_not_made_twice(plain_node: tree.Node) -> None:
+def test_an_existing_node_is_not_created_again(plain_node: tree.Node) -> None:
     with pytest.raises(UsageError, match="exists"):
         tree.create("plain", "t4", plain_node.tree.parent, native=False)
 
@@ -247,7 +247,7 @@ def test_nodes_are_listed_and_destroyed(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "other"]
 
 
-def test_a_folder_that_is_no_node_is_not_destroyed(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_node_is_not_destroyed(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
 
     with pytest.raises(UsageError, match="no simulated node at"):
@@ -262,7 +262,7 @@ def test_a_damaged_node_file_is_an_error_that_names_it(plain_node: tree.Node, te
         tree.load(plain_node.tree)
 
 
-def test_a_node_is_loaded_as_it_was_made(plain_node: tree.Node) -> None:
+def test_a_loaded_node_equals_the_created_one(plain_node: tree.Node) -> None:
     assert tree.load(plain_node.tree) == plain_node
 
 
@@ -283,13 +283,13 @@ def test_the_default_base_is_the_users_own() -> None:
     assert str(tree.default_base({"XDG_STATE_HOME": "/s", "HOME": "/h"}, 1)) == "/s/nvct-sim"
 
 
-def test_every_profile_can_be_made(tmp_path: Path) -> None:
+def test_every_profile_can_be_created(tmp_path: Path) -> None:
     for name in profile.names():
         node = tree.create(name, name, tmp_path, native=False, nodes="plain")
         assert len(node.state().find("gpu")) == len(profile.load(name).gpus)
 
 
 def test_the_mode_of_the_setuid_helper_is_kept(plain_node: tree.Node) -> None:
-    found = (plain_node.driver_root / "usr/bin/nvidia-modprobe").stat()
+    status = (plain_node.driver_root / "usr/bin/nvidia-modprobe").stat()
 
-    assert stat.S_IMODE(found.st_mode) == package.BINARIES["nvidia-modprobe"] == 0o4755
+    assert stat.S_IMODE(status.st_mode) == package.BINARIES["nvidia-modprobe"] == 0o4755

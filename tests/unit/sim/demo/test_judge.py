@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.sim.demo.run: whether a container's end is the expected one."""
+"""Unit tests for nvct.sim.demo.run: the check of a container's exit status and output."""
 
 from __future__ import annotations
 

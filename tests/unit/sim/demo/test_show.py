@@ -27,16 +27,16 @@ def inventory() -> Inventory:
 
 
 def done(**more: object) -> Outcome:
-    given = {
+    fields = {
         "case": Case(title="a list of volume mounts", request="", expected=[UUID]),
         "lines": [f"GPU 0: NVIDIA T4 (UUID: {UUID})"],
         "seconds": 0.1, "nodes": 9, "mounts": 46, "hooks": 1, "right": True, **more,
     }  # fmt: skip
-    return Outcome(**given)  # type: ignore[arg-type]  # as above
+    return Outcome(**fields)  # type: ignore[arg-type]  # as above
 
 
 @pytest.mark.parametrize("width", [80, 100])
-def test_the_node_fits_and_nothing_of_it_is_cut(width: int) -> None:
+def test_the_node_fits_without_truncation(width: int) -> None:
     out, text = console(width)
     show.node(out, inventory())
     assert UUID in text.getvalue()
@@ -46,11 +46,11 @@ def test_the_node_fits_and_nothing_of_it_is_cut(width: int) -> None:
 
 def test_a_pci_address_holds_no_emoji(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "90")
-    made = show.console()
-    with made.capture() as said:
-        made.print("0000:ab:00.0")
-    assert said.get() == "0000:ab:00.0\n"
-    assert made.width == 90
+    console = show.console()
+    with console.capture() as capture:
+        console.print("0000:ab:00.0")
+    assert capture.get() == "0000:ab:00.0\n"
+    assert console.width == 90
 
 
 def test_a_wide_terminal_is_not_filled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,11 +62,11 @@ def test_a_wide_terminal_is_not_filled(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_summary_fits_and_says_what_is_wrong(width: int) -> None:
     out, text = console(width)
     show.summary(out, [done(), done(right=False)], Comparison(bare=0.04, shim=0.042, turns=7))
-    said = text.getvalue()
-    assert max(map(len, said.splitlines())) <= width
-    assert "1 of 2 containers were as expected" in said
-    assert "WRONG" in said
-    assert "40 ms by the runtime alone and 42 ms through nvct" in " ".join(said.split())
+    output = text.getvalue()
+    assert max(map(len, output.splitlines())) <= width
+    assert "1 of 2 containers were as expected" in output
+    assert "WRONG" in output
+    assert "40 ms by the runtime alone and 42 ms through nvct" in " ".join(output.split())
 
 
 def test_output_of_a_container_is_shown_as_it_is() -> None:
@@ -76,7 +76,7 @@ def test_output_of_a_container_is_shown_as_it_is() -> None:
     assert f"   {line}\n" in text.getvalue()
 
 
-def test_an_error_is_whole_and_indented() -> None:
+def test_an_error_is_complete_and_indented() -> None:
     out, text = console(80)
     words = [f"word{n}" for n in range(40)]
     case = Case(title="a typo", request="", expected=None, error="word1")
@@ -96,7 +96,7 @@ def test_nodes_are_folded_and_counted() -> None:
     )
 
 
-def test_no_node_is_no_word() -> None:
+def test_no_node_gives_an_empty_text() -> None:
     assert show.nodes([]) == ""
 
 
@@ -110,5 +110,5 @@ def test_no_node_is_no_word() -> None:
         (None, "gpu0", "refused"),
     ],
 )
-def test_what_was_asked_for_in_words(expected: list[str] | None, error: str, words: str) -> None:
+def test_the_request_in_words(expected: list[str] | None, error: str, words: str) -> None:
     assert show.asked(Case(title="", request="", expected=expected, error=error)) == words

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.sim.demo.without_containers: what a create did to a config.json, and whether it is right."""
+"""Unit tests for nvct.sim.demo.without_containers: changes to a config.json, and their check."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from nvct.host.model import DeviceNode, DriverFile, Gpu, Inventory, Link, MigDevice
 from nvct.sim import bundle
 from nvct.sim.demo.cases import Case
-from nvct.sim.demo.without_containers import Got, difference, expected_nodes, judge, parts
+from nvct.sim.demo.without_containers import Changes, difference, expected_nodes, judge, parts
 
 FILE = DriverFile(
     host_path="/driver/usr/lib/libcuda.so.580", container_path="/usr/lib/libcuda.so.580",
@@ -57,7 +57,7 @@ WHOLE = ("/dev/nvidiactl", "/dev/nvidia7", "/dev/dri/card1", "/dev/dri/by-path/p
 ASKS = Case(title="", request="", expected=["GPU-0"])
 NOTHING = Case(title="", request="", expected=None)
 TYPO = Case(title="", request="", expected=None, error="gpu0")
-RIGHT = Got(
+RIGHT = Changes(
     changed=True,
     nodes=WHOLE,
     ruled=frozenset(WHOLE),
@@ -81,7 +81,7 @@ def test_no_request_brings_no_node() -> None:
     assert expected_nodes(NOTHING, INVENTORY) == set()
 
 
-def test_exactly_what_was_asked_for_is_right() -> None:
+def test_exactly_the_requested_devices_are_right() -> None:
     assert judge(ASKS, RIGHT, INVENTORY)
     assert judge(ASKS, replace(RIGHT, hooks=(), links=3), INVENTORY)
 
@@ -100,17 +100,17 @@ def test_exactly_what_was_asked_for_is_right() -> None:
         {"error": "a warning"},
     ],
 )
-def test_one_thing_missing_or_too_much_is_wrong(change: dict[str, Any]) -> None:
+def test_a_missing_or_additional_entry_is_wrong(change: dict[str, Any]) -> None:
     assert not judge(ASKS, replace(RIGHT, **change), INVENTORY)
 
 
 def test_without_a_request_config_json_must_stay_as_it_is() -> None:
-    assert judge(NOTHING, Got(), INVENTORY)
-    assert not judge(NOTHING, Got(changed=True), INVENTORY)
+    assert judge(NOTHING, Changes(), INVENTORY)
+    assert not judge(NOTHING, Changes(changed=True), INVENTORY)
 
 
 def test_a_typo_must_fail_with_one_line_and_change_nothing() -> None:
-    failed = Got(status=1, error="'gpu0' names no device")
+    failed = Changes(status=1, error="'gpu0' names no device")
     assert judge(TYPO, failed, INVENTORY)
     assert not judge(TYPO, replace(failed, status=0), INVENTORY)
     assert not judge(TYPO, replace(failed, changed=True), INVENTORY)
@@ -119,14 +119,14 @@ def test_a_typo_must_fail_with_one_line_and_change_nothing() -> None:
 
 
 def document(**more: Any) -> bytes:
-    made = bundle.config(["/bin/true"], env=["A=1"])
-    made["linux"]["devices"] = more.get("nodes", [])
-    made["linux"]["resources"]["devices"] += more.get("rules", [])
-    made["mounts"] += more.get("mounts", [])
-    made["process"]["env"] += more.get("env", [])
+    document = bundle.config(["/bin/true"], env=["A=1"])
+    document["linux"]["devices"] = more.get("nodes", [])
+    document["linux"]["resources"]["devices"] += more.get("rules", [])
+    document["mounts"] += more.get("mounts", [])
+    document["process"]["env"] += more.get("env", [])
     if "hooks" in more:
-        made["hooks"] = more["hooks"]
-    return json.dumps(made).encode()
+        document["hooks"] = more["hooks"]
+    return json.dumps(document).encode()
 
 
 def test_the_difference_is_what_was_added() -> None:
@@ -142,7 +142,7 @@ def test_the_difference_is_what_was_added() -> None:
             hooks={"createContainer": [hook]},
         ),
     )
-    assert got == Got(
+    assert got == Changes(
         changed=True,
         nodes=("/dev/nvidia7",),
         ruled=frozenset({"/dev/nvidia7"}),
@@ -162,19 +162,19 @@ def test_a_node_whose_rule_forbids_it_is_not_ruled() -> None:
 
 
 def test_an_unchanged_document_has_no_difference() -> None:
-    assert difference(document(), document()) == Got()
+    assert difference(document(), document()) == Changes()
 
 
-def test_parts_tell_what_a_container_would_get() -> None:
-    told = parts(RIGHT, INVENTORY)
-    assert told["nodes"] == "nvidia7, 1 in dri/by-path/, dri/card1; nvidiactl"
-    assert told["mounts"] == "1 file of the driver, such as /usr/lib/libcuda.so.580"
-    assert told["hooks"] == "hook apply"
+def test_parts_list_the_additions_of_a_container() -> None:
+    shown = parts(RIGHT, INVENTORY)
+    assert shown["nodes"] == "nvidia7, 1 in dri/by-path/, dri/card1; nvidiactl"
+    assert shown["mounts"] == "1 file of the driver, such as /usr/lib/libcuda.so.580"
+    assert shown["hooks"] == "hook apply"
 
 
-def test_parts_of_a_failure_are_its_line() -> None:
-    assert parts(Got(status=1, error="no such GPU"), INVENTORY) == {"": "no such GPU"}
+def test_parts_of_a_failure_are_its_message() -> None:
+    assert parts(Changes(status=1, error="no such GPU"), INVENTORY) == {"": "no such GPU"}
 
 
-def test_parts_of_no_change_say_so() -> None:
-    assert "nothing" in parts(Got(), INVENTORY)[""]
+def test_parts_without_changes_are_nothing() -> None:
+    assert "nothing" in parts(Changes(), INVENTORY)[""]

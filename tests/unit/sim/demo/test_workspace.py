@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.sim.demo.workspace: configuration, environment, and that nothing is left."""
+"""Unit tests for nvct.sim.demo.workspace: configuration, environment, cleanup."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def test_the_configuration_is_read_back_as_it_was_meant() -> None:
-    made = workspace.Settings(driver_root='/a "b"/ü', runtime="/usr/bin/crun", farm_dir="/f\n")
-    text = made.text()
+    settings = workspace.Settings(driver_root='/a "b"/ü', runtime="/usr/bin/crun", farm_dir="/f\n")
+    text = settings.text()
     config = load.from_toml(text.encode(), "config.toml")
     assert config.driver_root == '/a "b"/ü'
     assert config.runtimes == ("/usr/bin/crun",)
@@ -33,8 +33,8 @@ def test_the_configuration_is_read_back_as_it_was_meant() -> None:
 
 def test_without_containers_the_host_is_the_nodes_folder(tmp_path: Path) -> None:
     node = tree.create("lab", "t4", tmp_path / "nodes", native=False, nodes="plain")
-    made = without_containers.settings(node, tmp_path, "/bin/true", tmp_path / "hook")
-    config = load.from_toml(made.text().encode(), "x")
+    settings = without_containers.settings(node, tmp_path, "/bin/true", tmp_path / "hook")
+    config = load.from_toml(settings.text().encode(), "x")
     assert config.hook_path == str(tmp_path / "hook")
     assert config.plain_nodes
     assert config.spec_dirs == (str(tmp_path / "cdi"),)
@@ -46,31 +46,31 @@ def test_without_containers_the_host_is_the_nodes_folder(tmp_path: Path) -> None
     assert config.layout == "classic"
 
 
-def test_nothing_of_the_callers_environment_but_looks_reaches_the_cases(tmp_path: Path) -> None:
+def test_only_display_variables_of_the_callers_environment_reach_the_cases(tmp_path: Path) -> None:
     env = {"NO_COLOR": "1", "NVIDIA_VISIBLE_DEVICES": "all", "LD_PRELOAD": "x", "PATH": "/evil"}
-    found = workspace.environment(tmp_path, env)
-    assert found["NO_COLOR"] == "1"
-    assert found[paths.CONFIG_ENV] == str(tmp_path / "config.toml")
-    assert "/evil" not in found["PATH"]
-    assert not {"NVIDIA_VISIBLE_DEVICES", "LD_PRELOAD"} & set(found)
+    environment = workspace.environment(tmp_path, env)
+    assert environment["NO_COLOR"] == "1"
+    assert environment[paths.CONFIG_ENV] == str(tmp_path / "config.toml")
+    assert "/evil" not in environment["PATH"]
+    assert not {"NVIDIA_VISIBLE_DEVICES", "LD_PRELOAD"} & set(environment)
 
 
-def test_the_folder_goes_when_the_work_is_done() -> None:
+def test_the_folder_is_removed_at_the_end() -> None:
     with workspace.folder() as work:
         (work / "file").write_text("x")
     assert not work.exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_the_folder_goes_when_a_signal_ends_the_work(number: signal.Signals) -> None:
-    before = signal.signal(number, signal.SIG_DFL)  # nohup has tests run with SIGHUP ignored
+def test_the_folder_is_removed_after_a_signal(number: signal.Signals) -> None:
+    before = signal.signal(number, signal.SIG_DFL)  # under nohup, SIGHUP is ignored
     works: list[Path] = []
 
     def work() -> None:
         with workspace.folder() as folder:
             works.append(folder)
             os.kill(os.getpid(), number)
-            signal.sigtimedwait([], 1)  # where the handler runs
+            signal.sigtimedwait([], 1)  # the handler runs here
 
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -101,7 +101,7 @@ def part():
         print("started", flush=True)
         time.sleep(20)
     finally:
-        os.kill(os.getpid(), 15)  # a second signal does not disturb
+        os.kill(os.getpid(), 15)  # a second signal has no effect
         print("cleaned", flush=True)
 sys.exit(place.inner(part))
 """
@@ -114,7 +114,7 @@ def start(what: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_part_cleans_up_and_says_nothing(number: signal.Signals) -> None:
+def test_a_stopped_part_cleans_up_and_prints_nothing(number: signal.Signals) -> None:
     with start("sleep") as process:
         assert process.stdout
         assert process.stderr
@@ -136,9 +136,9 @@ def test_a_part_that_was_stopped_stops_the_whole() -> None:
 
 def test_an_error_of_a_part_is_one_line() -> None:
     with start("fail") as process:
-        _, said = process.communicate(timeout=10)
+        _, stderr = process.communicate(timeout=10)
     assert process.returncode == 1
-    assert said.decode().splitlines() == ["nvct: it is broken; mend it [host]"]
+    assert stderr.decode().splitlines() == ["nvct: it is broken; mend it [host]"]
 
 
 def test_a_program_that_is_not_installed_is_named() -> None:
@@ -153,7 +153,7 @@ def test_both_plans_are_prepared() -> None:
     assert cases.first_of_each_plan([nothing, own, own, named]) == [own, named]
 
 
-def test_a_part_whose_reader_is_gone_says_nothing() -> None:
+def test_a_part_without_a_reader_prints_nothing() -> None:
     code = (
         "import sys\nfrom nvct.sim.demo import workspace as place\n"
         "def part():\n    print('x' * 9)\n    raise BrokenPipeError\n"

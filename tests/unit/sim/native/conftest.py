@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The built library, a node for it, and nvidia-ml-py bound to that node."""
+"""Fixtures: the built library, a node, and nvidia-ml-py with that node's library."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def node(tmp_path: Path, built: Built) -> NvmlNode:
 
 @pytest.fixture
 def nvml(node: NvmlNode, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """nvidia-ml-py, loaded with this node's library and not initialised."""
+    """Return nvidia-ml-py with this node's library, not initialised."""
     monkeypatch.setenv("NVCT_SIM_DEV", str(node.dev))
     library, module = ctypes.CDLL(str(node.library)), cast("Any", pynvml)
     module._nvmlGetFunctionPointer_cache.clear()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from nvct.sim.native.build import Built
 
-# C type of nvml_abi.h -> nvidia-ml-py's class; fields go by the names that both have.
+# C type of nvml_abi.h -> nvidia-ml-py's class; the fields have the same names.
 LAYOUTS: dict[str, Any] = {
     "nvmlPciInfo_t": pynvml.nvmlPciInfo_t,
     "nvmlPciInfo_v2_t": pynvml.nvmlPciInfo_v2_t,
@@ -72,8 +72,8 @@ def test_structs_have_the_layout_of_nvidia_ml_py(tmp_path: Path) -> None:
     compiler = native.find_compiler()
     subprocess.run([compiler, f"-I{native.FOLDER}", "-o", program, source], check=True)
 
-    found = subprocess.run([program], capture_output=True, text=True, check=True).stdout
-    assert found.splitlines() == expected
+    printed = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines() == expected
 
 
 def test_both_files_load_with_the_c_library_of_2020(built: Built) -> None:
@@ -121,7 +121,7 @@ def test_only_nvml_functions_are_exported(built: Built) -> None:
     assert [name for name in names if not name.startswith("nvml")] == []
 
 
-def test_what_is_built_is_not_built_again(built: Built) -> None:
+def test_built_files_are_not_built_again(built: Built) -> None:
     before = built.nvml.stat()
 
     again = native.build(built.nvml.parents[1], strict=True)
@@ -140,7 +140,7 @@ def test_the_same_sources_give_the_same_bytes(built: Built, tmp_path: Path) -> N
     assert {p.name for p in other.nvml.parent.iterdir()} == files
 
 
-def test_without_a_compiler_it_says_what_to_install(tmp_path: Path) -> None:
+def test_without_a_compiler_the_error_names_the_package(tmp_path: Path) -> None:
     with pytest.raises(ContainerNotPossibleError, match="no C compiler") as caught:
         native.build(tmp_path / "out", search_path=str(tmp_path))
 
@@ -161,7 +161,7 @@ def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
     assert list((tmp_path / "out").rglob("*.so")) == []
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(HostError, match="Not a directory"):
@@ -170,7 +170,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What a package carries, in place; there is none in a checkout."""
+    """Install the archive of built files that packages have; a checkout has none."""
     assert not native.SHIPPED.exists()
     path = tmp_path / "built.zip"
     native.ship(path)
@@ -178,7 +178,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_what_was_shipped_needs_no_compiler(shipped: Path, tmp_path: Path) -> None:
+def test_shipped_files_need_no_compiler(shipped: Path, tmp_path: Path) -> None:
     del shipped
 
     built = native.build(tmp_path / "here", search_path="/nonexistent")
@@ -189,7 +189,7 @@ def test_what_was_shipped_needs_no_compiler(shipped: Path, tmp_path: Path) -> No
     assert not list((tmp_path / "here").rglob("tmp*"))
 
 
-def test_what_was_shipped_with_other_sources_is_not_used(
+def test_files_shipped_with_other_sources_are_not_used(
     shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del shipped

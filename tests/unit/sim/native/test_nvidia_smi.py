@@ -29,13 +29,13 @@ def test_the_list_is_in_the_real_format(node: NvmlNode) -> None:
 
 
 @pytest.mark.parametrize("name", ["2", gpu_uuid(2), "00000000:38:00.0"])
-def test_one_gpu_is_chosen_by_any_of_its_names(node: NvmlNode, name: str) -> None:
+def test_a_gpu_is_selected_by_index_uuid_or_bus_id(node: NvmlNode, name: str) -> None:
     assert node.smi("-L", "-i", name).stdout == (
         f"GPU 2: NVIDIA H100 80GB HBM3 (UUID: {gpu_uuid(2)})\n"
     )
 
 
-def test_a_gpu_that_is_not_there_is_not_found(node: NvmlNode) -> None:
+def test_an_absent_gpu_is_not_found(node: NvmlNode) -> None:
     done = node.smi("-L", "--id=9")
 
     assert (done.returncode, done.stdout) == (6, "No devices were found\n")
@@ -74,7 +74,7 @@ def test_the_table_is_rectangular_and_has_each_gpu(node: NvmlNode) -> None:
     assert "No running processes found" in done.stdout
 
 
-def test_the_table_has_what_a_gpu_does_not_say_as_not_available(node: NvmlNode) -> None:
+def test_the_table_shows_missing_values_as_not_available(node: NvmlNode) -> None:
     name = "NVIDIA GeForce GTX 1080 Ti"
     board = gpu_record(0, name=name, brand=5, ecccapable=0, fan=23, migcapable=0, arch=4)
     guest = gpu_record(1, power=0, temp=0, vgpuhost="550.90.05")
@@ -154,7 +154,7 @@ def test_no_process_runs_on_a_gpu(node: NvmlNode) -> None:
     assert node.smi(option, "--format=csv,noheader").stdout == ""
 
 
-# As GPUtil, MLflow's and others' collectors write them.
+# From GPUtil and from the collectors of MLflow and others.
 QUERIES = {
     "index,uuid,utilization.gpu,memory.total,memory.used,memory.free,driver_version,name,"
     "gpu_serial,display_active,display_mode,temperature.gpu": (
@@ -218,7 +218,7 @@ def test_a_query_as_scripts_write_it(node: NvmlNode) -> None:
         (["-mig", "2"], "Invalid MIG mode: 2"),
     ],
 )
-def test_what_it_does_not_know_is_an_invalid_argument(
+def test_unknown_options_and_fields_are_invalid_arguments(
     node: NvmlNode, arguments: list[str], text: str
 ) -> None:
     done = node.smi(*arguments)
@@ -227,7 +227,7 @@ def test_what_it_does_not_know_is_an_invalid_argument(
     assert text in done.stdout
 
 
-def test_without_the_library_it_says_what_the_real_one_says(node: NvmlNode) -> None:
+def test_without_the_library_the_message_is_the_real_programs(node: NvmlNode) -> None:
     (node.tree / "lib/libnvidia-ml.so.1").unlink()
 
     done = node.smi("-L")
@@ -266,7 +266,7 @@ def test_a_lost_gpu_does_not_hide_the_others(node: NvmlNode) -> None:
     assert done.stdout.count("(UUID: ") == 3
 
 
-def test_an_administrator_divides_a_gpu_and_puts_it_together_again(node: NvmlNode) -> None:
+def test_mig_commands_partition_a_gpu_and_undo_it(node: NvmlNode) -> None:
     before = node.lines()
     part = "Successfully created compute instance ID  0 on GPU  0"
 

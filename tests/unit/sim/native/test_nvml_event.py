@@ -19,7 +19,7 @@ def event_set(nvml: Any, *indices: int) -> Any:
     return events
 
 
-def test_an_event_set_delivers_what_happens_after_it_was_made(node: NvmlNode, nvml: Any) -> None:
+def test_an_event_set_delivers_events_after_its_creation(node: NvmlNode, nvml: Any) -> None:
     node.add("event\tseq=1\tgpu=0\ttype=8\tdata=13")
     nvml.nvmlInit()
     events = event_set(nvml, 0, 2)
@@ -49,7 +49,7 @@ def test_waiting_ends_when_an_event_comes(node: NvmlNode, nvml: Any) -> None:
     assert time.monotonic() - start < 10
 
 
-def test_waiting_ends_after_its_time(nvml: Any) -> None:
+def test_waiting_ends_after_the_timeout(nvml: Any) -> None:
     nvml.nvmlInit()
     events = event_set(nvml, 0)
     start = time.monotonic()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver that hangs or crashes, in processes of their own that use the library."""
+"""A driver that hangs or crashes; separate processes use the library."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def node(tmp_path: Path) -> Iterator[tree.Node]:
 
 @contextlib.contextmanager
 def start(node: tree.Node) -> Iterator[subprocess.Popen[str]]:
-    """Start a program that uses the library; whatever happens, it does not outlive the test."""
+    """Start a program that uses the library; it always ends with the test."""
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(node.library_dir / "libnvidia-ml.so.1")],
         env={"NVCT_SIM_DEV": str(node.dev)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -77,7 +77,7 @@ def wait_for_state(process: subprocess.Popen[str], state: str) -> None:
         time.sleep(0.02)
 
 
-def test_calls_hang_and_go_on_when_the_fault_ends(node: tree.Node) -> None:
+def test_calls_hang_and_continue_when_the_fault_ends(node: tree.Node) -> None:
     with start(node) as process:
         assert answer(process) == "0"
         node_changes.apply(node, "nvml-hang", ["600"])
@@ -130,7 +130,7 @@ def test_a_process_that_hangs_hard_is_not_ended_by_sigkill(node: tree.Node) -> N
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes mounts")
-def test_a_process_that_hung_hard_goes_on_when_nobody_killed_it(node: tree.Node) -> None:
+def test_a_process_that_hung_hard_continues_unless_killed(node: tree.Node) -> None:
     with start(node) as process:
         assert answer(process) == "0"
         node_changes.apply(node, "nvml-hang-hard", ["1"])
@@ -139,7 +139,7 @@ def test_a_process_that_hung_hard_goes_on_when_nobody_killed_it(node: tree.Node)
         assert process.poll() is None
 
 
-def test_a_crash_ends_whoever_calls(node: tree.Node) -> None:
+def test_a_crash_ends_the_calling_process(node: tree.Node) -> None:
     with start(node) as process:
         assert answer(process) == "0"
         node_changes.apply(node, "nvml-crash", ["600"])
@@ -147,7 +147,7 @@ def test_a_crash_ends_whoever_calls(node: tree.Node) -> None:
         assert process.wait(TIMEOUT_S) == -signal.SIGSEGV
 
 
-def test_a_fault_that_is_over_does_nothing(node: tree.Node) -> None:
+def test_an_expired_fault_has_no_effect(node: tree.Node) -> None:
     node_changes.apply(node, "nvml-crash", ["600"])
     node_changes.apply(node, "nvml-crash", ["0"])
     with start(node) as process:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What monitoring asks of a GPU on which nothing runs, and what GPUs of a kind do not know."""
+"""Values that monitoring reads of an idle GPU, and values that some GPUs do not have."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def handle(nvml: Any, index: int = 0) -> Any:
     return nvml.nvmlDeviceGetHandleByIndex(index)
 
 
-def test_monitoring_is_answered(node: NvmlNode, nvml: Any) -> None:
+def test_monitoring_gets_values_of_an_idle_gpu(node: NvmlNode, nvml: Any) -> None:
     node.set_gpus(gpu_record(0, cores=16896, buswidth=5120))
     gpu = handle(nvml)
 
@@ -60,7 +60,7 @@ def test_supported_clocks_are_listed_from_the_highest(nvml: Any) -> None:
     assert unknown == nvml.NVML_ERROR_NOT_FOUND
 
 
-def test_single_values_have_a_result_each(node: NvmlNode, nvml: Any) -> None:
+def test_each_field_value_has_its_own_result(node: NvmlNode, nvml: Any) -> None:
     node.set_gpus(gpu_record(0, eccerrors=3))
     fields = {
         nvml.NVML_FI_DEV_ECC_CURRENT: 1,
@@ -80,7 +80,7 @@ def test_single_values_have_a_result_each(node: NvmlNode, nvml: Any) -> None:
     assert other.nvmlReturn == nvml.NVML_ERROR_NOT_SUPPORTED
 
 
-def test_used_memory_is_what_the_driver_has_not_reserved(node: NvmlNode, nvml: Any) -> None:
+def test_used_memory_does_not_include_reserved_memory(node: NvmlNode, nvml: Any) -> None:
     node.set_gpus(gpu_record(0, used=10 << 30))
     gpu = handle(nvml)
 
@@ -90,7 +90,7 @@ def test_used_memory_is_what_the_driver_has_not_reserved(node: NvmlNode, nvml: A
     assert memory.used > 9 << 30
 
 
-def test_a_divided_gpu_says_nothing_of_its_utilization(node: NvmlNode, nvml: Any) -> None:
+def test_a_gpu_in_mig_mode_has_no_utilization(node: NvmlNode, nvml: Any) -> None:
     node.add_mig_devices(1, 1)
     gpu = handle(nvml, 1)
 
@@ -104,7 +104,7 @@ def test_a_divided_gpu_says_nothing_of_its_utilization(node: NvmlNode, nvml: Any
         assert code_of(question, gpu) == nvml.NVML_ERROR_NOT_SUPPORTED
 
 
-def test_a_board_with_fans_and_without_clocks_to_choose(node: NvmlNode, nvml: Any) -> None:
+def test_a_board_with_fans_and_without_application_clocks(node: NvmlNode, nvml: Any) -> None:
     node.set_gpus(gpu_record(0, **GEFORCE))
     gpu = handle(nvml)
 
@@ -130,7 +130,7 @@ def test_a_board_with_fans_and_without_clocks_to_choose(node: NvmlNode, nvml: An
         ("SupportedMemoryClocks", ()),
     ],
 )
-def test_a_vgpu_does_not_know_its_board(
+def test_a_vgpu_has_no_values_of_its_board(
     name: str, arguments: tuple[int, ...], node: NvmlNode, nvml: Any
 ) -> None:
     node.set_gpus(gpu_record(0, **GUEST))

@@ -44,7 +44,7 @@ def caps(node: NvmlNode) -> list[str]:
 # --- reading --------------------------------------------------------------------------------
 
 
-def test_a_gpu_that_cannot_do_mig_says_not_supported(node: NvmlNode, nvml: Any) -> None:
+def test_a_gpu_without_mig_returns_not_supported(node: NvmlNode, nvml: Any) -> None:
     node.change_gpu(0, "migcapable", 0)
     gpu = start(nvml, 0, on=False)
 
@@ -60,13 +60,13 @@ def test_mig_devices_are_enumerated_with_their_parents(node: NvmlNode, nvml: Any
     assert nvml.nvmlDeviceGetMigMode(gpu) == [1, 1]
     assert nvml.nvmlDeviceGetMaxMigDeviceCount(gpu) == 7
 
-    found = mig_devices(nvml, gpu)
+    devices = mig_devices(nvml, gpu)
 
-    assert [nvml.nvmlDeviceGetUUID(m) for m in found] == uuids
-    assert [nvml.nvmlDeviceGetIndex(m) for m in found] == [0, 1, 2]
-    assert [nvml.nvmlDeviceGetGpuInstanceId(m) for m in found] == [7, 8, 9]
-    assert [nvml.nvmlDeviceGetComputeInstanceId(m) for m in found] == [0, 0, 0]
-    for device in found:
+    assert [nvml.nvmlDeviceGetUUID(m) for m in devices] == uuids
+    assert [nvml.nvmlDeviceGetIndex(m) for m in devices] == [0, 1, 2]
+    assert [nvml.nvmlDeviceGetGpuInstanceId(m) for m in devices] == [7, 8, 9]
+    assert [nvml.nvmlDeviceGetComputeInstanceId(m) for m in devices] == [0, 0, 0]
+    for device in devices:
         assert nvml.nvmlDeviceIsMigDeviceHandle(device).value == 1
         parent = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)
         assert nvml.nvmlDeviceGetUUID(parent) == gpu_uuid(2)
@@ -96,15 +96,15 @@ def test_attributes_of_a_mig_device(node: NvmlNode, nvml: Any) -> None:
 def test_a_mig_device_needs_the_gpu_and_both_capability_nodes(
     node: NvmlNode, nvml: Any, missing: str
 ) -> None:
-    uuids = node.add_mig_devices(2, 2)  # 3 + 2 * 135 + 8 * 9 = 345 is the second's
+    uuids = node.add_mig_devices(2, 2)  # the second has 345 = 3 + 2 * 135 + 8 * 9
     assert {"nvidia-cap345", "nvidia-cap346"} <= set(caps(node))
     (node.dev / missing).unlink()
     nvml.nvmlInit()
 
     assert code_of(nvml.nvmlDeviceGetHandleByUUID, uuids[1]) == nvml.NVML_ERROR_NOT_FOUND
     if missing != "nvidia2":
-        found = mig_devices(nvml, nvml.nvmlDeviceGetHandleByIndex(2))
-        assert [nvml.nvmlDeviceGetUUID(m) for m in found] == uuids[:1]
+        devices = mig_devices(nvml, nvml.nvmlDeviceGetHandleByIndex(2))
+        assert [nvml.nvmlDeviceGetUUID(m) for m in devices] == uuids[:1]
 
 
 def test_a_container_with_the_second_mig_device_sees_it_as_its_first(
@@ -202,7 +202,7 @@ def test_creating_an_instance_shows_in_state_procfs_and_dev(node: NvmlNode, nvml
     assert nvml.nvmlDeviceGetName(device).endswith(" MIG 3g.40gb")
 
 
-def test_destroying_undoes_all_of_it(node: NvmlNode, nvml: Any) -> None:
+def test_destroying_removes_state_procfs_and_dev_entries(node: NvmlNode, nvml: Any) -> None:
     gpu = start(nvml)
     before = node.lines()
     instance = nvml.nvmlDeviceCreateGpuInstance(gpu, 9)
@@ -222,7 +222,7 @@ def test_destroying_undoes_all_of_it(node: NvmlNode, nvml: Any) -> None:
     assert code_of(nvml.nvmlComputeInstanceDestroy, compute) == nvml.NVML_ERROR_NOT_FOUND
 
 
-def test_what_a_state_has_beside_survives_a_change(node: NvmlNode, nvml: Any) -> None:
+def test_unknown_records_survive_a_change(node: NvmlNode, nvml: Any) -> None:
     node.add("future\tkey=value", "gi\tcolour=red\tid=2\tgpu=3\tprofile=9\tstart=0\tsize=4")
     gpu = start(nvml)
     instance = nvml.nvmlDeviceCreateGpuInstance(gpu, 9)
@@ -234,7 +234,7 @@ def test_what_a_state_has_beside_survives_a_change(node: NvmlNode, nvml: Any) ->
     ]  # fmt: skip
 
 
-def test_ids_and_uuids_are_those_that_nvct_sim_gives(node: NvmlNode, nvml: Any) -> None:
+def test_ids_and_uuids_are_those_of_nvct_sim(node: NvmlNode, nvml: Any) -> None:
     gpu = start(nvml, 1)
     found = []
 
@@ -252,9 +252,9 @@ def test_ids_and_uuids_are_those_that_nvct_sim_gives(node: NvmlNode, nvml: Any) 
 
 
 @pytest.mark.parametrize("profile", [int(p.split("\t")[0][3:]) for p in H100_PROFILES])
-def test_remaining_capacity_is_what_creation_then_gives(nvml: Any, profile: int) -> None:
+def test_remaining_capacity_is_the_number_of_possible_instances(nvml: Any, profile: int) -> None:
     gpu = start(nvml)
-    nvml.nvmlDeviceCreateGpuInstance(gpu, 14)  # in the way of some
+    nvml.nvmlDeviceCreateGpuInstance(gpu, 14)  # takes some of the placements
     promised = nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(gpu, profile)
 
     codes = [code_of(nvml.nvmlDeviceCreateGpuInstance, gpu, profile) for _ in range(promised + 1)]
@@ -263,7 +263,7 @@ def test_remaining_capacity_is_what_creation_then_gives(nvml: Any, profile: int)
     assert nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(gpu, profile) == 0
 
 
-def test_an_instance_goes_where_it_is_asked_to_go(nvml: Any) -> None:
+def test_an_instance_is_created_at_the_requested_placement(nvml: Any) -> None:
     gpu = start(nvml)
     place = pynvml.c_nvmlGpuInstancePlacement_t(4, 4)
 
@@ -311,7 +311,7 @@ def test_creating_without_mig_mode_or_with_an_unknown_profile_is_refused(nvml: A
     assert code_of(nvml.nvmlDeviceCreateGpuInstance, gpu, 99) == nvml.NVML_ERROR_INVALID_ARGUMENT
 
 
-def test_where_the_tree_is_out_of_sight_nothing_changes(node: NvmlNode, nvml: Any) -> None:
+def test_without_a_visible_tree_nothing_changes(node: NvmlNode, nvml: Any) -> None:
     gpu = start(nvml)
     node.write(
         [f"tree\t{node.tree}/not/here" if x.startswith("tree\t") else x for x in node.lines()]
@@ -324,10 +324,11 @@ def test_where_the_tree_is_out_of_sight_nothing_changes(node: NvmlNode, nvml: An
     assert caps(node) == []
 
 
-def test_a_state_that_cannot_be_written_says_no_permission(node: NvmlNode, nvml: Any) -> None:
+def test_a_read_only_state_returns_no_permission(node: NvmlNode, nvml: Any) -> None:
     gpu = start(nvml)
-    node.state_file.rename(node.tree / "elsewhere")  # it stays readable: the library has it open
-    node.state_file.mkdir()  # and no one, not even root, can write a folder
+    # The library has the file open and can still read it.
+    node.state_file.rename(node.tree / "elsewhere")
+    node.state_file.mkdir()  # nobody, not even root, can write to a folder as a file
 
     assert code_of(nvml.nvmlDeviceCreateGpuInstance, gpu, 19) == nvml.NVML_ERROR_NO_PERMISSION
     assert caps(node) == []
@@ -349,9 +350,7 @@ def test_a_full_state_is_an_error_and_stays_as_it_is(node: NvmlNode, nvml: Any, 
     assert nvml.nvmlDeviceGetCount() == 4
 
 
-def test_real_capability_nodes_are_made_where_the_tree_has_real_nodes(
-    node: NvmlNode, nvml: Any
-) -> None:
+def test_a_tree_with_device_nodes_gets_real_capability_nodes(node: NvmlNode, nvml: Any) -> None:
     control = node.dev / "nvidiactl"
     control.unlink()
     try:

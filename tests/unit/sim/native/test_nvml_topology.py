@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topology and the facts of GPU models: nvidia-ml-py on nodes made from the profiles."""
+"""Topology and values of GPU models, by nvidia-ml-py on nodes of the profiles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_SUPPORTED, INVALID_ARGUMENT = 3, 2
 
 @pytest.fixture(scope="session")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tree.Node]:
-    """Give the node of a profile, the same one to every test."""
+    """Return the node of a profile; all tests share it."""
     base = tmp_path_factory.mktemp("nodes")
 
     @functools.cache
@@ -39,7 +39,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tree.Node
 def start(
     nodes: Callable[[str], tree.Node], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[str], Any]]:
-    """Give nvidia-ml-py, initialised on the node of a profile."""
+    """Return nvidia-ml-py, initialised on the node of a profile."""
     module = cast("Any", pynvml)
 
     def run(name: str) -> Any:
@@ -67,7 +67,7 @@ def levels(nvml: Any) -> list[list[int]]:
 
 
 def links(nvml: Any, gpu: Any) -> list[str]:
-    """Look for peers as the incumbent's allocator does: every link that there can be."""
+    """Return the peers of all possible links, as the incumbent's allocator does."""
     found = []
     for link in range(18):
         try:
@@ -143,7 +143,7 @@ def test_nvlinks_lead_to_the_switches(start: Callable[[str], Any]) -> None:
     assert code_of(nvml.nvmlDeviceGetNvLinkCapability, gpu, 0, 6) == INVALID_ARGUMENT
 
 
-def test_the_old_form_of_the_remote_place_agrees(start: Callable[[str], Any]) -> None:
+def test_the_old_remote_pci_info_agrees_with_the_new(start: Callable[[str], Any]) -> None:
     nvml = start("a100-80")
     gpu, old = handles(nvml)[0], nvml.nvmlPciInfo_v2_t()
 
@@ -152,7 +152,7 @@ def test_the_old_form_of_the_remote_place_agrees(start: Callable[[str], Any]) ->
     assert old.bus == nvml.nvmlDeviceGetNvLinkRemotePciInfo(gpu, 1).bus == 0xC1
 
 
-def test_a_gpu_without_nvlinks_supports_no_question_about_them(
+def test_a_gpu_without_nvlinks_supports_no_nvlink_function(
     start: Callable[[str], Any],
 ) -> None:
     nvml = start("t4-4")
@@ -177,16 +177,16 @@ def test_a_link_to_a_lost_gpu_is_down(
         assert states == [0, 1, 1, 1, 1, 1]
         assert code_of(nvml.nvmlDeviceGetNvLinkRemotePciInfo, gpus[0], 0) == NOT_SUPPORTED
     finally:
-        node_changes.find_gpu(nodes("v100-8"), 1)
+        node_changes.restore_gpu(nodes("v100-8"), 1)
 
 
 @pytest.mark.parametrize(
     ("name", "pair", "read", "by_link"),
     [
-        ("a100-80", (0, 7), 0, 0),  # by the switches
-        ("v100-8", (0, 3), 0, 0),  # by a link
-        ("v100-8", (0, 7), 1, 5),  # by neither, and another NUMA node
-        ("t4-4", (0, 1), 0, 5),  # by PCIe
+        ("a100-80", (0, 7), 0, 0),  # connected by switches
+        ("v100-8", (0, 3), 0, 0),  # connected by a link
+        ("v100-8", (0, 7), 1, 5),  # not connected, on different NUMA nodes
+        ("t4-4", (0, 1), 0, 5),  # connected by PCIe
         ("gtx1080ti-9", (0, 8), 1, 5),
     ],
 )
@@ -203,7 +203,7 @@ def test_peer_to_peer_goes_by_link_or_by_one_host_bridge(
     assert code_of(nvml.nvmlDeviceGetP2PStatus, gpus[0], gpus[1], 5) == INVALID_ARGUMENT
 
 
-def test_memory_and_processors_near_a_gpu_are_those_of_sysfs(
+def test_memory_and_cpu_affinity_are_those_of_sysfs(
     start: Callable[[str], Any], nodes: Callable[[str], tree.Node]
 ) -> None:
     nvml = start("a100-80")
@@ -224,7 +224,7 @@ def test_memory_and_processors_near_a_gpu_are_those_of_sysfs(
     assert numa == [3, 3, 1, 1, 7, 7, 5, 5]
 
 
-def test_a_processor_has_the_gpus_that_have_it(start: Callable[[str], Any]) -> None:
+def test_the_gpus_of_a_processor_have_affinity_to_it(start: Callable[[str], Any]) -> None:
     nvml = start("t4-4")
     count = ctypes.c_uint(0)
 
@@ -233,7 +233,9 @@ def test_a_processor_has_the_gpus_that_have_it(start: Callable[[str], Any]) -> N
     assert len(nvml.nvmlSystemGetTopologyGpuSet(0)) == 4
 
 
-def test_a_board_without_ecc_and_serial_number_says_so(start: Callable[[str], Any]) -> None:
+def test_a_board_without_ecc_and_serial_number_returns_not_supported(
+    start: Callable[[str], Any],
+) -> None:
     nvml = start("gtx1080ti-9")
     gpus = handles(nvml)
     gpu, pages = gpus[8], ctypes.c_uint(0)
@@ -259,7 +261,7 @@ def test_a_board_without_ecc_and_serial_number_says_so(start: Callable[[str], An
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is known of the GPUs of a profile, from NVIDIA's data sheets and nvml.h."""
+    """The values of a profile's GPUs in NVIDIA's data sheets and nvml.h."""
 
     count: int
     product: str
@@ -294,7 +296,9 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_models_are_what_they_are(start: Callable[[str], Any], name: str) -> None:
+def test_models_have_the_values_of_their_data_sheets(
+    start: Callable[[str], Any], name: str
+) -> None:
     nvml, facts = start(name), KNOWN[name]
     gpu = handles(nvml)[facts.count - 1]
 

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ECC errors of the memory, remapped rows and retired pages.
+ */
+
+#include "simulation.h"
+
+API nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
+{
+    struct target t;
+    nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
+    if (result)
+        return result;
+    if (!current || !pending)
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    if (!t.gpu->ecc_capable)
+        return finish(NVML_ERROR_NOT_SUPPORTED);
+    *current = *pending = t.gpu->ecc;
+    return finish(NVML_SUCCESS);
+}
+
+static nvmlReturn_t read_default_ecc(const struct gpu *gpu, unsigned argument, unsigned *out)
+{
+    return gpu->ecc_capable ? read_constant(gpu, argument, out) : NVML_ERROR_NOT_SUPPORTED;
+}
+
+API nvmlReturn_t nvmlDeviceGetDefaultEccMode(nvmlDevice_t device, unsigned *out)
+{
+    return read_number(device, read_default_ecc, 1, out);
+}
+
+API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned kind, unsigned counter,
+                                             unsigned long long *out)
+{
+    enum { CORRECTED, UNCORRECTED, KINDS, COUNTERS = 2 };
+    struct target t;
+    nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
+    if (result)
+        return result;
+    if (!out || kind >= KINDS || counter >= COUNTERS)
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    if (!t.gpu->ecc_capable || !t.gpu->ecc)
+        return finish(NVML_ERROR_NOT_SUPPORTED);
+    *out = kind == UNCORRECTED ? t.gpu->ecc_errors : 0;
+    return finish(NVML_SUCCESS);
+}
+
+API nvmlReturn_t nvmlDeviceGetDetailedEccErrors(nvmlDevice_t device, unsigned kind,
+                                                unsigned counter, nvmlEccErrorCounts_t *out)
+{
+    unsigned long long total;
+    nvmlReturn_t result = nvmlDeviceGetTotalEccErrors(device, kind, counter, &total);
+    if (result || !out)
+        return result ? result : NVML_ERROR_INVALID_ARGUMENT;
+    *out = (nvmlEccErrorCounts_t){.deviceMemory = total};
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, unsigned kind,
+                                                 unsigned counter, unsigned location,
+                                                 unsigned long long *out)
+{
+    enum { DRAM = 2, LOCATIONS = 8 };
+    nvmlReturn_t result = nvmlDeviceGetTotalEccErrors(device, kind, counter, out);
+    if (!result && location >= LOCATIONS)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (!result && location != DRAM)
+        *out = 0;
+    return result;
+}
+
+/* GPUs since Ampere remap rows of their memory; older GPUs retire pages. Both need ECC. */
+nvmlReturn_t read_remapping(const struct gpu *gpu, unsigned argument, unsigned *out)
+{
+    bool supported = gpu->ecc_capable && gpu->arch >= ARCH_AMPERE;
+    return supported ? read_constant(gpu, argument, out) : NVML_ERROR_NOT_SUPPORTED;
+}
+
+static nvmlReturn_t read_retiring(const struct gpu *gpu, unsigned argument, unsigned *out)
+{
+    bool supported = gpu->ecc_capable && gpu->arch < ARCH_AMPERE;
+    return supported ? read_constant(gpu, argument, out) : NVML_ERROR_NOT_SUPPORTED;
+}
+
+API nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, unsigned *out)
+{
+    return read_number(device, read_retiring, 0, out);
+}
+
+API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *corrected,
+                                           unsigned *uncorrected, unsigned *pending,
+                                           unsigned *failed)
+{
+    unsigned zero;
+    nvmlReturn_t result = read_number(device, read_remapping, 0, &zero);
+    if (result || !corrected || !uncorrected || !pending || !failed)
+        return result ? result : NVML_ERROR_INVALID_ARGUMENT;
+    *corrected = *uncorrected = *pending = *failed = 0;
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t device, unsigned cause, unsigned *count,
+                                           unsigned long long *addresses)
+{
+    (void)cause;
+    (void)addresses;
+    return read_number(device, read_retiring, 0, count);
+}

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Event sets. Events are records of the state with rising sequence numbers. A set delivers each
+ * event after its registration once. A wait reads the state every few milliseconds, so that no
+ * process has to send the events.
+ */
+#include <stdlib.h>
+#include <time.h>
+
+#include "simulation.h"
+
+enum {
+    POLL_MS = 10,
+    EVENT_XID = 0x8,
+    SUPPORTED_EVENTS = 0x1 | 0x2 | 0x8 | 0x10 | 0x100, /* ECC, XID, clock, MIG configuration */
+    ALL_EVENTS = 0xFF9F,
+};
+
+struct event_set {
+    unsigned long long types[MAX_GPUS]; /* in the order of `gpus` */
+    unsigned gpus[MAX_GPUS];
+    unsigned n;
+    unsigned long long last_seq; /* of the events that it has delivered or passed over */
+    struct event_set *next;
+};
+
+static struct event_set *sets; /* protected by the lock, like all state */
+
+static bool is_live(const struct event_set *set)
+{
+    const struct event_set *s = sets;
+    while (s && s != set)
+        s = s->next;
+    return s != NULL;
+}
+
+static unsigned long long newest_seq(const struct snapshot *s)
+{
+    unsigned long long newest = 0;
+    for (unsigned i = 0; i < s->n_events; i++)
+        if (s->events[i].seq > newest)
+            newest = s->events[i].seq;
+    return newest;
+}
+
+API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *out)
+{
+    struct snapshot *s;
+    nvmlReturn_t result = begin(&s);
+    if (result)
+        return result;
+    if (!out)
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    struct event_set *set = calloc(1, sizeof(*set));
+    if (!set)
+        return finish(NVML_ERROR_MEMORY);
+    set->last_seq = newest_seq(s);
+    set->next = sets;
+    sets = *out = set;
+    return finish(NVML_SUCCESS);
+}
+
+API nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
+{
+    struct snapshot *s;
+    nvmlReturn_t result = begin(&s);
+    if (result)
+        return result;
+    for (struct event_set **at = &sets; *at; at = &(*at)->next)
+        if (*at == set) {
+            *at = set->next;
+            free(set);
+            return finish(NVML_SUCCESS);
+        }
+    return finish(NVML_ERROR_INVALID_ARGUMENT);
+}
+
+API nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned long long *types)
+{
+    struct target t;
+    nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
+    if (result)
+        return result;
+    if (!types)
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    *types = SUPPORTED_EVENTS;
+    return finish(NVML_SUCCESS);
+}
+
+API nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types,
+                                          nvmlEventSet_t set)
+{
+    struct target t;
+    nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
+    if (result)
+        return result;
+    if (!is_live(set) || types & ~(unsigned long long)ALL_EVENTS)
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    if (types & ~(unsigned long long)SUPPORTED_EVENTS)
+        return finish(NVML_ERROR_NOT_SUPPORTED);
+    unsigned i = 0;
+    while (i < set->n && set->gpus[i] != t.gpu->index)
+        i++;
+    if (i == MAX_GPUS)
+        return finish(NVML_ERROR_MEMORY);
+    if (i == set->n)
+        set->n++;
+    set->gpus[i] = t.gpu->index;
+    set->types[i] |= types;
+    return finish(NVML_SUCCESS);
+}
+
+/* The oldest undelivered event for which the set is registered, or NULL. */
+static const struct event *next_event(const struct snapshot *s, const struct event_set *set)
+{
+    const struct event *oldest = NULL;
+    for (unsigned i = 0; i < s->n_events; i++) {
+        const struct event *event = &s->events[i];
+        if (event->seq <= set->last_seq || (oldest && event->seq > oldest->seq))
+            continue;
+        for (unsigned j = 0; j < set->n; j++)
+            if (set->gpus[j] == event->gpu && set->types[j] & event->type)
+                oldest = event;
+    }
+    return oldest;
+}
+
+/* Deliver one event; NVML_ERROR_TIMEOUT if there is none. */
+static nvmlReturn_t poll_set(nvmlEventSet_t set, nvmlEventData_t *data, bool with_instance)
+{
+    struct snapshot *s;
+    nvmlReturn_t result = begin(&s);
+    if (result)
+        return result;
+    if (!data || !is_live(set))
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    const struct event *event = next_event(s, set);
+    if (!event)
+        return finish(NVML_ERROR_TIMEOUT);
+    set->last_seq = event->seq;
+    data->eventType = event->type;
+    data->eventData = event->type == EVENT_XID ? event->data : 0;
+    if (with_instance) { /* the struct of v1 lacks these fields */
+        data->gpuInstanceId = event->gi;
+        data->computeInstanceId = event->ci;
+    }
+    return finish(set_handle(&data->device, GPU_HANDLE, event->gpu, 0, 0));
+}
+
+static nvmlReturn_t wait_for_event(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout_ms,
+                             bool with_instance)
+{
+    struct timespec start, now;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    for (;;) {
+        nvmlReturn_t result = poll_set(set, data, with_instance);
+        if (result != NVML_ERROR_TIMEOUT)
+            return result;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        long long elapsed_ms = ((long long)(now.tv_sec - start.tv_sec) * 1000000000LL +
+                            (now.tv_nsec - start.tv_nsec)) / 1000000;
+        if (elapsed_ms >= timeout_ms)
+            return NVML_ERROR_TIMEOUT;
+        long long left_ms = timeout_ms - elapsed_ms;
+        wait_ms(left_ms < POLL_MS ? (unsigned)left_ms : POLL_MS);
+    }
+}
+
+API nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout_ms)
+{
+    return wait_for_event(set, data, timeout_ms, true);
+}
+
+API nvmlReturn_t nvmlEventSetWait(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout_ms)
+{
+    return wait_for_event(set, data, timeout_ms, false);
+}

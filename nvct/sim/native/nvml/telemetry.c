@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Values that monitoring reads: links, utilization, processes, fabric, firmware. They come from
+ * the state; others are those of an idle GPU of the generation.
+ */
+#include <string.h>
+#include <unistd.h>
+
+#include "simulation.h"
+
+CONSTANT(nvmlDeviceGetComputeMode, 0)
+CONSTANT(nvmlDeviceGetDisplayMode, 0)
+CONSTANT(nvmlDeviceGetDisplayActive, 0)
+CONSTANT(nvmlDeviceGetMultiGpuBoard, 0)
+CONSTANT(nvmlDeviceGetPerformanceState, 0)
+CONSTANT(nvmlDeviceGetPowerState, 0)
+CONSTANT(nvmlDeviceGetMaxPcieLinkWidth, 16)
+CONSTANT(nvmlDeviceGetCurrPcieLinkWidth, 16)
+CONSTANT(nvmlDeviceGetPcieReplayCounter, 0)
+CONSTANT(nvmlDeviceGetPowerSource, 0)
+CONSTANT(nvmlDeviceGetBusType, 2) /* PCI Express */
+
+/* --- links, clocks, power, temperature ---------------------------------------------------- */
+
+nvmlReturn_t read_generation(const struct gpu *gpu, unsigned argument, unsigned *out)
+{
+    (void)argument;
+    *out = gpu->arch >= ARCH_HOPPER ? 5 : gpu->arch >= ARCH_AMPERE ? 4 : 3;
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t device, unsigned *out)
+{
+    return read_number(device, read_generation, 0, out);
+}
+
+API nvmlReturn_t nvmlDeviceGetGpuMaxPcieLinkGeneration(nvmlDevice_t device, unsigned *out)
+{
+    return read_number(device, read_generation, 0, out);
+}
+
+API nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t device, unsigned *out)
+{
+    return read_number(device, read_generation, 0, out);
+}
+
+API nvmlReturn_t nvmlDeviceGetPcieLinkMaxSpeed(nvmlDevice_t device, unsigned *out)
+{
+    /* NVML numbers the speeds by generation. */
+    return read_number(device, read_generation, 0, out);
+}
+
+static nvmlReturn_t read_throughput(const struct gpu *gpu, unsigned counter, unsigned *out)
+{
+    if (gpu->is_virtual)
+        return NVML_ERROR_NOT_SUPPORTED;
+    return counter < 2 ? read_constant(gpu, 0, out) : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+API nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, unsigned counter, unsigned *out)
+{
+    return read_number(device, read_throughput, counter, out);
+}
+
+API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *out)
+{
+    struct target t;
+    nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
+    if (result)
+        return result;
+    if (!out)
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    if (t.gpu->mig) /* nvml.h: not supported in MIG mode */
+        return finish(NVML_ERROR_NOT_SUPPORTED);
+    *out = (nvmlUtilization_t){t.gpu->utilization, t.gpu->utilization / 2};
+    return finish(NVML_SUCCESS);
+}
+
+/* The utilization of an engine that GPUs have since an architecture. */
+static nvmlReturn_t read_engine(const struct gpu *gpu, unsigned since, unsigned *out)
+{
+    return gpu->mig || gpu->arch < since ? NVML_ERROR_NOT_SUPPORTED : read_constant(gpu, 0, out);
+}
+
+#define ENGINE_UTILIZATION(function, since)                                                        \
+    API nvmlReturn_t function(nvmlDevice_t device, unsigned *percent, unsigned *period_us)         \
+    {                                                                                              \
+        nvmlReturn_t result = read_number(device, read_engine, since, percent);                    \
+        if (!result && period_us)                                                                  \
+            *period_us = 167000;                                                                   \
+        return result;                                                                             \
+    }
+
+ENGINE_UTILIZATION(nvmlDeviceGetEncoderUtilization, 0)
+ENGINE_UTILIZATION(nvmlDeviceGetDecoderUtilization, 0)
+ENGINE_UTILIZATION(nvmlDeviceGetJpgUtilization, ARCH_AMPERE)
+ENGINE_UTILIZATION(nvmlDeviceGetOfaUtilization, ARCH_TURING)
+
+/* --- lists that are empty on an idle GPU -------------------------------------------------- */
+
+EMPTY_LIST(nvmlDeviceGetComputeRunningProcesses)
+EMPTY_LIST(nvmlDeviceGetComputeRunningProcesses_v2)
+EMPTY_LIST(nvmlDeviceGetComputeRunningProcesses_v3)
+EMPTY_LIST(nvmlDeviceGetGraphicsRunningProcesses)
+EMPTY_LIST(nvmlDeviceGetGraphicsRunningProcesses_v2)
+EMPTY_LIST(nvmlDeviceGetGraphicsRunningProcesses_v3)
+EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses)
+EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2)
+EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3)
+
+/* --- fabric and firmware ------------------------------------------------------------------ */
+
+/* No NVLink fabric is simulated: state 0, "not supported". */
+API nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t *out)
+{
+    unsigned zero;
+    nvmlReturn_t result = read_number(device, read_constant, 0, &zero);
+    if (result || !out)
+        return result ? result : NVML_ERROR_INVALID_ARGUMENT;
+    memset(out, 0, sizeof(*out));
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV_t *out)
+{
+    enum { V2_SIZE = offsetof(nvmlGpuFabricInfoV_t, healthSummary) };
+    unsigned zero;
+    nvmlReturn_t result = read_number(device, read_constant, 0, &zero);
+    if (result || !out)
+        return result ? result : NVML_ERROR_INVALID_ARGUMENT;
+    bool v3 = out->version == NVML_STRUCT(nvmlGpuFabricInfoV_t, 3);
+    if (!v3 && out->version != (V2_SIZE | 2U << 24))
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    unsigned version = out->version;
+    memset(out, 0, v3 ? sizeof(*out) : V2_SIZE);
+    out->version = version;
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetAddressingMode(nvmlDevice_t device, nvmlVersioned32_t *mode)
+{
+    struct target t;
+    nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
+    if (result)
+        return result;
+    if (!mode)
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    if (mode->version != NVML_STRUCT(nvmlVersioned32_t, 1))
+        return finish(NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+    mode->value = t.gpu->addressing; /* 0: none, 1: HMM, 2: ATS */
+    return finish(NVML_SUCCESS);
+}
+
+/* GPUs have a GSP since Turing. */
+static nvmlReturn_t read_gsp(const struct gpu *gpu, unsigned argument, unsigned *out)
+{
+    return gpu->arch >= ARCH_TURING ? read_constant(gpu, argument, out) : NVML_ERROR_NOT_SUPPORTED;
+}
+
+API nvmlReturn_t nvmlDeviceGetGspFirmwareMode(nvmlDevice_t device, unsigned *enabled,
+                                              unsigned *default_mode)
+{
+    nvmlReturn_t result = read_number(device, read_gsp, 1, enabled);
+    return result ? result : read_number(device, read_gsp, 1, default_mode);
+}
+
+API nvmlReturn_t nvmlDeviceGetGspFirmwareVersion(nvmlDevice_t device, char *version)
+{
+    struct target t; /* the caller's buffer has 64 bytes */
+    nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
+    if (result)
+        return result;
+    if (t.gpu->arch < ARCH_TURING)
+        return finish(NVML_ERROR_NOT_SUPPORTED);
+    return finish(copy_text(t.state->driver, version, 64));
+}

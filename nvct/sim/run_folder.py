@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fill a simulated node's /run/nvct-sim: programs that show its driver to its containers.
+
+::
+
+    bin/runc, bin/crun    low-level runtimes whose containers see the node (nvct.sim.oci_runtime)
+    bin/with-proc-modules COMMAND...    runs a command with /proc/modules (nvct.sim.proc_modules)
+    modules               the content of that file, for a kernel that has no /proc/modules
+    proc, sys             file systems without the simulation on top
+
+The kernel mounts /proc or /sys for a user namespace only if an instance without locked mounts on
+top is visible (fs/namespace.c, mnt_already_visible). Rootless containers need the last line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+
+from nvct.linux.constants import MS_NODEV, MS_NOEXEC, MS_NOSUID
+from nvct.sim import oci_runtime
+from nvct.sim.python_command import python_command
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nvct.linux.kernel import Kernel
+
+NAME = "nvct-sim"
+PROGRAMS = oci_runtime.PROGRAMS
+RUNTIMES = ("runc", "crun")
+SCRIPT = """#!/bin/sh
+exec {command} "$@"
+"""
+WITH_PROC_MODULES = "with-proc-modules"
+
+
+def fill(folder: Path, kernel: Kernel) -> None:
+    """Fill the folder that becomes /run/nvct-sim."""
+    (folder / "bin").mkdir()
+    for name in RUNTIMES:
+        _write_program(folder / "bin" / name, python_command("oci_runtime.main()", name))
+    command = python_command("proc_modules.main()", also=_folder_of_cffi())
+    _write_program(folder / "bin" / WITH_PROC_MODULES, command)
+    for name, kind in (("proc", "proc"), ("sys", "sysfs")):
+        (folder / name).mkdir()
+        # Only rootless containers need this mount, and some machines do not allow it.
+        with contextlib.suppress(PermissionError):
+            kernel.mount(kind, str(folder / name), kind, MS_NOSUID | MS_NODEV | MS_NOEXEC)
+
+
+def _write_program(path: Path, command: list[str]) -> None:
+    path.write_text(SCRIPT.format(command=shlex.join(command)))
+    path.chmod(0o755)
+
+
+def _folder_of_cffi() -> str:
+    """Return the folder of cffi's module, which -S leaves out of the module path."""
+    import _cffi_backend
+
+    return os.path.dirname(str(_cffi_backend.__file__))
