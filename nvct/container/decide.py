@@ -68,7 +68,7 @@ class Decision:
             if kernel is not None:
                 self.layout.write(kernel)
             self.edits = self.layout.edits
-            self.notes.append(self.layout.note)
+            self.notes.append(self.layout.summary)
         if self.request is not None:
             inject.apply(bundle, self.edits)
 

@@ -107,7 +107,7 @@ if TYPE_CHECKING:
         params: bool
         staged: bool
 
-    class Instead(TypedDict):
+    class FarmEdits(TypedDict):
         """A view of the farm that can replace the common edits of a spec."""
 
         table: Farm
@@ -124,7 +124,7 @@ if TYPE_CHECKING:
         work: Work
         cache: list[list[str]]
         hook: Hook
-        farm: Instead
+        farm: FarmEdits
 
     class Edits(MoreEdits):
         """Compiled container edits."""

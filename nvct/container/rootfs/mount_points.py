@@ -196,13 +196,13 @@ def _keeps(folder: str, container: str, layers: list[str]) -> bool:
     return False
 
 
-def mount_point(root: Root, path: str, ours: tuple[str, ...]) -> bool:
+def mount_point(root: Root, path: str, allowed: tuple[str, ...]) -> bool:
     """Report whether a mount point exists; False if the path does not exist.
 
     Args:
         root: of the container.
         path: resolved path of the mount point.
-        ours: names that are allowed in it.
+        allowed: names that may be in it.
 
     Raises:
         UnsafePathError: the mount would hide files of the image.
@@ -213,6 +213,6 @@ def mount_point(root: Root, path: str, ours: tuple[str, ...]) -> bool:
     if status.st_mode & S_IFMT != S_IFDIR:
         raise UnsafePathError(f"the image has a file {path}")
     names = root.listdir(path, NAME_LIMIT) or []
-    if any(name not in ours for name in names):
+    if any(name not in allowed for name in names):
         raise UnsafePathError(f"the image has files in {path}")
     return True

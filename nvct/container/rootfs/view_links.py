@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from nvct.linux.root import Root
 
-PLACE = "/usr/local/nvidia"
+MOUNT_POINT = "/usr/local/nvidia"
 """In PATH, LD_LIBRARY_PATH and ld.so.conf.d of public CUDA images."""
-BESIDE_COMPAT = f"{PLACE}/drv"
+BESIDE_COMPAT = f"{MOUNT_POINT}/drv"
 """In no search path of images: CUDA forward compatibility must come first."""
 LAST_RESORT = "/dev/.nvct"
 """On the tmpfs of the runtime, for read-only images without a mount point."""
-TARGETS = (f"{PLACE}/", f"{LAST_RESORT}/")
+TARGETS = (f"{MOUNT_POINT}/", f"{LAST_RESORT}/")
 LIBRARIES, LIBRARIES_32 = "LIBDIR/", "LIBDIR32/"
 """Placeholders for the image's library folders in the links of plan["farm"]."""
 PROGRAMS = "/usr/bin"
@@ -69,7 +69,7 @@ def left_behind(root: Root, folders: Iterable[str], kept: Iterable[str] = ()) ->
         folders: folders to search besides those of libraries and programs.
         kept: paths of links that stay.
     """
-    if _has_files(root, PLACE, "drv") or _has_files(root, BESIDE_COMPAT):
+    if _has_files(root, MOUNT_POINT, "drv") or _has_files(root, BESIDE_COMPAT):
         return []  # files of the image: its links may lead to them
     searched = [PROGRAMS, *folders]
     for library in (linker.library_folder(root), linker.library_folder_32(root)):

@@ -46,7 +46,7 @@ def written(
         return edits
     if kernel is not None:
         layout.write(kernel)
-    notes.append(layout.note)
+    notes.append(layout.summary)
     return layout.edits
 
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from nvct.container.deliver.farm_table import Share, extended
+from nvct.container.deliver.farm_table import FarmEntries, extended
 from tests.unit.container.deliver.test_layout_farm import VIEW, Image, Outcome, table
 
 TYPE_CHECKING = False
@@ -105,7 +105,7 @@ def test_a_second_start_finds_its_links(glibc: Image) -> None:
 
 
 def test_a_damaged_mount_is_no_link() -> None:
-    assert Share(singles(["/x", "[]"]), ["graphics"]).singles() == [(["/x", "[]"], "")]
+    assert FarmEntries(singles(["/x", "[]"]), ["graphics"]).singles() == [(["/x", "[]"], "")]
 
 
 def test_folders_are_put_behind_a_variables_own() -> None:
