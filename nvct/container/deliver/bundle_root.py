@@ -150,8 +150,8 @@ def open_root(bundle: Bundle, folder: str) -> Root:
     root = Root.open(root_path(bundle, folder))
     root.label = "the container"
     root.budget = bundle
-    own, host = posix.fstat(root.fd), posix.stat("/")
-    if (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino):
+    status, host_status = posix.fstat(root.fd), posix.stat("/")
+    if (status.st_dev, status.st_ino) == (host_status.st_dev, host_status.st_ino):
         root.close()
         raise UnfitError("the container's root is the host's")
     return root

@@ -159,7 +159,7 @@ class _ClassicLayout(Layout):
         linker_state = LinkerState(root)
         if linker_state.problem:
             raise UnfitError(linker_state.problem)
-        if linker_state.old.view:
+        if linker_state.earlier.view:
             self._remove_view_links()
         default_folders = linker_state.default_folders()
         libraries: Libraries = {}

@@ -44,7 +44,7 @@ def placed(root: Root, links: Iterable[list[str]]) -> dict[str, str]:
     folders: dict[str, str] = {}
     paths: dict[str, str] = {}
     for path, target in links:
-        mark, slash, rest = path.partition("/")
+        mark, slash, name = path.partition("/")
         if not mark:
             paths[path] = target
             continue
@@ -54,11 +54,11 @@ def placed(root: Root, links: Iterable[list[str]]) -> dict[str, str]:
                 linker.library_folder(root) if is_own else linker.library_folder_32(root)
             )
         if folders[mark]:
-            paths[f"{folders[mark]}/{rest}"] = target
+            paths[f"{folders[mark]}/{name}"] = target
     return paths
 
 
-def left_behind(root: Root, folders: Iterable[str], kept: Iterable[str] = ()) -> list[str]:
+def left_behind(root: Root, folders: Iterable[str], current: Iterable[str] = ()) -> list[str]:
     """Return dangling links into a view that an earlier start made.
 
     A restarted container, or one from a committed image, has the links for the driver, layout and
@@ -67,24 +67,24 @@ def left_behind(root: Root, folders: Iterable[str], kept: Iterable[str] = ()) ->
     Args:
         root: of the container.
         folders: folders to search besides those of libraries and programs.
-        kept: paths of links that stay.
+        current: paths of links that stay.
     """
     if _has_files(root, MOUNT_POINT, "drv") or _has_files(root, BESIDE_COMPAT):
         return []  # files of the image: its links may lead to them
     searched = [PROGRAMS, *folders]
     for library in (linker.library_folder(root), linker.library_folder_32(root)):
         searched += [library + below for below in BELOW if library]
-    keep = set(kept)
+    current_paths = set(current)
     links: list[str] = []
     entries_left = ENTRY_LIMIT
     for folder in dict.fromkeys(searched):
         entries_left -= _add_into_views(root, folder, links, entries_left)
-    return [path for path in links if path not in keep]
+    return [path for path in links if path not in current_paths]
 
 
-def _has_files(root: Root, path: str, *ours: str) -> bool:
+def _has_files(root: Root, path: str, *own_names: str) -> bool:
     try:
-        return any(name not in ours for name in root.listdir(path, 1 + len(ours)) or ())
+        return any(name not in own_names for name in root.listdir(path, 1 + len(own_names)) or ())
     except UnsafePathError:
         return True
 

@@ -10,7 +10,7 @@ import pytest
 from nvct.compile import plans as compiler
 from nvct.config.model import Config
 from nvct.container.decide import decide
-from nvct.container.edits import kept_or_fresh
+from nvct.container.edits import stored_or_fresh
 from nvct.container.host import Host
 from nvct.container.plan import model
 from nvct.container.plan.store import Store
@@ -148,7 +148,7 @@ def test_what_does_not_hold_is_made_again_once(error: HostError) -> None:
             raise error
         return "made"
 
-    assert kept_or_fresh(make) == "made"
+    assert stored_or_fresh(make) == "made"
     assert attempts == [False, True]
 
 
@@ -160,5 +160,5 @@ def test_another_error_is_final() -> None:
         raise UnknownDeviceError("x")
 
     with pytest.raises(UnknownDeviceError):
-        kept_or_fresh(make)
+        stored_or_fresh(make)
     assert attempts == [False]
